@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# How every target of the project is made.
+
+# <vitrine/runtime/tensor.h> works in the build tree too: build/include/vitrine is the source tree.
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/include")
+file(CREATE_LINK "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/include/vitrine" SYMBOLIC)
+
+# Compile options of our own code; third-party headers are system headers.
+function(vitrine_compile_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  set(cxx "$<COMPILE_LANGUAGE:CXX>")
+  target_compile_options(${target} PRIVATE "$<${cxx}:-Wall;-Wextra;-Wconversion;-Wshadow>")
+  if(VITRINE_WERROR)
+    target_compile_options(${target} PRIVATE "$<${cxx}:-Werror>")
+  endif()
+  if(VITRINE_ARCH)
+    target_compile_options(${target} PRIVATE "$<${cxx}:-march=${VITRINE_ARCH}>")
+  endif()
+  if(VITRINE_SANITIZE)
+    target_compile_options(${target} PRIVATE "$<${cxx}:-fsanitize=${VITRINE_SANITIZE};-fno-omit-frame-pointer;-g>")
+    target_link_options(${target} PUBLIC "-fsanitize=${VITRINE_SANITIZE}")
+  endif()
+endfunction()
+
+# vitrine_library(NAME sources...): the library vitrine_NAME with the alias vitrine::NAME.
+function(vitrine_library name)
+  add_library(vitrine_${name} ${ARGN})
+  add_library(vitrine::${name} ALIAS vitrine_${name})
+  set_target_properties(vitrine_${name} PROPERTIES EXPORT_NAME ${name})
+  target_include_directories(vitrine_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR};${PROJECT_BINARY_DIR}/include>"
+                                                    "$<INSTALL_INTERFACE:include;include/vitrine>")
+  vitrine_compile_options(vitrine_${name})
+endfunction()
+
+# Private dependencies that only .cpp files see.
+function(vitrine_link_openmp target)
+  if(VITRINE_HAVE_OPENMP)
+    target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
+    target_compile_definitions(${target} PRIVATE VITRINE_HAVE_OPENMP)
+  endif()
+endfunction()

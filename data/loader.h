@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "data/dataset.h"
+#include "runtime/host_buffer.h"
+
+namespace vitrine {
+
+/// A batch in host memory, held until the Batch goes (its buffers then return to the loader).
+struct Batch {
+  View images;  // (B, h, w, C) u8, or (B, H, W, C) f32 when the loader preprocesses
+  View labels;  // (B) i32
+  int64_t epoch = 0;
+  int64_t index = 0;  // within the epoch
+  bool last_of_epoch = false;
+  std::shared_ptr<void> hold;  // keeps the buffers from being reused
+};
+
+/// Turns one u8 image (h, w, C) into `output` (H*W*C floats); see data preprocessing on the host.
+using ImageTransform = std::function<void(std::span<const uint8_t> image, std::span<float> output)>;
+
+struct LoaderConfig {
+  int64_t batch_size = 64;
+  bool shuffle = true;
+  bool drop_last = false;
+  uint64_t seed = 0;
+  int64_t first_epoch = 0;
+  int64_t epochs = 1;        // then next() returns nothing
+  int workers = 1;           // threads that fill batches
+  int queue_batches = 3;     // buffers: filled ahead or in use
+  ImageTransform transform;  // empty: images stay u8
+  Shape transformed_shape;   // (H, W, C) when there is a transform
+};
+
+/// Batches of a data set in order, filled ahead by worker threads into a bounded set of buffers. The order does not depend on the number of workers.
+class Loader {
+ public:
+  /// The data set must outlive the loader. throws ConfigError on sizes that cannot be.
+  Loader(const Dataset& dataset, LoaderConfig config);
+  /// Stops the workers, whatever they do.
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// The next batch, or nothing at the end. Blocks while none is ready. Rethrows a worker's exception.
+  /// A deadlock is impossible as long as the caller holds fewer than queue_batches batches (asserted).
+  std::optional<Batch> next();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace vitrine

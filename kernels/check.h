@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "runtime/exec_context.h"
+
+/// Argument checks that every kernel's dispatcher makes; messages: operation, argument, actual, expected.
+namespace vitrine::check {
+
+/// throws ShapeError unless v has exactly this shape.
+void shape(const char* operation, const char* argument, const ConstView& v, const Shape& expected);
+/// throws ShapeError unless v has this rank; `layout` is how to read it, "(N, H, W, C)".
+void rank(const char* operation, const char* argument, const ConstView& v, int rank, const char* layout);
+/// throws DtypeError.
+void dtype(const char* operation, const char* argument, const ConstView& v, DType expected);
+/// throws DeviceError unless v is there and lies on ctx's device.
+void device(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx);
+/// throws ShapeError (with both arguments named) when the two share memory.
+void no_overlap(const char* operation, const char* a_name, const ConstView& a, const char* b_name, const ConstView& b);
+/// device + dtype + shape, the usual three.
+void tensor(const char* operation, const char* argument, const ConstView& v, const Shape& shape, DType dtype, const ExecContext& ctx);
+
+}  // namespace vitrine::check

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "runtime/exec_context.h"
+
+namespace vitrine {
+
+/// Totals over targets that travel with the reduction: f32 each, at these places of a StepStatistics view.
+struct LossTotals {
+  static constexpr int64_t kLossSum = 0;
+  static constexpr int64_t kValid = 1;
+  static constexpr int64_t kCorrect = 2;
+  static constexpr int64_t kCount = 64;  // elements of the view; the rest is zero
+};
+
+struct CrossEntropyConfig {
+  int32_t ignore_index = -100;  // a target with this value has no loss and no gradient
+  float grad_scale = 1.0F;      // gradient of each target's loss: loss_scale / nominal number of targets of the step
+};
+
+/// Softmax and cross-entropy of each row, and its gradient, in one pass: computed in f32 against the row maximum, summed in double.
+///   logits (N, C) f32   targets (N) i32: 0 <= t < C or ignore_index   grad_logits (N, C) f32 or empty, may be logits
+///   totals (LossTotals::kCount) f32: kLossSum += sum of losses, kValid += targets not ignored, kCorrect += rows whose first largest logit is the
+///   target
+/// grad_logits = grad_scale * (softmax(logits) - onehot(target)); 0 in ignored rows      determinism  yes
+/// throws  ShapeError, DtypeError, DeviceError; DataError naming row and value of a target out of range (from the stream)
+void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, ConstView logits, ConstView targets, View grad_logits, View totals);
+
+}  // namespace vitrine

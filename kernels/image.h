@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+
+#include "runtime/exec_context.h"
+
+namespace vitrine {
+
+/// Per-channel statistics of a data set, on pixels scaled to 0..1.
+struct Normalization {
+  std::array<float, 4> mean{};
+  std::array<float, 4> std{1.0F, 1.0F, 1.0F, 1.0F};
+};
+
+/// Bilinear resize, then y = (pixel / 255 - mean) / std.
+///   images (N, h, w, C) u8, C <= 4      y (N, H, W, C) f32, any H, W
+/// Sampling as torch.nn.functional.interpolate(mode="bilinear", align_corners=False, antialias=False). The same bits as resize_normalize_on_host.
+/// determinism  yes      throws  ShapeError, DtypeError, DeviceError
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y);
+
+}  // namespace vitrine

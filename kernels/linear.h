@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/accumulate.h"
+#include "runtime/exec_context.h"
+
+namespace vitrine {
+
+/// y = x w^T + bias, then ReLU if asked for.
+///   x (N, I)   w (O, I)   bias (O) or empty   y (N, O)
+/// dtypes  f32      aliasing  y may not overlap x or w      determinism  yes      stream  asynchronous
+/// throws  ShapeError, DtypeError, DeviceError
+void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
+
+/// grad_x (N, I) = grad_y (N, O) w (O, I).   aliasing  none      determinism  yes
+void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x);
+
+/// grad_w (O, I) = grad_y^T x and grad_bias (O) = column sums of grad_y, or added to them; grad_bias may be empty.   determinism  yes
+void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+
+}  // namespace vitrine

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "runtime/exec_context.h"
+
+/// Optimizer updates over flat buffers, one call for all parameters. Every one of them:
+///   param, grad, and the states: (n) f32, equal lengths
+///   step (1) i32: number of updates so far; incremented here, on the device
+///   totals (LossTotals::kCount) f32: the reduced totals of the step; grad is multiplied by nominal / totals[kValid] before use, which makes it the
+///          mean over valid targets. With no valid target nothing is changed, the step count neither.
+/// dtypes  f32      determinism  yes      stream  asynchronous      throws  ShapeError, DtypeError, DeviceError
+namespace vitrine {
+
+struct SgdConfig {
+  float lr = 1e-3F;
+  float momentum = 0.0F;
+  float weight_decay = 0.0F;
+  bool nesterov = false;
+};
+/// torch.optim.SGD (dampening 0): g += weight_decay * p; momentum buffer = first update ? g : momentum * buffer + g; p -= lr * (...).
+/// momentum_buffer is empty when momentum is 0.
+void sgd_update(ExecContext& ctx, const SgdConfig& config, float nominal, View param, ConstView grad, View momentum_buffer, View step,
+                ConstView totals);
+
+struct AdamConfig {
+  float lr = 1e-3F;
+  float beta1 = 0.9F;
+  float beta2 = 0.999F;
+  float eps = 1e-8F;
+  float weight_decay = 0.0F;
+  bool decoupled = false;  // AdamW: p -= lr * weight_decay * p, instead of g += weight_decay * p
+};
+/// torch.optim.Adam and AdamW (no amsgrad).   source  Kingma and Ba 2015; Loshchilov and Hutter 2019
+void adam_update(ExecContext& ctx, const AdamConfig& config, float nominal, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step,
+                 ConstView totals);
+
+}  // namespace vitrine

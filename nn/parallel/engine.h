@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/image.h"
+#include "nn/model.h"
+#include "nn/parallel/optimizer.h"
+#include "nn/parallel/scheme.h"
+#include "nn/parameter_store.h"
+#include "runtime/device.h"
+
+namespace vitrine {
+
+/// What an engine is asked to do, fixed for its lifetime.
+struct EngineConfig {
+  Scheme scheme;
+  int64_t batch_size = 64;  // global: of one optimizer step, over all devices and micro-batches
+  int accumulate = 1;       // micro-batches per optimizer step
+  OptimizerConfig optimizer;
+  uint64_t seed = 0;
+  int32_t ignore_index = -100;
+  /// Images as the batches bring them: u8 (h, w, C), resized and normalised on the device; or f32 of the model's size, taken as they are.
+  DType image_dtype = DType::u8;
+  int64_t image_height = 0, image_width = 0;
+  Normalization normalization;
+  int64_t workspace_bytes = int64_t{32} << 20;    // arena of each compute stream
+  int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: buckets of the flat gradients ...
+  int64_t first_bucket_bytes = int64_t{1} << 20;  // ... of which the first is smaller
+};
+
+/// Sizes of the batches that a run will have: what has to be planned for.
+struct Workload {
+  std::vector<int64_t> train_batches;     // distinct sizes, the full one first
+  std::vector<int64_t> evaluate_batches;  // distinct sizes of evaluation batches
+};
+
+/// A batch in host memory: images and labels (B) i32. `hold` is kept until the devices have read it.
+struct HostBatch {
+  ConstView images;
+  ConstView labels;
+  std::shared_ptr<void> hold;
+};
+
+/// Totals of one optimizer step or one evaluation batch, over all devices.
+struct Totals {
+  double loss_sum = 0;
+  int64_t valid = 0;    // targets that were not ignored
+  int64_t correct = 0;  // of them, predicted right
+  /// Mean loss over valid targets; NaN when there is none.
+  double mean_loss() const;
+};
+
+/// What a plan says of one device.
+struct DevicePlan {
+  int64_t peak_bytes = 0;
+  BytesByCategory peak_by_category{};
+  Phase peak_phase = Phase::setup;
+  std::string peak_layer;
+};
+
+/// Trains one model data-parallel on a group of devices, under any scheme.
+///
+/// Construction plans the workload on meta, takes one slab of the planned size from each device (throws OutOfMemory naming device and plan when its
+/// capacity is smaller), and fills the parameters from the seed. Afterwards nothing on a device is allocated from the system.
+/// Every scheme and split computes the single-device gradient: gradients are summed over samples and divided by the number of valid targets once.
+class Engine {
+ public:
+  /// model and devices must outlive the engine. throws ConfigError, ShapeError, OutOfMemory.
+  Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload);
+  /// Waits for the devices. Never throws: use finish() to learn of failures.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// The plan alone, without touching the devices (a group of meta devices will do).
+  static std::vector<DevicePlan> plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload);
+
+  /// Issues one optimizer step; returns before the devices have done it. At most two steps are in flight. throws the first error of any device,
+  /// with its name; the engine can then go on from the parameters it had (of the last finished step).
+  void train_step(const HostBatch& batch);
+  /// Totals of the steps finished since the last call, in order. With `wait`, of all steps issued.
+  std::vector<Totals> take_step_totals(bool wait);
+
+  /// Runs one batch forward without dropout; waits. logits, if not null: appended (B * classes), in batch order.
+  Totals evaluate(const HostBatch& batch, std::vector<float>* logits = nullptr);
+
+  /// Parameters as one flat host buffer in layout(); replicas are made equal by set.
+  const FlatLayout& layout() const;
+  void set_parameters(std::span<const float> flat);
+  std::vector<float> parameters(int device = 0);
+  /// The gradients of the last step on a device, before unscaling by valid targets (layout(), without the tail).
+  std::vector<float> gradients(int device = 0);
+
+  /// Waits for all devices, and checks that the measured peak of each device's pool equals its plan when the whole workload was run (asserted).
+  void finish();
+
+  const EngineConfig& config() const;
+  const std::vector<DevicePlan>& device_plans() const;
+  const BatchPlan& batch_plan() const;  // of a full batch
+  int64_t steps_issued() const;
+  void set_learning_rate(float lr);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace vitrine

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nn/layer.h"
+
+namespace vitrine {
+
+/// Where each parameter of a model lies in a flat f32 buffer: in the order in which backward finishes them (last layer first), each aligned to
+/// kAlignmentElements, padding zero, then room for `tail_elements` (the totals that travel with the gradients).
+class FlatLayout {
+ public:
+  static constexpr int64_t kAlignmentElements = 64;
+
+  FlatLayout(std::vector<ParamSpec> specs, int64_t tail_elements);
+
+  const std::vector<ParamSpec>& specs() const { return specs_; }
+  int size() const { return static_cast<int>(specs_.size()); }
+  /// First element of parameter i (order of specs()).
+  int64_t offset(int i) const { return offsets_[static_cast<size_t>(i)]; }
+  /// Elements of parameters and padding, without the tail; a multiple of kAlignmentElements.
+  int64_t parameter_elements() const { return parameter_elements_; }
+  int64_t tail_elements() const { return tail_elements_; }
+  int64_t total_elements() const { return parameter_elements_ + tail_elements_; }
+  /// Number of trained values, without padding.
+  int64_t parameter_count() const;
+  /// Views of the parameters within `flat` (total or parameter elements, f32), in the order of specs().
+  std::vector<View> views(const View& flat) const;
+
+ private:
+  std::vector<ParamSpec> specs_;
+  std::vector<int64_t> offsets_;
+  int64_t parameter_elements_ = 0;
+  int64_t tail_elements_ = 0;
+};
+
+/// Fills host memory laid out as `layout` with the start values: parameter i is drawn from Philox at (seed, i), so it depends on nothing else.
+void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat);
+
+}  // namespace vitrine

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+#include "nn/layer.h"
+
+namespace vitrine {
+
+/// Layers one after the other, each with one input and one output. Parameters are named "NAME.weight", NAME being the layer's.
+class Sequential final : public Layer {
+ public:
+  struct Part {
+    std::string name;  // "features.0"
+    std::unique_ptr<Layer> layer;
+  };
+
+  explicit Sequential(std::vector<Part> parts);
+
+  std::string describe() const override;
+  std::vector<ParamSpec> parameters() const override;
+  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
+  void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
+                GradMode mode, const Pass& pass) const override;
+
+  /// Called with the index of the first parameter whose gradient is now final: all from there to the end of parameters() are.
+  using GradientsReady = std::function<void(int first_parameter)>;
+
+  /// forward() for the outermost model: allocates the outputs of all parts, the last too, which is returned through `output`.
+  Saved forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass) const;
+  /// backward() that lets go of each part's saved tensors and gradients as soon as it is done with them, and tells which gradients are ready.
+  /// grad_output is given up; no gradient for the model's input is computed.
+  void backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode, const Pass& pass,
+                     const GradientsReady& ready) const;
+
+  const std::vector<Part>& parts() const { return parts_; }
+
+ private:
+  std::vector<Part> parts_;
+  std::vector<int> first_parameter_;  // of each part, and one past the last
+};
+
+}  // namespace vitrine

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/device.h"
+
+namespace vitrine {
+
+/// One rank's end of a group of ranks, in NCCL's manner: every rank calls the same collectives in the same order, each with its own views on
+/// its own stream (`ctx`, which may be the device's communication or compute context); work is asynchronous. Sums are added in rank order, so results
+/// have the same bits on every rank and in every run. Only f32 sums; copies take any dtype. Counts are rows along dimension 0; zero is fine.
+///   bytes_moved of each call is booked in ctx's open span: what this rank sends or receives.
+/// throws  ShapeError, DtypeError on views that cannot be meant; CommError from the stream's synchronize() when ranks disagree (operation, bytes,
+/// root or counts), or after abort().
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// "in-process, 4 ranks": for logs.
+  virtual std::string description() const = 0;
+
+  /// inout becomes the sum over all ranks.
+  virtual void all_reduce(ExecContext& ctx, View inout) = 0;
+  /// On the root, output becomes the sum over all ranks of input; output may be input; elsewhere output is ignored.
+  virtual void reduce(ExecContext& ctx, ConstView input, View output, int root) = 0;
+  virtual void broadcast(ExecContext& ctx, View inout, int root) = 0;
+  /// input (size * n, ...): rank r's output (n, ...) becomes the sum of all ranks' rows [r * n, (r + 1) * n).
+  virtual void reduce_scatter(ExecContext& ctx, ConstView input, View output) = 0;
+  /// input (n, ...): every rank's output (size * n, ...) becomes the inputs in rank order.
+  virtual void all_gather(ExecContext& ctx, ConstView input, View output) = 0;
+  /// Rank r's output (counts[r], ...) becomes its rows of the root's input (sum of counts, ...); input is ignored elsewhere.
+  virtual void scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) = 0;
+  /// The root's output (sum of counts, ...) becomes the inputs (counts[r], ...) in rank order; output is ignored elsewhere.
+  virtual void gather(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) = 0;
+  virtual void barrier(ExecContext& ctx) = 0;
+
+  /// Ends every collective that waits for a peer, on all ranks of the group, now and later, with CommError(reason). From any thread.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+/// One communicator for each device of the group, in order: in-process for CPU devices, nothing but bookkeeping on meta.
+/// throws UnsupportedError naming the backend that has none.
+std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices);
+
+}  // namespace vitrine

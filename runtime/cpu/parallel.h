@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#ifdef VITRINE_HAVE_OPENMP
+#include <omp.h>
+#endif
+
+namespace vitrine::cpu {
+
+/// Threads that parallel_for uses on the calling thread: those of the device whose worker it is; 1 without OpenMP.
+inline int team_size() {
+#ifdef VITRINE_HAVE_OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+/// Calls body(begin, end) on consecutive parts of [0, count), one part for each thread of the team, the same parts every time; parts are
+/// multiples of `grain` but for the last. Below one grain it stays on the calling thread. `body` must not throw.
+template <class Body>
+void parallel_for(int64_t count, int64_t grain, const Body& body) {
+  if (count <= 0) return;
+  const int64_t grains = (count + grain - 1) / grain;
+  const int64_t parts = std::min<int64_t>(team_size(), grains);
+  if (parts <= 1) {
+    body(int64_t{0}, count);
+    return;
+  }
+  const auto run_part = [&](int64_t part) {
+    const int64_t begin = grains * part / parts * grain;
+    const int64_t end = std::min(count, grains * (part + 1) / parts * grain);
+    if (begin < end) body(begin, end);
+  };
+#ifdef VITRINE_HAVE_OPENMP
+#pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(parts))
+#endif
+  for (int64_t part = 0; part < parts; ++part) run_part(part);
+}
+
+}  // namespace vitrine::cpu

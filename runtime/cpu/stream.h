@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/stream.h"
+
+namespace vitrine {
+
+/// A CPU device's stream: a worker thread that runs queued work in order, with CUDA's rules. The queue orders host before worker and never
+/// worker before host, so that ThreadSanitizer sees every missing event.
+class CpuStream final : public Stream {
+ public:
+  struct Options {
+    std::vector<int> cores;  // the worker's affinity; empty: as inherited
+    int thread_count = 1;    // of the OpenMP team that work on this stream uses
+    TraceLevel trace = TraceLevel::off;
+  };
+  CpuStream(Identity identity, OrderChecker* checker, Options options);
+  /// Runs what is queued, then ends the worker.
+  ~CpuStream() override;
+
+  std::unique_ptr<Event> make_event() override;
+  void begin_span(const SpanInfo& info) override;
+  void end_span(int64_t bytes) override;
+  std::vector<SpanRecord> take_spans() override;
+
+  /// Queues a callable without arguments. It may throw: the stream is then in error (see Stream).
+  template <class F>
+  void enqueue(F f) {
+    push(new FunctionTask<F>(std::move(f)));
+  }
+
+  /// Called by work that runs on this worker: a nested wait span from `begin_ns` to `end_ns`.
+  void note_wait(int64_t begin_ns, int64_t end_ns, const char* cause);
+
+  struct Task {
+    Task() = default;
+    Task(const Task&) = delete;
+    Task& operator=(const Task&) = delete;
+    virtual ~Task() = default;
+    virtual void run() = 0;
+    bool runs_after_error = false;
+    Task* next = nullptr;
+  };
+
+ private:
+  template <class F>
+  struct FunctionTask final : Task {
+    explicit FunctionTask(F f) : function(std::move(f)) {}
+    void run() override { function(); }
+    F function;
+  };
+  void push(Task* task);
+  void do_record(Event& event) override;
+  void do_wait(Event& event) override;
+  void do_synchronize() override;
+
+  struct Worker;
+  std::unique_ptr<Worker> worker_;
+};
+
+}  // namespace vitrine

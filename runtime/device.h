@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/exec_context.h"
+#include "runtime/order_checker.h"
+
+namespace vitrine {
+
+/// How a group of devices is opened.
+struct DeviceGroupOptions {
+  std::vector<DeviceId> devices;
+  /// Capacity of each device's pool: empty (the machine's memory divided among the devices), one value for all, or one each.
+  std::vector<int64_t> memory_bytes;
+  /// Threads of each CPU device's team: empty (the process's cores divided among the devices), one value for all, or one each.
+  std::vector<int> threads_per_device;
+  bool check_order = false;
+  TraceLevel trace = TraceLevel::phase;
+};
+
+/// One logical device: a pool, three streams with a context each.
+class Device {
+ public:
+  struct Parts {
+    DeviceId id;
+    int ordinal = 0;
+    std::shared_ptr<Pool> pool;
+    std::unique_ptr<Stream> compute, copy, communication;
+    std::vector<int> cores;  // CPU devices
+    int thread_count = 1;
+    TraceLevel trace = TraceLevel::off;
+  };
+  explicit Device(Parts parts);
+  ~Device();
+
+  DeviceId id() const { return parts_.id; }
+  /// Index in the group: the rank of its replica.
+  int ordinal() const { return parts_.ordinal; }
+  std::string name() const { return parts_.id.str(); }
+  int thread_count() const { return parts_.thread_count; }
+  const std::vector<int>& cores() const { return parts_.cores; }
+  Pool& pool() { return *parts_.pool; }
+  ExecContext& compute() { return *compute_; }
+  ExecContext& copy() { return *copy_; }
+  ExecContext& communication() { return *communication_; }
+  /// Blocks the host until all three streams are idle. throws the first error of any, all three then being idle and cleared.
+  void synchronize();
+
+ private:
+  Parts parts_;
+  std::unique_ptr<ExecContext> compute_, copy_, communication_;
+};
+
+/// The devices of a process, in the order they were listed.
+class DeviceGroup {
+ public:
+  /// throws DeviceError or UnsupportedError naming the device that cannot be opened and why, ConfigError on lists of the wrong length.
+  explicit DeviceGroup(const DeviceGroupOptions& options);
+  ~DeviceGroup();
+  DeviceGroup(const DeviceGroup&) = delete;
+  DeviceGroup& operator=(const DeviceGroup&) = delete;
+
+  int size() const { return static_cast<int>(devices_.size()); }
+  Device& operator[](int i) { return *devices_[static_cast<size_t>(i)]; }
+  const DeviceGroupOptions& options() const { return options_; }
+  OrderChecker* checker() { return checker_.get(); }
+  /// What was noticed when opening (an affinity mask too narrow, say), for the program to print.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  /// The same devices on meta, with the same capacities: what a plan runs on.
+  std::unique_ptr<DeviceGroup> meta_twin() const;
+  void synchronize();
+
+ private:
+  DeviceGroupOptions options_;
+  std::unique_ptr<OrderChecker> checker_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace vitrine

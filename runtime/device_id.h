@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace vitrine {
+
+enum class Backend : uint8_t { cpu, cuda, meta };
+
+/// "cpu", "cuda", "meta".
+const char* backend_name(Backend backend);
+
+/// Names a device: cuda:1 is a GPU, cpu:1 a virtual device of this process, meta:1 allocates and computes nothing.
+struct DeviceId {
+  Backend backend = Backend::cpu;
+  int index = 0;
+
+  /// Ordinary (or pinned) host memory, which belongs to no device's pool.
+  static DeviceId host() { return {Backend::cpu, -1}; }
+  bool is_host() const { return backend == Backend::cpu && index < 0; }
+  /// "cpu:1", or "host".
+  std::string str() const;
+  bool operator==(const DeviceId&) const = default;
+};
+
+/// Expands "cpu:0-3", "cpu:0,cpu:1", "cuda:0,cuda:0", "cuda:all", "meta:0-63" and mixtures of them; order and repetition are kept.
+///   cuda_device_count  what "cuda:all" expands to
+/// throws ConfigError with the offending item, on an empty list, mixed backends, or a repeated cpu or meta device.
+std::vector<DeviceId> parse_device_list(std::string_view text, int cuda_device_count);
+
+}  // namespace vitrine

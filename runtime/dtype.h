@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace vitrine {
+
+enum class DType : uint8_t { f32, f16, bf16, i32, u8 };
+
+/// Bytes of one element.
+int64_t size_of(DType dtype);
+
+/// "f32", "f16", "bf16", "i32", "u8".
+const char* dtype_name(DType dtype);
+
+}  // namespace vitrine

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace vitrine {
+
+/// What went wrong, from the caller's point of view.
+enum class ErrorKind { shape, dtype, device, out_of_memory, unsupported, order, cuda, comm, data, config };
+
+/// "ShapeError", "DtypeError", ...: the name of the exception class of a kind.
+const char* error_kind_name(ErrorKind kind);
+
+/// Base of every exception that Vitrine throws. The message gives operation, argument, expected, actual and remedy.
+/// Exceptions are the user's fault or the machine's; a broken invariant of Vitrine itself ends in VITRINE_ASSERT.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message);
+  ErrorKind kind() const noexcept { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+#define VITRINE_DEFINE_ERROR(Name, kind_value)                                           \
+  class Name : public Error {                                                            \
+   public:                                                                               \
+    explicit Name(const std::string& message) : Error(ErrorKind::kind_value, message) {} \
+  };
+
+VITRINE_DEFINE_ERROR(ShapeError, shape)
+VITRINE_DEFINE_ERROR(DtypeError, dtype)
+VITRINE_DEFINE_ERROR(DeviceError, device)
+VITRINE_DEFINE_ERROR(OutOfMemory, out_of_memory)
+VITRINE_DEFINE_ERROR(UnsupportedError, unsupported)
+VITRINE_DEFINE_ERROR(OrderError, order)
+VITRINE_DEFINE_ERROR(CudaError, cuda)
+VITRINE_DEFINE_ERROR(CommError, comm)
+VITRINE_DEFINE_ERROR(DataError, data)
+VITRINE_DEFINE_ERROR(ConfigError, config)
+#undef VITRINE_DEFINE_ERROR
+
+/// The same error, same class, with `prefix` put before its message: how a replica's device gets into a message.
+[[noreturn]] void rethrow_with_prefix(std::exception_ptr error, const std::string& prefix);
+
+namespace detail {
+[[noreturn]] void assert_failed(const char* expression, const char* file, int line, const char* message);
+}
+
+/// A broken invariant of Vitrine itself: prints expression, place and message, then aborts. Checked in every build.
+#define VITRINE_ASSERT(condition, message) \
+  (static_cast<bool>(condition) ? void(0) : ::vitrine::detail::assert_failed(#condition, __FILE__, __LINE__, message))
+
+}  // namespace vitrine

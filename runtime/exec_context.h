@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <typeindex>
+#include <unordered_map>
+#include <utility>
+
+#include "runtime/cpu/stream.h"
+#include "runtime/tensor.h"
+
+namespace vitrine {
+
+/// What an operation is called and touches; the order checker and the trace read it.
+struct OpInfo {
+  const char* name = "";
+  std::initializer_list<ConstView> reads;
+  std::initializer_list<View> writes;
+  int64_t bytes_moved = 0;  // between devices or host and device; 0 for kernels
+};
+
+/// Objects that a backend's kernels keep between calls (library primitives, plans), one of each type. Belongs to one stream: on CPU only that
+/// stream's worker touches it.
+class PlanCache {
+ public:
+  template <class T>
+  T& get() {
+    auto& slot = entries_[std::type_index(typeid(T))];
+    if (!slot) slot = std::make_shared<T>();
+    return *static_cast<T*>(slot.get());
+  }
+
+ private:
+  std::unordered_map<std::type_index, std::shared_ptr<void>> entries_;
+};
+
+/// Where operations run: a stream of a device, with the device's pool, a workspace arena, plan cache, and the position (phase, layer, step)
+/// that memory and spans are booked under. Every kernel and collective takes one as its first argument. One thread at a time issues it.
+///
+/// Implementations under kernels/cpu run later, on the stream's worker: of the context they may use plans(), workspace() and
+/// thread_count() only. They never allocate.
+class ExecContext {
+ public:
+  struct Options {
+    TraceLevel trace = TraceLevel::off;
+    int thread_count = 1;  // of the device's team, for CPU kernels
+  };
+  ExecContext(DeviceId device, int ordinal, Stream& stream, std::shared_ptr<Pool> pool, Options options);
+  ExecContext(const ExecContext&) = delete;
+  ExecContext& operator=(const ExecContext&) = delete;
+  ~ExecContext();
+
+  Backend backend() const { return device_.backend; }
+  DeviceId device() const { return device_; }
+  /// Index of the logical device in its group.
+  int ordinal() const { return ordinal_; }
+  Stream& stream() { return stream_; }
+  Pool& pool() { return *pool_; }
+  int thread_count() const { return options_.thread_count; }
+  TraceLevel trace_level() const { return options_.trace; }
+
+  /// An uninitialised tensor from the device's pool, for this stream. throws OutOfMemory.
+  Tensor allocate(const Shape& shape, DType dtype, Category category, std::string_view name);
+
+  /// Takes the arena that library workspaces come from: counted at full size, once, in Category::workspace. Kernels choose algorithms that fit.
+  void reserve_workspace(int64_t bytes);
+  /// Bytes of u8, shape (n); empty before reserve_workspace. Its content lasts for one operation.
+  View workspace() const { return workspace_.view(); }
+  PlanCache& plans() { return plans_; }
+
+  /// Issues one operation: checks its order, books it, and runs `cpu` on the stream's worker (meta: runs nothing). `cpu` is copied or
+  /// moved into the queue; views are captured by value. CUDA implementations come in as a second callable, run at once by the issuing thread.
+  template <class CpuFn>
+  void dispatch(const OpInfo& info, CpuFn cpu) {
+    begin_operation(info);
+    if (backend() == Backend::cpu) static_cast<CpuStream&>(stream_).enqueue(std::move(cpu));
+    end_operation(info);
+  }
+
+  void record(Event& event) { stream_.record(event); }
+  /// Makes the stream wait, in a span of its own that names `cause`.
+  void wait(Event& event, const char* cause);
+
+  /// The position. Use PhaseScope and LayerScope.
+  Phase phase() const { return phase_; }
+  const char* layer() const { return layer_; }
+  int64_t step() const { return step_; }
+  void set_step(int64_t step) { step_ = step; }
+  void mark_step();
+
+ private:
+  friend class PhaseScope;
+  friend class LayerScope;
+  void begin_operation(const OpInfo& info);
+  void end_operation(const OpInfo& info);
+  void begin_span(const SpanInfo& info);
+  void end_span();
+
+  DeviceId device_;
+  int ordinal_;
+  Stream& stream_;
+  std::shared_ptr<Pool> pool_;
+  Options options_;
+  Tensor workspace_;
+  PlanCache plans_;
+  Phase phase_ = Phase::setup;
+  const char* layer_ = "";
+  int64_t step_ = 0;
+  std::vector<int64_t> open_span_bytes_;
+};
+
+/// Books the work issued in its lifetime under a phase, in a span. Entering the phase that is already open does nothing.
+class PhaseScope {
+ public:
+  PhaseScope(ExecContext& ctx, Phase phase);
+  ~PhaseScope();
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  ExecContext& ctx_;
+  Phase previous_;
+  bool opened_;
+};
+
+/// Books the work issued in its lifetime under a layer's name; a span of its own at TraceLevel::operation.
+class LayerScope {
+ public:
+  LayerScope(ExecContext& ctx, const char* layer);
+  ~LayerScope();
+  LayerScope(const LayerScope&) = delete;
+  LayerScope& operator=(const LayerScope&) = delete;
+
+ private:
+  ExecContext& ctx_;
+  const char* previous_;
+};
+
+}  // namespace vitrine

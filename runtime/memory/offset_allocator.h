@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+namespace vitrine {
+
+/// Hands out offsets in [0, infinity) by best fit, lowest offset first: the same calls give the same offsets on every machine.
+/// Sizes are rounded up to kAlignment. It knows no memory; Pool puts a slab under it. Not thread-safe.
+class OffsetAllocator {
+ public:
+  static constexpr int64_t kAlignment = 256;
+  static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+  /// Offset of a block of aligned(bytes) bytes: the smallest hole that takes it, or the end of the extent.
+  int64_t allocate(int64_t bytes);
+  /// The offset that allocate(bytes) would return, without taking it.
+  int64_t peek(int64_t bytes) const;
+  /// Gives a block back; offset and bytes as allocated (asserted).
+  void free(int64_t offset, int64_t bytes);
+  /// End of the highest block in use.
+  int64_t extent() const { return extent_; }
+  int64_t allocated_bytes() const { return allocated_; }
+
+ private:
+  std::map<int64_t, int64_t> holes_;  // offset -> bytes, disjoint, never adjacent, all below extent_
+  int64_t extent_ = 0;
+  int64_t allocated_ = 0;
+};
+
+}  // namespace vitrine

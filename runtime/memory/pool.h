@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/memory/category.h"
+#include "runtime/memory/offset_allocator.h"
+#include "runtime/memory/slab.h"
+#include "runtime/stream.h"
+
+namespace vitrine {
+
+/// What a pool held, in bytes. The peak is the largest extent of the slab so far; its categories, phase and layer are those of that moment.
+struct PoolStatistics {
+  int64_t capacity_bytes = 0;
+  int64_t reserved_bytes = 0;   // size of the slab
+  int64_t allocated_bytes = 0;  // in blocks now
+  int64_t peak_bytes = 0;
+  BytesByCategory allocated_by_category{};
+  BytesByCategory peak_by_category{};  // sums to peak_bytes, with fragmentation
+  Phase peak_phase = Phase::setup;
+  std::string peak_layer;
+};
+
+/// A change of what a pool holds, for memory timelines.
+struct MemoryEvent {
+  int64_t time_ns = 0;
+  int64_t offset = 0;
+  int64_t bytes = 0;  // negative: given back
+  Category category = Category::activations;
+  Phase phase = Phase::setup;
+  std::string tensor;
+  std::string layer;
+};
+
+/// All memory of one device: blocks with a category and a name, at deterministic offsets in a slab.
+///
+/// One thread at a time issues a pool. A block belongs to the stream it was allocated for; when a freed range goes to another stream, that
+/// stream is made to wait for the first one's work so far (an inserted wait, never a poll).
+class Pool {
+ public:
+  /// device_name  for messages   capacity_bytes  more than this is refused
+  Pool(std::string device_name, std::unique_ptr<Slab> slab, int64_t capacity_bytes);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  struct Block {
+    int64_t offset = 0;
+    int64_t bytes = 0;  // as asked for; the offsets step by OffsetAllocator::aligned(bytes)
+    Category category = Category::activations;
+    void* address = nullptr;
+  };
+
+  /// throws OutOfMemory with bytes asked, tensor, layer, phase, capacity, allocated, reserved, free, and the categories in order of size.
+  /// On a pool that grows (no reserve() yet) the slab grows in chunks of kGrowthBytes up to the capacity.
+  Block allocate(int64_t bytes, Category category, Stream& stream, std::string_view tensor_name);
+  void free(const Block& block) noexcept;
+
+  /// Fixes the slab at `bytes` (a plan's peak): from then on it never grows. throws OutOfMemory when that exceeds the capacity.
+  void reserve(int64_t bytes);
+
+  /// Where the program is, for statistics and messages. Strings must outlive the pool's use of them.
+  void set_position(Phase phase, const char* layer);
+
+  PoolStatistics statistics() const;
+  void reset_peak();
+  int64_t capacity_bytes() const { return capacity_bytes_; }
+  const std::string& device_name() const { return device_name_; }
+
+  /// Keeps a record of every allocate and free from now on.
+  void record_history(bool on) { history_on_ = on; }
+  const std::vector<MemoryEvent>& history() const { return history_; }
+
+  static constexpr int64_t kGrowthBytes = int64_t{32} << 20;
+
+ private:
+  struct LastUse;
+  [[noreturn]] void throw_out_of_memory(int64_t bytes, std::string_view tensor_name) const;
+  void order_after_last_use(int64_t offset, int64_t bytes, Stream& stream);
+  void note_peak();
+
+  std::string device_name_;
+  std::unique_ptr<Slab> slab_;
+  int64_t capacity_bytes_;
+  bool fixed_ = false;
+  OffsetAllocator offsets_;
+  std::unique_ptr<LastUse> last_use_;
+  BytesByCategory by_category_{};
+  PoolStatistics peak_;
+  Phase phase_ = Phase::setup;
+  const char* layer_ = "";
+  bool history_on_ = false;
+  std::vector<MemoryEvent> history_;
+};
+
+}  // namespace vitrine

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace vitrine {
+
+/// The memory behind a pool: one range of addresses whose first size() bytes are there to use.
+class Slab {
+ public:
+  virtual ~Slab() = default;
+  /// The address of byte 0; never changes.
+  virtual void* base() const = 0;
+  virtual int64_t size_bytes() const = 0;
+  /// Makes the first `bytes` bytes usable and touches them, so that no page fault comes later.
+  /// throws OutOfMemory when the machine does not give them, UnsupportedError when this slab cannot grow.
+  virtual void grow(int64_t bytes) = 0;
+};
+
+}  // namespace vitrine
