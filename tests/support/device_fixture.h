@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/copy.h"
+#include "runtime/device.h"
+
+/// Devices and tensors for tests: everything here synchronises, so that a test reads like a calculation.
+namespace vitrine::test {
+
+template <class T>
+constexpr DType dtype_of() {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t> || std::is_same_v<T, uint8_t>);
+  if constexpr (std::is_same_v<T, float>) return DType::f32;
+  if constexpr (std::is_same_v<T, int32_t>) return DType::i32;
+  return DType::u8;
+}
+
+/// Uniform numbers in [low, high): the same on every machine for one seed.
+inline std::vector<float> random_floats(int64_t count, uint64_t seed, float low = -1.0F, float high = 1.0F) {
+  std::mt19937_64 engine(seed);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& v : values) v = low + (high - low) * (static_cast<float>(engine() >> 40) * 0x1p-24F);
+  return values;
+}
+
+/// Uniform integers in [low, high], both included.
+template <class T>
+std::vector<T> random_integers(int64_t count, uint64_t seed, int64_t low, int64_t high) {
+  std::mt19937_64 engine(seed);
+  std::vector<T> values(static_cast<size_t>(count));
+  for (T& v : values) v = static_cast<T>(low + static_cast<int64_t>(engine() % static_cast<uint64_t>(high - low + 1)));
+  return values;
+}
+
+/// A block of device memory whose middle is the tensor under test: filled with a poison before use, guarded on both sides.
+struct GuardedTensor {
+  static constexpr int64_t kGuardBytes = 256;
+  static constexpr uint8_t kPoison = 0xFF;  // f32: a NaN that no arithmetic makes; i32: -1; u8: 255
+
+  Tensor block;  // u8
+  View view;
+  operator View() const { return view; }       // NOLINT: used as the View it guards
+  operator ConstView() const { return view; }  // NOLINT
+};
+
+/// One CPU device with the order checker on.
+class TestDevice {
+ public:
+  explicit TestDevice(int threads = 2, int64_t memory_bytes = int64_t{256} << 20) {
+    DeviceGroupOptions options;
+    options.devices = {DeviceId{Backend::cpu, 0}};
+    options.memory_bytes = {memory_bytes};
+    options.threads_per_device = {threads};
+    options.check_order = true;
+    group_ = std::make_unique<DeviceGroup>(options);
+  }
+
+  DeviceGroup& group() { return *group_; }
+  ExecContext& ctx() { return (*group_)[0].compute(); }
+  void synchronize() { group_->synchronize(); }
+
+  Tensor empty(const Shape& shape, DType dtype = DType::f32) { return ctx().allocate(shape, dtype, Category::activations, "test"); }
+
+  template <class T>
+  void write(const View& view, const std::vector<T>& values) {
+    ASSERT_EQ(view.numel(), static_cast<int64_t>(values.size()));
+    if (values.empty()) return;
+    copy(ctx(), ConstView(values.data(), view.shape, dtype_of<T>(), DeviceId::host()), view);
+    synchronize();
+  }
+
+  template <class T>
+  Tensor tensor(const Shape& shape, const std::vector<T>& values) {
+    Tensor t = empty(shape, dtype_of<T>());
+    write(t, values);
+    return t;
+  }
+
+  Tensor random(const Shape& shape, uint64_t seed, float low = -1.0F, float high = 1.0F) {
+    return tensor(shape, random_floats(shape.numel(), seed, low, high));
+  }
+
+  /// An output tensor that shows what was not written and what was written beside it.
+  GuardedTensor guarded(const Shape& shape, DType dtype = DType::f32) {
+    GuardedTensor g;
+    const int64_t bytes = shape.numel() * size_of(dtype);
+    g.block = empty({bytes + 2 * GuardedTensor::kGuardBytes}, DType::u8);
+    g.view = View{g.block.view().as<uint8_t>() + GuardedTensor::kGuardBytes, shape, dtype, g.block.view().device};
+    write(g.block, std::vector<uint8_t>(static_cast<size_t>(g.block.numel()), GuardedTensor::kPoison));
+    return g;
+  }
+
+  /// A guarded tensor with a content: for accumulation and in-place variants.
+  template <class T>
+  GuardedTensor guarded(const Shape& shape, const std::vector<T>& values) {
+    GuardedTensor g = guarded(shape, dtype_of<T>());
+    write(g.view, values);
+    return g;
+  }
+
+  /// The content after all work issued so far.
+  template <class T = float>
+  std::vector<T> values(const ConstView& view) {
+    synchronize();
+    std::vector<T> result(static_cast<size_t>(view.numel()));
+    if (result.empty()) return result;
+    copy(ctx(), view, View{result.data(), view.shape, dtype_of<T>(), DeviceId::host()});
+    synchronize();
+    return result;
+  }
+
+  /// The content; fails the test when a guard was overwritten or an element of the tensor still holds the poison.
+  template <class T = float>
+  std::vector<T> values(const GuardedTensor& guarded) {
+    const std::vector<uint8_t> block = values<uint8_t>(ConstView(guarded.block));
+    const auto is_poison = [&](size_t i) { return block[i] == GuardedTensor::kPoison; };
+    const auto front = static_cast<size_t>(GuardedTensor::kGuardBytes);
+    const size_t end = front + static_cast<size_t>(guarded.view.bytes());
+    for (size_t i = 0; i < block.size(); ++i) {
+      if ((i >= front && i < end) || is_poison(i)) continue;
+      ADD_FAILURE() << "written " << (i < front ? front - i : i - end + 1) << " bytes " << (i < front ? "before" : "behind") << " the tensor "
+                    << guarded.view.shape.str();
+      break;
+    }
+    std::vector<T> result(static_cast<size_t>(guarded.view.numel()));
+    if (!result.empty()) std::memcpy(result.data(), block.data() + front, end - front);
+    for (size_t e = 0; e < result.size(); ++e) {
+      bool written = false;
+      for (size_t b = 0; b < sizeof(T); ++b) written = written || !is_poison(front + e * sizeof(T) + b);
+      if (written) continue;
+      ADD_FAILURE() << "element " << e << " of " << guarded.view.shape.str() << " was not written";
+      break;
+    }
+    return result;
+  }
+
+ private:
+  std::unique_ptr<DeviceGroup> group_;
+};
+
+/// Fixture of tests that need one CPU device of two threads.
+class DeviceTest : public ::testing::Test {
+ protected:
+  TestDevice device;
+  ExecContext& ctx() { return device.ctx(); }
+};
+
+/// Fails at the first element where |actual - expected| > absolute + relative * |expected|; NaN equals NaN, an infinity itself.
+template <class Actual, class Expected>
+void expect_close(const std::vector<Actual>& actual, const std::vector<Expected>& expected, double relative, double absolute,
+                  const std::string& what = "") {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const auto a = static_cast<double>(actual[i]);
+    const auto e = static_cast<double>(expected[i]);
+    if (a == e || (a != a && e != e)) continue;
+    const double difference = a > e ? a - e : e - a;
+    const double limit = absolute + relative * (e < 0 ? -e : e);
+    if (difference <= limit && limit - limit == 0) continue;
+    FAIL() << what << " element " << i << " of " << actual.size() << ": got " << a << ", expected " << e << " (difference " << difference
+           << ", allowed " << limit << ")";
+  }
+}
+
+/// Equal to the last bit, NaN payloads included.
+inline void expect_same_bits(const std::vector<float>& actual, const std::vector<float>& expected, const std::string& what = "") {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(actual[i]), std::bit_cast<uint32_t>(expected[i]))
+        << what << " element " << i << ": got " << actual[i] << ", expected " << expected[i];
+  }
+}
+
+}  // namespace vitrine::test
