@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace vitrine {
+
+/// The cores that one device's workers run on and the threads of its team.
+struct CoreShare {
+  std::vector<int> cores;
+  int threads = 1;
+};
+
+/// The cores of this process's affinity mask, ascending; at least one.
+std::vector<int> available_cores();
+
+/// Divides `available` among `devices` in contiguous runs that differ by at most one core, larger first; each device gets a thread for each of its
+/// cores.
+///   threads_per_device  empty, one value for all, or one each: a device then gets that many threads and as many cores of its own
+/// When there are fewer cores than threads are wanted, devices share cores in turn and `warnings` gains a line with the remedy.
+/// throws  ConfigError on a list of the wrong length or a value below 1; DeviceError when `available` is empty
+std::vector<CoreShare> divide_cores(std::span<const int> available, int devices, std::span<const int> threads_per_device,
+                                    std::vector<std::string>& warnings);
+
+}  // namespace vitrine

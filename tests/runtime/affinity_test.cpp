@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/cpu/affinity.h"
+
+#include <cstdlib>
+#include <numeric>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+std::vector<int> cores_from(int first, int count) {
+  std::vector<int> cores(static_cast<size_t>(count));
+  std::iota(cores.begin(), cores.end(), first);
+  return cores;
+}
+
+/// Sets or clears the variable by which a process knows Open MPI, and puts it back.
+class MpiEnvironment {
+ public:
+  explicit MpiEnvironment(bool on) {
+    if (const char* value = std::getenv(kName)) saved_ = value;
+    on ? setenv(kName, "4", 1) : unsetenv(kName);
+  }
+  ~MpiEnvironment() { saved_.empty() ? unsetenv(kName) : setenv(kName, saved_.c_str(), 1); }
+  MpiEnvironment(const MpiEnvironment&) = delete;
+  MpiEnvironment& operator=(const MpiEnvironment&) = delete;
+
+ private:
+  static constexpr const char* kName = "OMPI_COMM_WORLD_SIZE";
+  std::string saved_;
+};
+
+TEST(Affinity, AvailableCoresAreThoseOfTheMask) {
+  cpu_set_t set;
+  ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
+  const std::vector<int> cores = available_cores();
+  EXPECT_EQ(static_cast<int>(cores.size()), CPU_COUNT(&set));
+  for (const int core : cores) EXPECT_TRUE(CPU_ISSET(static_cast<size_t>(core), &set));
+}
+
+TEST(Affinity, SharesAreContiguousDisjointAndNearlyEqual) {
+  for (int cores = 1; cores <= 20; ++cores) {
+    for (int devices = 1; devices <= cores; ++devices) {
+      std::vector<std::string> warnings;
+      const std::vector<int> available = cores_from(3, cores);
+      const auto shares = divide_cores(available, devices, {}, warnings);
+      ASSERT_EQ(static_cast<int>(shares.size()), devices);
+      std::vector<int> joined;
+      for (const CoreShare& share : shares) {
+        EXPECT_EQ(share.threads, static_cast<int>(share.cores.size()));
+        EXPECT_LE(shares.front().threads - share.threads, 1);
+        joined.insert(joined.end(), share.cores.begin(), share.cores.end());
+      }
+      EXPECT_EQ(joined, available);
+      EXPECT_TRUE(warnings.empty());
+    }
+  }
+}
+
+TEST(Affinity, ExplicitThreadsTakeThatManyCores) {
+  std::vector<std::string> warnings;
+  const std::vector<int> available = cores_from(0, 8);
+  const auto shares = divide_cores(available, 3, std::vector<int>{1, 4, 2}, warnings);
+  EXPECT_EQ(shares[0].cores, (std::vector<int>{0}));
+  EXPECT_EQ(shares[1].cores, (std::vector<int>{1, 2, 3, 4}));
+  EXPECT_EQ(shares[2].cores, (std::vector<int>{5, 6}));
+  EXPECT_EQ(shares[1].threads, 4);
+  const auto same = divide_cores(available, 3, std::vector<int>{2}, warnings);
+  for (const CoreShare& share : same) EXPECT_EQ(share.threads, 2);
+  EXPECT_TRUE(warnings.empty());
+}
+
+TEST(Affinity, MoreDevicesThanCoresShareInTurnWithAWarning) {
+  const MpiEnvironment alone(false);
+  std::vector<std::string> warnings;
+  const auto shares = divide_cores(cores_from(2, 2), 5, {}, warnings);
+  ASSERT_EQ(shares.size(), 5u);
+  for (size_t i = 0; i < shares.size(); ++i) EXPECT_EQ(shares[i].cores, std::vector<int>{2 + static_cast<int>(i % 2)});
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("5 CPU devices with 5 threads share 2 cores"), std::string::npos) << warnings[0];
+  EXPECT_EQ(warnings[0].find("mpirun"), std::string::npos);
+}
+
+TEST(Affinity, WarningNamesTheRemedyUnderMpi) {
+  const MpiEnvironment mpi(true);
+  std::vector<std::string> warnings;
+  divide_cores(cores_from(0, 1), 2, {}, warnings);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("mpirun --bind-to none"), std::string::npos) << warnings[0];
+}
+
+TEST(Affinity, MoreThreadsThanCoresKeepTheirCountAndWarn) {
+  std::vector<std::string> warnings;
+  const auto shares = divide_cores(cores_from(0, 2), 1, std::vector<int>{4}, warnings);
+  EXPECT_EQ(shares[0].threads, 4);
+  EXPECT_EQ(shares[0].cores, cores_from(0, 2));
+  EXPECT_EQ(warnings.size(), 1u);
+}
+
+TEST(Affinity, RefusesListsThatCannotBeMeant) {
+  std::vector<std::string> warnings;
+  const std::vector<int> available = cores_from(0, 4);
+  EXPECT_THROW(divide_cores(available, 3, std::vector<int>{1, 1}, warnings), ConfigError);
+  EXPECT_THROW(divide_cores(available, 2, std::vector<int>{1, 0}, warnings), ConfigError);
+  EXPECT_THROW(divide_cores({}, 2, {}, warnings), DeviceError);
+}
+
+}  // namespace
+}  // namespace vitrine
