@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/scheme.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/error.h"
+
+namespace vitrine {
+
+namespace {
+
+constexpr int64_t kShareNotGiven = -1;  // "balanced" before its split was said
+
+template <class Number>
+bool parse_number(std::string_view text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+[[noreturn]] void throw_bad_split(std::string_view text, std::string_view why) {
+  throw ConfigError(fmt::format("split: '{}' {}; use 'equal', one weight for each device ('2,3,3'), or 'gpu0=N'", text, why));
+}
+
+/// The sizes of one micro-batch.
+std::vector<int64_t> split_micro_batch(const Split& split, int64_t size, int64_t gpu0_size, int device_count) {
+  switch (split.kind) {
+    case Split::Kind::equal:
+      return equal_parts(size, device_count);
+    case Split::Kind::weights:
+      return weighted_parts(size, split.weights);
+    case Split::Kind::gpu0:
+      break;
+  }
+  if (device_count == 1) return {size};
+  std::vector<int64_t> sizes = equal_parts(size - gpu0_size, device_count - 1);
+  sizes.insert(sizes.begin(), gpu0_size);
+  return sizes;
+}
+
+}  // namespace
+
+std::string Split::str() const {
+  switch (kind) {
+    case Kind::equal:
+      return "equal";
+    case Kind::weights:
+      return fmt::format("{}", fmt::join(weights, ","));
+    case Kind::gpu0:
+      break;
+  }
+  return gpu0 == kShareNotGiven ? "gpu0=?" : fmt::format("gpu0={}", gpu0);
+}
+
+const std::vector<std::string>& scheme_names() {
+  static const std::vector<std::string> names = {"dp", "balanced", "criterion", "ddp"};
+  return names;
+}
+
+Scheme scheme_preset(std::string_view name) {
+  Scheme scheme;
+  if (name == "ddp") return scheme;
+  scheme.staging = Staging::device0;
+  scheme.reduce = Reduce::gpu0;
+  scheme.loss_at = name == "criterion" ? LossAt::parallel : LossAt::gathered;
+  if (name == "balanced") {
+    scheme.split.kind = Split::Kind::gpu0;
+    scheme.split.gpu0 = kShareNotGiven;
+  } else if (name != "dp" && name != "criterion") {
+    throw ConfigError(fmt::format("mode: there is no '{}'; use one of {}", name, fmt::join(scheme_names(), ", ")));
+  }
+  return scheme;
+}
+
+Split parse_split(std::string_view text) {
+  Split split;
+  if (text == "equal") return split;
+  constexpr std::string_view prefix = "gpu0=";
+  if (text.substr(0, prefix.size()) == prefix) {
+    split.kind = Split::Kind::gpu0;
+    if (!parse_number(text.substr(prefix.size()), split.gpu0) || split.gpu0 < 0) throw_bad_split(text, "has no whole number >= 0 behind 'gpu0='");
+    return split;
+  }
+  split.kind = Split::Kind::weights;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view item = text.substr(begin, end - begin);
+    double weight = 0.0;
+    if (!parse_number(item, weight)) throw_bad_split(text, fmt::format("has '{}' where a number should be", item));
+    if (!std::isfinite(weight) || weight < 0.0) throw_bad_split(text, fmt::format("has the weight {}, but weights are finite and >= 0", item));
+    split.weights.push_back(weight);
+    begin = end + 1;
+  }
+  return split;
+}
+
+void validate_split(const Split& split, int64_t batch_size, int device_count) {
+  if (split.kind == Split::Kind::weights) {
+    if (split.weights.size() != static_cast<size_t>(device_count)) {
+      throw ConfigError(fmt::format("split: '{}' has {} weights but there are {} devices; give one weight for each device", split.str(),
+                                    split.weights.size(), device_count));
+    }
+    if (std::all_of(split.weights.begin(), split.weights.end(), [](double w) { return w == 0.0; })) {
+      throw ConfigError(fmt::format("split: '{}' gives no device a sample; make at least one weight positive", split.str()));
+    }
+  }
+  if (split.kind != Split::Kind::gpu0) return;
+  if (split.gpu0 < 0) {
+    throw ConfigError("split: the mode 'balanced' needs the share of device 0; give it with --split gpu0=N (or --gpu0-bsz N), N samples per step");
+  }
+  if (split.gpu0 > batch_size) {
+    throw ConfigError(
+        fmt::format("split: gpu0={} is more than the batch size {}; give device 0 at most {} samples", split.gpu0, batch_size, batch_size));
+  }
+  if (device_count == 1 && split.gpu0 < batch_size) {
+    throw ConfigError(fmt::format("split: gpu0={} leaves {} of {} samples to other devices, but there is only one; add devices or use --split equal",
+                                  split.gpu0, batch_size - split.gpu0, batch_size));
+  }
+}
+
+int64_t BatchPlan::micro_batch_size(int k) const {
+  const auto& row = sizes[static_cast<size_t>(k)];
+  return std::accumulate(row.begin(), row.end(), int64_t{0});
+}
+
+int64_t BatchPlan::device_samples(int d) const {
+  int64_t samples = 0;
+  for (const auto& row : sizes) samples += row[static_cast<size_t>(d)];
+  return samples;
+}
+
+int64_t BatchPlan::largest_slice(int d) const {
+  int64_t largest = 0;
+  for (const auto& row : sizes) largest = std::max(largest, row[static_cast<size_t>(d)]);
+  return largest;
+}
+
+std::vector<int64_t> equal_parts(int64_t total, int parts) {
+  std::vector<int64_t> sizes(static_cast<size_t>(parts), total / parts);
+  for (int64_t i = 0; i < total % parts; ++i) ++sizes[static_cast<size_t>(i)];
+  return sizes;
+}
+
+std::vector<int64_t> weighted_parts(int64_t total, const std::vector<double>& weights) {
+  // Remainders are compared in units of 1e-9, so that rounding decides no tie.
+  constexpr int64_t kUnit = 1'000'000'000;
+  const long double sum = std::accumulate(weights.begin(), weights.end(), 0.0L);
+  std::vector<int64_t> sizes, remainders;
+  for (const double weight : weights) {
+    const long double quota = static_cast<long double>(total) * static_cast<long double>(weight) / sum;
+    const long double whole = std::floor(quota);
+    const int64_t remainder = std::llround((quota - whole) * kUnit);
+    sizes.push_back(static_cast<int64_t>(whole) + remainder / kUnit);
+    remainders.push_back(remainder % kUnit);
+  }
+  std::vector<size_t> order(weights.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return remainders[a] > remainders[b]; });
+  const int64_t left = total - std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  for (int64_t i = 0; i < left; ++i) ++sizes[order[static_cast<size_t>(i)]];
+  return sizes;
+}
+
+BatchPlan plan_batch(const Split& split, int64_t batch_size, int accumulate, int device_count) {
+  BatchPlan plan;
+  plan.batch_size = batch_size;
+  const std::vector<int64_t> micro_batches = equal_parts(batch_size, accumulate);
+  const std::vector<int64_t> gpu0_sizes = equal_parts(std::min(split.gpu0, batch_size), accumulate);
+  int64_t position = 0;
+  for (size_t k = 0; k < micro_batches.size(); ++k) {
+    plan.sizes.push_back(split_micro_batch(split, micro_batches[k], gpu0_sizes[k], device_count));
+    auto& first = plan.first.emplace_back();
+    for (const int64_t size : plan.sizes.back()) {
+      first.push_back(position);
+      position += size;
+    }
+  }
+  return plan;
+}
+
+}  // namespace vitrine
