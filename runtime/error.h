@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -42,6 +43,7 @@ VITRINE_DEFINE_ERROR(ConfigError, config)
 #undef VITRINE_DEFINE_ERROR
 
 /// The same error, same class, with `prefix` put before its message: how a replica's device gets into a message.
+/// std::bad_alloc becomes OutOfMemory; other foreign exceptions become the nearest standard class that carries a message.
 [[noreturn]] void rethrow_with_prefix(std::exception_ptr error, const std::string& prefix);
 
 namespace detail {

@@ -12,19 +12,18 @@ namespace vitrine {
 class HostBuffer {
  public:
   HostBuffer() = default;
-  /// throws OutOfMemory.
+  /// Zero-filled. throws OutOfMemory.
   explicit HostBuffer(int64_t bytes);
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const { return memory_ ? memory_.get_deleter().bytes : 0; }
   /// The first shape.numel() elements as a view in host memory. throws ShapeError when they do not fit.
   View view(const Shape& shape, DType dtype) const;
 
  private:
   struct Release {
-    int64_t bytes = 0;
+    int64_t bytes;
     void operator()(void* p) const noexcept;
   };
   std::unique_ptr<void, Release> memory_;
-  int64_t bytes_ = 0;
 };
 
 }  // namespace vitrine

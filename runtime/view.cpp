@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/view.h"
+
+#include <cstddef>
+#include <type_traits>
+
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+template <class AnyView>
+AnyView rows_of(const AnyView& view, int64_t begin, int64_t end) {
+  if (view.shape.rank() == 0 || begin < 0 || begin > end || end > view.shape[0]) {
+    throw ShapeError(
+        fmt::format("View::rows: rows [{}, {}) of a view of shape {}: needs 0 <= begin <= end <= size of dimension 0", begin, end, view.shape.str()));
+  }
+  using Byte = std::conditional_t<std::is_same_v<AnyView, View>, std::byte, const std::byte>;
+  AnyView part = view;
+  part.shape = view.shape.with_dim0(end - begin);
+  const int64_t row_bytes = view.shape.with_dim0(1).numel() * size_of(view.dtype);
+  if (view.data != nullptr) part.data = static_cast<Byte*>(view.data) + begin * row_bytes;
+  return part;
+}
+
+template <class AnyView>
+AnyView reshape_of(const AnyView& view, const Shape& to) {
+  if (to.numel() != view.numel()) {
+    throw ShapeError(fmt::format("View::reshape: shape {} has {} elements but {} has {}; the counts must be equal", view.shape.str(), view.numel(),
+                                 to.str(), to.numel()));
+  }
+  AnyView other = view;
+  other.shape = to;
+  return other;
+}
+
+}  // namespace
+
+View View::rows(int64_t begin, int64_t end) const { return rows_of(*this, begin, end); }
+View View::reshape(const Shape& to) const { return reshape_of(*this, to); }
+ConstView ConstView::rows(int64_t begin, int64_t end) const { return rows_of(*this, begin, end); }
+ConstView ConstView::reshape(const Shape& to) const { return reshape_of(*this, to); }
+
+}  // namespace vitrine

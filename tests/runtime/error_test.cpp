@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/error.h"
+
+#include <new>
+
+#include <gtest/gtest.h>
+
+namespace vitrine {
+namespace {
+
+template <class E, class Thrown>
+void expect_kept(const Thrown& thrown, const std::string& message) {
+  try {
+    rethrow_with_prefix(std::make_exception_ptr(thrown), "cpu:1: ");
+    FAIL() << "nothing was thrown";
+  } catch (const E& e) {
+    EXPECT_EQ(typeid(e), typeid(E));
+    EXPECT_EQ(std::string(e.what()), message);
+  }
+}
+
+template <class E>
+void expect_same_class() {
+  const E error("bad thing");
+  expect_kept<E>(error, "cpu:1: bad thing");
+}
+
+TEST(Error, PrefixKeepsTheClass) {
+  expect_same_class<ShapeError>();
+  expect_same_class<DtypeError>();
+  expect_same_class<DeviceError>();
+  expect_same_class<OutOfMemory>();
+  expect_same_class<UnsupportedError>();
+  expect_same_class<OrderError>();
+  expect_same_class<CudaError>();
+  expect_same_class<CommError>();
+  expect_same_class<DataError>();
+  expect_same_class<ConfigError>();
+  expect_same_class<std::invalid_argument>();
+  expect_same_class<std::out_of_range>();
+  expect_same_class<std::logic_error>();
+  expect_same_class<std::runtime_error>();
+}
+
+TEST(Error, PrefixOfForeignExceptions) {
+  expect_kept<OutOfMemory>(std::bad_alloc(), "cpu:1: host memory is exhausted");
+  expect_kept<std::runtime_error>(3, "cpu:1: an exception that is not a std::exception");
+}
+
+TEST(Error, KindsNameTheirClass) {
+  EXPECT_STREQ(error_kind_name(ErrorKind::out_of_memory), "OutOfMemory");
+  EXPECT_STREQ(error_kind_name(DataError("x").kind()), "DataError");
+  EXPECT_STREQ(error_kind_name(ConfigError("x").kind()), "ConfigError");
+}
+
+TEST(ErrorDeathTest, AssertNamesTheInvariant) {
+  const int x = 1;
+  EXPECT_DEATH(VITRINE_ASSERT(x == 2, "x must be two"), "error_test.cpp.*x must be two.*x == 2");
+}
+
+}  // namespace
+}  // namespace vitrine
