@@ -69,7 +69,7 @@ class DeviceGroup {
   OrderChecker* checker() { return checker_.get(); }
   /// What was noticed when opening (an affinity mask too narrow, say), for the program to print.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  /// The same devices on meta, with the same capacities: what a plan runs on.
+  /// The same number of devices on meta, without a limit to their memory: what a plan runs on.
   std::unique_ptr<DeviceGroup> meta_twin() const;
   void synchronize();
 

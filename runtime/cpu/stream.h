@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,8 @@ class CpuStream final : public Stream {
     Task& operator=(const Task&) = delete;
     virtual ~Task() = default;
     virtual void run() = 0;
+    /// Lets go of what the callable holds; the task itself stays until the next one is known.
+    virtual void dispose() noexcept {}
     bool runs_after_error = false;
     Task* next = nullptr;
   };
@@ -51,9 +54,17 @@ class CpuStream final : public Stream {
   template <class F>
   struct FunctionTask final : Task {
     explicit FunctionTask(F f) : function(std::move(f)) {}
-    void run() override { function(); }
-    F function;
+    void run() override { (*function)(); }
+    void dispose() noexcept override { function.reset(); }
+    std::optional<F> function;
   };
+  /// Work that a stream in error still does: events, spans, synchronisation.
+  template <class F>
+  void enqueue_always(F f) {
+    auto* task = new FunctionTask<F>(std::move(f));
+    task->runs_after_error = true;
+    push(task);
+  }
   void push(Task* task);
   void do_record(Event& event) override;
   void do_wait(Event& event) override;

@@ -55,6 +55,7 @@ class Pool {
     int64_t bytes = 0;  // as asked for; the offsets step by OffsetAllocator::aligned(bytes)
     Category category = Category::activations;
     void* address = nullptr;
+    Stream* stream = nullptr;  // whose work the block belongs to
   };
 
   /// throws OutOfMemory with bytes asked, tensor, layer, phase, capacity, allocated, reserved, free, and the categories in order of size.

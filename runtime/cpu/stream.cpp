@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/cpu/stream.h"
+
+#include <atomic>
+#include <exception>
+#include <thread>
+
+#include <pthread.h>
+#include <sched.h>
+
+#include "runtime/cpu/futex.h"
+#include "runtime/cpu/parallel.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+/// Counts the records of an event that were reached. Records complete in order: one on another stream first waits for the last.
+struct Completion {
+  std::atomic<uint32_t> reached{0};
+  std::atomic<uint32_t> waiters{0};
+
+  bool is_reached(uint32_t target) const { return static_cast<int32_t>(reached.load(std::memory_order_acquire) - target) >= 0; }
+
+  void set(uint32_t target) {
+    reached.exchange(target, std::memory_order_release);
+    cpu::full_fence();
+    if (waiters.load(std::memory_order_relaxed) != 0) cpu::futex_wake_all(reached);
+  }
+
+  void wait(uint32_t target) {
+    for (int i = 0; i < cpu::kSpinRounds; ++i) {
+      if (is_reached(target)) return;
+      cpu::relax();
+    }
+    waiters.fetch_add(1, std::memory_order_relaxed);
+    cpu::full_fence();
+    while (true) {
+      const uint32_t seen = reached.load(std::memory_order_acquire);
+      if (static_cast<int32_t>(seen - target) >= 0) break;
+      cpu::futex_wait(reached, seen);
+    }
+    waiters.fetch_sub(1, std::memory_order_relaxed);
+  }
+};
+
+class CpuEvent final : public Event {
+ public:
+  std::shared_ptr<Completion> completion = std::make_shared<Completion>();
+  uint32_t recorded = 0;
+  const Stream* recorded_on = nullptr;
+
+ private:
+  void do_synchronize() override { completion->wait(recorded); }
+};
+
+}  // namespace
+
+struct CpuStream::Worker {
+  // Host side.
+  Task* tail = nullptr;
+  // Shared: the host adds, the worker reads; nothing goes back but `sleeping`, which the host reads relaxed.
+  alignas(64) std::atomic<uint32_t> published{0};
+  alignas(64) std::atomic<uint32_t> sleeping{0};
+  // Worker side.
+  alignas(64) Task* last = nullptr;
+  uint32_t consumed = 0;
+  bool stop = false;
+  std::exception_ptr error;
+  std::vector<SpanRecord> spans, open_spans;
+  std::thread thread;
+
+  void run(const Options& options, const std::string& name);
+  void wait_for_task();
+  void execute(Task& task) noexcept;
+};
+
+namespace {
+
+struct StubTask final : CpuStream::Task {
+  void run() override {}
+};
+
+void pin_to(const std::vector<int>& cores) {
+  if (cores.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int core : cores) CPU_SET(static_cast<size_t>(core), &set);
+  // A core that has gone since the mask was read is no reason to stop: the kernel then keeps the inherited mask.
+  sched_setaffinity(0, sizeof set, &set);
+}
+
+}  // namespace
+
+void CpuStream::Worker::wait_for_task() {
+  for (int i = 0; i < cpu::kSpinRounds; ++i) {
+    if (published.load(std::memory_order_acquire) != consumed) return;
+    cpu::relax();
+  }
+  while (published.load(std::memory_order_acquire) == consumed) {
+    sleeping.exchange(1, std::memory_order_relaxed);
+    cpu::full_fence();
+    cpu::futex_wait(published, consumed);
+    sleeping.store(0, std::memory_order_relaxed);
+  }
+}
+
+void CpuStream::Worker::execute(Task& task) noexcept {
+  if (!error || task.runs_after_error) {
+    try {
+      task.run();
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  task.dispose();
+}
+
+void CpuStream::Worker::run(const Options& options, const std::string& name) {
+  pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+  pin_to(options.cores);
+#ifdef VITRINE_HAVE_OPENMP
+  omp_set_num_threads(options.thread_count);
+#endif
+  while (!stop) {
+    wait_for_task();
+    Task* task = last->next;
+    delete last;
+    last = task;
+    ++consumed;
+    execute(*task);
+  }
+  delete last;
+}
+
+CpuStream::CpuStream(Identity identity, OrderChecker* checker, Options options) : Stream(identity, checker), worker_(std::make_unique<Worker>()) {
+  worker_->tail = worker_->last = new StubTask;
+  worker_->thread = std::thread([worker = worker_.get(), options = std::move(options), label = name()] { worker->run(options, label); });
+}
+
+CpuStream::~CpuStream() {
+  enqueue_always([worker = worker_.get()] { worker->stop = true; });
+  worker_->thread.join();
+}
+
+void CpuStream::push(Task* task) {
+  worker_->tail->next = task;
+  worker_->tail = task;
+  worker_->published.fetch_add(1, std::memory_order_release);
+  cpu::full_fence();
+  if (worker_->sleeping.load(std::memory_order_relaxed) != 0) cpu::futex_wake_all(worker_->published);
+}
+
+std::unique_ptr<Event> CpuStream::make_event() { return std::make_unique<CpuEvent>(); }
+
+void CpuStream::do_record(Event& event) {
+  auto& e = static_cast<CpuEvent&>(event);
+  if (e.recorded_on != nullptr && e.recorded_on != this) do_wait(event);
+  e.recorded_on = this;
+  const uint32_t target = ++e.recorded;
+  enqueue_always([completion = e.completion, target] { completion->set(target); });
+}
+
+void CpuStream::do_wait(Event& event) {
+  auto& e = static_cast<CpuEvent&>(event);
+  if (e.recorded == 0 || e.recorded_on == this) return;
+  enqueue_always([completion = e.completion, target = e.recorded] { completion->wait(target); });
+}
+
+void CpuStream::do_synchronize() {
+  std::atomic<uint32_t> done{0};
+  std::exception_ptr error;
+  enqueue_always([&done, &error, worker = worker_.get()] {
+    error = std::exchange(worker->error, nullptr);
+    // Only the address is used once the host may have gone on.
+    const std::atomic<uint32_t>& word = done;
+    done.store(1, std::memory_order_release);
+    cpu::futex_wake_all(word);
+  });
+  for (int i = 0; i < cpu::kSpinRounds && done.load(std::memory_order_acquire) == 0; ++i) cpu::relax();
+  while (done.load(std::memory_order_acquire) == 0) cpu::futex_wait(done, 0);
+  if (error) std::rethrow_exception(error);
+}
+
+void CpuStream::begin_span(const SpanInfo& info) {
+  enqueue_always([info, worker = worker_.get()] {
+    SpanRecord record;
+    record.info = info;
+    record.depth = static_cast<int>(worker->open_spans.size());
+    record.begin_ns = steady_now_ns();
+    worker->open_spans.push_back(record);
+  });
+}
+
+void CpuStream::end_span(int64_t bytes) {
+  enqueue_always([bytes, worker = worker_.get()] {
+    SpanRecord record = worker->open_spans.back();
+    worker->open_spans.pop_back();
+    record.end_ns = steady_now_ns();
+    record.bytes = bytes;
+    worker->spans.push_back(record);
+  });
+}
+
+void CpuStream::note_wait(int64_t begin_ns, int64_t end_ns, const char* cause) {
+  if (worker_->open_spans.empty()) return;
+  SpanRecord record = worker_->open_spans.back();
+  record.info.phase = Phase::wait;
+  record.info.cause = cause;
+  record.begin_ns = begin_ns;
+  record.end_ns = end_ns;
+  record.bytes = 0;
+  ++record.depth;
+  worker_->spans.push_back(record);
+}
+
+std::vector<SpanRecord> CpuStream::take_spans() { return std::exchange(worker_->spans, {}); }
+
+}  // namespace vitrine

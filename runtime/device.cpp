@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/device.h"
+
+#include <algorithm>
+#include <exception>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/cpu/affinity.h"
+#include "runtime/cpu/slab.h"
+#include "runtime/cpu/stream.h"
+#include "runtime/error.h"
+#include "runtime/meta/slab.h"
+#include "runtime/meta/stream.h"
+
+namespace vitrine {
+namespace {
+
+constexpr int64_t kMetaCapacity = int64_t{1} << 43;
+
+int64_t machine_memory_bytes() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGE_SIZE)); }
+
+template <class T>
+void check_list(const std::vector<T>& values, size_t devices, const char* what) {
+  if (!values.empty() && values.size() != 1 && values.size() != devices) {
+    throw ConfigError(fmt::format("{}: {} values for {} devices; give one for all or one each", what, values.size(), devices));
+  }
+  for (const T value : values) {
+    if (value <= 0) throw ConfigError(fmt::format("{}: {} is not a positive number", what, value));
+  }
+}
+
+int64_t capacity_of(const DeviceGroupOptions& options, size_t i) {
+  if (!options.memory_bytes.empty()) return options.memory_bytes[options.memory_bytes.size() == 1 ? 0 : i];
+  if (options.devices[i].backend == Backend::meta) return kMetaCapacity;
+  return machine_memory_bytes() / static_cast<int64_t>(options.devices.size());
+}
+
+Device::Parts meta_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker* checker) {
+  Device::Parts parts;
+  parts.id = id;
+  parts.ordinal = ordinal;
+  parts.pool = std::make_shared<Pool>(id.str(), std::make_unique<MetaSlab>(ordinal), capacity);
+  const auto stream = [&](StreamRole role) { return std::make_unique<MetaStream>(Stream::Identity{id, ordinal, role}, checker); };
+  parts.compute = stream(StreamRole::compute);
+  parts.copy = stream(StreamRole::copy);
+  parts.communication = stream(StreamRole::communication);
+  return parts;
+}
+
+Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker* checker, const CoreShare& share, TraceLevel trace) {
+  Device::Parts parts;
+  parts.id = id;
+  parts.ordinal = ordinal;
+  parts.cores = share.cores;
+  parts.thread_count = share.threads;
+  parts.trace = trace;
+  parts.pool = std::make_shared<Pool>(id.str(), std::make_unique<CpuSlab>(ordinal, capacity), capacity);
+  const auto stream = [&](StreamRole role, int threads) {
+    return std::make_unique<CpuStream>(Stream::Identity{id, ordinal, role}, checker, CpuStream::Options{share.cores, threads, trace});
+  };
+  parts.compute = stream(StreamRole::compute, share.threads);
+  parts.copy = stream(StreamRole::copy, 1);
+  parts.communication = stream(StreamRole::communication, 1);
+  return parts;
+}
+
+}  // namespace
+
+Device::Device(Parts parts) : parts_(std::move(parts)) {
+  const ExecContext::Options compute{parts_.trace, parts_.thread_count};
+  const ExecContext::Options single{parts_.trace, 1};
+  compute_ = std::make_unique<ExecContext>(parts_.id, parts_.ordinal, *parts_.compute, parts_.pool, compute);
+  copy_ = std::make_unique<ExecContext>(parts_.id, parts_.ordinal, *parts_.copy, parts_.pool, single);
+  communication_ = std::make_unique<ExecContext>(parts_.id, parts_.ordinal, *parts_.communication, parts_.pool, single);
+}
+
+Device::~Device() {
+  // Streams first: their queued work refers to the contexts.
+  parts_.compute.reset();
+  parts_.copy.reset();
+  parts_.communication.reset();
+}
+
+void Device::synchronize() {
+  std::exception_ptr first;
+  for (Stream* stream : {parts_.compute.get(), parts_.copy.get(), parts_.communication.get()}) {
+    try {
+      stream->synchronize();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) {
+  const size_t count = options_.devices.size();
+  if (count == 0) throw ConfigError("devices: the list is empty; name at least one, such as cpu:0");
+  check_list(options_.memory_bytes, count, "device memory");
+  check_list(options_.threads_per_device, count, "threads per device");
+  if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
+  std::vector<CoreShare> shares;
+  if (options_.devices[0].backend == Backend::cpu) {
+    shares = divide_cores(available_cores(), static_cast<int>(count), options_.threads_per_device, warnings_);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const DeviceId id = options_.devices[i];
+    const int ordinal = static_cast<int>(i);
+    if (id.backend != options_.devices[0].backend) throw ConfigError("devices: one group has devices of one backend");
+    switch (id.backend) {
+      case Backend::meta:
+        devices_.push_back(std::make_unique<Device>(meta_parts(id, ordinal, capacity_of(options_, i), checker_.get())));
+        break;
+      case Backend::cpu:
+        devices_.push_back(std::make_unique<Device>(cpu_parts(id, ordinal, capacity_of(options_, i), checker_.get(), shares[i], options_.trace)));
+        break;
+      case Backend::cuda:
+        throw UnsupportedError(fmt::format("{}: this build computes on cpu and meta devices only; use --devices cpu:0", id.str()));
+    }
+  }
+}
+
+DeviceGroup::~DeviceGroup() = default;
+
+std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin() const {
+  DeviceGroupOptions twin;
+  twin.check_order = options_.check_order;
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    twin.devices.push_back({Backend::meta, static_cast<int>(i)});
+    twin.memory_bytes.push_back(kMetaCapacity);
+  }
+  return std::make_unique<DeviceGroup>(twin);
+}
+
+void DeviceGroup::synchronize() {
+  std::exception_ptr first;
+  for (auto& device : devices_) {
+    try {
+      device->synchronize();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace vitrine

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/exec_context.h"
+
+#include <vector>
+
+#include "runtime/error.h"
+#include "runtime/order_checker.h"
+
+namespace vitrine {
+
+ExecContext::ExecContext(DeviceId device, int ordinal, Stream& stream, std::shared_ptr<Pool> pool, Options options)
+    : device_(device), ordinal_(ordinal), stream_(stream), pool_(std::move(pool)), options_(options) {}
+
+ExecContext::~ExecContext() = default;
+
+Tensor ExecContext::allocate(const Shape& shape, DType dtype, Category category, std::string_view name) {
+  pool_->set_position(phase_, layer_);
+  const Pool::Block block = pool_->allocate(shape.numel() * size_of(dtype), category, stream_, name);
+  return Tensor(pool_, block, shape, dtype, device_);
+}
+
+void ExecContext::reserve_workspace(int64_t bytes) {
+  workspace_ = Tensor();
+  workspace_ = allocate({bytes}, DType::u8, Category::workspace, "workspace");
+}
+
+void ExecContext::wait(Event& event, const char* cause) {
+  begin_span({Phase::wait, layer_, "", cause, step_});
+  stream_.wait(event);
+  end_span();
+}
+
+void ExecContext::mark_step() {
+  if (options_.trace == TraceLevel::off) return;
+  begin_span({Phase::step, "", "", "", step_});
+  end_span();
+}
+
+void ExecContext::begin_operation(const OpInfo& info) {
+  if (OrderChecker* checker = stream_.checker()) {
+    std::vector<MemoryAccess> accesses;
+    accesses.reserve(info.reads.size() + info.writes.size());
+    for (const ConstView& v : info.reads) {
+      if (v && v.bytes() > 0) accesses.push_back({v.data, v.bytes(), false, info.name});
+    }
+    for (const View& v : info.writes) {
+      if (v && v.bytes() > 0) accesses.push_back({v.data, v.bytes(), true, info.name});
+    }
+    checker->on_operation(stream_.checker_index(), info.name, accesses);
+  }
+  if (options_.trace == TraceLevel::operation) begin_span({phase_, layer_, info.name, "", step_});
+  for (int64_t& bytes : open_span_bytes_) bytes += info.bytes_moved;
+}
+
+void ExecContext::end_operation(const OpInfo&) {
+  if (options_.trace == TraceLevel::operation) end_span();
+}
+
+void ExecContext::begin_span(const SpanInfo& info) {
+  if (options_.trace == TraceLevel::off) return;
+  stream_.begin_span(info);
+  open_span_bytes_.push_back(0);
+}
+
+void ExecContext::end_span() {
+  if (options_.trace == TraceLevel::off) return;
+  stream_.end_span(open_span_bytes_.back());
+  open_span_bytes_.pop_back();
+}
+
+PhaseScope::PhaseScope(ExecContext& ctx, Phase phase) : ctx_(ctx), previous_(ctx.phase_), opened_(ctx.phase_ != phase) {
+  if (!opened_) return;
+  ctx_.phase_ = phase;
+  ctx_.begin_span({phase, "", "", "", ctx_.step_});
+}
+
+PhaseScope::~PhaseScope() {
+  if (!opened_) return;
+  ctx_.end_span();
+  ctx_.phase_ = previous_;
+}
+
+LayerScope::LayerScope(ExecContext& ctx, const char* layer) : ctx_(ctx), previous_(ctx.layer_) {
+  ctx_.layer_ = layer;
+  if (ctx_.options_.trace == TraceLevel::operation) ctx_.begin_span({ctx_.phase_, layer, "", "", ctx_.step_});
+}
+
+LayerScope::~LayerScope() {
+  if (ctx_.options_.trace == TraceLevel::operation) ctx_.end_span();
+  ctx_.layer_ = previous_;
+}
+
+}  // namespace vitrine

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "runtime/memory/slab.h"
+
+namespace vitrine {
+
+/// A meta device's slab: addresses that are never read, apart from those of every other meta device.
+class MetaSlab final : public Slab {
+ public:
+  explicit MetaSlab(int ordinal) : base_(static_cast<uintptr_t>(ordinal + 1) << 44) {}
+  void* base() const override { return reinterpret_cast<void*>(base_); }  // NOLINT: not a pointer to anything
+  int64_t size_bytes() const override { return size_; }
+  void grow(int64_t bytes) override { size_ = bytes; }
+
+ private:
+  uintptr_t base_;
+  int64_t size_ = 0;
+};
+
+}  // namespace vitrine

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "runtime/stream.h"
+
+namespace vitrine {
+
+/// A meta device's stream: nothing runs, but the order checker sees every record, wait and operation.
+class MetaStream final : public Stream {
+ public:
+  using Stream::Stream;
+  std::unique_ptr<Event> make_event() override;
+  void begin_span(const SpanInfo&) override {}
+  void end_span(int64_t) override {}
+  std::vector<SpanRecord> take_spans() override { return {}; }
+
+ private:
+  void do_record(Event&) override {}
+  void do_wait(Event&) override {}
+  void do_synchronize() override {}
+};
+
+}  // namespace vitrine

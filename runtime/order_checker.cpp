@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/order_checker.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+using Clock = std::vector<uint32_t>;  // by stream index; 0 is the host; missing entries are 0
+
+void merge(Clock& into, const Clock& from) {
+  if (into.size() < from.size()) into.resize(from.size(), 0);
+  for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
+}
+
+uint32_t at(const Clock& clock, int stream) { return static_cast<size_t>(stream) < clock.size() ? clock[static_cast<size_t>(stream)] : 0; }
+
+/// An access in the past: its stream, and that stream's own time when it happened.
+struct Past {
+  int stream = -1;  // -1: none
+  uint32_t epoch = 0;
+  const char* operation = "";
+  bool operator==(const Past&) const = default;
+};
+
+/// A range of bytes with one history.
+struct Region {
+  uintptr_t end = 0;
+  Past write;
+  std::vector<Past> reads;  // since the write; none ordered before another
+};
+
+}  // namespace
+
+struct OrderChecker::State {
+  std::mutex mutex;
+  std::vector<std::string> names{"host"};
+  std::vector<Clock> clocks{Clock{0}};
+  std::unordered_map<uint64_t, Clock> events;
+  std::map<uintptr_t, Region> regions;
+
+  Clock& advance(int stream) {
+    Clock& clock = clocks[static_cast<size_t>(stream)];
+    if (stream != 0) merge(clock, clocks[0]);
+    if (clock.size() <= static_cast<size_t>(stream)) clock.resize(static_cast<size_t>(stream) + 1, 0);
+    ++clock[static_cast<size_t>(stream)];
+    return clock;
+  }
+
+  void split(uintptr_t address) {
+    auto it = regions.upper_bound(address);
+    if (it == regions.begin()) return;
+    --it;
+    if (it->first == address || it->second.end <= address) return;
+    Region right = it->second;
+    it->second.end = address;
+    regions.emplace(address, std::move(right));
+  }
+
+  void check(const Past& past, const Clock& now, int stream, const char* operation, bool write, bool past_write, uintptr_t bytes) const {
+    if (past.stream < 0 || past.stream == stream || past.epoch <= at(now, past.stream)) return;
+    throw OrderError(fmt::format(
+        "{} on {} {} {} bytes that {} on {} {}, and nothing orders the two; record an event behind the one and wait for it before the other",
+        operation, names[static_cast<size_t>(stream)], write ? "writes" : "reads", bytes, past.operation, names[static_cast<size_t>(past.stream)],
+        past_write ? "writes" : "reads"));
+  }
+
+  void access(int stream, const Clock& now, const MemoryAccess& a) {
+    const auto begin = reinterpret_cast<uintptr_t>(a.address);
+    const uintptr_t end = begin + static_cast<uintptr_t>(a.bytes);
+    split(begin);
+    split(end);
+    const auto first = regions.lower_bound(begin);
+    for (auto it = first; it != regions.end() && it->first < end; ++it) {
+      const uintptr_t bytes = it->second.end - it->first;
+      check(it->second.write, now, stream, a.what, a.write, true, bytes);
+      if (!a.write) continue;
+      for (const Past& read : it->second.reads) check(read, now, stream, a.what, true, false, bytes);
+    }
+    const Past self{stream, at(now, stream), a.what};
+    if (a.write) {
+      regions.erase(first, regions.lower_bound(end));
+      regions.emplace(begin, Region{end, self, {}});
+    } else {
+      note_read(begin, end, now, self);
+    }
+  }
+
+  void note_read(uintptr_t begin, uintptr_t end, const Clock& now, const Past& self) {
+    uintptr_t covered = begin;
+    for (auto it = regions.lower_bound(begin); covered < end;) {
+      if (it == regions.end() || it->first > covered) {
+        const uintptr_t gap_end = it == regions.end() ? end : std::min(end, it->first);
+        regions.emplace(covered, Region{gap_end, {}, {self}});
+        covered = gap_end;
+        continue;
+      }
+      auto& reads = it->second.reads;
+      std::erase_if(reads, [&](const Past& r) { return r.stream == self.stream || r.epoch <= at(now, r.stream); });
+      reads.push_back(self);
+      covered = it->second.end;
+      ++it;
+    }
+  }
+};
+
+OrderChecker::OrderChecker() : state_(std::make_unique<State>()) {}
+OrderChecker::~OrderChecker() = default;
+
+int OrderChecker::add_stream(const std::string& name) {
+  const std::lock_guard lock(state_->mutex);
+  state_->names.push_back(name);
+  state_->clocks.emplace_back();
+  return static_cast<int>(state_->names.size()) - 1;
+}
+
+void OrderChecker::on_record(int stream, uint64_t event) {
+  const std::lock_guard lock(state_->mutex);
+  merge(state_->clocks[static_cast<size_t>(stream)], state_->clocks[0]);
+  state_->events[event] = state_->clocks[static_cast<size_t>(stream)];
+}
+
+void OrderChecker::on_wait(int stream, uint64_t event) {
+  const std::lock_guard lock(state_->mutex);
+  const auto it = state_->events.find(event);
+  if (it != state_->events.end()) merge(state_->clocks[static_cast<size_t>(stream)], it->second);
+}
+
+void OrderChecker::on_host_wait_event(uint64_t event) {
+  const std::lock_guard lock(state_->mutex);
+  const auto it = state_->events.find(event);
+  if (it != state_->events.end()) merge(state_->clocks[0], it->second);
+}
+
+void OrderChecker::on_host_wait_stream(int stream) {
+  const std::lock_guard lock(state_->mutex);
+  merge(state_->clocks[0], state_->clocks[static_cast<size_t>(stream)]);
+}
+
+void OrderChecker::on_operation(int stream, const char*, std::span<const MemoryAccess> accesses) {
+  const std::lock_guard lock(state_->mutex);
+  const Clock& now = state_->advance(stream);
+  for (const MemoryAccess& a : accesses) {
+    if (a.bytes > 0) state_->access(stream, now, a);
+  }
+}
+
+void OrderChecker::on_host_access(const char* operation, std::span<const MemoryAccess> accesses) { on_operation(0, operation, accesses); }
+
+void OrderChecker::forget_accesses() {
+  const std::lock_guard lock(state_->mutex);
+  state_->regions.clear();
+}
+
+}  // namespace vitrine

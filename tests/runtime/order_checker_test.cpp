@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "runtime/copy.h"
+#include "runtime/device.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+class OrderCheckerTest : public ::testing::TestWithParam<Backend> {
+ protected:
+  OrderCheckerTest() {
+    DeviceGroupOptions options;
+    options.devices = {{GetParam(), 0}, {GetParam(), 1}};
+    options.memory_bytes = {int64_t{1} << 20};
+    options.check_order = true;
+    group_ = std::make_unique<DeviceGroup>(options);
+  }
+  ExecContext& a() { return (*group_)[0].compute(); }
+  ExecContext& b() { return (*group_)[1].compute(); }
+  Tensor tensor() { return a().allocate({100}, DType::f32, Category::activations, "t"); }
+
+  std::unique_ptr<DeviceGroup> group_;
+};
+
+TEST_P(OrderCheckerTest, FindsAReadWithoutAnEventEveryTime) {
+  for (int i = 0; i < 50; ++i) {
+    Tensor t = tensor(), u = tensor();
+    zero(a(), t);
+    EXPECT_THROW(copy(b(), t, u), OrderError) << i;
+    group_->synchronize();
+  }
+}
+
+TEST_P(OrderCheckerTest, FindsAWriteAfterReadWithoutAnEvent) {
+  Tensor t = tensor(), u = tensor();
+  zero(a(), t);
+  copy(a(), t, u);
+  EXPECT_THROW(zero(b(), t), OrderError);
+}
+
+TEST_P(OrderCheckerTest, AnEventBetweenIsEnough) {
+  Tensor t = tensor(), u = tensor();
+  const auto event = a().stream().make_event();
+  zero(a(), t);
+  a().record(*event);
+  b().wait(*event, "a");
+  EXPECT_NO_THROW(copy(b(), t, u));
+}
+
+TEST_P(OrderCheckerTest, AnEventRecordedTooEarlyIsNot) {
+  Tensor t = tensor(), u = tensor();
+  const auto event = a().stream().make_event();
+  a().record(*event);
+  zero(a(), t);
+  b().wait(*event, "a");
+  EXPECT_THROW(copy(b(), t, u), OrderError);
+}
+
+TEST_P(OrderCheckerTest, OrderPassesThroughAThirdStream) {
+  Tensor t = tensor();
+  const auto first = a().stream().make_event(), second = a().stream().make_event();
+  ExecContext& middle = (*group_)[0].communication();
+  zero(a(), t);
+  a().record(*first);
+  middle.wait(*first, "a");
+  middle.record(*second);
+  b().wait(*second, "middle");
+  EXPECT_NO_THROW(zero(b(), t));
+}
+
+TEST_P(OrderCheckerTest, TheHostOrdersWhatItWaitedFor) {
+  Tensor t = tensor();
+  zero(a(), t);
+  group_->synchronize();
+  EXPECT_NO_THROW(zero(b(), t));
+}
+
+TEST_P(OrderCheckerTest, DisjointRowsOfOneTensorDoNotConflict) {
+  Tensor t = a().allocate({10, 16}, DType::f32, Category::activations, "t");
+  zero(a(), t.rows(0, 5));
+  EXPECT_NO_THROW(zero(b(), t.rows(5, 10)));
+  EXPECT_THROW(zero(b(), t.rows(4, 6)), OrderError);
+}
+
+TEST_P(OrderCheckerTest, ABlockThatGoesToAnotherStreamIsOrderedByThePool) {
+  ExecContext& other = (*group_)[0].copy();
+  for (int i = 0; i < 20; ++i) {
+    {
+      Tensor t = tensor();
+      zero(a(), t);
+    }
+    Tensor u = other.allocate({100}, DType::f32, Category::staging, "u");
+    EXPECT_NO_THROW(zero(other, u));
+  }
+}
+
+TEST_P(OrderCheckerTest, TheMessageNamesBothOperationsAndStreams) {
+  Tensor t = tensor(), u = tensor();
+  zero(a(), t);
+  try {
+    copy(b(), t, u);
+    FAIL();
+  } catch (const OrderError& error) {
+    const std::string text = error.what();
+    const std::string device = backend_name(GetParam());
+    EXPECT_NE(text.find("copy on " + device + ":1/compute reads 400 bytes that zero on " + device + ":0/compute writes"), std::string::npos) << text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, OrderCheckerTest, ::testing::Values(Backend::cpu, Backend::meta),
+                         [](const auto& param) { return std::string(backend_name(param.param)); });
+
+}  // namespace
+}  // namespace vitrine
