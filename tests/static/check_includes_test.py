@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/check_includes finds planted violations, and nothing in a tree that follows the rules."""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CHECKER = sys.argv.pop(1)
+LINE = "// SPDX-License-Identifier: Apache-2.0\n"
+HEADER = LINE + "#pragma once\n"
+GOOD = {
+    "CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\n",
+    "README.md": "words\n",
+    "runtime/view.h": HEADER + "#include <vector>\n",
+    "runtime/cpu/parallel.h": HEADER + "#include <omp.h>\n",
+    "runtime/cuda/check.h": HEADER + "#include <cuda_runtime.h>\n",
+    "runtime/view.cpp": LINE + '#include "runtime/view.h"\n#include <fmt/core.h>\n',
+    "kernels/relu.h": HEADER + '#include "runtime/view.h"\n',
+    "kernels/relu.cpp": LINE + '#include "kernels/cpu/relu.h"\n#include "kernels/relu.h"\n',
+    "kernels/cpu/relu.h": HEADER + '#include "runtime/view.h"\n',
+    "kernels/cpu/relu.cpp": LINE + '#include <Eigen/Core>\n#include "kernels/cpu/relu.h"\n#include "runtime/cpu/parallel.h"\n',
+    "kernels/cuda/relu.cu": LINE + '#include "runtime/cuda/check.h"\n__global__ void relu() {}\n',
+    "nn/layer.h": HEADER + '#include "kernels/relu.h"\n',
+    "nn/parallel/engine.h": HEADER + '#include "nn/layer.h"\n',
+    "data/loader.cpp": LINE + '#include "runtime/view.h"\n#include <zlib.h>\n',
+    "tools/main.cpp": LINE + '#include "data/loader.h"\n#include "nn/parallel/engine.h"\n#include "vitrine_version.h"\n',
+    "tools/report.h": HEADER,
+    "data/loader.h": HEADER,
+    "tests/kernels/relu_test.cpp": LINE + '#include <gtest/gtest.h>\n#include "kernels/cpu/relu.h"\n',
+    "tests/consumer/own_layer/main.cpp": LINE + "#include <vitrine/nn/layer.h>\n",
+    "build/anything.cpp": "not ours\n",
+}
+VIOLATIONS = {  # name: (path, content, part of the message)
+    "runtime includes kernels": ("runtime/a.cpp", LINE + '#include "kernels/relu.h"\n', "runtime must not include from kernels"),
+    "kernels include nn": ("kernels/a.cpp", LINE + '  #  include "nn/layer.h"\n', "kernels must not include from nn"),
+    "nn includes nn/parallel": ("nn/a.cpp", LINE + '#include "nn/parallel/engine.h"\n', "nn must not include from nn/parallel"),
+    "engine includes data": ("nn/parallel/a.cpp", LINE + '#include "data/loader.h"\n', "nn/parallel must not include from data"),
+    "data includes kernels": ("data/a.cpp", LINE + '#include "kernels/relu.h"\n', "data must not include from kernels"),
+    "nn includes tools": ("nn/a.h", HEADER + '#include "tools/report.h"\n', "nn must not include from tools"),
+    "third-party header in a public header": ("nn/a.h", HEADER + "#include <nlohmann/json.hpp>\n", "only standard C++ headers"),
+    "system header in a public header": ("runtime/a.h", HEADER + "#include <pthread.h>\n", "only standard C++ headers"),
+    "private header in a public header": ("kernels/a.h", HEADER + '#include "kernels/cpu/relu.h"\n', "not installed"),
+    "build-dependent public header": ("runtime/a.h", HEADER + '#include "vitrine_version.h"\n', "must not depend on the build"),
+    "nn reaches into kernels/cpu": ("nn/a.cpp", LINE + '#include "kernels/cpu/relu.h"\n', "private to kernels"),
+    "bench reaches into kernels/cpu": ("bench/a.cpp", LINE + '#include "kernels/cpu/relu.h"\n', "private to kernels"),
+    "data reaches into runtime/cpu": ("data/a.cpp", LINE + '#include "runtime/cpu/parallel.h"\n', "private to runtime and kernels"),
+    "relative include": ("kernels/a.cpp", LINE + '#include "relu.h"\n', "no file relu.h"),
+    "installed name inside": ("nn/a.cpp", LINE + "#include <vitrine/kernels/relu.h>\n", "for users of the library"),
+    "consumer sees the source tree": ("tests/consumer/a.cpp", LINE + '#include "nn/layer.h"\n', "installed headers only"),
+    "CUDA header on the host side": ("runtime/a.cpp", LINE + "#include <cuda_runtime.h>\n", "cuda/ folder"),
+    "mathematics in runtime": ("runtime/a.cpp", LINE + "#include <Eigen/Core>\n", "belongs in kernels"),
+    "test framework in the library": ("nn/a.cpp", LINE + "#include <gtest/gtest.h>\n", "belongs in tests"),
+    "device code in a host file": ("kernels/a.cpp", LINE + "__global__ void f();\n", "belongs in a .cu or .cuh file"),
+    "device file outside cuda/": ("kernels/a.cu", LINE, "belongs in a cuda/ folder"),
+    "no licence line": ("kernels/a.cpp", "int x;\n", "SPDX-License-Identifier"),
+    "no licence line in a script": ("tools/a", "#!/bin/sh\n:\n", "SPDX-License-Identifier"),
+    "no licence line in CMake": ("kernels/CMakeLists.txt", "project(x)\n", "SPDX-License-Identifier"),
+    "header without pragma once": ("kernels/a.h", LINE, "#pragma once"),
+    "stray file at the root": ("notes.md", "x\n", "does not belong at the root"),
+    "stray folder at the root": ("misc/a.cpp", LINE, "does not belong at the root"),
+}
+
+
+def check(files):
+    """Exit code and output of the checker on a tree of these files."""
+    with tempfile.TemporaryDirectory() as root:
+        for path, content in files.items():
+            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                file.write(content)
+        run = subprocess.run([sys.executable, CHECKER, root], capture_output=True, text=True, check=False)
+        return run.returncode, run.stdout
+
+
+class CheckIncludes(unittest.TestCase):
+    def test_accepts_a_good_tree(self):
+        self.assertEqual(check(GOOD), (0, "check_includes: all arrows run down\n"))
+
+    def test_finds_each_violation_and_nothing_else(self):
+        for name, (path, content, message) in VIOLATIONS.items():
+            with self.subTest(name):
+                code, output = check({**GOOD, path: content})
+                lines = output.splitlines()
+                self.assertEqual(code, 1)
+                self.assertEqual(len(lines), 2, output)
+                self.assertTrue(lines[0].startswith(path.split("/")[0]), output)
+                self.assertIn(message, lines[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
