@@ -52,3 +52,10 @@ function(vitrine_link_openmp target)
     target_compile_definitions(${target} PRIVATE VITRINE_HAVE_OPENMP)
   endif()
 endfunction()
+
+# vitrine_link_header_only(TARGET libraries...): private dependencies without a library to link, so that users of an installed Vitrine need not have them.
+function(vitrine_link_header_only target)
+  foreach(library ${ARGN})
+    target_link_libraries(${target} PRIVATE "$<BUILD_INTERFACE:${library}>")
+  endforeach()
+endfunction()

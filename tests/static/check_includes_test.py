@@ -37,7 +37,7 @@ VIOLATIONS = {  # name: (path, content, part of the message)
     "nn includes nn/parallel": ("nn/a.cpp", LINE + '#include "nn/parallel/engine.h"\n', "nn must not include from nn/parallel"),
     "engine includes data": ("nn/parallel/a.cpp", LINE + '#include "data/loader.h"\n', "nn/parallel must not include from data"),
     "data includes kernels": ("data/a.cpp", LINE + '#include "kernels/relu.h"\n', "data must not include from kernels"),
-    "nn includes tools": ("nn/a.h", HEADER + '#include "tools/report.h"\n', "nn must not include from tools"),
+    "nn includes tools": ("nn/a.cpp", LINE + '#include "tools/report.h"\n', "nn must not include from tools"),
     "third-party header in a public header": ("nn/a.h", HEADER + "#include <nlohmann/json.hpp>\n", "only standard C++ headers"),
     "system header in a public header": ("runtime/a.h", HEADER + "#include <pthread.h>\n", "only standard C++ headers"),
     "private header in a public header": ("kernels/a.h", HEADER + '#include "kernels/cpu/relu.h"\n', "not installed"),
