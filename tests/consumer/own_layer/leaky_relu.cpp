@@ -21,7 +21,9 @@ Saved LeakyReLU::forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors o
       y.as<float>()[i] = value > 0 ? value : slope * value;
     }
   });
-  return {{inputs[0]}, {}};
+  Saved saved;
+  saved.tensors.push_back(inputs[0]);
+  return saved;
 }
 
 void LeakyReLU::backward(ExecContext& ctx, ParamViews, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
