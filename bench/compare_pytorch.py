@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Training speed of Vitrine and of PyTorch on the same CPU cores, measured in turns, as samples per second and ratios.
+
+PyTorch runs eager in f32, in a process of its own, once as it comes ("default") and once with malloc told to keep its memory and to back it
+with huge pages ("tuned"); in both, the faster of the contiguous and channels_last layouts counts. Its inputs are ready f32 images; Vitrine's
+are u8 images that it loads and normalises as part of the step. The peer of several devices is DistributedDataParallel on Gloo, one process
+for each device. Both sides leave out warm-up steps; each figure is the median over the rounds.
+
+usage: compare_pytorch.py [--vitrine build/release/bin/vitrine] [--rounds 3] [--jobs NAME,...] [--json FILE]
+PyTorch from Debian's python3-torch will do: it needs no torchvision.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+JOBS = {  # threads: on each device
+    "alexnet-b64": {"model": "alexnet", "size": 227, "batch": 64, "devices": 1, "threads": 4, "optimizer": "adamw", "steps": 8},
+    "alexnet-b32-1thread": {"model": "alexnet", "size": 227, "batch": 32, "devices": 1, "threads": 1, "optimizer": "adamw", "steps": 5},
+    "small-cnn-b128": {"model": "small-cnn", "size": 32, "batch": 128, "devices": 1, "threads": 4, "optimizer": "adam", "steps": 100},
+    "small-cnn-b128-1thread": {"model": "small-cnn", "size": 32, "batch": 128, "devices": 1, "threads": 1, "optimizer": "adam", "steps": 40},
+    "alexnet-4x32": {"model": "alexnet", "size": 227, "batch": 128, "devices": 4, "threads": 1, "optimizer": "adamw", "steps": 5},
+}
+WARM_UP = 3
+TUNED = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+
+
+def make_torch_model(torch, name):
+    nn = torch.nn
+    if name == "small-cnn":
+        features = [nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+                    nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+        return nn.Sequential(*features, nn.Flatten(), nn.Linear(64 * 8 * 8, 128), nn.ReLU(inplace=True), nn.Linear(128, 10))
+    features = [nn.Conv2d(3, 64, 11, stride=4, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2),
+                nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2),
+                nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(inplace=True),
+                nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(inplace=True),
+                nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2), nn.AdaptiveAvgPool2d((6, 6))]
+    classifier = [nn.Dropout(), nn.Linear(256 * 6 * 6, 4096), nn.ReLU(inplace=True),
+                  nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Linear(4096, 10)]
+    return nn.Sequential(*features, nn.Flatten(), *classifier)
+
+
+def time_torch(torch, job, layout, rank_count):
+    """Seconds of the median training step."""
+    model = make_torch_model(torch, job["model"]).to(memory_format=layout)
+    samples = job["batch"] // rank_count
+    images = torch.randn(samples, 3, job["size"], job["size"]).to(memory_format=layout)
+    labels = torch.randint(0, 10, (samples,))
+    trained = torch.nn.parallel.DistributedDataParallel(model) if rank_count > 1 else model
+    optimizer = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[job["optimizer"]](model.parameters(), lr=1e-4)
+    loss_function = torch.nn.CrossEntropyLoss()
+    times = []
+    for step in range(WARM_UP + job["steps"]):
+        begin = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_function(trained(images), labels)
+        loss.backward()
+        optimizer.step()
+        if step >= WARM_UP:
+            times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def torch_child(job, rank, rank_count, rendezvous):
+    """Runs in the process that is measured; prints {layout: seconds of a step}."""
+    import torch
+    torch.set_num_threads(job["threads"])
+    torch.manual_seed(rank)
+    if rank_count > 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=rank_count)
+    layouts = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+    seconds = {name: time_torch(torch, job, layout, rank_count) for name, layout in layouts.items()}
+    print(json.dumps({"seconds": seconds, "version": torch.__version__}))
+
+
+def run_torch(python, job, tuned):
+    """{layout: samples per second} and PyTorch's version."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(job["threads"]), **(TUNED if tuned else {})}
+    with tempfile.TemporaryDirectory() as folder:
+        rendezvous = os.path.join(folder, "rendezvous")
+        command = [python, os.path.abspath(__file__), "--child", json.dumps(job), "--rendezvous", rendezvous, "--rank"]
+        children = [subprocess.Popen(command + [str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(job["devices"])]
+        outputs = [child.communicate()[0] for child in children]
+    if any(child.returncode != 0 for child in children):
+        sys.exit(f"compare_pytorch: PyTorch failed on {job['model']}, see above")
+    answers = [json.loads(output.splitlines()[-1]) for output in outputs]
+    slowest = {layout: max(a["seconds"][layout] for a in answers) for layout in answers[0]["seconds"]}
+    return {layout: job["batch"] / seconds for layout, seconds in slowest.items()}, answers[0]["version"]
+
+
+def run_vitrine(program, job):
+    """Samples per second over the steps after the first, from the run's own account of its wall time."""
+    steps = WARM_UP + job["steps"]
+    command = [program, "train", "--model", job["model"], "--data", f"synthetic:{max(4 * job['batch'], 1024)}", "--image-size", str(job["size"]),
+               "--devices", f"cpu:0-{job['devices'] - 1}" if job["devices"] > 1 else "cpu:0", "--threads-per-device", str(job["threads"]),
+               "--batch-size", str(job["batch"]), "--optimizer", job["optimizer"], "--lr", "1e-4", "--steps", str(steps), "--drop-last", "--no-eval", "--json"]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if run.returncode != 0:
+        sys.exit(f"compare_pytorch: failed with {run.returncode}: {' '.join(command)}")
+    result = json.loads(run.stdout)
+    row = max(result["phases"], key=lambda phase: phase["share"])
+    return job["batch"] * (steps - 1) / (row["seconds"] / row["share"])
+
+
+def has_torch(python):
+    return subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def find_python():
+    for python in (sys.executable, "/usr/bin/python3"):
+        if has_torch(python):
+            return python
+    return sys.exit("compare_pytorch: no PyTorch here. Install it with: apt-get install python3-torch")
+
+
+def fit_to_cores(job):
+    cores = len(os.sched_getaffinity(0))
+    return {**job, "threads": max(1, min(job["threads"], cores // job["devices"]))}
+
+
+def measure(name, job, python, program, rounds):
+    samples = {"pytorch": [], "pytorch_tuned": [], "vitrine": []}
+    layouts, version = {}, ""
+    for number in range(rounds):
+        print(f"{name}: round {number + 1} of {rounds}", file=sys.stderr)
+        for side, tuned in (("pytorch", False), ("pytorch_tuned", True)):
+            speeds, version = run_torch(python, job, tuned)
+            layouts[side] = max(speeds, key=speeds.get)
+            samples[side].append(speeds[layouts[side]])
+        samples["vitrine"].append(run_vitrine(program, job))
+    medians = {side: statistics.median(values) for side, values in samples.items()}
+    return {"job": job, "samples_per_second": medians, "rounds": samples, "layouts": layouts, "pytorch_version": version,
+            "ratio_to_default": medians["vitrine"] / medians["pytorch"], "ratio_to_tuned": medians["vitrine"] / medians["pytorch_tuned"]}
+
+
+def print_table(results):
+    print(f"{'samples/s':24}{'PyTorch':>10}{'tuned':>10}{'Vitrine':>10}{'/ PyTorch':>12}{'/ tuned':>10}")
+    for name, result in results.items():
+        speed = result["samples_per_second"]
+        print(f"{name:24}{speed['pytorch']:10.1f}{speed['pytorch_tuned']:10.1f}{speed['vitrine']:10.1f}"
+              f"{result['ratio_to_default']:12.2f}{result['ratio_to_tuned']:10.2f}")
+
+
+def main():
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vitrine", default=os.path.join(root, "build", "release", "bin", "vitrine"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", default=",".join(JOBS), help=f"of {', '.join(JOBS)}")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--rendezvous", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        job = json.loads(arguments.child)
+        torch_child(job, arguments.rank, job["devices"], arguments.rendezvous)
+        return
+    unknown = [name for name in arguments.jobs.split(",") if name not in JOBS]
+    if unknown:
+        parser.error(f"unknown job {unknown[0]}: there are {', '.join(JOBS)}")
+    if not os.access(arguments.vitrine, os.X_OK):
+        parser.error(f"{arguments.vitrine} is not there: build it, or name it with --vitrine")
+    python = find_python()
+    results = {name: measure(name, fit_to_cores(JOBS[name]), python, arguments.vitrine, arguments.rounds) for name in arguments.jobs.split(",")}
+    print_table(results)
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"cores": len(os.sched_getaffinity(0)), "results": results}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
