@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,8 +45,8 @@ class Event {
 /// A queue of work on one device, in CUDA's sense: work runs in order, asynchronously to the host and to other streams, which see it only
 /// through an Event. One thread at a time issues to a stream.
 ///
-/// An operation that fails leaves the stream in error: later operations are skipped, event records still complete (nobody hangs), and the
-/// next synchronize() rethrows the first error once and clears it.
+/// An operation that fails leaves the stream in error: later operations are skipped, event records still complete (nobody hangs) but put every
+/// stream that waits for them in error too (CommError), and the next synchronize() rethrows the first error once and clears it.
 class Stream {
  public:
   struct Identity {
@@ -70,6 +71,10 @@ class Stream {
   void wait(Event& event);
   /// Blocks the host until all work issued so far is done. throws the stream's first error.
   void synchronize();
+  /// True when an operation has failed and synchronize() has not told yet. Never blocks.
+  virtual bool failed() const = 0;
+  /// Called once, from wherever the failure is noticed, when the stream goes into error: to wake peers that would wait for it. Set while idle.
+  virtual void set_error_handler(std::function<void(const std::string& reason)> handler) = 0;
 
   /// Opens and closes a timed span around the work issued in between; spans nest. Costs nothing when the level is off.
   virtual void begin_span(const SpanInfo& info) = 0;

@@ -19,6 +19,7 @@ namespace {
 struct Completion {
   std::atomic<uint32_t> reached{0};
   std::atomic<uint32_t> waiters{0};
+  std::atomic<bool> poisoned{false};  // the stream that recorded last was in error
 
   bool is_reached(uint32_t target) const { return static_cast<int32_t>(reached.load(std::memory_order_acquire) - target) >= 0; }
 
@@ -67,12 +68,15 @@ struct CpuStream::Worker {
   uint32_t consumed = 0;
   bool stop = false;
   std::exception_ptr error;
+  std::atomic<bool> failed{false};  // for the host, relaxed
+  std::function<void(const std::string&)> error_handler;
   std::vector<SpanRecord> spans, open_spans;
   std::thread thread;
 
   void run(const Options& options, const std::string& name);
   void wait_for_task();
   void execute(Task& task) noexcept;
+  void fail(const char* reason);
 };
 
 namespace {
@@ -105,12 +109,21 @@ void CpuStream::Worker::wait_for_task() {
   }
 }
 
+void CpuStream::Worker::fail(const char* reason) {
+  if (error) return;
+  error = std::current_exception();
+  failed.store(true, std::memory_order_relaxed);
+  if (error_handler) error_handler(reason);
+}
+
 void CpuStream::Worker::execute(Task& task) noexcept {
   if (!error || task.runs_after_error) {
     try {
       task.run();
+    } catch (const std::exception& e) {
+      fail(e.what());
     } catch (...) {
-      if (!error) error = std::current_exception();
+      fail("an exception of unknown type");
     }
   }
   task.dispose();
@@ -158,13 +171,19 @@ void CpuStream::do_record(Event& event) {
   if (e.recorded_on != nullptr && e.recorded_on != this) do_wait(event);
   e.recorded_on = this;
   const uint32_t target = ++e.recorded;
-  enqueue_always([completion = e.completion, target] { completion->set(target); });
+  enqueue_always([completion = e.completion, target, worker = worker_.get()] {
+    completion->poisoned.store(worker->error != nullptr, std::memory_order_relaxed);
+    completion->set(target);
+  });
 }
 
 void CpuStream::do_wait(Event& event) {
   auto& e = static_cast<CpuEvent&>(event);
   if (e.recorded == 0 || e.recorded_on == this) return;
-  enqueue_always([completion = e.completion, target = e.recorded] { completion->wait(target); });
+  enqueue_always([completion = e.completion, target = e.recorded, source = e.recorded_on->name()] {
+    completion->wait(target);
+    if (completion->poisoned.load(std::memory_order_relaxed)) throw CommError("stopped, because " + source + " failed");
+  });
 }
 
 void CpuStream::do_synchronize() {
@@ -172,6 +191,7 @@ void CpuStream::do_synchronize() {
   std::exception_ptr error;
   enqueue_always([&done, &error, worker = worker_.get()] {
     error = std::exchange(worker->error, nullptr);
+    worker->failed.store(false, std::memory_order_relaxed);
     // Only the address is used once the host may have gone on.
     const std::atomic<uint32_t>& word = done;
     done.store(1, std::memory_order_release);
@@ -212,6 +232,12 @@ void CpuStream::note_wait(int64_t begin_ns, int64_t end_ns, const char* cause) {
   record.bytes = 0;
   ++record.depth;
   worker_->spans.push_back(record);
+}
+
+bool CpuStream::failed() const { return worker_->failed.load(std::memory_order_relaxed); }
+
+void CpuStream::set_error_handler(std::function<void(const std::string&)> handler) {
+  enqueue_always([worker = worker_.get(), handler = std::move(handler)] { worker->error_handler = handler; });
 }
 
 std::vector<SpanRecord> CpuStream::take_spans() { return std::exchange(worker_->spans, {}); }

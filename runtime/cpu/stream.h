@@ -28,6 +28,8 @@ class CpuStream final : public Stream {
   void begin_span(const SpanInfo& info) override;
   void end_span(int64_t bytes) override;
   std::vector<SpanRecord> take_spans() override;
+  bool failed() const override;
+  void set_error_handler(std::function<void(const std::string&)> handler) override;
 
   /// Queues a callable without arguments. It may throw: the stream is then in error (see Stream).
   template <class F>

@@ -52,7 +52,18 @@ void CudaStream::do_record(Event& event) { VITRINE_CUDA_CHECK(cudaEventRecord(st
 
 void CudaStream::do_wait(Event& event) { VITRINE_CUDA_CHECK(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).native(), 0)); }
 
-void CudaStream::do_synchronize() { VITRINE_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+void CudaStream::do_synchronize() {
+  const cudaError_t code = cudaStreamSynchronize(stream_);
+  if (code != cudaSuccess && handler_) handler_(cudaGetErrorString(code));
+  VITRINE_CUDA_CHECK(code);
+}
+
+bool CudaStream::failed() const {
+  const cudaError_t code = cudaStreamQuery(stream_);
+  if (code == cudaSuccess || code == cudaErrorNotReady) return false;
+  if (handler_) handler_(cudaGetErrorString(code));
+  return true;
+}
 
 cudaEvent_t CudaStream::timing_event() {
   cudaEvent_t event = nullptr;

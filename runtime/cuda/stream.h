@@ -21,6 +21,9 @@ class CudaStream final : public Stream {
   void begin_span(const SpanInfo& info) override;
   void end_span(int64_t bytes) override;
   std::vector<SpanRecord> take_spans() override;
+  bool failed() const override;
+  /// A GPU tells of failures only when it is asked: failed() and synchronize() call the handler.
+  void set_error_handler(std::function<void(const std::string&)> handler) override { handler_ = std::move(handler); }
 
  private:
   struct TimedSpan {
@@ -33,6 +36,7 @@ class CudaStream final : public Stream {
   cudaEvent_t timing_event();
 
   cudaStream_t stream_ = nullptr;
+  std::function<void(const std::string&)> handler_;
   cudaEvent_t anchor_ = nullptr;
   int64_t anchor_ns_ = 0;
   std::vector<TimedSpan> open_, closed_;

@@ -30,8 +30,7 @@ Pool::Block Pool::allocate(int64_t bytes, Category category, Stream& stream, std
   VITRINE_ASSERT(bytes >= 0, "sizes are not negative");
   const int64_t size = OffsetAllocator::aligned(bytes);
   const int64_t end = offsets_.peek(bytes) + size;
-  const int64_t limit = fixed_ ? slab_->size_bytes() : capacity_bytes_;
-  if (end > limit) throw_out_of_memory(bytes, tensor_name);
+  if (end > limit_bytes()) throw_out_of_memory(bytes, tensor_name);
   if (end > slab_->size_bytes()) slab_->grow(std::min(capacity_bytes_, (end + kGrowthBytes - 1) / kGrowthBytes * kGrowthBytes));
   const int64_t offset = offsets_.allocate(bytes);
   order_after_last_use(offset, size, stream);
@@ -103,9 +102,13 @@ void Pool::reserve(int64_t bytes) {
     throw OutOfMemory(fmt::format("{}: the plan needs {} ({} bytes), but the device's capacity is {} ({} bytes)", device_name_, format_bytes(bytes),
                                   bytes, format_bytes(capacity_bytes_), capacity_bytes_));
   }
-  VITRINE_ASSERT(bytes >= offsets_.extent(), "what is in use stays");
+  if (offsets_.allocated_bytes() != 0) {
+    throw ConfigError(fmt::format("{}: the pool still holds {}; an engine needs the device's memory for itself", device_name_,
+                                  format_bytes(offsets_.allocated_bytes())));
+  }
   slab_->grow(bytes);
-  fixed_ = true;
+  reserved_limit_ = bytes;
+  reset_peak();
 }
 
 void Pool::set_position(Phase phase, const char* layer) {
@@ -116,7 +119,7 @@ void Pool::set_position(Phase phase, const char* layer) {
 PoolStatistics Pool::statistics() const {
   PoolStatistics s = peak_;
   s.capacity_bytes = capacity_bytes_;
-  s.reserved_bytes = slab_->size_bytes();
+  s.reserved_bytes = reserved_limit_ >= 0 ? reserved_limit_ : slab_->size_bytes();
   s.allocated_bytes = offsets_.allocated_bytes();
   s.allocated_by_category = by_category_;
   return s;
@@ -129,11 +132,10 @@ void Pool::reset_peak() {
 
 void Pool::throw_out_of_memory(int64_t bytes, std::string_view tensor_name) const {
   const int64_t allocated = offsets_.allocated_bytes();
-  const int64_t limit = fixed_ ? slab_->size_bytes() : capacity_bytes_;
   std::string text = fmt::format(
       "{}: out of memory: tried to allocate {} ({} bytes) for {}{}{} in phase {}; capacity {}, allocated {}, reserved {}, free {}", device_name_,
       format_bytes(bytes), bytes, tensor_name.empty() ? "a tensor" : tensor_name, *layer_ != '\0' ? " of layer " : "", layer_, phase_name(phase_),
-      format_bytes(capacity_bytes_), format_bytes(allocated), format_bytes(slab_->size_bytes()), format_bytes(limit - allocated));
+      format_bytes(capacity_bytes_), format_bytes(allocated), format_bytes(slab_->size_bytes()), format_bytes(limit_bytes() - allocated));
   std::array<int, kCategoryCount> order{};
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),

@@ -63,7 +63,8 @@ class Pool {
   Block allocate(int64_t bytes, Category category, Stream& stream, std::string_view tensor_name);
   void free(const Block& block) noexcept;
 
-  /// Fixes the slab at `bytes` (a plan's peak): from then on it never grows. throws OutOfMemory when that exceeds the capacity.
+  /// Sets the limit to `bytes` (a plan's peak) and takes that much from the system: from then on the slab never grows. Starts the peak anew.
+  /// throws OutOfMemory when that exceeds the capacity, ConfigError when the pool is in use.
   void reserve(int64_t bytes);
 
   /// Where the program is, for statistics and messages. Strings must outlive the pool's use of them.
@@ -85,11 +86,12 @@ class Pool {
   [[noreturn]] void throw_out_of_memory(int64_t bytes, std::string_view tensor_name) const;
   void order_after_last_use(int64_t offset, int64_t bytes, Stream& stream);
   void note_peak();
+  int64_t limit_bytes() const { return reserved_limit_ >= 0 ? reserved_limit_ : capacity_bytes_; }
 
   std::string device_name_;
   std::unique_ptr<Slab> slab_;
   int64_t capacity_bytes_;
-  bool fixed_ = false;
+  int64_t reserved_limit_ = -1;  // -1: not reserved, the slab grows
   OffsetAllocator offsets_;
   std::unique_ptr<LastUse> last_use_;
   BytesByCategory by_category_{};

@@ -13,6 +13,8 @@ class MetaStream final : public Stream {
   void begin_span(const SpanInfo&) override {}
   void end_span(int64_t) override {}
   std::vector<SpanRecord> take_spans() override { return {}; }
+  bool failed() const override { return false; }
+  void set_error_handler(std::function<void(const std::string&)>) override {}
 
  private:
   void do_record(Event&) override {}

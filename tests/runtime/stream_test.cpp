@@ -104,13 +104,26 @@ TEST(Stream, AFailedOperationSkipsTheRestAndIsToldOnce) {
   worker(a).enqueue([] { throw DataError("planted"); });
   worker(a).enqueue([&skipped] { skipped = false; });
   a.record(*event);
-  b.wait(*event, "test");  // completes all the same
-  group[1].synchronize();
+  b.wait(*event, "test");  // completes all the same, but stops what was to use the result
+  worker(b).enqueue([&skipped] { skipped = false; });
+  EXPECT_THROW(group[1].synchronize(), CommError);
+  EXPECT_TRUE(a.stream().failed());
   EXPECT_THROW(group[0].synchronize(), DataError);
+  EXPECT_FALSE(a.stream().failed());
   EXPECT_TRUE(skipped);
   worker(a).enqueue([&skipped] { skipped = false; });
   group.synchronize();
   EXPECT_FALSE(skipped);
+}
+
+TEST(Stream, TellsItsErrorHandlerOnce) {
+  DeviceGroup group(cpu_devices(1));
+  auto& a = group[0].compute();
+  std::vector<std::string> reasons;
+  a.stream().set_error_handler([&reasons](const std::string& reason) { reasons.push_back(reason); });
+  for (int i = 0; i < 3; ++i) worker(a).enqueue([] { throw DataError("planted"); });
+  EXPECT_THROW(group.synchronize(), DataError);
+  EXPECT_EQ(reasons, std::vector<std::string>{"planted"});
 }
 
 TEST(Stream, SpansNestAndCarryBytes) {
