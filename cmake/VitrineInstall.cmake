@@ -10,8 +10,9 @@ install(EXPORT vitrineTargets NAMESPACE vitrine:: DESTINATION "${package_dir}")
 # What the libraries' implementations share stays at home.
 foreach(folder runtime kernels nn data)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vitrine" FILES_MATCHING PATTERN "*.h"
-          PATTERN "kernels/cpu" EXCLUDE PATTERN "kernels/cuda" EXCLUDE PATTERN "runtime/cuda" EXCLUDE PATTERN "runtime/cpu/parallel.h" EXCLUDE)
+          PATTERN "kernels/cpu" EXCLUDE PATTERN "kernels/cuda" EXCLUDE PATTERN "runtime/cpu" EXCLUDE PATTERN "runtime/cuda" EXCLUDE)
 endforeach()
+install(FILES "${PROJECT_SOURCE_DIR}/runtime/cpu/stream.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vitrine/runtime/cpu")
 install(FILES "${PROJECT_BINARY_DIR}/include/vitrine_version.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/vitrineConfig.cmake.in" "${PROJECT_BINARY_DIR}/vitrineConfig.cmake"
