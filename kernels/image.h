@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 
 #include "runtime/exec_context.h"
 
@@ -18,5 +19,10 @@ struct Normalization {
 /// Sampling as torch.nn.functional.interpolate(mode="bilinear", align_corners=False, antialias=False). The same bits as resize_normalize_on_host.
 /// determinism  yes      throws  ShapeError, DtypeError, DeviceError
 void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y);
+
+/// The same for one image in host memory, on the calling thread.
+///   source (h, w, C), C <= 4      target (H, W, C)      throws  ShapeError when a span does not have its shape's length
+void resize_normalize_on_host(const Normalization& normalization, const Shape& source, std::span<const uint8_t> pixels, const Shape& target,
+                              std::span<float> y);
 
 }  // namespace vitrine

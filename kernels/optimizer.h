@@ -8,13 +8,14 @@
 ///   step (1) i32: number of updates so far; incremented here, on the device
 ///   totals (LossTotals::kCount) f32: the reduced totals of the step; grad is multiplied by nominal / totals[kValid] before use, which makes it the
 ///          mean over valid targets. With no valid target nothing is changed, the step count neither.
+/// The configuration is double as in PyTorch: 1 - 0.999F is wrong in its fifth digit.
 /// dtypes  f32      determinism  yes      stream  asynchronous      throws  ShapeError, DtypeError, DeviceError
 namespace vitrine {
 
 struct SgdConfig {
-  float lr = 1e-3F;
-  float momentum = 0.0F;
-  float weight_decay = 0.0F;
+  double lr = 1e-3;
+  double momentum = 0.0;
+  double weight_decay = 0.0;
   bool nesterov = false;
 };
 /// torch.optim.SGD (dampening 0): g += weight_decay * p; momentum buffer = first update ? g : momentum * buffer + g; p -= lr * (...).
@@ -23,11 +24,11 @@ void sgd_update(ExecContext& ctx, const SgdConfig& config, float nominal, View p
                 ConstView totals);
 
 struct AdamConfig {
-  float lr = 1e-3F;
-  float beta1 = 0.9F;
-  float beta2 = 0.999F;
-  float eps = 1e-8F;
-  float weight_decay = 0.0F;
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
   bool decoupled = false;  // AdamW: p -= lr * weight_decay * p, instead of g += weight_decay * p
 };
 /// torch.optim.Adam and AdamW (no amsgrad).   source  Kingma and Ba 2015; Loshchilov and Hutter 2019

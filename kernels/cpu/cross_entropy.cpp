@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "kernels/cpu/kernels.h"
+#include "runtime/cpu/parallel.h"
+#include "runtime/error.h"
+
+namespace vitrine::cpu {
+namespace {
+
+struct Totals {
+  double loss = 0.0;
+  int64_t valid = 0;
+  int64_t correct = 0;
+  int64_t bad_row = -1;
+};
+
+// Rows are summed in this many parts whatever the number of threads, so that the sum has one order.
+constexpr int64_t kParts = 64;
+constexpr int64_t kGrainElements = 2048;
+
+/// One row: adds to `totals`, writes the gradient where there is one.
+void row(const float* logits, int64_t classes, int64_t target, float grad_scale, float* grad, Totals& totals) {
+  int64_t largest = 0;
+  for (int64_t j = 1; j < classes; ++j) {
+    if (logits[j] > logits[largest]) largest = j;
+  }
+  const float maximum = logits[largest];
+  const float target_logit = logits[target];
+  double sum = 0.0;
+  for (int64_t j = 0; j < classes; ++j) {
+    const float e = std::exp(logits[j] - maximum);
+    sum += static_cast<double>(e);
+    if (grad != nullptr) grad[j] = e;
+  }
+  const double loss = std::log(sum) - static_cast<double>(target_logit - maximum);
+  totals.loss += loss;
+  totals.valid += 1;
+  if (largest == target && !std::isnan(loss)) totals.correct += 1;
+  if (grad == nullptr) return;
+  const auto inverse = static_cast<float>(1.0 / sum);
+  for (int64_t j = 0; j < classes; ++j) {
+    const float probability = grad[j] * inverse;
+    grad[j] = grad_scale * (j == target ? probability - 1.0F : probability);
+  }
+}
+
+}  // namespace
+
+void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, ConstView logits, ConstView targets, View grad_logits, View totals) {
+  const int64_t rows = logits.shape[0];
+  const int64_t classes = logits.shape[1];
+  if (rows == 0) return;
+  const int64_t rows_per_part = (rows + kParts - 1) / kParts;
+  const int64_t parts = (rows + rows_per_part - 1) / rows_per_part;
+  const float* x = logits.as<float>();
+  const int32_t* target = targets.as<int32_t>();
+  float* grad = grad_logits.as<float>();
+  std::array<Totals, kParts> partial;
+
+  const int64_t grain = std::max<int64_t>(1, kGrainElements / (rows_per_part * classes));
+  parallel_for(parts, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      Totals sums;
+      for (int64_t i = part * rows_per_part; i < std::min(rows, (part + 1) * rows_per_part); ++i) {
+        float* row_grad = grad == nullptr ? nullptr : grad + i * classes;
+        if (target[i] == config.ignore_index) {
+          if (row_grad != nullptr) std::fill_n(row_grad, classes, 0.0F);
+        } else if (target[i] < 0 || target[i] >= classes) {
+          if (sums.bad_row < 0) sums.bad_row = i;
+        } else {
+          row(x + i * classes, classes, target[i], config.grad_scale, row_grad, sums);
+        }
+      }
+      partial[static_cast<size_t>(part)] = sums;
+    }
+  });
+
+  Totals all;
+  for (int64_t part = 0; part < parts; ++part) {
+    const Totals& sums = partial[static_cast<size_t>(part)];
+    if (sums.bad_row >= 0) {
+      throw DataError(fmt::format("softmax_cross_entropy: target {} in row {} is out of range, expected 0 <= target < {} or ignore_index {}",
+                                  target[sums.bad_row], sums.bad_row, classes, config.ignore_index));
+    }
+    all.loss += sums.loss;
+    all.valid += sums.valid;
+    all.correct += sums.correct;
+  }
+  float* t = totals.as<float>();
+  t[LossTotals::kLossSum] = static_cast<float>(static_cast<double>(t[LossTotals::kLossSum]) + all.loss);
+  t[LossTotals::kValid] += static_cast<float>(all.valid);
+  t[LossTotals::kCorrect] += static_cast<float>(all.correct);
+}
+
+}  // namespace vitrine::cpu

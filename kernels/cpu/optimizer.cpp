@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "kernels/cpu/kernels.h"
+#include "runtime/cpu/parallel.h"
+
+namespace vitrine::cpu {
+namespace {
+
+constexpr int64_t kGrain = 16384;
+
+/// Raises the step count and sets the factor that turns the summed gradient into the mean; false when there is no valid target.
+bool begin_update(float nominal, const View& step, const ConstView& totals, float& factor) {
+  const float valid = totals.as<float>()[LossTotals::kValid];
+  if (!(valid > 0.0F)) return false;
+  factor = nominal / valid;
+  *step.as<int32_t>() += 1;
+  return true;
+}
+
+}  // namespace
+
+void sgd_update(ExecContext&, const SgdConfig& config, float nominal, View param, ConstView grad, View momentum_buffer, View step, ConstView totals) {
+  float factor = 1.0F;
+  if (!begin_update(nominal, step, totals, factor)) return;
+  const bool first = *step.as<int32_t>() == 1;
+  const auto lr = static_cast<float>(config.lr);
+  const auto momentum = static_cast<float>(config.momentum);
+  const auto weight_decay = static_cast<float>(config.weight_decay);
+  float* p = param.as<float>();
+  const float* g = grad.as<float>();
+  float* buffer = momentum_buffer.as<float>();
+  const int64_t count = param.numel();
+
+  if (buffer == nullptr) {
+    parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) p[i] -= lr * (g[i] * factor + weight_decay * p[i]);
+    });
+    return;
+  }
+  const float keep = first ? 0.0F : momentum;
+  const bool nesterov = config.nesterov;
+  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+    // The first update must not read the buffer: it may hold anything.
+    if (first) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) buffer[i] = 0.0F;
+    }
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) {
+      const float update = g[i] * factor + weight_decay * p[i];
+      const float b = keep * buffer[i] + update;
+      buffer[i] = b;
+      p[i] -= lr * (nesterov ? update + momentum * b : b);
+    }
+  });
+}
+
+void adam_update(ExecContext&, const AdamConfig& config, float nominal, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step,
+                 ConstView totals) {
+  float factor = 1.0F;
+  if (!begin_update(nominal, step, totals, factor)) return;
+  const auto t = static_cast<double>(*step.as<int32_t>());
+  const auto step_size = static_cast<float>(config.lr / (1.0 - std::pow(config.beta1, t)));
+  const auto correction = static_cast<float>(std::sqrt(1.0 - std::pow(config.beta2, t)));
+  const auto beta1 = static_cast<float>(config.beta1);
+  const auto beta2 = static_cast<float>(config.beta2);
+  const auto rest1 = static_cast<float>(1.0 - config.beta1);
+  const auto rest2 = static_cast<float>(1.0 - config.beta2);
+  const auto eps = static_cast<float>(config.eps);
+  // One of the two is neutral: decay goes into the gradient (Adam) or straight into the parameter (AdamW).
+  const auto coupled = static_cast<float>(config.decoupled ? 0.0 : config.weight_decay);
+  const auto shrink = static_cast<float>(config.decoupled ? 1.0 - config.lr * config.weight_decay : 1.0);
+  float* p = param.as<float>();
+  const float* g = grad.as<float>();
+  float* m = exp_avg.as<float>();
+  float* v = exp_avg_sq.as<float>();
+
+  parallel_for(param.numel(), kGrain, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) {
+      const float decayed = p[i] * shrink;
+      const float gradient = g[i] * factor + coupled * decayed;
+      const float mean = beta1 * m[i] + rest1 * gradient;
+      const float square = beta2 * v[i] + rest2 * gradient * gradient;
+      m[i] = mean;
+      v[i] = square;
+      p[i] = decayed - step_size * mean / (std::sqrt(square) / correction + eps);
+    }
+  });
+}
+
+}  // namespace vitrine::cpu

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/dropout.h"
+
+#include <fmt/format.h>
+
+#include "kernels/check.h"
+#include "kernels/cpu/kernels.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+
+void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y) {
+  constexpr const char* kName = "dropout";
+  if (!(config.p >= 0.0F && config.p < 1.0F)) {
+    throw ConfigError(fmt::format("{}: p is {}, expected a probability in [0, 1)", kName, config.p));
+  }
+  if (x.shape.rank() < 1) throw ShapeError(fmt::format("{}: x has shape {}, expected (N, ...)", kName, x.shape.str()));
+  check::tensor(kName, "x", x, x.shape, DType::f32, ctx);
+  check::tensor(kName, "y", y, x.shape, DType::f32, ctx);
+  if (y.data != x.data) check::no_overlap(kName, "y", y, "x", x);
+  ctx.dispatch({kName, {x}, {y}}, [=, &ctx] { cpu::dropout(ctx, config, x, y); });
+}
+
+}  // namespace vitrine

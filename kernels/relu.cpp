@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/relu.h"
+
+#include "kernels/check.h"
+#include "kernels/cpu/kernels.h"
+
+namespace vitrine {
+
+void relu_forward(ExecContext& ctx, ConstView x, View y) {
+  constexpr const char* kName = "relu_forward";
+  check::tensor(kName, "x", x, x.shape, DType::f32, ctx);
+  check::tensor(kName, "y", y, x.shape, DType::f32, ctx);
+  if (y.data != x.data) check::no_overlap(kName, "y", y, "x", x);
+  ctx.dispatch({kName, {x}, {y}}, [=, &ctx] { cpu::relu_forward(ctx, x, y); });
+}
+
+void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x) {
+  constexpr const char* kName = "relu_backward";
+  check::tensor(kName, "y", y, y.shape, DType::f32, ctx);
+  check::tensor(kName, "grad_y", grad_y, y.shape, DType::f32, ctx);
+  check::tensor(kName, "grad_x", grad_x, y.shape, DType::f32, ctx);
+  check::no_overlap(kName, "grad_x", grad_x, "y", y);
+  if (grad_x.data != grad_y.data) check::no_overlap(kName, "grad_x", grad_x, "grad_y", grad_y);
+  ctx.dispatch({kName, {y, grad_y}, {grad_x}}, [=, &ctx] { cpu::relu_backward(ctx, y, grad_y, grad_x); });
+}
+
+}  // namespace vitrine

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/image.h"
+
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+#include "tests/support/device_fixture.h"
+#include "tests/support/reference_light.h"
+
+namespace vitrine::test {
+namespace {
+
+using Json = nlohmann::json;
+const Normalization kNormalization{{0.4914F, 0.4822F, 0.4465F, 0.3F}, {0.2470F, 0.2435F, 0.2616F, 0.5F}};
+
+class ImageTest : public DeviceTest {
+ protected:
+  std::vector<float> resized(const Normalization& normalization, const Shape& source, const std::vector<uint8_t>& pixels, const Shape& target) {
+    const GuardedTensor y = device.guarded(target);
+    resize_normalize(ctx(), normalization, device.tensor(source, pixels), y);
+    return device.values(y);
+  }
+};
+
+std::vector<float> resized_on_host(const Shape& source, std::span<const uint8_t> pixels, const Shape& target) {
+  std::vector<float> y(static_cast<size_t>(target.numel()));
+  resize_normalize_on_host(kNormalization, source, pixels, target, y);
+  return y;
+}
+
+TEST_F(ImageTest, ResizesAsPyTorchsInterpolate) {
+  std::ifstream file(VITRINE_TEST_DATA "/resize.json");
+  ASSERT_TRUE(file) << "missing " VITRINE_TEST_DATA "/resize.json: record_resize.py writes it";
+  const Json record = Json::parse(file);
+  ASSERT_EQ(record.at("cases").size(), 4U);
+  for (const Json& c : record.at("cases")) {
+    const auto s = c.at("source").get<std::array<int64_t, 3>>();
+    const auto t = c.at("target").get<std::array<int64_t, 3>>();
+    const std::vector<float> y = resized({}, {1, s[0], s[1], s[2]}, c.at("pixels").get<std::vector<uint8_t>>(), {1, t[0], t[1], t[2]});
+    expect_close(y, c.at("resized").get<std::vector<double>>(), 0, 1e-6, c.at("target").dump());
+  }
+}
+
+TEST_F(ImageTest, EqualsTheReferenceAndTheHostBitForBit) {
+  uint64_t seed = 0;
+  for (const auto& [source, target] : std::vector<std::pair<Shape, Shape>>{{{3, 32, 32, 3}, {3, 45, 37, 3}},
+                                                                           {{5, 9, 14, 1}, {5, 28, 28, 1}},
+                                                                           {{2, 17, 13, 4}, {2, 5, 8, 4}},
+                                                                           {{2, 1, 1, 3}, {2, 4, 3, 3}},
+                                                                           {{4, 11, 6, 2}, {4, 11, 23, 2}},
+                                                                           {{4, 6, 11, 3}, {4, 23, 11, 3}}}) {
+    const std::vector<uint8_t> pixels = random_integers<uint8_t>(source.numel(), ++seed, 0, 255);
+    const std::vector<float> y = resized(kNormalization, source, pixels, target);
+    const Shape one{source[1], source[2], source[3]};
+    const Shape one_target{target[1], target[2], target[3]};
+    for (int64_t n = 0; n < source[0]; ++n) {
+      const std::vector<uint8_t> image(pixels.begin() + n * one.numel(), pixels.begin() + (n + 1) * one.numel());
+      const std::vector<float> part(y.begin() + n * one_target.numel(), y.begin() + (n + 1) * one_target.numel());
+      expect_close(part, reference::resize_normalize(kNormalization, one, image, one_target), 1e-6, 2e-5, source.str());
+      expect_same_bits(part, resized_on_host(one, image, one_target), "host");
+    }
+  }
+}
+
+TEST_F(ImageTest, EqualSizesNormaliseExactly) {
+  const Shape shape{3, 5, 7, 3};
+  const std::vector<uint8_t> pixels = random_integers<uint8_t>(shape.numel(), 3, 0, 255);
+  std::vector<float> expected;
+  for (size_t i = 0; i < pixels.size(); ++i) {
+    expected.push_back((static_cast<float>(pixels[i]) / 255.0F - kNormalization.mean[i % 3]) / kNormalization.std[i % 3]);
+  }
+  expect_same_bits(resized(kNormalization, shape, pixels, shape), expected);
+}
+
+TEST_F(ImageTest, SizesAndNormalisationMayChangeFromCallToCall) {
+  const std::vector<uint8_t> pixels = random_integers<uint8_t>(6 * 6 * 3, 4, 0, 255);
+  const std::vector<float> first = resized(kNormalization, {1, 6, 6, 3}, pixels, {1, 9, 9, 3});
+  const Normalization other{{0.1F, 0.2F, 0.3F}, {2.0F, 3.0F, 4.0F}};
+  expect_close(resized(other, {1, 6, 6, 3}, pixels, {1, 9, 9, 3}), reference::resize_normalize(other, {6, 6, 3}, pixels, {9, 9, 3}), 1e-6, 2e-6);
+  resized(other, {3, 4, 9, 1}, pixels, {3, 5, 5, 1});
+  expect_same_bits(resized(kNormalization, {1, 6, 6, 3}, pixels, {1, 9, 9, 3}), first);
+}
+
+TEST_F(ImageTest, BitsDoNotDependOnTheNumberOfThreads) {
+  const Shape source{3, 20, 21, 3};
+  const Shape target{3, 61, 67, 3};
+  const std::vector<uint8_t> pixels = random_integers<uint8_t>(source.numel(), 5, 0, 255);
+  TestDevice four(4);
+  const GuardedTensor y = four.guarded(target);
+  resize_normalize(four.ctx(), kNormalization, four.tensor(source, pixels), y);
+  expect_same_bits(four.values(y), resized(kNormalization, source, pixels, target));
+}
+
+TEST_F(ImageTest, NoSampleIsNoWork) {
+  const GuardedTensor y = device.guarded({0, 6, 6, 3});
+  resize_normalize(ctx(), kNormalization, device.empty({0, 4, 4, 3}, DType::u8), y);
+  EXPECT_TRUE(device.values(y).empty());
+}
+
+TEST_F(ImageTest, WrongArgumentsAreRefused) {
+  const Tensor images = device.tensor({2, 4, 4, 3}, std::vector<uint8_t>(96, 1));
+  EXPECT_THROW(resize_normalize(ctx(), {}, images, device.empty({1, 4, 4, 3})), ShapeError);
+  EXPECT_THROW(resize_normalize(ctx(), {}, images, device.empty({2, 4, 4, 1})), ShapeError);
+  EXPECT_THROW(resize_normalize(ctx(), {}, device.empty({2, 4, 4, 5}, DType::u8), device.empty({2, 4, 4, 5})), ShapeError);
+  EXPECT_THROW(resize_normalize(ctx(), {}, device.empty({2, 4, 4, 3}), device.empty({2, 4, 4, 3})), DtypeError);
+  std::vector<float> y(48);
+  const std::vector<uint8_t> pixels(47);
+  EXPECT_THROW(resize_normalize_on_host({}, {4, 4, 3}, pixels, {4, 4, 3}, y), ShapeError);
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/optimizer.h"
+
+#include <fstream>
+#include <limits>
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/cross_entropy.h"
+#include "runtime/error.h"
+#include "tests/support/device_fixture.h"
+#include "tests/support/reference_light.h"
+
+namespace vitrine::test {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Parameters with their optimizer on a device.
+struct Flat {
+  Flat(TestDevice& on, const std::vector<float>& start)
+      : device(on),
+        count(static_cast<int64_t>(start.size())),
+        param(device.guarded({count}, start)),
+        first(device.guarded({count}, std::vector<float>(start.size(), 0.0F))),
+        second(device.guarded({count}, std::vector<float>(start.size(), 0.0F))),
+        step(device.guarded({1}, std::vector<int32_t>{0})) {}
+
+  Tensor totals(float valid) {
+    std::vector<float> values(LossTotals::kCount, 0.0F);
+    values[LossTotals::kValid] = valid;
+    return device.tensor({LossTotals::kCount}, values);
+  }
+  void sgd(const SgdConfig& config, const std::vector<float>& grad, float nominal = 1.0F, float valid = 1.0F) {
+    const View buffer = config.momentum == 0.0 ? View{} : first.view;
+    sgd_update(device.ctx(), config, nominal, param, device.tensor({count}, grad), buffer, step, totals(valid));
+  }
+  void adam(const AdamConfig& config, const std::vector<float>& grad, float nominal = 1.0F, float valid = 1.0F) {
+    adam_update(device.ctx(), config, nominal, param, device.tensor({count}, grad), first, second, step, totals(valid));
+  }
+
+  TestDevice& device;
+  int64_t count;
+  GuardedTensor param, first, second, step;
+};
+
+SgdConfig sgd_config(const Json& options) {
+  return {options.at("lr"), options.value("momentum", 0.0), options.value("weight_decay", 0.0), options.value("nesterov", false)};
+}
+
+AdamConfig adam_config(const Json& options, bool decoupled) {
+  const std::array<double, 2> betas = options.value("betas", std::array<double, 2>{0.9, 0.999});
+  return {options.at("lr"), betas[0], betas[1], options.value("eps", 1e-8), options.value("weight_decay", 0.0), decoupled};
+}
+
+class OptimizerTest : public DeviceTest {};
+
+TEST_F(OptimizerTest, FollowsPyTorchsTrajectories) {
+  std::ifstream file(VITRINE_TEST_DATA "/optimizers.json");
+  ASSERT_TRUE(file) << "missing " VITRINE_TEST_DATA "/optimizers.json: record_optimizers.py writes it";
+  const Json record = Json::parse(file);
+  ASSERT_EQ(record.at("variants").size(), 8U);
+  for (const Json& variant : record.at("variants")) {
+    const std::string name = variant.at("name");
+    Flat flat(device, record.at("start").get<std::vector<float>>());
+    for (size_t t = 0; t < record.at("grads").size(); ++t) {
+      const auto grad = record.at("grads")[t].get<std::vector<float>>();
+      const Json& options = variant.at("options");
+      if (name.starts_with("sgd")) {
+        flat.sgd(sgd_config(options), grad);
+      } else {
+        flat.adam(adam_config(options, name.starts_with("adamw")), grad);
+      }
+      expect_close(device.values(flat.param), variant.at("parameters")[t].get<std::vector<double>>(), 1e-6, 1e-7,
+                   name + " step " + std::to_string(t));
+    }
+    EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{10});
+  }
+}
+
+TEST_F(OptimizerTest, OddLengthsFollowTheReferenceWithTheGradientAsTheMeanOverValidTargets) {
+  uint64_t seed = 0;
+  for (const int64_t count : {1, 13, 16384 + 7, 40009}) {
+    const std::vector<float> start = random_floats(count, ++seed);
+    const SgdConfig sgd{0.1, 0.9, 1e-3, seed % 2 == 0};
+    const AdamConfig adam{1e-2, 0.9, 0.999, 1e-8, 0.02, seed % 2 == 0};
+    Flat by_sgd(device, start);
+    Flat by_adam(device, start);
+    std::vector<reference::Optimizer> sgd_reference(start.size()), adam_reference(start.size());
+    for (size_t i = 0; i < start.size(); ++i) sgd_reference[i].p = adam_reference[i].p = static_cast<double>(start[i]);
+    for (int t = 0; t < 4; ++t) {
+      const std::vector<float> grad = random_floats(count, ++seed);
+      by_sgd.sgd(sgd, grad, 12.0F, 9.0F);
+      by_adam.adam(adam, grad, 12.0F, 9.0F);
+      for (size_t i = 0; i < start.size(); ++i) {
+        sgd_reference[i].sgd(sgd, static_cast<double>(grad[i]) * 12.0 / 9.0);
+        adam_reference[i].adam(adam, static_cast<double>(grad[i]) * 12.0 / 9.0);
+      }
+    }
+    std::vector<double> sgd_expected, adam_expected;
+    for (size_t i = 0; i < start.size(); ++i) {
+      sgd_expected.push_back(sgd_reference[i].p);
+      adam_expected.push_back(adam_reference[i].p);
+    }
+    expect_close(device.values(by_sgd.param), sgd_expected, 2e-6, 1e-6, "sgd");
+    expect_close(device.values(by_adam.param), adam_expected, 2e-6, 1e-6, "adam");
+    device.values(by_sgd.first);
+    device.values(by_adam.first);
+    device.values(by_adam.second);
+  }
+}
+
+TEST_F(OptimizerTest, WithoutAValidTargetNothingChanges) {
+  const std::vector<float> start = random_floats(100, 1);
+  const std::vector<float> grad(100, std::numeric_limits<float>::quiet_NaN());
+  Flat flat(device, start);
+  flat.sgd({0.1, 0.9, 0.1, true}, grad, 8.0F, 0.0F);
+  flat.adam({}, grad, 8.0F, 0.0F);
+  expect_same_bits(device.values(flat.param), start);
+  expect_same_bits(device.values(flat.first), std::vector<float>(100, 0.0F));
+  expect_same_bits(device.values(flat.second), std::vector<float>(100, 0.0F));
+  EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{0});
+}
+
+TEST_F(OptimizerTest, FirstMomentumUpdateDoesNotReadTheBuffer) {
+  const std::vector<float> grad = random_floats(21, 2);
+  Flat flat(device, random_floats(21, 3));
+  device.write(flat.first, std::vector<float>(21, std::numeric_limits<float>::quiet_NaN()));
+  flat.sgd({0.5, 0.9, 0.0, false}, grad);
+  expect_same_bits(device.values(flat.first), grad);
+}
+
+TEST_F(OptimizerTest, NonFiniteGradientsPassOnToTheirElementAlone) {
+  std::vector<float> grad(33, 1.0F);
+  grad[20] = std::numeric_limits<float>::quiet_NaN();
+  Flat flat(device, std::vector<float>(33, 0.5F));
+  flat.adam({}, grad);
+  const std::vector<float> param = device.values(flat.param);
+  for (size_t i = 0; i < param.size(); ++i) EXPECT_EQ(std::isnan(param[i]), i == 20) << i;
+}
+
+TEST_F(OptimizerTest, WrongArgumentsAreRefused) {
+  const Tensor p = device.random({8}, 1);
+  const Tensor g = device.random({8}, 2);
+  const Tensor m = device.random({8}, 3);
+  const Tensor v = device.random({8}, 4);
+  const Tensor step = device.empty({1}, DType::i32);
+  const Tensor totals = device.empty({LossTotals::kCount});
+  EXPECT_THROW(sgd_update(ctx(), {0.1, 0.9, 0.0, false}, 1.0F, p, g, View{}, step, totals), Error);
+  EXPECT_THROW(sgd_update(ctx(), {0.1, 0.0, 0.0, true}, 1.0F, p, g, View{}, step, totals), ConfigError);
+  EXPECT_THROW(sgd_update(ctx(), {}, 1.0F, p, p, View{}, step, totals), ShapeError);
+  EXPECT_THROW(adam_update(ctx(), {}, 1.0F, p, g, m, device.empty({9}), step, totals), ShapeError);
+  EXPECT_THROW(adam_update(ctx(), {}, 1.0F, p, g, m, m, step, totals), ShapeError);
+  EXPECT_THROW(adam_update(ctx(), {}, 1.0F, p, g, m, v, device.empty({1}), totals), DtypeError);
+  EXPECT_THROW(adam_update(ctx(), {}, 1.0F, p, g, m, v, step, device.empty({8})), ShapeError);
+}
+
+}  // namespace
+}  // namespace vitrine::test
