@@ -11,9 +11,9 @@ namespace vitrine {
 
 namespace {
 
-float checked(const char* what, std::optional<float> given, float default_value) {
-  const float value = given.value_or(default_value);
-  if (!std::isfinite(value) || value < 0.0F) throw ConfigError(fmt::format("optimizer: {} is {} but must be finite and >= 0", what, value));
+double checked(const char* what, std::optional<double> given, double default_value) {
+  const double value = given.value_or(default_value);
+  if (!std::isfinite(value) || value < 0.0) throw ConfigError(fmt::format("optimizer: {} is {} but must be finite and >= 0", what, value));
   return value;
 }
 
@@ -21,12 +21,12 @@ float checked(const char* what, std::optional<float> given, float default_value)
 
 int OptimizerConfig::state_count() const {
   if (kind != Kind::sgd) return 2;
-  return sgd.momentum != 0.0F ? 1 : 0;
+  return sgd.momentum != 0.0 ? 1 : 0;
 }
 
-float OptimizerConfig::learning_rate() const { return kind == Kind::sgd ? sgd.lr : adam.lr; }
+double OptimizerConfig::learning_rate() const { return kind == Kind::sgd ? sgd.lr : adam.lr; }
 
-void OptimizerConfig::set_learning_rate(float lr) { (kind == Kind::sgd ? sgd.lr : adam.lr) = lr; }
+void OptimizerConfig::set_learning_rate(double lr) { (kind == Kind::sgd ? sgd.lr : adam.lr) = lr; }
 
 std::string OptimizerConfig::name() const {
   switch (kind) {
@@ -40,13 +40,13 @@ std::string OptimizerConfig::name() const {
   return "adamw";
 }
 
-OptimizerConfig make_optimizer_config(std::string_view name, std::optional<float> lr, std::optional<float> momentum, bool nesterov,
-                                      std::optional<float> weight_decay) {
+OptimizerConfig make_optimizer_config(std::string_view name, std::optional<double> lr, std::optional<double> momentum, bool nesterov,
+                                      std::optional<double> weight_decay) {
   OptimizerConfig config;
   if (name == "sgd") {
     config.kind = OptimizerConfig::Kind::sgd;
-    config.sgd = {checked("lr", lr, 1e-3F), checked("momentum", momentum, 0.0F), checked("weight decay", weight_decay, 0.0F), nesterov};
-    if (nesterov && config.sgd.momentum == 0.0F)
+    config.sgd = {checked("lr", lr, 1e-3), checked("momentum", momentum, 0.0), checked("weight decay", weight_decay, 0.0), nesterov};
+    if (nesterov && config.sgd.momentum == 0.0)
       throw ConfigError("optimizer: nesterov needs a momentum above 0; give one, for example --momentum 0.9");
     return config;
   }
@@ -56,8 +56,8 @@ OptimizerConfig make_optimizer_config(std::string_view name, std::optional<float
   }
   const bool decoupled = name == "adamw";
   config.kind = decoupled ? OptimizerConfig::Kind::adamw : OptimizerConfig::Kind::adam;
-  config.adam.lr = checked("lr", lr, 1e-3F);
-  config.adam.weight_decay = checked("weight decay", weight_decay, decoupled ? 0.01F : 0.0F);
+  config.adam.lr = checked("lr", lr, 1e-3);
+  config.adam.weight_decay = checked("weight decay", weight_decay, decoupled ? 0.01 : 0.0);
   config.adam.decoupled = decoupled;
   return config;
 }
