@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace vitrine::comm {
+
+/// For i in [begin, end): every output's element i becomes the sum of the inputs' elements i, added in the order of `inputs` and held in registers.
+///   aliasing  an output may be an input
+void sum_to_all(std::span<const float* const> inputs, std::span<float* const> outputs, int64_t begin, int64_t end);
+
+/// Copies `bytes` bytes of the source to every output; reads them from memory once. An output that is the source is left alone.
+void copy_to_all(const void* source, std::span<void* const> outputs, int64_t bytes);
+
+/// Part `part` of `parts` of [0, count): consecutive, whole multiples of `grain` but for the end, as equal as can be.
+struct Slice {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+Slice slice_of(int64_t count, int64_t grain, int part, int parts);
+
+}  // namespace vitrine::comm

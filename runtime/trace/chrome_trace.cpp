@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trace/chrome_trace.h"
+
+#include <algorithm>
+#include <limits>
+#include <ostream>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace vitrine {
+namespace {
+
+std::string quoted(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      result += '\\';
+      result += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      result += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      result += c;
+    }
+  }
+  result += '"';
+  return result;
+}
+
+/// Nanoseconds as the format's microseconds, exactly.
+std::string microseconds(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
+
+/// What the slice is called: the narrowest thing that it stands for.
+std::string slice_name(const SpanInfo& info) {
+  if (info.phase == Phase::wait) return std::string("wait: ") + info.cause;
+  if (info.operation[0] != '\0') return info.operation;
+  if (info.layer[0] != '\0') return info.layer;
+  return phase_name(info.phase);
+}
+
+class TraceWriter {
+ public:
+  explicit TraceWriter(std::ostream& out) : out_(out) { out_ << "{\"displayTimeUnit\": \"ns\", \"traceEvents\": ["; }
+  void finish() { out_ << "\n]}\n"; }
+
+  void metadata(size_t pid, size_t tid, const char* what, const std::string& argument) {
+    event(fmt::format(R"({{"ph": "M", "pid": {}, "tid": {}, "name": "{}", "args": {{{}}}}})", pid, tid, what, argument));
+  }
+
+  void slice(size_t pid, size_t tid, const SpanRecord& span, int64_t start_ns) {
+    const std::string head = fmt::format(R"("pid": {}, "tid": {}, "ts": {}, "name": {}, "cat": "{}")", pid, tid,
+                                         microseconds(span.begin_ns - start_ns), quoted(slice_name(span.info)), phase_name(span.info.phase));
+    if (span.info.phase == Phase::step) {
+      event(fmt::format(R"({{"ph": "i", "s": "p", {}, "args": {{"step": {}}}}})", head, span.info.step));
+      return;
+    }
+    std::string args = fmt::format(R"("phase": "{}", "step": {}, "bytes": {})", phase_name(span.info.phase), span.info.step, span.bytes);
+    const auto add = [&](const char* key, const char* value) {
+      if (value[0] != '\0') args += fmt::format(R"(, "{}": {})", key, quoted(value));
+    };
+    add("layer", span.info.layer);
+    add("operation", span.info.operation);
+    add("cause", span.info.cause);
+    event(fmt::format(R"({{"ph": "X", {}, "dur": {}, "args": {{{}}}}})", head, microseconds(span.end_ns - span.begin_ns), args));
+  }
+
+  void memory(size_t pid, const std::vector<MemoryEvent>& history, int64_t start_ns) {
+    BytesByCategory held{};
+    for (const MemoryEvent& change : history) {
+      held[static_cast<size_t>(change.category)] += change.bytes;
+      std::string args;
+      for (size_t c = 0; c < held.size(); ++c) {
+        args += fmt::format(R"({}"{}": {})", args.empty() ? "" : ", ", category_name(static_cast<Category>(c)), held[c]);
+      }
+      event(
+          fmt::format(R"({{"ph": "C", "pid": {}, "ts": {}, "name": "memory", "args": {{{}}}}})", pid, microseconds(change.time_ns - start_ns), args));
+    }
+  }
+
+ private:
+  void event(const std::string& json) {
+    out_ << (first_ ? "\n" : ",\n") << json;
+    first_ = false;
+  }
+
+  std::ostream& out_;
+  bool first_ = true;
+};
+
+int64_t first_time_ns(std::span<const TraceProcess> processes) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const TraceProcess& process : processes) {
+    for (const TraceThread& thread : process.threads) {
+      for (const SpanRecord& span : thread.spans) first = std::min(first, span.begin_ns);
+    }
+    for (const MemoryEvent& change : process.memory) first = std::min(first, change.time_ns);
+  }
+  return first;
+}
+
+/// Outer spans before those that begin with them: viewers nest slices in the order of the file.
+std::vector<SpanRecord> outermost_first(std::vector<SpanRecord> spans) {
+  std::stable_sort(spans.begin(), spans.end(), [](const SpanRecord& a, const SpanRecord& b) {
+    if (a.begin_ns != b.begin_ns) return a.begin_ns < b.begin_ns;
+    return a.depth < b.depth;
+  });
+  return spans;
+}
+
+}  // namespace
+
+void write_chrome_trace(std::ostream& out, std::span<const TraceProcess> processes) {
+  const int64_t start_ns = first_time_ns(processes);
+  TraceWriter writer(out);
+  for (size_t pid = 0; pid < processes.size(); ++pid) {
+    const TraceProcess& process = processes[pid];
+    writer.metadata(pid, 0, "process_name", "\"name\": " + quoted(process.name));
+    writer.metadata(pid, 0, "process_sort_index", fmt::format("\"sort_index\": {}", pid));
+    for (size_t tid = 0; tid < process.threads.size(); ++tid) {
+      const TraceThread& thread = process.threads[tid];
+      writer.metadata(pid, tid, "thread_name", "\"name\": " + quoted(thread.name));
+      writer.metadata(pid, tid, "thread_sort_index", fmt::format("\"sort_index\": {}", tid));
+      for (const SpanRecord& span : outermost_first(thread.spans)) writer.slice(pid, tid, span, start_ns);
+    }
+    writer.memory(pid, process.memory, start_ns);
+  }
+  writer.finish();
+}
+
+}  // namespace vitrine

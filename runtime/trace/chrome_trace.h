@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <iosfwd>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/memory/pool.h"
+#include "runtime/trace/span.h"
+
+namespace vitrine {
+
+/// The spans of one stream (or of a host thread).
+struct TraceThread {
+  std::string name;
+  std::vector<SpanRecord> spans;
+};
+
+/// One device, or the host, of one rank.
+struct TraceProcess {
+  std::string name;                  // "rank 0, cpu:1"
+  std::vector<TraceThread> threads;  // shown in this order
+  std::vector<MemoryEvent> memory;   // Pool::history(), oldest first
+};
+
+/// Writes the spans as Chrome's Trace Event JSON, which Perfetto opens: a process for each device, a thread for each stream, a complete event for
+/// each span (args: phase, layer, operation, cause, step, bytes), an instant for each step, a counter for memory by category. Times start at the
+/// first event.
+void write_chrome_trace(std::ostream& out, std::span<const TraceProcess> processes);
+
+}  // namespace vitrine
