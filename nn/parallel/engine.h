@@ -7,43 +7,17 @@
 #include <string>
 #include <vector>
 
-#include "kernels/image.h"
 #include "nn/model.h"
-#include "nn/parallel/optimizer.h"
-#include "nn/parallel/scheme.h"
+#include "nn/parallel/engine_config.h"
 #include "nn/parameter_store.h"
 #include "runtime/device.h"
 
 namespace vitrine {
 
-/// What an engine is asked to do, fixed for its lifetime.
-struct EngineConfig {
-  Scheme scheme;
-  int64_t batch_size = 64;  // global: of one optimizer step, over all devices and micro-batches
-  int accumulate = 1;       // micro-batches per optimizer step
-  OptimizerConfig optimizer;
-  uint64_t seed = 0;
-  int32_t ignore_index = -100;
-  /// Images as the batches bring them: u8 (h, w, C), resized and normalised on the device; or f32 of the model's size, taken as they are.
-  DType image_dtype = DType::u8;
-  int64_t image_height = 0, image_width = 0;
-  Normalization normalization;
-  int64_t workspace_bytes = int64_t{32} << 20;    // arena of each compute stream
-  int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: buckets of the flat gradients ...
-  int64_t first_bucket_bytes = int64_t{1} << 20;  // ... of which the first is smaller
-};
-
 /// Sizes of the batches that a run will have: what has to be planned for.
 struct Workload {
   std::vector<int64_t> train_batches;     // distinct sizes, the full one first
   std::vector<int64_t> evaluate_batches;  // distinct sizes of evaluation batches
-};
-
-/// A batch in host memory: images and labels (B) i32. `hold` is kept until the devices have read it.
-struct HostBatch {
-  ConstView images;
-  ConstView labels;
-  std::shared_ptr<void> hold;
 };
 
 /// Totals of one optimizer step or one evaluation batch, over all devices.

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/data_parallel.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "kernels/cross_entropy.h"
+#include "nn/parallel/data_parallel_state.h"
+#include "runtime/copy.h"
+
+namespace vitrine {
+
+DataParallel::State::State(const Model& m, DeviceGroup& d, const EngineConfig& c)
+    : model(m),
+      devices(d),
+      config(c),
+      layout(m.net->parameters(), LossTotals::kCount),
+      buckets(make_buckets(layout, c.first_bucket_bytes, c.bucket_bytes)),
+      finished(finished_elements(layout)),
+      outputs(static_cast<size_t>(d.size())) {}
+
+void DataParallel::State::open_communicators() {
+  if (devices.size() < 2) return;
+  communicators = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(make_communicators(devices));
+  for (int i = 0; i < devices.size(); ++i) {
+    const auto wake_peers = [group = communicators, name = devices[i].name()](const std::string& reason) {
+      (*group)[0]->abort(name + " failed: " + reason);
+    };
+    for (ExecContext* ctx : {&devices[i].compute(), &devices[i].copy(), &devices[i].communication()}) ctx->stream().set_error_handler(wake_peers);
+  }
+}
+
+void DataParallel::State::close_communicators() noexcept {
+  for (int i = 0; i < devices.size(); ++i) {
+    for (ExecContext* ctx : {&devices[i].compute(), &devices[i].copy(), &devices[i].communication()}) {
+      ctx->stream().set_error_handler({});
+    }
+  }
+  communicators.reset();
+}
+
+DataParallel::DataParallel(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Capacity& capacity)
+    : state_(std::make_unique<State>(model, devices, config)) {
+  State& s = *state_;
+  const Scheme& scheme = config.scheme;
+  if (scheme.output_device < 0 || scheme.output_device >= devices.size()) {
+    throw ConfigError(fmt::format("output device: there is no device {} among {}", scheme.output_device, devices.size()));
+  }
+  for (int i = 0; i < devices.size(); ++i) {
+    const bool root = scheme.staging == Staging::device0 && i == 0;
+    int64_t images = root ? capacity.micro_batch : capacity.slice[static_cast<size_t>(i)];
+    int64_t labels = images;
+    if (scheme.loss_at == LossAt::gathered) labels = i == scheme.output_device ? capacity.micro_batch : 0;
+    images = std::max(images, capacity.evaluate_slice);
+    labels = std::max(labels, capacity.evaluate_slice);
+    s.replicas.push_back(std::make_unique<Replica>(devices[i], model, config, s.layout, images, labels, s.updates(i)));
+  }
+  s.open_communicators();
+}
+
+DataParallel::~DataParallel() {
+  State& s = *state_;
+  if (s.communicators) (*s.communicators)[0]->abort("the engine ends");
+  for (int i = 0; i < s.devices.size(); ++i) {
+    try {
+      s.devices[i].synchronize();
+    } catch (...) {  // check() or finish() would have told
+    }
+  }
+  s.close_communicators();
+  try {
+    s.devices.synchronize();
+  } catch (...) {
+  }
+}
+
+int DataParallel::size() const { return state_->size(); }
+const FlatLayout& DataParallel::layout() const { return state_->layout; }
+const std::vector<Tensor>& DataParallel::outputs() const { return state_->outputs; }
+
+void DataParallel::begin_step(int64_t step) {
+  state_->step = step;
+  state_->for_each([&](Replica& r) {
+    for (ExecContext* ctx : {&r.compute(), &r.copy(), &r.communication()}) ctx->set_step(step);
+    r.compute().mark_step();
+    r.has_gradients = false;
+    r.next_bucket = 0;
+    const PhaseScope phase(r.compute(), Phase::loss);
+    zero(r.compute(), r.totals());
+  });
+}
+
+void DataParallel::State::next_micro_batch() {
+  for (auto& r : replicas) {
+    if (micro_batch > 0) r->compute().record(*r->slot(micro_batch).used);
+    r->forget_micro_batch();
+  }
+  std::fill(outputs.begin(), outputs.end(), Tensor());
+  ++micro_batch;
+}
+
+void DataParallel::State::stage(Replica& r, const HostBatch& batch, int64_t first, int64_t at, int64_t total) {
+  ExecContext& ctx = r.copy();
+  StagingSlot& slot = r.slot(micro_batch);
+  StagingSlot& root_slot = replica(0).slot(micro_batch);
+  const bool by_device0 = config.scheme.staging == Staging::device0;
+  const bool via_root = by_device0 && r.ordinal != 0;
+  const bool whole = by_device0 && r.ordinal == 0;
+  const int64_t held = whole ? total : r.samples;
+  const PhaseScope phase(ctx, via_root ? Phase::scatter : Phase::stage);
+  ctx.wait(*slot.used, "compute");
+  if (whole) {
+    for (auto& other : replicas) ctx.wait(*other->slot(micro_batch).staged, "scatter");
+  }
+  if (via_root) ctx.wait(*root_slot.staged, "stage on device 0");
+  const auto bring = [&](const ConstView& from_host, const Tensor& in_root, const Tensor& to) {
+    if (held == 0) return;
+    vitrine::copy(ctx, via_root ? ConstView(in_root.view().rows(at, at + held)) : from_host.rows(first + at, first + at + held),
+                  to.view().rows(0, held));
+  };
+  bring(batch.images, root_slot.images, slot.images);
+  if (config.scheme.loss_at == LossAt::parallel) {
+    bring(batch.labels, root_slot.labels, slot.labels);
+    if (r.samples > 0) r.targets = slot.labels.rows(0, r.samples);
+  } else if (r.ordinal == config.scheme.output_device) {
+    vitrine::copy(ctx, batch.labels.rows(first, first + total), slot.labels.view().rows(0, total));
+    r.targets = slot.labels.rows(0, total);
+  }
+  ctx.record(*slot.staged);
+}
+
+void DataParallel::State::prepare_input(Replica& r) {
+  ExecContext& ctx = r.compute();
+  StagingSlot& slot = r.slot(micro_batch);
+  if (r.samples == 0) {
+    if (r.targets) ctx.wait(*slot.staged, "stage");
+    return;
+  }
+  const PhaseScope phase(ctx, Phase::preprocess);
+  ctx.wait(*slot.staged, "stage");
+  const Tensor images = slot.images.rows(0, r.samples);
+  if (config.image_dtype == DType::f32) {
+    r.input = images;
+    return;
+  }
+  r.input = ctx.allocate(model.input_shape(r.samples), DType::f32, Category::activations, "input");
+  resize_normalize(ctx, config.normalization, images, r.input);
+}
+
+void DataParallel::scatter(const HostBatch& batch, std::span<const int64_t> sizes, int64_t first) {
+  State& s = *state_;
+  s.next_micro_batch();
+  s.sizes.assign(sizes.begin(), sizes.end());
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  int64_t at = 0;
+  s.for_each([&](Replica& r) {
+    r.samples = sizes[static_cast<size_t>(r.ordinal)];
+    r.first_sample = first + at;
+    s.stage(r, batch, first, at, total);
+    at += r.samples;
+  });
+  s.for_each([&](Replica& r) { s.prepare_input(r); });
+}
+
+void DataParallel::forward(bool training) {
+  State& s = *state_;
+  s.training = training;
+  s.for_each([&](Replica& r) {
+    if (r.samples == 0) return;
+    const PhaseScope phase(r.compute(), Phase::forward);
+    const Pass pass{training, s.config.seed, s.step, r.first_sample};
+    const Tensor input = std::move(r.input);
+    r.saved = s.model.net->forward_from(r.compute(), r.parameter_views, input, s.outputs[static_cast<size_t>(r.ordinal)], pass);
+    if (!training) r.saved = Saved();
+  });
+}
+
+Tensor DataParallel::gather(int device) {
+  State& s = *state_;
+  Replica& target = s.replica(device);
+  ExecContext& ctx = target.compute();
+  const PhaseScope phase(ctx, Phase::gather);
+  const int64_t total = std::accumulate(s.sizes.begin(), s.sizes.end(), int64_t{0});
+  Tensor gathered = ctx.allocate({total, s.model.classes}, DType::f32, Category::activations, "gathered outputs");
+  int64_t at = 0;
+  for (auto& r : s.replicas) {
+    if (r->samples == 0) continue;
+    if (r.get() != &target) {
+      r->compute().record(*r->outputs_ready);
+      ctx.wait(*r->outputs_ready, "forward of another device");
+    }
+    copy(ctx, s.outputs[static_cast<size_t>(r->ordinal)], gathered.rows(at, at + r->samples));
+    at += r->samples;
+  }
+  ctx.record(*target.outputs_read);
+  for (auto& r : s.replicas) {
+    if (r->samples == 0 || r.get() == &target) continue;
+    const PhaseScope gather_phase(r->compute(), Phase::gather);
+    r->compute().wait(*target.outputs_read, "gather");
+  }
+  return gathered;
+}
+
+void DataParallel::set_output_gradients(const Tensor& gradients, int device) {
+  State& s = *state_;
+  Replica& source = s.replica(device);
+  source.compute().record(*source.loss_ready);
+  int64_t at = 0;
+  s.for_each([&](Replica& r) {
+    if (r.samples == 0) return;
+    ExecContext& ctx = r.compute();
+    const PhaseScope phase(ctx, Phase::scatter_grad);
+    if (&r != &source) ctx.wait(*source.loss_ready, "loss");
+    copy(ctx, gradients.rows(at, at + r.samples), s.outputs[static_cast<size_t>(r.ordinal)]);
+    at += r.samples;
+    ctx.record(*r.gradients_taken);
+  });
+  s.output_gradients = gradients;
+  s.output_gradients_device = device;
+}
+
+void DataParallel::State::loss_of(Replica& r, const Tensor& logits, const View& gradients, const View& totals) {
+  const PhaseScope phase(r.compute(), Phase::loss);
+  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(config.batch_size)};
+  softmax_cross_entropy(r.compute(), loss_config, logits, r.targets, gradients, totals);
+}
+
+void DataParallel::loss() {
+  State& s = *state_;
+  if (s.config.scheme.loss_at == LossAt::parallel) {
+    s.for_each([&](Replica& r) {
+      const Tensor& logits = s.outputs[static_cast<size_t>(r.ordinal)];
+      if (r.samples > 0) s.loss_of(r, logits, logits, r.totals());
+    });
+    return;
+  }
+  const int device = s.config.scheme.output_device;
+  const Tensor gathered = gather(device);
+  s.loss_of(s.output_replica(), gathered, gathered, s.output_replica().totals());
+  set_output_gradients(gathered, device);
+}
+
+DataParallel::NoReductionScope::NoReductionScope(DataParallel& parallel)
+    : parallel_(parallel), previous_(std::exchange(parallel.state_->reduction_on, false)) {}
+DataParallel::NoReductionScope::~NoReductionScope() { parallel_.state_->reduction_on = previous_; }
+
+void DataParallel::evaluate(const HostBatch& batch, std::span<const int64_t> sizes) {
+  State& s = *state_;
+  s.next_micro_batch();
+  s.sizes.assign(sizes.begin(), sizes.end());
+  int64_t at = 0;
+  s.for_each([&](Replica& r) {
+    r.samples = sizes[static_cast<size_t>(r.ordinal)];
+    const PhaseScope phase(r.compute(), Phase::evaluate);
+    zero(r.compute(), r.evaluate_totals);
+    if (r.samples == 0) return;
+    StagingSlot& slot = r.slot(s.micro_batch);
+    ExecContext& ctx = r.copy();
+    const PhaseScope stage_phase(ctx, Phase::stage);
+    ctx.wait(*slot.used, "compute");
+    if (s.config.scheme.staging == Staging::device0 && r.ordinal == 0) {
+      // Copies of an earlier micro-batch to the other devices may still read this slot.
+      for (auto& other : s.replicas) ctx.wait(*other->slot(s.micro_batch).staged, "scatter");
+    }
+    copy(ctx, batch.images.rows(at, at + r.samples), slot.images.view().rows(0, r.samples));
+    copy(ctx, batch.labels.rows(at, at + r.samples), slot.labels.view().rows(0, r.samples));
+    ctx.record(*slot.staged);
+    r.targets = slot.labels.rows(0, r.samples);
+    at += r.samples;
+    s.prepare_input(r);
+  });
+  forward(false);
+  s.for_each([&](Replica& r) {
+    if (r.samples == 0) return;
+    const PhaseScope phase(r.compute(), Phase::evaluate);
+    s.loss_of(r, s.outputs[static_cast<size_t>(r.ordinal)], View(), r.evaluate_totals);
+  });
+}
+
+void DataParallel::read_evaluation(std::span<float> totals_of_devices, float* outputs) {
+  State& s = *state_;
+  int64_t at = 0;
+  s.for_each([&](Replica& r) {
+    const PhaseScope phase(r.compute(), Phase::evaluate);
+    float* totals = totals_of_devices.data() + r.ordinal * LossTotals::kCount;
+    copy(r.compute(), r.evaluate_totals, View{totals, {LossTotals::kCount}, DType::f32, DeviceId::host()});
+    if (outputs != nullptr && r.samples > 0) {
+      const Tensor& logits = s.outputs[static_cast<size_t>(r.ordinal)];
+      copy(r.compute(), logits, View{outputs + at * s.model.classes, logits.shape(), DType::f32, DeviceId::host()});
+      at += r.samples;
+    }
+  });
+  s.devices.synchronize();
+}
+
+}  // namespace vitrine

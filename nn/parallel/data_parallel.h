@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nn/model.h"
+#include "nn/parallel/engine_config.h"
+#include "nn/parameter_store.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/device.h"
+
+namespace vitrine {
+
+/// The parts of a data-parallel step, one call each: replicas of a model on the devices of a group, and what moves between them. Engine puts them in
+/// order; whoever wants another order calls them itself:
+///
+///     scatter -> forward -> (gather -> a loss of one's own -> set_output_gradients | loss) -> backward -> reduce -> update -> broadcast
+///
+/// Every part issues work for all devices and returns before it is done; order between streams is kept by events. Parts that a scheme does not need
+/// (broadcast under allreduce) do nothing. Errors while issuing carry the device's name; errors of the devices come from check().
+class DataParallel {
+ public:
+  /// The largest numbers of samples that will come.
+  struct Capacity {
+    std::vector<int64_t> slice;  // of each device in one micro-batch
+    int64_t micro_batch = 0;     // of all devices in one micro-batch
+    int64_t evaluate_slice = 0;  // of any device in an evaluation batch
+  };
+
+  /// Allocates, on each device: parameters, gradients, optimizer state (where updates are made), staging buffers, workspace.
+  /// throws OutOfMemory, ConfigError. model and devices must outlive it.
+  DataParallel(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Capacity& capacity);
+  ~DataParallel();
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+
+  int size() const;
+  const FlatLayout& layout() const;
+
+  /// Starts optimizer step `step`: totals become zero, the next backward overwrites the gradients.
+  void begin_step(int64_t step);
+
+  /// Brings rows [first, first + sum of sizes) of the batch to the devices, sizes[d] to device d, in device order, by the scheme's staging, and turns
+  /// them into the model's input. The host's memory is read until the work is done.
+  void scatter(const HostBatch& batch, std::span<const int64_t> sizes, int64_t first);
+  /// Runs the model on every device's slice. Outputs: outputs(), one for each device, empty where it has no samples.
+  void forward(bool training);
+  const std::vector<Tensor>& outputs() const;
+  /// All outputs, in batch order, on one device. The devices' own outputs stay.
+  Tensor gather(int device);
+  /// Gradients of the last gather(), shape as it: their rows go back to the devices, in place of the outputs.
+  void set_output_gradients(const Tensor& gradients, int device);
+  /// The scheme's loss: cross-entropy of every target, on each device or on the output device; its gradient, scaled by 1 / batch_size of the
+  /// configuration, takes the place of the outputs. Losses and counts add up in the totals.
+  void loss();
+  /// Runs the model backward from the outputs' gradients; gradients add up over calls since begin_step(). With `last`, gradients are reduced
+  /// as they become ready (allreduce), unless a NoReductionScope is open.
+  void backward(bool last);
+  /// Sums gradients and totals over the devices, by the scheme's reduction. Work that follows on the devices sees the sums.
+  void reduce();
+  /// Divides by the number of valid targets and updates the parameters, on all devices or on device 0.
+  void update();
+  /// Under gpu0: device 0's parameters go to all devices.
+  void broadcast();
+
+  /// Gradients stay on their devices while one is open: for accumulation over several steps.
+  class NoReductionScope {
+   public:
+    explicit NoReductionScope(DataParallel& parallel);
+    ~NoReductionScope();
+    NoReductionScope(const NoReductionScope&) = delete;
+    NoReductionScope& operator=(const NoReductionScope&) = delete;
+
+   private:
+    DataParallel& parallel_;
+    bool previous_;
+  };
+
+  /// Forward without training on every device's slice, with loss and predictions counted into totals of its own.
+  void evaluate(const HostBatch& batch, std::span<const int64_t> sizes);
+  /// Copies what each device's evaluation found to the host: totals (LossTotals::kCount each) and, if not null, the outputs in batch order.
+  void read_evaluation(std::span<float> totals_of_devices, float* outputs);
+
+  /// Copies the totals of the step (device 0's, after reduce()) to host memory.
+  void read_totals(View host);
+  void record_step_done(int slot);
+  void wait_step_done(int slot);
+
+  void set_parameters(std::span<const float> flat);
+  std::vector<float> parameters(int device);
+  std::vector<float> gradients(int device);
+  void set_learning_rate(float lr);
+
+  /// True when an operation has failed on some device.
+  bool failed() const;
+  /// Wakes everybody that waits for a peer, waits for all devices, throws away what was under way, and makes the parts usable again. Returns the root
+  /// cause with its device's name put before it, or null when nothing had failed.
+  std::exception_ptr recover();
+
+  static constexpr int kStepSlots = 3;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace vitrine

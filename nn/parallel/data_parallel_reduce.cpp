@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward, reduction, update and recovery of DataParallel.
+#include <limits>
+
+#include "kernels/cross_entropy.h"
+#include "kernels/optimizer.h"
+#include "nn/parallel/data_parallel.h"
+#include "nn/parallel/data_parallel_state.h"
+#include "runtime/copy.h"
+
+namespace vitrine {
+
+void DataParallel::State::ensure_gradients(Replica& r) {
+  if (r.has_gradients) return;
+  zero(r.compute(), r.gradients.view().rows(0, layout.parameter_elements()));
+  r.has_gradients = true;
+}
+
+void DataParallel::State::issue_buckets(Replica& r, int64_t finished_end) {
+  while (r.next_bucket < buckets.size()) {
+    const Bucket& bucket = buckets[r.next_bucket];
+    // The tail behind the parameters is final since the loss.
+    if (std::min(bucket.end, layout.parameter_elements()) > finished_end) return;
+    ++r.next_bucket;
+    r.compute().record(*r.gradients_ready);
+    ExecContext& ctx = r.communication();
+    const PhaseScope phase(ctx, Phase::reduce);
+    ctx.wait(*r.gradients_ready, "backward");
+    communicator(r).all_reduce(ctx, r.gradients.view().rows(bucket.begin, bucket.end));
+  }
+}
+
+void DataParallel::State::backward_of(Replica& r, bool reduce_now) {
+  const PhaseScope phase(r.compute(), Phase::backward);
+  const Pass pass{true, config.seed, step, r.first_sample};
+  const GradMode mode = r.has_gradients ? GradMode::accumulate : GradMode::overwrite;
+  r.has_gradients = true;
+  Sequential::GradientsReady ready = [](int) {};
+  if (reduce_now) ready = [this, &r](int first_parameter) { issue_buckets(r, finished[static_cast<size_t>(first_parameter)]); };
+  model.net->backward_from(r.compute(), r.parameter_views, std::move(r.saved), std::move(outputs[static_cast<size_t>(r.ordinal)]), r.gradient_views,
+                           mode, pass, ready);
+  r.saved = Saved();
+  outputs[static_cast<size_t>(r.ordinal)] = Tensor();
+}
+
+void DataParallel::backward(bool last) {
+  State& s = *state_;
+  const bool reduce_now = last && s.reduction_on && s.reduces() && s.config.scheme.reduce == Reduce::allreduce;
+  s.for_each([&](Replica& r) {
+    if (r.samples > 0) s.backward_of(r, reduce_now);
+  });
+  if (!s.output_gradients) return;
+  // Their memory is free again only when every device has taken its rows.
+  Replica& source = s.replica(s.output_gradients_device);
+  const PhaseScope phase(source.compute(), Phase::scatter_grad);
+  for (auto& r : s.replicas) {
+    if (r->samples > 0 && r.get() != &source) source.compute().wait(*r->gradients_taken, "scatter_grad");
+  }
+  s.output_gradients = Tensor();
+}
+
+void DataParallel::reduce() {
+  State& s = *state_;
+  s.for_each([&](Replica& r) {
+    const PhaseScope phase(r.compute(), Phase::reduce);
+    s.ensure_gradients(r);
+    if (!s.reduces() || !s.reduction_on) return;
+    ExecContext& ctx = r.communication();
+    if (s.config.scheme.reduce == Reduce::allreduce) {
+      s.issue_buckets(r, std::numeric_limits<int64_t>::max());
+    } else {
+      r.compute().record(*r.gradients_ready);
+      const PhaseScope reduce_phase(ctx, Phase::reduce);
+      ctx.wait(*r.gradients_ready, "backward");
+      s.communicator(r).reduce(ctx, r.gradients.view(), r.ordinal == 0 ? r.gradients.view() : View(), 0);
+    }
+    ctx.record(*r.reduced);
+    r.compute().wait(*r.reduced, "reduce");
+  });
+}
+
+void DataParallel::update() {
+  State& s = *state_;
+  const OptimizerConfig& optimizer = s.config.optimizer;
+  const auto nominal = static_cast<float>(s.config.batch_size);
+  s.for_each([&](Replica& r) {
+    if (!s.updates(r.ordinal)) return;
+    ExecContext& ctx = r.compute();
+    const PhaseScope phase(ctx, Phase::optimizer);
+    const View gradients = r.gradients.view().rows(0, s.layout.parameter_elements());
+    if (optimizer.kind == OptimizerConfig::Kind::sgd) {
+      sgd_update(ctx, optimizer.sgd, nominal, r.parameters, gradients, r.state1, r.updates_done, r.totals());
+    } else {
+      adam_update(ctx, optimizer.adam, nominal, r.parameters, gradients, r.state1, r.state2, r.updates_done, r.totals());
+    }
+  });
+}
+
+void DataParallel::broadcast() {
+  State& s = *state_;
+  if (s.config.scheme.reduce != Reduce::gpu0 || !s.reduces()) return;
+  Replica& root = s.replica(0);
+  root.compute().record(*root.updated);
+  s.for_each([&](Replica& r) {
+    ExecContext& ctx = r.communication();
+    {
+      const PhaseScope phase(ctx, Phase::broadcast);
+      if (r.ordinal == 0) ctx.wait(*root.updated, "optimizer");
+      s.communicator(r).broadcast(ctx, r.parameters, 0);
+    }
+    ctx.record(*r.received);
+    const PhaseScope phase(r.compute(), Phase::broadcast);
+    r.compute().wait(*r.received, "broadcast");
+  });
+}
+
+void DataParallel::read_totals(View host) {
+  Replica& root = state_->replica(0);
+  const PhaseScope phase(root.compute(), Phase::optimizer);
+  copy(root.compute(), root.totals(), host);
+}
+
+void DataParallel::record_step_done(int slot) {
+  state_->for_each([&](Replica& r) { r.compute().record(*r.step_done[static_cast<size_t>(slot)]); });
+}
+
+void DataParallel::wait_step_done(int slot) {
+  for (auto& r : state_->replicas) r->step_done[static_cast<size_t>(slot)]->synchronize();
+}
+
+void DataParallel::set_parameters(std::span<const float> flat) {
+  State& s = *state_;
+  VITRINE_ASSERT(static_cast<int64_t>(flat.size()) == s.layout.parameter_elements(), "parameters come in the engine's layout");
+  s.devices.synchronize();
+  s.for_each([&](Replica& r) {
+    const PhaseScope phase(r.compute(), Phase::replicate);
+    copy(r.compute(), ConstView(flat.data(), {s.layout.parameter_elements()}, DType::f32, DeviceId::host()), r.parameters);
+  });
+  s.devices.synchronize();
+}
+
+std::vector<float> DataParallel::parameters(int device) {
+  State& s = *state_;
+  std::vector<float> flat(static_cast<size_t>(s.layout.parameter_elements()));
+  Replica& r = s.replica(device);
+  copy(r.compute(), r.parameters, View{flat.data(), r.parameters.shape(), DType::f32, DeviceId::host()});
+  s.devices.synchronize();
+  return flat;
+}
+
+std::vector<float> DataParallel::gradients(int device) {
+  State& s = *state_;
+  std::vector<float> flat(static_cast<size_t>(s.layout.parameter_elements()));
+  Replica& r = s.replica(device);
+  copy(r.compute(), r.gradients.view().rows(0, s.layout.parameter_elements()),
+       View{flat.data(), {s.layout.parameter_elements()}, DType::f32, DeviceId::host()});
+  s.devices.synchronize();
+  return flat;
+}
+
+void DataParallel::set_learning_rate(float lr) { state_->config.optimizer.set_learning_rate(lr); }
+
+bool DataParallel::failed() const {
+  for (auto& r : state_->replicas) {
+    for (ExecContext* ctx : {&r->compute(), &r->copy(), &r->communication()}) {
+      if (ctx->stream().failed()) return true;
+    }
+  }
+  return false;
+}
+
+std::exception_ptr DataParallel::recover() {
+  State& s = *state_;
+  if (s.communicators) (*s.communicators)[0]->abort("a step was given up");
+  // The cause is the first failure that is not the echo of another one.
+  std::exception_ptr cause, echo;
+  for (auto& r : s.replicas) {
+    for (ExecContext* ctx : {&r->compute(), &r->copy(), &r->communication()}) {
+      try {
+        ctx->stream().synchronize();
+      } catch (...) {
+        try {
+          rethrow_with_prefix(std::current_exception(), r->device.name() + ": ");
+        } catch (const CommError&) {
+          if (!echo) echo = std::current_exception();
+        } catch (...) {
+          if (!cause) cause = std::current_exception();
+        }
+      }
+    }
+    r->forget_micro_batch();
+  }
+  s.outputs.assign(s.outputs.size(), Tensor());
+  s.output_gradients = Tensor();
+  s.close_communicators();
+  s.open_communicators();
+  if (s.devices.checker() != nullptr) s.devices.checker()->forget_accesses();
+  return cause ? cause : echo;
+}
+
+}  // namespace vitrine

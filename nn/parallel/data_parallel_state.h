@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "nn/parallel/buckets.h"
+#include "nn/parallel/replica.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/error.h"
+
+/// Private to nn/parallel.
+namespace vitrine {
+
+struct DataParallel::State {
+  State(const Model& model, DeviceGroup& devices, const EngineConfig& config);
+
+  int size() const { return static_cast<int>(replicas.size()); }
+  Replica& replica(int i) { return *replicas[static_cast<size_t>(i)]; }
+  Replica& output_replica() { return replica(config.scheme.output_device); }
+  Communicator& communicator(const Replica& r) { return *(*communicators)[static_cast<size_t>(r.ordinal)]; }
+  bool reduces() const { return replicas.size() > 1; }
+  bool updates(int ordinal) const { return config.scheme.reduce == Reduce::allreduce || ordinal == 0; }
+
+  /// Calls `work` for every replica; an exception gets the device's name put before it.
+  template <class Work>
+  void for_each(const Work& work) {
+    for (auto& r : replicas) {
+      try {
+        work(*r);
+      } catch (...) {
+        rethrow_with_prefix(std::current_exception(), r->device.name() + ": ");
+      }
+    }
+  }
+
+  void open_communicators();
+  void close_communicators() noexcept;
+  /// Lets go of the micro-batch under way, whose slots may then be filled again.
+  void next_micro_batch();
+  void stage(Replica& r, const HostBatch& batch, int64_t first, int64_t at, int64_t total);
+  void prepare_input(Replica& r);
+  void loss_of(Replica& r, const Tensor& logits, const View& gradients, const View& totals);
+  void backward_of(Replica& r, bool reduce_now);
+  /// Gradients that no sample has written are zero.
+  void ensure_gradients(Replica& r);
+  /// Starts the all-reduce of every bucket that lies within the first `finished` elements.
+  void issue_buckets(Replica& r, int64_t finished);
+
+  const Model& model;
+  DeviceGroup& devices;
+  EngineConfig config;
+  FlatLayout layout;
+  std::vector<Bucket> buckets;
+  std::vector<int64_t> finished;  // see finished_elements()
+  std::vector<std::unique_ptr<Replica>> replicas;
+  std::shared_ptr<std::vector<std::unique_ptr<Communicator>>> communicators;
+
+  int64_t step = 0;
+  int64_t micro_batch = 0;
+  bool training = true;
+  bool reduction_on = true;
+  std::vector<int64_t> sizes;
+  std::vector<Tensor> outputs;
+  Tensor output_gradients;  // on the output device, until all devices have taken theirs
+  int output_gradients_device = 0;
+};
+
+}  // namespace vitrine

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/engine.h"
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "kernels/cross_entropy.h"
+#include "nn/parallel/data_parallel.h"
+#include "runtime/error.h"
+#include "runtime/host_buffer.h"
+#include "runtime/units.h"
+
+namespace vitrine {
+namespace {
+
+constexpr int kStepsInFlight = 2;
+
+Totals totals_from(const float* values) {
+  return {values[LossTotals::kLossSum], static_cast<int64_t>(values[LossTotals::kValid]), static_cast<int64_t>(values[LossTotals::kCorrect])};
+}
+
+std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t samples, int devices) {
+  return plan_batch(config.scheme.split, samples, 1, devices).sizes[0];
+}
+
+DataParallel::Capacity capacity_for(const EngineConfig& config, const Workload& workload, int devices) {
+  DataParallel::Capacity capacity;
+  capacity.slice.assign(static_cast<size_t>(devices), 0);
+  for (const int64_t samples : workload.train_batches) {
+    const BatchPlan plan = plan_batch(config.scheme.split, samples, config.accumulate, devices);
+    for (int d = 0; d < devices; ++d)
+      capacity.slice[static_cast<size_t>(d)] = std::max(capacity.slice[static_cast<size_t>(d)], plan.largest_slice(d));
+    for (int k = 0; k < plan.micro_batches(); ++k) capacity.micro_batch = std::max(capacity.micro_batch, plan.micro_batch_size(k));
+  }
+  for (const int64_t samples : workload.evaluate_batches) {
+    for (const int64_t slice : evaluation_sizes(config, samples, devices)) capacity.evaluate_slice = std::max(capacity.evaluate_slice, slice);
+  }
+  return capacity;
+}
+
+void validate(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload) {
+  if (config.batch_size < 1) throw ConfigError(fmt::format("batch size: {} is not a positive number", config.batch_size));
+  if (config.accumulate < 1) throw ConfigError(fmt::format("accumulate: {} is not a positive number", config.accumulate));
+  if (config.accumulate > config.batch_size) {
+    throw ConfigError(
+        fmt::format("accumulate: {} micro-batches of a batch of {}; give at most one micro-batch a sample", config.accumulate, config.batch_size));
+  }
+  validate_split(config.scheme.split, config.batch_size, devices.size());
+  if (config.image_dtype == DType::u8 && (config.image_height < 1 || config.image_width < 1)) {
+    throw ConfigError("engine: u8 images need image_height and image_width of the data set");
+  }
+  if (config.image_dtype != DType::u8 && config.image_dtype != DType::f32) throw DtypeError("engine: images are u8 or f32");
+  for (const int64_t samples : workload.train_batches) {
+    if (samples < 1 || samples > config.batch_size) {
+      throw ConfigError(fmt::format("workload: a training batch of {} does not lie within 1 and the batch size {}", samples, config.batch_size));
+    }
+  }
+  if (model.net == nullptr) throw ConfigError("engine: the model has no network");
+}
+
+}  // namespace
+
+double Totals::mean_loss() const { return valid > 0 ? loss_sum / static_cast<double>(valid) : std::numeric_limits<double>::quiet_NaN(); }
+
+struct Engine::State {
+  struct Issued {
+    int slot;
+    std::shared_ptr<void> hold;
+  };
+
+  State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w) : model(m), devices(d), config(std::move(c)), workload(std::move(w)) {}
+
+  void reserve();
+  /// Waits for the oldest step in flight and books its totals. throws what has failed.
+  void finish_oldest();
+  void throw_if_failed();
+  void issue(const HostBatch& batch, const BatchPlan& plan, int slot);
+  View totals_slot(int slot) {
+    return host_totals.view({DataParallel::kStepSlots, LossTotals::kCount}, DType::f32).rows(slot, slot + 1).reshape({LossTotals::kCount});
+  }
+  void give_up_step();
+
+  const Model& model;
+  DeviceGroup& devices;
+  EngineConfig config;
+  Workload workload;
+  BatchPlan full_batch;
+  std::vector<DevicePlan> plans;
+  HostBuffer host_totals;
+  std::unique_ptr<DataParallel> parts;
+  std::deque<Issued> in_flight;
+  std::vector<Totals> finished;
+  int64_t steps = 0;
+  std::set<int64_t> trained_sizes, evaluated_sizes;
+  bool disturbed = false;  // an error cut a step short: the peak may differ from the plan
+};
+
+std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload) {
+  validate(model, devices, config, workload);
+  const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
+  {
+    State state(model, *twin, config, workload);
+    state.host_totals = HostBuffer(DataParallel::kStepSlots * LossTotals::kCount * size_of(DType::f32));
+    state.parts = std::make_unique<DataParallel>(model, *twin, config, capacity_for(config, workload, twin->size()));
+    // Meta devices read no memory: any address stands for the batch.
+    static const char address = 0;
+    const auto batch_of = [&](int64_t samples) {
+      const Shape images =
+          config.image_dtype == DType::f32 ? model.input_shape(samples) : Shape{samples, config.image_height, config.image_width, model.channels};
+      return HostBatch{
+          ConstView(&address, images, config.image_dtype, DeviceId::host()), ConstView(&address, {samples}, DType::i32, DeviceId::host()), {}};
+    };
+    // The first step and a steady one, with the next batch's images already there; then the other sizes.
+    for (const int64_t samples : workload.train_batches) {
+      const BatchPlan plan = plan_batch(config.scheme.split, samples, config.accumulate, twin->size());
+      for (int i = 0; i < 2; ++i) state.issue(batch_of(samples), plan, i);
+    }
+    for (const int64_t samples : workload.evaluate_batches) {
+      std::vector<float> totals(static_cast<size_t>(twin->size() * LossTotals::kCount));
+      state.parts->evaluate(batch_of(samples), evaluation_sizes(config, samples, twin->size()));
+      state.parts->read_evaluation(totals, nullptr);
+    }
+  }
+  std::vector<DevicePlan> plans;
+  for (int i = 0; i < twin->size(); ++i) {
+    const PoolStatistics s = (*twin)[i].pool().statistics();
+    plans.push_back({s.peak_bytes, s.peak_by_category, s.peak_phase, s.peak_layer});
+  }
+  return plans;
+}
+
+void Engine::State::reserve() {
+  for (int i = 0; i < devices.size(); ++i) {
+    const DevicePlan& plan = plans[static_cast<size_t>(i)];
+    Pool& pool = devices[i].pool();
+    if (plan.peak_bytes <= pool.capacity_bytes()) {
+      pool.reserve(plan.peak_bytes);
+      continue;
+    }
+    std::string text =
+        fmt::format("{}: out of memory before the first step: the plan needs {} ({} bytes) at its peak in phase {}{}{}, capacity {} ({} bytes)",
+                    devices[i].name(), format_bytes(plan.peak_bytes), plan.peak_bytes, phase_name(plan.peak_phase),
+                    plan.peak_layer.empty() ? "" : " of layer ", plan.peak_layer, format_bytes(pool.capacity_bytes()), pool.capacity_bytes());
+    std::vector<std::pair<int64_t, const char*>> held;
+    for (int c = 0; c < kCategoryCount; ++c)
+      held.emplace_back(plan.peak_by_category[static_cast<size_t>(c)], category_name(static_cast<Category>(c)));
+    std::stable_sort(held.begin(), held.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    const char* separator = "; it holds ";
+    for (const auto& [bytes, name] : held) {
+      if (bytes == 0) break;
+      text += fmt::format("{}{} {}", separator, name, format_bytes(bytes));
+      separator = ", ";
+    }
+    throw OutOfMemory(text + "; use a smaller --batch-size, a larger --accumulate, another --split, or more --device-memory");
+  }
+}
+
+Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload)
+    : state_(std::make_unique<State>(model, devices, std::move(config), std::move(workload))) {
+  State& s = *state_;
+  s.plans = plan(s.model, s.devices, s.config, s.workload);
+  s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.size());
+  s.reserve();
+  s.host_totals = HostBuffer(DataParallel::kStepSlots * LossTotals::kCount * size_of(DType::f32));
+  s.parts = std::make_unique<DataParallel>(s.model, s.devices, s.config, capacity_for(s.config, s.workload, s.devices.size()));
+  std::vector<float> start(static_cast<size_t>(layout().parameter_elements()), 0.0F);
+  initialize(layout(), s.config.seed, start);
+  s.parts->set_parameters(start);
+}
+
+Engine::~Engine() = default;
+
+void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slot) {
+  parts->begin_step(steps);
+  int last = plan.micro_batches() - 1;
+  while (last > 0 && plan.micro_batch_size(last) == 0) --last;
+  for (int k = 0; k <= last; ++k) {
+    const auto index = static_cast<size_t>(k);
+    parts->scatter(batch, plan.sizes[index], plan.first[index][0]);
+    parts->forward(true);
+    parts->loss();
+    parts->backward(k == last);
+  }
+  parts->reduce();
+  parts->update();
+  parts->broadcast();
+  parts->read_totals(totals_slot(slot));
+  parts->record_step_done(slot);
+}
+
+void Engine::State::give_up_step() {
+  in_flight.clear();
+  disturbed = true;
+}
+
+void Engine::State::throw_if_failed() {
+  if (!parts->failed()) return;
+  const std::exception_ptr cause = parts->recover();
+  give_up_step();
+  std::rethrow_exception(cause);
+}
+
+void Engine::State::finish_oldest() {
+  const Issued issued = in_flight.front();
+  parts->wait_step_done(issued.slot);
+  throw_if_failed();
+  in_flight.pop_front();
+  finished.push_back(totals_from(totals_slot(issued.slot).as<float>()));
+}
+
+void Engine::train_step(const HostBatch& batch) {
+  State& s = *state_;
+  const int64_t samples = batch.labels.shape[0];
+  if (std::find(s.workload.train_batches.begin(), s.workload.train_batches.end(), samples) == s.workload.train_batches.end()) {
+    throw ConfigError(fmt::format("train_step: a batch of {} samples was not planned for; name it in the engine's workload", samples));
+  }
+  while (static_cast<int>(s.in_flight.size()) >= kStepsInFlight) s.finish_oldest();
+  s.throw_if_failed();
+  const int slot = static_cast<int>(s.steps % DataParallel::kStepSlots);
+  const BatchPlan plan =
+      samples == s.config.batch_size ? s.full_batch : plan_batch(s.config.scheme.split, samples, s.config.accumulate, s.devices.size());
+  try {
+    s.issue(batch, plan, slot);
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    s.parts->recover();
+    s.give_up_step();
+    std::rethrow_exception(error);
+  }
+  s.in_flight.push_back({slot, batch.hold});
+  s.trained_sizes.insert(samples);
+  ++s.steps;
+}
+
+std::vector<Totals> Engine::take_step_totals(bool wait) {
+  State& s = *state_;
+  while (wait && !s.in_flight.empty()) s.finish_oldest();
+  return std::exchange(s.finished, {});
+}
+
+Totals Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
+  State& s = *state_;
+  const int64_t samples = batch.labels.shape[0];
+  if (std::find(s.workload.evaluate_batches.begin(), s.workload.evaluate_batches.end(), samples) == s.workload.evaluate_batches.end()) {
+    throw ConfigError(fmt::format("evaluate: a batch of {} samples was not planned for; name it in the engine's workload", samples));
+  }
+  while (!s.in_flight.empty()) s.finish_oldest();
+  std::vector<float> totals(static_cast<size_t>(s.devices.size() * LossTotals::kCount), 0.0F);
+  const size_t before = logits != nullptr ? logits->size() : 0;
+  if (logits != nullptr) logits->resize(before + static_cast<size_t>(samples * s.model.classes));
+  try {
+    s.parts->evaluate(batch, evaluation_sizes(s.config, samples, s.devices.size()));
+    s.parts->read_evaluation(totals, logits != nullptr ? logits->data() + before : nullptr);
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    s.parts->recover();
+    s.give_up_step();
+    std::rethrow_exception(error);
+  }
+  s.evaluated_sizes.insert(samples);
+  Totals sum;
+  for (int d = 0; d < s.devices.size(); ++d) {
+    const Totals part = totals_from(totals.data() + d * LossTotals::kCount);
+    sum.loss_sum += part.loss_sum;
+    sum.valid += part.valid;
+    sum.correct += part.correct;
+  }
+  return sum;
+}
+
+void Engine::finish() {
+  State& s = *state_;
+  while (!s.in_flight.empty()) s.finish_oldest();
+  s.devices.synchronize();
+  const auto all_of = [](const std::vector<int64_t>& planned, const std::set<int64_t>& done) {
+    return std::all_of(planned.begin(), planned.end(), [&](int64_t size) { return done.contains(size); });
+  };
+  const bool whole = !s.disturbed && all_of(s.workload.train_batches, s.trained_sizes) && all_of(s.workload.evaluate_batches, s.evaluated_sizes);
+  for (int i = 0; i < s.devices.size(); ++i) {
+    const PoolStatistics measured = s.devices[i].pool().statistics();
+    const DevicePlan& planned = s.plans[static_cast<size_t>(i)];
+    VITRINE_ASSERT(measured.peak_bytes <= planned.peak_bytes, "a pool never exceeds its plan");
+    VITRINE_ASSERT(!whole || (measured.peak_bytes == planned.peak_bytes && measured.peak_by_category == planned.peak_by_category),
+                   "the measured peak is the planned one");
+  }
+}
+
+const FlatLayout& Engine::layout() const { return state_->parts->layout(); }
+void Engine::set_parameters(std::span<const float> flat) {
+  while (!state_->in_flight.empty()) state_->finish_oldest();
+  state_->parts->set_parameters(flat);
+}
+std::vector<float> Engine::parameters(int device) {
+  while (!state_->in_flight.empty()) state_->finish_oldest();
+  return state_->parts->parameters(device);
+}
+std::vector<float> Engine::gradients(int device) {
+  while (!state_->in_flight.empty()) state_->finish_oldest();
+  return state_->parts->gradients(device);
+}
+const EngineConfig& Engine::config() const { return state_->config; }
+const std::vector<DevicePlan>& Engine::device_plans() const { return state_->plans; }
+const BatchPlan& Engine::batch_plan() const { return state_->full_batch; }
+int64_t Engine::steps_issued() const { return state_->steps; }
+void Engine::set_learning_rate(float lr) {
+  state_->config.optimizer.set_learning_rate(lr);
+  state_->parts->set_learning_rate(lr);
+}
+
+}  // namespace vitrine

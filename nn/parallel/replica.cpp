@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/replica.h"
+
+#include "kernels/cross_entropy.h"
+#include "runtime/copy.h"
+
+namespace vitrine {
+namespace {
+
+Shape image_shape(const Model& model, const EngineConfig& config, int64_t samples) {
+  if (config.image_dtype == DType::f32) return model.input_shape(samples);
+  return {samples, config.image_height, config.image_width, model.channels};
+}
+
+}  // namespace
+
+Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, bool updates)
+    : device(owner), ordinal(owner.ordinal()) {
+  ExecContext& ctx = compute();
+  const PhaseScope setup(ctx, Phase::setup);
+  const auto flat = [&](int64_t elements, Category category, const char* name) {
+    Tensor t = ctx.allocate({elements}, DType::f32, category, name);
+    zero(ctx, t);
+    return t;
+  };
+  parameters = flat(layout.parameter_elements(), Category::parameters, "parameters");
+  gradients = flat(layout.total_elements(), Category::gradients, "gradients");
+  parameter_views = layout.views(parameters);
+  gradient_views = layout.views(gradients);
+  totals_view = gradients.view().rows(layout.parameter_elements(), layout.total_elements());
+  if (updates) {
+    const int states = config.optimizer.state_count();
+    if (states > 0) state1 = flat(layout.parameter_elements(), Category::optimizer, states == 1 ? "momentum" : "exp_avg");
+    if (states > 1) state2 = flat(layout.parameter_elements(), Category::optimizer, "exp_avg_sq");
+    updates_done = ctx.allocate({1}, DType::i32, Category::optimizer, "step");
+    zero(ctx, updates_done);
+  }
+  evaluate_totals = flat(LossTotals::kCount, Category::staging, "evaluation totals");
+  ctx.reserve_workspace(config.workspace_bytes);
+
+  const PhaseScope copy_setup(copy(), Phase::setup);
+  for (StagingSlot& s : slots) {
+    s.images = copy().allocate(image_shape(model, config, slice), config.image_dtype, Category::staging, "images");
+    s.labels = copy().allocate({labels}, DType::i32, Category::staging, "labels");
+    s.staged = copy().stream().make_event();
+    s.used = ctx.stream().make_event();
+  }
+  for (auto* event : {&outputs_ready, &loss_ready, &outputs_read, &gradients_taken, &gradients_ready, &reduced, &updated, &received})
+    *event = ctx.stream().make_event();
+  for (auto& event : step_done) event = ctx.stream().make_event();
+}
+
+void Replica::forget_micro_batch() {
+  input = Tensor();
+  targets = Tensor();
+  saved = Saved();
+}
+
+}  // namespace vitrine

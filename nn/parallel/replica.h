@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "nn/model.h"
+#include "nn/parallel/data_parallel.h"
+#include "nn/parallel/engine_config.h"
+#include "nn/parameter_store.h"
+#include "runtime/device.h"
+
+/// Private to nn/parallel.
+namespace vitrine {
+
+/// Images and labels on their way to a device. Two of them, so that the next micro-batch arrives while one is worked on.
+struct StagingSlot {
+  Tensor images;
+  Tensor labels;
+  std::unique_ptr<Event> staged;  // copy stream: the slot is filled
+  std::unique_ptr<Event> used;    // compute stream: the slot may be filled again
+};
+
+/// One device's copy of the model, and what it holds of the micro-batch under way.
+struct Replica {
+  /// slice, labels: largest numbers of samples and of labels that its staging takes
+  Replica(Device& device, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, bool updates);
+
+  ExecContext& compute() { return device.compute(); }
+  ExecContext& copy() { return device.copy(); }
+  ExecContext& communication() { return device.communication(); }
+  StagingSlot& slot(int64_t micro_batch) { return slots[static_cast<size_t>(micro_batch % 2)]; }
+  /// Where loss and counts add up: the tail of the flat gradients.
+  View totals() const { return totals_view; }
+  void forget_micro_batch();
+
+  Device& device;
+  int ordinal;
+
+  Tensor parameters, gradients;  // flat
+  Tensor state1, state2;         // momentum; or first and second moment
+  Tensor updates_done;           // (1) i32
+  Tensor evaluate_totals;        // (LossTotals::kCount) f32
+  std::vector<View> parameter_views, gradient_views;
+  View totals_view;
+  std::array<StagingSlot, 2> slots;
+
+  std::unique_ptr<Event> outputs_ready;    // compute: forward is done
+  std::unique_ptr<Event> loss_ready;       // compute of the output device: gradients of the outputs are there
+  std::unique_ptr<Event> outputs_read;     // compute of the output device: the outputs are gathered
+  std::unique_ptr<Event> gradients_taken;  // compute: the gradients of its outputs came back
+  std::unique_ptr<Event> gradients_ready;  // compute, before a reduction
+  std::unique_ptr<Event> reduced;          // communication
+  std::unique_ptr<Event> updated;          // compute
+  std::unique_ptr<Event> received;         // communication: parameters came
+  std::array<std::unique_ptr<Event>, DataParallel::kStepSlots> step_done;
+
+  // The micro-batch under way.
+  int64_t samples = 0;
+  int64_t first_sample = 0;  // in the global batch
+  Tensor input, targets;
+  Saved saved;
+  bool has_gradients = false;  // since the step began
+  size_t next_bucket = 0;
+};
+
+}  // namespace vitrine
