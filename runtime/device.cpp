@@ -122,7 +122,15 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   }
 }
 
-DeviceGroup::~DeviceGroup() = default;
+DeviceGroup::~DeviceGroup() {
+  // Work on one device may touch the memory of another: all of it ends before the first device goes.
+  for (auto& device : devices_) {
+    try {
+      device->synchronize();
+    } catch (...) {  // NOLINT: whoever wants to know of failures calls synchronize()
+    }
+  }
+}
 
 std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin() const {
   DeviceGroupOptions twin;
