@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "runtime/error.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+struct Result {
+  std::vector<float> first_gradients, weights;
+  std::vector<double> losses;
+};
+
+/// Five steps, the last of them on a shorter batch, and an evaluation.
+Result run(const Model& model, int devices, const EngineConfig& config, double ignored, uint32_t seed) {
+  DeviceGroup group(cpu_group(devices));
+  const int64_t short_batch = std::max<int64_t>(1, config.batch_size * 2 / 3);
+  Workload workload{{config.batch_size}, {}};
+  if (short_batch != config.batch_size) workload.train_batches.push_back(short_batch);
+  Engine engine(model, group, config, workload);
+  Result result;
+  for (uint32_t step = 0; step < 5; ++step) {
+    const int64_t samples = step == 4 ? short_batch : config.batch_size;
+    const OwnedBatch batch = random_batch(model, samples, seed * 100 + step, ignored);
+    engine.train_step(batch.view());
+    for (const Totals& t : engine.take_step_totals(true)) result.losses.push_back(t.mean_loss());
+    if (step == 0) result.first_gradients = engine.gradients(0);
+  }
+  result.weights = engine.parameters(0);
+  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.parameters(d), result.weights) << "replica " << d;
+  engine.finish();  // asserts that the plan was met to the byte
+  return result;
+}
+
+Scheme random_scheme(std::mt19937& random, int devices, int64_t batch_size) {
+  const auto& names = scheme_names();
+  Scheme scheme = scheme_preset(names[random() % names.size()]);
+  if (random() % 2 == 0) {
+    scheme.staging = random() % 2 == 0 ? Staging::device0 : Staging::host;
+    scheme.loss_at = random() % 2 == 0 ? LossAt::gathered : LossAt::parallel;
+    scheme.reduce = random() % 2 == 0 ? Reduce::gpu0 : Reduce::allreduce;
+  }
+  scheme.output_device = static_cast<int>(random() % static_cast<uint32_t>(devices));
+  scheme.split = Split{};
+  switch (random() % 3) {
+    case 0:
+      scheme.split.kind = Split::Kind::weights;
+      for (int d = 0; d < devices; ++d) scheme.split.weights.push_back(static_cast<double>(random() % 4));
+      if (std::accumulate(scheme.split.weights.begin(), scheme.split.weights.end(), 0.0) == 0.0) scheme.split.weights[0] = 1;
+      break;
+    case 1:
+      scheme.split.kind = Split::Kind::gpu0;
+      scheme.split.gpu0 = devices == 1 ? batch_size : static_cast<int64_t>(random() % static_cast<uint32_t>(batch_size + 1));
+      break;
+    default:
+      break;
+  }
+  return scheme;
+}
+
+class EngineEquals : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(EngineEquals, OneDeviceUnderEverySchemeAndSplit) {
+  const uint32_t seed = GetParam();
+  std::mt19937 random(seed);
+  const Model model = random_model(seed);
+  const int64_t batch_size = 1 + static_cast<int64_t>(random() % 17);
+  const double ignored = random() % 2 == 0 ? 0.0 : 0.3;
+  EngineConfig config = small_config(model, batch_size);
+  const Result reference = run(model, 1, config, ignored, seed);
+  for (int variant = 0; variant < 4; ++variant) {
+    const int devices = 1 + static_cast<int>(random() % 5);
+    config.scheme = random_scheme(random, devices, batch_size);
+    config.accumulate = 1 + static_cast<int>(random() % static_cast<uint32_t>(std::min<int64_t>(3, batch_size)));
+    const std::string what =
+        "devices " + std::to_string(devices) + ", split " + config.scheme.split.str() + ", accumulate " + std::to_string(config.accumulate) +
+        ", batch " + std::to_string(batch_size) + ", staging " + std::to_string(static_cast<int>(config.scheme.staging)) + ", loss " +
+        std::to_string(static_cast<int>(config.scheme.loss_at)) + ", reduce " + std::to_string(static_cast<int>(config.scheme.reduce));
+    const Result result = run(model, devices, config, ignored, seed);
+    EXPECT_LT(relative_difference(result.first_gradients, reference.first_gradients), 1e-5) << what;
+    EXPECT_LT(relative_difference(result.weights, reference.weights), 1e-5) << what;
+    ASSERT_EQ(result.losses.size(), reference.losses.size());
+    for (size_t i = 0; i < result.losses.size(); ++i) {
+      if (std::isnan(reference.losses[i])) {
+        EXPECT_TRUE(std::isnan(result.losses[i])) << what;
+      } else {
+        EXPECT_NEAR(result.losses[i], reference.losses[i], 1e-5 * std::abs(reference.losses[i])) << what;
+      }
+    }
+    const Result again = run(model, devices, config, ignored, seed);
+    EXPECT_EQ(again.weights, result.weights) << "not the same bits: " << what;
+    EXPECT_EQ(again.losses, result.losses) << what;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, EngineEquals, ::testing::Range(0U, 16U));
+
+TEST(Engine, AStepWithoutAValidTargetChangesNothing) {
+  const Model model = random_model(3);
+  DeviceGroup group(cpu_group(2));
+  EngineConfig config = small_config(model, 6);
+  config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
+  Engine engine(model, group, config, {{6}, {}});
+  const std::vector<float> before = engine.parameters();
+  engine.train_step(random_batch(model, 6, 1, 1.0).view());
+  const auto totals = engine.take_step_totals(true);
+  ASSERT_EQ(totals.size(), 1U);
+  EXPECT_EQ(totals[0].valid, 0);
+  EXPECT_TRUE(std::isnan(totals[0].mean_loss()));
+  EXPECT_EQ(engine.parameters(), before);
+  engine.train_step(random_batch(model, 6, 2, 0.0).view());
+  EXPECT_NE(engine.parameters(), before);
+}
+
+TEST(Engine, FloatImagesAreTakenAsTheyAre) {
+  const Model model = random_model(5);
+  EngineConfig config = small_config(model, 8);
+  config.image_dtype = DType::f32;
+  std::vector<float> weights;
+  for (const int devices : {1, 3}) {
+    DeviceGroup group(cpu_group(devices));
+    Engine engine(model, group, config, {{8}, {}});
+    for (uint32_t step = 0; step < 3; ++step) {
+      const OwnedBatch batch = random_batch(model, 8, step, 0.0, DType::f32);
+      engine.train_step(batch.view());
+      engine.take_step_totals(true);
+    }
+    if (weights.empty()) weights = engine.parameters();
+    EXPECT_LT(relative_difference(engine.parameters(), weights), 1e-5);
+    engine.finish();
+  }
+}
+
+TEST(Engine, EvaluationIsExactForEverySplit) {
+  const Model model = random_model(2);
+  const OwnedBatch batch = random_batch(model, 13, 5, 0.2);
+  Totals reference;
+  std::vector<float> reference_logits;
+  for (const int devices : {1, 2, 4}) {
+    for (const char* mode : {"ddp", "dp"}) {
+      DeviceGroup group(cpu_group(devices));
+      EngineConfig config = small_config(model, 8);
+      config.scheme = scheme_preset(mode);
+      Engine engine(model, group, config, {{8}, {13}});
+      std::vector<float> logits;
+      const Totals totals = engine.evaluate(batch.view(), &logits);
+      ASSERT_EQ(logits.size(), 13U * 5U);
+      if (reference_logits.empty()) {
+        reference = totals;
+        reference_logits = logits;
+      }
+      EXPECT_EQ(totals.valid, std::count_if(batch.labels.begin(), batch.labels.end(), [](int32_t label) { return label >= 0; }));
+      EXPECT_EQ(totals.correct, reference.correct);
+      EXPECT_NEAR(totals.loss_sum, reference.loss_sum, 1e-5 * reference.loss_sum);
+      EXPECT_LT(relative_difference(logits, reference_logits), 1e-6);
+      engine.train_step(random_batch(model, 8, 1, 0).view());
+      engine.finish();
+    }
+  }
+}
+
+TEST(Engine, MoreDevicesThanSamplesWork) {
+  const Model model = random_model(4);
+  DeviceGroup group(cpu_group(5));
+  Engine engine(model, group, small_config(model, 3), {{3}, {2}});
+  const OwnedBatch batch = random_batch(model, 3, 1, 0), evaluation = random_batch(model, 2, 2, 0);
+  engine.train_step(batch.view());
+  EXPECT_EQ(engine.take_step_totals(true)[0].valid, 3);
+  EXPECT_EQ(engine.evaluate(evaluation.view()).valid, 2);
+  engine.finish();
+}
+
+TEST(Engine, RefusesOneByteLessThanThePlanAndRunsAtIt) {
+  const Model model = random_model(6);
+  for (const char* mode : {"dp", "criterion", "ddp"}) {
+    EngineConfig config = small_config(model, 12);
+    config.scheme = scheme_preset(mode);
+    config.accumulate = 2;
+    const Workload workload{{12, 5}, {20}};
+    DeviceGroup probe(cpu_group(3));
+    const auto plans = Engine::plan(model, probe, config, workload);
+    DeviceGroupOptions options = cpu_group(3);
+    options.memory_bytes.clear();
+    for (const DevicePlan& plan : plans) options.memory_bytes.push_back(plan.peak_bytes);
+    {
+      DeviceGroup exact(options);
+      Engine engine(model, exact, config, workload);
+      for (const int64_t samples : {12, 12, 5}) {
+        engine.train_step(random_batch(model, samples, 1, 0).view());
+        engine.take_step_totals(true);
+      }
+      engine.evaluate(random_batch(model, 20, 2, 0).view());
+      engine.finish();
+      for (int d = 0; d < 3; ++d) EXPECT_EQ(exact[d].pool().statistics().peak_bytes, plans[static_cast<size_t>(d)].peak_bytes);
+    }
+    for (size_t d = 0; d < 3; ++d) {
+      DeviceGroupOptions less = options;
+      --less.memory_bytes[d];
+      DeviceGroup group(less);
+      try {
+        const Engine engine(model, group, config, workload);
+        FAIL() << mode << ": device " << d << " was given too little and took it";
+      } catch (const OutOfMemory& error) {
+        EXPECT_NE(std::string(error.what()).find("cpu:" + std::to_string(d)), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("activations"), std::string::npos) << error.what();
+      }
+    }
+  }
+}
+
+TEST(Engine, SaysWhatItWasNotPlannedFor) {
+  const Model model = random_model(1);
+  DeviceGroup group(cpu_group(2));
+  Engine engine(model, group, small_config(model, 8), {{8}, {}});
+  EXPECT_THROW(engine.train_step(random_batch(model, 7, 1, 0).view()), ConfigError);
+  EXPECT_THROW(engine.evaluate(random_batch(model, 8, 1, 0).view()), ConfigError);
+  DeviceGroup other(cpu_group(2));
+  EngineConfig config = small_config(model, 4);
+  config.accumulate = 5;
+  EXPECT_THROW(Engine(model, other, config, {{4}, {}}), ConfigError);
+}
+
+TEST(Engine, TwoEnginesOneAfterTheOtherOnTheSameDevices) {
+  const Model model = random_model(1);
+  DeviceGroup group(cpu_group(2));
+  for (const int64_t samples : {4, 16, 8}) {
+    Engine engine(model, group, small_config(model, samples), {{samples}, {}});
+    const OwnedBatch batch = random_batch(model, samples, 1, 0);
+    engine.train_step(batch.view());
+    engine.finish();
+  }
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// A replica that fails ends the step everywhere, says which device it was, and leaves an engine that trains on.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "nn/layers/flatten.h"
+#include "nn/layers/linear.h"
+#include "runtime/error.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+enum class Where { forward_issue, backward_issue, forward_worker, backward_worker };
+
+/// The identity, until it is told to fail on one device.
+class Planted final : public Layer {
+ public:
+  struct Trigger {
+    bool armed = false;
+    int device = 0;
+    Where where = Where::forward_issue;
+  };
+  explicit Planted(const Trigger& trigger) : trigger_(trigger) {}
+
+  std::string describe() const override { return "planted"; }
+  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
+  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
+    fail(ctx, Where::forward_issue, Where::forward_worker);
+    copy_rows(ctx, inputs[0], outputs[0]);
+    return {};
+  }
+  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
+                const Pass&) const override {
+    fail(ctx, Where::backward_issue, Where::backward_worker);
+    if (grad_inputs[0]) copy_rows(ctx, grad_outputs[0], grad_inputs[0]);
+  }
+
+ private:
+  static void copy_rows(ExecContext& ctx, const Tensor& from, const Tensor& to) {
+    const auto* source = from.view().as<float>();
+    auto* target = to.view().as<float>();
+    const int64_t count = from.numel();
+    ctx.dispatch({"planted", {from}, {to}}, [=] { std::copy(source, source + count, target); });
+  }
+  void fail(ExecContext& ctx, Where at_issue, Where on_worker) const {
+    if (!trigger_.armed || ctx.backend() == Backend::meta || ctx.ordinal() != trigger_.device) return;
+    if (trigger_.where == at_issue) throw DataError("planted failure");
+    if (trigger_.where == on_worker) ctx.dispatch({"planted", {}, {}}, [] { throw DataError("planted failure"); });
+  }
+
+  const Trigger& trigger_;
+};
+
+Model planted_model(const Planted::Trigger& trigger) {
+  Model model;
+  model.name = "planted";
+  model.height = model.width = 4;
+  model.channels = 1;
+  model.classes = 5;
+  std::vector<Sequential::Part> parts;
+  LinearConfig first, last;
+  first.in_features = 16;
+  first.out_features = 300;
+  last.in_features = 300;
+  last.out_features = 5;
+  parts.push_back({"flatten", std::make_unique<Flatten>()});
+  parts.push_back({"fc1", std::make_unique<Linear>(first)});
+  parts.push_back({"planted", std::make_unique<Planted>(trigger)});
+  parts.push_back({"fc2", std::make_unique<Linear>(last)});
+  model.net = std::make_unique<Sequential>(std::move(parts));
+  return model;
+}
+
+int thread_count() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) ++count;
+  return count;
+}
+
+class Failure : public ::testing::TestWithParam<std::tuple<const char*, Where>> {};
+
+TEST_P(Failure, EndsTheStepEverywhereAndTrainingGoesOn) {
+  const auto [mode, where] = GetParam();
+  Planted::Trigger trigger;
+  const Model model = planted_model(trigger);
+  const int threads_before = thread_count();
+  for (int culprit = 0; culprit < 3; ++culprit) {
+    DeviceGroup group(cpu_group(3));
+    EngineConfig config = small_config(model, 9);
+    config.scheme = scheme_preset(mode);
+    Engine engine(model, group, config, {{9}, {}});
+    const OwnedBatch batch = random_batch(model, 9, 1, 0);
+    engine.train_step(batch.view());
+    engine.take_step_totals(true);
+    const std::vector<float> before = engine.parameters();
+    trigger = {true, culprit, where};
+    try {
+      engine.train_step(batch.view());
+      engine.take_step_totals(true);
+      FAIL() << "the planted failure went unnoticed";
+    } catch (const DataError& error) {
+      const std::string text = error.what();
+      EXPECT_EQ(text.rfind("cpu:" + std::to_string(culprit) + ": ", 0), 0U) << text;
+      EXPECT_NE(text.find("planted failure"), std::string::npos) << text;
+    }
+    trigger.armed = false;
+    for (int d = 0; d < 3; ++d) EXPECT_EQ(engine.parameters(d), before) << "device " << d << " took half a step";
+    for (int i = 0; i < 3; ++i) engine.train_step(batch.view());
+    EXPECT_EQ(engine.take_step_totals(true).size(), 3U);
+    const std::vector<float> after = engine.parameters();
+    EXPECT_NE(after, before);
+    for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.parameters(d), after);
+    engine.finish();
+  }
+  EXPECT_EQ(thread_count(), threads_before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, Failure,
+                         ::testing::Combine(::testing::Values("dp", "criterion", "ddp"),
+                                            ::testing::Values(Where::forward_issue, Where::backward_issue, Where::forward_worker,
+                                                              Where::backward_worker)));
+
+TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
+  const Model model = random_model(1);
+  DeviceGroup group(cpu_group(2));
+  Engine engine(model, group, small_config(model, 8), {{8}, {}});
+  OwnedBatch batch = random_batch(model, 8, 1, 0);
+  batch.labels[6] = 17;
+  try {
+    engine.train_step(batch.view());
+    engine.take_step_totals(true);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_EQ(std::string(error.what()).rfind("cpu:1: ", 0), 0U) << error.what();
+    EXPECT_NE(std::string(error.what()).find("17"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace vitrine::test

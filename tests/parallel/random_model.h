@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "nn/model.h"
+#include "nn/parallel/engine.h"
+
+/// Small models and batches drawn from a seed, and what engine tests do with them.
+namespace vitrine::test {
+
+/// Two or three convolution blocks with pooling and dropout, or a multi-layer perceptron with dropout; images 8 to 12 pixels wide, 5 classes.
+Model random_model(uint32_t seed);
+
+/// A batch in memory of its own: u8 images (or f32 of the model's size) and labels, some of them ignored if asked for.
+struct OwnedBatch {
+  std::vector<uint8_t> bytes;
+  std::vector<float> floats;
+  std::vector<int32_t> labels;
+  Shape image_shape;
+  HostBatch view() const;
+};
+OwnedBatch random_batch(const Model& model, int64_t samples, uint32_t seed, double ignored, DType dtype = DType::u8);
+
+/// SGD with momentum on u8 images of the model's size.
+EngineConfig small_config(const Model& model, int64_t batch_size);
+
+DeviceGroupOptions cpu_group(int devices, bool check_order = true);
+
+/// ||a - b|| / ||b||, in double; 0 when both are zero.
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b);
+
+}  // namespace vitrine::test
