@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "data/input_file.h"
+#include "data/readers.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint32_t kImagesMagic = 0x00000803, kLabelsMagic = 0x00000801;
+constexpr int64_t kLargestSide = 4096;
+
+const char* kind_name(IdxKind kind) { return kind == IdxKind::fashion_mnist ? "fashion-mnist" : "idx"; }
+
+InputFile open_file(const fs::path& folder, const std::string& name, IdxKind kind) {
+  if (fs::exists(folder / name)) return {folder / name, InputFile::Packing::none};
+  const fs::path packed = folder / (name + ".gz");
+  if (fs::exists(packed)) return {packed, InputFile::Packing::gzip};
+  throw DataError(
+      fmt::format("{}: no {}; tried {} and {}. Needed are {{train,t10k}}-images-idx3-ubyte and {{train,t10k}}-labels-idx1-ubyte, plain or .gz{}",
+                  kind_name(kind), name, (folder / name).string(), packed.string(),
+                  kind == IdxKind::fashion_mnist ? "; they are in data/fashion of https://github.com/zalandoresearch/fashion-mnist" : ""));
+}
+
+void expect_magic(InputFile& file, uint32_t magic, const char* what) {
+  const uint32_t found = file.read_big_endian("magic number");
+  if (found != magic) file.fail(0, fmt::format("magic number 0x{:08x} ({})", magic, what), fmt::format("0x{:08x}", found));
+}
+
+int64_t read_size(InputFile& file, const char* what, int64_t largest) {
+  const int64_t offset = file.offset();
+  const int64_t size = file.read_big_endian(what);
+  if (size < 1 || size > largest) file.fail(offset, fmt::format("{} from 1 to {}", what, largest), fmt::format("{}", size));
+  return size;
+}
+
+void read_images(InputFile& file, IdxKind kind, Dataset& set, int64_t& count) {
+  expect_magic(file, kImagesMagic, "images");
+  count = read_size(file, "number of images", UINT32_MAX);
+  set.height = read_size(file, "rows", kLargestSide);
+  set.width = read_size(file, "columns", kLargestSide);
+  set.channels = 1;
+  if (kind == IdxKind::fashion_mnist && (set.height != 28 || set.width != 28)) {
+    file.fail(8, "images of 28 x 28", fmt::format("{} x {}; open other sets as idx:DIR", set.height, set.width));
+  }
+  const int64_t bytes = count * set.height * set.width;
+  file.expect_room(bytes, "pixels");
+  set.pixels.resize(static_cast<size_t>(bytes));
+  file.read(set.pixels, "pixels");
+  file.expect_end();
+}
+
+// `classes` is 0 where the labels themselves say how many there are.
+void read_labels(InputFile& file, int64_t image_count, int64_t classes, Dataset& set) {
+  expect_magic(file, kLabelsMagic, "labels");
+  const int64_t count = read_size(file, "number of labels", UINT32_MAX);
+  if (count != image_count) file.fail(4, fmt::format("{} labels, one for each image", image_count), fmt::format("{}", count));
+  std::vector<uint8_t> labels(static_cast<size_t>(count));
+  const int64_t offset = file.offset();
+  file.read(labels, "labels");
+  file.expect_end();
+  set.classes = classes > 0 ? classes : int64_t{*std::max_element(labels.begin(), labels.end())} + 1;
+  const auto bad = std::find_if(labels.begin(), labels.end(), [&](uint8_t label) { return label >= set.classes; });
+  if (bad != labels.end()) file.fail(offset + (bad - labels.begin()), fmt::format("a label from 0 to {}", set.classes - 1), fmt::format("{}", *bad));
+  set.labels.assign(labels.begin(), labels.end());
+}
+
+Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part, const char* part_name, int64_t classes) {
+  Dataset set;
+  set.name = fmt::format("{} {}", kind_name(kind), part_name);
+  // Both are looked for before the long read.
+  InputFile images = open_file(folder, part + "-images-idx3-ubyte", kind);
+  InputFile labels = open_file(folder, part + "-labels-idx1-ubyte", kind);
+  int64_t count = 0;
+  read_images(images, kind, set, count);
+  read_labels(labels, count, classes, set);
+  return set;
+}
+
+std::vector<std::string> make_class_names(IdxKind kind, int64_t classes) {
+  if (kind == IdxKind::fashion_mnist) {
+    return {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"};
+  }
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < classes; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
+}  // namespace
+
+DatasetPair open_idx(const fs::path& folder, IdxKind kind) {
+  expect_folder(kind_name(kind), folder);
+  DatasetPair pair;
+  pair.train = read_part(folder, kind, "train", "train", kind == IdxKind::fashion_mnist ? 10 : 0);
+  pair.test = read_part(folder, kind, "t10k", "test", pair.train.classes);
+  if (pair.train.height != pair.test.height || pair.train.width != pair.test.width) {
+    throw DataError(fmt::format("{}: {}: training images are {} x {}, test images {} x {}; they must have one size", kind_name(kind), folder.string(),
+                                pair.train.height, pair.train.width, pair.test.height, pair.test.width));
+  }
+  if (kind == IdxKind::fashion_mnist) {
+    pair.train.mean = pair.test.mean = {0.2860F};
+    pair.train.std = pair.test.std = {0.3530F};
+  } else {
+    measure_statistics(pair);
+  }
+  pair.train.class_names = pair.test.class_names = make_class_names(kind, pair.train.classes);
+  return pair;
+}
+
+}  // namespace vitrine

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/input_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+// The most that deflate can unpack one byte to.
+constexpr int64_t kDeflateRatio = 1032;
+
+gzFile handle(void* file) { return static_cast<gzFile>(file); }
+
+}  // namespace
+
+void InputFile::Close::operator()(void* file) const noexcept { gzclose_r(handle(file)); }
+
+InputFile::InputFile(std::filesystem::path path, Packing packing) : path_(std::move(path)), packing_(packing) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path_, error);
+  if (error) throw DataError(fmt::format("{}: cannot be read: {}", path_.string(), error.message()));
+  file_bytes_ = static_cast<int64_t>(bytes);
+  errno = 0;
+  file_.reset(gzopen(path_.c_str(), "rb"));
+  if (!file_) throw DataError(fmt::format("{}: cannot be opened: {}", path_.string(), errno != 0 ? std::strerror(errno) : "out of memory"));
+  gzbuffer(handle(file_.get()), 1 << 17);
+  const bool is_gzip = gzdirect(handle(file_.get())) == 0;
+  if (packing_ == Packing::gzip && !is_gzip) fail(0, "a gzip stream (bytes 1f 8b)", "something else");
+  if (packing_ == Packing::none && is_gzip) fail(0, "an unpacked file", "a gzip stream; give it the ending .gz or unpack it with gunzip");
+}
+
+int64_t InputFile::read_some(uint8_t* out, int64_t size) {
+  constexpr int64_t kPart = int64_t{1} << 28;
+  int64_t done = 0;
+  while (done < size) {
+    const int got = gzread(handle(file_.get()), out + done, static_cast<unsigned>(std::min(kPart, size - done)));
+    int code = Z_OK;
+    const char* text = gzerror(handle(file_.get()), &code);
+    if (got < 0 || (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)) {
+      throw DataError(fmt::format("{}: near offset {}: cannot be read: {}; get the file again", path_.string(), offset_ + done,
+                                  code == Z_ERRNO ? std::strerror(errno) : text));
+    }
+    if (got == 0) break;
+    done += got;
+  }
+  return done;
+}
+
+void InputFile::read(std::span<uint8_t> out, const std::string& what) {
+  const int64_t size = static_cast<int64_t>(out.size());
+  const int64_t done = read_some(out.data(), size);
+  if (done < size) {
+    int code = Z_OK;
+    gzerror(handle(file_.get()), &code);
+    const char* end = code == Z_BUF_ERROR ? "the gzip stream breaks off" : "the file ends";
+    fail(offset_, fmt::format("{} bytes of {}", size, what), fmt::format("{} ({} after {} bytes)", done, end, offset_ + done));
+  }
+  offset_ += size;
+}
+
+uint32_t InputFile::read_big_endian(const std::string& what) {
+  std::array<uint8_t, 4> bytes{};
+  read(bytes, what);
+  return uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
+}
+
+void InputFile::expect_end() {
+  uint8_t byte = 0;
+  if (read_some(&byte, 1) != 0) fail(offset_, "the end of the file", "more bytes");
+  // A gzip stream that lacks its closing checksum shows only here.
+  int code = Z_OK;
+  gzerror(handle(file_.get()), &code);
+  if (code == Z_BUF_ERROR) fail(offset_, "the end of the gzip stream with its checksum", "a stream that breaks off");
+}
+
+void InputFile::expect_room(int64_t bytes, const std::string& what) const {
+  const int64_t most = (packing_ == Packing::gzip ? kDeflateRatio * file_bytes_ : file_bytes_) - offset_;
+  if (bytes > most) fail(offset_, fmt::format("{} bytes of {}", bytes, what), fmt::format("a file of {} bytes, too short for that", file_bytes_));
+}
+
+void InputFile::fail(int64_t offset, const std::string& expected, const std::string& found) const {
+  throw DataError(
+      fmt::format("{}: at offset {}: expected {}, found {}; the file is damaged or not what its name says", path_.string(), offset, expected, found));
+}
+
+}  // namespace vitrine

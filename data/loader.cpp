@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/loader.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "data/sampler.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+struct Slot {
+  HostBuffer images, labels;
+};
+
+/// The buffers, and who has them. Lives as long as the loader or any batch.
+struct Buffers {
+  std::mutex mutex;  // guards what changes in the loader too: one wait sees every cause
+  std::condition_variable changed;
+  std::vector<Slot> slots;
+  std::vector<size_t> free;
+  size_t held = 0;  // by the caller
+};
+
+/// What Batch::hold keeps: gives the slot back when the last copy of the batch goes.
+class Lease {
+ public:
+  Lease(std::shared_ptr<Buffers> buffers, size_t slot) : buffers_(std::move(buffers)), slot_(slot) {}
+  ~Lease() {
+    {
+      const std::lock_guard lock(buffers_->mutex);
+      buffers_->free.push_back(slot_);
+      --buffers_->held;
+    }
+    buffers_->changed.notify_all();
+  }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+ private:
+  std::shared_ptr<Buffers> buffers_;
+  size_t slot_;
+};
+
+void check(const Dataset& dataset, const LoaderConfig& config) {
+  const auto need = [](bool good, const std::string& message) {
+    if (!good) throw ConfigError("Loader: " + message);
+  };
+  need(dataset.size() > 0, fmt::format("data set \"{}\" is empty", dataset.name));
+  need(config.batch_size >= 1, fmt::format("batch_size is {}, needs at least 1", config.batch_size));
+  need(config.first_epoch >= 0, fmt::format("first_epoch is {}, needs at least 0", config.first_epoch));
+  need(config.epochs >= 0, fmt::format("epochs is {}, needs at least 0", config.epochs));
+  need(config.workers >= 1, fmt::format("workers is {}, needs at least 1", config.workers));
+  need(config.queue_batches >= 1, fmt::format("queue_batches is {}, needs at least 1", config.queue_batches));
+  need(!config.drop_last || dataset.size() >= config.batch_size,
+       fmt::format("batch_size is {} but \"{}\" has {} samples and drop_last leaves no batch; use smaller batches", config.batch_size, dataset.name,
+                   dataset.size()));
+  if (config.transform) {
+    need(config.transformed_shape.rank() == 3 && config.transformed_shape.numel() > 0,
+         fmt::format("transformed_shape is {}, a transform needs (H, W, C)", config.transformed_shape.str()));
+  } else {
+    need(config.transformed_shape.rank() == 0, "transformed_shape is given without a transform");
+  }
+}
+
+}  // namespace
+
+struct Loader::State {
+  State(const Dataset& set, LoaderConfig given);
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  /// A batch to be filled: its number over all epochs, its samples.
+  struct Job {
+    int64_t number = 0;
+    size_t slot = 0;
+    std::shared_ptr<const std::vector<int64_t>> order;
+    int64_t begin = 0, end = 0;  // in `order`
+  };
+  /// A filled slot, or why it is none.
+  struct Result {
+    Job job;
+    std::exception_ptr error;
+  };
+
+  void work() noexcept;
+  Job next_job();
+  void fill(const Job& job);
+  std::optional<Batch> take();
+  Batch make_batch(const Job& job);
+
+  const Dataset& dataset;
+  const LoaderConfig config;
+  const SamplerConfig sampler;
+  const std::shared_ptr<Buffers> buffers = std::make_shared<Buffers>();
+  int64_t per_epoch = 0, total = 0;
+
+  // Under buffers->mutex.
+  int64_t next_to_fill = 0, next_to_take = 0;
+  std::shared_ptr<const std::vector<int64_t>> order;
+  std::map<int64_t, Result> ready;
+  bool stopping = false;
+  std::vector<std::thread> threads;
+};
+
+Loader::State::State(const Dataset& set, LoaderConfig given)
+    : dataset(set), config(std::move(given)), sampler{config.shuffle, config.drop_last, config.seed} {
+  check(dataset, config);
+  per_epoch = batches_per_epoch(sampler, dataset.size(), config.batch_size);
+  if (__builtin_mul_overflow(per_epoch, config.epochs, &total)) total = INT64_MAX;
+  const int64_t rows = std::min(config.batch_size, dataset.size());
+  const int64_t image_bytes = config.transform ? config.transformed_shape.numel() * size_of(DType::f32) : dataset.bytes_per_image();
+  for (int i = 0; i < config.queue_batches; ++i) {
+    buffers->slots.push_back({HostBuffer(rows * image_bytes), HostBuffer(rows * size_of(DType::i32))});
+    buffers->free.push_back(static_cast<size_t>(i));
+  }
+}
+
+Loader::State::~State() {
+  {
+    const std::lock_guard lock(buffers->mutex);
+    stopping = true;
+  }
+  buffers->changed.notify_all();
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The lock is held. A number is taken together with a buffer, so the batch that the caller waits for always has one.
+Loader::State::Job Loader::State::next_job() {
+  const int64_t number = next_to_fill;
+  if (number % per_epoch == 0) {
+    order = std::make_shared<const std::vector<int64_t>>(epoch_order(sampler, dataset.size(), config.first_epoch + number / per_epoch));
+  }
+  ++next_to_fill;
+  const size_t slot = buffers->free.back();
+  buffers->free.pop_back();
+  const int64_t begin = number % per_epoch * config.batch_size;
+  return {number, slot, order, begin, std::min(begin + config.batch_size, dataset.size())};
+}
+
+void Loader::State::fill(const Job& job) {
+  const Slot& slot = buffers->slots[job.slot];
+  const size_t rows = static_cast<size_t>(job.end - job.begin);
+  const Shape shape{job.end - job.begin};
+  const std::span<int32_t> labels(slot.labels.view(shape, DType::i32).as<int32_t>(), rows);
+  const size_t bytes = static_cast<size_t>(dataset.bytes_per_image());
+  const size_t floats = static_cast<size_t>(config.transformed_shape.numel());
+  const View images = slot.images.view(Shape{slot.images.bytes()}, DType::u8);
+  for (size_t row = 0; row < rows; ++row) {
+    const int64_t sample = (*job.order)[static_cast<size_t>(job.begin) + row];
+    labels[row] = dataset.labels[static_cast<size_t>(sample)];
+    const std::span<const uint8_t> image = dataset.image(sample);
+    if (config.transform) {
+      config.transform(image, std::span<float>(images.as<float>() + row * floats, floats));
+    } else {
+      std::memcpy(images.as<uint8_t>() + row * bytes, image.data(), bytes);
+    }
+  }
+}
+
+void Loader::State::work() noexcept {
+  std::unique_lock lock(buffers->mutex);
+  while (true) {
+    buffers->changed.wait(lock, [&] { return stopping || next_to_fill == total || !buffers->free.empty(); });
+    if (stopping || next_to_fill == total) return;
+    Result result;
+    try {
+      result.job = next_job();
+    } catch (...) {
+      // Memory for the order ran out: the batch that it was for reports it.
+      result.job.number = next_to_fill++;
+      result.error = std::current_exception();
+    }
+    if (!result.error) {
+      lock.unlock();
+      try {
+        fill(result.job);
+      } catch (...) {
+        result.error = std::current_exception();
+      }
+      lock.lock();
+    }
+    stopping = stopping || result.error != nullptr;
+    ready.emplace(result.job.number, std::move(result));
+    buffers->changed.notify_all();
+  }
+}
+
+Batch Loader::State::make_batch(const Job& job) {
+  const Slot& slot = buffers->slots[job.slot];
+  const int64_t rows = job.end - job.begin;
+  const bool transformed = static_cast<bool>(config.transform);
+  const Shape& to = config.transformed_shape;
+  const Shape shape = transformed ? Shape{rows, to[0], to[1], to[2]} : Shape{rows, dataset.height, dataset.width, dataset.channels};
+  Batch batch;
+  batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
+  batch.labels = slot.labels.view(Shape{rows}, DType::i32);
+  batch.epoch = config.first_epoch + job.number / per_epoch;
+  batch.index = job.number % per_epoch;
+  batch.last_of_epoch = batch.index + 1 == per_epoch;
+  batch.hold = std::make_shared<Lease>(buffers, job.slot);
+  return batch;
+}
+
+std::optional<Batch> Loader::State::take() {
+  std::unique_lock lock(buffers->mutex);
+  if (next_to_take == total) return std::nullopt;
+  VITRINE_ASSERT(buffers->held < buffers->slots.size(), "the caller of Loader::next holds all batches; let go of one or raise queue_batches");
+  // Numbers are taken in order, so all batches before a failed one still come.
+  buffers->changed.wait(lock, [&] { return ready.contains(next_to_take); });
+  const auto found = ready.find(next_to_take);
+  if (found->second.error) std::rethrow_exception(found->second.error);
+  Batch batch = make_batch(found->second.job);
+  ++buffers->held;
+  ready.erase(found);
+  ++next_to_take;
+  return batch;
+}
+
+Loader::Loader(const Dataset& dataset, LoaderConfig config) : state_(std::make_unique<State>(dataset, std::move(config))) {
+  for (int i = 0; i < state_->config.workers; ++i) state_->threads.emplace_back(&State::work, state_.get());
+}
+
+Loader::~Loader() = default;
+
+std::optional<Batch> Loader::next() { return state_->take(); }
+
+}  // namespace vitrine

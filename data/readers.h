@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "data/dataset.h"
+
+namespace vitrine {
+
+// What open_dataset() opens; private to data.
+
+/// The binary version of CIFAR-10 in `folder`, or in its subfolder cifar-10-batches-bin.
+DatasetPair open_cifar10(const std::filesystem::path& folder);
+
+enum class IdxKind { fashion_mnist, any };
+/// Four IDX files in `folder`. Fashion-MNIST has to be 28x28 with 10 classes.
+DatasetPair open_idx(const std::filesystem::path& folder, IdxKind kind);
+
+/// `count` drawn images and max(1, count / 5) for testing.
+DatasetPair draw_synthetic(int64_t count, uint64_t seed);
+
+/// Sets mean and std of both parts to those of the training pixels. throws DataError when a channel is constant.
+void measure_statistics(DatasetPair& pair);
+
+/// Throws DataError unless `folder` is one.
+void expect_folder(const char* kind, const std::filesystem::path& folder);
+
+}  // namespace vitrine

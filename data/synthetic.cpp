@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+
+#include "data/readers.h"
+#include "runtime/philox.h"
+
+namespace vitrine {
+namespace {
+
+constexpr int64_t kSide = 32, kChannels = 3;
+constexpr float kPi = std::numbers::pi_v<float>;
+// Keeps these draws apart from those of initialisation and sampling under the same seed.
+constexpr uint64_t kStreamTag = uint64_t{0x73796e} << 40;
+
+/// Distance from the point (u, v) to the outline of a shape of radius about 1, negative inside.
+using Outline = float (*)(float u, float v);
+
+float box(float u, float v) { return std::max(std::abs(u), std::abs(v)); }
+
+float circle(float u, float v) { return std::sqrt(u * u + v * v) - 0.9F; }
+float square(float u, float v) { return box(u, v) - 0.8F; }
+float triangle(float u, float v) { return std::max(v, std::abs(u) * 0.866F - v * 0.5F) - 0.55F; }
+float cross(float u, float v) {
+  const float a = std::abs(u), b = std::abs(v);
+  return std::min(std::max(a - 0.27F, b - 0.95F), std::max(b - 0.27F, a - 0.95F));
+}
+float ring(float u, float v) { return std::abs(std::sqrt(u * u + v * v) - 0.75F) - 0.2F; }
+float frame(float u, float v) { return std::abs(box(u, v) - 0.7F) - 0.18F; }
+float stripes(float u, float v) {
+  constexpr float kPitch = 0.64F;
+  return std::max(box(u, v) - 0.9F, std::abs(v - std::round(v / kPitch) * kPitch) - 0.17F);
+}
+float checkerboard(float u, float v) {
+  constexpr float kCell = 0.6F;
+  const float column = u / kCell + 0.5F, row = v / kCell + 0.5F;
+  const float i = std::floor(column), j = std::floor(row);
+  const float edge = kCell * std::min(std::min(column - i, i + 1 - column), std::min(row - j, j + 1 - row));
+  const bool filled = static_cast<int>(i + j) % 2 == 0;
+  return std::max(box(u, v) - 0.9F, filled ? -edge : edge);
+}
+float star(float u, float v) {
+  // Folded into half a point of the star, which one straight line from tip to notch bounds.
+  constexpr float kPoint = 2 * kPi / 5, kNotch = 0.4F;
+  const float angle = std::atan2(u, -v);
+  const float folded = std::abs(angle - kPoint * std::round(angle / kPoint));
+  const float radius = std::sqrt(u * u + v * v);
+  const float x = radius * std::cos(folded), y = radius * std::sin(folded);
+  const float line_x = 1 - kNotch * 0.80902F, line_y = kNotch * 0.58779F;
+  return ((x - 1) * line_y + y * line_x) / std::sqrt(line_x * line_x + line_y * line_y);
+}
+float crescent(float u, float v) {
+  const float du = u - 0.5F;
+  return std::max(circle(u, v), 0.75F - std::sqrt(du * du + v * v));
+}
+
+struct Kind {
+  const char* name;
+  Outline outline;
+};
+constexpr std::array<Kind, 10> kKinds{{{"circle", circle},
+                                       {"square", square},
+                                       {"triangle", triangle},
+                                       {"cross", cross},
+                                       {"ring", ring},
+                                       {"frame", frame},
+                                       {"stripes", stripes},
+                                       {"checkerboard", checkerboard},
+                                       {"star", star},
+                                       {"crescent", crescent}}};
+
+using Colour = std::array<float, 3>;
+
+float between(PhiloxSequence& random, float low, float high) { return low + (high - low) * random.next_uniform(); }
+
+Colour draw_colour(PhiloxSequence& random) { return {between(random, 25, 230), between(random, 25, 230), between(random, 25, 230)}; }
+
+float difference(const Colour& a, const Colour& b) {
+  float sum = 0;
+  for (size_t c = 0; c < a.size(); ++c) sum += std::abs(a[c] - b[c]);
+  return sum;
+}
+
+void draw(Outline outline, PhiloxSequence& random, uint8_t* pixels) {
+  const Colour background = draw_colour(random);
+  Colour colour = draw_colour(random);
+  while (difference(background, colour) < 160) colour = draw_colour(random);
+  const float radius = between(random, 7.5F, 12.5F);
+  const float room = 15.5F - radius;
+  const float centre_x = 15.5F + between(random, -room, room), centre_y = 15.5F + between(random, -room, room);
+  const float angle = between(random, -0.35F, 0.35F);
+  const float cosine = std::cos(angle) / radius, sine = std::sin(angle) / radius;
+  const float shade_x = between(random, -1.5F, 1.5F), shade_y = between(random, -1.5F, 1.5F);
+  const float noise = between(random, 0.08F, 0.25F);
+
+  for (int64_t y = 0; y < kSide; ++y) {
+    for (int64_t x = 0; x < kSide; ++x) {
+      const float dx = static_cast<float>(x) - centre_x, dy = static_cast<float>(y) - centre_y;
+      const float distance = radius * outline(cosine * dx + sine * dy, cosine * dy - sine * dx);
+      const float cover = std::clamp(0.5F - distance, 0.0F, 1.0F);
+      const float shade = shade_x * (static_cast<float>(x) - 15.5F) + shade_y * (static_cast<float>(y) - 15.5F);
+      // One word a pixel: a byte of noise for each channel, and one that they share.
+      const uint32_t word = random.next_u32();
+      for (size_t c = 0; c < 3; ++c) {
+        const int grain = static_cast<int>(word >> (8 * c) & 255) + static_cast<int>(word >> 24) - 255;
+        const float value = background[c] + cover * (colour[c] - background[c]) + shade + noise * static_cast<float>(grain);
+        *pixels++ = static_cast<uint8_t>(std::clamp(value, 0.0F, 255.0F) + 0.5F);
+      }
+    }
+  }
+}
+
+// Image i depends on (seed, split, i) alone.
+Dataset draw_set(const char* name, int64_t count, uint64_t seed, uint64_t split) {
+  Dataset set;
+  set.name = name;
+  set.height = set.width = kSide;
+  set.channels = kChannels;
+  set.classes = static_cast<int64_t>(kKinds.size());
+  for (const Kind& kind : kKinds) set.class_names.emplace_back(kind.name);
+  set.pixels.resize(static_cast<size_t>(count * set.bytes_per_image()));
+  set.labels.resize(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const size_t kind = static_cast<size_t>(i) % kKinds.size();
+    PhiloxSequence random(seed, kStreamTag | split << 36 | static_cast<uint64_t>(i));
+    draw(kKinds[kind].outline, random, set.pixels.data() + i * set.bytes_per_image());
+    set.labels[static_cast<size_t>(i)] = static_cast<int32_t>(kind);
+  }
+  return set;
+}
+
+}  // namespace
+
+DatasetPair draw_synthetic(int64_t count, uint64_t seed) {
+  DatasetPair pair{draw_set("synthetic train", count, seed, 0), draw_set("synthetic test", std::max<int64_t>(1, count / 5), seed, 1)};
+  measure_statistics(pair);
+  return pair;
+}
+
+}  // namespace vitrine

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/loader.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "data/sampler.h"
+#include "runtime/error.h"
+#include "runtime/philox.h"
+
+namespace vitrine {
+namespace {
+
+/// `count` images of 2 x 3 x 2; sample i has label i and pixels that follow from i.
+Dataset make_set(int64_t count) {
+  Dataset set;
+  set.name = "counted";
+  set.height = 2;
+  set.width = 3;
+  set.channels = 2;
+  set.classes = count;
+  for (int64_t i = 0; i < count; ++i) {
+    set.labels.push_back(static_cast<int32_t>(i));
+    for (int64_t p = 0; p < 12; ++p) set.pixels.push_back(static_cast<uint8_t>(i * 5 + p));
+  }
+  return set;
+}
+
+std::vector<int32_t> labels_of(const Batch& batch) {
+  const int32_t* labels = batch.labels.as<int32_t>();
+  return {labels, labels + batch.labels.numel()};
+}
+
+void expect_contents(const Dataset& set, const Batch& batch) {
+  ASSERT_EQ(batch.images.shape, (Shape{batch.labels.numel(), 2, 3, 2}));
+  ASSERT_EQ(batch.images.dtype, DType::u8);
+  ASSERT_EQ(batch.labels.dtype, DType::i32);
+  const std::vector<int32_t> labels = labels_of(batch);
+  for (size_t row = 0; row < labels.size(); ++row) {
+    const auto image = set.image(labels[row]);
+    ASSERT_TRUE(std::equal(image.begin(), image.end(), batch.images.as<uint8_t>() + row * 12)) << row;
+  }
+}
+
+TEST(Loader, OrderIsThatOfTheSamplerWithAnyNumberOfWorkers) {
+  const Dataset set = make_set(23);
+  for (const bool shuffle : {false, true}) {
+    for (const bool drop_last : {false, true}) {
+      for (int workers = 1; workers <= 4; ++workers) {
+        Loader loader(set,
+                      {.batch_size = 5, .shuffle = shuffle, .drop_last = drop_last, .seed = 9, .first_epoch = 2, .epochs = 3, .workers = workers});
+        for (int64_t epoch = 2; epoch < 5; ++epoch) {
+          const auto order = epoch_order({.shuffle = shuffle, .seed = 9}, 23, epoch);
+          const int64_t batches = drop_last ? 4 : 5;
+          for (int64_t index = 0; index < batches; ++index) {
+            const auto batch = loader.next();
+            ASSERT_TRUE(batch);
+            EXPECT_EQ(batch->epoch, epoch);
+            EXPECT_EQ(batch->index, index);
+            EXPECT_EQ(batch->last_of_epoch, index + 1 == batches);
+            const auto begin = order.begin() + index * 5;
+            EXPECT_EQ(labels_of(*batch), (std::vector<int32_t>(begin, begin + (index == 4 ? 3 : 5))));
+            expect_contents(set, *batch);
+          }
+        }
+        EXPECT_FALSE(loader.next());
+        EXPECT_FALSE(loader.next());
+      }
+    }
+  }
+}
+
+TEST(Loader, BatchesLargerThanTheSet) {
+  const Dataset set = make_set(3);
+  Loader loader(set, {.batch_size = 100, .shuffle = false, .epochs = 2});
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    const auto batch = loader.next();
+    ASSERT_TRUE(batch);
+    EXPECT_EQ(labels_of(*batch), (std::vector<int32_t>{0, 1, 2}));
+    EXPECT_TRUE(batch->last_of_epoch);
+  }
+  EXPECT_FALSE(loader.next());
+}
+
+TEST(Loader, NoEpochsAndEpochsWithoutEnd) {
+  const Dataset set = make_set(7);
+  EXPECT_FALSE(Loader(set, {.batch_size = 2, .epochs = 0}).next());
+  Loader loader(set, {.batch_size = 2, .epochs = INT64_MAX});
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(loader.next());
+}
+
+TEST(Loader, Transforms) {
+  const Dataset set = make_set(9);
+  const ImageTransform halve = [](std::span<const uint8_t> image, std::span<float> output) {
+    ASSERT_EQ(image.size(), 12U);
+    ASSERT_EQ(output.size(), 4U);
+    for (size_t i = 0; i < 4; ++i) output[i] = static_cast<float>(image[i]) / 2;
+  };
+  Loader loader(set, {.batch_size = 4, .workers = 2, .transform = halve, .transformed_shape = Shape{1, 2, 2}});
+  while (const auto batch = loader.next()) {
+    ASSERT_EQ(batch->images.shape, (Shape{batch->labels.numel(), 1, 2, 2}));
+    ASSERT_EQ(batch->images.dtype, DType::f32);
+    const auto labels = labels_of(*batch);
+    for (size_t row = 0; row < labels.size(); ++row) {
+      for (size_t i = 0; i < 4; ++i) EXPECT_EQ(batch->images.as<float>()[row * 4 + i], static_cast<float>(set.image(labels[row])[i]) / 2);
+    }
+  }
+}
+
+TEST(Loader, HeldBatchesKeepTheirContents) {
+  const Dataset set = make_set(40);
+  Loader loader(set, {.batch_size = 4, .seed = 3, .workers = 3, .queue_batches = 4});
+  const auto a = loader.next(), b = loader.next(), c = loader.next();
+  const auto labels = labels_of(*a);
+  for (int i = 0; i < 7; ++i) ASSERT_TRUE(loader.next());
+  EXPECT_EQ(labels_of(*a), labels);
+  for (const auto* batch : {&a, &b, &c}) expect_contents(set, **batch);
+}
+
+TEST(Loader, BatchesOutliveIt) {
+  const Dataset set = make_set(40);
+  std::vector<Batch> kept;
+  std::vector<int32_t> labels;
+  {
+    Loader loader(set, {.batch_size = 4, .workers = 2, .queue_batches = 4});
+    for (int i = 0; i < 3; ++i) kept.push_back(*loader.next());
+    labels = labels_of(kept[1]);
+  }
+  EXPECT_EQ(labels_of(kept[1]), labels);
+  for (const Batch& batch : kept) expect_contents(set, batch);
+}
+
+void take_with_all_held(const Dataset& set) {
+  Loader loader(set, {.batch_size = 4, .queue_batches = 2});
+  const auto a = loader.next(), b = loader.next();
+  loader.next();
+}
+
+TEST(LoaderDeathTest, HoldingAllBatchesIsCaught) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const Dataset set = make_set(40);
+  EXPECT_DEATH(take_with_all_held(set), "holds all batches");
+}
+
+TEST(Loader, EndsAtAnyPoint) {
+  const Dataset set = make_set(50);
+  PhiloxSequence random(11, 0);
+  for (int round = 0; round < 60; ++round) {
+    const int workers = 1 + static_cast<int>(random.next_below(4));
+    Loader loader(set, {.batch_size = 3, .epochs = 4, .workers = workers, .queue_batches = 1 + static_cast<int>(random.next_below(5))});
+    for (uint64_t i = random.next_below(30); i > 0; --i) ASSERT_TRUE(loader.next());
+    if (random.next_below(2) == 0) std::this_thread::sleep_for(std::chrono::microseconds(random.next_below(300)));
+  }
+}
+
+/// Holds transforms back until open().
+class Gate {
+ public:
+  void pass() {
+    std::unique_lock lock(mutex_);
+    ++arrived_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_; });
+  }
+  void await(int arrivals) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return arrived_ >= arrivals; });
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int arrived_ = 0;
+  bool open_ = false;
+};
+
+TEST(Loader, FillsAheadNoFurtherThanItsBuffers) {
+  const Dataset set = make_set(100);
+  std::atomic<int> filled{0};
+  const ImageTransform count = [&](std::span<const uint8_t>, std::span<float>) { ++filled; };
+  Loader loader(set, {.batch_size = 2, .workers = 4, .queue_batches = 3, .transform = count, .transformed_shape = Shape{1, 1, 1}});
+  for (int taken = 1; taken <= 20; ++taken) {
+    const auto batch = loader.next();
+    // `taken` were given out, this one is held: two buffers are left.
+    EXPECT_LE(filled, (taken + 2) * 2);
+  }
+}
+
+TEST(Loader, WorkersFillAtTheSameTime) {
+  const Dataset set = make_set(30);
+  Gate gate;
+  const ImageTransform hold = [&](std::span<const uint8_t>, std::span<float>) { gate.pass(); };
+  Loader loader(set, {.batch_size = 1, .workers = 3, .queue_batches = 3, .transform = hold, .transformed_shape = Shape{1, 1, 1}});
+  gate.await(3);
+  gate.open();
+  int count = 0;
+  while (loader.next()) ++count;
+  EXPECT_EQ(count, 30);
+}
+
+TEST(Loader, RethrowsInItsPlace) {
+  const Dataset set = make_set(20);
+  const ImageTransform fail_at_9 = [&](std::span<const uint8_t> image, std::span<float>) {
+    if (image.data() == set.image(9).data()) throw DataError("image 9 is bad");
+  };
+  for (int workers = 1; workers <= 4; ++workers) {
+    Loader loader(
+        set,
+        {.batch_size = 2, .shuffle = false, .workers = workers, .queue_batches = 5, .transform = fail_at_9, .transformed_shape = Shape{1, 1, 1}});
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(loader.next());
+    EXPECT_THROW(loader.next(), DataError);
+    EXPECT_THROW(loader.next(), DataError);
+  }
+}
+
+TEST(Loader, SaysWhatCannotBe) {
+  const Dataset set = make_set(20);
+  const ImageTransform transform = [](std::span<const uint8_t>, std::span<float>) {};
+  const auto message = [](const Dataset& data, const LoaderConfig& config) -> std::string {
+    try {
+      const Loader loader(data, config);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  const auto expect = [](const std::string& text, const std::string& part) { EXPECT_NE(text.find(part), std::string::npos) << text; };
+  expect(message(Dataset{}, {}), "is empty");
+  expect(message(set, {.batch_size = 0}), "batch_size is 0");
+  expect(message(set, {.batch_size = 21, .drop_last = true}), "drop_last leaves no batch");
+  expect(message(set, {.first_epoch = -1}), "first_epoch is -1");
+  expect(message(set, {.epochs = -1}), "epochs is -1");
+  expect(message(set, {.workers = 0}), "workers is 0");
+  expect(message(set, {.queue_batches = 0}), "queue_batches is 0");
+  expect(message(set, {.transform = transform}), "needs (H, W, C)");
+  expect(message(set, {.transformed_shape = Shape{1, 1, 1}}), "without a transform");
+}
+
+}  // namespace
+}  // namespace vitrine

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "data/dataset.h"
+#include "runtime/error.h"
+#include "runtime/philox.h"
+#include "tests/data/temp_folder.h"
+
+namespace vitrine {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Bytes;
+using test::read_file;
+using test::TempFolder;
+using test::write_file;
+using test::write_gzip;
+
+std::string message_of(const std::string& description) {
+  try {
+    open_dataset(description, 0);
+  } catch (const DataError& e) {
+    return std::string("DataError ") + e.what();
+  } catch (const ConfigError& e) {
+    return std::string("ConfigError ") + e.what();
+  }
+  return "accepted";
+}
+
+void expect_message(const std::string& description, const std::vector<std::string>& parts) {
+  const std::string message = message_of(description);
+  for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\nmessage: " << message;
+}
+
+void append_u32(Bytes& bytes, uint32_t x) {
+  for (int shift = 24; shift >= 0; shift -= 8) bytes.push_back(static_cast<uint8_t>(x >> shift));
+}
+
+Bytes idx_images(uint32_t count, uint32_t rows, uint32_t columns, uint64_t seed) {
+  Bytes bytes;
+  for (const uint32_t x : {0x803U, count, rows, columns}) append_u32(bytes, x);
+  PhiloxSequence random(seed, 0);
+  for (uint32_t i = 0; i < count * rows * columns; ++i) bytes.push_back(static_cast<uint8_t>(random.next_u32()));
+  return bytes;
+}
+
+Bytes idx_labels(const Bytes& labels) {
+  Bytes bytes;
+  for (const uint32_t x : {0x801U, static_cast<uint32_t>(labels.size())}) append_u32(bytes, x);
+  bytes.insert(bytes.end(), labels.begin(), labels.end());
+  return bytes;
+}
+
+/// Four small files as a set of 5 x 7 images has them.
+class IdxFolder : public TempFolder {
+ public:
+  IdxFolder() {
+    write_file(train_images(), idx_images(6, 5, 7, 1));
+    write_file(train_labels(), idx_labels({0, 1, 2, 3, 2, 1}));
+    write_file(path() / "t10k-images-idx3-ubyte", idx_images(2, 5, 7, 2));
+    write_file(path() / "t10k-labels-idx1-ubyte", idx_labels({3, 0}));
+  }
+  fs::path train_images() const { return path() / "train-images-idx3-ubyte"; }
+  fs::path train_labels() const { return path() / "train-labels-idx1-ubyte"; }
+  std::string description() const { return "idx:" + str(); }
+  /// Rewrites a file after `change`.
+  void change(const fs::path& file, const std::function<void(Bytes&)>& edit) const {
+    Bytes bytes = read_file(file);
+    edit(bytes);
+    write_file(file, bytes);
+  }
+};
+
+TEST(OpenDataset, NamesTheKinds) {
+  expect_message("mnist:/x", {"ConfigError", "unknown kind \"mnist\"", "cifar10:DIR", "fashion-mnist:DIR", "idx:DIR", "synthetic[:COUNT]"});
+  expect_message("cifar10", {"ConfigError", "write cifar10:DIR"});
+  expect_message("idx:", {"ConfigError", "write idx:DIR"});
+  for (const char* text : {"synthetic:", "synthetic:0", "synthetic:-5", "synthetic:x", "synthetic:10k"}) {
+    expect_message(text, {"ConfigError", "is not a number of images"});
+  }
+  expect_message("cifar10:/no/such/folder", {"DataError", "/no/such/folder is not a folder"});
+  expect_message("idx:~/x", {"DataError", "$HOME"});
+}
+
+TEST(Idx, ReadsPlainFiles) {
+  const IdxFolder folder;
+  const DatasetPair pair = open_dataset(folder.description(), 0);
+  EXPECT_EQ(pair.train.size(), 6);
+  EXPECT_EQ(pair.test.size(), 2);
+  EXPECT_EQ(pair.train.height, 5);
+  EXPECT_EQ(pair.train.width, 7);
+  EXPECT_EQ(pair.train.channels, 1);
+  EXPECT_EQ(pair.train.classes, 4);
+  EXPECT_EQ(pair.train.labels, (std::vector<int32_t>{0, 1, 2, 3, 2, 1}));
+  EXPECT_EQ(pair.test.labels, (std::vector<int32_t>{3, 0}));
+  const Bytes bytes = read_file(folder.train_images());
+  EXPECT_TRUE(std::equal(pair.train.pixels.begin(), pair.train.pixels.end(), bytes.begin() + 16, bytes.end()));
+  const auto third = pair.train.image(2);
+  EXPECT_TRUE(std::equal(third.begin(), third.end(), bytes.begin() + 16 + 70));
+}
+
+TEST(Idx, MeasuresMeanAndDeviation) {
+  const IdxFolder folder;
+  const DatasetPair pair = open_dataset(folder.description(), 0);
+  double sum = 0, squares = 0;
+  for (const uint8_t pixel : pair.train.pixels) sum += pixel / 255.0;
+  const double count = static_cast<double>(pair.train.pixels.size()), mean = sum / count;
+  for (const uint8_t pixel : pair.train.pixels) squares += (pixel / 255.0 - mean) * (pixel / 255.0 - mean);
+  EXPECT_NEAR(pair.train.mean[0], mean, 1e-6);
+  EXPECT_NEAR(pair.train.std[0], std::sqrt(squares / count), 1e-6);
+  EXPECT_EQ(pair.test.mean, pair.train.mean);
+}
+
+TEST(Idx, ReadsGzip) {
+  const IdxFolder folder;
+  const DatasetPair plain = open_dataset(folder.description(), 0);
+  for (const auto& file : {folder.train_images(), folder.train_labels()}) {
+    write_gzip(file.string() + ".gz", read_file(file));
+    fs::remove(file);
+  }
+  const DatasetPair packed = open_dataset(folder.description(), 0);
+  EXPECT_EQ(packed.train.pixels, plain.train.pixels);
+  EXPECT_EQ(packed.train.labels, plain.train.labels);
+}
+
+TEST(Idx, FashionMnistIs28By28) {
+  const IdxFolder folder;
+  expect_message("fashion-mnist:" + folder.str(), {"DataError", "train-images-idx3-ubyte: at offset 8", "28 x 28", "found 5 x 7"});
+  write_file(folder.train_images(), idx_images(6, 28, 28, 1));
+  write_file(folder.path() / "t10k-images-idx3-ubyte", idx_images(2, 28, 28, 1));
+  const DatasetPair pair = open_dataset("fashion-mnist:" + folder.str(), 0);
+  EXPECT_FLOAT_EQ(pair.train.mean[0], 0.2860F);
+  EXPECT_FLOAT_EQ(pair.test.std[0], 0.3530F);
+  EXPECT_EQ(pair.train.classes, 10);
+  EXPECT_EQ(pair.train.class_names.at(9), "Ankle boot");
+}
+
+TEST(Idx, SaysWhichFilesItTried) {
+  const IdxFolder folder;
+  fs::remove(folder.train_labels());
+  expect_message(folder.description(), {"DataError", "no train-labels-idx1-ubyte", folder.train_labels().string() + " and", "ubyte.gz"});
+}
+
+struct Damage {
+  const char* what;
+  bool images;  // else labels
+  std::function<void(Bytes&)> edit;
+  std::vector<std::string> message;
+};
+
+TEST(Idx, SaysWhatIsDamaged) {
+  const std::vector<Damage> cases = {
+      {"magic", true, [](Bytes& b) { b[3] = 1; }, {"at offset 0", "0x00000803", "found 0x00000801"}},
+      {"label magic", false, [](Bytes& b) { b[2] = 9; }, {"at offset 0", "0x00000801", "found 0x00000901"}},
+      {"header cut", true, [](Bytes& b) { b.resize(10); }, {"at offset 8", "4 bytes of rows", "found 2"}},
+      {"empty", true, [](Bytes& b) { b.clear(); }, {"at offset 0", "magic number", "found 0"}},
+      {"no images", true, [](Bytes& b) { b[7] = 0; }, {"at offset 4", "number of images from 1", "found 0"}},
+      {"rows", true, [](Bytes& b) { b[8] = 1; }, {"at offset 8", "rows from 1 to 4096", "found 16777221"}},
+      {"columns", true, [](Bytes& b) { b[15] = 0; }, {"at offset 12", "columns from 1 to 4096", "found 0"}},
+      {"huge count", true, [](Bytes& b) { b[4] = 0xff; }, {"at offset 16", "bytes of pixels", "too short"}},
+      {"cut", true, [](Bytes& b) { b.resize(b.size() - 1); }, {"at offset 16", "210 bytes of pixels", "too short"}},
+      {"trailing", true, [](Bytes& b) { b.push_back(0); }, {"at offset 226", "the end of the file", "found more bytes"}},
+      {"labels cut", false, [](Bytes& b) { b.resize(b.size() - 2); }, {"at offset 8", "6 bytes of labels", "found 4"}},
+      {"labels trailing", false, [](Bytes& b) { b.push_back(0); }, {"at offset 14", "the end of the file"}},
+      {"label count", false, [](Bytes& b) { b[7] = 5; }, {"at offset 4", "6 labels, one for each image", "found 5"}},
+  };
+  for (const Damage& damage : cases) {
+    const IdxFolder folder;
+    const fs::path file = damage.images ? folder.train_images() : folder.train_labels();
+    folder.change(file, damage.edit);
+    SCOPED_TRACE(damage.what);
+    expect_message(folder.description(), {"DataError", file.string()});
+    expect_message(folder.description(), damage.message);
+  }
+}
+
+TEST(Idx, TestLabelsAreThoseOfTraining) {
+  const IdxFolder folder;
+  write_file(folder.path() / "t10k-labels-idx1-ubyte", idx_labels({0, 4}));
+  expect_message(folder.description(), {"t10k-labels", "at offset 9", "a label from 0 to 3", "found 4"});
+}
+
+TEST(Idx, ImageSizesAgree) {
+  const IdxFolder folder;
+  write_file(folder.path() / "t10k-images-idx3-ubyte", idx_images(2, 7, 5, 2));
+  expect_message(folder.description(), {"training images are 5 x 7, test images 7 x 5"});
+}
+
+TEST(Idx, ConstantImagesCannotBeNormalised) {
+  const IdxFolder folder;
+  folder.change(folder.train_images(), [](Bytes& b) { std::fill(b.begin() + 16, b.end(), uint8_t{7}); });
+  expect_message(folder.description(), {"DataError", "same value in all pixels"});
+}
+
+TEST(Idx, SaysHowGzipIsDamaged) {
+  const IdxFolder folder;
+  const fs::path packed = folder.train_images().string() + ".gz";
+  const Bytes plain = read_file(folder.train_images());
+  write_gzip(packed, plain);
+  const Bytes good = read_file(packed);
+  fs::remove(folder.train_images());
+
+  // Cut anywhere: in the gzip header, in the data, in the checksum.
+  for (const size_t size : {good.size() - 1, good.size() - 8, good.size() / 2, size_t{12}, size_t{1}}) {
+    write_file(packed, std::span(good).first(size));
+    SCOPED_TRACE(size);
+    expect_message(folder.description(), {"DataError", packed.string(), "offset"});
+  }
+  write_file(packed, std::span(good).first(good.size() / 2));
+  expect_message(folder.description(), {"at offset 16", "the gzip stream breaks off"});
+
+  Bytes flipped = good;
+  flipped[flipped.size() - 6] ^= 1;
+  write_file(packed, flipped);
+  expect_message(folder.description(), {"DataError", packed.string(), "incorrect data check"});
+
+  write_file(packed, plain);
+  expect_message(folder.description(), {"expected a gzip stream"});
+  write_file(packed, {});
+  expect_message(folder.description(), {"expected a gzip stream"});
+
+  fs::remove(packed);
+  write_file(folder.train_images(), good);
+  expect_message(folder.description(), {"expected an unpacked file", "gunzip"});
+  fs::remove(folder.train_images());
+  fs::create_directory(folder.train_images());
+  expect_message(folder.description(), {"DataError", folder.train_images().string()});
+}
+
+constexpr size_t kRecord = 3073;
+
+/// Records whose bytes follow from (file, record, channel, position).
+Bytes cifar_records(uint8_t file, size_t count) {
+  Bytes bytes;
+  for (size_t record = 0; record < count; ++record) {
+    bytes.push_back(static_cast<uint8_t>((file + record) % 10));
+    for (size_t channel = 0; channel < 3; ++channel) {
+      for (size_t i = 0; i < 1024; ++i) bytes.push_back(static_cast<uint8_t>(file * 31 + record * 7 + channel * 83 + i * 3 + i / 32));
+    }
+  }
+  return bytes;
+}
+
+class CifarFolder : public TempFolder {
+ public:
+  explicit CifarFolder(const std::string& subfolder = "") : inner(path() / subfolder) {
+    fs::create_directories(inner);
+    for (uint8_t i = 1; i <= 5; ++i) write_file(train(i), cifar_records(i, 3));
+    write_file(inner / "test_batch.bin", cifar_records(0, 2));
+  }
+  fs::path train(int i) const { return inner / ("data_batch_" + std::to_string(i) + ".bin"); }
+  std::string description() const { return "cifar10:" + str(); }
+  const fs::path inner;
+};
+
+TEST(Cifar10, TurnsPlanesIntoPixels) {
+  for (const char* subfolder : {"", "cifar-10-batches-bin"}) {
+    const CifarFolder folder(subfolder);
+    const DatasetPair pair = open_dataset(folder.description(), 0);
+    ASSERT_EQ(pair.train.size(), 15);
+    ASSERT_EQ(pair.test.size(), 2);
+    EXPECT_EQ(pair.train.bytes_per_image(), 3072);
+    EXPECT_EQ(pair.train.labels, (std::vector<int32_t>{1, 2, 3, 2, 3, 4, 3, 4, 5, 4, 5, 6, 5, 6, 7}));
+    const Bytes records = cifar_records(2, 3);
+    const auto image = pair.train.image(4);
+    for (size_t i = 0; i < 1024; ++i) {
+      for (size_t c = 0; c < 3; ++c) ASSERT_EQ(image[i * 3 + c], records[kRecord + 1 + c * 1024 + i]) << i << " " << c;
+    }
+    EXPECT_FLOAT_EQ(pair.train.mean[2], 0.4465F);
+    EXPECT_FLOAT_EQ(pair.test.std[0], 0.2470F);
+    EXPECT_EQ(pair.train.class_names.at(3), "cat");
+  }
+}
+
+TEST(Cifar10, ReadsClassNames) {
+  const CifarFolder folder;
+  const std::string names = "a\nb\nc\nd\ne\nf\ng\nh\r\ni\nj\n\n";
+  write_file(folder.inner / "batches.meta.txt", Bytes(names.begin(), names.end()));
+  EXPECT_EQ(open_dataset(folder.description(), 0).test.class_names.at(7), "h");
+  write_file(folder.inner / "batches.meta.txt", Bytes{'a', '\n'});
+  expect_message(folder.description(), {"DataError", "batches.meta.txt", "expected 10 class names", "found 1"});
+}
+
+TEST(Cifar10, SaysWhatIsMissing) {
+  const TempFolder empty;
+  const std::string both = (empty.path() / "data_batch_1.bin").string() + ", " + (empty.path() / "cifar-10-batches-bin/data_batch_1.bin").string();
+  expect_message("cifar10:" + empty.str(), {"DataError", both, "cifar-10-binary.tar.gz", "test_batch.bin"});
+  write_file(empty.path() / "data_batch_1.bin.xz", Bytes{1});
+  expect_message("cifar10:" + empty.str(), {"data_batch_1.bin.xz is there: unpack it with xz -dk"});
+
+  const TempFolder python;
+  write_file(python.path() / "data_batch_1", Bytes{1});
+  expect_message("cifar10:" + python.str(), {"Python version"});
+
+  const CifarFolder folder("cifar-10-batches-bin");
+  fs::remove(folder.train(4));
+  expect_message(folder.description(), {"no data_batch_4.bin", folder.train(4).string()});
+}
+
+TEST(Cifar10, SaysWhatIsDamaged) {
+  const auto damaged = [](const std::function<void(Bytes&)>& edit, const std::vector<std::string>& message) {
+    const CifarFolder folder;
+    Bytes bytes = read_file(folder.train(3));
+    edit(bytes);
+    write_file(folder.train(3), bytes);
+    expect_message(folder.description(), {"DataError", folder.train(3).string()});
+    expect_message(folder.description(), message);
+  };
+  damaged([](Bytes& b) { b.resize(b.size() - 1); }, {"at offset 6146", "records of 3073 bytes", "found a file of 9218 bytes"});
+  damaged([](Bytes& b) { b.push_back(0); }, {"at offset 9219", "found a file of 9220 bytes"});
+  damaged([](Bytes& b) { b.clear(); }, {"at offset 0", "found a file of 0 bytes"});
+  damaged([](Bytes& b) { b.resize(2 * kRecord); }, {"expected 3 records as in data_batch_1.bin, found 2"});
+  damaged([](Bytes& b) { b[2 * kRecord] = 10; }, {"at offset 6146", "a label from 0 to 9 in record 2", "found 10"});
+}
+
+}  // namespace
+}  // namespace vitrine

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "data/dataset.h"
+
+namespace vitrine {
+namespace {
+
+TEST(Synthetic, CountsAndLabels) {
+  const DatasetPair pair = open_dataset("synthetic:200", 1);
+  EXPECT_EQ(pair.train.size(), 200);
+  EXPECT_EQ(pair.test.size(), 40);
+  for (const Dataset* set : {&pair.train, &pair.test}) {
+    EXPECT_EQ(set->height, 32);
+    EXPECT_EQ(set->width, 32);
+    EXPECT_EQ(set->channels, 3);
+    EXPECT_EQ(set->classes, 10);
+    EXPECT_EQ(static_cast<int64_t>(set->pixels.size()), set->size() * 3072);
+    for (int32_t label = 0; label < 10; ++label) EXPECT_EQ(std::count(set->labels.begin(), set->labels.end(), label), set->size() / 10);
+  }
+  const std::set<std::string> names(pair.train.class_names.begin(), pair.train.class_names.end());
+  EXPECT_EQ(names.size(), 10U);
+  EXPECT_EQ(open_dataset("synthetic:1", 1).test.size(), 1);
+}
+
+TEST(Synthetic, FollowsFromTheSeed) {
+  const DatasetPair a = open_dataset("synthetic:50", 1), again = open_dataset("synthetic:50", 1), other = open_dataset("synthetic:50", 2);
+  EXPECT_EQ(a.train.pixels, again.train.pixels);
+  EXPECT_EQ(a.test.pixels, again.test.pixels);
+  EXPECT_NE(a.train.pixels, other.train.pixels);
+}
+
+TEST(Synthetic, AnImageDoesNotDependOnTheCount) {
+  const DatasetPair few = open_dataset("synthetic:50", 3), more = open_dataset("synthetic:100", 3);
+  EXPECT_TRUE(std::equal(few.train.pixels.begin(), few.train.pixels.end(), more.train.pixels.begin()));
+  EXPECT_TRUE(std::equal(few.test.pixels.begin(), few.test.pixels.end(), more.test.pixels.begin()));
+}
+
+TEST(Synthetic, NoImageTwice) {
+  const DatasetPair pair = open_dataset("synthetic:500", 4);
+  std::set<std::vector<uint8_t>> seen;
+  for (const Dataset* set : {&pair.train, &pair.test}) {
+    for (int64_t i = 0; i < set->size(); ++i) {
+      const auto image = set->image(i);
+      EXPECT_TRUE(seen.emplace(image.begin(), image.end()).second) << set->name << " " << i;
+    }
+  }
+}
+
+// The figure and its ground must differ, or there is nothing to learn: the pixels around the mean of an image spread well beyond the noise.
+TEST(Synthetic, FiguresStandOut) {
+  const DatasetPair pair = open_dataset("synthetic:200", 5);
+  for (int64_t i = 0; i < pair.train.size(); ++i) {
+    const auto image = pair.train.image(i);
+    double spread = 0;
+    for (size_t c = 0; c < 3; ++c) {
+      double sum = 0, squares = 0;
+      for (size_t p = c; p < image.size(); p += 3) {
+        sum += image[p];
+        squares += double{1} * image[p] * image[p];
+      }
+      spread += squares / 1024 - sum / 1024 * (sum / 1024);
+    }
+    EXPECT_GT(spread, 500) << i;
+  }
+  for (size_t c = 0; c < 3; ++c) {
+    EXPECT_GT(pair.train.mean[c], 0.35F);
+    EXPECT_LT(pair.train.mean[c], 0.65F);
+    EXPECT_GT(pair.train.std[c], 0.1F);
+  }
+}
+
+}  // namespace
+}  // namespace vitrine
