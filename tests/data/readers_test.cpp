@@ -162,9 +162,9 @@ TEST(Idx, SaysWhatIsDamaged) {
       {"rows", true, [](Bytes& b) { b[8] = 1; }, {"at offset 8", "rows from 1 to 4096", "found 16777221"}},
       {"columns", true, [](Bytes& b) { b[15] = 0; }, {"at offset 12", "columns from 1 to 4096", "found 0"}},
       {"huge count", true, [](Bytes& b) { b[4] = 0xff; }, {"at offset 16", "bytes of pixels", "too short"}},
-      {"cut", true, [](Bytes& b) { b.resize(b.size() - 1); }, {"at offset 16", "210 bytes of pixels", "too short"}},
+      {"cut", true, [](Bytes& b) { b.pop_back(); }, {"at offset 16", "210 bytes of pixels", "too short"}},
       {"trailing", true, [](Bytes& b) { b.push_back(0); }, {"at offset 226", "the end of the file", "found more bytes"}},
-      {"labels cut", false, [](Bytes& b) { b.resize(b.size() - 2); }, {"at offset 8", "6 bytes of labels", "found 4"}},
+      {"labels cut", false, [](Bytes& b) { b.erase(b.end() - 2, b.end()); }, {"at offset 8", "6 bytes of labels", "found 4"}},
       {"labels trailing", false, [](Bytes& b) { b.push_back(0); }, {"at offset 14", "the end of the file"}},
       {"label count", false, [](Bytes& b) { b[7] = 5; }, {"at offset 4", "6 labels, one for each image", "found 5"}},
   };
@@ -310,7 +310,7 @@ TEST(Cifar10, SaysWhatIsDamaged) {
     expect_message(folder.description(), {"DataError", folder.train(3).string()});
     expect_message(folder.description(), message);
   };
-  damaged([](Bytes& b) { b.resize(b.size() - 1); }, {"at offset 6146", "records of 3073 bytes", "found a file of 9218 bytes"});
+  damaged([](Bytes& b) { b.pop_back(); }, {"at offset 6146", "records of 3073 bytes", "found a file of 9218 bytes"});
   damaged([](Bytes& b) { b.push_back(0); }, {"at offset 9219", "found a file of 9220 bytes"});
   damaged([](Bytes& b) { b.clear(); }, {"at offset 0", "found a file of 0 bytes"});
   damaged([](Bytes& b) { b.resize(2 * kRecord); }, {"expected 3 records as in data_batch_1.bin, found 2"});
