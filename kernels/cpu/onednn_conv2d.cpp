@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn_plans.h"
+
+namespace vitrine::cpu::onednn {
+namespace {
+
+using dnnl::memory;
+using Tag = memory::format_tag;
+
+enum Pass : int64_t { kForward, kBackwardData, kBackwardWeight };
+
+// Layouts and windows of one convolution. Activations are NHWC; oneDNN chooses the weights' layout.
+struct Convolution {
+  Convolution(const Conv2dConfig& config, const Shape& x_shape, const Shape& w_shape, const Shape& y_shape)
+      : x(activations(x_shape)),
+        y(activations(y_shape)),
+        w(weights(w_shape, Tag::any)),
+        plain_w(weights(w_shape, Tag::ohwi)),
+        bias({w_shape[0]}, memory::data_type::f32, Tag::x),
+        strides{config.stride, config.stride},
+        pad_before{config.pad, config.pad},
+        pad_after{(y_shape[1] - 1) * config.stride + w_shape[1] - x_shape[1] - config.pad,
+                  (y_shape[2] - 1) * config.stride + w_shape[2] - x_shape[2] - config.pad} {}
+
+  static memory::desc activations(const Shape& s) { return {{s[0], s[3], s[1], s[2]}, memory::data_type::f32, Tag::nhwc}; }
+  static memory::desc weights(const Shape& s, Tag tag) { return {{s[0], s[3], s[1], s[2]}, memory::data_type::f32, tag}; }
+
+  dnnl::convolution_forward::desc forward(bool with_bias) const {
+    constexpr auto kKind = dnnl::prop_kind::forward_training;
+    constexpr auto kDirect = dnnl::algorithm::convolution_direct;
+    return with_bias ? dnnl::convolution_forward::desc(kKind, kDirect, x, w, bias, y, strides, pad_before, pad_after)
+                     : dnnl::convolution_forward::desc(kKind, kDirect, x, w, y, strides, pad_before, pad_after);
+  }
+  dnnl::convolution_backward_data::desc backward_data() const {
+    return {dnnl::algorithm::convolution_direct, x, w, y, strides, pad_before, pad_after};
+  }
+  dnnl::convolution_backward_weights::desc backward_weight(bool with_bias) const {
+    constexpr auto kDirect = dnnl::algorithm::convolution_direct;
+    return with_bias ? dnnl::convolution_backward_weights::desc(kDirect, x, w, bias, y, strides, pad_before, pad_after)
+                     : dnnl::convolution_backward_weights::desc(kDirect, x, w, y, strides, pad_before, pad_after);
+  }
+
+  memory::desc x, y, w, plain_w, bias;
+  memory::dims strides, pad_before, pad_after;
+};
+
+template <class Primitive, class Descriptor>
+Plan make_pass(const OneDnnPlans& plans, const Descriptor& descriptor) {
+  Plan plan;
+  plan.primitive = Primitive(descriptor);
+  plan.scratch_bytes = static_cast<int64_t>(descriptor.scratchpad_desc().get_size());
+  if (plan.scratch_bytes > 0) plans.add_argument(plan, DNNL_ARG_SCRATCHPAD, descriptor.scratchpad_desc());
+  return plan;
+}
+
+Plan make_reorder(const OneDnnPlans& plans, const memory::desc& from, const memory::desc& to, bool accumulate) {
+  dnnl::primitive_attr attributes = workspace_attributes();
+  if (accumulate) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0F);
+    attributes.set_post_ops(sum);
+  }
+  const dnnl::reorder::primitive_desc descriptor(plans.engine, from, plans.engine, to, attributes);
+  Plan plan = make_pass<dnnl::reorder>(plans, descriptor);
+  plans.add_argument(plan, DNNL_ARG_FROM, from);
+  plans.add_argument(plan, DNNL_ARG_TO, to);
+  return plan;
+}
+
+ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, bool with_bias, bool relu) {
+  dnnl::primitive_attr attributes = workspace_attributes();
+  if (relu) {
+    dnnl::post_ops epilogue;
+    epilogue.append_eltwise(1.0F, dnnl::algorithm::eltwise_relu, 0.0F, 0.0F);
+    attributes.set_post_ops(epilogue);
+  }
+  dnnl::convolution_forward::primitive_desc descriptor(c.forward(with_bias), attributes, plans.engine);
+  ConvolutionPlan plan;
+  if (!skip_reference(descriptor)) return plan;
+  plan.pass = make_pass<dnnl::convolution_forward>(plans, descriptor);
+  plans.add_argument(plan.pass, DNNL_ARG_SRC, c.x);
+  plans.add_argument(plan.pass, DNNL_ARG_WEIGHTS, descriptor.weights_desc());
+  plans.add_argument(plan.pass, DNNL_ARG_DST, c.y);
+  if (with_bias) plans.add_argument(plan.pass, DNNL_ARG_BIAS, c.bias);
+  plan.same_layout = descriptor.weights_desc() == c.plain_w;
+  plan.weight_bytes = static_cast<int64_t>(descriptor.weights_desc().get_size());
+  plan.reorder = make_reorder(plans, c.plain_w, descriptor.weights_desc(), false);
+  return plan;
+}
+
+ConvolutionPlan make_backward_data(const OneDnnPlans& plans, const Convolution& c) {
+  const dnnl::convolution_forward::primitive_desc hint(c.forward(false), plans.engine);
+  dnnl::convolution_backward_data::primitive_desc descriptor(c.backward_data(), workspace_attributes(), plans.engine, hint);
+  ConvolutionPlan plan;
+  if (!skip_reference(descriptor)) return plan;
+  plan.pass = make_pass<dnnl::convolution_backward_data>(plans, descriptor);
+  plans.add_argument(plan.pass, DNNL_ARG_DIFF_SRC, c.x);
+  plans.add_argument(plan.pass, DNNL_ARG_WEIGHTS, descriptor.weights_desc());
+  plans.add_argument(plan.pass, DNNL_ARG_DIFF_DST, c.y);
+  plan.same_layout = descriptor.weights_desc() == c.plain_w;
+  plan.weight_bytes = static_cast<int64_t>(descriptor.weights_desc().get_size());
+  plan.reorder = make_reorder(plans, c.plain_w, descriptor.weights_desc(), false);
+  return plan;
+}
+
+ConvolutionPlan make_backward_weight(const OneDnnPlans& plans, const Convolution& c, bool with_bias) {
+  const dnnl::convolution_forward::primitive_desc hint(c.forward(with_bias), plans.engine);
+  dnnl::convolution_backward_weights::primitive_desc descriptor(c.backward_weight(with_bias), workspace_attributes(), plans.engine, hint);
+  ConvolutionPlan plan;
+  if (!skip_reference(descriptor)) return plan;
+  plan.pass = make_pass<dnnl::convolution_backward_weights>(plans, descriptor);
+  plans.add_argument(plan.pass, DNNL_ARG_SRC, c.x);
+  plans.add_argument(plan.pass, DNNL_ARG_DIFF_WEIGHTS, descriptor.diff_weights_desc());
+  plans.add_argument(plan.pass, DNNL_ARG_DIFF_DST, c.y);
+  if (with_bias) plans.add_argument(plan.pass, DNNL_ARG_DIFF_BIAS, c.bias);
+  plan.same_layout = descriptor.diff_weights_desc() == c.plain_w;
+  plan.weight_bytes = static_cast<int64_t>(descriptor.diff_weights_desc().get_size());
+  plan.reorder = make_reorder(plans, descriptor.diff_weights_desc(), c.plain_w, false);
+  plan.reorder_accumulate = make_reorder(plans, descriptor.diff_weights_desc(), c.plain_w, true);
+  return plan;
+}
+
+ConvolutionPlan& plan_for(OneDnnPlans& plans, Pass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, const Shape& y, bool with_bias) {
+  const bool relu = pass == kForward && config.relu;
+  const PlanKey key{pass, x[0], x[1], x[2], x[3], w[0], w[1], w[2], config.stride, config.pad, relu, with_bias};
+  const auto found = plans.convolutions.find(key);
+  if (found != plans.convolutions.end()) return found->second;
+  ConvolutionPlan plan;
+  try {
+    const Convolution convolution(config, x, w, y);
+    if (pass == kForward) plan = make_forward(plans, convolution, with_bias, relu);
+    if (pass == kBackwardData) plan = make_backward_data(plans, convolution);
+    if (pass == kBackwardWeight) plan = make_backward_weight(plans, convolution, with_bias);
+  } catch (const dnnl::error&) {
+    plan = {};  // no implementation: the caller takes another path
+  }
+  return plans.convolutions.emplace(key, std::move(plan)).first->second;
+}
+
+// The weights in the layout of the plan's pass.
+const void* packed_weights(OneDnnPlans& plans, ConvolutionPlan& plan, const ConstView& w, Arena& arena, void* scratch) {
+  if (plan.same_layout) return w.data;
+  void* packed = arena.take(plan.weight_bytes);
+  plans.run(plan.reorder, {{DNNL_ARG_FROM, w.data}, {DNNL_ARG_TO, packed}}, scratch);
+  return packed;
+}
+
+int64_t scratch_bytes(const ConvolutionPlan& plan) {
+  return std::max({plan.pass.scratch_bytes, plan.reorder.scratch_bytes, plan.reorder_accumulate.scratch_bytes});
+}
+
+}  // namespace
+
+bool conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+  auto& plans = ctx.plans().get<OneDnnPlans>();
+  ConvolutionPlan& plan = plan_for(plans, kForward, config, x.shape, w.shape, y.shape, static_cast<bool>(bias));
+  Arena arena(ctx.workspace());
+  if (!plan.pass || !arena.fits({scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
+  void* scratch = arena.take(scratch_bytes(plan));
+  const void* weights = packed_weights(plans, plan, w, arena, scratch);
+  plans.run(plan.pass, {{DNNL_ARG_SRC, x.data}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_BIAS, bias.data}, {DNNL_ARG_DST, y.data}}, scratch);
+  return true;
+}
+
+bool conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+  auto& plans = ctx.plans().get<OneDnnPlans>();
+  ConvolutionPlan& plan = plan_for(plans, kBackwardData, config, grad_x.shape, w.shape, grad_y.shape, false);
+  Arena arena(ctx.workspace());
+  if (!plan.pass || !arena.fits({scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
+  void* scratch = arena.take(scratch_bytes(plan));
+  const void* weights = packed_weights(plans, plan, w, arena, scratch);
+  plans.run(plan.pass, {{DNNL_ARG_DIFF_DST, grad_y.data}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_SRC, grad_x.data}}, scratch);
+  return true;
+}
+
+bool conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+  auto& plans = ctx.plans().get<OneDnnPlans>();
+  ConvolutionPlan& plan = plan_for(plans, kBackwardWeight, config, x.shape, grad_w.shape, grad_y.shape, static_cast<bool>(grad_bias));
+  const bool accumulate = mode == GradMode::accumulate;
+  const bool in_place = plan.same_layout && !accumulate;
+  const int64_t weight_bytes = in_place ? 0 : plan.weight_bytes;
+  const int64_t bias_bytes = accumulate && grad_bias ? grad_bias.bytes() : 0;
+  Arena arena(ctx.workspace());
+  if (!plan.pass || !arena.fits({scratch_bytes(plan), weight_bytes, bias_bytes})) return false;
+  void* scratch = arena.take(scratch_bytes(plan));
+  void* weights = in_place ? grad_w.data : arena.take(weight_bytes);
+  void* bias = bias_bytes > 0 ? arena.take(bias_bytes) : grad_bias.data;
+  plans.run(plan.pass, {{DNNL_ARG_SRC, x.data}, {DNNL_ARG_DIFF_DST, grad_y.data}, {DNNL_ARG_DIFF_WEIGHTS, weights}, {DNNL_ARG_DIFF_BIAS, bias}},
+            scratch);
+  if (!in_place) plans.run(accumulate ? plan.reorder_accumulate : plan.reorder, {{DNNL_ARG_FROM, weights}, {DNNL_ARG_TO, grad_w.data}}, scratch);
+  if (bias_bytes > 0) {
+    const auto* fresh = static_cast<const float*>(bias);
+    for (int64_t k = 0; k < grad_bias.numel(); ++k) grad_bias.as<float>()[k] += fresh[k];
+  }
+  return true;
+}
+
+}  // namespace vitrine::cpu::onednn

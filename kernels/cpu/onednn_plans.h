@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <unordered_map>
+
+#include <dnnl.hpp>
+
+#include "runtime/exec_context.h"
+
+/// What oneDNN needs between calls. Private to the files onednn_*.cpp.
+namespace vitrine::cpu::onednn {
+
+/// A primitive with its arguments, whose addresses are set anew at each call. Empty where oneDNN has only a reference loop for it.
+struct Plan {
+  dnnl::primitive primitive;
+  std::unordered_map<int, dnnl::memory> arguments;
+  int64_t scratch_bytes = 0;
+
+  explicit operator bool() const { return static_cast<bool>(primitive); }
+};
+
+/// The primitive of one convolution pass, and the reorders between (K, R, S, C) and the weight layout it works in.
+struct ConvolutionPlan {
+  Plan pass;
+  Plan reorder;
+  Plan reorder_accumulate;   // weight gradient: adds to what is there
+  bool same_layout = false;  // the pass works on (K, R, S, C)
+  int64_t weight_bytes = 0;  // weights or their gradient in the pass's layout
+};
+
+/// Operation, shapes and configuration.
+using PlanKey = std::array<int64_t, 12>;
+
+struct OneDnnPlans {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  std::map<PlanKey, Plan> products;
+  std::map<PlanKey, ConvolutionPlan> convolutions;
+
+  /// A plan without scratch arguments yet.
+  void add_argument(Plan& plan, int argument, const dnnl::memory::desc& layout) const;
+  /// The plan's scratch lies in `scratch`. throws Error with oneDNN's word when it fails.
+  void run(Plan& plan, std::initializer_list<std::pair<int, const void*>> addresses, void* scratch);
+};
+
+/// Scratch is given by the caller, from the workspace.
+dnnl::primitive_attr workspace_attributes();
+
+/// Moves on to the first implementation that is not a reference loop; false when there is none.
+template <class Descriptor>
+bool skip_reference(Descriptor& descriptor) {
+  while (std::string_view(descriptor.impl_info_str()).starts_with("ref")) {
+    if (!descriptor.next_impl()) return false;
+  }
+  return true;
+}
+
+/// Pieces of the workspace.
+class Arena {
+ public:
+  static constexpr int64_t kAlignment = 256;
+  static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+  explicit Arena(const View& workspace);
+  /// Whether pieces of these sizes fit beside what was taken.
+  bool fits(std::initializer_list<int64_t> pieces) const;
+  /// nullptr for 0 bytes. The piece fits (asserted).
+  void* take(int64_t bytes);
+
+ private:
+  char* next_ = nullptr;
+  int64_t left_ = 0;
+};
+
+}  // namespace vitrine::cpu::onednn

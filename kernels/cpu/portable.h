@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cpu/kernels.h"
+
+/// Matrix products and convolution without oneDNN: Eigen's single-threaded product on one block for each thread of the team, im2col for
+/// convolution. Built and tested everywhere; serves where oneDNN is not built in, or cannot take a shape within the workspace.
+/// Which thread computes what is fixed by shapes and team size, so two runs give the same bits.
+namespace vitrine::cpu::portable {
+
+/// A row-major matrix in memory, or its transpose: element (i, j) is data[i * stride + j], transposed data[j * stride + i].
+struct MatrixRef {
+  const float* data = nullptr;
+  int64_t stride = 0;
+  bool transposed = false;
+};
+
+/// c (m, n), rows c_stride apart, = a (m, k) b (k, n) [+ c]; on the calling thread alone.
+void multiply(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixRef& b, float* c, int64_t c_stride, bool accumulate);
+
+/// y (rows, columns) += bias, if there is one, then ReLU if asked for.
+void add_bias_relu(float* y, int64_t rows, int64_t columns, const float* bias, bool relu);
+
+/// sums (columns) = column sums of values (rows, columns), or added to. On the whole team.
+void column_sums(const float* values, int64_t rows, int64_t columns, float* sums, GradMode mode);
+
+void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode);
+
+void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
+void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x);
+void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+
+/// Convolution takes one row of columns (R * S * C floats) for each thread from the workspace, or for as many threads as it has rows; more
+/// rows make it faster. 1 x 1 windows with stride 1 and no padding need none. throws OutOfMemory when there is not one row.
+void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
+void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
+void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+
+}  // namespace vitrine::cpu::portable

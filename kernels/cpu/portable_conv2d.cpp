@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "kernels/cpu/portable.h"
+#include "runtime/cpu/parallel.h"
+#include "runtime/error.h"
+#include "runtime/units.h"
+
+namespace vitrine::cpu::portable {
+namespace {
+
+constexpr int64_t kBlockFloats = int64_t{96} * 1024;  // of columns at a time: they should stay in a core's cache
+
+// The matrix of columns: a row for each output position (n, p, q), holding its window in the order of the weights (r, s, c).
+struct Columns {
+  Columns(const Conv2dConfig& config, const Shape& x, const Shape& w)
+      : stride(config.stride), pad(config.pad), height(x[1]), width(x[2]), channels(x[3]), window_height(w[1]), window_width(w[2]) {
+    out_height = (height + 2 * pad - window_height) / stride + 1;
+    out_width = (width + 2 * pad - window_width) / stride + 1;
+    rows = x[0] * out_height * out_width;
+    count = window_height * window_width * channels;
+  }
+
+  // A run of a window's line that lies inside the image: elements [begin, end) of the columns are those at `source` of the image.
+  struct Run {
+    int64_t begin, end, source;
+  };
+  Run run(int64_t row, int64_t r) const {
+    const int64_t q = row % out_width;
+    const int64_t p = row / out_width % out_height;
+    const int64_t image = row / out_width / out_height;
+    const int64_t h = p * stride - pad + r;
+    const int64_t left = q * stride - pad;
+    const int64_t line = r * window_width * channels;
+    const int64_t first = std::max<int64_t>(0, -left);
+    const int64_t last = std::min(window_width, width - left);
+    if (h < 0 || h >= height || first >= last) return {line, line, 0};
+    return {line + first * channels, line + last * channels, ((image * height + h) * width + left + first) * channels};
+  }
+
+  bool is_identity() const { return window_height == 1 && window_width == 1 && stride == 1 && pad == 0; }
+
+  int64_t stride, pad, height, width, channels, window_height, window_width;
+  int64_t out_height, out_width, rows, count;
+};
+
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
+Range part_of(int64_t count, int64_t part, int64_t parts) { return {count * part / parts, count * (part + 1) / parts}; }
+
+// Elements `columns` of rows [first_row, first_row + row_count), packed.
+void gather(const Columns& geometry, const float* x, int64_t first_row, int64_t row_count, Range columns, float* packed) {
+  const int64_t line = geometry.window_width * geometry.channels;
+  for (int64_t i = 0; i < row_count; ++i, packed += columns.size()) {
+    for (int64_t r = columns.begin / line; r * line < columns.end; ++r) {
+      const Columns::Run run = geometry.run(first_row + i, r);
+      const int64_t begin = std::max(columns.begin, r * line);
+      const int64_t end = std::min(columns.end, (r + 1) * line);
+      const int64_t inside_begin = std::clamp(run.begin, begin, end);
+      const int64_t inside_end = std::clamp(run.end, inside_begin, end);
+      std::fill(packed + (begin - columns.begin), packed + (inside_begin - columns.begin), 0.0F);
+      if (inside_begin < inside_end) {
+        std::memcpy(packed + (inside_begin - columns.begin), x + run.source + (inside_begin - run.begin),
+                    static_cast<size_t>(inside_end - inside_begin) * sizeof(float));
+      }
+      std::fill(packed + (inside_end - columns.begin), packed + (end - columns.begin), 0.0F);
+    }
+  }
+}
+
+// Adds whole rows to where their elements came from.
+void scatter_add(const Columns& geometry, const float* packed, int64_t first_row, int64_t row_count, float* grad_x) {
+  for (int64_t i = 0; i < row_count; ++i, packed += geometry.count) {
+    for (int64_t r = 0; r < geometry.window_height; ++r) {
+      const Columns::Run run = geometry.run(first_row + i, r);
+      float* target = grad_x + run.source;
+      for (int64_t j = run.begin; j < run.end; ++j) target[j - run.begin] += packed[j];
+    }
+  }
+}
+
+struct Blocking {
+  float* arena;
+  int64_t parts, rows;  // parts at once, rows of columns in each
+};
+
+Blocking block_workspace(const char* name, ExecContext& ctx, const Columns& geometry, const Shape& x, int64_t max_parts) {
+  const View workspace = ctx.workspace();
+  const int64_t total_rows = (workspace ? workspace.bytes() : 0) / (geometry.count * size_of(DType::f32));
+  if (total_rows == 0) {
+    const int64_t needed = geometry.count * size_of(DType::f32);
+    throw OutOfMemory(fmt::format(
+        "{}: x {} with a window of {} x {} needs a workspace of at least {} bytes, but {} bytes are reserved; give --workspace {}", name, x.str(),
+        geometry.window_height, geometry.window_width, needed, workspace ? workspace.bytes() : 0, format_bytes(needed * 64 * team_size())));
+  }
+  const int64_t parts = std::min({static_cast<int64_t>(team_size()), total_rows, max_parts});
+  return {workspace.as<float>(), parts, std::min(total_rows / parts, std::max<int64_t>(1, kBlockFloats / geometry.count))};
+}
+
+template <class Body>
+void for_each_part(int64_t parts, const Body& body) {
+  parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) body(part);
+  });
+}
+
+ConstView as_matrix(const ConstView& v) { return v.reshape({v.numel() / v.shape[v.shape.rank() - 1], v.shape[v.shape.rank() - 1]}); }
+View as_matrix(const View& v) { return v.reshape({v.numel() / v.shape[v.shape.rank() - 1], v.shape[v.shape.rank() - 1]}); }
+
+}  // namespace
+
+void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+  const Columns geometry(config, x.shape, w.shape);
+  if (geometry.is_identity()) {
+    portable::linear_forward(ctx, as_matrix(x), as_matrix(w), bias, config.relu, as_matrix(y));
+    return;
+  }
+  const Blocking blocking = block_workspace("conv2d_forward", ctx, geometry, x.shape, geometry.rows);
+  const int64_t outputs = w.shape[0];
+  for_each_part(blocking.parts, [&](int64_t part) {
+    float* columns = blocking.arena + part * blocking.rows * geometry.count;
+    const Range rows = part_of(geometry.rows, part, blocking.parts);
+    for (int64_t row = rows.begin; row < rows.end; row += blocking.rows) {
+      const int64_t n = std::min(blocking.rows, rows.end - row);
+      gather(geometry, x.as<float>(), row, n, {0, geometry.count}, columns);
+      float* block = y.as<float>() + row * outputs;
+      multiply(n, outputs, geometry.count, {columns, geometry.count, false}, {w.as<float>(), geometry.count, true}, block, outputs, false);
+      add_bias_relu(block, n, outputs, bias.as<float>(), config.relu);
+    }
+  });
+}
+
+void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+  const Columns geometry(config, grad_x.shape, w.shape);
+  if (geometry.is_identity()) {
+    portable::linear_backward_data(ctx, as_matrix(grad_y), as_matrix(w), as_matrix(grad_x));
+    return;
+  }
+  // An image belongs to one thread: windows overlap, and their sums keep their order.
+  const int64_t images = grad_x.shape[0];
+  const Blocking blocking = block_workspace("conv2d_backward_data", ctx, geometry, grad_x.shape, images);
+  const int64_t outputs = w.shape[0];
+  const int64_t image_rows = geometry.out_height * geometry.out_width;
+  const int64_t image_size = grad_x.numel() / images;
+  for_each_part(blocking.parts, [&](int64_t part) {
+    float* columns = blocking.arena + part * blocking.rows * geometry.count;
+    const Range range = part_of(images, part, blocking.parts);
+    std::fill(grad_x.as<float>() + range.begin * image_size, grad_x.as<float>() + range.end * image_size, 0.0F);
+    const int64_t end = range.end * image_rows;
+    for (int64_t row = range.begin * image_rows; row < end; row += blocking.rows) {
+      const int64_t n = std::min(blocking.rows, end - row);
+      multiply(n, geometry.count, outputs, {grad_y.as<float>() + row * outputs, outputs, false}, {w.as<float>(), geometry.count, false}, columns,
+               geometry.count, false);
+      scatter_add(geometry, columns, row, n, grad_x.as<float>());
+    }
+  });
+}
+
+void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+  const Columns geometry(config, x.shape, grad_w.shape);
+  if (geometry.is_identity()) {
+    portable::linear_backward_weight(ctx, as_matrix(x), as_matrix(grad_y), as_matrix(grad_w), grad_bias, mode);
+    return;
+  }
+  // Each thread owns some columns of grad_w and walks through all rows: no partial sums to reduce.
+  const Blocking blocking = block_workspace("conv2d_backward_weight", ctx, geometry, x.shape, geometry.count);
+  const int64_t outputs = grad_w.shape[0];
+  for_each_part(blocking.parts, [&](int64_t part) {
+    const Range owned = part_of(geometry.count, part, blocking.parts);
+    float* columns = blocking.arena + owned.begin * blocking.rows;
+    float* target = grad_w.as<float>() + owned.begin;
+    for (int64_t row = 0; row < geometry.rows; row += blocking.rows) {
+      const int64_t n = std::min(blocking.rows, geometry.rows - row);
+      gather(geometry, x.as<float>(), row, n, owned, columns);
+      multiply(outputs, owned.size(), n, {grad_y.as<float>() + row * outputs, outputs, true}, {columns, owned.size(), false}, target, geometry.count,
+               row > 0 || mode == GradMode::accumulate);
+    }
+  });
+  if (grad_bias) column_sums(grad_y.as<float>(), geometry.rows, outputs, grad_bias.as<float>(), mode);
+}
+
+}  // namespace vitrine::cpu::portable

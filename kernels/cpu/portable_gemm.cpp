@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <Eigen/Core>
+
+#include "kernels/cpu/portable.h"
+#include "runtime/cpu/parallel.h"
+
+namespace vitrine::cpu::portable {
+namespace {
+
+using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Stride = Eigen::OuterStride<>;
+using ConstMap = Eigen::Map<const RowMajor, Eigen::Unaligned, Stride>;
+using Map = Eigen::Map<RowMajor, Eigen::Unaligned, Stride>;
+
+constexpr int64_t kGrain = 16;       // rows or columns of c: a multiple of Eigen's register block
+constexpr int64_t kSumBlock = 128;   // rows summed before they join the total, for accuracy
+constexpr int64_t kSumColumns = 32;  // columns that one pass keeps in registers
+
+template <class A, class B>
+void assign(Map& c, const A& a, const B& b, bool accumulate) {
+  if (accumulate) {
+    c.noalias() += a * b;
+  } else {
+    c.noalias() = a * b;
+  }
+}
+
+MatrixRef rows_from(const MatrixRef& m, int64_t row) { return {m.data + (m.transposed ? row : row * m.stride), m.stride, m.transposed}; }
+MatrixRef columns_from(const MatrixRef& m, int64_t column) { return {m.data + (m.transposed ? column * m.stride : column), m.stride, m.transposed}; }
+
+// The larger of m and n is divided among the team.
+void multiply_on_team(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixRef& b, float* c, bool accumulate, const float* bias,
+                      bool relu) {
+  if (m >= n) {
+    parallel_for(m, kGrain, [&](int64_t begin, int64_t end) {
+      multiply(end - begin, n, k, rows_from(a, begin), b, c + begin * n, n, accumulate);
+      add_bias_relu(c + begin * n, end - begin, n, bias, relu);
+    });
+    return;
+  }
+  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    multiply(m, end - begin, k, a, columns_from(b, begin), c + begin, n, accumulate);
+    for (int64_t i = 0; i < m; ++i) add_bias_relu(c + i * n + begin, 1, end - begin, bias == nullptr ? nullptr : bias + begin, relu);
+  });
+}
+
+}  // namespace
+
+void multiply(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixRef& b, float* c, int64_t c_stride, bool accumulate) {
+  const ConstMap a_map(a.data, a.transposed ? k : m, a.transposed ? m : k, Stride(a.stride));
+  const ConstMap b_map(b.data, b.transposed ? n : k, b.transposed ? k : n, Stride(b.stride));
+  Map c_map(c, m, n, Stride(c_stride));
+  if (a.transposed && b.transposed) {
+    assign(c_map, a_map.transpose(), b_map.transpose(), accumulate);
+  } else if (a.transposed) {
+    assign(c_map, a_map.transpose(), b_map, accumulate);
+  } else if (b.transposed) {
+    assign(c_map, a_map, b_map.transpose(), accumulate);
+  } else {
+    assign(c_map, a_map, b_map, accumulate);
+  }
+}
+
+void add_bias_relu(float* y, int64_t rows, int64_t columns, const float* bias, bool relu) {
+  if (bias == nullptr && !relu) return;
+  for (int64_t i = 0; i < rows; ++i) {
+    float* row = y + i * columns;
+    if (bias != nullptr) {
+      for (int64_t j = 0; j < columns; ++j) row[j] += bias[j];
+    }
+    if (relu) {
+      for (int64_t j = 0; j < columns; ++j) row[j] = row[j] < 0.0F ? 0.0F : row[j];
+    }
+  }
+}
+
+void column_sums(const float* values, int64_t rows, int64_t columns, float* sums, GradMode mode) {
+  parallel_for(columns, kSumColumns, [=](int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; first += kSumColumns) {
+      const int64_t count = std::min(kSumColumns, end - first);
+      float total[kSumColumns] = {};
+      for (int64_t block = 0; block < rows; block += kSumBlock) {
+        float partial[kSumColumns] = {};
+        for (int64_t i = block; i < std::min(rows, block + kSumBlock); ++i) {
+          for (int64_t j = 0; j < count; ++j) partial[j] += values[i * columns + first + j];
+        }
+        for (int64_t j = 0; j < count; ++j) total[j] += partial[j];
+      }
+      for (int64_t j = 0; j < count; ++j) sums[first + j] = mode == GradMode::accumulate ? sums[first + j] + total[j] : total[j];
+    }
+  });
+}
+
+void gemm(ExecContext&, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
+  const int64_t k = a.shape[transpose_a ? 0 : 1];
+  multiply_on_team(c.shape[0], c.shape[1], k, {a.as<float>(), a.shape[1], transpose_a}, {b.as<float>(), b.shape[1], transpose_b}, c.as<float>(),
+                   mode == GradMode::accumulate, nullptr, false);
+}
+
+void linear_forward(ExecContext&, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
+  const int64_t in = x.shape[1];
+  multiply_on_team(y.shape[0], y.shape[1], in, {x.as<float>(), in, false}, {w.as<float>(), in, true}, y.as<float>(), false, bias.as<float>(), relu);
+}
+
+void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x) {
+  portable::gemm(ctx, false, false, grad_y, w, grad_x, GradMode::overwrite);
+}
+
+void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+  portable::gemm(ctx, true, false, grad_y, x, grad_w, mode);
+  if (grad_bias) column_sums(grad_y.as<float>(), grad_y.shape[0], grad_y.shape[1], grad_bias.as<float>(), mode);
+}
+
+}  // namespace vitrine::cpu::portable

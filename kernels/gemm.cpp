@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/gemm.h"
+
+#include <fmt/format.h>
+
+#include "kernels/check.h"
+#include "kernels/cpu/kernels.h"
+#include "runtime/copy.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+
+void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
+  constexpr const char* kName = "gemm";
+  check::rank(kName, "a", a, 2, transpose_a ? "(K, M)" : "(M, K)");
+  check::rank(kName, "b", b, 2, transpose_b ? "(N, K)" : "(K, N)");
+  const int64_t m = a.shape[transpose_a ? 1 : 0];
+  const int64_t k = a.shape[transpose_a ? 0 : 1];
+  const int64_t n = b.shape[transpose_b ? 0 : 1];
+  if (b.shape[transpose_b ? 1 : 0] != k) {
+    throw ShapeError(fmt::format("gemm: b has shape {} but {}a {} needs b of shape {}", b.shape.str(), transpose_a ? "transposed " : "",
+                                 a.shape.str(), transpose_b ? fmt::format("(N, {})", k) : fmt::format("({}, N)", k)));
+  }
+  check::tensor(kName, "a", a, a.shape, DType::f32, ctx);
+  check::tensor(kName, "b", b, b.shape, DType::f32, ctx);
+  check::tensor(kName, "c", c, {m, n}, DType::f32, ctx);
+  check::no_overlap(kName, "c", c, "a", a);
+  check::no_overlap(kName, "c", c, "b", b);
+  if (c.numel() == 0) return;
+  if (k == 0) {
+    if (mode == GradMode::overwrite) zero(ctx, c);
+    return;
+  }
+  const ConstView old_c = mode == GradMode::accumulate ? ConstView(c) : ConstView{};
+  ctx.dispatch({kName, {a, b, old_c}, {c}}, [=, &ctx] { cpu::gemm(ctx, transpose_a, transpose_b, a, b, c, mode); });
+}
+
+}  // namespace vitrine

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/linear.h"
+
+#include <fmt/format.h>
+
+#include "kernels/check.h"
+#include "kernels/cpu/kernels.h"
+#include "runtime/copy.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+// `activation` is x (N, I) or grad_y (N, O), the argument that has to fit the weight.
+void check_fits(const char* name, const char* argument, const ConstView& activation, const Shape& w, int64_t features, bool is_input) {
+  check::rank(name, argument, activation, 2, is_input ? "(N, I)" : "(N, O)");
+  if (activation.shape[1] == features) return;
+  throw ShapeError(fmt::format("{}: {} has shape {} but weight {} needs {} of shape (N, {})", name, argument, activation.shape.str(), w.str(),
+                               argument, features));
+}
+
+void check_gradient_shapes(const char* name, const ConstView& x, const ConstView& grad_y) {
+  check::rank(name, "x", x, 2, "(N, I)");
+  check::rank(name, "grad_y", grad_y, 2, "(N, O)");
+  if (x.shape[0] == grad_y.shape[0]) return;
+  throw ShapeError(
+      fmt::format("{}: grad_y has shape {} but x {} needs grad_y of shape ({}, O)", name, grad_y.shape.str(), x.shape.str(), x.shape[0]));
+}
+
+}  // namespace
+
+void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
+  constexpr const char* kName = "linear_forward";
+  check::rank(kName, "w", w, 2, "(O, I)");
+  check_fits(kName, "x", x, w.shape, w.shape[1], true);
+  check::tensor(kName, "x", x, x.shape, DType::f32, ctx);
+  check::tensor(kName, "w", w, w.shape, DType::f32, ctx);
+  if (bias) check::tensor(kName, "bias", bias, {w.shape[0]}, DType::f32, ctx);
+  check::tensor(kName, "y", y, {x.shape[0], w.shape[0]}, DType::f32, ctx);
+  check::no_overlap(kName, "y", y, "x", x);
+  check::no_overlap(kName, "y", y, "w", w);
+  check::no_overlap(kName, "y", y, "bias", bias);
+  if (y.numel() == 0) return;
+  ctx.dispatch({kName, {x, w, bias}, {y}}, [=, &ctx] { cpu::linear_forward(ctx, x, w, bias, relu, y); });
+}
+
+void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x) {
+  constexpr const char* kName = "linear_backward_data";
+  check::rank(kName, "w", w, 2, "(O, I)");
+  check_fits(kName, "grad_y", grad_y, w.shape, w.shape[0], false);
+  check::tensor(kName, "grad_y", grad_y, grad_y.shape, DType::f32, ctx);
+  check::tensor(kName, "w", w, w.shape, DType::f32, ctx);
+  check::tensor(kName, "grad_x", grad_x, {grad_y.shape[0], w.shape[1]}, DType::f32, ctx);
+  check::no_overlap(kName, "grad_x", grad_x, "grad_y", grad_y);
+  check::no_overlap(kName, "grad_x", grad_x, "w", w);
+  if (grad_x.numel() == 0) return;
+  ctx.dispatch({kName, {grad_y, w}, {grad_x}}, [=, &ctx] { cpu::linear_backward_data(ctx, grad_y, w, grad_x); });
+}
+
+void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+  constexpr const char* kName = "linear_backward_weight";
+  check_gradient_shapes(kName, x, grad_y);
+  check::tensor(kName, "x", x, x.shape, DType::f32, ctx);
+  check::tensor(kName, "grad_y", grad_y, grad_y.shape, DType::f32, ctx);
+  check::tensor(kName, "grad_w", grad_w, {grad_y.shape[1], x.shape[1]}, DType::f32, ctx);
+  if (grad_bias) check::tensor(kName, "grad_bias", grad_bias, {grad_y.shape[1]}, DType::f32, ctx);
+  check::no_overlap(kName, "grad_w", grad_w, "x", x);
+  check::no_overlap(kName, "grad_w", grad_w, "grad_y", grad_y);
+  check::no_overlap(kName, "grad_bias", grad_bias, "x", x);
+  check::no_overlap(kName, "grad_bias", grad_bias, "grad_y", grad_y);
+  check::no_overlap(kName, "grad_w", grad_w, "grad_bias", grad_bias);
+  if (x.shape[0] == 0) {
+    if (mode == GradMode::accumulate) return;
+    zero(ctx, grad_w);
+    if (grad_bias) zero(ctx, grad_bias);
+    return;
+  }
+  if (grad_w.numel() == 0) return;
+  const bool accumulate = mode == GradMode::accumulate;
+  const ConstView old_w = accumulate ? ConstView(grad_w) : ConstView{};
+  const ConstView old_bias = accumulate ? ConstView(grad_bias) : ConstView{};
+  ctx.dispatch({kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}},
+               [=, &ctx] { cpu::linear_backward_weight(ctx, x, grad_y, grad_w, grad_bias, mode); });
+}
+
+}  // namespace vitrine
