@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace vitrine::test {
+
+/// Fails unless `action` throws E with a message that holds `text`.
+template <class E, class Action>
+void expect_error(const Action& action, const std::string& text) {
+  try {
+    action();
+    ADD_FAILURE() << "nothing thrown, expected: " << text;
+  } catch (const E& error) {
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << "got: " << error.what() << "\nexpected: " << text;
+  }
+}
+
+}  // namespace vitrine::test

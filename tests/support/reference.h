@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/shape.h"
+
+/// Matrix products and convolution in double precision by plain loops over their definitions, and how far float may stay from them.
+namespace vitrine::test {
+
+/// A result, and for each element the sum of the absolute values of its terms: the scale of its rounding error.
+struct Reference {
+  std::vector<double> values;
+  std::vector<double> magnitudes;
+  int64_t terms = 0;  // in one sum
+
+  explicit Reference(int64_t count = 0) : values(static_cast<size_t>(count)), magnitudes(static_cast<size_t>(count)) {}
+  void add(int64_t index, double term) {
+    values[static_cast<size_t>(index)] += term;
+    magnitudes[static_cast<size_t>(index)] += term < 0 ? -term : term;
+  }
+};
+
+/// c (m, n) = op(a) op(b) + initial; an empty span adds nothing.
+Reference reference_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, std::span<const float> a, std::span<const float> b,
+                         std::span<const float> initial = {});
+/// Sums over the rows of (rows, columns), + initial.
+Reference reference_column_sums(int64_t rows, int64_t columns, std::span<const float> values, std::span<const float> initial = {});
+/// Every row of (rows, bias.size()) gets the bias.
+void add_bias(Reference& y, std::span<const float> bias);
+void apply_relu(Reference& y);
+
+/// x (N, H, W, C), w (K, R, S, C), y (N, P, Q, K).
+struct ConvolutionGeometry {
+  Shape x, w, y;
+  int64_t stride = 1, pad = 0;
+};
+Reference reference_conv2d_forward(const ConvolutionGeometry& g, std::span<const float> x, std::span<const float> w);
+Reference reference_conv2d_backward_data(const ConvolutionGeometry& g, std::span<const float> grad_y, std::span<const float> w);
+Reference reference_conv2d_backward_weight(const ConvolutionGeometry& g, std::span<const float> x, std::span<const float> grad_y,
+                                           std::span<const float> initial = {});
+
+/// Fails the test, naming the element, unless each lies within 4 sqrt(terms + 4) u times its magnitude of the reference, u = 2^-24: rounding
+/// errors of a sum grow as a random walk.
+void expect_rounded(std::span<const float> actual, const Reference& expected, const std::string& what);
+
+/// |actual - expected| / |expected| in the 2-norm.
+double relative_error(std::span<const float> actual, std::span<const double> expected);
+
+}  // namespace vitrine::test
