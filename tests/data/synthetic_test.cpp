@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <set>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -41,7 +42,7 @@ TEST(Synthetic, AnImageDoesNotDependOnTheCount) {
 
 TEST(Synthetic, NoImageTwice) {
   const DatasetPair pair = open_dataset("synthetic:500", 4);
-  std::set<std::vector<uint8_t>> seen;
+  std::set<std::string> seen;
   for (const Dataset* set : {&pair.train, &pair.test}) {
     for (int64_t i = 0; i < set->size(); ++i) {
       const auto image = set->image(i);

@@ -12,7 +12,10 @@ namespace {
 
 std::string expand(std::string_view text, int cuda_count = 0) {
   std::string out;
-  for (const DeviceId& device : parse_device_list(text, cuda_count)) out += (out.empty() ? "" : " ") + device.str();
+  for (const DeviceId& device : parse_device_list(text, cuda_count)) {
+    if (!out.empty()) out += ' ';
+    out += device.str();
+  }
   return out;
 }
 
