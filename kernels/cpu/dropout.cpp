@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <Random123/philox.h>
@@ -9,34 +10,74 @@
 
 namespace vitrine::cpu {
 namespace {
-constexpr int64_t kGrainBlocks = 1024;
-constexpr int64_t kWords = 4;  // one Philox block draws for four elements
+
+constexpr int64_t kWords = 4;    // one Philox block draws for four elements
+constexpr int64_t kAtOnce = 8;   // blocks drawn together, one in each lane of a vector
+constexpr int64_t kGrain = 512;  // groups of blocks
+
+struct Draw {
+  philox4x32_key_t key;
+  uint32_t step, layer, threshold;
+  float keep;  // probability
+};
+
+/// Elements [begin, begin + count) of one sample; begin is a multiple of kWords, count at most kWords * kAtOnce.
+void drop(const Draw& draw, uint32_t position, int64_t begin, int64_t count, const float* in, float* out) {
+  const auto first_block = static_cast<uint32_t>(begin / kWords);
+  std::array<std::array<uint32_t, kAtOnce>, kWords> words;
+  const Draw d = draw;
+  // Random123's rounds and constants, written so that the lanes become vectors: its own function stays scalar.
+  for (uint32_t lane = 0; lane < kAtOnce; ++lane) {
+    words[0][lane] = first_block + lane;
+    words[1][lane] = position;
+    words[2][lane] = d.step;
+    words[3][lane] = d.layer;
+  }
+  for (uint32_t round = 0; round < philox4x32_rounds; ++round) {
+    const uint32_t key0 = d.key.v[0] + round * PHILOX_W32_0;
+    const uint32_t key1 = d.key.v[1] + round * PHILOX_W32_1;
+#pragma omp simd
+    for (size_t lane = 0; lane < kAtOnce; ++lane) {
+      const uint64_t product0 = static_cast<uint64_t>(PHILOX_M4x32_0) * words[0][lane];
+      const uint64_t product1 = static_cast<uint64_t>(PHILOX_M4x32_1) * words[2][lane];
+      words[0][lane] = static_cast<uint32_t>(product1 >> 32) ^ words[1][lane] ^ key0;
+      words[2][lane] = static_cast<uint32_t>(product0 >> 32) ^ words[3][lane] ^ key1;
+      words[1][lane] = static_cast<uint32_t>(product1);
+      words[3][lane] = static_cast<uint32_t>(product0);
+    }
+  }
+  std::array<uint32_t, kWords * kAtOnce> in_order;
+  for (size_t lane = 0; lane < kAtOnce; ++lane) {
+    for (size_t word = 0; word < kWords; ++word) in_order[lane * kWords + word] = words[word][lane];
+  }
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = in_order[static_cast<size_t>(i)] >= d.threshold ? in[i] / d.keep : 0.0F;
+  }
+}
+
 }  // namespace
 
 void dropout(ExecContext&, const DropoutConfig& config, ConstView x, View y) {
   const int64_t samples = x.shape[0];
   if (x.numel() == 0) return;
   const int64_t elements = x.numel() / samples;
-  const int64_t blocks = (elements + kWords - 1) / kWords;
-  const auto threshold = static_cast<uint32_t>(std::ceil(static_cast<double>(config.p) * 0x1p32));
-  const float keep = 1.0F - config.p;
-  const philox4x32_key_t key{{static_cast<uint32_t>(config.seed), static_cast<uint32_t>(config.seed >> 32)}};
-  const auto step = static_cast<uint32_t>(config.step);
-  const auto layer = static_cast<uint32_t>(config.layer);
+  constexpr int64_t kGroup = kWords * kAtOnce;
+  const int64_t groups = (elements + kGroup - 1) / kGroup;
+  const Draw draw{{{static_cast<uint32_t>(config.seed), static_cast<uint32_t>(config.seed >> 32)}},
+                  static_cast<uint32_t>(config.step),
+                  static_cast<uint32_t>(config.layer),
+                  static_cast<uint32_t>(std::ceil(static_cast<double>(config.p) * 0x1p32)),
+                  1.0F - config.p};
   const int64_t first_sample = config.first_sample;
   const float* in = x.as<float>();
   float* out = y.as<float>();
-
-  parallel_for(samples * blocks, kGrainBlocks, [=](int64_t begin, int64_t end) {
+  parallel_for(samples * groups, kGrain, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t sample = i / blocks;
-      const int64_t block = i - sample * blocks;
-      const philox4x32_ctr_t counter{{static_cast<uint32_t>(block), static_cast<uint32_t>(first_sample + sample), step, layer}};
-      const philox4x32_ctr_t words = philox4x32(counter, key);
-      const int64_t offset = sample * elements + block * kWords;
-      const auto count = static_cast<size_t>(std::min(kWords, elements - block * kWords));
-      for (size_t k = 0; k < count; ++k)
-        out[offset + static_cast<int64_t>(k)] = words.v[k] >= threshold ? in[offset + static_cast<int64_t>(k)] / keep : 0.0F;
+      const int64_t sample = i / groups;
+      const int64_t element = (i - sample * groups) * kGroup;
+      const int64_t offset = sample * elements + element;
+      drop(draw, static_cast<uint32_t>(first_sample + sample), element, std::min(kGroup, elements - element), in + offset, out + offset);
     }
   });
 }

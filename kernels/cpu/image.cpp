@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <vector>
 
 #include <fmt/format.h>
@@ -29,49 +30,41 @@ Sample sample_at(int64_t target, int64_t source_size, int64_t target_size) {
   return {first, second, 1.0F - second_weight, second_weight};
 }
 
+// One pixel's channels (at most four) lie in one vector; rows of scratch have room for reading a whole one at their end.
+constexpr int64_t kLanes = 4;
+using Pixel = float __attribute__((vector_size(kLanes * sizeof(float))));
+
 /// Tables for one pair of sizes, and scratch rows for each part of the work; kept from call to call.
 struct ResizePlan {
   int64_t source_height = 0, source_width = 0, height = 0, width = 0, channels = 0;
-  std::vector<Sample> rows;
-  // One entry for each element of an output row, channels interleaved.
-  std::vector<int32_t> first, second;
-  std::vector<float> first_weight, second_weight, mean, deviation;
+  std::vector<Sample> rows, columns;
+  std::array<float, kLanes> mean{}, deviation{};
   std::vector<float> scratch;
 
   int64_t source_row() const { return source_width * channels; }
   int64_t target_row() const { return width * channels; }
+  int64_t scratch_row() const { return source_row() + kLanes; }
 
   void prepare(const Normalization& normalization, const Shape& source, const Shape& target, int64_t parts) {
-    const bool same = source_height == source[0] && source_width == source[1] && height == target[0] && width == target[1] && channels == target[2];
-    if (!same) build_tables(source, target);
-    for (int64_t i = 0; i < target_row(); ++i) {
-      mean[static_cast<size_t>(i)] = normalization.mean[static_cast<size_t>(i % channels)];
-      deviation[static_cast<size_t>(i)] = normalization.std[static_cast<size_t>(i % channels)];
-    }
-    scratch.resize(static_cast<size_t>(parts * 3 * source_row()));
-  }
-
- private:
-  void build_tables(const Shape& source, const Shape& target) {
+    const bool same = source_height == source[0] && source_width == source[1] && height == target[0] && width == target[1];
+    channels = target[2];
+    mean = normalization.mean;
+    deviation = normalization.std;
+    for (auto c = static_cast<size_t>(channels); c < mean.size(); ++c) deviation[c] = 1.0F;  // lanes that are thrown away
+    scratch.resize(static_cast<size_t>(parts * 3 * scratch_row_of(source[1])));
+    if (same) return;
     source_height = source[0];
     source_width = source[1];
     height = target[0];
     width = target[1];
-    channels = target[2];
     rows.clear();
+    columns.clear();
     for (int64_t y = 0; y < height; ++y) rows.push_back(sample_at(y, source_height, height));
-    const auto length = static_cast<size_t>(target_row());
-    for (std::vector<int32_t>* table : {&first, &second}) table->resize(length);
-    for (std::vector<float>* table : {&first_weight, &second_weight, &mean, &deviation}) table->resize(length);
-    for (int64_t i = 0; i < target_row(); ++i) {
-      const Sample s = sample_at(i / channels, source_width, width);
-      const auto at = static_cast<size_t>(i);
-      first[at] = static_cast<int32_t>(s.first * channels + i % channels);
-      second[at] = static_cast<int32_t>(s.second * channels + i % channels);
-      first_weight[at] = s.first_weight;
-      second_weight[at] = s.second_weight;
-    }
+    for (int64_t x = 0; x < width; ++x) columns.push_back(sample_at(x, source_width, width));
   }
+
+ private:
+  int64_t scratch_row_of(int64_t pixels) const { return pixels * channels + kLanes; }
 };
 
 void to_unit_range(const uint8_t* pixels, int64_t count, float* out) {
@@ -81,33 +74,38 @@ void to_unit_range(const uint8_t* pixels, int64_t count, float* out) {
 
 /// One output row from the blended source row.
 void finish_row(const ResizePlan& plan, const float* row, float* out) {
-  const int64_t count = plan.target_row();
-  const float* mean = plan.mean.data();
-  const float* deviation = plan.deviation.data();
-  if (plan.source_width == plan.width) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) out[i] = (row[i] - mean[i]) / deviation[i];
-    return;
+  const int64_t channels = plan.channels;
+  Pixel mean, deviation;
+  std::memcpy(&mean, plan.mean.data(), sizeof mean);
+  std::memcpy(&deviation, plan.deviation.data(), sizeof deviation);
+  const auto pixel = [&](int64_t x, Pixel& value) {
+    const Sample& s = plan.columns[static_cast<size_t>(x)];
+    Pixel a, b;
+    std::memcpy(&a, row + s.first * channels, sizeof a);
+    std::memcpy(&b, row + s.second * channels, sizeof b);
+    value = (a * s.first_weight + b * s.second_weight - mean) / deviation;
+  };
+  // A whole vector is stored where the pixels that follow overwrite its spare lanes.
+  const int64_t whole = std::max<int64_t>(0, plan.width - kLanes / channels - 1);
+  Pixel value;
+  for (int64_t x = 0; x < whole; ++x) {
+    pixel(x, value);
+    std::memcpy(out + x * channels, &value, sizeof value);
   }
-  const int32_t* first = plan.first.data();
-  const int32_t* second = plan.second.data();
-  const float* first_weight = plan.first_weight.data();
-  const float* second_weight = plan.second_weight.data();
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = row[first[i]] * first_weight[i] + row[second[i]] * second_weight[i];
-    out[i] = (value - mean[i]) / deviation[i];
+  for (int64_t x = whole; x < plan.width; ++x) {
+    pixel(x, value);
+    for (int64_t c = 0; c < channels; ++c) out[x * channels + c] = value[c];
   }
 }
 
 /// Output rows [begin, end) of a batch, counted over all images. `scratch` holds three source rows.
 void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, int64_t end, float* scratch, float* y) {
   const int64_t row_length = plan.source_row();
-  float* blended = scratch + 2 * row_length;
+  float* blended = scratch + 2 * plan.scratch_row();
   std::array<int64_t, 2> held{-1, -1};  // which source row, counted over all images, lies in each half of scratch
   const auto source_row = [&](int64_t row) {
     const int64_t slot = row % 2;
-    float* floats = scratch + slot * row_length;
+    float* floats = scratch + slot * plan.scratch_row();
     int64_t& tag = held[static_cast<size_t>(slot)];
     if (tag != row) to_unit_range(images + row * row_length, row_length, floats);
     tag = row;
@@ -161,7 +159,7 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
   plan.prepare(normalization, source, target, parts);
   parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
-      float* scratch = plan.scratch.data() + part * 3 * plan.source_row();
+      float* scratch = plan.scratch.data() + part * 3 * plan.scratch_row();
       resize_rows(plan, images.as<uint8_t>(), rows * part / parts, rows * (part + 1) / parts, scratch, y.as<float>());
     }
   });

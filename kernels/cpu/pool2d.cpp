@@ -2,6 +2,10 @@
 #include <algorithm>
 #include <cstring>
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 #include "kernels/cpu/kernels.h"
 #include "runtime/cpu/parallel.h"
 
@@ -12,7 +16,29 @@ namespace {
 constexpr int64_t kLanes = 8;
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
-using Bytes = uint8_t __attribute__((vector_size(kLanes)));
+
+// The compiler takes conversions between bytes and lanes apart, element by element; with AVX2 they are one or two instructions.
+inline void load_bytes(const uint8_t* from, Ints& to) {
+#ifdef __AVX2__
+  to = reinterpret_cast<Ints>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  uint8_t narrow __attribute__((vector_size(kLanes)));
+  std::memcpy(&narrow, from, sizeof narrow);
+  to = __builtin_convertvector(narrow, Ints);
+#endif
+}
+
+inline void store_bytes(const Ints& from, uint8_t* to) {
+#ifdef __AVX2__
+  const auto wide = reinterpret_cast<__m256i>(from);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
+#else
+  using Bytes = uint8_t __attribute__((vector_size(kLanes)));
+  const Bytes narrow = __builtin_convertvector(from, Bytes);
+  std::memcpy(to, &narrow, sizeof narrow);
+#endif
+}
 
 constexpr int64_t kGrainElements = 8192;
 int64_t grain_rows(int64_t row_elements) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, row_elements)); }
@@ -64,10 +90,7 @@ void max_of_window(const float* x, int64_t row_stride, int64_t channels, const F
       }
     }
     std::memcpy(y + c, &best, sizeof best);
-    if constexpr (kKeepIndices) {
-      const Bytes narrow = __builtin_convertvector(where, Bytes);
-      std::memcpy(indices + c, &narrow, sizeof narrow);
-    }
+    if constexpr (kKeepIndices) store_bytes(where, indices + c);
   }
   for (; c < channels; ++c) {
     float best = x[h.begin * row_stride + w.begin * channels + c];
@@ -119,11 +142,11 @@ void gather_max_gradient(const float* grad_y, const uint8_t* indices, int64_t ro
     for (int64_t p = ps.begin; p < ps.end; ++p) {
       for (int64_t q = qs.begin; q < qs.end; ++q) {
         const int64_t at = p * row_stride + q * channels + c;
-        Bytes narrow;
+        Ints where;
         Floats gradient;
-        std::memcpy(&narrow, indices + at, sizeof narrow);
+        load_bytes(indices + at, where);
         std::memcpy(&gradient, grad_y + at, sizeof gradient);
-        sum += __builtin_convertvector(narrow, Ints) == position(p, q) ? gradient : Floats{};
+        sum += where == position(p, q) ? gradient : Floats{};
       }
     }
     std::memcpy(grad_x + c, &sum, sizeof sum);
