@@ -9,7 +9,7 @@ namespace vitrine {
 struct Conv2dConfig {
   int64_t stride = 1;
   int64_t pad = 0;
-  bool relu = false;  // y = max(y, 0), merged into the forward pass
+  bool relu = false;  // y = max(y, 0), merged into the forward pass; where y would be NaN it is NaN or 0, by library
 };
 
 /// Shape of y for x (N, H, W, C) and w (K, R, S, C). throws ShapeError when they do not fit or the window exceeds the padded image.

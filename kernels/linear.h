@@ -6,7 +6,7 @@
 
 namespace vitrine {
 
-/// y = x w^T + bias, then ReLU if asked for.
+/// y = x w^T + bias, then ReLU if asked for (where y would be NaN, merged ReLU gives NaN or 0, by library).
 ///   x (N, I)   w (O, I)   bias (O) or empty   y (N, O)
 /// dtypes  f32      aliasing  y may not overlap x or w      determinism  yes      stream  asynchronous
 /// throws  ShapeError, DtypeError, DeviceError
