@@ -47,9 +47,10 @@ struct ParamSpec {
 using ParamViews = std::span<const View>;  // in the order of Layer::parameters()
 using Tensors = std::span<const Tensor>;
 
-/// What a layer keeps between forward and backward: tensors (its own, or shares of its inputs and outputs), and those of its parts.
+/// What a layer keeps between forward and backward: tensors (its own, or shares of its inputs and outputs), shapes, and what its parts keep.
 struct Saved {
   std::vector<Tensor> tensors;
+  std::vector<Shape> shapes;
   std::vector<Saved> parts;
 };
 
@@ -65,8 +66,11 @@ class Layer {
   virtual std::vector<ParamSpec> parameters() const { return {}; }
   /// throws ShapeError naming what the layer needs.
   virtual std::vector<Shape> output_shapes(std::span<const Shape> inputs) const = 0;
-  /// True where the output is the input (an adaptive pooling to the size it gets, dropout in evaluation): the caller then passes the input on.
+  /// True where the output is the input under the shape of output_shapes (a flatten, an adaptive pooling to the size it gets, dropout in
+  /// evaluation): the caller then passes the input's memory on, and the gradient's likewise, and calls neither forward nor backward.
   virtual bool is_identity(std::span<const Shape> inputs, const Pass& pass) const;
+  /// True where grad_inputs[0] may be grad_outputs[0] (an elementwise layer).
+  virtual bool backward_in_place() const;
 
   /// Writes `outputs` (allocated by the caller, of output_shapes) and returns what backward needs. In evaluation it may return nothing.
   virtual Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const = 0;

@@ -15,11 +15,13 @@ class Sequential final : public Layer {
     std::unique_ptr<Layer> layer;
   };
 
+  /// throws ConfigError when two parts have one name.
   explicit Sequential(std::vector<Part> parts);
 
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;
   std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  bool is_identity(std::span<const Shape> inputs, const Pass& pass) const override;
   Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
   void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
                 GradMode mode, const Pass& pass) const override;
@@ -37,6 +39,12 @@ class Sequential final : public Layer {
   const std::vector<Part>& parts() const { return parts_; }
 
  private:
+  Saved run_forward(ExecContext& ctx, ParamViews params, Tensor x, Tensor& output, const Pass& pass) const;
+  void run_backward(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad, const Tensor& grad_input, ParamViews grad_params, GradMode mode,
+                    const Pass& pass, const GradientsReady& ready) const;
+  ParamViews of_part(ParamViews all, size_t part) const;
+  bool part_is_identity(size_t part, const Shape& input, const Pass& pass) const;
+
   std::vector<Part> parts_;
   std::vector<int> first_parameter_;  // of each part, and one past the last
 };

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/checkpoint.h"
+
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+// How a parameter's elements are ordered on the two sides: here (outer, positions, channels), in a checkpoint (outer, channels, positions).
+struct Order {
+  int64_t outer = 1, positions = 1, channels = 1;
+  Shape checkpoint_shape;
+};
+
+Order order_of(const ParamSpec& spec) {
+  const Shape& s = spec.shape;
+  switch (spec.layout.kind) {
+    case CheckpointLayout::Kind::conv_oihw:
+      return {s[0], s[1] * s[2], s[3], {s[0], s[3], s[1], s[2]}};
+    case CheckpointLayout::Kind::linear_chw:
+      return {s[0], spec.layout.h * spec.layout.w, spec.layout.c, s};
+    case CheckpointLayout::Kind::same:
+      break;
+  }
+  return {s.numel(), 1, 1, s};
+}
+
+// (outer, rows, columns) to (outer, columns, rows).
+void transpose(int64_t outer, int64_t rows, int64_t columns, const float* from, float* to) {
+  for (int64_t o = 0; o < outer; ++o, from += rows * columns, to += rows * columns) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
+    }
+  }
+}
+
+void check_size(const char* operation, const FlatLayout& layout, size_t size) {
+  if (static_cast<int64_t>(size) < layout.parameter_elements()) {
+    throw ShapeError(fmt::format("{}: flat has {} elements but the parameters need {} or more", operation, size, layout.parameter_elements()));
+  }
+}
+
+void check_names(const std::string& path, const FlatLayout& layout, const std::map<std::string, HostTensor>& tensors) {
+  std::string missing;
+  std::string unexpected;
+  std::map<std::string, bool> known;
+  for (const ParamSpec& spec : layout.specs()) {
+    known[spec.name] = true;
+    if (!tensors.contains(spec.name)) missing += " " + spec.name;
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (!known.contains(name)) unexpected += " " + name;
+  }
+  if (missing.empty() && unexpected.empty()) return;
+  std::string message = fmt::format("load_parameters: {} is not of this model:", path);
+  if (!missing.empty()) message += fmt::format(" missing parameters:{}.", missing);
+  if (!unexpected.empty()) message += fmt::format(" unexpected parameters:{}.", unexpected);
+  throw DataError(message);
+}
+
+}  // namespace
+
+void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat) {
+  check_size("load_parameters", layout, flat.size());
+  const std::map<std::string, HostTensor> tensors = read_safetensors(path);
+  check_names(path, layout, tensors);
+  for (const ParamSpec& spec : layout.specs()) {
+    const HostTensor& tensor = tensors.at(spec.name);
+    const Order order = order_of(spec);
+    if (!(tensor.shape == order.checkpoint_shape)) {
+      throw DataError(fmt::format("load_parameters: {}: {} has shape {} but the model needs {}", path, spec.name, tensor.shape.str(),
+                                  order.checkpoint_shape.str()));
+    }
+    if (tensor.dtype != DType::f32) {
+      throw DataError(
+          fmt::format("load_parameters: {}: {} has dtype {} but f32 is needed; save it as float32", path, spec.name, dtype_name(tensor.dtype)));
+    }
+  }
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const HostTensor& tensor = tensors.at(spec.name);
+    const Order order = order_of(spec);
+    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
+    if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+    transpose(order.outer, order.channels, order.positions, values.data(), flat.data() + layout.offset(i));
+  }
+}
+
+void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
+                     const std::map<std::string, std::string>& metadata) {
+  check_size("save_parameters", layout, flat.size());
+  std::map<std::string, HostTensor> tensors;
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const Order order = order_of(spec);
+    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
+    transpose(order.outer, order.positions, order.channels, flat.data() + layout.offset(i), values.data());
+    const auto bytes = std::as_bytes(std::span(values));
+    tensors[spec.name] = {order.checkpoint_shape, DType::f32, {bytes.begin(), bytes.end()}};
+  }
+  write_safetensors(path, tensors, metadata);
+}
+
+}  // namespace vitrine

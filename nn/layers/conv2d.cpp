@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/layers/conv2d.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "kernels/relu.h"
+#include "nn/layers/check.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+
+Conv2d::Conv2d(const Conv2dLayerConfig& config) : config_(config) {
+  if (config.in_channels < 1 || config.out_channels < 1 || config.window < 1 || config.conv.stride < 1 || config.conv.pad < 0) {
+    throw ConfigError(fmt::format("Conv2d: in_channels {}, out_channels {}, window {} and stride {} must be at least 1, pad {} at least 0",
+                                  config.in_channels, config.out_channels, config.window, config.conv.stride, config.conv.pad));
+  }
+}
+
+std::string Conv2d::describe() const {
+  return fmt::format("conv2d({0} -> {1}, {2}x{2}, stride {3}, pad {4}{5}){6}", config_.in_channels, config_.out_channels, config_.window,
+                     config_.conv.stride, config_.conv.pad, config_.bias ? "" : ", no bias", config_.conv.relu ? " + relu" : "");
+}
+
+std::vector<ParamSpec> Conv2d::parameters() const {
+  const auto fan_in = static_cast<double>(config_.in_channels * config_.window * config_.window);
+  const Init init{Init::Kind::uniform, static_cast<float>(1.0 / std::sqrt(fan_in))};
+  std::vector<ParamSpec> specs{{"weight", weight_shape(), init, {CheckpointLayout::Kind::conv_oihw}}};
+  if (config_.bias) specs.push_back({"bias", {config_.out_channels}, init, {}});
+  return specs;
+}
+
+std::vector<Shape> Conv2d::output_shapes(std::span<const Shape> inputs) const {
+  const Shape& x = single_image_input(*this, inputs);
+  if (x[3] != config_.in_channels) {
+    throw ShapeError(fmt::format("{}: input has shape {} but (N, H, W, {}) is needed", describe(), x.str(), config_.in_channels));
+  }
+  return {conv2d_output_shape(config_.conv, x, weight_shape())};
+}
+
+Saved Conv2d::forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const {
+  conv2d_forward(ctx, config_.conv, inputs[0], params[0], config_.bias ? params[1] : View{}, outputs[0]);
+  if (!pass.training) return {};
+  Saved saved;
+  saved.tensors.push_back(inputs[0]);
+  if (config_.conv.relu) saved.tensors.push_back(outputs[0]);
+  return saved;
+}
+
+void Conv2d::backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
+                      GradMode mode, const Pass& /*pass*/) const {
+  const Tensor& grad_y = grad_outputs[0];
+  if (config_.conv.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y);
+  conv2d_backward_weight(ctx, config_.conv, saved.tensors[0], grad_y, grad_params[0], config_.bias ? grad_params[1] : View{}, mode);
+  if (grad_inputs[0]) conv2d_backward_data(ctx, config_.conv, grad_y, params[0], grad_inputs[0]);
+}
+
+}  // namespace vitrine

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/layers/linear.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "kernels/linear.h"
+#include "kernels/relu.h"
+#include "nn/layers/check.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+
+Linear::Linear(const LinearConfig& config) : config_(config) {
+  if (config.in_features < 1 || config.out_features < 1) {
+    throw ConfigError(fmt::format("Linear: in_features {} and out_features {} must be at least 1", config.in_features, config.out_features));
+  }
+  const CheckpointLayout& layout = config.weight_layout;
+  if (layout.kind == CheckpointLayout::Kind::conv_oihw ||
+      (layout.kind == CheckpointLayout::Kind::linear_chw && layout.h * layout.w * layout.c != config.in_features)) {
+    throw ConfigError(
+        fmt::format("Linear: weight_layout of ({}, {}, {}) does not describe in_features {}", layout.h, layout.w, layout.c, config.in_features));
+  }
+}
+
+std::string Linear::describe() const {
+  return fmt::format("linear({} -> {}{}){}", config_.in_features, config_.out_features, config_.bias ? "" : ", no bias",
+                     config_.relu ? " + relu" : "");
+}
+
+std::vector<ParamSpec> Linear::parameters() const {
+  const Init init{Init::Kind::uniform, static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.in_features)))};
+  std::vector<ParamSpec> specs{{"weight", {config_.out_features, config_.in_features}, init, config_.weight_layout}};
+  if (config_.bias) specs.push_back({"bias", {config_.out_features}, init, {}});
+  return specs;
+}
+
+std::vector<Shape> Linear::output_shapes(std::span<const Shape> inputs) const {
+  const Shape& x = single_input(*this, inputs);
+  if (x.rank() != 2 || x[1] != config_.in_features) {
+    throw ShapeError(fmt::format("{}: input has shape {} but (N, {}) is needed", describe(), x.str(), config_.in_features));
+  }
+  return {{x[0], config_.out_features}};
+}
+
+Saved Linear::forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const {
+  linear_forward(ctx, inputs[0], params[0], config_.bias ? params[1] : View{}, config_.relu, outputs[0]);
+  if (!pass.training) return {};
+  Saved saved;
+  saved.tensors.push_back(inputs[0]);
+  if (config_.relu) saved.tensors.push_back(outputs[0]);
+  return saved;
+}
+
+void Linear::backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
+                      GradMode mode, const Pass& /*pass*/) const {
+  const Tensor& grad_y = grad_outputs[0];
+  if (config_.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y);
+  linear_backward_weight(ctx, saved.tensors[0], grad_y, grad_params[0], config_.bias ? grad_params[1] : View{}, mode);
+  if (grad_inputs[0]) linear_backward_data(ctx, grad_y, params[0], grad_inputs[0]);
+}
+
+}  // namespace vitrine

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "nn/layer.h"
+
+namespace vitrine {
+
+struct LinearConfig {
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  bool bias = true;
+  bool relu = false;                    // merged: y = max(x w^T + bias, 0)
+  CheckpointLayout weight_layout = {};  // linear_chw when it follows a flatten of images
+};
+
+/// y (N, O) = x (N, I) w^T + bias, then ReLU where merged. Parameters: weight (O, I), bias (O). Keeps x, and y where ReLU is merged.
+class Linear final : public Layer {
+ public:
+  /// throws ConfigError on sizes below 1 or a weight layout that does not have in_features.
+  explicit Linear(const LinearConfig& config);
+
+  std::string describe() const override;
+  std::vector<ParamSpec> parameters() const override;
+  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
+  void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
+                GradMode mode, const Pass& pass) const override;
+
+ private:
+  LinearConfig config_;
+};
+
+}  // namespace vitrine

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parameter_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+#include "runtime/philox.h"
+
+namespace vitrine {
+namespace {
+
+int64_t aligned(int64_t elements) {
+  return (elements + FlatLayout::kAlignmentElements - 1) / FlatLayout::kAlignmentElements * FlatLayout::kAlignmentElements;
+}
+
+void fill(const Init& init, PhiloxSequence random, std::span<float> values) {
+  switch (init.kind) {
+    case Init::Kind::zeros:
+      return;
+    case Init::Kind::ones:
+      std::fill(values.begin(), values.end(), 1.0F);
+      return;
+    case Init::Kind::uniform:
+      for (float& v : values) v = (2.0F * random.next_uniform() - 1.0F) * init.bound;
+      return;
+  }
+}
+
+}  // namespace
+
+FlatLayout::FlatLayout(std::vector<ParamSpec> specs, int64_t tail_elements)
+    : specs_(std::move(specs)), offsets_(specs_.size()), tail_elements_(tail_elements) {
+  VITRINE_ASSERT(tail_elements >= 0, "a layout's tail has no negative length");
+  for (size_t i = specs_.size(); i-- > 0;) {
+    offsets_[i] = parameter_elements_;
+    parameter_elements_ += aligned(specs_[i].shape.numel());
+  }
+}
+
+int64_t FlatLayout::parameter_count() const {
+  int64_t count = 0;
+  for (const ParamSpec& spec : specs_) count += spec.shape.numel();
+  return count;
+}
+
+std::vector<View> FlatLayout::views(const View& flat) const {
+  if (flat.dtype != DType::f32) throw DtypeError(fmt::format("FlatLayout::views: flat is {} but must be f32", dtype_name(flat.dtype)));
+  if (flat.numel() < parameter_elements_) {
+    throw ShapeError(fmt::format("FlatLayout::views: flat has shape {} but the parameters need ({}) or more", flat.shape.str(), parameter_elements_));
+  }
+  std::vector<View> views;
+  views.reserve(specs_.size());
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    views.push_back({flat.as<char>() + offsets_[i] * size_of(DType::f32), specs_[i].shape, DType::f32, flat.device});
+  }
+  return views;
+}
+
+void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat) {
+  if (static_cast<int64_t>(flat.size()) < layout.parameter_elements()) {
+    throw ShapeError(fmt::format("initialize: flat has {} elements but the parameters need {} or more", flat.size(), layout.parameter_elements()));
+  }
+  std::fill(flat.begin(), flat.end(), 0.0F);
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const auto values = flat.subspan(static_cast<size_t>(layout.offset(i)), static_cast<size_t>(spec.shape.numel()));
+    fill(spec.init, PhiloxSequence(seed, static_cast<uint64_t>(i)), values);
+  }
+}
+
+}  // namespace vitrine
