@@ -23,7 +23,7 @@ struct ModelOptions {
   int64_t image_size = 0;  // height and width; 0: what the model was made for (alexnet 227, others: given by the data)
   int64_t channels = 3;
   int64_t classes = 10;
-  std::optional<float> dropout;  // overrides the model's
+  std::optional<float> dropout = std::nullopt;  // overrides the model's
 };
 
 /// "alexnet", "small-cnn", "lenet5", "mlp".

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "nn/layers/conv2d.h"
+#include "nn/layers/dropout.h"
+#include "nn/layers/flatten.h"
+#include "nn/layers/linear.h"
+#include "nn/layers/pool2d.h"
+#include "nn/layers/relu.h"
+#include "nn/parameter_store.h"
+#include "runtime/error.h"
+#include "tests/support/gradient_check.h"
+
+namespace vitrine::test {
+namespace {
+
+using Params = std::vector<DoubleTensor>;
+
+constexpr Pass kTraining{.training = true, .seed = 11, .step = 3, .first_sample = 5};
+
+TEST(LayerGradients, Linear) {
+  uint64_t seed = 100;
+  for (const bool relu : {false, true}) {
+    for (const bool bias : {false, true}) {
+      for (const auto& [rows, in, out] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 17, 5}, {8, 33, 20}}) {
+        const Linear layer({.in_features = in, .out_features = out, .bias = bias, .relu = relu});
+        check_gradients(layer, {rows, in}, kTraining, ++seed, [&](const DoubleTensor& x, const Params& p) {
+          DoubleTensor y = reference_linear(x, p[0], bias ? &p[1] : nullptr);
+          return relu ? reference_relu(y) : y;
+        });
+      }
+    }
+  }
+}
+
+TEST(LayerGradients, Conv2d) {
+  struct Case {
+    int64_t h, w, c, k, window, stride, pad;
+  };
+  uint64_t seed = 200;
+  for (const Case& t : {Case{5, 5, 1, 1, 1, 1, 0}, Case{6, 7, 3, 5, 3, 1, 1}, Case{9, 8, 2, 4, 5, 2, 2}, Case{11, 13, 3, 9, 4, 3, 1}}) {
+    for (const bool relu : {false, true}) {
+      for (const bool bias : {false, true}) {
+        const Conv2dConfig config{.stride = t.stride, .pad = t.pad, .relu = relu};
+        const Conv2d layer({.in_channels = t.c, .out_channels = t.k, .window = t.window, .bias = bias, .conv = config});
+        check_gradients(layer, {2, t.h, t.w, t.c}, kTraining, ++seed,
+                        [&](const DoubleTensor& x, const Params& p) { return reference_conv2d(config, x, p[0], bias ? &p[1] : nullptr); });
+      }
+    }
+  }
+}
+
+TEST(LayerGradients, ReLU) {
+  check_gradients(ReLU(), {3, 37}, kTraining, 300, [](const DoubleTensor& x, const Params&) { return reference_relu(x); });
+}
+
+TEST(LayerGradients, Pooling) {
+  struct Case {
+    int64_t h, w, c;
+    Pool2dConfig config;
+  };
+  uint64_t seed = 400;
+  for (const Case& t : {Case{4, 6, 3, {2, 2, 0}}, Case{7, 8, 5, {3, 2, 0}}, Case{7, 5, 2, {3, 2, 1}}, Case{5, 5, 9, {2, 1, 1}}}) {
+    const Pool2dConfig config = t.config;
+    check_gradients(MaxPool2d(config), {2, t.h, t.w, t.c}, kTraining, ++seed,
+                    [config](const DoubleTensor& x, const Params&) { return reference_max_pool2d(config, x); });
+    check_gradients(AvgPool2d(config), {2, t.h, t.w, t.c}, kTraining, ++seed,
+                    [config](const DoubleTensor& x, const Params&) { return reference_avg_pool2d(config, x); });
+    check_gradients(AdaptiveAvgPool2d(3, 2), {2, t.h, t.w, t.c}, kTraining, ++seed,
+                    [](const DoubleTensor& x, const Params&) { return reference_adaptive_avg_pool2d(3, 2, x); });
+  }
+}
+
+TEST(LayerGradients, Dropout) {
+  for (const float p : {0.25F, 0.5F, 0.9F}) {
+    const DropoutConfig config{.p = p, .seed = kTraining.seed, .step = kTraining.step, .layer = 2, .first_sample = kTraining.first_sample};
+    check_gradients(Dropout(p, 2), {4, 30}, kTraining, 500, [config](const DoubleTensor& x, const Params&) { return reference_dropout(config, x); });
+  }
+}
+
+TEST(LayerGradients, FlattenIntoAnotherPlace) {
+  check_gradients(Flatten(), {2, 3, 4, 5}, kTraining, 600, [](const DoubleTensor& x, const Params&) { return x; });
+}
+
+TEST(Layers, IdentitiesAreRecognised) {
+  const Shape images{2, 6, 6, 4};
+  const Pass evaluation{.training = false};
+  EXPECT_TRUE(AdaptiveAvgPool2d(6, 6).is_identity({&images, 1}, kTraining));
+  EXPECT_FALSE(AdaptiveAvgPool2d(6, 5).is_identity({&images, 1}, kTraining));
+  EXPECT_FALSE(Dropout(0.5F, 0).is_identity({&images, 1}, kTraining));
+  EXPECT_TRUE(Dropout(0.5F, 0).is_identity({&images, 1}, evaluation));
+  EXPECT_TRUE(Dropout(0.0F, 0).is_identity({&images, 1}, kTraining));
+  EXPECT_TRUE(Flatten().is_identity({&images, 1}, kTraining));
+}
+
+// What a layer keeps decides the peak of a training step.
+TEST(Layers, KeepOnlyWhatBackwardNeeds) {
+  TestDevice device;
+  device.ctx().reserve_workspace(int64_t{16} << 20);
+  const Tensor x = device.random({2, 8, 8, 4}, 1);
+  const auto kept = [&](const Layer& layer, const Pass& pass) {
+    const FlatLayout layout(layer.parameters(), 0);
+    const Tensor flat = device.random({layout.parameter_elements()}, 2);
+    const Tensor y = device.empty(layer.output_shapes({&x.shape(), 1})[0]);
+    const Saved saved = layer.forward(device.ctx(), layout.views(flat), {&x, 1}, {&y, 1}, pass);
+    device.synchronize();
+    int64_t bytes = 0;
+    for (const Tensor& tensor : saved.tensors) bytes += tensor.bytes();
+    return bytes;
+  };
+  const Pass evaluation{.training = false};
+  const Conv2dLayerConfig conv{.in_channels = 4, .out_channels = 8, .window = 3, .conv = {.stride = 1, .pad = 1}};
+  Conv2dLayerConfig conv_relu = conv;
+  conv_relu.conv.relu = true;
+  EXPECT_EQ(kept(Conv2d(conv), kTraining), x.bytes());
+  EXPECT_EQ(kept(Conv2d(conv_relu), kTraining), x.bytes() + 2 * x.bytes());
+  EXPECT_EQ(kept(Conv2d(conv_relu), evaluation), 0);
+  EXPECT_EQ(kept(MaxPool2d({2, 2, 0}), kTraining), 2 * 4 * 4 * 4);
+  EXPECT_EQ(kept(MaxPool2d({2, 2, 0}), evaluation), 0);
+  EXPECT_EQ(kept(AvgPool2d({2, 2, 0}), kTraining), 0);
+  EXPECT_EQ(kept(Dropout(0.5F, 0), kTraining), 0);
+}
+
+TEST(Layers, RefuseInputsThatDoNotFit) {
+  const Shape images{2, 8, 8, 3};
+  const Shape rows{2, 10};
+  EXPECT_THROW(Linear({.in_features = 11, .out_features = 2}).output_shapes({&rows, 1}), ShapeError);
+  EXPECT_THROW(Linear({.in_features = 3, .out_features = 2}).output_shapes({&images, 1}), ShapeError);
+  EXPECT_THROW(Conv2d({.in_channels = 4, .out_channels = 2, .window = 3}).output_shapes({&images, 1}), ShapeError);
+  EXPECT_THROW(Conv2d({.in_channels = 3, .out_channels = 2, .window = 9}).output_shapes({&images, 1}), ShapeError);
+  EXPECT_THROW(MaxPool2d({2, 2, 0}).output_shapes({&rows, 1}), ShapeError);
+  const std::vector<Shape> two{rows, rows};
+  EXPECT_THROW(ReLU().output_shapes(two), ShapeError);
+  EXPECT_THROW(Dropout(1.0F, 0), ConfigError);
+  EXPECT_THROW(Linear({.in_features = 0, .out_features = 2}), ConfigError);
+  EXPECT_THROW(Linear({.in_features = 12, .out_features = 2, .weight_layout = {CheckpointLayout::Kind::linear_chw, 2, 2, 2}}), ConfigError);
+  EXPECT_THROW(Conv2d({.in_channels = 3, .out_channels = 2, .window = 3, .conv = {.stride = 0}}), ConfigError);
+  EXPECT_THROW(AdaptiveAvgPool2d(0, 1), ConfigError);
+}
+
+}  // namespace
+}  // namespace vitrine::test

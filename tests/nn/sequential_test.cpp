@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/sequential.h"
+
+#include <gtest/gtest.h>
+
+#include "nn/layers/conv2d.h"
+#include "nn/layers/dropout.h"
+#include "nn/layers/flatten.h"
+#include "nn/layers/linear.h"
+#include "nn/layers/pool2d.h"
+#include "nn/layers/relu.h"
+#include "nn/layers/residual.h"
+#include "nn/parameter_store.h"
+#include "runtime/error.h"
+#include "tests/support/gradient_check.h"
+
+namespace vitrine::test {
+namespace {
+
+using Params = std::vector<DoubleTensor>;
+
+constexpr Pass kTraining{.training = true, .seed = 4, .step = 9, .first_sample = 2};
+constexpr Pass kEvaluation{.training = false};
+constexpr Conv2dConfig kConv{.stride = 1, .pad = 1};
+constexpr Conv2dConfig kConvRelu{.stride = 1, .pad = 1, .relu = true};
+
+template <class T, class... Args>
+Sequential::Part part(const char* name, Args&&... args) {
+  return {name, std::make_unique<T>(std::forward<Args>(args)...)};
+}
+
+template <class... Parts>
+std::unique_ptr<Sequential> sequential(Parts&&... parts) {
+  std::vector<Sequential::Part> list;
+  (list.push_back(std::move(parts)), ...);
+  return std::make_unique<Sequential>(std::move(list));
+}
+
+Sequential::Part conv(const char* name, int64_t in, int64_t out, const Conv2dConfig& config, int64_t window = 3) {
+  return part<Conv2d>(name, Conv2dLayerConfig{.in_channels = in, .out_channels = out, .window = window, .conv = config});
+}
+
+// Convolution, pooling, flatten, dropout, two Linears, on (N, 6, 6, 2).
+std::unique_ptr<Sequential> small_net() {
+  return sequential(conv("conv", 2, 4, kConvRelu), part<MaxPool2d>("pool", Pool2dConfig{2, 2, 0}), part<AdaptiveAvgPool2d>("avgpool", 3, 3),
+                    part<Flatten>("flatten"), part<Dropout>("drop", 0.5F, 0),
+                    part<Linear>("fc1", LinearConfig{.in_features = 36, .out_features = 7, .relu = true}),
+                    part<Linear>("fc2", LinearConfig{.in_features = 7, .out_features = 3}));
+}
+
+DoubleTensor reference_small_net(const DoubleTensor& x, const Params& p) {
+  DoubleTensor y = reference_max_pool2d({2, 2, 0}, reference_conv2d(kConvRelu, x, p[0], &p[1]));
+  y.shape = {x.shape[0], 36};
+  y = reference_dropout({.p = 0.5F, .seed = kTraining.seed, .step = kTraining.step, .layer = 0, .first_sample = kTraining.first_sample}, y);
+  return reference_linear(reference_relu(reference_linear(y, p[2], &p[3])), p[4], &p[5]);
+}
+
+TEST(SequentialGradients, AllKindsOfParts) { check_gradients(*small_net(), {3, 6, 6, 2}, kTraining, 1, reference_small_net); }
+
+TEST(SequentialGradients, IdentitiesAtBothEnds) {
+  const auto net =
+      sequential(part<Flatten>("flatten"), part<Linear>("fc", LinearConfig{.in_features = 12, .out_features = 5}), part<Dropout>("drop", 0.0F, 0));
+  check_gradients(*net, {2, 2, 2, 3}, kTraining, 2, [](DoubleTensor x, const Params& p) {
+    x.shape = {2, 12};
+    return reference_linear(x, p[0], &p[1]);
+  });
+}
+
+TEST(SequentialGradients, NothingButIdentities) {
+  const auto net = sequential(part<AdaptiveAvgPool2d>("avgpool", 2, 3), part<Flatten>("flatten"));
+  const Shape images{2, 2, 3, 4};
+  EXPECT_TRUE(net->is_identity({&images, 1}, kTraining));
+  check_gradients(*net, images, kTraining, 3, [](const DoubleTensor& x, const Params&) { return x; });
+}
+
+TEST(SequentialGradients, ElementwiseLayersWorkInPlace) {
+  const auto net = sequential(conv("conv", 2, 3, kConv), part<ReLU>("relu"), part<Dropout>("drop", 0.25F, 1), part<ReLU>("relu2"));
+  check_gradients(*net, {2, 4, 5, 2}, kTraining, 4, [](const DoubleTensor& x, const Params& p) {
+    const DropoutConfig config{.p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 1, .first_sample = kTraining.first_sample};
+    return reference_dropout(config, reference_relu(reference_conv2d(kConv, x, p[0], &p[1])));
+  });
+}
+
+TEST(ResidualGradients, IdentityShortcut) {
+  for (const bool relu : {false, true}) {
+    const Residual block(sequential(conv("conv1", 3, 5, kConvRelu), conv("conv2", 5, 3, kConv)), nullptr, relu);
+    check_gradients(block, {2, 5, 4, 3}, kTraining, 5, [relu](const DoubleTensor& x, const Params& p) {
+      DoubleTensor y = reference_add(reference_conv2d(kConv, reference_conv2d(kConvRelu, x, p[0], &p[1]), p[2], &p[3]), x);
+      return relu ? reference_relu(y) : y;
+    });
+  }
+}
+
+// The body ends in a merged ReLU, whose output it keeps: the sum must not overwrite it.
+TEST(ResidualGradients, ProjectionShortcutBehindAMergedRelu) {
+  const Conv2dConfig projection{.stride = 2};
+  const Conv2dConfig strided{.stride = 2, .pad = 1, .relu = true};
+  for (const bool relu : {false, true}) {
+    const Residual block(sequential(conv("conv1", 3, 6, strided)), sequential(conv("downsample.0", 3, 6, projection, 1)), relu);
+    check_gradients(block, {2, 6, 6, 3}, kTraining, 6, [=](const DoubleTensor& x, const Params& p) {
+      DoubleTensor y = reference_add(reference_conv2d(strided, x, p[0], &p[1]), reference_conv2d(projection, x, p[2], &p[3]));
+      return relu ? reference_relu(y) : y;
+    });
+  }
+}
+
+TEST(ResidualGradients, BlocksWithinASequential) {
+  std::vector<Sequential::Part> parts;
+  parts.push_back(conv("stem", 2, 3, kConvRelu));
+  parts.push_back({"block", std::make_unique<Residual>(sequential(conv("conv1", 3, 3, kConvRelu)), nullptr, true)});
+  parts.push_back(part<Flatten>("flatten"));
+  const Sequential net(std::move(parts));
+  EXPECT_EQ(net.parameters()[2].name, "block.conv1.weight");
+  check_gradients(net, {2, 4, 4, 2}, kTraining, 7, [](const DoubleTensor& x, const Params& p) {
+    const DoubleTensor stem = reference_conv2d(kConvRelu, x, p[0], &p[1]);
+    DoubleTensor y = reference_relu(reference_add(reference_conv2d(kConvRelu, stem, p[2], &p[3]), stem));
+    y.shape = {2, 48};
+    return y;
+  });
+}
+
+TEST(Residual, RefusesPathsThatDoNotAgree) {
+  const Residual block(sequential(conv("conv1", 3, 5, kConv)), nullptr, false);
+  const Shape images{2, 5, 5, 3};
+  EXPECT_THROW(block.output_shapes({&images, 1}), ShapeError);
+}
+
+TEST(Sequential, NamesThePartWhoseInputDoesNotFit) {
+  const auto net = small_net();
+  const Shape images{2, 8, 8, 2};
+  const Shape wrong{2, 6, 6, 3};
+  EXPECT_EQ(net->output_shapes({&images, 1})[0], (Shape{2, 3}));  // the adaptive pooling takes any size
+  try {
+    net->output_shapes({&wrong, 1});
+    FAIL() << "3 channels were taken for 2";
+  } catch (const ShapeError& e) {
+    EXPECT_NE(std::string(e.what()).find("conv: "), std::string::npos) << e.what();
+  }
+  std::vector<Sequential::Part> twice;
+  twice.push_back(part<ReLU>("a"));
+  twice.push_back(part<ReLU>("a"));
+  EXPECT_THROW(Sequential{std::move(twice)}, ConfigError);
+}
+
+// forward_from and backward_from on a device of any backend.
+class Outermost : public ::testing::TestWithParam<Backend> {
+ protected:
+  Outermost() : group_({.devices = {DeviceId{GetParam(), 0}}, .memory_bytes = {int64_t{64} << 20}, .threads_per_device = {2}, .check_order = true}) {
+    ctx().reserve_workspace(int64_t{16} << 20);
+    params_ = ctx().allocate({layout_.parameter_elements()}, DType::f32, Category::parameters, "params");
+    grads_ = ctx().allocate({layout_.parameter_elements()}, DType::f32, Category::gradients, "grads");
+    input_ = ctx().allocate({3, 6, 6, 2}, DType::f32, Category::staging, "input");
+    zero(ctx(), params_);
+    zero(ctx(), input_);
+  }
+  ~Outermost() override { group_.synchronize(); }
+  ExecContext& ctx() { return group_[0].compute(); }
+  int64_t activation_bytes() { return group_[0].pool().statistics().allocated_by_category[static_cast<size_t>(Category::activations)]; }
+
+  std::unique_ptr<Sequential> net_ = small_net();
+  FlatLayout layout_{net_->parameters(), 0};
+  DeviceGroup group_;
+  Tensor params_, grads_, input_;
+};
+
+TEST_P(Outermost, BackwardReportsGradientsLastLayerFirstAndLetsGoAsItGoes) {
+  Tensor output;
+  Saved saved = net_->forward_from(ctx(), layout_.views(params_), input_, output, kTraining);
+  EXPECT_EQ(output.shape(), (Shape{3, 3}));
+  Tensor grad = ctx().allocate(output.shape(), DType::f32, Category::activations, "grad");
+  zero(ctx(), grad);
+  output = {};
+  std::vector<int> ready;
+  std::vector<int64_t> held{activation_bytes()};
+  net_->backward_from(ctx(), layout_.views(params_), std::move(saved), std::move(grad), layout_.views(grads_), GradMode::overwrite, kTraining,
+                      [&](int first_parameter) {
+                        ready.push_back(first_parameter);
+                        held.push_back(activation_bytes());
+                      });
+  EXPECT_EQ(ready, (std::vector<int>{4, 2, 0}));
+  // Blocks take multiples of 256 bytes. Kept at first: conv's output 1792, the pool's indices 256, fc1's input 512 and output 256; the gradient 256.
+  // fc2 gives back its gradient and makes one as large; fc1 gives back all it kept and makes one of 512.
+  EXPECT_EQ(held, (std::vector<int64_t>{3072, 3072, 2560, 0}));
+}
+
+TEST_P(Outermost, EvaluationKeepsNothingButTheOutput) {
+  Tensor output;
+  const Saved saved = net_->forward_from(ctx(), layout_.views(params_), input_, output, kEvaluation);
+  EXPECT_TRUE(saved.parts.empty());
+  EXPECT_EQ(activation_bytes(), OffsetAllocator::aligned(output.bytes()));
+}
+
+TEST_P(Outermost, WorkIsBookedUnderTheLayersName) {
+  group_[0].pool().record_history(true);
+  Tensor output;
+  net_->forward_from(ctx(), layout_.views(params_), input_, output, kEvaluation);
+  std::vector<std::string> names;
+  for (const MemoryEvent& event : group_[0].pool().history()) {
+    if (event.bytes > 0) names.push_back(event.layer + "/" + event.tensor);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"conv/conv.output", "pool/pool.output", "fc1/fc1.output", "fc2/fc2.output"}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Outermost, ::testing::Values(Backend::cpu, Backend::meta),
+                         [](const auto& backend) { return std::string(backend_name(backend.param)); });
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/nn/training.h"
+
+#include <cmath>
+#include <fstream>
+#include <utility>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "kernels/cross_entropy.h"
+#include "kernels/optimizer.h"
+#include "nn/parameter_store.h"
+#include "runtime/copy.h"
+#include "runtime/device.h"
+
+namespace vitrine::test {
+namespace {
+
+constexpr int64_t kClasses = 10;
+constexpr int64_t kMemoryBytes = int64_t{2} << 30;
+constexpr int64_t kWorkspaceBytes = int64_t{128} << 20;
+
+struct Batch {
+  std::vector<float> images;
+  std::vector<int32_t> labels;
+};
+
+Batch make_batch(int64_t step, int64_t samples, int64_t size) {
+  Batch batch;
+  for (int64_t n = 0; n < samples; ++n) {
+    const int64_t label = (3 * n + 7 * step) % kClasses;
+    batch.labels.push_back(static_cast<int32_t>(label));
+    for (int64_t h = 0; h < size; ++h) {
+      for (int64_t w = 0; w < size; ++w) {
+        for (int64_t c = 0; c < 3; ++c) {
+          const int64_t pixel = (h * (3 + 5 * label) + w * (50 - 4 * label) + 31 * c + 97 * n + 13 * step) % 256;
+          batch.images.push_back(static_cast<float>(2 * pixel - 255) / 255.0F);
+        }
+      }
+    }
+  }
+  return batch;
+}
+
+template <class T>
+ConstView host_view(const std::vector<T>& values, const Shape& shape, DType dtype) {
+  return {values.data(), shape, dtype, DeviceId::host()};
+}
+
+}  // namespace
+
+std::vector<double> train(const TrainingJob& job) {
+  const Model model = make_model(job.model, {.image_size = job.image_size, .classes = kClasses, .dropout = 0.0F});
+  const FlatLayout layout(model.net->parameters(), LossTotals::kCount);
+
+  DeviceGroup devices({.devices = {DeviceId{Backend::cpu, 0}}, .memory_bytes = {kMemoryBytes}, .threads_per_device = {}, .check_order = true});
+  ExecContext& ctx = devices[0].compute();
+  ctx.reserve_workspace(kWorkspaceBytes);
+  const auto flat = [&](Category category, const char* name) { return ctx.allocate({layout.total_elements()}, DType::f32, category, name); };
+  const Tensor weights = flat(Category::parameters, "weights");
+  const Tensor gradients = flat(Category::gradients, "gradients");
+  const Tensor momentum = flat(Category::optimizer, "momentum");
+  const Tensor updates = ctx.allocate({1}, DType::i32, Category::optimizer, "updates");
+  const Tensor images = ctx.allocate(model.input_shape(job.samples), DType::f32, Category::staging, "images");
+  const Tensor labels = ctx.allocate({job.samples}, DType::i32, Category::staging, "labels");
+  const std::vector<View> params = layout.views(weights);
+  const std::vector<View> grad_params = layout.views(gradients);
+  const int64_t count = layout.parameter_elements();
+  const Tensor totals = gradients.rows(count, layout.total_elements());
+
+  std::vector<float> start(static_cast<size_t>(layout.total_elements()));
+  initialize(layout, 0, start);
+  copy(ctx, host_view(start, weights.shape(), DType::f32), weights);
+  for (const Tensor& t : {gradients, momentum, updates}) zero(ctx, t);
+
+  const auto samples = static_cast<float>(job.samples);
+  std::vector<double> losses;
+  for (int step = 0; step < job.steps; ++step) {
+    const Batch batch = make_batch(step, job.samples, job.image_size);
+    copy(ctx, host_view(batch.images, images.shape(), DType::f32), images);
+    copy(ctx, host_view(batch.labels, labels.shape(), DType::i32), labels);
+
+    const Pass pass{.training = true, .seed = 0, .step = step};
+    Tensor logits;
+    Saved saved = model.net->forward_from(ctx, params, images, logits, pass);
+    zero(ctx, totals);
+    softmax_cross_entropy(ctx, {.grad_scale = 1.0F / samples}, logits, labels, logits, totals);  // the gradient takes the logits' place
+    model.net->backward_from(ctx, params, std::move(saved), std::move(logits), grad_params, GradMode::overwrite, pass, nullptr);
+    sgd_update(ctx, {.lr = job.lr, .momentum = job.momentum}, samples, weights.rows(0, count), gradients.rows(0, count), momentum.rows(0, count),
+               updates, totals);
+
+    std::vector<float> host_totals(LossTotals::kCount);
+    copy(ctx, totals, View{host_totals.data(), totals.shape(), DType::f32, DeviceId::host()});
+    devices.synchronize();
+    losses.push_back(static_cast<double>(host_totals[LossTotals::kLossSum]) / static_cast<double>(host_totals[LossTotals::kValid]));
+  }
+  return losses;
+}
+
+void expect_recorded_losses(const std::string& model) {
+  std::ifstream file(VITRINE_TEST_DATA "/losses.json");
+  ASSERT_TRUE(file) << "losses.json is missing; record_losses.py writes it";
+  const nlohmann::json record = nlohmann::json::parse(file).at(model);
+  const auto expected = record.at("losses").get<std::vector<double>>();
+  ASSERT_FALSE(expected.empty());
+  const std::vector<double> losses = train({.model = model,
+                                            .samples = record.at("samples").get<int64_t>(),
+                                            .image_size = record.at("image_size").get<int64_t>(),
+                                            .lr = record.at("lr").get<double>(),
+                                            .momentum = record.at("momentum").get<double>(),
+                                            .steps = static_cast<int>(expected.size())});
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-4 * std::abs(expected[i])) << "step " << i;
+}
+
+}  // namespace vitrine::test

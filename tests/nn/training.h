@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nn/model.h"
+
+namespace vitrine::test {
+
+/// A training run on one CPU device with nothing but layers, kernels and tensors.
+struct TrainingJob {
+  std::string model;
+  int64_t samples = 0;  // per step
+  int64_t image_size = 0;
+  double lr = 0.0;
+  double momentum = 0.0;
+  int steps = 0;
+};
+
+/// Mean loss of every step. Weights come from initialize() with seed 0, images and labels from the formula in record_losses.py.
+std::vector<double> train(const TrainingJob& job);
+
+/// Runs the recorded job of that name, for as many steps as were recorded, and compares every loss to PyTorch's, to 1e-4 relative.
+void expect_recorded_losses(const std::string& model);
+
+}  // namespace vitrine::test

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "kernels/conv2d.h"
+#include "kernels/dropout.h"
+#include "kernels/pool2d.h"
+#include "runtime/shape.h"
+
+/// Forward passes of layers in double precision, one loop nest each: what gradients are differentiated from.
+namespace vitrine::test {
+
+struct DoubleTensor {
+  Shape shape;
+  std::vector<double> values;
+};
+
+DoubleTensor reference_linear(const DoubleTensor& x, const DoubleTensor& w, const DoubleTensor* bias);
+DoubleTensor reference_conv2d(const Conv2dConfig& config, const DoubleTensor& x, const DoubleTensor& w, const DoubleTensor* bias);
+DoubleTensor reference_relu(DoubleTensor x);
+DoubleTensor reference_max_pool2d(const Pool2dConfig& config, const DoubleTensor& x);
+DoubleTensor reference_avg_pool2d(const Pool2dConfig& config, const DoubleTensor& x);
+DoubleTensor reference_adaptive_avg_pool2d(int64_t height, int64_t width, const DoubleTensor& x);
+DoubleTensor reference_dropout(const DropoutConfig& config, DoubleTensor x);
+DoubleTensor reference_add(DoubleTensor a, const DoubleTensor& b);
+
+}  // namespace vitrine::test
