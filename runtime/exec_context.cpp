@@ -20,7 +20,7 @@ Tensor ExecContext::allocate(const Shape& shape, DType dtype, Category category,
 }
 
 void ExecContext::reserve_workspace(int64_t bytes) {
-  workspace_ = Tensor();
+  release_workspace();
   workspace_ = allocate({bytes}, DType::u8, Category::workspace, "workspace");
 }
 

@@ -66,6 +66,8 @@ class ExecContext {
 
   /// Takes the arena that library workspaces come from: counted at full size, once, in Category::workspace. Kernels choose algorithms that fit.
   void reserve_workspace(int64_t bytes);
+  /// Gives it back to the pool; the stream must be idle.
+  void release_workspace() { workspace_ = Tensor(); }
   /// Bytes of u8, shape (n); empty before reserve_workspace. Its content lasts for one operation.
   View workspace() const { return workspace_.view(); }
   PlanCache& plans() { return plans_; }

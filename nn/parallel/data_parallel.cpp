@@ -74,6 +74,7 @@ DataParallel::~DataParallel() {
     s.devices.synchronize();
   } catch (...) {
   }
+  for (int i = 0; i < s.devices.size(); ++i) s.devices[i].compute().release_workspace();
 }
 
 int DataParallel::size() const { return state_->size(); }

@@ -153,7 +153,7 @@ TEST(Engine, EvaluationIsExactForEverySplit) {
         reference = totals;
         reference_logits = logits;
       }
-      EXPECT_EQ(totals.valid, std::count_if(batch.labels.begin(), batch.labels.end(), [](int32_t label) { return label >= 0; }));
+      EXPECT_EQ(totals.valid, std::count_if(batch.memory->labels.begin(), batch.memory->labels.end(), [](int32_t label) { return label >= 0; }));
       EXPECT_EQ(totals.correct, reference.correct);
       EXPECT_NEAR(totals.loss_sum, reference.loss_sum, 1e-5 * reference.loss_sum);
       EXPECT_LT(relative_difference(logits, reference_logits), 1e-6);

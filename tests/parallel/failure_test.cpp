@@ -127,7 +127,7 @@ TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
   DeviceGroup group(cpu_group(2));
   Engine engine(model, group, small_config(model, 8), {{8}, {}});
   OwnedBatch batch = random_batch(model, 8, 1, 0);
-  batch.labels[6] = 17;
+  batch.memory->labels[6] = 17;
   try {
     engine.train_step(batch.view());
     engine.take_step_totals(true);

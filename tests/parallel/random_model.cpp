@@ -35,8 +35,8 @@ Model random_model(uint32_t seed) {
     config.in_channels = shape[3];
     config.out_channels = draw(3, 9);
     config.window = 3;
-    config.pad = 1;
-    config.relu = true;
+    config.conv.pad = 1;
+    config.conv.relu = true;
     grow(name, std::make_unique<Conv2d>(config));
     grow("features." + std::to_string(2 * i + 1), std::make_unique<MaxPool2d>(Pool2dConfig{2, 2, 0}));
   }
@@ -57,11 +57,10 @@ Model random_model(uint32_t seed) {
 }
 
 HostBatch OwnedBatch::view() const {
-  const bool is_float = !floats.empty();
-  const void* data = is_float ? static_cast<const void*>(floats.data()) : bytes.data();
+  const bool is_float = !memory->floats.empty();
+  const void* data = is_float ? static_cast<const void*>(memory->floats.data()) : memory->bytes.data();
   return {ConstView(data, image_shape, is_float ? DType::f32 : DType::u8, DeviceId::host()),
-          ConstView(labels.data(), {static_cast<int64_t>(labels.size())}, DType::i32, DeviceId::host()),
-          {}};
+          ConstView(memory->labels.data(), {static_cast<int64_t>(memory->labels.size())}, DType::i32, DeviceId::host()), memory};
 }
 
 OwnedBatch random_batch(const Model& model, int64_t samples, uint32_t seed, double ignored, DType dtype) {
@@ -70,15 +69,15 @@ OwnedBatch random_batch(const Model& model, int64_t samples, uint32_t seed, doub
   batch.image_shape = model.input_shape(samples);
   const auto count = static_cast<size_t>(batch.image_shape.numel());
   if (dtype == DType::u8) {
-    batch.bytes.resize(count);
-    for (uint8_t& b : batch.bytes) b = static_cast<uint8_t>(random());
+    batch.memory->bytes.resize(count);
+    for (uint8_t& b : batch.memory->bytes) b = static_cast<uint8_t>(random());
   } else {
-    batch.floats.resize(count);
-    for (float& f : batch.floats) f = static_cast<float>(random() % 2000) * 1e-3F - 1.0F;
+    batch.memory->floats.resize(count);
+    for (float& f : batch.memory->floats) f = static_cast<float>(random() % 2000) * 1e-3F - 1.0F;
   }
   for (int64_t i = 0; i < samples; ++i) {
     const bool ignore = static_cast<double>(random() % 1000) < ignored * 1000;
-    batch.labels.push_back(ignore ? -100 : static_cast<int32_t>(random() % static_cast<uint32_t>(model.classes)));
+    batch.memory->labels.push_back(ignore ? -100 : static_cast<int32_t>(random() % static_cast<uint32_t>(model.classes)));
   }
   return batch;
 }

@@ -17,10 +17,14 @@ Model random_model(uint32_t seed);
 
 /// A batch in memory of its own: u8 images (or f32 of the model's size) and labels, some of them ignored if asked for.
 struct OwnedBatch {
-  std::vector<uint8_t> bytes;
-  std::vector<float> floats;
-  std::vector<int32_t> labels;
+  struct Memory {
+    std::vector<uint8_t> bytes;
+    std::vector<float> floats;
+    std::vector<int32_t> labels;
+  };
+  std::shared_ptr<Memory> memory = std::make_shared<Memory>();
   Shape image_shape;
+  /// Keeps the memory until the devices have read it.
   HostBatch view() const;
 };
 OwnedBatch random_batch(const Model& model, int64_t samples, uint32_t seed, double ignored, DType dtype = DType::u8);
