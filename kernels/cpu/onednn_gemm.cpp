@@ -46,6 +46,13 @@ Plan make_plan(const OneDnnPlans& plans, const Product& p) {
   return plan;
 }
 
+// Below AVX-512, oneDNN's product of two untransposed matrices runs at 0.5 to 1 times the speed of Eigen's at the shapes of linear layers.
+bool has_avx512() {
+  const auto isa = static_cast<int>(dnnl::get_effective_cpu_isa());
+  const auto wanted = static_cast<int>(dnnl::cpu_isa::avx512_core);
+  return (isa & wanted) == wanted;
+}
+
 bool multiply(ExecContext& ctx, const Product& product, const void* a, const void* b, const void* bias, void* c) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
   auto found = plans.products.find(product.key());
@@ -61,6 +68,7 @@ bool multiply(ExecContext& ctx, const Product& product, const void* a, const voi
 }  // namespace
 
 bool gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
+  if (!transpose_a && !transpose_b && !has_avx512()) return false;
   const Product product{c.shape[0], c.shape[1], a.shape[transpose_a ? 0 : 1], transpose_a, transpose_b, false, false, mode == GradMode::accumulate};
   return multiply(ctx, product, a.data, b.data, nullptr, c.data);
 }
