@@ -120,7 +120,7 @@ void run_queued(benchmark::State& state, const Issue& issue, double (*factor)(do
   World world(static_cast<int>(state.range(0)), bytes);
   const int operations = static_cast<int>(std::clamp<int64_t>((int64_t{64} << 20) / (bytes + 1), 2, 200));
   queued_seconds(world, issue, operations);
-  for (auto _ : state) state.SetIterationTime(queued_seconds(world, issue, operations) / operations);
+  while (state.KeepRunningBatch(operations)) state.SetIterationTime(queued_seconds(world, issue, operations));
   report(state, bytes, factor(static_cast<double>(state.range(0))));
 }
 

@@ -13,7 +13,10 @@
 namespace vitrine::comm {
 namespace {
 
-constexpr int64_t kSpinNs = 5000;
+// How long a rank spins before it sleeps. Waking a sleeper takes tens of microseconds; were the spin for leaving shorter than that, one late
+// sleeper would send all others to sleep too, and so on in every collective that follows.
+constexpr int64_t kArriveSpinNs = 5000;
+constexpr int64_t kLeaveSpinNs = 100000;
 constexpr int64_t kCrowdedSpinNs = 200;  // more ranks than cores: the core is needed by whom we wait for
 constexpr int64_t kShortestNotedWaitNs = 500;
 constexpr int64_t kSumGrain = 16;  // floats in a cache line: no two ranks write one
@@ -63,7 +66,7 @@ const char* operation_name(Operation operation) {
 
 LocalGroup::LocalGroup(std::vector<std::string> device_names)
     : size_(static_cast<int>(device_names.size())),
-      spin_ns_(device_names.size() > available_cores().size() ? kCrowdedSpinNs : kSpinNs),
+      crowded_(device_names.size() > available_cores().size()),
       device_names_(std::move(device_names)),
       wait_causes_(device_names_.size()) {
   for (size_t rank = 0; rank < device_names_.size(); ++rank) {
@@ -81,9 +84,10 @@ void LocalGroup::run(int rank, uint64_t sequence, const Call& call, CpuStream* t
   const auto size = static_cast<uint32_t>(size_);
   const uint32_t freed = static_cast<uint32_t>(sequence / kSlots) * size;
   const uint32_t target = freed + size;
-  if (!slot.left.wait(freed, spin_ns_)) throw_aborted();
+  const int64_t arrive_spin_ns = crowded_ ? kCrowdedSpinNs : kArriveSpinNs;
+  if (!slot.left.wait(freed, arrive_spin_ns)) throw_aborted();
   slot.records[static_cast<size_t>(rank)] = {&call, traced != nullptr ? steady_now_ns() : 0};
-  if (!slot.arrived.arrive(target) || !slot.arrived.wait(target, spin_ns_)) throw_aborted();
+  if (!slot.arrived.arrive(target) || !slot.arrived.wait(target, arrive_spin_ns)) throw_aborted();
   // From here on all ranks come to the end, abort or not: none may go while another reads its buffers.
   if (traced != nullptr) note_wait(slot.records, rank, *traced);
   const auto known = std::find_if(slot.records.begin(), slot.records.end(), [](const Record& r) { return r.call->knows_elements; });
@@ -92,7 +96,7 @@ void LocalGroup::run(int rank, uint64_t sequence, const Call& call, CpuStream* t
   const std::string problem = agreed ? std::string() : disagreement(slot.records, sequence);
   if (problem.empty()) do_share(slot.records, rank);
   slot.left.leave(target);
-  slot.left.wait_regardless(target, spin_ns_);
+  slot.left.wait_regardless(target, crowded_ ? kCrowdedSpinNs : kLeaveSpinNs);
   if (!problem.empty()) throw CommError(problem);
 }
 

@@ -69,7 +69,7 @@ class LocalGroup {
   void do_share(std::span<const Record> records, int rank) const;
 
   int size_;
-  int64_t spin_ns_;
+  bool crowded_;  // more ranks than cores
   std::vector<std::string> device_names_;
   std::vector<std::array<std::string, kOperationCount>> wait_causes_;  // "cpu:2 in all_reduce"
   std::array<Slot, kSlots> slots_;
