@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cpu/stream.h"
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include <pthread.h>
 #include <sched.h>
@@ -60,6 +62,9 @@ class CpuEvent final : public Event {
 struct CpuStream::Worker {
   // Host side.
   Task* tail = nullptr;
+  std::byte* block = nullptr;  // tasks are made in it, one behind the other
+  size_t block_used = 0;
+  void* full_block = nullptr;  // to be passed with the next task
   // Shared: the host adds, the worker reads; nothing goes back but `sleeping`, which the host reads relaxed.
   alignas(64) std::atomic<uint32_t> published{0};
   alignas(64) std::atomic<uint32_t> sleeping{0};
@@ -138,25 +143,42 @@ void CpuStream::Worker::run(const Options& options, const std::string& name) {
   while (!stop) {
     wait_for_task();
     Task* task = last->next;
-    delete last;
+    last->~Task();
+    ::operator delete(task->passed_block);
     last = task;
     ++consumed;
     execute(*task);
   }
-  delete last;
+  last->~Task();
 }
 
 CpuStream::CpuStream(Identity identity, OrderChecker* checker, Options options) : Stream(identity, checker), worker_(std::make_unique<Worker>()) {
-  worker_->tail = worker_->last = new StubTask;
+  worker_->tail = worker_->last = new (task_memory(sizeof(StubTask))) StubTask;
   worker_->thread = std::thread([worker = worker_.get(), options = std::move(options), label = name()] { worker->run(options, label); });
 }
 
 CpuStream::~CpuStream() {
   enqueue_always([worker = worker_.get()] { worker->stop = true; });
   worker_->thread.join();
+  ::operator delete(worker_->block);
+}
+
+void* CpuStream::task_memory(size_t bytes) {
+  constexpr size_t kBlockBytes = size_t{32} << 10;
+  constexpr size_t kAlignment = alignof(std::max_align_t);
+  const size_t size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (worker_->block == nullptr || worker_->block_used + size > kBlockBytes) {
+    auto* const fresh = static_cast<std::byte*>(::operator new(std::max(size, kBlockBytes)));
+    worker_->full_block = std::exchange(worker_->block, fresh);
+    worker_->block_used = 0;
+  }
+  void* const place = worker_->block + worker_->block_used;
+  worker_->block_used += size;
+  return place;
 }
 
 void CpuStream::push(Task* task) {
+  task->passed_block = std::exchange(worker_->full_block, nullptr);
   worker_->tail->next = task;
   worker_->tail = task;
   worker_->published.fetch_add(1, std::memory_order_release);

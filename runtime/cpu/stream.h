@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -34,7 +36,7 @@ class CpuStream final : public Stream {
   /// Queues a callable without arguments. It may throw: the stream is then in error (see Stream).
   template <class F>
   void enqueue(F f) {
-    push(new FunctionTask<F>(std::move(f)));
+    push(make_task(std::move(f)));
   }
 
   /// Called by work that runs on this worker: a nested wait span from `begin_ns` to `end_ns`.
@@ -50,6 +52,7 @@ class CpuStream final : public Stream {
     virtual void dispose() noexcept {}
     bool runs_after_error = false;
     Task* next = nullptr;
+    void* passed_block = nullptr;  // memory of earlier tasks only: freed by the worker when it comes to this one
   };
 
  private:
@@ -63,10 +66,17 @@ class CpuStream final : public Stream {
   /// Work that a stream in error still does: events, spans, synchronisation.
   template <class F>
   void enqueue_always(F f) {
-    auto* task = new FunctionTask<F>(std::move(f));
+    Task* const task = make_task(std::move(f));
     task->runs_after_error = true;
     push(task);
   }
+  template <class F>
+  Task* make_task(F f) {
+    static_assert(alignof(FunctionTask<F>) <= alignof(std::max_align_t));
+    return new (task_memory(sizeof(FunctionTask<F>))) FunctionTask<F>(std::move(f));
+  }
+  /// Room for a task in the current block. One by one, tasks made on the host and freed on the workers would contend for malloc's locks.
+  void* task_memory(size_t bytes);
   void push(Task* task);
   void do_record(Event& event) override;
   void do_wait(Event& event) override;
