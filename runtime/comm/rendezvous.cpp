@@ -9,32 +9,36 @@ namespace vitrine {
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
 
 bool RendezvousCounter::arrive(uint32_t target) {
-  uint32_t value = value_.load(std::memory_order_relaxed);
-  uint32_t next = 0;
-  do {
-    if ((value & kAborted) != 0) return false;
-    next = (value + 1) & ~kAborted;
-  } while (!value_.compare_exchange_weak(value, next, std::memory_order_seq_cst, std::memory_order_relaxed));
-  if (reached(next, target)) wake_sleepers();
+  const uint32_t before = add(target);
+  if ((before & kAborted) != 0) return false;
+  if (reached(before + 1, target)) wake_sleepers();
   return true;
 }
 
 void RendezvousCounter::leave(uint32_t target) {
+  if (reached(add(target) + 1, target)) wake_sleepers();
+}
+
+uint32_t RendezvousCounter::add(uint32_t target) {
+  // A use's counts end at its target, so only then can the count run into the top bit.
+  const bool may_wrap = (target & ~kAborted) < kMostThreads;
+  if (!may_wrap) return value_.fetch_add(1, std::memory_order_seq_cst);
   uint32_t value = value_.load(std::memory_order_relaxed);
-  uint32_t next = 0;
-  do {
-    next = ((value + 1) & ~kAborted) | (value & kAborted);
-  } while (!value_.compare_exchange_weak(value, next, std::memory_order_seq_cst, std::memory_order_relaxed));
-  if (reached(next, target)) wake_sleepers();
+  while (!value_.compare_exchange_weak(value, ((value + 1) & ~kAborted) | (value & kAborted), std::memory_order_seq_cst, std::memory_order_relaxed)) {
+  }
+  return value;
 }
 
 bool RendezvousCounter::wait(uint32_t target, int64_t spin_ns) {
-  bool in_time = false;
+  uint32_t last = 0;
   wait_for(spin_ns, [&](uint32_t value) {
-    in_time = reached(value, target);
-    return in_time || (value & kAborted) != 0;
+    last = value;
+    return (value & kAborted) != 0 || reached(value, target);
   });
-  return in_time;
+  if ((last & kAborted) == 0) return true;
+  // Late comers may have counted on: what counts is where the abort found the counter.
+  while ((last = value_at_abort_.load(std::memory_order_acquire)) == kAborted) cpu::relax();
+  return reached(last, target);
 }
 
 void RendezvousCounter::wait_regardless(uint32_t target, int64_t spin_ns) {
@@ -42,7 +46,9 @@ void RendezvousCounter::wait_regardless(uint32_t target, int64_t spin_ns) {
 }
 
 void RendezvousCounter::abort() {
-  value_.fetch_or(kAborted, std::memory_order_seq_cst);
+  const uint32_t before = value_.fetch_or(kAborted, std::memory_order_seq_cst);
+  if ((before & kAborted) != 0) return;
+  value_at_abort_.store(before, std::memory_order_release);
   wake_sleepers();
 }
 
