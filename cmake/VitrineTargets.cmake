@@ -50,6 +50,8 @@ function(vitrine_link_openmp target)
   if(VITRINE_HAVE_OPENMP)
     target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
     target_compile_definitions(${target} PRIVATE VITRINE_HAVE_OPENMP)
+  else()
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fopenmp-simd>")
   endif()
 endfunction()
 
