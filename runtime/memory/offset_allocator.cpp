@@ -38,8 +38,8 @@ int64_t OffsetAllocator::allocate(int64_t bytes) {
 
 void OffsetAllocator::free(int64_t offset, int64_t bytes) {
   int64_t size = aligned(bytes);
+  if (size == 0) return;  // takes no place, so nothing is known of the one it was told
   VITRINE_ASSERT(offset >= 0 && offset + size <= extent_, "a block lies within the extent");
-  if (size == 0) return;
   allocated_ -= size;
   auto next = holes_.lower_bound(offset);
   VITRINE_ASSERT(next == holes_.end() || offset + size <= next->first, "a block is freed once");

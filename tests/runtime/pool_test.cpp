@@ -61,6 +61,14 @@ TEST(OffsetAllocator, TakesTheSmallestHoleThatFits) {
   a.free(keep2, 256);
 }
 
+TEST(OffsetAllocator, EmptyBlocksComeAndGoInAnyOrder) {
+  OffsetAllocator a;
+  const int64_t first = a.allocate(256), empty = a.allocate(0);
+  a.free(first, 256);
+  a.free(empty, 0);
+  EXPECT_EQ(a.extent(), 0);
+}
+
 class PoolTest : public ::testing::TestWithParam<Backend> {
  protected:
   DeviceGroup open(int64_t capacity) {
