@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// One training step: the engine on N CPU devices, beside the same layers and kernels in a loop by hand on one device.
+//
+//   bench_step --benchmark_filter=alexnet
+//
+// Counters: samples/s; for engine steps, bytes of the plan's peak on device 0.
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "kernels/cross_entropy.h"
+#include "kernels/image.h"
+#include "kernels/optimizer.h"
+#include "nn/parallel/engine.h"
+#include "runtime/copy.h"
+#include "runtime/cpu/affinity.h"
+
+namespace {
+
+using namespace vitrine;
+
+struct Job {
+  const char* name;
+  const char* model;
+  int64_t batch;
+  int64_t image_size;  // of the model; the data set's images are 32x32
+};
+
+constexpr Job kJobs[] = {{"alexnet_227_b64", "alexnet", 64, 227}, {"small_cnn_b128", "small-cnn", 128, 32}, {"mlp_b128", "mlp", 128, 32}};
+constexpr int64_t kImage = 32;
+
+struct HostData {
+  std::vector<uint8_t> images;
+  std::vector<int32_t> labels;
+
+  explicit HostData(int64_t samples) : images(static_cast<size_t>(samples * kImage * kImage * 3)), labels(static_cast<size_t>(samples)) {
+    std::mt19937 random(1);
+    for (uint8_t& pixel : images) pixel = static_cast<uint8_t>(random());
+    for (int32_t& label : labels) label = static_cast<int32_t>(random() % 10);
+  }
+  HostBatch batch() const {
+    const auto samples = static_cast<int64_t>(labels.size());
+    return {ConstView(images.data(), {samples, kImage, kImage, 3}, DType::u8, DeviceId::host()),
+            ConstView(labels.data(), {samples}, DType::i32, DeviceId::host()),
+            {}};
+  }
+};
+
+DeviceGroupOptions devices_of(int count, TraceLevel trace) {
+  DeviceGroupOptions options;
+  for (int i = 0; i < count; ++i) options.devices.push_back({Backend::cpu, i});
+  options.trace = trace;
+  return options;
+}
+
+Normalization half_normalization() {
+  Normalization n;
+  n.mean.fill(0.5F);
+  n.std.fill(0.25F);
+  return n;
+}
+
+void engine_step(benchmark::State& state, const Job& job, const char* mode, int devices, TraceLevel trace) {
+  const Model model = make_model(job.model, {job.image_size, 3, 10, {}});
+  DeviceGroup group(devices_of(devices, trace));
+  EngineConfig config;
+  config.scheme = scheme_preset(mode);
+  config.batch_size = job.batch;
+  config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
+  config.image_height = config.image_width = kImage;
+  config.normalization = half_normalization();
+  Engine engine(model, group, config, {{job.batch}, {}});
+  const HostData data(job.batch);
+  const auto step = [&] {
+    engine.train_step(data.batch());
+    benchmark::DoNotOptimize(engine.take_step_totals(false));
+  };
+  for (int i = 0; i < 3; ++i) step();
+  engine.take_step_totals(true);
+  for (auto _ : state) step();
+  engine.take_step_totals(true);
+  state.counters["samples/s"] = benchmark::Counter(static_cast<double>(state.iterations() * job.batch), benchmark::Counter::kIsRate);
+  state.counters["peak_bytes"] = static_cast<double>(engine.device_plans()[0].peak_bytes);
+}
+
+/// The same step without the engine: one context, one stream, tensors by hand. The host waits for every step's loss a step late, as the engine does.
+void bare_step(benchmark::State& state, const Job& job) {
+  const Model model = make_model(job.model, {job.image_size, 3, 10, {}});
+  DeviceGroup group(devices_of(1, TraceLevel::off));
+  ExecContext& ctx = group[0].compute();
+  const FlatLayout layout(model.net->parameters(), LossTotals::kCount);
+  const auto flat = [&](int64_t elements, Category category) {
+    Tensor t = ctx.allocate({elements}, DType::f32, category, "flat");
+    zero(ctx, t);
+    return t;
+  };
+  const Tensor parameters = flat(layout.parameter_elements(), Category::parameters), gradients = flat(layout.total_elements(), Category::gradients);
+  const Tensor first = flat(layout.parameter_elements(), Category::optimizer), second = flat(layout.parameter_elements(), Category::optimizer);
+  const Tensor count = ctx.allocate({1}, DType::i32, Category::optimizer, "step");
+  zero(ctx, count);
+  ctx.reserve_workspace(EngineConfig{}.workspace_bytes);
+  std::vector<float> start(static_cast<size_t>(layout.parameter_elements()), 0.0F);
+  initialize(layout, 0, start);
+  copy(ctx, ConstView(start.data(), {layout.parameter_elements()}, DType::f32, DeviceId::host()), parameters);
+  const std::vector<View> parameter_views = layout.views(parameters), gradient_views = layout.views(gradients);
+  const View totals = gradients.view().rows(layout.parameter_elements(), layout.total_elements());
+  const Tensor images = ctx.allocate({job.batch, kImage, kImage, 3}, DType::u8, Category::staging, "images");
+  const Tensor labels = ctx.allocate({job.batch}, DType::i32, Category::staging, "labels");
+  const HostData data(job.batch);
+  std::vector<float> host_totals(LossTotals::kCount);
+  const auto done = ctx.stream().make_event();
+  AdamConfig adam;
+  adam.weight_decay = 0.01F;
+  adam.decoupled = true;
+  int64_t number = 0;
+  const auto step = [&] {
+    const Pass pass{true, 0, number++, 0};
+    copy(ctx, data.batch().images, images);
+    copy(ctx, data.batch().labels, labels);
+    zero(ctx, totals);
+    const Tensor input = ctx.allocate(model.input_shape(job.batch), DType::f32, Category::activations, "input");
+    resize_normalize(ctx, half_normalization(), images, input);
+    Tensor output;
+    Saved saved = model.net->forward_from(ctx, parameter_views, input, output, pass);
+    softmax_cross_entropy(ctx, {-100, 1.0F / static_cast<float>(job.batch)}, output, labels, output, totals);
+    model.net->backward_from(ctx, parameter_views, std::move(saved), std::move(output), gradient_views, GradMode::overwrite, pass, [](int) {});
+    adam_update(ctx, adam, static_cast<float>(job.batch), parameters, gradients.view().rows(0, layout.parameter_elements()), first, second, count,
+                totals);
+    done->synchronize();
+    copy(ctx, totals, View{host_totals.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()});
+    ctx.record(*done);
+  };
+  for (int i = 0; i < 3; ++i) step();
+  group.synchronize();
+  for (auto _ : state) step();
+  group.synchronize();
+  state.counters["samples/s"] = benchmark::Counter(static_cast<double>(state.iterations() * job.batch), benchmark::Counter::kIsRate);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int cores = static_cast<int>(vitrine::available_cores().size());
+  for (const Job& job : kJobs) {
+    const std::string name = job.name;
+    const auto add = [](const std::string& label, auto run) {
+      benchmark::RegisterBenchmark(label.c_str(), run)->Unit(benchmark::kMillisecond)->UseRealTime();
+    };
+    add("step/" + name + "/bare", [job](benchmark::State& s) { bare_step(s, job); });
+    for (const TraceLevel trace : {TraceLevel::off, TraceLevel::phase, TraceLevel::operation}) {
+      const std::string level = trace == TraceLevel::off ? "off" : trace == TraceLevel::phase ? "phase" : "operation";
+      add("step/" + name + "/engine/ddp/devices:1/trace:" + level, [job, trace](benchmark::State& s) { engine_step(s, job, "ddp", 1, trace); });
+    }
+    for (int devices = 2; devices <= std::max(2, cores); devices *= 2) {
+      for (const char* mode : {"dp", "criterion", "ddp"}) {
+        add("step/" + name + "/engine/" + mode + "/devices:" + std::to_string(devices),
+            [job, mode, devices](benchmark::State& s) { engine_step(s, job, mode, devices, TraceLevel::phase); });
+      }
+    }
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
