@@ -46,6 +46,9 @@ struct OrderChecker::State {
   std::vector<Clock> clocks{Clock{0}};
   std::unordered_map<uint64_t, Clock> events;
   std::map<uintptr_t, Region> regions;
+  int64_t waits = 0;
+  int64_t left_out = -1;
+  bool muted = false;
 
   Clock& advance(int stream) {
     Clock& clock = clocks[static_cast<size_t>(stream)];
@@ -66,7 +69,7 @@ struct OrderChecker::State {
   }
 
   void check(const Past& past, const Clock& now, int stream, const char* operation, bool write, bool past_write, uintptr_t bytes) const {
-    if (past.stream < 0 || past.stream == stream || past.epoch <= at(now, past.stream)) return;
+    if (muted || past.stream < 0 || past.stream == stream || past.epoch <= at(now, past.stream)) return;
     throw OrderError(fmt::format(
         "{} on {} {} {} bytes that {} on {} {}, and nothing orders the two; record an event behind the one and wait for it before the other",
         operation, names[static_cast<size_t>(stream)], write ? "writes" : "reads", bytes, past.operation, names[static_cast<size_t>(past.stream)],
@@ -154,6 +157,26 @@ void OrderChecker::on_operation(int stream, const char*, std::span<const MemoryA
 }
 
 void OrderChecker::on_host_access(const char* operation, std::span<const MemoryAccess> accesses) { on_operation(0, operation, accesses); }
+
+void OrderChecker::leave_out_wait(int64_t number) {
+  const std::lock_guard lock(state_->mutex);
+  state_->left_out = number < 0 ? -1 : state_->waits + number;
+}
+
+bool OrderChecker::leaves_out_next_wait() {
+  const std::lock_guard lock(state_->mutex);
+  return state_->waits++ == state_->left_out;
+}
+
+int64_t OrderChecker::wait_count() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->waits;
+}
+
+void OrderChecker::mute() {
+  const std::lock_guard lock(state_->mutex);
+  state_->muted = true;
+}
 
 void OrderChecker::forget_accesses() {
   const std::lock_guard lock(state_->mutex);

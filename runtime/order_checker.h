@@ -41,6 +41,15 @@ class OrderChecker {
   void on_operation(int stream, const char* operation, std::span<const MemoryAccess> accesses);
   /// The host itself touches memory that streams use (a staging buffer, say). throws OrderError.
   void on_host_access(const char* operation, std::span<const MemoryAccess> accesses);
+  /// For tests of this class and of ThreadSanitizer: the wait of this number, counted from now (0: the next), is left out, as if the program had
+  /// forgotten it. Negative: none.
+  void leave_out_wait(int64_t number);
+  /// Called by Stream::wait: true when the wait is to be left out.
+  bool leaves_out_next_wait();
+  /// Waits that streams have asked for so far.
+  int64_t wait_count() const;
+  /// From now on findings are not thrown: another tool is to find them.
+  void mute();
   /// Forgets every access so far (not the clocks): after an error left operations unfinished.
   void forget_accesses();
 

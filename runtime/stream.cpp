@@ -40,7 +40,10 @@ void Stream::record(Event& event) {
 }
 
 void Stream::wait(Event& event) {
-  if (checker_ != nullptr) checker_->on_wait(checker_index_, event.id());
+  if (checker_ != nullptr) {
+    if (checker_->leaves_out_next_wait()) return;
+    checker_->on_wait(checker_index_, event.id());
+  }
   do_wait(event);
 }
 

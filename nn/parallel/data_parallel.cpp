@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
 #include "nn/parallel/data_parallel_state.h"
 #include "runtime/copy.h"
 
@@ -220,6 +221,12 @@ void DataParallel::set_output_gradients(const Tensor& gradients, int device) {
   });
   s.output_gradients = gradients;
   s.output_gradients_device = device;
+}
+
+void DataParallel::add_totals(const Tensor& totals, int device) {
+  Replica& r = state_->replica(device);
+  const PhaseScope phase(r.compute(), Phase::loss);
+  add(r.compute(), totals, r.totals(), r.totals());
 }
 
 void DataParallel::State::loss_of(Replica& r, const Tensor& logits, const View& gradients, const View& totals) {

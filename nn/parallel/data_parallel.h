@@ -54,6 +54,9 @@ class DataParallel {
   Tensor gather(int device);
   /// Gradients of the last gather(), shape as it: their rows go back to the devices, in place of the outputs.
   void set_output_gradients(const Tensor& gradients, int device);
+  /// Adds totals (LossTotals::kCount, f32) of a loss of one's own, computed on `device`, to those that the reduction sums: update() divides by their
+  /// count of valid targets.
+  void add_totals(const Tensor& totals, int device);
   /// The scheme's loss: cross-entropy of every target, on each device or on the output device; its gradient, scaled by 1 / batch_size of the
   /// configuration, takes the place of the outputs. Losses and counts add up in the totals.
   void loss();

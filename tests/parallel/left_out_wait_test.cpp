@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's waits, left out one by one: the order checker finds it on meta and on CPU alike, every time.
+#include "tests/parallel/left_out_wait.h"
+
+#include <gtest/gtest.h>
+
+namespace vitrine::test {
+namespace {
+
+class LeftOutWait : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(LeftOutWait, IsFoundTheSameWayOnEveryBackendAndEveryTime) {
+  const int64_t waits = waits_of_a_step(GetParam());
+  ASSERT_GT(waits, 0);
+  int64_t found = 0;
+  for (int64_t i = 0; i < waits; ++i) {
+    const bool on_meta = finds_left_out_wait(Backend::meta, GetParam(), i, false);
+    for (int round = 0; round < 2; ++round) EXPECT_EQ(finds_left_out_wait(Backend::cpu, GetParam(), i, false), on_meta) << "wait " << i;
+    found += on_meta ? 1 : 0;
+  }
+  // Some waits only repeat an order that another path gives too; losing those is no fault.
+  RecordProperty("waits", static_cast<int>(waits));
+  RecordProperty("found", static_cast<int>(found));
+  EXPECT_GE(2 * found, waits) << found << " of " << waits << " are found";
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, LeftOutWait, ::testing::Values("dp", "criterion", "ddp"), [](const auto& param) { return std::string(param.param); });
+
+}  // namespace
+}  // namespace vitrine::test
