@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace vitrine::test {
+
+struct ChildResult {
+  int exit_code = -1;  // -1: ended by a signal
+  std::string output;
+  std::string error;  // empty on a terminal: both streams are its output
+};
+
+/// The vitrine program as a child process.
+class ChildProcess {
+ public:
+  enum class Streams { pipes, terminal };
+
+  explicit ChildProcess(const std::vector<std::string>& arguments, Streams streams = Streams::pipes,
+                        const std::vector<std::string>& environment = {});
+  /// Ends the child if it is still there.
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  /// Reads until stdout or stderr contain `text`; false when they end without it.
+  bool wait_for(const std::string& text);
+  void send_signal(int signal_number) const;
+  /// Reads to the end and waits.
+  ChildResult wait();
+
+ private:
+  bool read_some();
+
+  pid_t pid_ = -1;
+  int output_ = -1, error_ = -1;
+  ChildResult result_;
+};
+
+/// Runs the program to its end.
+ChildResult run_vitrine(const std::vector<std::string>& arguments);
+
+}  // namespace vitrine::test

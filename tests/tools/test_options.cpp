@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "runtime/error.h"
+#include "tools/options.h"
+
+namespace vitrine::tools {
+namespace {
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> result;
+  for (std::string word; stream >> word;) result.push_back(word);
+  return result;
+}
+
+Options parsed(const std::string& text) {
+  const CommandLine line = parse_command_line(words(text));
+  EXPECT_TRUE(line.options.has_value()) << line.error;
+  return line.options.value_or(Options{});
+}
+
+/// The message of a command line that is refused with the status for usage.
+std::string usage_error(const std::string& text) {
+  const CommandLine line = parse_command_line(words(text));
+  EXPECT_FALSE(line.options.has_value()) << text;
+  EXPECT_EQ(line.exit_code, kExitUsage);
+  EXPECT_TRUE(line.output.empty());
+  return line.error;
+}
+
+std::vector<DeviceId> cpu_devices(int count) {
+  std::vector<DeviceId> devices;
+  for (int i = 0; i < count; ++i) devices.push_back({Backend::cpu, i});
+  return devices;
+}
+
+#define EXPECT_CONTAINS(text, part) \
+  EXPECT_PRED2([](const std::string& t, const std::string& p) { return t.find(p) != std::string::npos; }, text, part)
+
+TEST(Options, DefaultsAreThoseOfTheHelp) {
+  const Options o = parsed("train");
+  EXPECT_EQ(o.mode_name(), "ddp");
+  EXPECT_EQ(o.batch_size, 64);
+  EXPECT_EQ(o.accumulate, 1);
+  EXPECT_EQ(o.optimizer, "adamw");
+  EXPECT_EQ(o.seed, 0U);
+  EXPECT_TRUE(o.shuffle && o.evaluate);
+  EXPECT_FALSE(o.drop_last || o.json || o.host_preprocess());
+  EXPECT_EQ(resolve_devices(o, 0), cpu_devices(1));
+  EXPECT_EQ(resolve_devices(o, 2), (std::vector<DeviceId>{{Backend::cuda, 0}}));
+}
+
+TEST(Options, ReadsEveryTrainingFlag) {
+  const Options o = parsed(
+      "train --model alexnet --data synthetic:100 --image-size 64 --preprocess host --devices cpu:0-2 --mode dp --split 2,3,3 --staging host "
+      "--loss-at "
+      "gathered --reduce gpu0 --output-device cpu:1 --batch-size 32 --accumulate 2 --epochs 3 --optimizer sgd --lr 0.1 --momentum 0.9 --nesterov "
+      "--weight-decay 0.5 --seed 7 --no-shuffle --drop-last --dropout 0.25 --init a --save b --device-memory 1MiB,2MiB,4096 --threads-per-device 2 "
+      "--json --trace c --no-eval");
+  EXPECT_EQ(o.model, "alexnet");
+  EXPECT_EQ(o.image_size, 64);
+  EXPECT_TRUE(o.host_preprocess());
+  EXPECT_EQ(*o.epochs, 3);
+  EXPECT_FALSE(o.shuffle || o.evaluate);
+  EXPECT_TRUE(o.drop_last && o.json && o.nesterov);
+  EXPECT_EQ(*o.dropout, 0.25F);
+  EXPECT_EQ(parse_memory_list(o.device_memory), (std::vector<int64_t>{1 << 20, 2 << 20, 4096}));
+  EXPECT_EQ(parse_thread_list(o.threads_per_device), (std::vector<int>{2}));
+  const Scheme scheme = resolve_scheme(o, resolve_devices(o, 0));
+  EXPECT_EQ(scheme.split.str(), "2,3,3");
+  EXPECT_EQ(scheme.staging, Staging::host);
+  EXPECT_EQ(scheme.loss_at, LossAt::gathered);
+  EXPECT_EQ(scheme.reduce, Reduce::gpu0);
+  EXPECT_EQ(scheme.output_device, 1);
+  EXPECT_EQ(resolve_optimizer(o).sgd.weight_decay, 0.5);
+}
+
+TEST(Options, SingleAxesGoOverTheMode) {
+  const Scheme scheme = resolve_scheme(parsed("train --mode dp --reduce allreduce"), cpu_devices(2));
+  EXPECT_EQ(scheme.staging, Staging::device0);
+  EXPECT_EQ(scheme.loss_at, LossAt::gathered);
+  EXPECT_EQ(scheme.reduce, Reduce::allreduce);
+}
+
+TEST(Options, AliasesStandForWhatTheySay) {
+  const Options o = parsed("train --gpu0-bsz 4 --acc-grad 2");
+  EXPECT_EQ(o.accumulate, 2);
+  EXPECT_EQ(o.mode_name(), "balanced");
+  const Scheme scheme = resolve_scheme(o, cpu_devices(3));
+  EXPECT_EQ(scheme.split.str(), "gpu0=4");
+  EXPECT_EQ(scheme.staging, Staging::device0);
+  EXPECT_EQ(scheme.reduce, Reduce::gpu0);
+  EXPECT_EQ(resolve_scheme(parsed("train --mode balanced --gpu0-bsz 0"), cpu_devices(3)).split.str(), "gpu0=0");
+}
+
+TEST(Options, UnknownFlagSuggestsTheNearest) {
+  EXPECT_CONTAINS(usage_error("train --epoch 3"), "did you mean --epochs?");
+  EXPECT_CONTAINS(usage_error("train --epoch 3"), "Try 'vitrine train --help'");
+  EXPECT_CONTAINS(usage_error("trian"), "trian");
+  EXPECT_CONTAINS(usage_error(""), "subcommand");
+}
+
+TEST(Options, RefusesContradictions) {
+  EXPECT_CONTAINS(usage_error("train --epochs 1 --steps 2"), "--epochs and --steps");
+  EXPECT_CONTAINS(usage_error("train --gpu0-bsz 4 --mode dp"), "leave --mode out");
+  EXPECT_CONTAINS(usage_error("train --gpu0-bsz 4 --mode ddp"), "leave --mode out");
+  EXPECT_CONTAINS(usage_error("train --gpu0-bsz 4 --split gpu0=4"), "--gpu0-bsz and --split");
+  EXPECT_CONTAINS(usage_error("train --nesterov --optimizer sgd"), "nesterov needs a momentum");
+  EXPECT_CONTAINS(usage_error("train --momentum 0.9"), "adamw has no momentum");
+  EXPECT_CONTAINS(usage_error("train --batch-size 4 --accumulate 5"), "micro-batches");
+  EXPECT_CONTAINS(usage_error("train --batch-dim 1"), "dimension 0");
+  EXPECT_CONTAINS(usage_error("train --trace a.json --trace-level off"), "--trace-level");
+}
+
+TEST(Options, RefusesValuesOutOfRange) {
+  for (const char* arguments : {"--batch-size 0", "--batch-size x", "--accumulate 0", "--epochs 0", "--steps 0", "--dropout 1", "--dropout -0.5",
+                                "--model vgg", "--mode fsdp", "--split a", "--device-memory 12Q", "--device-memory 0", "--threads-per-device 0",
+                                "--threads-per-device 1,x", "--preprocess gpu", "--seed -1", "--lr -1", "--optimizer lion", "--workers 0"}) {
+    EXPECT_FALSE(usage_error(std::string("train ") + arguments).empty()) << arguments;
+  }
+  EXPECT_CONTAINS(usage_error("eval"), "--weights");
+}
+
+TEST(Options, SchemeMustFitTheDevices) {
+  const auto refuses = [](const char* arguments, int devices) {
+    EXPECT_THROW(resolve_scheme(parsed(arguments), cpu_devices(devices)), ConfigError) << arguments;
+  };
+  refuses("train --split 2,3", 3);
+  refuses("train --mode balanced", 2);
+  refuses("train --gpu0-bsz 65", 2);
+  refuses("train --mode dp --output-device cpu:2", 2);
+  refuses("train --mode dp --output-device nonsense", 2);
+  refuses("train --mode ddp --output-device cpu:1", 2);
+}
+
+TEST(Options, CompareGivesBalancedHalfAnEqualShareAndSaysSo) {
+  std::vector<std::string> notes;
+  const auto schemes = resolve_compare_schemes(parsed("compare --batch-size 60"), cpu_devices(3), notes);
+  ASSERT_EQ(schemes.size(), 4U);
+  EXPECT_EQ(schemes[1].first, "balanced");
+  EXPECT_EQ(schemes[1].second.split.str(), "gpu0=10");
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_CONTAINS(notes[0], "10 of 60");
+}
+
+TEST(Options, CompareTakesAShareAndWeights) {
+  std::vector<std::string> notes;
+  auto schemes = resolve_compare_schemes(parsed("compare --modes balanced,dp --split gpu0=3"), cpu_devices(2), notes);
+  EXPECT_EQ(schemes[0].second.split.str(), "gpu0=3");
+  EXPECT_EQ(schemes[1].second.split.str(), "equal");
+  EXPECT_TRUE(notes.empty());
+  schemes = resolve_compare_schemes(parsed("compare --modes ddp --split 1,3"), cpu_devices(2), notes);
+  EXPECT_EQ(schemes[0].second.split.str(), "1,3");
+  EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes dp,dp"), cpu_devices(2), notes), ConfigError);
+  EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes dp,x"), cpu_devices(2), notes), ConfigError);
+}
+
+TEST(Options, HelpIsNoError) {
+  for (const char* arguments : {"--help", "train --help", "eval --help", "compare --help", "info --help", "--version"}) {
+    const CommandLine line = parse_command_line(words(arguments));
+    EXPECT_FALSE(line.options.has_value());
+    EXPECT_EQ(line.exit_code, kExitOk);
+    EXPECT_FALSE(line.output.empty());
+    EXPECT_TRUE(line.error.empty());
+  }
+  EXPECT_CONTAINS(parse_command_line({"train", "--help"}).output, "--gpu0-bsz");
+}
+
+}  // namespace
+}  // namespace vitrine::tools

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "tests/tools/child_process.h"
+
+namespace vitrine::test {
+namespace {
+
+using Json = nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+const Arguments kQuick = {"--model", "mlp", "--data", "synthetic:200", "--devices", "cpu:0-1", "--threads-per-device", "1", "--batch-size", "32"};
+
+Arguments with(Arguments first, const Arguments& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
+/// The one JSON object on stdout of a run that must succeed.
+Json run_json(const std::string& command, const Arguments& arguments) {
+  const ChildResult result = run_vitrine(with(with({command}, kQuick), with(arguments, {"--json"})));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(result.output.find('\n'), result.output.size() - 1) << "stdout holds more than one line";
+  return Json::parse(result.output);
+}
+
+/// A folder that goes with the test.
+class ProgramTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = std::filesystem::temp_directory_path() / ("vitrine_" + std::to_string(getpid()) + "_" + test->name());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  std::filesystem::path folder_;
+};
+using Train = ProgramTest;
+using Eval = ProgramTest;
+using Compare = ProgramTest;
+
+TEST_F(Train, JsonHasTheKeysOfTheInterface) {
+  const Json json = run_json("train", {"--epochs", "2"});
+  EXPECT_EQ(json["config"]["model"], "mlp");
+  EXPECT_EQ(json["config"]["mode"], "ddp");
+  EXPECT_EQ(json["config"]["devices"], (Json{"cpu:0", "cpu:1"}));
+  ASSERT_EQ(json["step_losses"].size(), 14U);  // 200 samples: six full batches and one of 8, twice
+  ASSERT_EQ(json["epochs"].size(), 2U);
+  for (const Json& epoch : json["epochs"]) {
+    EXPECT_EQ(epoch["samples"], 200);
+    EXPECT_TRUE(std::isfinite(epoch["train_loss"].get<double>()));
+    EXPECT_TRUE(std::isfinite(epoch["test_loss"].get<double>()));
+    const double correct = epoch["test_accuracy"].get<double>() * 40;
+    EXPECT_NEAR(correct, std::round(correct), 1e-9);
+    EXPECT_GT(epoch["seconds"].get<double>(), 0.0);
+    EXPECT_GT(epoch["samples_per_second"].get<double>(), 0.0);
+  }
+  EXPECT_EQ(json["epochs"][1]["epoch"], 2);
+  EXPECT_FALSE(json["interrupted"].get<bool>());
+}
+
+TEST_F(Train, EpochLossIsTheMeanOverTargets) {
+  const Json json = run_json("train", {"--epochs", "1"});
+  double sum = 0.0;
+  for (size_t i = 0; i < 7; ++i) sum += json["step_losses"][i].get<double>() * (i < 6 ? 32 : 8);
+  EXPECT_NEAR(json["epochs"][0]["train_loss"].get<double>(), sum / 200, 1e-9);
+}
+
+TEST_F(Train, DevicesReportTheirMemory) {
+  const Json json = run_json("train", {"--steps", "3", "--split", "1,3"});
+  ASSERT_EQ(json["devices"].size(), 2U);
+  EXPECT_EQ(json["devices"][0]["samples_per_step"], 8);
+  EXPECT_EQ(json["devices"][1]["samples_per_step"], 24);
+  for (const Json& device : json["devices"]) {
+    int64_t sum = 0;
+    for (const auto& [category, bytes] : device["peak_bytes_by_category"].items()) sum += bytes.get<int64_t>();
+    EXPECT_EQ(sum, device["peak_bytes"].get<int64_t>());
+    EXPECT_EQ(device["planned_peak_bytes"], device["peak_bytes"]);
+    EXPECT_GT(device["outside_bytes"].get<int64_t>(), 0);
+  }
+}
+
+TEST_F(Train, PhasesOfADeviceAddUpToItsStep) {
+  const Json json = run_json("train", {"--steps", "12", "--no-eval"});
+  for (const char* device : {"cpu:0", "cpu:1"}) {
+    double share = 0.0;
+    bool forward = false, backward = false;
+    for (const Json& row : json["phases"]) {
+      if (row["device"] != device) continue;
+      share += row["share"].get<double>();
+      forward = forward || (row["phase"] == "forward" && row["seconds"].get<double>() > 0.0 && row["calls"].get<int>() >= 11);
+      backward = backward || row["phase"] == "backward";
+    }
+    EXPECT_NEAR(share, 1.0, 0.01);
+    EXPECT_TRUE(forward && backward);
+  }
+}
+
+TEST_F(Train, StepsCycleEpochsAndEvaluateOnce) {
+  const Json json = run_json("train", {"--steps", "10"});
+  EXPECT_EQ(json["step_losses"].size(), 10U);
+  ASSERT_EQ(json["epochs"].size(), 1U);
+  EXPECT_EQ(json["epochs"][0]["samples"], 200 + 3 * 32);
+  EXPECT_FALSE(json["epochs"][0]["test_loss"].is_null());
+  EXPECT_TRUE(run_json("train", {"--steps", "2", "--no-eval"})["epochs"][0]["test_loss"].is_null());
+}
+
+TEST_F(Train, DropLastLeavesOutTheShortBatch) {
+  const Json json = run_json("train", {"--epochs", "1", "--drop-last"});
+  EXPECT_EQ(json["step_losses"].size(), 6U);
+  EXPECT_EQ(json["epochs"][0]["samples"], 192);
+}
+
+TEST_F(Train, EverySchemeGivesTheSameLosses) {
+  const Json reference = run_json("train", {"--steps", "5", "--no-eval"})["step_losses"];
+  for (const Arguments& scheme : std::vector<Arguments>{
+           {"--mode", "dp"}, {"--gpu0-bsz", "5"}, {"--mode", "criterion"}, {"--mode", "dp", "--output-device", "cpu:1"}, {"--acc-grad", "3"}}) {
+    const Json losses = run_json("train", with({"--steps", "5", "--no-eval"}, scheme))["step_losses"];
+    for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(losses[i].get<double>(), reference[i].get<double>(), 1e-4) << scheme[1];
+  }
+}
+
+TEST_F(Train, PreprocessingOnTheHostGivesTheSameLosses) {
+  const Arguments arguments = {"--steps", "4", "--no-eval", "--image-size", "20"};
+  EXPECT_EQ(run_json("train", arguments)["step_losses"], run_json("train", with(arguments, {"--preprocess", "host"}))["step_losses"]);
+}
+
+TEST_F(Train, WritesAChromeTrace) {
+  run_json("train", {"--steps", "3", "--no-eval", "--trace", path("trace.json")});
+  std::ifstream file(path("trace.json"));
+  const Json trace = Json::parse(file);
+  const Json& events = trace.is_object() ? trace["traceEvents"] : trace;
+  int forwards = 0;
+  for (const Json& event : events) forwards += event["ph"] == "X" && event.dump().find("forward") != std::string::npos ? 1 : 0;
+  EXPECT_GE(forwards, 6);  // three steps on two devices
+}
+
+TEST_F(Train, TablesNameTimeAndMemory) {
+  const ChildResult result = run_vitrine(with(with({"train"}, kQuick), {"--steps", "4", "--save", path("w.safetensors")}));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  for (const char* part : {"mlp", "cpu:0", "cpu:1", "16+16", "train loss", "test accuracy", "Where the time went", "forward", "backward",
+                           "Where the memory went", "parameters", "peak, planned", "the same", "outside the pool", "w.safetensors"}) {
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
+  }
+  EXPECT_EQ(result.output.find('\033'), std::string::npos);
+  EXPECT_EQ(result.error, "");
+}
+
+TEST_F(Train, ABarIsOnTheTerminalOnlyAndNoColorIsHonoured) {
+  const Arguments arguments = with(with({"train"}, kQuick), {"--steps", "4"});
+  const ChildResult colours = ChildProcess(arguments, ChildProcess::Streams::terminal).wait();
+  EXPECT_NE(colours.output.find("[...."), std::string::npos) << colours.output;
+  EXPECT_NE(colours.output.find("\033[1mWhere the time went"), std::string::npos) << colours.output;
+  const ChildResult plain = ChildProcess(arguments, ChildProcess::Streams::terminal, {"NO_COLOR=1"}).wait();
+  EXPECT_EQ(plain.output.find("\033[1m"), std::string::npos) << plain.output;
+}
+
+TEST_F(Eval, FindsWhatTrainingFound) {
+  const Json trained = run_json("train", {"--epochs", "1", "--save", path("w.safetensors")});
+  const Json json = run_json("eval", {"--weights", path("w.safetensors")});
+  EXPECT_EQ(json["samples"], 40);
+  EXPECT_DOUBLE_EQ(json["test_accuracy"].get<double>(), trained["epochs"][0]["test_accuracy"].get<double>());
+  EXPECT_NEAR(json["test_loss"].get<double>(), trained["epochs"][0]["test_loss"].get<double>(), 1e-6);
+}
+
+TEST_F(Eval, DoesNotDependOnTheBatch) {
+  run_json("train", {"--steps", "3", "--no-eval", "--save", path("w.safetensors")});
+  const Json whole = run_json("eval", {"--weights", path("w.safetensors"), "--batch-size", "64"});
+  const Json parts = run_json("eval", {"--weights", path("w.safetensors"), "--batch-size", "7"});
+  EXPECT_EQ(parts["samples"], 40);
+  EXPECT_EQ(parts["test_accuracy"], whole["test_accuracy"]);
+  EXPECT_NEAR(parts["test_loss"].get<double>(), whole["test_loss"].get<double>(), 1e-6);
+}
+
+TEST_F(Eval, SavesLogitsInOrder) {
+  run_json("train", {"--steps", "3", "--no-eval", "--save", path("w.safetensors")});
+  const auto logits = [&](const std::string& name, const std::string& batch_size) {
+    run_json("eval", {"--weights", path("w.safetensors"), "--batch-size", batch_size, "--save-logits", path(name)});
+    std::ifstream file(path(name), std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_EQ(bytes.substr(0, 6), "\x93NUMPY");
+    EXPECT_NE(bytes.find("(40, 10)"), std::string::npos);
+    std::vector<float> values(400);
+    const size_t size = values.size() * sizeof(float);
+    if (bytes.size() >= size) std::memcpy(values.data(), bytes.data() + bytes.size() - size, size);
+    return values;
+  };
+  const std::vector<float> a = logits("a.npy", "32"), b = logits("b.npy", "9");
+  EXPECT_GT(std::accumulate(a.begin(), a.end(), 0.0F, [](float s, float v) { return s + std::abs(v); }), 0.0F);
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4F);
+}
+
+TEST_F(Train, GoesOnFromSavedWeights) {
+  run_json("train", {"--steps", "3", "--no-eval", "--save", path("w.safetensors")});
+  const double fresh = run_json("train", {"--steps", "1", "--no-eval"})["step_losses"][0].get<double>();
+  const double resumed = run_json("train", {"--steps", "1", "--no-eval", "--init", path("w.safetensors")})["step_losses"][0].get<double>();
+  EXPECT_NE(fresh, resumed);
+}
+
+TEST_F(Compare, RunsEverySchemeOnTheSameSteps) {
+  const Json json = run_json("compare", {"--steps", "4"});
+  ASSERT_EQ(json["modes"].size(), 4U);
+  for (const auto& [name, mode] : json["modes"].items()) {
+    EXPECT_GT(mode["samples_per_second"].get<double>(), 0.0) << name;
+    EXPECT_EQ(mode["devices"].size(), 2U);
+    EXPECT_FALSE(mode["phases"].empty());
+    EXPECT_LT(mode["max_gradient_difference"].get<double>(), 1e-5) << name;
+  }
+  EXPECT_EQ(json["modes"]["balanced"]["devices"][0]["samples_per_step"], 8);
+  EXPECT_EQ(json["modes"]["ddp"]["devices"][0]["samples_per_step"], 16);
+}
+
+TEST_F(Compare, TableHasARowForEachSchemeAndDevice) {
+  const ChildResult result = run_vitrine(with(with({"compare"}, kQuick), {"--steps", "3", "--modes", "dp,balanced"}));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  for (const char* part :
+       {"half of an equal share", "dp", "balanced", "cpu:0", "cpu:1", "samples/s", "peak memory", "gradient difference", "backward"}) {
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
+  }
+}
+
+TEST(Info, TellsWhatIsThereAndWhatIsNot) {
+  const ChildResult result = run_vitrine({"info", "--json"});
+  ASSERT_EQ(result.exit_code, 0);
+  const Json json = Json::parse(result.output);
+  EXPECT_GE(json["cores"].size(), 1U);
+  EXPECT_GT(json["memory"]["total_bytes"].get<int64_t>(), 0);
+  EXPECT_FALSE(json["libraries"]["Eigen"].get<std::string>().empty());
+  EXPECT_FALSE(json["missing"]["cuda"].get<std::string>().empty());
+  EXPECT_EQ(run_vitrine({"info"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "tests/tools/child_process.h"
+
+namespace vitrine::test {
+namespace {
+
+/// Runs a command line that must fail: nothing on stdout, a sentence on stderr.
+void expect_failure(const std::vector<std::string>& arguments, int exit_code, const std::string& part) {
+  const ChildResult result = run_vitrine(arguments);
+  EXPECT_EQ(result.exit_code, exit_code) << result.error;
+  EXPECT_EQ(result.output, "");
+  EXPECT_NE(result.error.find(part), std::string::npos) << result.error;
+}
+
+TEST(ProgramErrors, UsageIsStatus2) {
+  expect_failure({}, 2, "subcommand");
+  expect_failure({"train", "--epoch", "3"}, 2, "did you mean --epochs?");
+  expect_failure({"train", "--epochs", "1", "--steps", "2"}, 2, "--epochs and --steps");
+  expect_failure({"train", "--data", "imagenet:x"}, 2, "imagenet");
+  expect_failure({"train", "--devices", "cpu:x"}, 2, "cpu:x");
+  expect_failure({"train", "--devices", "cpu:0-1", "--split", "1,2,3"}, 2, "3 weights but there are 2 devices");
+  expect_failure({"train", "--devices", "cpu:0-1", "--mode", "balanced"}, 2, "--split gpu0=N");
+  expect_failure({"train", "--devices", "cpu:0-1", "--mode", "dp", "--output-device", "cpu:2"}, 2, "cpu:0, cpu:1");
+  expect_failure({"train", "--devices", "cpu:0-1", "--data", "synthetic:50", "--threads-per-device", "1,1,1"}, 2, "3 values for 2 devices");
+  expect_failure({"train", "--devices", "meta:0", "--data", "synthetic:50"}, 2, "meta");
+  expect_failure({"train", "--data", "synthetic:50", "--drop-last"}, 2, "lower --batch-size");
+  expect_failure({"eval"}, 2, "--weights");
+}
+
+TEST(ProgramErrors, FailureIsStatus1) {
+  expect_failure({"train", "--data", "cifar10:/nonexistent"}, 1, "/nonexistent");
+  expect_failure({"train", "--devices", "cuda:0", "--data", "synthetic:50"}, 1, "--devices cpu:0");
+  expect_failure({"train", "--data", "synthetic:50", "--init", "/nonexistent.safetensors"}, 1, "/nonexistent.safetensors");
+  expect_failure({"eval", "--data", "synthetic:50", "--weights", "/nonexistent.safetensors"}, 1, "/nonexistent.safetensors");
+  expect_failure({"train", "--data", "synthetic:100", "--device-memory", "64KiB"}, 1, "cpu:0");
+}
+
+TEST(ProgramErrors, WhereNothingCanBeWrittenIsSaidBeforeTraining) {
+  const std::string folder = std::filesystem::temp_directory_path().string();
+  expect_failure({"train", "--data", "synthetic:100", "--save", "/nonexistent/w.safetensors"}, 1, "--save /nonexistent/w.safetensors");
+  expect_failure({"train", "--data", "synthetic:100", "--save", folder}, 1, "it is a folder");
+  expect_failure({"train", "--data", "synthetic:100", "--trace", "/nonexistent/t.json"}, 1, "--trace");
+}
+
+}  // namespace
+}  // namespace vitrine::test

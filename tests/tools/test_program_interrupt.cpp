@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <csignal>
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "tests/tools/child_process.h"
+
+namespace vitrine::test {
+namespace {
+
+std::vector<std::string> endless_training(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"train", "--model",  "mlp",       "--data", "synthetic:200", "--devices", "cpu:0-1", "--threads-per-device",
+                                        "1",     "--epochs", "1000000000"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+class Interrupt : public ::testing::TestWithParam<int> {};
+
+TEST_P(Interrupt, EndsCleanlyWithWhatWasReached) {
+  const auto weights = std::filesystem::temp_directory_path() / ("vitrine_interrupt_" + std::to_string(getpid()) + "_" + std::to_string(GetParam()));
+  ChildProcess child(endless_training({"--json", "--save", weights.string()}));
+  ASSERT_TRUE(child.wait_for("epoch 2/"));
+  child.send_signal(GetParam());
+  const ChildResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 130) << result.error;
+  const nlohmann::json json = nlohmann::json::parse(result.output);
+  EXPECT_TRUE(json["interrupted"].get<bool>());
+  ASSERT_GE(json["epochs"].size(), 2U);
+  EXPECT_FALSE(json["epochs"][0]["test_loss"].is_null());
+  EXPECT_GE(json["step_losses"].size(), 8U);
+  EXPECT_EQ(json["devices"].size(), 2U);
+  ASSERT_TRUE(std::filesystem::exists(weights));
+  EXPECT_EQ(run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights.string()}).exit_code, 0);
+  std::filesystem::remove(weights);
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, Interrupt, ::testing::Values(SIGINT, SIGTERM));
+
+TEST(InterruptText, TablesAreStillPrinted) {
+  ChildProcess child(endless_training({}));
+  ASSERT_TRUE(child.wait_for("epoch 1/"));
+  child.send_signal(SIGINT);
+  const ChildResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_NE(result.output.find("Where the memory went"), std::string::npos) << result.output;
+  EXPECT_NE(result.error.find("ending after the current step"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vitrine::test

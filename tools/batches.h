@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "data/loader.h"
+#include "nn/parallel/engine.h"
+#include "runtime/trace/span.h"
+
+namespace vitrine::tools {
+
+/// The loader's batches as the engine takes them; times how long the host waited for each.
+class BatchSource {
+ public:
+  /// The data set must outlive it.
+  BatchSource(const Dataset& dataset, LoaderConfig config) : loader_(dataset, std::move(config)) {}
+
+  struct Item {
+    HostBatch batch;
+    bool last_of_epoch = false;
+    int64_t samples() const { return batch.labels.numel(); }
+  };
+  /// The next batch, or nothing at the end. `step` is the number that its wait is booked under.
+  std::optional<Item> next(int64_t step);
+  /// The waits since the last call.
+  std::vector<SpanRecord> take_spans();
+
+ private:
+  Loader loader_;
+  std::vector<SpanRecord> spans_;
+};
+
+}  // namespace vitrine::tools

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flags of the program and their help.
+#include <algorithm>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "nn/model.h"
+#include "runtime/error.h"
+#include "tools/options.h"
+#include "vitrine_version.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+constexpr const char* kExamples = R"(
+Examples:
+  vitrine train --model small-cnn --data synthetic --devices cpu:0-1 --epochs 2
+  vitrine train --model alexnet --data cifar10:DIR --devices cpu:0-3 --mode balanced --split gpu0=4 --batch-size 64
+  vitrine compare --model small-cnn --data fashion-mnist:DIR --devices cpu:0-3 --steps 20
+  vitrine eval --model small-cnn --data cifar10:DIR --weights model.safetensors
+  vitrine info
+
+Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 failure, 2 usage, 130 interrupted.
+)";
+
+void add_model_options(CLI::App& app, Options& o) {
+  const char* group = "Model and data";
+  app.add_option("--model", o.model, "What is trained")->check(CLI::IsMember(model_names()))->capture_default_str()->group(group);
+  app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR or synthetic[:COUNT]")->capture_default_str()->group(group);
+  app.add_option("--image-size", o.image_size, "Height and width the model gets [227 for alexnet, else the data's]")
+      ->check(CLI::PositiveNumber)
+      ->group(group);
+  app.add_option("--preprocess", o.preprocess, "Where images are resized and normalised: host (the loader) or device")
+      ->check(CLI::IsMember({"host", "device"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--workers", o.workers, "Threads that load batches")->check(CLI::Range(1, 256))->capture_default_str()->group(group);
+}
+
+void add_device_options(CLI::App& app, Options& o) {
+  const char* group = "Devices";
+  app.add_option("--devices", o.devices, "A list: cpu:0-3 | cpu:0,cpu:1 | cuda:0,cuda:1 | cuda:all [the first GPU, else cpu:0]")->group(group);
+  app.add_option("--device-memory", o.device_memory, "Capacity of each device: 512MiB, or a list; a plain number is bytes [the machine's, shared]")
+      ->group(group);
+  app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, shared]")->group(group);
+  app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);
+}
+
+void add_batch_options(CLI::App& app, Options& o) {
+  const char* group = "Batch";
+  app.add_option("--batch-size", o.batch_size, "Samples of one optimizer step, over all devices and micro-batches")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--batch-dim", o.batch_dim, "Dimension that is split: 0 is the only one")->capture_default_str()->group(group);
+}
+
+void add_split_options(CLI::App& app, Options& o, const char* group) {
+  app.add_option("--split", o.split, "Shares of the devices: equal | 2,3,3 (weights) | gpu0=N (N samples per step on device 0)")->group(group);
+  app.add_option("--gpu0-bsz", o.gpu0_batch_size, "N: the same as --mode balanced --split gpu0=N")->check(CLI::NonNegativeNumber)->group(group);
+}
+
+void add_scheme_options(CLI::App& app, Options& o) {
+  const char* group = "Scheme";
+  app.add_option("--mode", o.mode, "dp, balanced, criterion or ddp [ddp]")->check(CLI::IsMember(scheme_names()))->group(group);
+  add_split_options(app, o, group);
+  app.add_option("--staging", o.staging, "device0 (whole batch there first) or host (slices straight to their devices) [the mode's]")
+      ->check(CLI::IsMember({"device0", "host"}))
+      ->group(group);
+  app.add_option("--loss-at", o.loss_at, "gathered (on the output device) or parallel (on each) [the mode's]")
+      ->check(CLI::IsMember({"gathered", "parallel"}))
+      ->group(group);
+  app.add_option("--reduce", o.reduce, "gpu0 (update there, then broadcast) or allreduce [the mode's]")
+      ->check(CLI::IsMember({"gpu0", "allreduce"}))
+      ->group(group);
+  app.add_option("--output-device", o.output_device, "Where outputs are gathered: one of --devices [the first]")->group(group);
+}
+
+void add_training_options(CLI::App& app, Options& o) {
+  const char* group = "Training";
+  app.add_option("--accumulate,--acc-grad", o.accumulate, "Micro-batches of each step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--lr", o.lr, "Learning rate [0.001]")->group(group);
+  app.add_option("--momentum", o.momentum, "Momentum, for sgd [0]")->group(group);
+  app.add_flag("--nesterov", o.nesterov, "Nesterov's momentum, for sgd")->group(group);
+  app.add_option("--weight-decay", o.weight_decay, "Weight decay [0.01 for adamw, else 0]")->group(group);
+  app.add_option("--dropout", o.dropout, "Probability of dropout [the model's]")->group(group);
+  app.add_option("--seed", o.seed, "Of initial weights, order of samples and dropout")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--shuffle,!--no-shuffle", o.shuffle, "Draw the order of samples anew in each epoch [on]")->group(group);
+  app.add_flag("--drop-last", o.drop_last, "Leave out a last batch that is not full")->group(group);
+  app.add_option("--init", o.init, "FILE.safetensors to start from [drawn from the seed]")->group(group);
+}
+
+void add_output_options(CLI::App& app, Options& o) { app.add_flag("--json", o.json, "Print one JSON object on stdout")->group("Output"); }
+
+void add_train(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("train", "Train a model data-parallel");
+  add_model_options(app, o);
+  add_device_options(app, o);
+  add_scheme_options(app, o);
+  add_batch_options(app, o);
+  add_training_options(app, o);
+  app.add_option("--epochs", o.epochs, "Passes over the training set [1]")->check(CLI::PositiveNumber)->group("Training");
+  app.add_option("--steps", o.steps, "Optimizer steps, instead of --epochs")->check(CLI::PositiveNumber)->group("Training");
+  app.add_flag_callback(
+         "--no-eval", [&o] { o.evaluate = false; }, "Do not evaluate on the test set")
+      ->group("Training");
+  add_output_options(app, o);
+  app.add_option("--save", o.save, "Write the weights to FILE.safetensors at the end")->group("Output");
+  app.add_option("--trace", o.trace, "Write a Chrome trace to FILE.json (open it in Perfetto)")->group("Output");
+  app.add_option("--trace-level", o.trace_level, "What is timed: off, phase or operation")
+      ->check(CLI::IsMember({"off", "phase", "operation"}))
+      ->capture_default_str()
+      ->group("Output");
+}
+
+void add_eval(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("eval", "Evaluate weights on the test set: every sample once");
+  add_model_options(app, o);
+  app.add_option("--weights", o.weights, "FILE.safetensors with PyTorch's names and layouts")->required()->group("Model and data");
+  add_device_options(app, o);
+  add_batch_options(app, o);
+  add_output_options(app, o);
+  app.add_option("--save-logits", o.save_logits, "Write the outputs of all samples, in order, to FILE.npy")->group("Output");
+}
+
+void add_compare(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("compare", "Run the same steps under each scheme, side by side");
+  app.add_option("--modes", o.modes, "Schemes to run")->capture_default_str()->group("Scheme");
+  add_split_options(app, o, "Scheme");
+  add_model_options(app, o);
+  add_device_options(app, o);
+  add_batch_options(app, o);
+  add_training_options(app, o);
+  app.add_option("--steps", o.steps, "Optimizer steps of each scheme; figures are of those after the first [11]")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 40))
+      ->group("Training");
+  add_output_options(app, o);
+}
+
+/// "--epoch" is 1 away from "--epochs".
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+    }
+  }
+  return row[b.size()];
+}
+
+/// What is wrong with an argument that nothing takes, with the option of `app` that is nearest to it.
+std::string describe_unexpected(const CLI::App& app, const std::string& argument) {
+  const std::string name = argument.substr(0, argument.find('='));
+  if (name.rfind("--", 0) != 0) return fmt::format("'{}' is not expected here", argument);
+  std::string best;
+  size_t best_distance = 4;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& known : option->get_lnames()) {
+      const size_t distance = edit_distance(name, "--" + known);
+      if (distance < best_distance) best_distance = distance, best = "--" + known;
+    }
+  }
+  return fmt::format("there is no option {}{}", name, best.empty() ? std::string{} : fmt::format("; did you mean {}?", best));
+}
+
+CommandLine usage_error(const CLI::App* command, const std::string& message) {
+  const std::string name = command == nullptr ? "vitrine" : "vitrine " + command->get_name();
+  CommandLine result;
+  result.exit_code = kExitUsage;
+  result.error = fmt::format("{}: {}\nTry '{} --help'.\n", name, message, name);
+  return result;
+}
+
+}  // namespace
+
+CommandLine parse_command_line(const std::vector<std::string>& arguments) {
+  Options options;
+  CLI::App app{"Vitrine: the same training step under every data-parallel scheme, with its time and memory on view.", "vitrine"};
+  app.footer(kExamples);
+  app.set_version_flag("--version", "vitrine " VITRINE_VERSION);
+  app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.get_formatter()->column_width(34);
+  add_train(app, options);
+  add_eval(app, options);
+  add_compare(app, options);
+  CLI::App& info = *app.add_subcommand("info", "Show devices, cores, memory, libraries, and what was built in");
+  add_output_options(info, options);
+
+  CommandLine result;
+  const CLI::App* command = nullptr;
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    command = app.get_subcommands().front();
+    options.command = command->get_name() == "train"     ? Options::Command::train
+                      : command->get_name() == "eval"    ? Options::Command::eval
+                      : command->get_name() == "compare" ? Options::Command::compare
+                                                         : Options::Command::info;
+    check_combinations(options);
+    result.options = options;
+    return result;
+  } catch (const CLI::ParseError& error) {
+    if (!app.get_subcommands().empty()) command = app.get_subcommands().front();
+    std::ostringstream output, ignored;
+    if (error.get_exit_code() == 0) {
+      app.exit(error, output, ignored);
+      result.output = output.str();
+      return result;
+    }
+    const std::vector<std::string> unexpected = app.remaining(true);
+    if (unexpected.empty() || arguments.empty()) return usage_error(command, error.what());
+    if (command == nullptr)
+      return usage_error(command, fmt::format("there is no command '{}'; use train, eval, compare or info", unexpected.front()));
+    // An option that is not known leaves its value behind too; the option is what to tell.
+    const auto option = std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind("--", 0) == 0; });
+    return usage_error(command, describe_unexpected(*command, option == unexpected.end() ? unexpected.front() : *option));
+  } catch (const ConfigError& error) {
+    return usage_error(command, error.what());
+  }
+}
+
+}  // namespace vitrine::tools

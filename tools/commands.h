@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tools/options.h"
+
+namespace vitrine::tools {
+
+/// The subcommands: each prints its results on stdout and returns the exit status. throws Error.
+int run_train(const Options& options);
+int run_eval(const Options& options);
+int run_compare(const Options& options);
+int run_info(const Options& options);
+
+}  // namespace vitrine::tools

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <initializer_list>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "data/sampler.h"
+#include "runtime/error.h"
+#include "runtime/units.h"
+#include "tools/batches.h"
+#include "tools/commands.h"
+#include "tools/describe.h"
+#include "tools/interrupt.h"
+#include "tools/json_report.h"
+#include "tools/progress.h"
+#include "tools/tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+constexpr int64_t kDefaultSteps = 11;
+
+struct ModeResult {
+  std::string name;
+  Scheme scheme;
+  double samples_per_second = 0;
+  double gradient_difference = 0;
+  std::vector<DeviceFigures> devices;
+  std::vector<PhaseTable> tables;
+  std::string batch;
+};
+
+/// || gradients - reference || / || reference ||
+double relative_difference(const std::vector<float>& gradients, const std::vector<float>& reference) {
+  double difference = 0.0, norm = 0.0;
+  for (size_t i = 0; i < reference.size(); ++i) {
+    const double wanted = static_cast<double>(reference[i]), delta = static_cast<double>(gradients[i]) - wanted;
+    difference += delta * delta;
+    norm += wanted * wanted;
+  }
+  return std::sqrt(difference / norm);
+}
+
+class Comparison {
+ public:
+  Comparison(const Options& options, const Job& job, std::vector<DeviceId> devices)
+      : options_(options),
+        job_(job),
+        devices_(std::move(devices)),
+        steps_(options.steps.value_or(kDefaultSteps)),
+        epochs_((steps_ - 1) / batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(), options.batch_size) + 1) {
+  }
+
+  /// The gradients of the first step on one device, with all memory and cores for itself.
+  void run_reference() {
+    DeviceGroupOptions group = device_group_options(options_, {devices_.front()});
+    group.memory_bytes.clear();
+    group.threads_per_device.clear();
+    Workload workload;
+    workload.train_batches = {std::min(options_.batch_size, job_.data.train.size())};
+    Run run = open_run(group, job_, engine_config(options_, job_, scheme_preset("ddp")), workload, options_.init);
+    BatchSource source(job_.data.train, train_loader_config(options_, job_, 1));
+    take_step(*run.engine, source);
+    run.engine->take_step_totals(true);
+    reference_ = run.engine->gradients();
+  }
+
+  /// Nothing when the program was interrupted.
+  std::optional<ModeResult> run_mode(const std::string& name, const Scheme& scheme) {
+    Run run = open_run(device_group_options(options_, devices_), job_, engine_config(options_, job_, scheme),
+                       train_workload(options_, job_, steps_, false), options_.init);
+    BatchSource source(job_.data.train, train_loader_config(options_, job_, epochs_));
+    PhaseRecorder recorder(*run.devices, false);
+    ModeResult result;
+    result.name = name;
+    result.scheme = scheme;
+    result.batch = describe_batch(run.engine->batch_plan());
+
+    Progress progress(name, steps_ - 1);
+    take_step(*run.engine, source);
+    run.engine->take_step_totals(true);
+    result.gradient_difference = gradient_difference(*run.engine, scheme);
+    recorder.discard();
+    source.take_spans();
+
+    const int64_t begin = steady_now_ns();
+    int64_t samples = 0;
+    Totals done;
+    for (int64_t step = 1; step < steps_; ++step) {
+      if (interrupted()) return std::nullopt;
+      samples += take_step(*run.engine, source);
+      for (const Totals& totals : run.engine->take_step_totals(false)) {
+        done.loss_sum += totals.loss_sum;
+        done.valid += totals.valid;
+      }
+      progress.update(step, samples, done.mean_loss());
+    }
+    run.engine->take_step_totals(true);
+    result.samples_per_second = static_cast<double>(samples) / (static_cast<double>(steady_now_ns() - begin) * 1e-9);
+    recorder.collect(source.take_spans(), 0);
+    run.engine->finish();
+    result.devices = measure_devices(run);
+    result.tables = recorder.tables();
+    return result;
+  }
+
+  const std::vector<DeviceId>& devices() const { return devices_; }
+  int64_t steps() const { return steps_; }
+
+ private:
+  static int64_t take_step(Engine& engine, BatchSource& source) {
+    const auto item = source.next(engine.steps_issued());
+    VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
+    engine.train_step(item->batch);
+    return item->samples();
+  }
+
+  /// The largest over the devices that hold the reduced gradients.
+  double gradient_difference(Engine& engine, const Scheme& scheme) const {
+    const int holders = scheme.reduce == Reduce::allreduce ? static_cast<int>(devices_.size()) : 1;
+    double largest = 0.0;
+    for (int d = 0; d < holders; ++d) largest = std::max(largest, relative_difference(engine.gradients(d), reference_));
+    return largest;
+  }
+
+  const Options& options_;
+  const Job& job_;
+  std::vector<DeviceId> devices_;
+  int64_t steps_, epochs_;
+  std::vector<float> reference_;
+};
+
+std::string summary_table(const std::vector<ModeResult>& results, const Style& style) {
+  using Align = Table::Align;
+  Table table({{"mode", Align::left},
+               {"samples/s"},
+               {"gradient difference"},
+               {"device", Align::left},
+               {"samples/step"},
+               {"peak memory"},
+               {"of which activations"}},
+              "The same steps under each scheme");
+  for (const ModeResult& result : results) {
+    if (&result != &results.front()) table.add_rule();
+    bool first = true;
+    for (const DeviceFigures& d : result.devices) {
+      table.add_row({first ? result.name : "", first ? format_count(std::llround(result.samples_per_second)) : "",
+                     first ? fmt::format("{:.1e}", result.gradient_difference) : "", d.device, format_count(d.samples_per_step),
+                     format_bytes(d.pool.peak_bytes), format_bytes(d.pool.peak_by_category[static_cast<size_t>(Category::activations)])});
+      first = false;
+    }
+  }
+  table.set_hint("Gradient difference: to one device's gradient of the first step, relative; rounding alone gives about 1e-6.");
+  return table.str(style);
+}
+
+/// Columns of the time table: phases that belong together.
+struct PhaseGroup {
+  const char* title;
+  std::initializer_list<Phase> phases;
+};
+
+std::string time_table(const std::vector<ModeResult>& results, const Style& style) {
+  static const PhaseGroup groups[] = {
+      {"input", {Phase::data, Phase::stage, Phase::scatter, Phase::preprocess}},
+      {"replicate", {Phase::replicate, Phase::broadcast}},
+      {"forward", {Phase::forward}},
+      {"loss", {Phase::gather, Phase::loss, Phase::scatter_grad}},
+      {"backward", {Phase::backward}},
+      {"reduce", {Phase::reduce, Phase::unscale}},
+      {"update", {Phase::optimizer}},
+      {"wait", {Phase::wait}},
+  };
+  std::vector<Table::Column> columns = {{"mode", Table::Align::left}, {"device", Table::Align::left}};
+  for (const PhaseGroup& group : groups) columns.push_back({group.title});
+  columns.insert(columns.end(), {{"step"}, {"waits most for", Table::Align::left}});
+  Table table(columns, "Where a step's time went (ms)");
+  for (const ModeResult& result : results) {
+    if (&result != &results.front()) table.add_rule();
+    for (const PhaseTable& t : result.tables) {
+      if (t.steps == 0) continue;
+      const auto per_step = [&](double seconds) { return format_ms(seconds / static_cast<double>(t.steps)); };
+      std::vector<std::string> cells = {&t == &result.tables.front() ? result.name : "", result.devices[static_cast<size_t>(t.ordinal)].device};
+      for (const PhaseGroup& group : groups) {
+        double seconds = 0.0;
+        for (const PhaseRow& row : t.rows) {
+          if (std::find(group.phases.begin(), group.phases.end(), row.phase) != group.phases.end()) seconds += row.seconds;
+        }
+        cells.push_back(per_step(seconds));
+      }
+      cells.push_back(per_step(t.wall_seconds));
+      cells.push_back(t.waits.empty() ? "" : t.waits.front().cause);
+      table.add_row(cells);
+    }
+  }
+  table.set_hint(
+      "input: data, stage, scatter, preprocess. replicate: with broadcast. loss: with gather and scatter_grad. A row adds up to its step.");
+  return table.str(style);
+}
+
+void print_results(const Options& options, const Job& job, const Comparison& comparison, const std::vector<ModeResult>& results) {
+  const std::vector<std::string> names = device_names(comparison.devices());
+  if (options.json) {
+    Json json;
+    json["config"] = config_json(options, job, comparison.devices());
+    json["config"]["steps"] = comparison.steps();
+    json["modes"] = Json::object();
+    for (const ModeResult& result : results) {
+      Json& mode = json["modes"][result.name];
+      mode["scheme"] = scheme_json(result.scheme, comparison.devices());
+      mode["samples_per_second"] = result.samples_per_second;
+      mode["devices"] = devices_json(result.devices);
+      mode["phases"] = phases_json(names, result.tables);
+      mode["waits"] = waits_json(names, result.tables);
+      mode["max_gradient_difference"] = result.gradient_difference;
+    }
+    json["interrupted"] = interrupted();
+    print_json(json);
+    return;
+  }
+  if (results.empty()) return;
+  const Style style = Style::of(fileno(stdout));
+  fmt::print("{}: {} samples per step, {} steps after the first\n", job.model.name, options.batch_size, comparison.steps() - 1);
+  for (const ModeResult& result : results) fmt::print("  {:<10} {}\n", result.name, result.batch);
+  fmt::print("\n{}\n{}", summary_table(results, style), time_table(results, style));
+}
+
+}  // namespace
+
+int run_compare(const Options& options) {
+  const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
+  std::vector<std::string> notes;
+  const auto schemes = resolve_compare_schemes(options, devices, notes);
+  device_group_options(options, devices);
+  const Job job = open_job(options);
+  for (const std::string& note : notes) fmt::print(options.json ? stderr : stdout, "{}\n", note);
+  std::fflush(stdout);
+
+  Comparison comparison(options, job, devices);
+  comparison.run_reference();
+  std::vector<ModeResult> results;
+  for (const auto& [name, scheme] : schemes) {
+    if (interrupted()) break;
+    if (auto result = comparison.run_mode(name, scheme)) results.push_back(std::move(*result));
+  }
+  print_results(options, job, comparison, results);
+  return interrupted() ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace vitrine::tools

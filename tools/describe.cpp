@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/describe.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+// A plan of more micro-batches than this is told by its first ones.
+constexpr size_t kMicroBatchesTold = 4;
+
+int64_t bytes_of(const Dataset& set) { return static_cast<int64_t>(set.pixels.size() + set.labels.size() * sizeof(int32_t)); }
+
+}  // namespace
+
+std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
+  std::vector<std::string> names;
+  for (const DeviceId& device : devices) names.push_back(device.str());
+  return names;
+}
+
+std::string describe_job(const Job& job, const FlatLayout& layout) {
+  const Dataset& train = job.data.train;
+  return fmt::format("{}, {} parameters, images {}x{}x{}; {}: {} images {}x{}x{}, test set: {}", job.model.name,
+                     format_count(layout.parameter_count()), job.model.height, job.model.width, job.model.channels, train.name,
+                     format_count(train.size()), train.height, train.width, train.channels, format_count(job.data.test.size()));
+}
+
+std::string describe_run(const Options& options, const Job& job, Run& run, const std::string& mode) {
+  std::string devices;
+  for (int d = 0; d < run.devices->size(); ++d) {
+    Device& device = (*run.devices)[d];
+    devices +=
+        fmt::format("{}{} ({} {})", d == 0 ? "" : ", ", device.name(), device.thread_count(), device.thread_count() == 1 ? "thread" : "threads");
+  }
+  const Scheme& scheme = run.engine->config().scheme;
+  const OptimizerConfig& optimizer = run.engine->config().optimizer;
+  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {})\n{}, lr {}, seed {}\n",
+                     describe_job(job, run.engine->layout()), mode, devices, options.batch_size, describe_batch(run.engine->batch_plan()),
+                     scheme.split.str(), staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), optimizer.name(),
+                     optimizer.learning_rate(), options.seed);
+}
+
+std::string describe_batch(const BatchPlan& plan) {
+  std::string text;
+  for (size_t k = 0; k < plan.sizes.size() && k < kMicroBatchesTold; ++k) {
+    text += fmt::format("{}{}", k == 0 ? "" : " | ", fmt::join(plan.sizes[k], "+"));
+  }
+  if (plan.sizes.size() > kMicroBatchesTold) text += fmt::format(" | ... ({} micro-batches)", plan.sizes.size());
+  return text;
+}
+
+int64_t dataset_bytes(const DatasetPair& data) { return bytes_of(data.train) + bytes_of(data.test); }
+
+}  // namespace vitrine::tools

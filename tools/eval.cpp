@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "nn/checkpoint.h"
+#include "tools/commands.h"
+#include "tools/describe.h"
+#include "tools/evaluate.h"
+#include "tools/interrupt.h"
+#include "tools/json_report.h"
+#include "tools/tables.h"
+
+namespace vitrine::tools {
+
+int run_eval(const Options& options) {
+  const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
+  const DeviceGroupOptions group = device_group_options(options, devices);
+  check_writable("--save-logits", options.save_logits);
+  const Job job = open_job(options);
+  Run run = open_run(group, job, engine_config(options, job, scheme_preset("ddp")), evaluate_workload(options, job), options.weights);
+
+  std::vector<float> logits;
+  const auto result = evaluate_test_set(options, job, *run.engine, "evaluating", options.save_logits.empty() ? nullptr : &logits);
+  if (!result) {
+    fmt::print(stderr, "vitrine: interrupted before every sample was seen; there is no result\n");
+    return kExitInterrupted;
+  }
+  run.engine->finish();
+  if (!options.save_logits.empty()) write_npy(options.save_logits, logits, result->samples, job.model.classes);
+
+  const double rate = static_cast<double>(result->samples) / result->seconds;
+  if (options.json) {
+    Json json;
+    json["config"] = config_json(options, job, devices);
+    json["test_loss"] = result->loss;
+    json["test_accuracy"] = result->accuracy;
+    json["samples"] = result->samples;
+    json["seconds"] = result->seconds;
+    json["samples_per_second"] = rate;
+    json["devices"] = devices_json(measure_devices(run));
+    print_json(json);
+    return kExitOk;
+  }
+  fmt::print("{}\n", describe_job(job, run.engine->layout()));
+  fmt::print("test loss {:.4f}  test accuracy {:.4f}  {} samples, each once  {} samples/s\n", result->loss, result->accuracy,
+             format_count(result->samples), format_count(std::llround(rate)));
+  if (!options.save_logits.empty()) fmt::print("The outputs are in {}\n", options.save_logits);
+  return kExitOk;
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "tools/measure.h"
+
+namespace vitrine::tools {
+
+using Json = nlohmann::ordered_json;
+
+/// The options as they were resolved, with the scheme's axes.
+Json config_json(const Options& options, const Job& job, const std::vector<DeviceId>& devices);
+/// The axes of a scheme: split, staging, loss_at, reduce, output_device.
+Json scheme_json(const Scheme& scheme, const std::vector<DeviceId>& devices);
+Json devices_json(const std::vector<DeviceFigures>& devices);
+/// Seconds, bytes and calls over all steps of the tables.
+Json phases_json(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables);
+Json waits_json(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables);
+
+/// One line on stdout. NaN becomes null.
+void print_json(const Json& json);
+
+}  // namespace vitrine::tools

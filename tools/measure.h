@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/trace/phase_table.h"
+#include "tools/run.h"
+
+namespace vitrine::tools {
+
+/// Adds up where the time of steps went, device by device, over any number of stretches of consecutive steps.
+class PhaseRecorder {
+ public:
+  /// keep_spans  for a trace file
+  PhaseRecorder(DeviceGroup& devices, bool keep_spans);
+
+  /// Ends a stretch: marks its end, waits for the devices, and books its spans. Steps before `first_step` are left out.
+  ///   host  the waits for data
+  void collect(const std::vector<SpanRecord>& host, int64_t first_step);
+  /// Waits for the devices and forgets their spans (of an evaluation).
+  void discard();
+
+  /// One for each device.
+  const std::vector<PhaseTable>& tables() const { return tables_; }
+  const std::vector<DeviceSpans>& kept_spans() const { return kept_; }
+
+ private:
+  DeviceGroup& devices_;
+  bool keep_spans_;
+  std::vector<PhaseTable> tables_;
+  std::vector<DeviceSpans> kept_;
+};
+
+/// Adds `more`, of other steps of the same device, to `table`.
+void add_phase_table(PhaseTable& table, const PhaseTable& more);
+
+/// What one device held.
+struct DeviceFigures {
+  std::string device;
+  int64_t samples_per_step = 0;
+  DevicePlan plan;
+  PoolStatistics pool;
+  int64_t outside_bytes = 0;
+};
+
+/// Plan, pool and what lies outside the pools. CPU devices share one process: what it holds outside its pools is divided equally among them, so
+/// that the devices' pools and outside bytes add up to its resident set.
+std::vector<DeviceFigures> measure_devices(Run& run);
+
+/// Resident set of this process. throws DataError where the system does not tell.
+int64_t resident_bytes();
+
+}  // namespace vitrine::tools

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/options.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/error.h"
+#include "runtime/units.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> items;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    items.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return items;
+}
+
+std::string device_list(const std::vector<DeviceId>& devices) {
+  std::vector<std::string> names;
+  for (const DeviceId& device : devices) names.push_back(device.str());
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices) {
+  const std::vector<DeviceId> wanted = parse_device_list(name, 0);
+  const auto found = wanted.size() == 1 ? std::find(devices.begin(), devices.end(), wanted.front()) : devices.end();
+  if (found == devices.end()) {
+    throw ConfigError(fmt::format("--output-device {}: it is not one of the devices of this run; use one of {}", name, device_list(devices)));
+  }
+  return static_cast<int>(found - devices.begin());
+}
+
+void check_training(const Options& o) {
+  if (o.epochs && o.steps) throw ConfigError("--epochs and --steps both say how long to train; give one of them");
+  if (o.accumulate > o.batch_size) {
+    throw ConfigError(fmt::format("--accumulate {}: a batch of {} samples has no more than {} micro-batches; lower it, or raise --batch-size",
+                                  o.accumulate, o.batch_size, o.batch_size));
+  }
+  if (o.dropout && !(*o.dropout >= 0.0F && *o.dropout < 1.0F)) {
+    throw ConfigError(fmt::format("--dropout {}: the probability must be >= 0 and < 1", *o.dropout));
+  }
+  if (!o.trace.empty() && o.trace_level == "off") throw ConfigError("--trace needs timings, but --trace-level is off; use phase or operation");
+  resolve_optimizer(o);
+}
+
+}  // namespace
+
+void check_combinations(const Options& o) {
+  if (o.batch_dim != 0) {
+    throw ConfigError(
+        fmt::format("--batch-dim {}: samples are dimension 0 of every tensor here, so that a device's slice of the batch is one contiguous "
+                    "range and needs no copy to be cut; leave --batch-dim out, and put the samples first in your data",
+                    o.batch_dim));
+  }
+  if (o.gpu0_batch_size && o.split) throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
+  if (o.split) parse_split(*o.split);
+  parse_memory_list(o.device_memory);
+  parse_thread_list(o.threads_per_device);
+  if (o.command == Options::Command::train) {
+    if (o.gpu0_batch_size && o.mode && *o.mode != "balanced") {
+      throw ConfigError(
+          fmt::format("--gpu0-bsz {0} means --mode balanced --split gpu0={0}, but --mode is {1}; leave --mode out, or use --split gpu0={0} "
+                      "to give that share under {1}",
+                      *o.gpu0_batch_size, *o.mode));
+    }
+  }
+  if (o.command == Options::Command::train || o.command == Options::Command::compare) check_training(o);
+}
+
+std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {
+  if (!options.devices.empty()) return parse_device_list(options.devices, cuda_device_count);
+  return {cuda_device_count > 0 ? DeviceId{Backend::cuda, 0} : DeviceId{Backend::cpu, 0}};
+}
+
+Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices) {
+  Scheme scheme = scheme_preset(o.mode_name());
+  if (o.gpu0_batch_size) scheme.split.gpu0 = *o.gpu0_batch_size;
+  if (o.split) scheme.split = parse_split(*o.split);
+  if (o.staging) scheme.staging = *o.staging == "host" ? Staging::host : Staging::device0;
+  if (o.loss_at) scheme.loss_at = *o.loss_at == "gathered" ? LossAt::gathered : LossAt::parallel;
+  if (o.reduce) scheme.reduce = *o.reduce == "gpu0" ? Reduce::gpu0 : Reduce::allreduce;
+  if (o.output_device) {
+    if (scheme.loss_at != LossAt::gathered) {
+      throw ConfigError(
+          fmt::format("--output-device {}: outputs are gathered nowhere, because the loss is taken on each device; add --loss-at gathered, or "
+                      "leave it out",
+                      *o.output_device));
+    }
+    scheme.output_device = output_ordinal(*o.output_device, devices);
+  }
+  validate_split(scheme.split, o.batch_size, static_cast<int>(devices.size()));
+  return scheme;
+}
+
+std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& o, const std::vector<DeviceId>& devices,
+                                                                    std::vector<std::string>& notes) {
+  const int device_count = static_cast<int>(devices.size());
+  const Split given = parse_split(o.split.value_or("equal"));
+  std::vector<std::pair<std::string, Scheme>> schemes;
+  for (const std::string& name : split_list(o.modes)) {
+    const auto same_name = [&](const auto& entry) { return entry.first == name; };
+    if (std::any_of(schemes.begin(), schemes.end(), same_name))
+      throw ConfigError(fmt::format("--modes {}: {} is there twice; name each once", o.modes, name));
+    Scheme scheme = scheme_preset(name);
+    const bool takes_share = scheme.split.kind == Split::Kind::gpu0;
+    if (takes_share) {
+      if (o.gpu0_batch_size) {
+        scheme.split.gpu0 = *o.gpu0_batch_size;
+      } else if (given.kind == Split::Kind::gpu0) {
+        scheme.split = given;
+      } else {
+        const int64_t samples = device_count == 1 ? o.batch_size : o.batch_size / device_count / 2;
+        scheme.split.gpu0 = samples;
+        notes.push_back(
+            fmt::format("{}: device 0 gets {} of {} samples, half of an equal share; choose with --gpu0-bsz N", name, samples, o.batch_size));
+      }
+    } else if (given.kind != Split::Kind::gpu0) {
+      scheme.split = given;
+    }
+    validate_split(scheme.split, o.batch_size, device_count);
+    schemes.emplace_back(name, scheme);
+  }
+  return schemes;
+}
+
+OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay); }
+
+TraceLevel resolve_trace_level(const Options& o) {
+  if (o.trace_level == "off") return TraceLevel::off;
+  return o.trace_level == "operation" ? TraceLevel::operation : TraceLevel::phase;
+}
+
+std::vector<int64_t> parse_memory_list(const std::string& text) {
+  std::vector<int64_t> values;
+  if (text.empty()) return values;
+  for (const std::string& item : split_list(text)) {
+    try {
+      values.push_back(parse_bytes(item));
+    } catch (const ConfigError& error) {
+      throw ConfigError(fmt::format("--device-memory {}: {}", text, error.what()));
+    }
+    if (values.back() == 0) throw ConfigError(fmt::format("--device-memory {}: a device needs more than 0 bytes; give a size such as 512MiB", text));
+  }
+  return values;
+}
+
+std::vector<int> parse_thread_list(const std::string& text) {
+  std::vector<int> values;
+  if (text.empty()) return values;
+  for (const std::string& item : split_list(text)) {
+    int value = 0;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), value);
+    if (error != std::errc{} || end != item.data() + item.size() || value < 1) {
+      throw ConfigError(fmt::format("--threads-per-device {}: '{}' is not a whole number >= 1; give one for all devices, or a list", text, item));
+    }
+    values.push_back(value);
+  }
+  return values;
+}
+
+const char* staging_name(Staging staging) { return staging == Staging::host ? "host" : "device0"; }
+const char* loss_at_name(LossAt loss_at) { return loss_at == LossAt::gathered ? "gathered" : "parallel"; }
+const char* reduce_name(Reduce reduce) { return reduce == Reduce::gpu0 ? "gpu0" : "allreduce"; }
+
+}  // namespace vitrine::tools

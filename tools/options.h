@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nn/parallel/optimizer.h"
+#include "nn/parallel/scheme.h"
+#include "runtime/device_id.h"
+#include "runtime/trace/span.h"
+
+namespace vitrine::tools {
+
+/// What the command line says, checked as far as it can be without opening anything.
+struct Options {
+  enum class Command { train, eval, compare, info } command = Command::train;
+
+  std::string model = "small-cnn";
+  std::string data = "synthetic";
+  int64_t image_size = 0;  // 0: the model's own, or the data's
+  std::string preprocess = "device";
+  std::optional<float> dropout;
+  int workers = 1;
+
+  std::string devices;  // empty: the first GPU, else cpu:0
+  std::string device_memory;
+  std::string threads_per_device;
+#ifdef VITRINE_CHECK_ORDER
+  bool check_order = true;
+#else
+  bool check_order = false;
+#endif
+
+  std::optional<std::string> mode;
+  std::string modes = "dp,balanced,criterion,ddp";  // compare
+  std::optional<std::string> split, staging, loss_at, reduce, output_device;
+  std::optional<int64_t> gpu0_batch_size;
+  int batch_dim = 0;
+
+  int64_t batch_size = 64;
+  int accumulate = 1;
+  std::optional<int64_t> epochs, steps;
+  bool evaluate = true;
+  std::string optimizer = "adamw";
+  std::optional<double> lr, momentum, weight_decay;
+  bool nesterov = false;
+  uint64_t seed = 0;
+  bool shuffle = true;
+  bool drop_last = false;
+
+  std::string init, save;
+  std::string weights, save_logits;  // eval
+  std::string trace;
+  std::string trace_level = "phase";
+  bool json = false;
+
+  bool host_preprocess() const { return preprocess == "host"; }
+  /// The preset: --mode, or what --gpu0-bsz stands for, or ddp.
+  std::string mode_name() const { return gpu0_batch_size ? "balanced" : mode.value_or("ddp"); }
+};
+
+/// What came of the command line: options to run with, or a text to print and the exit status.
+struct CommandLine {
+  std::optional<Options> options;
+  int exit_code = 0;
+  std::string output;  // help and version: for stdout
+  std::string error;   // for stderr
+};
+
+/// Exit statuses of the program.
+inline constexpr int kExitOk = 0, kExitFailure = 1, kExitUsage = 2, kExitInterrupted = 130;
+
+/// Reads the arguments behind the program's name. Never throws on what a user may type.
+CommandLine parse_command_line(const std::vector<std::string>& arguments);
+
+/// throws ConfigError on options that contradict each other.
+void check_combinations(const Options& options);
+
+/// The devices asked for, or the default. throws ConfigError.
+std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count);
+/// The scheme of `mode` with the single axes put over it, fitted to devices and batch size. throws ConfigError.
+Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devices);
+/// The schemes that `compare` runs, in order; `notes` gains what was chosen for the user. throws ConfigError.
+std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options, const std::vector<DeviceId>& devices,
+                                                                    std::vector<std::string>& notes);
+OptimizerConfig resolve_optimizer(const Options& options);
+TraceLevel resolve_trace_level(const Options& options);
+/// "512MiB" or "512MiB,1GiB" to bytes; "2" or "2,1" to counts. throws ConfigError naming the option.
+std::vector<int64_t> parse_memory_list(const std::string& text);
+std::vector<int> parse_thread_list(const std::string& text);
+
+/// "host", "gathered", "gpu0", ...: as the options spell them.
+const char* staging_name(Staging staging);
+const char* loss_at_name(LossAt loss_at);
+const char* reduce_name(Reduce reduce);
+
+}  // namespace vitrine::tools

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/run.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "nn/checkpoint.h"
+#include "runtime/error.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+// The data of a name are the same whatever --seed is: it is for weights, order and dropout.
+constexpr uint64_t kDataSeed = 0;
+// The engine has two steps in flight and one in hand; the rest is filled ahead.
+constexpr int kQueueBatches = 6;
+
+ImageTransform host_transform(const Options& options, const Job& job) {
+  if (!options.host_preprocess()) return {};
+  const Shape from{job.data.train.height, job.data.train.width, job.data.train.channels};
+  const Shape to{job.model.height, job.model.width, job.model.channels};
+  return [from, to, normalization = job.normalization](std::span<const uint8_t> image, std::span<float> output) {
+    resize_normalize_on_host(normalization, from, image, to, output);
+  };
+}
+
+LoaderConfig loader_config(const Options& options, const Job& job) {
+  LoaderConfig config;
+  config.seed = options.seed;
+  config.workers = options.workers;
+  config.queue_batches = kQueueBatches;
+  config.transform = host_transform(options, job);
+  if (config.transform) config.transformed_shape = Shape{job.model.height, job.model.width, job.model.channels};
+  return config;
+}
+
+/// The distinct sizes when `count` samples are cut into batches.
+std::vector<int64_t> batch_sizes(int64_t count, int64_t batch_size, bool drop_last) {
+  std::vector<int64_t> sizes;
+  if (count >= batch_size) sizes.push_back(batch_size);
+  if (count % batch_size != 0 && !drop_last) sizes.push_back(count % batch_size);
+  return sizes;
+}
+
+}  // namespace
+
+int cuda_device_count() { return 0; }  // CUDA streams and slabs compile, but no kernel runs on a GPU yet
+
+Job open_job(const Options& options) {
+  Job job;
+  job.data = open_dataset(options.data, kDataSeed);
+  const Dataset& train = job.data.train;
+  ModelOptions model_options;
+  model_options.image_size = options.image_size;
+  if (options.image_size == 0 && options.model != "alexnet") {
+    if (train.height != train.width) {
+      throw ConfigError(
+          fmt::format("{}: images are {} x {}, but models take square ones; choose with --image-size", train.name, train.height, train.width));
+    }
+    model_options.image_size = train.height;
+  }
+  model_options.channels = train.channels;
+  model_options.classes = train.classes;
+  model_options.dropout = options.dropout;
+  job.model = make_model(options.model, model_options);
+  job.normalization = {train.mean, train.std};
+  return job;
+}
+
+int64_t evaluate_batch_size(const Options& options) { return (options.batch_size + options.accumulate - 1) / options.accumulate; }
+
+Workload train_workload(const Options& options, const Job& job, std::optional<int64_t> steps, bool evaluate) {
+  Workload workload;
+  const int64_t count = job.data.train.size();
+  workload.train_batches = batch_sizes(count, options.batch_size, options.drop_last);
+  if (workload.train_batches.empty()) {
+    throw ConfigError(fmt::format("{}: {} samples make no full batch of {}, and --drop-last leaves out the rest; lower --batch-size",
+                                  job.data.train.name, count, options.batch_size));
+  }
+  // A run that ends before the short last batch need not plan for it.
+  if (workload.train_batches.size() == 2 && steps && *steps <= count / options.batch_size) workload.train_batches.pop_back();
+  if (evaluate) workload.evaluate_batches = evaluate_workload(options, job).evaluate_batches;
+  return workload;
+}
+
+Workload evaluate_workload(const Options& options, const Job& job) {
+  Workload workload;
+  workload.evaluate_batches = batch_sizes(job.data.test.size(), evaluate_batch_size(options), false);
+  return workload;
+}
+
+LoaderConfig train_loader_config(const Options& options, const Job& job, int64_t epochs) {
+  LoaderConfig config = loader_config(options, job);
+  config.batch_size = options.batch_size;
+  config.shuffle = options.shuffle;
+  config.drop_last = options.drop_last;
+  config.epochs = epochs;
+  return config;
+}
+
+LoaderConfig evaluate_loader_config(const Options& options, const Job& job) {
+  LoaderConfig config = loader_config(options, job);
+  config.batch_size = evaluate_batch_size(options);
+  config.shuffle = false;
+  return config;
+}
+
+DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices) {
+  if (std::any_of(devices.begin(), devices.end(), [](const DeviceId& id) { return id.backend == Backend::meta; })) {
+    throw ConfigError("--devices: meta devices compute nothing, so there is nothing to train or to evaluate on them; use cpu or cuda devices");
+  }
+  DeviceGroupOptions group;
+  group.devices = devices;
+  group.memory_bytes = parse_memory_list(options.device_memory);
+  group.threads_per_device = parse_thread_list(options.threads_per_device);
+  group.check_order = options.check_order;
+  group.trace = resolve_trace_level(options);
+  return group;
+}
+
+EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme) {
+  EngineConfig config;
+  config.scheme = scheme;
+  config.batch_size = options.batch_size;
+  config.accumulate = options.accumulate;
+  config.optimizer = resolve_optimizer(options);
+  config.seed = options.seed;
+  config.normalization = job.normalization;
+  config.image_dtype = options.host_preprocess() ? DType::f32 : DType::u8;
+  config.image_height = options.host_preprocess() ? job.model.height : job.data.train.height;
+  config.image_width = options.host_preprocess() ? job.model.width : job.data.train.width;
+  return config;
+}
+
+Run open_run(const DeviceGroupOptions& device_options, const Job& job, const EngineConfig& config, const Workload& workload,
+             const std::string& weights, bool record_memory) {
+  Run run;
+  run.devices = std::make_unique<DeviceGroup>(device_options);
+  for (const std::string& warning : run.devices->warnings()) fmt::print(stderr, "vitrine: warning: {}\n", warning);
+  for (int d = 0; record_memory && d < run.devices->size(); ++d) (*run.devices)[d].pool().record_history(true);
+  run.engine = std::make_unique<Engine>(job.model, *run.devices, config, workload);
+  if (!weights.empty()) {
+    const FlatLayout& layout = run.engine->layout();
+    std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
+    load_parameters(weights, layout, flat);
+    run.engine->set_parameters(flat);
+  }
+  return run;
+}
+
+void check_writable(const std::string& option, const std::string& path) {
+  if (path.empty()) return;
+  struct stat status {};
+  if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+    throw DataError(fmt::format("{} {}: it is a folder; name a file in it", option, path));
+  }
+  const std::string probe = fmt::format("{}.{}.tmp", path, getpid());
+  const int file = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) {
+    throw DataError(fmt::format("{} {}: no file can be written there ({}); choose a folder that exists and that you may write to", option, path,
+                                std::strerror(errno)));
+  }
+  close(file);
+  unlink(probe.c_str());
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "nn/model.h"
+#include "nn/parallel/engine.h"
+#include "tools/options.h"
+
+namespace vitrine::tools {
+
+/// The data and the model of a run.
+struct Job {
+  DatasetPair data;
+  Model model;
+  Normalization normalization;
+};
+
+/// A model on devices, under a scheme. Its Job must outlive it.
+struct Run {
+  std::unique_ptr<DeviceGroup> devices;
+  std::unique_ptr<Engine> engine;
+};
+
+/// GPUs that this build and machine can use.
+int cuda_device_count();
+
+/// Opens the data and builds the model for it. throws ConfigError, DataError, ShapeError.
+Job open_job(const Options& options);
+
+/// Sizes of training batches in `steps` steps (none: whole epochs), and of evaluation batches of the test set.
+Workload train_workload(const Options& options, const Job& job, std::optional<int64_t> steps, bool evaluate);
+Workload evaluate_workload(const Options& options, const Job& job);
+/// Samples of an evaluation batch: as many as a micro-batch has.
+int64_t evaluate_batch_size(const Options& options);
+
+LoaderConfig train_loader_config(const Options& options, const Job& job, int64_t epochs);
+LoaderConfig evaluate_loader_config(const Options& options, const Job& job);
+
+DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices);
+EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme);
+
+/// Opens the devices (their warnings go to stderr), plans, and fills the parameters: from `weights` if not empty, else from the seed.
+///   record_memory  keep the history of the pools, for a trace file
+/// throws DeviceError, UnsupportedError, OutOfMemory, ConfigError, DataError.
+Run open_run(const DeviceGroupOptions& device_options, const Job& job, const EngineConfig& config, const Workload& workload,
+             const std::string& weights, bool record_memory = false);
+
+/// Makes sure that a file can be written there later. throws DataError with the reason.
+void check_writable(const std::string& option, const std::string& path);
+
+}  // namespace vitrine::tools

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/trace_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+#include "runtime/trace/chrome_trace.h"
+
+namespace vitrine::tools {
+
+void write_trace_file(const std::string& path, DeviceGroup& devices, const std::vector<DeviceSpans>& spans) {
+  std::vector<TraceProcess> processes;
+  // The waits for data are the same in every device's spans.
+  processes.push_back({"host", {{"data", spans.front().host}}, {}});
+  for (const DeviceSpans& device : spans) {
+    processes.push_back({devices[device.ordinal].name(),
+                         {{"compute", device.compute}, {"copy", device.copy}, {"communication", device.communication}},
+                         devices[device.ordinal].pool().history()});
+  }
+  std::ofstream file(path);
+  write_chrome_trace(file, processes);
+  file.close();
+  if (!file) throw DataError(fmt::format("--trace {}: writing failed ({}); is the disk full?", path, std::strerror(errno)));
+}
+
+}  // namespace vitrine::tools

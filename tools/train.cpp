@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "data/sampler.h"
+#include "nn/checkpoint.h"
+#include "runtime/error.h"
+#include "tools/batches.h"
+#include "tools/commands.h"
+#include "tools/describe.h"
+#include "tools/evaluate.h"
+#include "tools/interrupt.h"
+#include "tools/json_report.h"
+#include "tools/progress.h"
+#include "tools/report.h"
+#include "tools/trace_file.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// An epoch, or all steps of a run with --steps.
+struct EpochResult {
+  int64_t epoch = 1;
+  Totals totals;
+  int64_t samples = 0;
+  double seconds = 0;  // of training alone
+  std::optional<Evaluation> test;
+
+  double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
+};
+
+class Training {
+ public:
+  Training(const Options& options, const Job& job, Run& run)
+      : options_(options),
+        job_(job),
+        engine_(*run.engine),
+        steps_per_epoch_(batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(), options.batch_size)),
+        epoch_count_(options.steps ? (*options.steps + steps_per_epoch_ - 1) / steps_per_epoch_ : options.epochs.value_or(1)),
+        total_steps_(options.steps.value_or(epoch_count_ * steps_per_epoch_)),
+        first_step_(engine_.steps_issued()),
+        source_(job.data.train, train_loader_config(options, job, epoch_count_)),
+        recorder_(*run.devices, !options.trace.empty()) {}
+
+  /// Trains to the end or until interrupted.
+  void run() {
+    for (int64_t epoch = 1; epoch <= epoch_count_ && !interrupted(); ++epoch) {
+      // With --steps there is one result, however many epochs it goes over.
+      if (!options_.steps || epochs_.empty()) epochs_.emplace_back().epoch = epoch;
+      train_epoch(epoch, epochs_.back());
+      const bool ends_here = !options_.steps || epoch == epoch_count_;
+      if (ends_here && options_.evaluate && !interrupted()) {
+        epochs_.back().test = evaluate_test_set(options_, job_, engine_, "evaluating");
+        recorder_.discard();
+      }
+      if (ends_here || interrupted()) print_epoch(epochs_.back());
+    }
+  }
+
+  const std::vector<double>& step_losses() const { return step_losses_; }
+  const std::vector<EpochResult>& epochs() const { return epochs_; }
+  const PhaseRecorder& recorder() const { return recorder_; }
+
+ private:
+  void train_epoch(int64_t epoch, EpochResult& result) {
+    const int64_t steps = std::min(steps_per_epoch_, total_steps_ - (epoch - 1) * steps_per_epoch_);
+    Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch, epoch_count_) : "training", steps);
+    const int64_t begin = steady_now_ns();
+    Totals done;
+    int64_t steps_done = 0;
+    const auto take_totals = [&](bool wait) {
+      for (const Totals& totals : engine_.take_step_totals(wait)) {
+        step_losses_.push_back(totals.mean_loss());
+        done.loss_sum += totals.loss_sum;
+        done.valid += totals.valid;
+        ++steps_done;
+      }
+    };
+    for (int64_t step = 0; step < steps && !interrupted(); ++step) {
+      const auto item = source_.next(engine_.steps_issued());
+      VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
+      engine_.train_step(item->batch);
+      result.samples += item->samples();
+      take_totals(false);
+      progress.update(steps_done, done.valid, done.mean_loss());
+    }
+    take_totals(true);
+    result.seconds += static_cast<double>(steady_now_ns() - begin) * 1e-9;
+    result.totals.loss_sum += done.loss_sum;
+    result.totals.valid += done.valid;
+    recorder_.collect(source_.take_spans(), first_step_ + 1);
+  }
+
+  void print_epoch(const EpochResult& result) const {
+    std::string line = options_.steps ? fmt::format("{} step{}", step_losses_.size(), step_losses_.size() == 1 ? "" : "s")
+                                      : fmt::format("epoch {}/{}", result.epoch, epoch_count_);
+    line += fmt::format("  train loss {:.4f}", result.totals.mean_loss());
+    if (result.test) line += fmt::format("  test loss {:.4f}  test accuracy {:.4f}", result.test->loss, result.test->accuracy);
+    line += fmt::format("  {} samples/s", format_count(std::llround(result.samples_per_second())));
+    fmt::print(options_.json ? stderr : stdout, "{}\n", line);
+    std::fflush(options_.json ? stderr : stdout);
+  }
+
+  const Options& options_;
+  const Job& job_;
+  Engine& engine_;
+  int64_t steps_per_epoch_, epoch_count_, total_steps_, first_step_;
+  BatchSource source_;
+  PhaseRecorder recorder_;
+  std::vector<double> step_losses_;
+  std::vector<EpochResult> epochs_;
+};
+
+void save(const Options& options, const Job& job, Engine& engine) {
+  save_parameters(options.save, engine.layout(), engine.parameters(), {{"format", "pt"}, {"model", job.model.name}});
+}
+
+/// After an error in training: keeps what the devices still hold.
+void save_what_was_reached(const Options& options, const Job& job, Engine& engine) noexcept {
+  try {
+    save(options, job, engine);
+    fmt::print(stderr, "vitrine: training failed; the weights of the last finished step are in {}\n", options.save);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "vitrine: training failed, and its weights could not be saved: {}\n", error.what());
+  }
+}
+
+Json epochs_json(const std::vector<EpochResult>& epochs) {
+  Json json = Json::array();
+  for (const EpochResult& e : epochs) {
+    json.push_back({{"epoch", e.epoch},
+                    {"train_loss", e.totals.mean_loss()},
+                    {"test_loss", e.test ? Json(e.test->loss) : Json()},
+                    {"test_accuracy", e.test ? Json(e.test->accuracy) : Json()},
+                    {"samples", e.samples},
+                    {"seconds", e.seconds},
+                    {"samples_per_second", e.samples_per_second()}});
+  }
+  return json;
+}
+
+void print_results(const Options& options, const Job& job, const std::vector<DeviceId>& devices, Run& run, const Training& training) {
+  const std::vector<DeviceFigures> figures = measure_devices(run);
+  const std::vector<std::string> names = device_names(devices);
+  const std::vector<PhaseTable>& tables = training.recorder().tables();
+  if (options.json) {
+    Json json;
+    json["config"] = config_json(options, job, devices);
+    json["step_losses"] = training.step_losses();
+    json["epochs"] = epochs_json(training.epochs());
+    json["devices"] = devices_json(figures);
+    json["phases"] = phases_json(names, tables);
+    json["waits"] = waits_json(names, tables);
+    json["interrupted"] = interrupted();
+    print_json(json);
+    return;
+  }
+  const Style style = Style::of(fileno(stdout));
+  const std::string phases = phase_report(names, tables, style);
+  if (!phases.empty()) fmt::print("\n{}", phases);
+  fmt::print("\n{}", memory_report(figures, dataset_bytes(job.data), style));
+  if (!options.save.empty()) fmt::print("\nThe weights are in {}\n", options.save);
+}
+
+}  // namespace
+
+int run_train(const Options& options) {
+  const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
+  const Scheme scheme = resolve_scheme(options, devices);
+  const DeviceGroupOptions group = device_group_options(options, devices);
+  check_writable("--save", options.save);
+  check_writable("--trace", options.trace);
+  const Job job = open_job(options);
+  Run run = open_run(group, job, engine_config(options, job, scheme), train_workload(options, job, options.steps, options.evaluate), options.init,
+                     !options.trace.empty());
+  if (!options.json) fmt::print("{}\n", describe_run(options, job, run, options.mode_name()));
+  std::fflush(stdout);
+
+  Training training(options, job, run);
+  try {
+    training.run();
+  } catch (const Error&) {
+    if (!options.save.empty()) save_what_was_reached(options, job, *run.engine);
+    throw;
+  }
+  run.engine->finish();
+  if (!options.save.empty()) save(options, job, *run.engine);
+  if (!options.trace.empty()) write_trace_file(options.trace, *run.devices, training.recorder().kept_spans());
+  print_results(options, job, devices, run, training);
+  return interrupted() ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace vitrine::tools
