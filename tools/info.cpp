@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/libraries.h"
-#include "runtime/cpu/affinity.h"
+#include "runtime/device.h"
 #include "runtime/units.h"
 #include "tools/commands.h"
 #include "tools/json_report.h"
@@ -120,7 +120,10 @@ void print_info(const std::vector<int>& cores) {
 }  // namespace
 
 int run_info(const Options& options) {
-  const std::vector<int> cores = available_cores();
+  // A single CPU device has all cores of the process.
+  DeviceGroupOptions group;
+  group.devices = {DeviceId{Backend::cpu, 0}};
+  const std::vector<int> cores = DeviceGroup(group)[0].cores();
   if (options.json) {
     print_json(info_json(cores));
   } else {
