@@ -16,6 +16,12 @@ namespace {
 // More devices than this would not fit beside each other; they get tables of their own.
 constexpr size_t kPhaseDevicesAcross = 3, kMemoryDevicesAcross = 5;
 
+/// Devices in each of the tables when at most `limit` go beside each other: as equal as can be.
+size_t devices_across(size_t devices, size_t limit) {
+  const size_t tables = (devices + limit - 1) / limit;
+  return (devices + tables - 1) / tables;
+}
+
 std::string bytes_or_nothing(int64_t bytes) { return bytes == 0 ? std::string{} : format_bytes(bytes); }
 
 const PhaseRow* find_row(const PhaseTable& table, Phase phase) {
@@ -122,8 +128,9 @@ std::string memory_block(std::span<const DeviceFigures> devices, const Style& st
 std::string phase_report(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables, const Style& style) {
   if (tables.empty() || tables.front().steps == 0) return {};
   std::string text;
-  for (size_t begin = 0; begin < devices.size(); begin += kPhaseDevicesAcross) {
-    const size_t count = std::min(kPhaseDevicesAcross, devices.size() - begin);
+  const size_t across = devices_across(devices.size(), kPhaseDevicesAcross);
+  for (size_t begin = 0; begin < devices.size(); begin += across) {
+    const size_t count = std::min(across, devices.size() - begin);
     const bool last = begin + count == devices.size();
     text += phase_block(std::span(devices).subspan(begin, count), std::span(tables).subspan(begin, count), last, style) + (last ? "" : "\n");
   }
@@ -133,8 +140,9 @@ std::string phase_report(const std::vector<std::string>& devices, const std::vec
 std::string memory_report(const std::vector<DeviceFigures>& devices, int64_t dataset_bytes, const Style& style) {
   std::string text;
   int64_t outside = 0;
-  for (size_t begin = 0; begin < devices.size(); begin += kMemoryDevicesAcross) {
-    text += memory_block(std::span(devices).subspan(begin, std::min(kMemoryDevicesAcross, devices.size() - begin)), style);
+  const size_t across = devices_across(devices.size(), kMemoryDevicesAcross);
+  for (size_t begin = 0; begin < devices.size(); begin += across) {
+    text += memory_block(std::span(devices).subspan(begin, std::min(across, devices.size() - begin)), style);
   }
   for (const DeviceFigures& d : devices) outside += d.outside_bytes;
   const std::string hint = fmt::format(

@@ -69,7 +69,7 @@ std::string format_ms(double seconds) {
 std::string format_count(int64_t count) {
   std::string text = fmt::format("{}", count);
   const size_t first = text[0] == '-' ? 1 : 0;
-  for (size_t end = text.size(); end > first + 3; end -= 3) text.insert(end - 3, ",");
+  for (size_t end = text.size(); end > first + 3; end -= 3) text.insert(end - 3, 1, ',');
   return text;
 }
 
