@@ -16,7 +16,6 @@
 #include "kernels/optimizer.h"
 #include "nn/parallel/engine.h"
 #include "runtime/copy.h"
-#include "runtime/cpu/affinity.h"
 
 namespace {
 
@@ -143,7 +142,7 @@ void bare_step(benchmark::State& state, const Job& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int cores = static_cast<int>(vitrine::available_cores().size());
+  const int cores = static_cast<int>(DeviceGroup(devices_of(1, TraceLevel::off))[0].cores().size());
   for (const Job& job : kJobs) {
     const std::string name = job.name;
     const auto add = [](const std::string& label, auto run) {

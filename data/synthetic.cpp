@@ -86,14 +86,14 @@ float difference(const Colour& a, const Colour& b) {
 void draw(Outline outline, PhiloxSequence& random, uint8_t* pixels) {
   const Colour background = draw_colour(random);
   Colour colour = draw_colour(random);
-  while (difference(background, colour) < 160) colour = draw_colour(random);
-  const float radius = between(random, 7.5F, 12.5F);
+  while (difference(background, colour) < 240) colour = draw_colour(random);
+  const float radius = between(random, 10.0F, 13.0F);
   const float room = 15.5F - radius;
   const float centre_x = 15.5F + between(random, -room, room), centre_y = 15.5F + between(random, -room, room);
-  const float angle = between(random, -0.35F, 0.35F);
+  const float angle = between(random, -0.2F, 0.2F);
   const float cosine = std::cos(angle) / radius, sine = std::sin(angle) / radius;
-  const float shade_x = between(random, -1.5F, 1.5F), shade_y = between(random, -1.5F, 1.5F);
-  const float noise = between(random, 0.08F, 0.25F);
+  const float shade_x = between(random, -0.8F, 0.8F), shade_y = between(random, -0.8F, 0.8F);
+  const float noise = between(random, 0.05F, 0.15F);
 
   for (int64_t y = 0; y < kSide; ++y) {
     for (int64_t x = 0; x < kSide; ++x) {
