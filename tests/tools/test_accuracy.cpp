@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user would call "it trains": accuracy on real and on generated images, through the program.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/child_process.h"
+
+namespace vitrine::test {
+namespace {
+
+double accuracy_after(const std::vector<std::string>& arguments) {
+  std::vector<std::string> all{"train", "--json", "--model", "small-cnn"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  const ChildResult result = run_vitrine(all);
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  if (result.exit_code != 0) return 0;
+  return nlohmann::json::parse(result.output)["epochs"].back()["test_accuracy"].get<double>();
+}
+
+TEST(Accuracy, GeneratedImagesAreLearnt) {
+  EXPECT_GT(accuracy_after({"--data", "synthetic:10000", "--devices", "cpu:0-1", "--epochs", "3", "--optimizer", "adam", "--lr", "2e-3"}), 0.95);
+}
+
+TEST(Accuracy, FashionMnistReachesNinetyPercent) {
+  const auto folder = std::filesystem::path(VITRINE_SOURCE_DIR) / ".." / "shared" / "data" / "fashion-mnist";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "Fashion-MNIST is not here";
+  EXPECT_GE(
+      accuracy_after({"--data", "fashion-mnist:" + folder.string(), "--devices", "cpu:0-1", "--epochs", "5", "--optimizer", "adam", "--lr", "1e-3"}),
+      0.90);
+}
+
+}  // namespace
+}  // namespace vitrine::test
