@@ -11,7 +11,7 @@ namespace vitrine::test {
 namespace {
 
 double accuracy_after(const std::vector<std::string>& arguments) {
-  std::vector<std::string> all{"train", "--json", "--model", "small-cnn"};
+  std::vector<std::string> all{"train", "--json", "--model", "small-cnn", "--devices", "cpu:0-1", "--threads-per-device", "1"};
   all.insert(all.end(), arguments.begin(), arguments.end());
   const ChildResult result = run_vitrine(all);
   EXPECT_EQ(result.exit_code, 0) << result.error;
@@ -20,15 +20,13 @@ double accuracy_after(const std::vector<std::string>& arguments) {
 }
 
 TEST(Accuracy, GeneratedImagesAreLearnt) {
-  EXPECT_GT(accuracy_after({"--data", "synthetic:10000", "--devices", "cpu:0-1", "--epochs", "3", "--optimizer", "adam", "--lr", "2e-3"}), 0.95);
+  EXPECT_GT(accuracy_after({"--data", "synthetic:10000", "--epochs", "3", "--optimizer", "adam", "--lr", "2e-3"}), 0.95);
 }
 
 TEST(Accuracy, FashionMnistReachesNinetyPercent) {
   const auto folder = std::filesystem::path(VITRINE_SOURCE_DIR) / ".." / "shared" / "data" / "fashion-mnist";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "Fashion-MNIST is not here";
-  EXPECT_GE(
-      accuracy_after({"--data", "fashion-mnist:" + folder.string(), "--devices", "cpu:0-1", "--epochs", "5", "--optimizer", "adam", "--lr", "1e-3"}),
-      0.90);
+  EXPECT_GE(accuracy_after({"--data", "fashion-mnist:" + folder.string(), "--epochs", "5", "--optimizer", "adam", "--lr", "1e-3"}), 0.90);
 }
 
 }  // namespace
