@@ -192,6 +192,7 @@ std::exception_ptr DataParallel::recover() {
   }
   s.outputs.assign(s.outputs.size(), Tensor());
   s.output_gradients = Tensor();
+  s.retired.push_back(s.communicators);
   s.close_communicators();
   s.open_communicators();
   if (s.devices.checker() != nullptr) s.devices.checker()->forget_accesses();

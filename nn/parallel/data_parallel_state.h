@@ -56,6 +56,8 @@ struct DataParallel::State {
   std::vector<int64_t> finished;  // see finished_elements()
   std::vector<std::unique_ptr<Replica>> replicas;
   std::shared_ptr<std::vector<std::unique_ptr<Communicator>>> communicators;
+  /// Those that were aborted: spans not yet taken point to their names.
+  std::vector<std::shared_ptr<std::vector<std::unique_ptr<Communicator>>>> retired;
 
   int64_t step = 0;
   int64_t micro_batch = 0;
