@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds what VitrineOptions.cmake asks for. Sets VITRINE_HAVE_CUDA, VITRINE_HAVE_ONEDNN, VITRINE_HAVE_OPENMP.
+# Finds what VitrineOptions.cmake asks for. Sets VITRINE_HAVE_<NAME> for CUDA, CUDNN, NCCL, ONEDNN and OPENMP,
+# and VITRINE_HOST_CUDA where the CUDA sources are built for the host.
 
 # vitrine_want(OPTION found_variable remedy): turns AUTO, ON, OFF and what was found into VITRINE_HAVE_<NAME>.
 function(vitrine_want name found remedy)
@@ -37,10 +38,7 @@ if(NOT VITRINE_OPENMP STREQUAL "OFF")
 endif()
 vitrine_want(OPENMP "${OpenMP_CXX_FOUND}" "Use a compiler with OpenMP, or configure with -DVITRINE_OPENMP=OFF (each device then computes on one thread).")
 
-if(NOT VITRINE_CUDA STREQUAL "OFF")
-  find_package(CUDAToolkit QUIET)
-endif()
-vitrine_want(CUDA "${CUDAToolkit_FOUND}" "Install the CUDA toolkit and put nvcc on PATH, or configure with -DVITRINE_CUDA=OFF.")
+include(VitrineCuda)
 
 if(VITRINE_TESTS)
   vitrine_require(GTest "Install it with: apt-get install libgtest-dev, or configure with -DVITRINE_TESTS=OFF.")

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is built. AUTO takes a dependency where it is found; ON stops the configuration, with the remedy, where it is missing.
-set(VITRINE_CUDA AUTO CACHE STRING "CUDA devices: AUTO, ON or OFF")
+set(VITRINE_CUDA AUTO CACHE STRING "CUDA devices: AUTO, ON, OFF, or HOST: the CUDA sources as C++ for the host, on the stand-ins of tests/standins; for tests only")
+set(VITRINE_CUDNN AUTO CACHE STRING "cuDNN for convolution on CUDA devices: AUTO, ON or OFF")
+set(VITRINE_NCCL AUTO CACHE STRING "NCCL for collectives between GPUs: AUTO, ON or OFF")
 set(VITRINE_MPI OFF CACHE STRING "Several processes over MPI: AUTO, ON or OFF")
 set(VITRINE_ONEDNN AUTO CACHE STRING "oneDNN for convolution and matrix products on CPU devices: AUTO, ON or OFF")
 set(VITRINE_OPENMP AUTO CACHE STRING "Several threads in a CPU device: AUTO, ON or OFF")
-set_property(CACHE VITRINE_CUDA VITRINE_MPI VITRINE_ONEDNN VITRINE_OPENMP PROPERTY STRINGS AUTO ON OFF)
+set_property(CACHE VITRINE_CUDA PROPERTY STRINGS AUTO ON OFF HOST)
+set_property(CACHE VITRINE_CUDNN VITRINE_NCCL VITRINE_MPI VITRINE_ONEDNN VITRINE_OPENMP PROPERTY STRINGS AUTO ON OFF)
 option(VITRINE_TOOLS "The vitrine program" ${PROJECT_IS_TOP_LEVEL})
 option(VITRINE_TESTS "The tests" ${PROJECT_IS_TOP_LEVEL})
 option(VITRINE_BENCHES "The benchmarks" ${PROJECT_IS_TOP_LEVEL})

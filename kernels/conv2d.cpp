@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 
@@ -42,7 +42,7 @@ void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, C
   check::no_overlap(kName, "y", y, "w", w);
   check::no_overlap(kName, "y", y, "bias", bias);
   if (y.numel() == 0) return;
-  ctx.dispatch({kName, {x, w, bias}, {y}}, [=, &ctx] { cpu::conv2d_forward(ctx, config, x, w, bias, y); });
+  run(ctx, {kName, {x, w, bias}, {y}}, VITRINE_IMPLEMENTATIONS(conv2d_forward), config, x, w, bias, y);
 }
 
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
@@ -54,7 +54,7 @@ void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstVie
   check::no_overlap(kName, "grad_x", grad_x, "grad_y", grad_y);
   check::no_overlap(kName, "grad_x", grad_x, "w", w);
   if (grad_x.numel() == 0) return;
-  ctx.dispatch({kName, {grad_y, w}, {grad_x}}, [=, &ctx] { cpu::conv2d_backward_data(ctx, config, grad_y, w, grad_x); });
+  run(ctx, {kName, {grad_y, w}, {grad_x}}, VITRINE_IMPLEMENTATIONS(conv2d_backward_data), config, grad_y, w, grad_x);
 }
 
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
@@ -78,8 +78,8 @@ void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
   }
   const ConstView old_w = accumulate ? ConstView(grad_w) : ConstView{};
   const ConstView old_bias = accumulate ? ConstView(grad_bias) : ConstView{};
-  ctx.dispatch({kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}},
-               [=, &ctx] { cpu::conv2d_backward_weight(ctx, config, x, grad_y, grad_w, grad_bias, mode); });
+  run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, VITRINE_IMPLEMENTATIONS(conv2d_backward_weight), config, x, grad_y, grad_w,
+      grad_bias, mode);
 }
 
 }  // namespace vitrine

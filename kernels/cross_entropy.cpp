@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -24,8 +24,8 @@ void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, C
     check::no_overlap(kName, "grad_logits", grad_logits, "targets", targets);
     check::no_overlap(kName, "grad_logits", grad_logits, "totals", totals);
   }
-  ctx.dispatch({kName, {logits, targets, totals}, {grad_logits, totals}},
-               [=, &ctx] { cpu::softmax_cross_entropy(ctx, config, logits, targets, grad_logits, totals); });
+  run(ctx, {kName, {logits, targets, totals}, {grad_logits, totals}}, VITRINE_IMPLEMENTATIONS(softmax_cross_entropy), config, logits, targets,
+      grad_logits, totals);
 }
 
 }  // namespace vitrine

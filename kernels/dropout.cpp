@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -18,7 +18,7 @@ void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y)
   check::tensor(kName, "x", x, x.shape, DType::f32, ctx);
   check::tensor(kName, "y", y, x.shape, DType::f32, ctx);
   if (y.data != x.data) check::no_overlap(kName, "y", y, "x", x);
-  ctx.dispatch({kName, {x}, {y}}, [=, &ctx] { cpu::dropout(ctx, config, x, y); });
+  run(ctx, {kName, {x}, {y}}, VITRINE_IMPLEMENTATIONS(dropout), config, x, y);
 }
 
 }  // namespace vitrine

@@ -2,7 +2,7 @@
 #include "kernels/elementwise.h"
 
 #include "kernels/check.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 
 namespace vitrine {
 
@@ -13,7 +13,7 @@ void add(ExecContext& ctx, ConstView a, ConstView b, View y) {
   check::tensor(kName, "y", y, a.shape, DType::f32, ctx);
   if (y.data != a.data) check::no_overlap(kName, "y", y, "a", a);
   if (y.data != b.data) check::no_overlap(kName, "y", y, "b", b);
-  ctx.dispatch({kName, {a, b}, {y}}, [=, &ctx] { cpu::add(ctx, a, b, y); });
+  run(ctx, {kName, {a, b}, {y}}, VITRINE_IMPLEMENTATIONS(add), a, b, y);
 }
 
 }  // namespace vitrine

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 
@@ -32,7 +32,7 @@ void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, Con
     return;
   }
   const ConstView old_c = mode == GradMode::accumulate ? ConstView(c) : ConstView{};
-  ctx.dispatch({kName, {a, b, old_c}, {c}}, [=, &ctx] { cpu::gemm(ctx, transpose_a, transpose_b, a, b, c, mode); });
+  run(ctx, {kName, {a, b, old_c}, {c}}, VITRINE_IMPLEMENTATIONS(gemm), transpose_a, transpose_b, a, b, c, mode);
 }
 
 }  // namespace vitrine

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -24,7 +24,7 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
   check::tensor(kName, "images", images, in, DType::u8, ctx);
   check::tensor(kName, "y", y, out, DType::f32, ctx);
   check::no_overlap(kName, "y", y, "images", images);
-  ctx.dispatch({kName, {images}, {y}}, [=, &ctx] { cpu::resize_normalize(ctx, normalization, images, y); });
+  run(ctx, {kName, {images}, {y}}, VITRINE_IMPLEMENTATIONS(resize_normalize), normalization, images, y);
 }
 
 }  // namespace vitrine

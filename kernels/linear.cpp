@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 
@@ -41,7 +41,7 @@ void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, 
   check::no_overlap(kName, "y", y, "w", w);
   check::no_overlap(kName, "y", y, "bias", bias);
   if (y.numel() == 0) return;
-  ctx.dispatch({kName, {x, w, bias}, {y}}, [=, &ctx] { cpu::linear_forward(ctx, x, w, bias, relu, y); });
+  run(ctx, {kName, {x, w, bias}, {y}}, VITRINE_IMPLEMENTATIONS(linear_forward), x, w, bias, relu, y);
 }
 
 void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x) {
@@ -54,7 +54,7 @@ void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View 
   check::no_overlap(kName, "grad_x", grad_x, "grad_y", grad_y);
   check::no_overlap(kName, "grad_x", grad_x, "w", w);
   if (grad_x.numel() == 0) return;
-  ctx.dispatch({kName, {grad_y, w}, {grad_x}}, [=, &ctx] { cpu::linear_backward_data(ctx, grad_y, w, grad_x); });
+  run(ctx, {kName, {grad_y, w}, {grad_x}}, VITRINE_IMPLEMENTATIONS(linear_backward_data), grad_y, w, grad_x);
 }
 
 void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
@@ -79,8 +79,8 @@ void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, Vie
   const bool accumulate = mode == GradMode::accumulate;
   const ConstView old_w = accumulate ? ConstView(grad_w) : ConstView{};
   const ConstView old_bias = accumulate ? ConstView(grad_bias) : ConstView{};
-  ctx.dispatch({kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}},
-               [=, &ctx] { cpu::linear_backward_weight(ctx, x, grad_y, grad_w, grad_bias, mode); });
+  run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, VITRINE_IMPLEMENTATIONS(linear_backward_weight), x, grad_y, grad_w, grad_bias,
+      mode);
 }
 
 }  // namespace vitrine

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -41,20 +41,20 @@ void sgd_update(ExecContext& ctx, const SgdConfig& config, float nominal, View p
   }
   if (config.momentum == 0.0) {
     check_update(kName, ctx, {{"param", param}, {"grad", grad}}, step, totals);
-    ctx.dispatch({kName, {grad, totals}, {param, step}}, [=, &ctx] { cpu::sgd_update(ctx, config, nominal, param, grad, {}, step, totals); });
+    run(ctx, {kName, {grad, totals}, {param, step}}, VITRINE_IMPLEMENTATIONS(sgd_update), config, nominal, param, grad, View{}, step, totals);
     return;
   }
   check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"momentum_buffer", momentum_buffer}}, step, totals);
-  ctx.dispatch({kName, {grad, totals}, {param, momentum_buffer, step}},
-               [=, &ctx] { cpu::sgd_update(ctx, config, nominal, param, grad, momentum_buffer, step, totals); });
+  run(ctx, {kName, {grad, totals}, {param, momentum_buffer, step}}, VITRINE_IMPLEMENTATIONS(sgd_update), config, nominal, param, grad,
+      momentum_buffer, step, totals);
 }
 
 void adam_update(ExecContext& ctx, const AdamConfig& config, float nominal, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step,
                  ConstView totals) {
   constexpr const char* kName = "adam_update";
   check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"exp_avg", exp_avg}, {"exp_avg_sq", exp_avg_sq}}, step, totals);
-  ctx.dispatch({kName, {grad, totals}, {param, exp_avg, exp_avg_sq, step}},
-               [=, &ctx] { cpu::adam_update(ctx, config, nominal, param, grad, exp_avg, exp_avg_sq, step, totals); });
+  run(ctx, {kName, {grad, totals}, {param, exp_avg, exp_avg_sq, step}}, VITRINE_IMPLEMENTATIONS(adam_update), config, nominal, param, grad, exp_avg,
+      exp_avg_sq, step, totals);
 }
 
 }  // namespace vitrine

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -69,7 +69,7 @@ void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView 
     check::no_overlap(kName, "indices", indices, "x", x);
     check::no_overlap(kName, "indices", indices, "y", y);
   }
-  ctx.dispatch({kName, {x}, {y, indices}}, [=, &ctx] { cpu::max_pool2d_forward(ctx, config, x, y, indices); });
+  run(ctx, {kName, {x}, {y, indices}}, VITRINE_IMPLEMENTATIONS(max_pool2d_forward), config, x, y, indices);
 }
 
 void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x) {
@@ -79,31 +79,31 @@ void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView
   check_pair(kName, ctx, "grad_y", grad_y, expected, "grad_x", grad_x);
   check::tensor(kName, "indices", indices, expected, DType::u8, ctx);
   check::no_overlap(kName, "grad_x", grad_x, "indices", indices);
-  ctx.dispatch({kName, {grad_y, indices}, {grad_x}}, [=, &ctx] { cpu::max_pool2d_backward(ctx, config, grad_y, indices, grad_x); });
+  run(ctx, {kName, {grad_y, indices}, {grad_x}}, VITRINE_IMPLEMENTATIONS(max_pool2d_backward), config, grad_y, indices, grad_x);
 }
 
 void avg_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y) {
   constexpr const char* kName = "avg_pool2d_forward";
   check_pair(kName, ctx, "y", y, output_shape(kName, config, x.shape), "x", x);
-  ctx.dispatch({kName, {x}, {y}}, [=, &ctx] { cpu::avg_pool2d_forward(ctx, config, x, y); });
+  run(ctx, {kName, {x}, {y}}, VITRINE_IMPLEMENTATIONS(avg_pool2d_forward), config, x, y);
 }
 
 void avg_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, View grad_x) {
   constexpr const char* kName = "avg_pool2d_backward";
   check_pair(kName, ctx, "grad_y", grad_y, output_shape(kName, config, grad_x.shape), "grad_x", grad_x);
-  ctx.dispatch({kName, {grad_y}, {grad_x}}, [=, &ctx] { cpu::avg_pool2d_backward(ctx, config, grad_y, grad_x); });
+  run(ctx, {kName, {grad_y}, {grad_x}}, VITRINE_IMPLEMENTATIONS(avg_pool2d_backward), config, grad_y, grad_x);
 }
 
 void adaptive_avg_pool2d_forward(ExecContext& ctx, ConstView x, View y) {
   constexpr const char* kName = "adaptive_avg_pool2d_forward";
   check_pair(kName, ctx, "y", y, adaptive_shape(kName, "y", y, "x", x), "x", x);
-  ctx.dispatch({kName, {x}, {y}}, [=, &ctx] { cpu::adaptive_avg_pool2d_forward(ctx, x, y); });
+  run(ctx, {kName, {x}, {y}}, VITRINE_IMPLEMENTATIONS(adaptive_avg_pool2d_forward), x, y);
 }
 
 void adaptive_avg_pool2d_backward(ExecContext& ctx, ConstView grad_y, View grad_x) {
   constexpr const char* kName = "adaptive_avg_pool2d_backward";
   check_pair(kName, ctx, "grad_y", grad_y, adaptive_shape(kName, "grad_y", grad_y, "grad_x", grad_x), "grad_x", grad_x);
-  ctx.dispatch({kName, {grad_y}, {grad_x}}, [=, &ctx] { cpu::adaptive_avg_pool2d_backward(ctx, grad_y, grad_x); });
+  run(ctx, {kName, {grad_y}, {grad_x}}, VITRINE_IMPLEMENTATIONS(adaptive_avg_pool2d_backward), grad_y, grad_x);
 }
 
 }  // namespace vitrine

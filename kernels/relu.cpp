@@ -2,7 +2,7 @@
 #include "kernels/relu.h"
 
 #include "kernels/check.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 
 namespace vitrine {
 
@@ -11,7 +11,7 @@ void relu_forward(ExecContext& ctx, ConstView x, View y) {
   check::tensor(kName, "x", x, x.shape, DType::f32, ctx);
   check::tensor(kName, "y", y, x.shape, DType::f32, ctx);
   if (y.data != x.data) check::no_overlap(kName, "y", y, "x", x);
-  ctx.dispatch({kName, {x}, {y}}, [=, &ctx] { cpu::relu_forward(ctx, x, y); });
+  run(ctx, {kName, {x}, {y}}, VITRINE_IMPLEMENTATIONS(relu_forward), x, y);
 }
 
 void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x) {
@@ -21,7 +21,7 @@ void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x)
   check::tensor(kName, "grad_x", grad_x, y.shape, DType::f32, ctx);
   check::no_overlap(kName, "grad_x", grad_x, "y", y);
   if (grad_x.data != grad_y.data) check::no_overlap(kName, "grad_x", grad_x, "grad_y", grad_y);
-  ctx.dispatch({kName, {y, grad_y}, {grad_x}}, [=, &ctx] { cpu::relu_backward(ctx, y, grad_y, grad_x); });
+  run(ctx, {kName, {y, grad_y}, {grad_x}}, VITRINE_IMPLEMENTATIONS(relu_backward), y, grad_y, grad_x);
 }
 
 }  // namespace vitrine

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/exec_context.h"
+#include "runtime/host_buffer.h"
 #include "runtime/order_checker.h"
 
 namespace vitrine {
@@ -13,12 +14,22 @@ namespace vitrine {
 /// How a group of devices is opened.
 struct DeviceGroupOptions {
   std::vector<DeviceId> devices;
-  /// Capacity of each device's pool: empty (the machine's memory divided among the devices), one value for all, or one each.
+  /// Capacity of each device's pool: empty (the machine's memory divided among the devices; of a GPU what is free, less 5 %, divided among its
+  /// logical devices), one value for all, or one each.
   std::vector<int64_t> memory_bytes;
   /// Threads of each CPU device's team: empty (the process's cores divided among the devices), one value for all, or one each.
   std::vector<int> threads_per_device;
   bool check_order = false;
   TraceLevel trace = TraceLevel::phase;
+
+  // CUDA devices only:
+  bool tf32 = false;  // matrix products and convolutions may round their inputs to TF32
+  /// A cudaStream_t for each device to compute on, made on that device and kept alive by the caller; empty: streams of our own.
+  std::vector<void*> cuda_compute_streams;
+  /// An ncclComm_t for each device, rank i on device i of a world of these devices, kept alive by the caller; empty: communicators of our own.
+  std::vector<void*> nccl_communicators;
+  /// How long a collective waits on the host for its peers before it is given up.
+  int64_t comm_timeout_ms = 60000;
 };
 
 /// One logical device: a pool, three streams with a context each.
@@ -32,6 +43,7 @@ class Device {
     std::vector<int> cores;  // CPU devices
     int thread_count = 1;
     TraceLevel trace = TraceLevel::off;
+    bool tf32 = false;
   };
   explicit Device(Parts parts);
   ~Device();
@@ -66,6 +78,8 @@ class DeviceGroup {
   int size() const { return static_cast<int>(devices_.size()); }
   Device& operator[](int i) { return *devices_[static_cast<size_t>(i)]; }
   const DeviceGroupOptions& options() const { return options_; }
+  /// What streams of these devices copy from and to without waiting: pinned memory for GPUs.
+  HostMemory host_memory() const;
   OrderChecker* checker() { return checker_.get(); }
   /// What was noticed when opening (an affinity mask too narrow, say), for the program to print.
   const std::vector<std::string>& warnings() const { return warnings_; }

@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "runtime/error.h"
 #include "runtime/order_checker.h"
 
@@ -36,8 +38,8 @@ void ExecContext::mark_step() {
   end_span();
 }
 
-void ExecContext::begin_operation(const OpInfo& info) {
-  if (OrderChecker* checker = stream_.checker()) {
+ExecContext::Operation::Operation(ExecContext& ctx, const OpInfo& info) : ctx_(ctx) {
+  if (OrderChecker* checker = ctx.stream_.checker()) {
     std::vector<MemoryAccess> accesses;
     accesses.reserve(info.reads.size() + info.writes.size());
     for (const ConstView& v : info.reads) {
@@ -46,14 +48,20 @@ void ExecContext::begin_operation(const OpInfo& info) {
     for (const View& v : info.writes) {
       if (v && v.bytes() > 0) accesses.push_back({v.data, v.bytes(), true, info.name});
     }
-    checker->on_operation(stream_.checker_index(), info.name, accesses);
+    checker->on_operation(ctx.stream_.checker_index(), info.name, accesses);
   }
-  if (options_.trace == TraceLevel::operation) begin_span({phase_, layer_, info.name, "", step_});
-  for (int64_t& bytes : open_span_bytes_) bytes += info.bytes_moved;
+  previous_device_ = ctx.stream_.enter();
+  if (ctx.options_.trace == TraceLevel::operation) ctx.begin_span({ctx.phase_, ctx.layer_, info.name, "", ctx.step_});
+  for (int64_t& bytes : ctx.open_span_bytes_) bytes += info.bytes_moved;
 }
 
-void ExecContext::end_operation(const OpInfo&) {
-  if (options_.trace == TraceLevel::operation) end_span();
+ExecContext::Operation::~Operation() {
+  if (ctx_.options_.trace == TraceLevel::operation) ctx_.end_span();
+  ctx_.stream_.leave(previous_device_);
+}
+
+void ExecContext::throw_no_cuda(const char* operation) const {
+  throw UnsupportedError(fmt::format("{}: this operation has no CUDA implementation, but {} is a GPU; use cpu devices", operation, device_.str()));
 }
 
 void ExecContext::begin_span(const SpanInfo& info) {

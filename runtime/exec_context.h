@@ -40,12 +40,13 @@ class PlanCache {
 /// that memory and spans are booked under. Every kernel and collective takes one as its first argument. One thread at a time issues it.
 ///
 /// Implementations under kernels/cpu run later, on the stream's worker: of the context they may use plans(), workspace() and
-/// thread_count() only. They never allocate.
+/// thread_count() only. Those under kernels/cuda run at once, on the issuing thread, and queue work on the GPU. Neither allocates.
 class ExecContext {
  public:
   struct Options {
     TraceLevel trace = TraceLevel::off;
     int thread_count = 1;  // of the device's team, for CPU kernels
+    bool tf32 = false;     // CUDA: matrix products and convolutions may round their inputs to TF32
   };
   ExecContext(DeviceId device, int ordinal, Stream& stream, std::shared_ptr<Pool> pool, Options options);
   ExecContext(const ExecContext&) = delete;
@@ -59,6 +60,7 @@ class ExecContext {
   Stream& stream() { return stream_; }
   Pool& pool() { return *pool_; }
   int thread_count() const { return options_.thread_count; }
+  bool tf32() const { return options_.tf32; }
   TraceLevel trace_level() const { return options_.trace; }
 
   /// An uninitialised tensor from the device's pool, for this stream. throws OutOfMemory.
@@ -72,13 +74,21 @@ class ExecContext {
   View workspace() const { return workspace_.view(); }
   PlanCache& plans() { return plans_; }
 
-  /// Issues one operation: checks its order, books it, and runs `cpu` on the stream's worker (meta: runs nothing). `cpu` is copied or
-  /// moved into the queue; views are captured by value. CUDA implementations come in as a second callable, run at once by the issuing thread.
+  /// Issues one operation: checks its order, books it, and runs it: `cpu` on the stream's worker, `cuda` at once with the stream's GPU current
+  /// (it queues work there), neither on meta. Both are callables without arguments; `cpu` is moved into the queue, views are captured by value.
+  template <class CpuFn, class CudaFn>
+  void dispatch(const OpInfo& info, CpuFn cpu, CudaFn cuda) {
+    const Operation operation(*this, info);
+    if (backend() == Backend::cpu) {
+      static_cast<CpuStream&>(stream_).enqueue(std::move(cpu));
+    } else if (backend() == Backend::cuda) {
+      cuda();
+    }
+  }
+  /// An operation without a CUDA implementation. throws UnsupportedError naming it on CUDA.
   template <class CpuFn>
   void dispatch(const OpInfo& info, CpuFn cpu) {
-    begin_operation(info);
-    if (backend() == Backend::cpu) static_cast<CpuStream&>(stream_).enqueue(std::move(cpu));
-    end_operation(info);
+    dispatch(info, std::move(cpu), [&] { throw_no_cuda(info.name); });
   }
 
   void record(Event& event) { stream_.record(event); }
@@ -95,8 +105,19 @@ class ExecContext {
  private:
   friend class PhaseScope;
   friend class LayerScope;
-  void begin_operation(const OpInfo& info);
-  void end_operation(const OpInfo& info);
+  /// From the checks of an operation to the end of its span.
+  class Operation {
+   public:
+    Operation(ExecContext& ctx, const OpInfo& info);
+    ~Operation();
+    Operation(const Operation&) = delete;
+    Operation& operator=(const Operation&) = delete;
+
+   private:
+    ExecContext& ctx_;
+    int previous_device_;
+  };
+  [[noreturn]] void throw_no_cuda(const char* operation) const;
   void begin_span(const SpanInfo& info);
   void end_span();
 

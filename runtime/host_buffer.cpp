@@ -16,13 +16,14 @@ constexpr size_t kAlignment = 4096;
 
 }  // namespace
 
-HostBuffer::HostBuffer(int64_t bytes) {
+HostBuffer::HostBuffer(int64_t bytes, HostMemory kind) {
   VITRINE_ASSERT(bytes >= 0, "a host buffer cannot have a negative size");
   const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
   const size_t capacity = rounded > 0 ? rounded : kAlignment;
+  if (kind == HostMemory::pinned) throw UnsupportedError("HostBuffer: this build has no CUDA, which pins host memory; use pageable memory");
   void* memory = std::aligned_alloc(kAlignment, capacity);
   if (memory == nullptr) throw OutOfMemory(fmt::format("HostBuffer: {} of host memory cannot be had; use smaller batches", format_bytes(bytes)));
-  memory_ = {memory, Release{bytes}};
+  memory_ = {memory, Release{bytes, kind}};
   // Pages are mapped now, not in the first step.
   std::memset(memory, 0, capacity);
 }

@@ -76,6 +76,10 @@ class Stream {
   /// Called once, from wherever the failure is noticed, when the stream goes into error: to wake peers that would wait for it. Set while idle.
   virtual void set_error_handler(std::function<void(const std::string& reason)> handler) = 0;
 
+  /// Makes the stream's GPU current on the calling thread until leave(), which is given what enter() returned. Nothing on other backends.
+  virtual int enter() { return -1; }
+  virtual void leave(int /*previous*/) noexcept {}
+
   /// Opens and closes a timed span around the work issued in between; spans nest. Costs nothing when the level is off.
   virtual void begin_span(const SpanInfo& info) = 0;
   /// bytes  what the work in the span moved

@@ -5,7 +5,7 @@
 
 #include <Random123/philox.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/cpu/parallel.h"
 
 namespace vitrine::cpu {

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
 

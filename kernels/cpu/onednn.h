@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 
 /// oneDNN's matrix products and convolutions. Primitives are made once for each shape and kept in ctx.plans(); packed weights and scratch
 /// lie in ctx.workspace(). A function returns false, having done nothing, when oneDNN has no fast implementation of the shape or the

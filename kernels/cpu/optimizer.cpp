@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/cpu/parallel.h"
 
 namespace vitrine::cpu {

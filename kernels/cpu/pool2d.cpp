@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #endif
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/cpu/parallel.h"
 
 namespace vitrine::cpu {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/kernels.h"
+#include "kernels/implementations.h"
 #include "runtime/cpu/parallel.h"
 
 namespace vitrine::cpu {

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/cuda/launch.cuh"
+#include "runtime/cuda/native.h"
+
+/// The door through which kernels see the GPU, and what they share: 16-byte packs, grids, sums over warps and blocks.
+///
+/// Rules that keep a kernel runnable on the host too (tests/standins): thread coordinates, barriers, shuffles and shared memory by CUDA's names;
+/// `__shared__` only for arrays of fixed size; all threads of a block reach every barrier and shuffle; launches by launch() or launch_cooperating();
+/// arithmetic whose rounding matters by __fmul_rn and its like.
+namespace vitrine::cuda {
+
+/// N elements moved as one access of at most 16 bytes.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T v[N];
+};
+template <class T>
+inline constexpr int kPackElements = 16 / static_cast<int>(sizeof(T));
+
+/// True when p may be accessed in packs of 16 bytes.
+inline bool is_pack_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+inline constexpr int kBlockThreads = 256;
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Blocks of kBlockThreads for `items` independent items, one a thread or, when there are more than fill the GPU, several in a grid-stride loop.
+/// At least 1. Results must not depend on it.
+inline dim3 grid_for(ExecContext& ctx, int64_t items) {
+  const int64_t most = int64_t{32} * properties(ctx).multiprocessors;
+  const int64_t blocks = ceil_div(items, kBlockThreads);
+  return dim3(static_cast<unsigned>(blocks < 1 ? 1 : (blocks < most ? blocks : most)));
+}
+
+__device__ inline int64_t first_item() { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ inline int64_t item_stride() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
+
+/// Sums over the 32 lanes of a warp, in every lane; always in the same order. All lanes take part.
+template <class T>
+__device__ inline T warp_sum(T value) {
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xFFFFFFFFU, value, offset);
+  return value;
+}
+
+/// Sums over a block of 32 * n threads, n <= 32, in every thread; always in the same order. Contains barriers.
+template <class T>
+__device__ inline T block_sum(T value) {
+  __shared__ T sums[32];
+  value = warp_sum(value);
+  const unsigned warp = threadIdx.x / 32;
+  __syncthreads();  // an earlier sum's readers are done
+  if (threadIdx.x % 32 == 0) sums[warp] = value;
+  __syncthreads();
+  T total{};
+  for (unsigned w = 0; w < blockDim.x / 32; ++w) total += sums[w];
+  return total;
+}
+
+}  // namespace vitrine::cuda
