@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Writes vitrine_version.h where every target finds it.
-foreach(name CUDA MPI ONEDNN OPENMP)
+foreach(name CUDA CUDNN NCCL MPI ONEDNN OPENMP)
   set(VITRINE_BUILD_${name} "${VITRINE_HAVE_${name}}")
 endforeach()
 set(VITRINE_BUILD_ARCH "${CMAKE_SYSTEM_PROCESSOR}")

@@ -121,7 +121,7 @@ Loader::State::State(const Dataset& set, LoaderConfig given)
   const int64_t rows = std::min(config.batch_size, dataset.size());
   const int64_t image_bytes = config.transform ? config.transformed_shape.numel() * size_of(DType::f32) : dataset.bytes_per_image();
   for (int i = 0; i < config.queue_batches; ++i) {
-    buffers->slots.push_back({HostBuffer(rows * image_bytes), HostBuffer(rows * size_of(DType::i32))});
+    buffers->slots.push_back({HostBuffer(rows * image_bytes, config.host_memory), HostBuffer(rows * size_of(DType::i32), config.host_memory)});
     buffers->free.push_back(static_cast<size_t>(i));
   }
 }

@@ -34,6 +34,7 @@ struct LoaderConfig {
   int64_t epochs = 1;             // then next() returns nothing
   int workers = 1;                // threads that fill batches
   int queue_batches = 3;          // buffers: filled ahead or in use
+  HostMemory host_memory = HostMemory::pageable;  // pinned for GPUs: see DeviceGroup::host_memory()
   ImageTransform transform = {};  // empty: images stay u8
   Shape transformed_shape = {};   // (H, W, C) when there is a transform
 };

@@ -42,10 +42,13 @@ void add_model_options(CLI::App& app, Options& o) {
 
 void add_device_options(CLI::App& app, Options& o) {
   const char* group = "Devices";
-  app.add_option("--devices", o.devices, "A list: cpu:0-3 | cpu:0,cpu:1 | cuda:0,cuda:1 | cuda:all [the first GPU, else cpu:0]")->group(group);
+  app.add_option("--devices", o.devices,
+                 "A list: cpu:0-3 | cpu:0,cpu:1 | cuda:0-1 | cuda:all | cuda:0,cuda:0 (logical devices of one GPU) [the first GPU, else cpu:0]")
+      ->group(group);
   app.add_option("--device-memory", o.device_memory, "Capacity of each device: 512MiB, or a list; a plain number is bytes [the machine's, shared]")
       ->group(group);
   app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, shared]")->group(group);
+  app.add_flag("--tf32", o.tf32, "Let GPUs round the inputs of matrix products and convolutions to TF32: faster, 10 bits of mantissa")->group(group);
   app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);
 }
 

@@ -34,15 +34,18 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
   std::string devices;
   for (int d = 0; d < run.devices->size(); ++d) {
     Device& device = (*run.devices)[d];
-    devices +=
-        fmt::format("{}{} ({} {})", d == 0 ? "" : ", ", device.name(), device.thread_count(), device.thread_count() == 1 ? "thread" : "threads");
+    devices += (d == 0 ? "" : ", ") + device.name();
+    if (device.id().backend == Backend::cpu)
+      devices += fmt::format(" ({} {})", device.thread_count(), device.thread_count() == 1 ? "thread" : "threads");
   }
+  if (run.devices->options().tf32) devices += ", TF32 allowed";
   const Scheme& scheme = run.engine->config().scheme;
   const OptimizerConfig& optimizer = run.engine->config().optimizer;
-  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {})\n{}, lr {}, seed {}\n",
+  const std::string communicator = run.engine->communicator();
+  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {}{}{})\n{}, lr {}, seed {}\n",
                      describe_job(job, run.engine->layout()), mode, devices, options.batch_size, describe_batch(run.engine->batch_plan()),
-                     scheme.split.str(), staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), optimizer.name(),
-                     optimizer.learning_rate(), options.seed);
+                     scheme.split.str(), staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce),
+                     communicator.empty() ? "" : " by ", communicator, optimizer.name(), optimizer.learning_rate(), options.seed);
 }
 
 std::string describe_batch(const BatchPlan& plan) {

@@ -9,6 +9,7 @@
 
 #include "kernels/libraries.h"
 #include "runtime/device.h"
+#include "runtime/gpu_info.h"
 #include "runtime/units.h"
 #include "tools/commands.h"
 #include "tools/json_report.h"
@@ -31,9 +32,10 @@ std::vector<Part> parts() {
   return {
       {"cpu", true, "virtual devices of one process, each with its own cores and memory", ""},
       {"meta", true, "devices that compute nothing and count every byte: plans run on them", ""},
-      {"cuda", false, "GPUs",
-       VITRINE_BUILD_CUDA ? "streams, events and memory are built in, kernels for GPUs are not part of this version"
-                          : "built without the CUDA toolkit, and kernels for GPUs are not part of this version"},
+      {"cuda", VITRINE_BUILD_CUDA != 0, "GPUs", "install the CUDA toolkit (nvcc on PATH), then configure and build again"},
+      {"cudnn", VITRINE_BUILD_CUDNN != 0, "fast convolution on GPUs; without it our own", "install cuDNN 9, then configure and build again"},
+      {"nccl", VITRINE_BUILD_NCCL != 0, "collectives between GPUs; without it direct copies between peers",
+       "install NCCL, then configure and build again"},
       {"mpi", false, "several processes", "training in several processes is not part of this version"},
       {"onednn", VITRINE_BUILD_ONEDNN != 0, "fast convolution and matrix products on the CPU", "install libdnnl-dev, then configure and build again"},
       {"openmp", VITRINE_BUILD_OPENMP != 0, "several threads in a CPU device", "use a compiler with OpenMP, then configure and build again"},
@@ -71,6 +73,53 @@ int64_t memory_bytes(const std::string& key) {
   return -1;
 }
 
+Json gpus_json(const GpuReport& report) {
+  Json json = {{"driver_version", report.driver_version}, {"runtime_version", report.runtime_version}, {"problem", report.problem}};
+  json["gpus"] = Json::array();
+  for (const GpuInfo& gpu : report.gpus) {
+    Json peers = Json::array();
+    for (size_t i = 0; i < gpu.peers.size(); ++i) {
+      if (gpu.peers[i]) peers.push_back(fmt::format("cuda:{}", i));
+    }
+    json["gpus"].push_back({{"device", fmt::format("cuda:{}", gpu.index)},
+                            {"name", gpu.name},
+                            {"total_bytes", gpu.total_bytes},
+                            {"free_bytes", gpu.free_bytes},
+                            {"pci_bus_id", gpu.pci_bus_id},
+                            {"compute_capability", fmt::format("{}.{}", gpu.compute_major, gpu.compute_minor)},
+                            {"multiprocessors", gpu.multiprocessors},
+                            {"bf16", gpu.has_bf16()},
+                            {"peers", peers}});
+  }
+  return json;
+}
+
+void print_gpus(const GpuReport& report, const Style& style) {
+  if (report.gpus.empty()) {
+    fmt::print("\nNo GPU: {}\n", report.problem);
+    return;
+  }
+  Table table({{"device", Table::Align::left},
+               {"name", Table::Align::left},
+               {"memory"},
+               {"free"},
+               {"PCI bus", Table::Align::left},
+               {"sm"},
+               {"multiprocessors"},
+               {"reaches directly", Table::Align::left}},
+              fmt::format("\nGPUs, driver for CUDA {}, built with CUDA {}", report.driver_version, report.runtime_version));
+  for (const GpuInfo& gpu : report.gpus) {
+    std::string peers;
+    for (size_t i = 0; i < gpu.peers.size(); ++i) {
+      if (gpu.peers[i]) peers += fmt::format("{}cuda:{}", peers.empty() ? "" : " ", i);
+    }
+    table.add_row({fmt::format("cuda:{}", gpu.index), gpu.name, format_bytes(gpu.total_bytes), format_bytes(gpu.free_bytes), gpu.pci_bus_id,
+                   fmt::format("{}{}", gpu.compute_major, gpu.compute_minor), fmt::format("{}", gpu.multiprocessors),
+                   peers.empty() ? "no other GPU" : peers});
+  }
+  fmt::print("{}", table.str(style));
+}
+
 Json info_json(const std::vector<int>& cores) {
   Json json;
   json["version"] = VITRINE_VERSION;
@@ -81,6 +130,9 @@ Json info_json(const std::vector<int>& cores) {
   json["memory"] = {{"total_bytes", memory_bytes("MemTotal")}, {"available_bytes", memory_bytes("MemAvailable")}};
   json["devices"] = Json::array();
   for (size_t i = 0; i < cores.size(); ++i) json["devices"].push_back(fmt::format("cpu:{}", i));
+  const GpuReport gpus = query_gpus(true);
+  for (const GpuInfo& gpu : gpus.gpus) json["devices"].push_back(fmt::format("cuda:{}", gpu.index));
+  json["cuda"] = gpus_json(gpus);
   json["libraries"] = Json::object();
   for (const LibraryInfo& library : libraries()) json["libraries"][library.name] = library.version;
   json["built_in"] = Json::array();
@@ -115,6 +167,7 @@ void print_info(const std::vector<int>& cores) {
   for (const LibraryInfo& library : libraries()) built.add_row({library.name, library.version, library.use});
   built.set_hint(fmt::format("CPU devices are virtual: name as many as you like; up to cpu:0-{} each has a core of its own.", cores.size() - 1));
   fmt::print("{}{}", built.str(style), missing.str(style));
+  print_gpus(query_gpus(true), style);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ struct Options {
   std::string devices;  // empty: the first GPU, else cpu:0
   std::string device_memory;
   std::string threads_per_device;
+  bool tf32 = false;
 #ifdef VITRINE_CHECK_ORDER
   bool check_order = true;
 #else

@@ -37,6 +37,8 @@ LoaderConfig loader_config(const Options& options, const Job& job) {
   config.seed = options.seed;
   config.workers = options.workers;
   config.queue_batches = kQueueBatches;
+  const bool on_gpus = resolve_devices(options, cuda_device_count())[0].backend == Backend::cuda;
+  config.host_memory = on_gpus ? HostMemory::pinned : HostMemory::pageable;
   config.transform = host_transform(options, job);
   if (config.transform) config.transformed_shape = Shape{job.model.height, job.model.width, job.model.channels};
   return config;
@@ -51,8 +53,6 @@ std::vector<int64_t> batch_sizes(int64_t count, int64_t batch_size, bool drop_la
 }
 
 }  // namespace
-
-int cuda_device_count() { return 0; }  // CUDA streams and slabs compile, but no kernel runs on a GPU yet
 
 Job open_job(const Options& options) {
   Job job;
@@ -117,11 +117,17 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   if (std::any_of(devices.begin(), devices.end(), [](const DeviceId& id) { return id.backend == Backend::meta; })) {
     throw ConfigError("--devices: meta devices compute nothing, so there is nothing to train or to evaluate on them; use cpu or cuda devices");
   }
+  const bool on_gpus = devices[0].backend == Backend::cuda;
+  if (on_gpus && !options.threads_per_device.empty()) {
+    throw ConfigError("--threads-per-device: GPUs have no team of threads; leave it out, or use cpu devices");
+  }
+  if (!on_gpus && options.tf32) throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
   DeviceGroupOptions group;
   group.devices = devices;
   group.memory_bytes = parse_memory_list(options.device_memory);
   group.threads_per_device = parse_thread_list(options.threads_per_device);
   group.check_order = options.check_order;
+  group.tf32 = options.tf32;
   group.trace = resolve_trace_level(options);
   return group;
 }

@@ -10,6 +10,7 @@
 #include "data/loader.h"
 #include "nn/model.h"
 #include "nn/parallel/engine.h"
+#include "runtime/gpu_info.h"
 #include "tools/options.h"
 
 namespace vitrine::tools {
@@ -26,9 +27,6 @@ struct Run {
   std::unique_ptr<DeviceGroup> devices;
   std::unique_ptr<Engine> engine;
 };
-
-/// GPUs that this build and machine can use.
-int cuda_device_count();
 
 /// Opens the data and builds the model for it. throws ConfigError, DataError, ShapeError.
 Job open_job(const Options& options);

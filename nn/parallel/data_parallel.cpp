@@ -13,6 +13,20 @@
 
 namespace vitrine {
 
+namespace {
+
+bool is_comm_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
 DataParallel::State::State(const Model& m, DeviceGroup& d, const EngineConfig& c)
     : model(m),
       devices(d),
@@ -21,6 +35,30 @@ DataParallel::State::State(const Model& m, DeviceGroup& d, const EngineConfig& c
       buckets(make_buckets(layout, c.first_bucket_bytes, c.bucket_bytes)),
       finished(finished_elements(layout)),
       outputs(static_cast<size_t>(d.size())) {}
+
+void DataParallel::State::for_each_at_once(const std::function<void(Replica&)>& work) {
+  if (threads == nullptr) return for_each(work);
+  std::vector<std::exception_ptr> errors(replicas.size());
+  threads->run([&](int i) {
+    Replica& r = replica(i);
+    try {
+      work(r);
+    } catch (...) {
+      errors[static_cast<size_t>(i)] = std::current_exception();
+      // Those who wait for this replica would wait in vain.
+      if (communicators) communicator(r).abort(r.device.name() + " failed while it issued its work; see that device's error");
+    }
+  });
+  // The cause is the first failure that is not the echo of another one.
+  int cause = -1;
+  for (int i = 0; i < size(); ++i) {
+    const std::exception_ptr& error = errors[static_cast<size_t>(i)];
+    if (!error) continue;
+    const bool echo = is_comm_error(error);
+    if (cause < 0 || (!echo && is_comm_error(errors[static_cast<size_t>(cause)]))) cause = i;
+  }
+  if (cause >= 0) rethrow_with_prefix(errors[static_cast<size_t>(cause)], replica(cause).device.name() + ": ");
+}
 
 void DataParallel::State::open_communicators() {
   if (devices.size() < 2) return;
@@ -58,6 +96,7 @@ DataParallel::DataParallel(const Model& model, DeviceGroup& devices, const Engin
     labels = std::max(labels, capacity.evaluate_slice);
     s.replicas.push_back(std::make_unique<Replica>(devices[i], model, config, s.layout, images, labels, s.updates(i)));
   }
+  if (devices.size() > 1 && devices[0].id().backend == Backend::cuda) s.threads = std::make_unique<ReplicaThreads>(devices.size());
   s.open_communicators();
 }
 
@@ -80,6 +119,7 @@ DataParallel::~DataParallel() {
 
 int DataParallel::size() const { return state_->size(); }
 const FlatLayout& DataParallel::layout() const { return state_->layout; }
+std::string DataParallel::communicator() const { return state_->communicators ? (*state_->communicators)[0]->description() : std::string(); }
 const std::vector<Tensor>& DataParallel::outputs() const { return state_->outputs; }
 
 void DataParallel::begin_step(int64_t step) {
@@ -163,13 +203,13 @@ void DataParallel::scatter(const HostBatch& batch, std::span<const int64_t> size
     s.stage(r, batch, first, at, total);
     at += r.samples;
   });
-  s.for_each([&](Replica& r) { s.prepare_input(r); });
+  s.for_each_at_once([&](Replica& r) { s.prepare_input(r); });
 }
 
 void DataParallel::forward(bool training) {
   State& s = *state_;
   s.training = training;
-  s.for_each([&](Replica& r) {
+  s.for_each_at_once([&](Replica& r) {
     if (r.samples == 0) return;
     const PhaseScope phase(r.compute(), Phase::forward);
     const Pass pass{training, s.config.seed, s.step, r.first_sample};
@@ -238,7 +278,7 @@ void DataParallel::State::loss_of(Replica& r, const Tensor& logits, const View& 
 void DataParallel::loss() {
   State& s = *state_;
   if (s.config.scheme.loss_at == LossAt::parallel) {
-    s.for_each([&](Replica& r) {
+    s.for_each_at_once([&](Replica& r) {
       const Tensor& logits = s.outputs[static_cast<size_t>(r.ordinal)];
       if (r.samples > 0) s.loss_of(r, logits, logits, r.totals());
     });
@@ -280,7 +320,7 @@ void DataParallel::evaluate(const HostBatch& batch, std::span<const int64_t> siz
     s.prepare_input(r);
   });
   forward(false);
-  s.for_each([&](Replica& r) {
+  s.for_each_at_once([&](Replica& r) {
     if (r.samples == 0) return;
     const PhaseScope phase(r.compute(), Phase::evaluate);
     s.loss_of(r, s.outputs[static_cast<size_t>(r.ordinal)], View(), r.evaluate_totals);

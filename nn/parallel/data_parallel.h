@@ -21,7 +21,8 @@ namespace vitrine {
 ///     scatter -> forward -> (gather -> a loss of one's own -> set_output_gradients | loss) -> backward -> reduce -> update -> broadcast
 ///
 /// Every part issues work for all devices and returns before it is done; order between streams is kept by events. Parts that a scheme does not need
-/// (broadcast under allreduce) do nothing. Errors while issuing carry the device's name; errors of the devices come from check().
+/// (broadcast under allreduce) do nothing. Several GPUs are issued by a thread each. Errors while issuing carry the device's name; errors of the
+/// devices come from check().
 class DataParallel {
  public:
   /// The largest numbers of samples that will come.
@@ -40,6 +41,8 @@ class DataParallel {
 
   int size() const;
   const FlatLayout& layout() const;
+  /// The communicators' description; empty with one device.
+  std::string communicator() const;
 
   /// Starts optimizer step `step`: totals become zero, the next backward overwrites the gradients.
   void begin_step(int64_t step);
@@ -96,7 +99,7 @@ class DataParallel {
   void set_parameters(std::span<const float> flat);
   std::vector<float> parameters(int device);
   std::vector<float> gradients(int device);
-  void set_learning_rate(float lr);
+  void set_learning_rate(double lr);
 
   /// True when an operation has failed on some device.
   bool failed() const;

@@ -46,7 +46,7 @@ void DataParallel::State::backward_of(Replica& r, bool reduce_now) {
 void DataParallel::backward(bool last) {
   State& s = *state_;
   const bool reduce_now = last && s.reduction_on && s.reduces() && s.config.scheme.reduce == Reduce::allreduce;
-  s.for_each([&](Replica& r) {
+  s.for_each_at_once([&](Replica& r) {
     if (r.samples > 0) s.backward_of(r, reduce_now);
   });
   if (!s.output_gradients) return;
@@ -61,7 +61,7 @@ void DataParallel::backward(bool last) {
 
 void DataParallel::reduce() {
   State& s = *state_;
-  s.for_each([&](Replica& r) {
+  s.for_each_at_once([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::reduce);
     s.ensure_gradients(r);
     if (!s.reduces() || !s.reduction_on) return;
@@ -83,7 +83,7 @@ void DataParallel::update() {
   State& s = *state_;
   const OptimizerConfig& optimizer = s.config.optimizer;
   const auto nominal = static_cast<float>(s.config.batch_size);
-  s.for_each([&](Replica& r) {
+  s.for_each_at_once([&](Replica& r) {
     if (!s.updates(r.ordinal)) return;
     ExecContext& ctx = r.compute();
     const PhaseScope phase(ctx, Phase::optimizer);
@@ -101,7 +101,7 @@ void DataParallel::broadcast() {
   if (s.config.scheme.reduce != Reduce::gpu0 || !s.reduces()) return;
   Replica& root = s.replica(0);
   root.compute().record(*root.updated);
-  s.for_each([&](Replica& r) {
+  s.for_each_at_once([&](Replica& r) {
     ExecContext& ctx = r.communication();
     {
       const PhaseScope phase(ctx, Phase::broadcast);
@@ -158,7 +158,7 @@ std::vector<float> DataParallel::gradients(int device) {
   return flat;
 }
 
-void DataParallel::set_learning_rate(float lr) { state_->config.optimizer.set_learning_rate(lr); }
+void DataParallel::set_learning_rate(double lr) { state_->config.optimizer.set_learning_rate(lr); }
 
 bool DataParallel::failed() const {
   for (auto& r : state_->replicas) {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "nn/parallel/buckets.h"
 #include "nn/parallel/replica.h"
+#include "nn/parallel/replica_threads.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/error.h"
 
@@ -35,6 +37,10 @@ struct DataParallel::State {
     }
   }
 
+  /// The same on the replicas' own threads, all at once, where there are such threads; else in order. For work that looks at no other replica.
+  /// When it fails on one, the others' collectives are aborted; the root cause is thrown.
+  void for_each_at_once(const std::function<void(Replica&)>& work);
+
   void open_communicators();
   void close_communicators() noexcept;
   /// Lets go of the micro-batch under way, whose slots may then be filled again.
@@ -55,6 +61,7 @@ struct DataParallel::State {
   std::vector<Bucket> buckets;
   std::vector<int64_t> finished;  // see finished_elements()
   std::vector<std::unique_ptr<Replica>> replicas;
+  std::unique_ptr<ReplicaThreads> threads;  // several GPUs only
   std::shared_ptr<std::vector<std::unique_ptr<Communicator>>> communicators;
   /// Those that were aborted: spans not yet taken point to their names.
   std::vector<std::shared_ptr<std::vector<std::unique_ptr<Communicator>>>> retired;

@@ -165,7 +165,7 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   s.plans = plan(s.model, s.devices, s.config, s.workload);
   s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.size());
   s.reserve();
-  s.host_totals = HostBuffer(DataParallel::kStepSlots * LossTotals::kCount * size_of(DType::f32));
+  s.host_totals = HostBuffer(DataParallel::kStepSlots * LossTotals::kCount * size_of(DType::f32), s.devices.host_memory());
   s.parts = std::make_unique<DataParallel>(s.model, s.devices, s.config, capacity_for(s.config, s.workload, s.devices.size()));
   std::vector<float> start(static_cast<size_t>(layout().parameter_elements()), 0.0F);
   initialize(layout(), s.config.seed, start);
@@ -305,8 +305,9 @@ std::vector<float> Engine::gradients(int device) {
 const EngineConfig& Engine::config() const { return state_->config; }
 const std::vector<DevicePlan>& Engine::device_plans() const { return state_->plans; }
 const BatchPlan& Engine::batch_plan() const { return state_->full_batch; }
+std::string Engine::communicator() const { return state_->parts->communicator(); }
 int64_t Engine::steps_issued() const { return state_->steps; }
-void Engine::set_learning_rate(float lr) {
+void Engine::set_learning_rate(double lr) {
   state_->config.optimizer.set_learning_rate(lr);
   state_->parts->set_learning_rate(lr);
 }

@@ -23,7 +23,7 @@ DataParallel::Capacity capacity(int devices) { return {std::vector<int64_t>(stat
 
 /// One step with the scheme's own loss.
 std::vector<float> reference_weights(const Model& model, const OwnedBatch& batch) {
-  DeviceGroup group(cpu_group(1));
+  DeviceGroup group(test_group(1));
   DataParallel parts(model, group, small_config(model, kSamples), capacity(1));
   parts.set_parameters(start_weights(parts));
   parts.begin_step(0);
@@ -42,7 +42,7 @@ TEST(DataParallelParts, ALossOfOnesOwnOnAnyOutputDevice) {
   const OwnedBatch batch = random_batch(model, kSamples, 3, 0);
   const std::vector<float> expected = reference_weights(model, batch);
   for (int device = 0; device < 3; ++device) {
-    DeviceGroup group(cpu_group(3));
+    DeviceGroup group(test_group(3));
     const EngineConfig config = small_config(model, kSamples);
     DataParallel parts(model, group, config, capacity(3));
     parts.set_parameters(start_weights(parts));
@@ -74,7 +74,7 @@ TEST(DataParallelParts, ALossOfOnesOwnOnAnyOutputDevice) {
 TEST(DataParallelParts, AScopeWithoutReductionKeepsGradientsApart) {
   const Model model = random_model(9);
   const OwnedBatch batch = random_batch(model, kSamples, 3, 0);
-  DeviceGroup group(cpu_group(2));
+  DeviceGroup group(test_group(2));
   DataParallel parts(model, group, small_config(model, kSamples), capacity(2));
   parts.set_parameters(start_weights(parts));
   const auto pass = [&](bool last) {

@@ -17,7 +17,7 @@ struct Result {
 
 /// Five steps, the last of them on a shorter batch, and an evaluation.
 Result run(const Model& model, int devices, const EngineConfig& config, double ignored, uint32_t seed) {
-  DeviceGroup group(cpu_group(devices));
+  DeviceGroup group(test_group(devices));
   const int64_t short_batch = std::max<int64_t>(1, config.batch_size * 2 / 3);
   Workload workload{{config.batch_size}, {}};
   if (short_batch != config.batch_size) workload.train_batches.push_back(short_batch);
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, EngineEquals, ::testing::Range(0U, 16U));
 
 TEST(Engine, AStepWithoutAValidTargetChangesNothing) {
   const Model model = random_model(3);
-  DeviceGroup group(cpu_group(2));
+  DeviceGroup group(test_group(2));
   EngineConfig config = small_config(model, 6);
   config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
   Engine engine(model, group, config, {{6}, {}});
@@ -122,7 +122,7 @@ TEST(Engine, FloatImagesAreTakenAsTheyAre) {
   config.image_dtype = DType::f32;
   std::vector<float> weights;
   for (const int devices : {1, 3}) {
-    DeviceGroup group(cpu_group(devices));
+    DeviceGroup group(test_group(devices));
     Engine engine(model, group, config, {{8}, {}});
     for (uint32_t step = 0; step < 3; ++step) {
       const OwnedBatch batch = random_batch(model, 8, step, 0.0, DType::f32);
@@ -142,7 +142,7 @@ TEST(Engine, EvaluationIsExactForEverySplit) {
   std::vector<float> reference_logits;
   for (const int devices : {1, 2, 4}) {
     for (const char* mode : {"ddp", "dp"}) {
-      DeviceGroup group(cpu_group(devices));
+      DeviceGroup group(test_group(devices));
       EngineConfig config = small_config(model, 8);
       config.scheme = scheme_preset(mode);
       Engine engine(model, group, config, {{8}, {13}});
@@ -165,7 +165,7 @@ TEST(Engine, EvaluationIsExactForEverySplit) {
 
 TEST(Engine, MoreDevicesThanSamplesWork) {
   const Model model = random_model(4);
-  DeviceGroup group(cpu_group(5));
+  DeviceGroup group(test_group(5));
   Engine engine(model, group, small_config(model, 3), {{3}, {2}});
   const OwnedBatch batch = random_batch(model, 3, 1, 0), evaluation = random_batch(model, 2, 2, 0);
   engine.train_step(batch.view());
@@ -181,9 +181,9 @@ TEST(Engine, RefusesOneByteLessThanThePlanAndRunsAtIt) {
     config.scheme = scheme_preset(mode);
     config.accumulate = 2;
     const Workload workload{{12, 5}, {20}};
-    DeviceGroup probe(cpu_group(3));
+    DeviceGroup probe(test_group(3));
     const auto plans = Engine::plan(model, probe, config, workload);
-    DeviceGroupOptions options = cpu_group(3);
+    DeviceGroupOptions options = test_group(3);
     options.memory_bytes.clear();
     for (const DevicePlan& plan : plans) options.memory_bytes.push_back(plan.peak_bytes);
     {
@@ -205,7 +205,7 @@ TEST(Engine, RefusesOneByteLessThanThePlanAndRunsAtIt) {
         const Engine engine(model, group, config, workload);
         FAIL() << mode << ": device " << d << " was given too little and took it";
       } catch (const OutOfMemory& error) {
-        EXPECT_NE(std::string(error.what()).find("cpu:" + std::to_string(d)), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find(group[static_cast<int>(d)].name()), std::string::npos) << error.what();
         EXPECT_NE(std::string(error.what()).find("activations"), std::string::npos) << error.what();
       }
     }
@@ -214,11 +214,11 @@ TEST(Engine, RefusesOneByteLessThanThePlanAndRunsAtIt) {
 
 TEST(Engine, SaysWhatItWasNotPlannedFor) {
   const Model model = random_model(1);
-  DeviceGroup group(cpu_group(2));
+  DeviceGroup group(test_group(2));
   Engine engine(model, group, small_config(model, 8), {{8}, {}});
   EXPECT_THROW(engine.train_step(random_batch(model, 7, 1, 0).view()), ConfigError);
   EXPECT_THROW(engine.evaluate(random_batch(model, 8, 1, 0).view()), ConfigError);
-  DeviceGroup other(cpu_group(2));
+  DeviceGroup other(test_group(2));
   EngineConfig config = small_config(model, 4);
   config.accumulate = 5;
   EXPECT_THROW(Engine(model, other, config, {{4}, {}}), ConfigError);
@@ -226,7 +226,7 @@ TEST(Engine, SaysWhatItWasNotPlannedFor) {
 
 TEST(Engine, TwoEnginesOneAfterTheOtherOnTheSameDevices) {
   const Model model = random_model(1);
-  DeviceGroup group(cpu_group(2));
+  DeviceGroup group(test_group(2));
   for (const int64_t samples : {4, 16, 8}) {
     Engine engine(model, group, small_config(model, samples), {{samples}, {}});
     const OwnedBatch batch = random_batch(model, samples, 1, 0);

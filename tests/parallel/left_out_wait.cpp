@@ -10,8 +10,8 @@ constexpr int64_t kSamples = 6;
 
 struct Run {
   Run(Backend backend, const char* mode) : model(random_model(8)) {
-    DeviceGroupOptions options = cpu_group(2);
-    for (DeviceId& id : options.devices) id.backend = backend;
+    DeviceGroupOptions options = test_group(2);
+    for (int i = 0; i < 2; ++i) options.devices[static_cast<size_t>(i)] = {backend, i};
     group = std::make_unique<DeviceGroup>(options);
     EngineConfig config = small_config(model, kSamples);
     config.scheme = scheme_preset(mode);

@@ -96,11 +96,11 @@ EngineConfig small_config(const Model& model, int64_t batch_size) {
   return config;
 }
 
-DeviceGroupOptions cpu_group(int devices, bool check_order) {
+DeviceGroupOptions test_group(int devices, bool check_order) {
   DeviceGroupOptions options;
-  for (int i = 0; i < devices; ++i) options.devices.push_back({Backend::cpu, i});
-  options.memory_bytes = {int64_t{256} << 20};
-  options.threads_per_device = {1};
+  options.devices = test_devices(devices);
+  options.memory_bytes = {int64_t{128} << 20};
+  if (!on_gpu()) options.threads_per_device = {1};
   options.check_order = check_order;
   return options;
 }

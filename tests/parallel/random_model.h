@@ -8,6 +8,7 @@
 
 #include "nn/model.h"
 #include "nn/parallel/engine.h"
+#include "tests/support/test_devices.h"
 
 /// Small models and batches drawn from a seed, and what engine tests do with them.
 namespace vitrine::test {
@@ -32,7 +33,8 @@ OwnedBatch random_batch(const Model& model, int64_t samples, uint32_t seed, doub
 /// SGD with momentum on u8 images of the model's size.
 EngineConfig small_config(const Model& model, int64_t batch_size);
 
-DeviceGroupOptions cpu_group(int devices, bool check_order = true);
+/// Devices of the kind that is tested (tests/support/test_devices.h).
+DeviceGroupOptions test_group(int devices, bool check_order = true);
 
 /// ||a - b|| / ||b||, in double; 0 when both are zero.
 double relative_difference(const std::vector<float>& a, const std::vector<float>& b);

@@ -14,6 +14,7 @@
 
 #include "runtime/copy.h"
 #include "runtime/device.h"
+#include "tests/support/test_devices.h"
 
 /// Devices and tensors for tests: everything here synchronises, so that a test reads like a calculation.
 namespace vitrine::test {
@@ -54,14 +55,14 @@ struct GuardedTensor {
   operator ConstView() const { return view; }  // NOLINT
 };
 
-/// One CPU device with the order checker on.
+/// One device of the kind that is tested, with the order checker on.
 class TestDevice {
  public:
   explicit TestDevice(int threads = 2, int64_t memory_bytes = int64_t{256} << 20) {
     DeviceGroupOptions options;
-    options.devices = {DeviceId{Backend::cpu, 0}};
+    options.devices = test_devices(1);
     options.memory_bytes = {memory_bytes};
-    options.threads_per_device = {threads};
+    if (!on_gpu()) options.threads_per_device = {threads};
     options.check_order = true;
     group_ = std::make_unique<DeviceGroup>(options);
   }
@@ -149,7 +150,7 @@ class TestDevice {
   std::unique_ptr<DeviceGroup> group_;
 };
 
-/// Fixture of tests that need one CPU device of two threads.
+/// Fixture of tests that need one device; a CPU device has two threads.
 class DeviceTest : public ::testing::Test {
  protected:
   TestDevice device;

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+
+/// Private to nn/parallel.
+namespace vitrine {
+
+/// A thread for each replica, which issues that replica's work: GPUs are launched side by side, and each thread calls its own communicator.
+class ReplicaThreads {
+ public:
+  explicit ReplicaThreads(int count);
+  ~ReplicaThreads();
+  ReplicaThreads(const ReplicaThreads&) = delete;
+  ReplicaThreads& operator=(const ReplicaThreads&) = delete;
+
+  /// Calls work(i) on thread i, on all of them at once, and returns when all are done. `work` must not throw.
+  void run(const std::function<void(int)>& work);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace vitrine
