@@ -13,6 +13,7 @@
 #include "nn/parameter_store.h"
 #include "runtime/copy.h"
 #include "runtime/device.h"
+#include "tests/support/test_devices.h"
 
 namespace vitrine::test {
 namespace {
@@ -54,7 +55,7 @@ std::vector<double> train(const TrainingJob& job) {
   const Model model = make_model(job.model, {.image_size = job.image_size, .classes = kClasses, .dropout = 0.0F});
   const FlatLayout layout(model.net->parameters(), LossTotals::kCount);
 
-  DeviceGroup devices({.devices = {DeviceId{Backend::cpu, 0}}, .memory_bytes = {kMemoryBytes}, .threads_per_device = {}, .check_order = true});
+  DeviceGroup devices({.devices = test_devices(1), .memory_bytes = {kMemoryBytes}, .check_order = true});
   ExecContext& ctx = devices[0].compute();
   ctx.reserve_workspace(kWorkspaceBytes);
   const auto flat = [&](Category category, const char* name) { return ctx.allocate({layout.total_elements()}, DType::f32, category, name); };

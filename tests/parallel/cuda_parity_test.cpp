@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPUs compute what CPU devices compute: from the same weights, each step gives the same loss and the same gradients.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+constexpr double kTolerance = 1e-4;
+
+DeviceGroupOptions options_for(Backend backend, int devices) {
+  DeviceGroupOptions options = test_group(devices);
+  for (int i = 0; backend == Backend::cpu && i < devices; ++i) options.devices[static_cast<size_t>(i)] = {Backend::cpu, i};
+  return options;
+}
+
+/// `steps` steps of both engines; before each of them the GPUs get the weights that the CPU has.
+void expect_parity(const Model& model, const EngineConfig& config, int devices, uint32_t steps, const std::string& what) {
+  DeviceGroup cpus(options_for(Backend::cpu, devices)), gpus(options_for(Backend::cuda, devices));
+  const Workload workload{{config.batch_size}, {}};
+  Engine cpu(model, cpus, config, workload), gpu(model, gpus, config, workload);
+  for (uint32_t step = 0; step < steps; ++step) {
+    const OwnedBatch batch = random_batch(model, config.batch_size, 1000 + step, 0.1);
+    gpu.set_parameters(cpu.parameters());
+    cpu.train_step(batch.view());
+    gpu.train_step(batch.view());
+    const Totals expected = cpu.take_step_totals(true).at(0), actual = gpu.take_step_totals(true).at(0);
+    ASSERT_EQ(actual.valid, expected.valid) << what << ", step " << step;
+    ASSERT_NEAR(actual.loss_sum, expected.loss_sum, kTolerance * std::abs(expected.loss_sum)) << what << ", step " << step;
+    for (int d = 0; d < devices; ++d) {
+      ASSERT_LT(relative_difference(gpu.gradients(d), cpu.gradients(d)), kTolerance) << what << ", step " << step << ", device " << d;
+    }
+    ASSERT_LT(relative_difference(gpu.parameters(), cpu.parameters()), kTolerance) << what << ", step " << step;
+  }
+  cpu.finish();
+  gpu.finish();
+  for (int d = 0; d < devices; ++d) {
+    EXPECT_EQ(gpus[d].pool().statistics().peak_bytes, cpus[d].pool().statistics().peak_bytes) << what << ": the plan is the same on every backend";
+  }
+}
+
+TEST(CudaParity, FiftyStepsOfOneDevice) {
+  const Model model = random_model(21);
+  EngineConfig config = small_config(model, 12);
+  config.optimizer = make_optimizer_config("adamw", 3e-3, {}, false, {});
+  expect_parity(model, config, 1, 50, "one device");
+}
+
+class CudaParityOf : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CudaParityOf, SchemesAndSplits) {
+  uint32_t seed = 30;
+  for (const int devices : {2, 3, 8}) {
+    for (const char* split : {"equal", "weights"}) {
+      const Model model = random_model(++seed);
+      EngineConfig config = small_config(model, 17);
+      config.scheme = scheme_preset(GetParam());
+      config.accumulate = 1 + static_cast<int>(seed % 2);
+      if (std::string(split) == "weights") {
+        config.scheme.split = Split{};
+        config.scheme.split.kind = Split::Kind::weights;
+        for (int d = 0; d < devices; ++d) config.scheme.split.weights.push_back(d % 3);
+      }
+      if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = 2;
+      expect_parity(model, config, devices, 6, std::to_string(devices) + " devices, split " + config.scheme.split.str());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, CudaParityOf, ::testing::Values("dp", "balanced", "criterion", "ddp"),
+                         [](const auto& param) { return std::string(param.param); });
+
+}  // namespace
+}  // namespace vitrine::test
