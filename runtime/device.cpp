@@ -10,7 +10,11 @@
 #include "runtime/cpu/affinity.h"
 #include "runtime/cpu/slab.h"
 #include "runtime/cpu/stream.h"
+#ifdef VITRINE_HAVE_CUDA
+#include "runtime/cuda/device.h"
+#endif
 #include "runtime/error.h"
+#include "runtime/gpu_info.h"
 #include "runtime/meta/slab.h"
 #include "runtime/meta/stream.h"
 
@@ -31,8 +35,23 @@ void check_list(const std::vector<T>& values, size_t devices, const char* what) 
   }
 }
 
+#ifdef VITRINE_HAVE_CUDA
+using cuda::default_capacity;
+using cuda::make_parts;
+using cuda::open_gpus;
+using cuda::used_bytes;
+#else
+[[noreturn]] void open_gpus(const DeviceGroupOptions& options) {
+  throw UnsupportedError(fmt::format("{}: {}", options.devices[0].str(), query_gpus(false).problem));
+}
+int64_t default_capacity(const DeviceGroupOptions&, size_t) { return 0; }
+Device::Parts make_parts(const DeviceGroupOptions&, size_t, int64_t, OrderChecker*) { return {}; }
+int64_t used_bytes(int) { return 0; }
+#endif
+
 int64_t capacity_of(const DeviceGroupOptions& options, size_t i) {
   if (!options.memory_bytes.empty()) return options.memory_bytes[options.memory_bytes.size() == 1 ? 0 : i];
+  if (options.devices[i].backend == Backend::cuda) return default_capacity(options, i);
   if (options.devices[i].backend == Backend::meta) return kMetaCapacity;
   return machine_memory_bytes() / static_cast<int64_t>(options.devices.size());
 }
@@ -69,8 +88,8 @@ Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker
 }  // namespace
 
 Device::Device(Parts parts) : parts_(std::move(parts)) {
-  const ExecContext::Options compute{parts_.trace, parts_.thread_count};
-  const ExecContext::Options single{parts_.trace, 1};
+  const ExecContext::Options compute{parts_.trace, parts_.thread_count, parts_.tf32};
+  const ExecContext::Options single{parts_.trace, 1, parts_.tf32};
   compute_ = std::make_unique<ExecContext>(parts_.id, parts_.ordinal, *parts_.compute, parts_.pool, compute);
   copy_ = std::make_unique<ExecContext>(parts_.id, parts_.ordinal, *parts_.copy, parts_.pool, single);
   communication_ = std::make_unique<ExecContext>(parts_.id, parts_.ordinal, *parts_.communication, parts_.pool, single);
@@ -82,6 +101,8 @@ Device::~Device() {
   parts_.copy.reset();
   parts_.communication.reset();
 }
+
+int64_t Device::gpu_used_bytes() const { return parts_.id.backend == Backend::cuda ? used_bytes(parts_.id.index) : 0; }
 
 void Device::synchronize() {
   std::exception_ptr first;
@@ -105,19 +126,23 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   if (options_.devices[0].backend == Backend::cpu) {
     shares = divide_cores(available_cores(), static_cast<int>(count), options_.threads_per_device, warnings_);
   }
+  if (options_.devices[0].backend == Backend::cuda) open_gpus(options_);
+  std::vector<int64_t> capacities;  // before the first device takes any
+  for (size_t i = 0; i < count; ++i) capacities.push_back(capacity_of(options_, i));
   for (size_t i = 0; i < count; ++i) {
     const DeviceId id = options_.devices[i];
     const int ordinal = static_cast<int>(i);
     if (id.backend != options_.devices[0].backend) throw ConfigError("devices: one group has devices of one backend");
     switch (id.backend) {
       case Backend::meta:
-        devices_.push_back(std::make_unique<Device>(meta_parts(id, ordinal, capacity_of(options_, i), checker_.get())));
+        devices_.push_back(std::make_unique<Device>(meta_parts(id, ordinal, capacities[i], checker_.get())));
         break;
       case Backend::cpu:
-        devices_.push_back(std::make_unique<Device>(cpu_parts(id, ordinal, capacity_of(options_, i), checker_.get(), shares[i], options_.trace)));
+        devices_.push_back(std::make_unique<Device>(cpu_parts(id, ordinal, capacities[i], checker_.get(), shares[i], options_.trace)));
         break;
       case Backend::cuda:
-        throw UnsupportedError(fmt::format("{}: this build computes on cpu and meta devices only; use --devices cpu:0", id.str()));
+        devices_.push_back(std::make_unique<Device>(make_parts(options_, i, capacities[i], checker_.get())));
+        break;
     }
   }
 }
@@ -131,6 +156,8 @@ DeviceGroup::~DeviceGroup() {
     }
   }
 }
+
+HostMemory DeviceGroup::host_memory() const { return options_.devices[0].backend == Backend::cuda ? HostMemory::pinned : HostMemory::pageable; }
 
 std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin() const {
   DeviceGroupOptions twin;

@@ -58,6 +58,8 @@ class Device {
   ExecContext& compute() { return *compute_; }
   ExecContext& copy() { return *copy_; }
   ExecContext& communication() { return *communication_; }
+  /// Bytes in use on this device's GPU, by anybody: pools, CUDA's context, libraries, other processes. 0 where there is no GPU.
+  int64_t gpu_used_bytes() const;
   /// Blocks the host until all three streams are idle. throws the first error of any, all three then being idle and cleared.
   void synchronize();
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 
 #include <unistd.h>
 
@@ -79,6 +80,22 @@ void add_phase_table(PhaseTable& table, const PhaseTable& more) {
   std::stable_sort(table.waits.begin(), table.waits.end(), [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
 }
 
+namespace {
+
+/// What a GPU has in use beyond the pools on it, divided among the logical devices that share it.
+void measure_outside_on_gpus(DeviceGroup& devices, std::vector<DeviceFigures>& figures) {
+  std::map<int, std::vector<size_t>> sharing;
+  for (int d = 0; d < devices.size(); ++d) sharing[devices[d].id().index].push_back(static_cast<size_t>(d));
+  for (const auto& [gpu, members] : sharing) {
+    int64_t outside = devices[static_cast<int>(members[0])].gpu_used_bytes();
+    for (const size_t d : members) outside -= figures[d].pool.reserved_bytes;
+    const std::vector<int64_t> parts = equal_parts(std::max<int64_t>(0, outside), static_cast<int>(members.size()));
+    for (size_t i = 0; i < members.size(); ++i) figures[members[i]].outside_bytes = parts[i];
+  }
+}
+
+}  // namespace
+
 std::vector<DeviceFigures> measure_devices(Run& run) {
   DeviceGroup& devices = *run.devices;
   std::vector<DeviceFigures> figures;
@@ -91,6 +108,10 @@ std::vector<DeviceFigures> measure_devices(Run& run) {
     device.pool = devices[d].pool().statistics();
     pools += device.pool.reserved_bytes;
     figures.push_back(device);
+  }
+  if (devices[0].id().backend == Backend::cuda) {
+    measure_outside_on_gpus(devices, figures);
+    return figures;
   }
   const std::vector<int64_t> outside = equal_parts(std::max<int64_t>(0, resident_bytes() - pools), devices.size());
   for (size_t d = 0; d < figures.size(); ++d) figures[d].outside_bytes = outside[d];

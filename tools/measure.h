@@ -44,8 +44,9 @@ struct DeviceFigures {
   int64_t outside_bytes = 0;
 };
 
-/// Plan, pool and what lies outside the pools. CPU devices share one process: what it holds outside its pools is divided equally among them, so
-/// that the devices' pools and outside bytes add up to its resident set.
+/// Plan, pool and what lies outside the pools: on a GPU what it has in use beyond the pools (context, libraries, other processes). CPU devices share
+/// one process: what it holds outside its pools is divided equally among them, so that the devices' pools and outside bytes add up to its resident
+/// set.
 std::vector<DeviceFigures> measure_devices(Run& run);
 
 /// Resident set of this process. throws DataError where the system does not tell.

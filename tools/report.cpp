@@ -145,10 +145,17 @@ std::string memory_report(const std::vector<DeviceFigures>& devices, int64_t dat
     text += memory_block(std::span(devices).subspan(begin, std::min(across, devices.size() - begin)), style);
   }
   for (const DeviceFigures& d : devices) outside += d.outside_bytes;
-  const std::string hint = fmt::format(
-      "Categories are those at the moment of the peak. Outside the pools this process holds {} (the data set: {}; then loader, libraries, code),\n"
-      "measured as resident set less pools and divided equally among CPU devices.",
-      format_bytes(outside), format_bytes(dataset_bytes));
+  const bool on_gpus = !devices.empty() && devices.front().device.rfind("cuda:", 0) == 0;
+  const std::string hint =
+      on_gpus ? fmt::format(
+                    "Categories are those at the moment of the peak. Outside the pools the GPUs have {} in use: CUDA's context, libraries (NCCL, "
+                    "cuBLAS,\n"
+                    "cuDNN), other processes; logical devices of one GPU share it equally.",
+                    format_bytes(outside))
+              : fmt::format(
+                    "Categories are those at the moment of the peak. Outside the pools this process holds {} (the data set: {}; then loader, "
+                    "libraries, code),\nmeasured as resident set less pools and divided equally among CPU devices.",
+                    format_bytes(outside), format_bytes(dataset_bytes));
   return text + style.dim(hint) + "\n";
 }
 

@@ -9,15 +9,17 @@
 
 namespace vitrine {
 
-CudaSlab::~CudaSlab() { cudaFree(base_); }
+CudaSlab::~CudaSlab() {
+  if (cudaFree(base_) != cudaSuccess) cudaGetLastError();
+}
 
 void CudaSlab::grow(int64_t bytes) {
   if (bytes <= size_) return;
-  if (base_ != nullptr) {
-    throw UnsupportedError(fmt::format("cuda:{}: the slab has {} and cannot grow to {}; reserve what a plan asks for before the first allocation",
-                                       device_, format_bytes(size_), format_bytes(bytes)));
-  }
   const cuda::DeviceScope scope(device_);
+  // An engine before this one may have taken less; what it queued is done when cudaFree returns.
+  VITRINE_CUDA_CHECK(cudaFree(base_));
+  base_ = nullptr;
+  size_ = 0;
   const cudaError_t code = cudaMalloc(&base_, static_cast<size_t>(bytes));
   if (code == cudaErrorMemoryAllocation) {
     cudaGetLastError();

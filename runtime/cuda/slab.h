@@ -5,7 +5,7 @@
 
 namespace vitrine {
 
-/// A GPU's slab: one cudaMalloc of the planned size, made by the first grow(). It cannot grow again: addresses must not change.
+/// A GPU's slab: one cudaMalloc of the planned size. Growing gives it back and takes a larger one, so it is for empty pools.
 class CudaSlab final : public Slab {
  public:
   explicit CudaSlab(int device) : device_(device) {}
@@ -16,6 +16,7 @@ class CudaSlab final : public Slab {
   void* base() const override { return base_; }
   int64_t size_bytes() const override { return size_; }
   void grow(int64_t bytes) override;
+  bool grows_again() const override { return false; }
 
  private:
   int device_;

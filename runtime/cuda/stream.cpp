@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cuda/stream.h"
 
+#include <atomic>
+#include <limits>
+
+#include <fmt/format.h>
+#include <nvtx3/nvToolsExt.h>
+
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/pinned.h"
+#include "runtime/error.h"
 
 namespace vitrine {
 namespace {
 
 class CudaEvent final : public Event {
  public:
-  explicit CudaEvent(int device) : device_(device) {
-    const cuda::DeviceScope scope(device_);
+  explicit CudaEvent(int device) {
+    const cuda::DeviceScope scope(device);
     VITRINE_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
   }
   ~CudaEvent() override { cudaEventDestroy(event_); }
@@ -18,67 +26,125 @@ class CudaEvent final : public Event {
  private:
   void do_synchronize() override { VITRINE_CUDA_CHECK(cudaEventSynchronize(event_)); }
 
-  int device_;
   cudaEvent_t event_ = nullptr;
 };
 
+void push_range(const SpanInfo& info) {
+  const char* const detail = *info.operation != '\0' ? info.operation : *info.layer != '\0' ? info.layer : info.cause;
+  if (*detail == '\0') {
+    nvtxRangePushA(phase_name(info.phase));
+  } else {
+    nvtxRangePushA(fmt::format("{} {}", phase_name(info.phase), detail).c_str());
+  }
+}
+
 }  // namespace
 
-CudaStream::CudaStream(Identity identity, OrderChecker* checker) : Stream(identity, checker) {
+CudaStream::CudaStream(Identity identity, OrderChecker* checker, cudaStream_t given)
+    : Stream(identity, checker), stream_(given), owned_(given == nullptr) {
   const cuda::DeviceScope scope(identity.device.index);
-  VITRINE_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  if (owned_) VITRINE_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   VITRINE_CUDA_CHECK(cudaEventCreate(&anchor_));
-  VITRINE_CUDA_CHECK(cudaEventRecord(anchor_, stream_));
-  VITRINE_CUDA_CHECK(cudaEventSynchronize(anchor_));
-  anchor_ns_ = steady_now_ns();
+  set_anchor();
 }
 
 CudaStream::~CudaStream() {
   cudaStreamSynchronize(stream_);
   for (const auto* spans : {&open_, &closed_}) {
     for (const TimedSpan& span : *spans) {
-      cudaEventDestroy(span.begin);
+      if (span.begin != nullptr) cudaEventDestroy(span.begin);
       if (span.end != nullptr) cudaEventDestroy(span.end);
     }
   }
   for (cudaEvent_t event : spare_) cudaEventDestroy(event);
   cudaEventDestroy(anchor_);
-  cudaStreamDestroy(stream_);
+  for (const FaultSlot& slot : faults_) cuda::free_pinned(slot.memory);
+  if (owned_) cudaStreamDestroy(stream_);
+  cudaGetLastError();
+}
+
+cuda::Fault* CudaStream::fault_slot(cuda::FaultMessage message) {
+  for (const FaultSlot& slot : faults_) {
+    if (slot.message == message) return slot.memory;
+  }
+  // Pinned memory has one address on the host and on every GPU.
+  auto* memory = static_cast<cuda::Fault*>(cuda::allocate_pinned(sizeof(cuda::Fault)));
+  *memory = cuda::Fault{};
+  faults_.push_back({message, memory});
+  return memory;
 }
 
 std::unique_ptr<Event> CudaStream::make_event() { return std::make_unique<CudaEvent>(identity().device.index); }
+
+int CudaStream::enter() {
+  int previous = 0;
+  VITRINE_CUDA_CHECK(cudaGetDevice(&previous));
+  if (previous != identity().device.index) VITRINE_CUDA_CHECK(cudaSetDevice(identity().device.index));
+  return previous;
+}
+
+void CudaStream::leave(int previous) noexcept {
+  if (previous >= 0 && previous != identity().device.index) cudaSetDevice(previous);
+}
 
 void CudaStream::do_record(Event& event) { VITRINE_CUDA_CHECK(cudaEventRecord(static_cast<CudaEvent&>(event).native(), stream_)); }
 
 void CudaStream::do_wait(Event& event) { VITRINE_CUDA_CHECK(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).native(), 0)); }
 
+std::string CudaStream::raised_fault() const {
+  for (const FaultSlot& slot : faults_) {
+    if (std::atomic_ref<int32_t>(slot.memory->raised).load(std::memory_order_acquire) != 0) return slot.message(slot.memory->values);
+  }
+  return {};
+}
+
 void CudaStream::do_synchronize() {
   const cudaError_t code = cudaStreamSynchronize(stream_);
   if (code != cudaSuccess && handler_) handler_(cudaGetErrorString(code));
   VITRINE_CUDA_CHECK(code);
+  const std::string fault = raised_fault();
+  if (fault.empty()) return;
+  for (const FaultSlot& slot : faults_) *slot.memory = cuda::Fault{};
+  if (handler_) handler_(fault);
+  throw DataError(fault);
 }
 
 bool CudaStream::failed() const {
   const cudaError_t code = cudaStreamQuery(stream_);
-  if (code == cudaSuccess || code == cudaErrorNotReady) return false;
-  if (handler_) handler_(cudaGetErrorString(code));
+  const bool broken = code != cudaSuccess && code != cudaErrorNotReady;
+  if (code != cudaSuccess) cudaGetLastError();
+  const std::string reason = broken ? cudaGetErrorString(code) : raised_fault();
+  if (reason.empty()) return false;
+  if (handler_) handler_(reason);
   return true;
 }
 
-cudaEvent_t CudaStream::timing_event() {
+void CudaStream::set_anchor() {
+  VITRINE_CUDA_CHECK(cudaEventRecord(anchor_, stream_));
+  VITRINE_CUDA_CHECK(cudaEventSynchronize(anchor_));
+  anchor_ns_ = steady_now_ns();
+}
+
+// Spans are closed in destructors: an error of CUDA drops the span, and is told by the work that follows.
+cudaEvent_t CudaStream::timing_event() noexcept {
   cudaEvent_t event = nullptr;
-  if (spare_.empty()) {
-    const cuda::DeviceScope scope(identity().device.index);
-    VITRINE_CUDA_CHECK(cudaEventCreate(&event));
-  } else {
+  int previous = 0;
+  if (!spare_.empty()) {
     event = spare_.back();
     spare_.pop_back();
+  } else if (cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(identity().device.index) == cudaSuccess) {
+    if (cudaEventCreate(&event) != cudaSuccess) event = nullptr;
+    cudaSetDevice(previous);
   }
-  VITRINE_CUDA_CHECK(cudaEventRecord(event, stream_));
+  if (event != nullptr && cudaEventRecord(event, stream_) != cudaSuccess) {
+    cudaEventDestroy(event);
+    event = nullptr;
+  }
   return event;
 }
 
 void CudaStream::begin_span(const SpanInfo& info) {
+  push_range(info);
   TimedSpan span;
   span.record.info = info;
   span.record.depth = static_cast<int>(open_.size());
@@ -87,6 +153,7 @@ void CudaStream::begin_span(const SpanInfo& info) {
 }
 
 void CudaStream::end_span(int64_t bytes) {
+  nvtxRangePop();
   TimedSpan span = open_.back();
   open_.pop_back();
   span.record.bytes = bytes;
@@ -103,14 +170,18 @@ std::vector<SpanRecord> CudaStream::take_spans() {
   std::vector<SpanRecord> records;
   records.reserve(closed_.size());
   for (const TimedSpan& span : closed_) {
-    SpanRecord record = span.record;
-    record.begin_ns = time_of(span.begin);
-    record.end_ns = time_of(span.end);
-    records.push_back(record);
-    spare_.push_back(span.begin);
-    spare_.push_back(span.end);
+    if (span.begin != nullptr && span.end != nullptr) {
+      SpanRecord record = span.record;
+      record.begin_ns = time_of(span.begin);
+      record.end_ns = time_of(span.end);
+      records.push_back(record);
+    }
+    if (span.begin != nullptr) spare_.push_back(span.begin);
+    if (span.end != nullptr) spare_.push_back(span.end);
   }
   closed_.clear();
+  // Elapsed times are floats of milliseconds: near the anchor they resolve half a microsecond.
+  if (open_.empty()) set_anchor();
   return records;
 }
 

@@ -1,42 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <deque>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/cuda/fault.h"
 #include "runtime/stream.h"
 
 namespace vitrine {
 
-/// A stream of a GPU: a cudaStream_t of its own (non-blocking), with spans timed by event pairs against an anchor, so that tracing adds no
-/// synchronisation. A private header: the public ones name no CUDA type.
+/// A stream of a GPU, with spans timed by event pairs against an anchor, so that tracing adds no synchronisation; spans are NVTX ranges too. A
+/// private header: the public ones name no CUDA type.
+///
+/// A GPU tells of failures only when it is asked: failed() and synchronize() ask, and call the error handler. An error of CUDA itself (an illegal
+/// address, say) stays: the process must be restarted. A fault that a kernel raised (see cuda::Fault) is told once and cleared.
 class CudaStream final : public Stream {
  public:
-  CudaStream(Identity identity, OrderChecker* checker);
+  /// given  a cudaStream_t of this GPU to work on, kept alive by the caller; null: one of our own (non-blocking)
+  CudaStream(Identity identity, OrderChecker* checker, cudaStream_t given = nullptr);
   ~CudaStream() override;
 
   cudaStream_t native() const { return stream_; }
+  /// The slot for faults worded by `message`; made at the first call.
+  cuda::Fault* fault_slot(cuda::FaultMessage message);
+
   std::unique_ptr<Event> make_event() override;
+  int enter() override;
+  void leave(int previous) noexcept override;
   void begin_span(const SpanInfo& info) override;
   void end_span(int64_t bytes) override;
   std::vector<SpanRecord> take_spans() override;
   bool failed() const override;
-  /// A GPU tells of failures only when it is asked: failed() and synchronize() call the handler.
   void set_error_handler(std::function<void(const std::string&)> handler) override { handler_ = std::move(handler); }
 
  private:
   struct TimedSpan {
     SpanRecord record;
-    cudaEvent_t begin = nullptr, end = nullptr;
+    cudaEvent_t begin = nullptr, end = nullptr;  // null: the event could not be made, the span is dropped
+  };
+  struct FaultSlot {
+    cuda::FaultMessage message;
+    cuda::Fault* memory;
   };
   void do_record(Event& event) override;
   void do_wait(Event& event) override;
   void do_synchronize() override;
-  cudaEvent_t timing_event();
+  cudaEvent_t timing_event() noexcept;
+  void set_anchor();
+  /// The message of a raised fault, or empty.
+  std::string raised_fault() const;
 
   cudaStream_t stream_ = nullptr;
+  bool owned_;
   std::function<void(const std::string&)> handler_;
+  std::vector<FaultSlot> faults_;
   cudaEvent_t anchor_ = nullptr;
   int64_t anchor_ns_ = 0;
   std::vector<TimedSpan> open_, closed_;

@@ -31,7 +31,10 @@ Pool::Block Pool::allocate(int64_t bytes, Category category, Stream& stream, std
   const int64_t size = OffsetAllocator::aligned(bytes);
   const int64_t end = offsets_.peek(bytes) + size;
   if (end > limit_bytes()) throw_out_of_memory(bytes, tensor_name);
-  if (end > slab_->size_bytes()) slab_->grow(std::min(capacity_bytes_, (end + kGrowthBytes - 1) / kGrowthBytes * kGrowthBytes));
+  if (end > slab_->size_bytes()) {
+    const int64_t chunks = (end + kGrowthBytes - 1) / kGrowthBytes * kGrowthBytes;
+    slab_->grow(slab_->grows_again() ? std::min(capacity_bytes_, chunks) : capacity_bytes_);
+  }
   const int64_t offset = offsets_.allocate(bytes);
   order_after_last_use(offset, size, stream);
   by_category_[static_cast<size_t>(category)] += size;

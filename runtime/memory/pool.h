@@ -59,7 +59,8 @@ class Pool {
   };
 
   /// throws OutOfMemory with bytes asked, tensor, layer, phase, capacity, allocated, reserved, free, and the categories in order of size.
-  /// On a pool that grows (no reserve() yet) the slab grows in chunks of kGrowthBytes up to the capacity.
+  /// On a pool that grows (no reserve() yet) the slab grows in chunks of kGrowthBytes up to the capacity; on CUDA, where addresses cannot stay while
+  /// it grows, it takes the whole capacity at the first allocation: name a capacity when you allocate without a plan.
   Block allocate(int64_t bytes, Category category, Stream& stream, std::string_view tensor_name);
   void free(const Block& block) noexcept;
 

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/cuda/device.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "runtime/cuda/check.h"
+#include "runtime/cuda/slab.h"
+#include "runtime/cuda/stream.h"
+#include "runtime/error.h"
+#include "runtime/gpu_info.h"
+#include "runtime/units.h"
+
+namespace vitrine::cuda {
+namespace {
+
+struct Memory {
+  int64_t free_bytes, total_bytes;
+};
+
+Memory memory_of(int gpu) {
+  const DeviceScope scope(gpu);
+  size_t free_bytes = 0, total_bytes = 0;
+  VITRINE_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
+}
+
+void enable_peer_access(int from, int to) {
+  int reaches = 0;
+  VITRINE_CUDA_CHECK(cudaDeviceCanAccessPeer(&reaches, from, to));
+  if (reaches == 0) return;
+  const DeviceScope scope(from);
+  const cudaError_t code = cudaDeviceEnablePeerAccess(to, 0);
+  if (code == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();
+    return;
+  }
+  VITRINE_CUDA_CHECK(code);
+}
+
+cudaStream_t given_stream(const DeviceGroupOptions& options, size_t i) {
+  if (options.cuda_compute_streams.empty()) return nullptr;
+  auto* const stream = static_cast<cudaStream_t>(options.cuda_compute_streams[i]);
+  if (stream == nullptr) {
+    throw ConfigError(
+        fmt::format("{}: its compute stream is the null stream, which orders itself with all others; hand in one made by "
+                    "cudaStreamCreateWithFlags(cudaStreamNonBlocking)",
+                    options.devices[i].str()));
+  }
+  int gpu = 0;
+  VITRINE_CUDA_CHECK(cudaStreamGetDevice(stream, &gpu));
+  if (gpu != options.devices[i].index) {
+    throw DeviceError(
+        fmt::format("{}: its compute stream was made on cuda:{}; make it on the device that is to use it", options.devices[i].str(), gpu));
+  }
+  return stream;
+}
+
+}  // namespace
+
+void open_gpus(const DeviceGroupOptions& options) {
+  const int count = cuda_device_count();
+  if (count == 0) throw DeviceError(fmt::format("{}: {}", options.devices[0].str(), query_gpus(false).problem));
+  std::set<int> gpus;
+  for (const DeviceId& id : options.devices) {
+    if (id.index >= count) {
+      const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+      throw DeviceError(fmt::format("{}: this process sees {} {}, numbered from 0{}; name one of them", id.str(), count, count == 1 ? "GPU" : "GPUs",
+                                    visible == nullptr ? std::string() : fmt::format(" (CUDA_VISIBLE_DEVICES is \"{}\")", visible)));
+    }
+    gpus.insert(id.index);
+  }
+  for (const auto& [handles, what] :
+       {std::pair{&options.cuda_compute_streams, "CUDA compute streams"}, {&options.nccl_communicators, "NCCL communicators"}}) {
+    if (!handles->empty() && handles->size() != options.devices.size()) {
+      throw ConfigError(fmt::format("{} {} for {} devices; hand in one for each", handles->size(), what, options.devices.size()));
+    }
+  }
+  for (const int from : gpus) {
+    for (const int to : gpus) {
+      if (from != to) enable_peer_access(from, to);
+    }
+  }
+}
+
+int64_t default_capacity(const DeviceGroupOptions& options, size_t i) {
+  const auto sharing = std::count(options.devices.begin(), options.devices.end(), options.devices[i]);
+  return memory_of(options.devices[i].index).free_bytes / 20 * 19 / sharing;
+}
+
+Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker) {
+  const DeviceId id = options.devices[i];
+  const Memory memory = memory_of(id.index);
+  if (capacity > memory.total_bytes) {
+    throw OutOfMemory(fmt::format("{}: a capacity of {} was asked for, but the GPU has {}; ask for less, or leave the capacity out", id.str(),
+                                  format_bytes(capacity), format_bytes(memory.total_bytes)));
+  }
+  const int ordinal = static_cast<int>(i);
+  Device::Parts parts;
+  parts.id = id;
+  parts.ordinal = ordinal;
+  parts.trace = options.trace;
+  parts.tf32 = options.tf32;
+  parts.pool = std::make_shared<Pool>(id.str(), std::make_unique<CudaSlab>(id.index), capacity);
+  const auto stream = [&](StreamRole role, cudaStream_t given) {
+    return std::make_unique<CudaStream>(Stream::Identity{id, ordinal, role}, checker, given);
+  };
+  parts.compute = stream(StreamRole::compute, given_stream(options, i));
+  parts.copy = stream(StreamRole::copy, nullptr);
+  parts.communication = stream(StreamRole::communication, nullptr);
+  return parts;
+}
+
+int64_t used_bytes(int gpu) {
+  const Memory memory = memory_of(gpu);
+  return memory.total_bytes - memory.free_bytes;
+}
+
+}  // namespace vitrine::cuda

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/cuda/pinned.h"
+
+#include <fmt/format.h>
+
+#include "runtime/cuda/check.h"
+#include "runtime/error.h"
+#include "runtime/units.h"
+
+namespace vitrine::cuda {
+
+void* allocate_pinned(int64_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t code = cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable | cudaHostAllocMapped);
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw OutOfMemory(fmt::format("HostBuffer: {} of host memory cannot be pinned for GPUs; use smaller batches", format_bytes(bytes)));
+  }
+  VITRINE_CUDA_CHECK(code);
+  return memory;
+}
+
+void free_pinned(void* memory) noexcept {
+  if (cudaFreeHost(memory) != cudaSuccess) cudaGetLastError();
+}
+
+}  // namespace vitrine::cuda
