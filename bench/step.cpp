@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One training step: the engine on N CPU devices, beside the same layers and kernels in a loop by hand on one device.
+// One training step: the engine on N devices, beside the same layers and kernels in a loop by hand on one device.
 //
-//   bench_step --benchmark_filter=alexnet
+//   bench_step [--device=cuda] --benchmark_filter=alexnet
+//
+// On GPUs several devices are logical devices of the GPUs there are, in turn.
 //
 // Counters: samples/s; for engine steps, bytes of the plan's peak on device 0.
 #include <algorithm>
@@ -11,11 +13,13 @@
 
 #include <benchmark/benchmark.h>
 
+#include "bench/device_choice.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/image.h"
 #include "kernels/optimizer.h"
 #include "nn/parallel/engine.h"
 #include "runtime/copy.h"
+#include "runtime/host_buffer.h"
 
 namespace {
 
@@ -28,29 +32,34 @@ struct Job {
   int64_t image_size;  // of the model; the data set's images are 32x32
 };
 
-constexpr Job kJobs[] = {{"alexnet_227_b64", "alexnet", 64, 227}, {"small_cnn_b128", "small-cnn", 128, 32}, {"mlp_b128", "mlp", 128, 32}};
+constexpr Job kJobs[] = {{"alexnet_227_b64", "alexnet", 64, 227},
+                         {"small_cnn_b128", "small-cnn", 128, 32},
+                         {"mlp_b128", "mlp", 128, 32},
+                         {"alexnet_227_b512", "alexnet", 512, 227}};
+constexpr int64_t kLargestOnCpu = 128;  // samples
 constexpr int64_t kImage = 32;
 
-struct HostData {
-  std::vector<uint8_t> images;
-  std::vector<int32_t> labels;
+Backend backend = Backend::cpu;  // set once, in main
 
-  explicit HostData(int64_t samples) : images(static_cast<size_t>(samples * kImage * kImage * 3)), labels(static_cast<size_t>(samples)) {
+struct HostData {
+  int64_t samples;
+  HostBuffer images, labels;
+
+  HostData(int64_t count, HostMemory kind) : samples(count), images(count * kImage * kImage * 3, kind), labels(count * size_of(DType::i32), kind) {
     std::mt19937 random(1);
-    for (uint8_t& pixel : images) pixel = static_cast<uint8_t>(random());
-    for (int32_t& label : labels) label = static_cast<int32_t>(random() % 10);
+    const HostBatch all = batch();
+    auto* pixels = static_cast<uint8_t*>(const_cast<void*>(all.images.data));
+    auto* classes = static_cast<int32_t*>(const_cast<void*>(all.labels.data));
+    for (int64_t i = 0; i < all.images.numel(); ++i) pixels[i] = static_cast<uint8_t>(random());
+    for (int64_t i = 0; i < count; ++i) classes[i] = static_cast<int32_t>(random() % 10);
   }
-  HostBatch batch() const {
-    const auto samples = static_cast<int64_t>(labels.size());
-    return {ConstView(images.data(), {samples, kImage, kImage, 3}, DType::u8, DeviceId::host()),
-            ConstView(labels.data(), {samples}, DType::i32, DeviceId::host()),
-            {}};
-  }
+  HostBatch batch() const { return {images.view({samples, kImage, kImage, 3}, DType::u8), labels.view({samples}, DType::i32), {}}; }
 };
 
 DeviceGroupOptions devices_of(int count, TraceLevel trace) {
   DeviceGroupOptions options;
-  for (int i = 0; i < count; ++i) options.devices.push_back({Backend::cpu, i});
+  const int gpus = backend == Backend::cuda ? cuda_device_count() : count;
+  for (int i = 0; i < count; ++i) options.devices.push_back({backend, i % gpus});
   options.trace = trace;
   return options;
 }
@@ -72,7 +81,7 @@ void engine_step(benchmark::State& state, const Job& job, const char* mode, int 
   config.image_height = config.image_width = kImage;
   config.normalization = half_normalization();
   Engine engine(model, group, config, {{job.batch}, {}});
-  const HostData data(job.batch);
+  const HostData data(job.batch, group.host_memory());
   const auto step = [&] {
     engine.train_step(data.batch());
     benchmark::DoNotOptimize(engine.take_step_totals(false));
@@ -108,8 +117,8 @@ void bare_step(benchmark::State& state, const Job& job) {
   const View totals = gradients.view().rows(layout.parameter_elements(), layout.total_elements());
   const Tensor images = ctx.allocate({job.batch, kImage, kImage, 3}, DType::u8, Category::staging, "images");
   const Tensor labels = ctx.allocate({job.batch}, DType::i32, Category::staging, "labels");
-  const HostData data(job.batch);
-  std::vector<float> host_totals(LossTotals::kCount);
+  const HostData data(job.batch, group.host_memory());
+  const HostBuffer host_totals(LossTotals::kCount * size_of(DType::f32), group.host_memory());
   const auto done = ctx.stream().make_event();
   AdamConfig adam;
   adam.weight_decay = 0.01F;
@@ -129,7 +138,7 @@ void bare_step(benchmark::State& state, const Job& job) {
     adam_update(ctx, adam, static_cast<float>(job.batch), parameters, gradients.view().rows(0, layout.parameter_elements()), first, second, count,
                 totals);
     done->synchronize();
-    copy(ctx, totals, View{host_totals.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()});
+    copy(ctx, totals, host_totals.view({LossTotals::kCount}, DType::f32));
     ctx.record(*done);
   };
   for (int i = 0; i < 3; ++i) step();
@@ -142,8 +151,11 @@ void bare_step(benchmark::State& state, const Job& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int cores = static_cast<int>(DeviceGroup(devices_of(1, TraceLevel::off))[0].cores().size());
+  backend = bench::take_device_choice(argc, argv);
+  const bool on_gpus = backend == Backend::cuda;
+  const int most = on_gpus ? 2 : static_cast<int>(DeviceGroup(devices_of(1, TraceLevel::off))[0].cores().size());
   for (const Job& job : kJobs) {
+    if (!on_gpus && job.batch > kLargestOnCpu) continue;
     const std::string name = job.name;
     const auto add = [](const std::string& label, auto run) {
       benchmark::RegisterBenchmark(label.c_str(), run)->Unit(benchmark::kMillisecond)->UseRealTime();
@@ -153,7 +165,7 @@ int main(int argc, char** argv) {
       const std::string level = trace == TraceLevel::off ? "off" : trace == TraceLevel::phase ? "phase" : "operation";
       add("step/" + name + "/engine/ddp/devices:1/trace:" + level, [job, trace](benchmark::State& s) { engine_step(s, job, "ddp", 1, trace); });
     }
-    for (int devices = 2; devices <= std::max(2, cores); devices *= 2) {
+    for (int devices = 2; devices <= std::max(2, most); devices *= 2) {
       for (const char* mode : {"dp", "criterion", "ddp"}) {
         add("step/" + name + "/engine/" + mode + "/devices:" + std::to_string(devices),
             [job, mode, devices](benchmark::State& s) { engine_step(s, job, mode, devices, TraceLevel::phase); });

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "runtime/device_id.h"
+#include "runtime/gpu_info.h"
+
+namespace vitrine::bench {
+
+/// Takes --device=cpu or --device=cuda out of the arguments; cpu when it is not there. Ends the program with status 2 on anything else, and with
+/// status 1 and the reason where there is no GPU.
+inline Backend take_device_choice(int& argc, char** argv) {
+  Backend backend = Backend::cpu;
+  const std::string flag = "--device=";
+  int kept = 1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument.rfind(flag, 0) != 0) {
+      argv[kept++] = argv[i];
+      continue;
+    }
+    const std::string value = argument.substr(flag.size());
+    if (value != "cpu" && value != "cuda") {
+      std::fprintf(stderr, "%s: there is no device \"%s\"; use --device=cpu or --device=cuda\n", argv[0], value.c_str());
+      std::exit(2);
+    }
+    backend = value == "cuda" ? Backend::cuda : Backend::cpu;
+  }
+  argc = kept;
+  argv[argc] = nullptr;
+  if (backend == Backend::cuda && cuda_device_count() == 0) {
+    std::fprintf(stderr, "%s: no GPU: %s\n", argv[0], query_gpus(false).problem.c_str());
+    std::exit(1);
+  }
+  return backend;
+}
+
+}  // namespace vitrine::bench
