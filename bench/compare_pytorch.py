@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training speed of Vitrine and of PyTorch on the same CPU cores, measured in turns, as samples per second and ratios.
+"""Training speed of Vitrine and of PyTorch on the same CPU cores or the same GPU, measured in turns, as samples per second and ratios.
 
-PyTorch runs eager in f32, in a process of its own, once as it comes ("default") and once with malloc told to keep its memory and to back it
+On the CPU, PyTorch runs eager in f32, in a process of its own, once as it comes ("default") and once with malloc told to keep its memory and to back it
 with huge pages ("tuned"); in both, the faster of the contiguous and channels_last layouts counts. Its inputs are ready f32 images; Vitrine's
 are u8 images that it loads and normalises as part of the step. The peer of several devices is DistributedDataParallel on Gloo, one process
-for each device. Both sides leave out warm-up steps; each figure is the median over the rounds.
+for each device.
 
-usage: compare_pytorch.py [--vitrine build/release/bin/vitrine] [--rounds 3] [--jobs NAME,...] [--json FILE]
+On a GPU (--device cuda), PyTorch runs eager in f32, once as it comes and once with fused optimizer and cuDNN's search for the fastest
+algorithms ("tuned"); TF32 is off on both sides but for the jobs whose names end in -tf32. Its inputs lie on the GPU; Vitrine's come from
+pinned memory.
+
+Both sides leave out warm-up steps; each figure is the median over the rounds.
+
+usage: compare_pytorch.py [--device cpu|cuda] [--vitrine build/release/bin/vitrine] [--rounds 3] [--jobs NAME,...] [--json FILE]
 PyTorch from Debian's python3-torch will do: it needs no torchvision.
 """
 import argparse
@@ -26,6 +32,14 @@ JOBS = {  # threads: on each device
     "small-cnn-b128-1thread": {"model": "small-cnn", "size": 32, "batch": 128, "devices": 1, "threads": 1, "optimizer": "adam", "steps": 40},
     "alexnet-4x32": {"model": "alexnet", "size": 227, "batch": 128, "devices": 4, "threads": 1, "optimizer": "adamw", "steps": 5},
 }
+GPU_JOBS = {
+    "alexnet-b512": {"model": "alexnet", "size": 227, "batch": 512, "optimizer": "adamw", "steps": 40},
+    "alexnet-b512-tf32": {"model": "alexnet", "size": 227, "batch": 512, "optimizer": "adamw", "steps": 60, "tf32": True},
+    "alexnet-b64": {"model": "alexnet", "size": 227, "batch": 64, "optimizer": "adamw", "steps": 200},
+    "small-cnn-b128": {"model": "small-cnn", "size": 32, "batch": 128, "optimizer": "adam", "steps": 1000},
+}
+for gpu_job in GPU_JOBS.values():
+    gpu_job.update(device="cuda", devices=1, threads=4)
 WARM_UP = 3
 TUNED = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
@@ -51,6 +65,27 @@ def make_torch_model(torch, name):
     return nn.Sequential(*features, nn.Flatten(), *classifier)
 
 
+def time_torch_on_gpu(torch, job, layout, tuned):
+    """Seconds of a training step: the mean over all of them, since the host runs ahead of the GPU."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = job.get("tf32", False)
+    torch.backends.cudnn.benchmark = tuned
+    model = make_torch_model(torch, job["model"]).to(device="cuda", memory_format=layout)
+    images = torch.randn(job["batch"], 3, job["size"], job["size"], device="cuda").to(memory_format=layout)
+    labels = torch.randint(0, 10, (job["batch"],), device="cuda")
+    optimizer_class = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[job["optimizer"]]
+    optimizer = optimizer_class(model.parameters(), lr=1e-4, **({"fused": True} if tuned else {}))
+    loss_function = torch.nn.CrossEntropyLoss()
+    for step in range(WARM_UP + job["steps"]):
+        if step == WARM_UP:
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss_function(model(images), labels).backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / job["steps"]
+
+
 def time_torch(torch, job, layout, rank_count):
     """Seconds of the median training step."""
     model = make_torch_model(torch, job["model"]).to(memory_format=layout)
@@ -72,25 +107,27 @@ def time_torch(torch, job, layout, rank_count):
     return statistics.median(times)
 
 
-def torch_child(job, rank, rank_count, rendezvous):
+def torch_child(job, rank, rank_count, rendezvous, tuned):
     """Runs in the process that is measured; prints {layout: seconds of a step}."""
     import torch
+    on_gpu = job.get("device") == "cuda"
     torch.set_num_threads(job["threads"])
     torch.manual_seed(rank)
     if rank_count > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=rank_count)
     layouts = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-    seconds = {name: time_torch(torch, job, layout, rank_count) for name, layout in layouts.items()}
-    print(json.dumps({"seconds": seconds, "version": torch.__version__}))
+    seconds = {name: time_torch_on_gpu(torch, job, layout, tuned) if on_gpu else time_torch(torch, job, layout, rank_count)
+               for name, layout in layouts.items()}
+    print(json.dumps({"seconds": seconds, "version": torch.__version__, "gpu": torch.cuda.get_device_name() if on_gpu else None}))
 
 
 def run_torch(python, job, tuned):
     """{layout: samples per second} and PyTorch's version."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(job["threads"]), **(TUNED if tuned else {})}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(job["threads"]), **(TUNED if tuned and "device" not in job else {})}
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = os.path.join(folder, "rendezvous")
-        command = [python, os.path.abspath(__file__), "--child", json.dumps(job), "--rendezvous", rendezvous, "--rank"]
+        command = [python, os.path.abspath(__file__), "--child", json.dumps(job), "--rendezvous", rendezvous] + ["--tuned"] * tuned + ["--rank"]
         children = [subprocess.Popen(command + [str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(job["devices"])]
         outputs = [child.communicate()[0] for child in children]
     if any(child.returncode != 0 for child in children):
@@ -104,8 +141,11 @@ def run_vitrine(program, job):
     """Samples per second over the steps after the first, from the run's own account of its wall time."""
     steps = WARM_UP + job["steps"]
     command = [program, "train", "--model", job["model"], "--data", f"synthetic:{max(4 * job['batch'], 1024)}", "--image-size", str(job["size"]),
-               "--devices", f"cpu:0-{job['devices'] - 1}" if job["devices"] > 1 else "cpu:0", "--threads-per-device", str(job["threads"]),
                "--batch-size", str(job["batch"]), "--optimizer", job["optimizer"], "--lr", "1e-4", "--steps", str(steps), "--drop-last", "--no-eval", "--json"]
+    if "device" in job:
+        command += ["--devices", "cuda:0"] + ["--tf32"] * job.get("tf32", False)
+    else:
+        command += ["--devices", f"cpu:0-{job['devices'] - 1}" if job["devices"] > 1 else "cpu:0", "--threads-per-device", str(job["threads"])]
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if run.returncode != 0:
         sys.exit(f"compare_pytorch: failed with {run.returncode}: {' '.join(command)}")
@@ -158,27 +198,33 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vitrine", default=os.path.join(root, "build", "release", "bin", "vitrine"))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--jobs", default=",".join(JOBS), help=f"of {', '.join(JOBS)}")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--jobs", help=f"of {', '.join(JOBS)}; on a GPU of {', '.join(GPU_JOBS)}")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--tuned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--rendezvous", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         job = json.loads(arguments.child)
-        torch_child(job, arguments.rank, job["devices"], arguments.rendezvous)
+        torch_child(job, arguments.rank, job["devices"], arguments.rendezvous, arguments.tuned)
         return
-    unknown = [name for name in arguments.jobs.split(",") if name not in JOBS]
+    jobs = GPU_JOBS if arguments.device == "cuda" else JOBS
+    names = arguments.jobs.split(",") if arguments.jobs else list(jobs)
+    unknown = [name for name in names if name not in jobs]
     if unknown:
-        parser.error(f"unknown job {unknown[0]}: there are {', '.join(JOBS)}")
+        parser.error(f"unknown job {unknown[0]}: there are {', '.join(jobs)}")
     if not os.access(arguments.vitrine, os.X_OK):
         parser.error(f"{arguments.vitrine} is not there: build it, or name it with --vitrine")
     python = find_python()
-    results = {name: measure(name, fit_to_cores(JOBS[name]), python, arguments.vitrine, arguments.rounds) for name in arguments.jobs.split(",")}
+    results = {}
+    for name in names:
+        results[name] = measure(name, fit_to_cores(jobs[name]), python, arguments.vitrine, arguments.rounds)
+        if arguments.json:  # after each job: what was measured is kept if a later one fails
+            with open(arguments.json, "w", encoding="utf-8") as file:
+                json.dump({"cores": len(os.sched_getaffinity(0)), "results": results}, file, indent=1)
     print_table(results)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"cores": len(os.sched_getaffinity(0)), "results": results}, file, indent=1)
 
 
 if __name__ == "__main__":
