@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
+#include "kernels/conv2d_choice.h"
 #include "kernels/implementations.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
@@ -30,6 +31,19 @@ Shape output_shape(const char* name, const Conv2dConfig& config, const Shape& x,
 }  // namespace
 
 Shape conv2d_output_shape(const Conv2dConfig& config, const Shape& x, const Shape& w) { return output_shape("conv2d_output_shape", config, x, w); }
+
+#ifdef VITRINE_HAVE_CUDA
+namespace cuda {
+std::vector<Conv2dChoice> conv2d_choices(ExecContext& ctx);  // in cuda/conv2d.cpp
+}
+#endif
+
+std::vector<Conv2dChoice> conv2d_choices([[maybe_unused]] ExecContext& ctx) {
+#ifdef VITRINE_HAVE_CUDA
+  if (ctx.backend() == Backend::cuda) return cuda::conv2d_choices(ctx);
+#endif
+  return {};
+}
 
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   constexpr const char* kName = "conv2d_forward";

@@ -1,1 +1,184 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/cublaslt.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "runtime/cuda/check.h"
+#include "runtime/cuda/native.h"
+#include "runtime/error.h"
+
+namespace vitrine::cuda {
+namespace {
+
+cudaDataType_t cuda_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::f16:
+      return CUDA_R_16F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    default:
+      throw DtypeError(fmt::format("matmul: {} matrices are not multiplied; use f32, f16 or bf16", dtype_name(dtype)));
+  }
+}
+
+/// The largest power of two, up to 256, that divides the address.
+uint32_t alignment_of(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p) | 256U;
+  return static_cast<uint32_t>(address & (~address + 1));
+}
+
+/// Owns one of cuBLASLt's descriptors.
+template <class T, cublasStatus_t (*destroy)(T)>
+class Descriptor {
+ public:
+  Descriptor() = default;
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (value_ != nullptr) destroy(value_);
+  }
+  T* address() { return &value_; }
+  T get() const { return value_; }
+
+ private:
+  T value_ = nullptr;
+};
+
+struct Key {
+  int64_t m, n, k;
+  bool transpose_a, transpose_b, accumulate;
+  DType dtype;
+  Epilogue epilogue;
+  uint32_t align_a, align_b, align_c;
+  int64_t scratch_bytes;
+  auto tie() const { return std::tie(m, n, k, transpose_a, transpose_b, accumulate, dtype, epilogue, align_a, align_b, align_c, scratch_bytes); }
+  bool operator<(const Key& other) const { return tie() < other.tie(); }
+};
+
+/// Everything that cuBLASLt needs for one kind of product.
+struct Plan {
+  Descriptor<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
+  Descriptor<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> a, b, c;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+/// A context's handle and plans.
+class Library {
+ public:
+  ~Library() {
+    plans_.clear();
+    if (handle_ != nullptr) cublasLtDestroy(handle_);
+  }
+  cublasLtHandle_t handle() {
+    if (handle_ == nullptr) VITRINE_CUBLAS_CHECK(cublasLtCreate(&handle_));
+    return handle_;
+  }
+  std::unique_ptr<Plan>& plan(const Key& key) { return plans_[key]; }
+
+ private:
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Key, std::unique_ptr<Plan>> plans_;
+};
+
+template <class T>
+void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  VITRINE_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value));
+}
+
+/// A row-major (rows, columns) matrix is the column-major matrix (columns, rows) with the same leading dimension.
+void make_layout(cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t rows, int64_t columns) {
+  VITRINE_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(layout, type, static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), columns));
+}
+
+void choose_algorithm(Library& library, Plan& plan, const Matmul& product, const Key& key) {
+  Descriptor<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+  VITRINE_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(preference.address()));
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    VITRINE_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(key.scratch_bytes));
+  // In place, split sums are added by atomics, in any order.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE));
+  // In cuBLASLt's column-major view a and b change places.
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_c);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
+  cublasLtMatmulHeuristicResult_t result{};
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library.handle(), plan.operation.get(), plan.b.get(), plan.a.get(), plan.c.get(),
+                                                               plan.c.get(), preference.get(), 1, &result, &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
+    throw UnsupportedError(
+        fmt::format("matmul: cuBLASLt has no algorithm for m {}, n {}, k {} of {} within {} bytes of scratch; give the workspace more", product.m,
+                    product.n, product.k, dtype_name(product.dtype), key.scratch_bytes));
+  }
+  VITRINE_CUBLAS_CHECK(status);
+  plan.algorithm = result.algo;
+}
+
+std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul& product, const Key& key) {
+  auto plan = std::make_unique<Plan>();
+  const cudaDataType_t type = cuda_type(product.dtype);
+  const bool tf32 = ctx.tf32() && product.dtype == DType::f32;
+  VITRINE_CUBLAS_CHECK(cublasLtMatmulDescCreate(plan->operation.address(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  set(plan->operation.get(), CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(plan->operation.get(), CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  const bool has_bias = product.epilogue == Epilogue::bias || product.epilogue == Epilogue::bias_relu;
+  const cublasLtEpilogue_t epilogue = product.epilogue == Epilogue::bias        ? CUBLASLT_EPILOGUE_BIAS
+                                      : product.epilogue == Epilogue::relu      ? CUBLASLT_EPILOGUE_RELU
+                                      : product.epilogue == Epilogue::bias_relu ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                                                                : CUBLASLT_EPILOGUE_DEFAULT;
+  set(plan->operation.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+  if (has_bias) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type));
+  make_layout(plan->a.address(), type, product.transpose_a ? product.k : product.m, product.transpose_a ? product.m : product.k);
+  make_layout(plan->b.address(), type, product.transpose_b ? product.n : product.k, product.transpose_b ? product.k : product.n);
+  make_layout(plan->c.address(), type, product.m, product.n);
+  choose_algorithm(library, *plan, product, key);
+  return plan;
+}
+
+}  // namespace
+
+void check_cublas(cublasStatus_t status, const char* expression, const char* file, int line) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  int device = -1;
+  if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
+  const char* const remedy = status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
+                                 ? "; the GPU's memory may be full: leave some outside the pools (--device-memory)"
+                                 : "";
+  throw CudaError(fmt::format("{}: {}: {} (device {}, {}:{}){}", expression, cublasLtGetStatusName(status), cublasLtGetStatusString(status), device,
+                              file, line, remedy));
+}
+
+void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias, View scratch) {
+  const cudaStream_t stream = native_stream(ctx);
+  if (product.k == 0) {
+    if (product.epilogue != Epilogue::none) throw UnsupportedError("matmul: a product over no terms with a bias or ReLU; drop the empty layer");
+    const auto bytes = static_cast<size_t>(product.m * product.n * size_of(product.dtype));
+    if (!product.accumulate) VITRINE_CUDA_CHECK(cudaMemsetAsync(c, 0, bytes, stream));
+    return;
+  }
+  auto& library = ctx.plans().get<Library>();
+  const int64_t scratch_bytes = scratch ? scratch.bytes() : 0;
+  const Key key{product.m,     product.n,        product.k,       product.transpose_a, product.transpose_b, product.accumulate,
+                product.dtype, product.epilogue, alignment_of(a), alignment_of(b),     alignment_of(c),     scratch_bytes};
+  std::unique_ptr<Plan>& plan = library.plan(key);
+  if (plan == nullptr) plan = make_plan(ctx, library, product, key);
+  if (product.epilogue == Epilogue::bias || product.epilogue == Epilogue::bias_relu) {
+    set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
+  const float alpha = 1.0F;
+  const float beta = product.accumulate ? 1.0F : 0.0F;
+  VITRINE_CUBLAS_CHECK(cublasLtMatmul(library.handle(), plan->operation.get(), &alpha, b, plan->b.get(), a, plan->a.get(), &beta, c, plan->c.get(), c,
+                                      plan->c.get(), &plan->algorithm, scratch.data, static_cast<size_t>(scratch_bytes), stream));
+}
+
+}  // namespace vitrine::cuda

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/exec_context.h"
+
+namespace vitrine {
+
+/// Which implementation a GPU's context runs a convolution with, and why not the preferred one.
+struct Conv2dChoice {
+  std::string operation;       // "conv2d_forward x (64, 227, 227, 3) w (64, 11, 11, 3) stride 4 pad 2"
+  std::string implementation;  // "cuDNN" or "im2col + cuBLASLt"
+  std::string reason;          // why cuDNN does not serve; empty when it does
+};
+
+/// Those of the convolutions that the context has run so far, in order of their first run. Empty on other backends.
+std::vector<Conv2dChoice> conv2d_choices(ExecContext& ctx);
+
+}  // namespace vitrine

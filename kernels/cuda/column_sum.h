@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/accumulate.h"
+#include "runtime/exec_context.h"
+
+namespace vitrine::cuda {
+
+/// sums (columns) f32 = sums over the rows of x (rows, columns) f32, or added to what is there: the gradient of a bias. Rows are summed in a fixed
+/// number of strips, whose sums are added in order: one order on every GPU. Scratch that holds fewer strips' sums makes fewer strips. rows >= 1.
+void column_sum(ExecContext& ctx, const float* x, int64_t rows, int64_t columns, float* sums, GradMode mode, View scratch);
+
+}  // namespace vitrine::cuda

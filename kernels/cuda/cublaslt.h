@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cublasLt.h>
+
+#include "runtime/exec_context.h"
+
+namespace vitrine::cuda {
+
+/// throws CudaError with expression, status name, text, device and place unless `status` is CUBLAS_STATUS_SUCCESS.
+void check_cublas(cublasStatus_t status, const char* expression, const char* file, int line);
+#define VITRINE_CUBLAS_CHECK(expression) ::vitrine::cuda::check_cublas((expression), #expression, __FILE__, __LINE__)
+
+enum class Epilogue { none, bias, relu, bias_relu };
+
+/// A product of row-major matrices: c (m, n) = op(a) op(b) [+ c], then bias (n) added to each row, then ReLU. op(a) is (m, k): a is (m, k), or (k, m)
+/// when transposed; op(b) is (k, n) likewise.
+struct Matmul {
+  int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  DType dtype = DType::f32;  // of a, b and c; accumulates in f32
+  bool accumulate = false;
+  Epilogue epilogue = Epilogue::none;
+};
+
+/// Queues the product. m and n are at least 1; with k = 0 the product is zero.
+///   scratch  what algorithms may use; those that would need more are not chosen
+/// TF32 only where ctx.tf32(). Plans are chosen by cuBLASLt's heuristic among deterministic algorithms, and kept in ctx.plans().
+/// throws CudaError; UnsupportedError with the sizes when cuBLASLt has no algorithm
+void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias, View scratch);
+
+}  // namespace vitrine::cuda
