@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+/// What tests set and ask of the imitated GPUs. Everything applies to the whole process; between tests, reset().
+namespace vitrine::standins {
+
+enum class Driver { present, missing, without_gpu };
+
+struct Machine {
+  int device_count = 8;
+  int64_t capacity_bytes = int64_t{1} << 30;  // of each device; kContextBytes of it go with a device's first use
+  bool peer_access = true;
+  Driver driver = Driver::present;
+};
+inline constexpr int64_t kContextBytes = int64_t{8} << 20;
+
+/// Makes another machine: fresh devices without errors, fresh capacity. Objects of the old one must be gone.
+/// throws std::logic_error saying what is left.
+///   CUDA_VISIBLE_DEVICES applies at each configure() and at the process's start, as with CUDA; a process may also be started with
+///   VITRINE_STANDIN_DEVICES=N (0: no GPU; "no-driver").
+void configure(const Machine& machine);
+/// configure() with the defaults.
+void reset();
+
+/// Streams, events, and memory on devices and pinned: how many are not destroyed yet.
+int64_t live_objects();
+/// Bytes that cudaMalloc has given out on a device.
+int64_t allocated_bytes(int device);
+
+/// The next cudaMalloc on the device finds no memory.
+void fail_next_malloc(int device);
+/// The n-th launch on the device from now on (1: the next) fails while it runs: cudaErrorIllegalAddress, which stays until configure().
+void fail_launch(int device, int64_t n);
+
+}  // namespace vitrine::standins

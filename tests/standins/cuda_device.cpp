@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// The imitated CUDA runtime: devices, errors, versions.
+#include <cstdio>
+#include <cstring>
+
+#include "tests/standins/machine.h"
+
+using vitrine::standins::Device;
+using vitrine::standins::explain;
+using vitrine::standins::tell;
+
+namespace {
+
+namespace standins = vitrine::standins;
+
+constexpr int kMultiprocessors = 4;
+
+// The device, even when it is in error: its properties are known.
+Device* known_device(int index, cudaError_t& code) {
+  Device* const device = standins::usable_device(index, code);
+  if (device != nullptr || code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice || code == cudaErrorInvalidDevice) return device;
+  code = cudaSuccess;
+  return &standins::state().devices[static_cast<size_t>(index)];
+}
+
+struct ErrorText {
+  cudaError_t code;
+  const char *name, *text;
+};
+constexpr ErrorText kErrors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
+    {cudaErrorPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+};
+
+}  // namespace
+
+const char* cudaGetErrorName(cudaError_t code) {
+  for (const ErrorText& e : kErrors) {
+    if (e.code == code) return e.name;
+  }
+  return "unrecognized error code";
+}
+
+const char* cudaGetErrorString(cudaError_t code) {
+  for (const ErrorText& e : kErrors) {
+    if (e.code == code) return e.text;
+  }
+  return "unrecognized error code";
+}
+
+cudaError_t cudaGetLastError() { return standins::take_last_error(true); }
+cudaError_t cudaPeekAtLastError() { return standins::take_last_error(false); }
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = standins::state().machine.driver == standins::Driver::missing ? 0 : CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  cudaError_t code = cudaSuccess;
+  *count = known_device(0, code) == nullptr ? 0 : static_cast<int>(standins::state().devices.size());
+  return tell(code);
+}
+
+cudaError_t cudaGetDevice(int* index) {
+  cudaError_t code = cudaSuccess;
+  if (known_device(0, code) == nullptr) return tell(code);
+  *index = standins::current_index();
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int index) {
+  cudaError_t code = cudaSuccess;
+  if (known_device(index, code) == nullptr) return tell(code);
+  standins::current_index() = index;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int index) {
+  cudaError_t code = cudaSuccess;
+  cudaDeviceProp p;
+  code = cudaGetDeviceProperties(&p, index);
+  if (code != cudaSuccess) return code;
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = p.multiProcessorCount;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = p.major;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = p.minor;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = static_cast<int>(p.sharedMemPerBlock);
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(p.sharedMemPerBlockOptin);
+      return cudaSuccess;
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = p.maxThreadsPerBlock;
+      return cudaSuccess;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = p.maxThreadsPerMultiProcessor;
+      return cudaSuccess;
+    case cudaDevAttrWarpSize:
+      *value = p.warpSize;
+      return cudaSuccess;
+    case cudaDevAttrL2CacheSize:
+      *value = p.l2CacheSize;
+      return cudaSuccess;
+    case cudaDevAttrPciBusId:
+      *value = p.pciBusID;
+      return cudaSuccess;
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrConcurrentKernels:
+      *value = 1;
+      return cudaSuccess;
+    default:
+      explain("cudaDeviceGetAttribute does not imitate attribute %d", static_cast<int>(attribute));
+      return tell(cudaErrorInvalidValue);
+  }
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index) {
+  cudaError_t code = cudaSuccess;
+  const Device* const device = known_device(index, code);
+  if (device == nullptr) return tell(code);
+  *p = cudaDeviceProp{};
+  std::snprintf(p->name, sizeof p->name, "Imitated GPU %d", device->physical);
+  p->uuid.bytes[15] = static_cast<char>(device->physical);
+  p->totalGlobalMem = static_cast<size_t>(standins::state().machine.capacity_bytes);
+  p->sharedMemPerBlock = p->sharedMemPerBlockOptin = size_t{48} << 10;
+  p->regsPerBlock = p->regsPerMultiprocessor = 65536;
+  p->warpSize = 32;
+  p->maxThreadsPerBlock = p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024;
+  p->maxThreadsDim[2] = 64;
+  p->maxGridSize[0] = INT32_MAX;
+  p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+  p->major = 9;
+  p->multiProcessorCount = kMultiprocessors;
+  p->maxThreadsPerMultiProcessor = 2048;
+  p->canMapHostMemory = p->unifiedAddressing = p->concurrentKernels = p->streamPrioritiesSupported = 1;
+  p->pciBusID = device->physical + 1;
+  p->memoryBusWidth = 64;
+  p->l2CacheSize = 1 << 20;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int index) {
+  cudaError_t code = cudaSuccess;
+  const Device* const device = known_device(index, code);
+  if (device == nullptr) return tell(code);
+  std::snprintf(text, static_cast<size_t>(length), "0000:%02X:00.0", device->physical + 1);
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int index, int peer) {
+  cudaError_t code = cudaSuccess;
+  const Device* const a = known_device(index, code);
+  const Device* const b = code == cudaSuccess ? known_device(peer, code) : nullptr;
+  if (a == nullptr || b == nullptr) return tell(code);
+  *can = a->physical != b->physical && standins::state().machine.peer_access ? 1 : 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  cudaError_t code = cudaSuccess;
+  Device* const device = standins::current_device(code);
+  if (device == nullptr) return tell(code);
+  int can = 0;
+  code = cudaDeviceCanAccessPeer(&can, device->index, peer);
+  if (code != cudaSuccess) return code;
+  if (flags != 0) return tell(cudaErrorInvalidValue);
+  if (peer == device->index) return tell(cudaErrorInvalidDevice);
+  if (can == 0) return tell(cudaErrorPeerAccessUnsupported);
+  const std::unique_lock lock(standins::state().mutex);
+  bool& enabled = device->peers[static_cast<size_t>(peer)];
+  if (enabled) return tell(cudaErrorPeerAccessAlreadyEnabled);
+  enabled = true;
+  return cudaSuccess;
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// The imitated CUDA runtime: streams, events, launches.
+#include <algorithm>
+#include <exception>
+
+#include "runtime/cpu/futex.h"
+#include "tests/standins/launch.h"
+#include "tests/standins/machine.h"
+
+namespace standins = vitrine::standins;
+namespace cpu = vitrine::cpu;
+using vitrine::standins::current_device;
+using vitrine::standins::Device;
+using vitrine::standins::explain;
+using vitrine::standins::state;
+using vitrine::standins::tell;
+
+namespace {
+
+// Spins, then sleeps on `word` until done(); nothing is acquired before the caller's own last load.
+template <class Done>
+void wait_until(const std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, const Done& done) {
+  for (int i = 0; i < cpu::kSpinRounds; ++i) {
+    if (done(word.load(std::memory_order_relaxed))) return;
+    cpu::relax();
+  }
+  sleepers.fetch_add(1, std::memory_order_relaxed);
+  cpu::full_fence();
+  for (uint32_t seen = word.load(std::memory_order_relaxed); !done(seen); seen = word.load(std::memory_order_relaxed)) cpu::futex_wait(word, seen);
+  sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void publish(std::atomic<uint32_t>& word, uint32_t value, const std::atomic<uint32_t>& sleepers) {
+  word.exchange(value, std::memory_order_release);
+  cpu::full_fence();
+  if (sleepers.load(std::memory_order_relaxed) != 0) cpu::futex_wake_all(word);
+}
+
+bool is_live(cudaEvent_t event, const char* call) {
+  const std::shared_lock lock(state().mutex);
+  if (state().events.contains(event)) return true;
+  explain("%s: %p is no event, or a destroyed one", call, static_cast<void*>(event));
+  return false;
+}
+
+cudaError_t device_error(const Device& device) { return static_cast<cudaError_t>(device.error.load(std::memory_order_relaxed)); }
+
+}  // namespace
+
+CUstream_st::CUstream_st(Device& on, unsigned stream_flags, int stream_priority)
+    : device(on), flags(stream_flags), priority(stream_priority), worker_({{vitrine::Backend::cuda, on.index}}, nullptr, {}) {}
+
+void CUstream_st::complete(uint32_t number) { publish(completed_, number, sleepers_); }
+
+bool CUstream_st::is_done() const {
+  if (completed_.load(std::memory_order_relaxed) != issued_.load(std::memory_order_relaxed)) return false;
+  completed_.load(std::memory_order_acquire);
+  return true;
+}
+
+void CUstream_st::synchronize() {
+  const uint32_t target = issued_.load(std::memory_order_relaxed);
+  wait_until(completed_, sleepers_, [target](uint32_t seen) { return static_cast<int32_t>(seen - target) >= 0; });
+  completed_.load(std::memory_order_acquire);
+}
+
+void CUevent_st::Record::reach() { publish(reached, 1, sleepers); }
+
+void CUevent_st::Record::wait() {
+  wait_until(reached, sleepers, [](uint32_t seen) { return seen == 1; });
+  reached.load(std::memory_order_acquire);
+}
+
+CUevent_st::Record& CUevent_st::fresh_record() {
+  for (Record& record : records) {
+    if (record.users.load(std::memory_order_relaxed) != 0) continue;
+    record.reached.store(0, std::memory_order_relaxed);
+    return record;
+  }
+  return records.emplace_back();
+}
+
+namespace vitrine::standins {
+
+bool is_live(cudaStream_t stream, const char* call) {
+  const std::shared_lock lock(state().mutex);
+  if (state().streams.contains(stream)) return true;
+  if (stream == nullptr) {
+    explain("%s: the default stream is not imitated: name a stream", call);
+  } else {
+    explain("%s: %p is no stream, or a destroyed one", call, static_cast<void*>(stream));
+  }
+  return false;
+}
+
+void drain(int device) {
+  std::vector<std::shared_ptr<CUstream_st>> streams;
+  {
+    const std::shared_lock lock(state().mutex);
+    for (const auto& [handle, stream] : state().streams) {
+      if (stream->device.index == device) streams.push_back(stream);
+    }
+  }
+  for (const auto& stream : streams) stream->synchronize();
+}
+
+}  // namespace vitrine::standins
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  cudaError_t code = cudaSuccess;
+  Device* const device = current_device(code);
+  if (device == nullptr) return tell(code);
+  auto made = std::make_shared<CUstream_st>(*device, flags, priority);
+  *stream = made.get();
+  const std::unique_lock lock(state().mutex);
+  state().streams.emplace(*stream, std::move(made));
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0); }
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+// Unlike CUDA's it waits for the stream's work.
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (!standins::is_live(stream, "cudaStreamDestroy")) return tell(cudaErrorInvalidResourceHandle);
+  std::shared_ptr<CUstream_st> last;
+  {
+    const std::unique_lock lock(state().mutex);
+    last = std::move(state().streams.extract(stream).mapped());
+  }
+  return tell(device_error(last->device));
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (!standins::is_live(stream, "cudaStreamSynchronize")) return tell(cudaErrorInvalidResourceHandle);
+  stream->synchronize();
+  return tell(device_error(stream->device));
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (!standins::is_live(stream, "cudaStreamQuery")) return tell(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return tell(code);
+  return stream->is_done() ? cudaSuccess : tell(cudaErrorNotReady);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (!standins::is_live(stream, "cudaStreamWaitEvent") || !is_live(event, "cudaStreamWaitEvent")) return tell(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return tell(code);
+  CUevent_st::Record* const record = event->latest;
+  if (record == nullptr) return cudaSuccess;
+  record->users.fetch_add(1, std::memory_order_relaxed);
+  stream->enqueue_always([record] {
+    record->wait();
+    record->users.fetch_sub(1, std::memory_order_release);
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  if (!standins::is_live(stream, "cudaStreamGetDevice")) return tell(cudaErrorInvalidResourceHandle);
+  *device = stream->device.index;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
+  if (!standins::is_live(stream, "cudaStreamGetFlags")) return tell(cudaErrorInvalidResourceHandle);
+  *flags = stream->flags;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  if (!standins::is_live(stream, "cudaStreamGetPriority")) return tell(cudaErrorInvalidResourceHandle);
+  *priority = stream->priority;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  if (!standins::is_live(stream, "cudaLaunchHostFunc")) return tell(cudaErrorInvalidResourceHandle);
+  stream->enqueue([function, data] { function(data); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  cudaError_t code = cudaSuccess;
+  const Device* const device = current_device(code);
+  if (device == nullptr) return tell(code);
+  standins::drain(device->index);
+  return tell(device_error(*device));
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  cudaError_t code = cudaSuccess;
+  Device* const device = current_device(code);
+  if (device == nullptr) return tell(code);
+  *event = new CUevent_st(*device, flags);
+  const std::unique_lock lock(state().mutex);
+  state().events.insert(*event);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const std::unique_lock lock(state().mutex);
+  if (state().events.erase(event) == 0) {
+    explain("cudaEventDestroy: %p is no event, or a destroyed one", static_cast<void*>(event));
+    return tell(cudaErrorInvalidResourceHandle);
+  }
+  state().destroyed_events.emplace_back(event);
+  return tell(device_error(event->device));
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (!standins::is_live(stream, "cudaEventRecord") || !is_live(event, "cudaEventRecord")) return tell(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return tell(code);
+  if (&event->device != &stream->device) {
+    explain("cudaEventRecord: the event is of device %d, the stream of device %d", event->device.index, stream->device.index);
+    return tell(cudaErrorInvalidResourceHandle);
+  }
+  CUevent_st::Record& record = event->fresh_record();
+  event->latest = &record;
+  record.users.fetch_add(1, std::memory_order_relaxed);
+  stream->enqueue_always([&record] {
+    record.time_ns.store(vitrine::steady_now_ns(), std::memory_order_relaxed);
+    record.reach();
+    record.users.fetch_sub(1, std::memory_order_release);
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (!is_live(event, "cudaEventSynchronize")) return tell(cudaErrorInvalidResourceHandle);
+  if (event->latest != nullptr) event->latest->wait();
+  return tell(device_error(event->device));
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (!is_live(event, "cudaEventQuery")) return tell(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = device_error(event->device); code != cudaSuccess) return tell(code);
+  if (event->latest == nullptr || event->latest->reached.load(std::memory_order_acquire) == 1) return cudaSuccess;
+  return tell(cudaErrorNotReady);
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  if (!is_live(begin, "cudaEventElapsedTime") || !is_live(end, "cudaEventElapsedTime")) return tell(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = device_error(begin->device); code != cudaSuccess) return tell(code);
+  const bool timed = ((begin->flags | end->flags) & cudaEventDisableTiming) == 0;
+  if (!timed || &begin->device != &end->device || begin->latest == nullptr || end->latest == nullptr) {
+    explain("cudaEventElapsedTime: needs two recorded events with timing, of one device");
+    return tell(cudaErrorInvalidResourceHandle);
+  }
+  for (const cudaEvent_t event : {begin, end}) {
+    if (event->latest->reached.load(std::memory_order_acquire) == 0) return tell(cudaErrorNotReady);
+  }
+  const int64_t begin_ns = begin->latest->time_ns.load(std::memory_order_relaxed), end_ns = end->latest->time_ns.load(std::memory_order_relaxed);
+  *milliseconds = static_cast<float>(end_ns - begin_ns) * 1e-6F;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+
+namespace vitrine::standins {
+namespace {
+
+bool fits(dim3 grid, dim3 block) {
+  const bool block_fits = block.x >= 1 && block.y >= 1 && block.z >= 1 && block.x <= 1024 && block.y <= 1024 && block.z <= 64 &&
+                          uint64_t{block.x} * block.y * block.z <= 1024;
+  return block_fits && grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT32_MAX && grid.y <= 65535 && grid.z <= 65535;
+}
+
+// A kernel may touch its own GPU's memory, that of peers whose access is enabled, and pinned memory.
+bool may_touch(const Device& device, const void* p, size_t parameter) {
+  if (p == nullptr) return true;
+  const auto a = find_allocation(p, true);
+  const char* wrong = nullptr;
+  if (!a) {
+    wrong = "ordinary host memory";
+  } else if (a->freed) {
+    wrong = "freed memory";
+  } else if (reinterpret_cast<uintptr_t>(p) > a->begin + a->bytes) {
+    wrong = "behind its allocation";
+  } else if (a->device != kHost && a->device != device.index) {
+    const std::shared_lock lock(state().mutex);
+    if (!device.peers[static_cast<size_t>(a->device)]) wrong = "another GPU's memory without peer access";
+  }
+  if (wrong == nullptr) return true;
+  explain("a kernel on device %d is given %p as parameter %zu: %s", device.index, p, parameter, wrong);
+  return false;
+}
+
+}  // namespace
+
+cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads, std::span<const void* const> pointers,
+                         std::function<void()> thread_body) {
+  if (!is_live(stream, "a launch")) return tell(cudaErrorInvalidResourceHandle);
+  cudaError_t code = cudaSuccess;
+  Device* const device = current_device(code);
+  if (device == nullptr) return tell(code);
+  if (device != &stream->device) {
+    explain("a launch: device %d is current, the stream is of device %d", device->index, stream->device.index);
+    return tell(cudaErrorInvalidResourceHandle);
+  }
+  if (!fits(grid, block)) {
+    explain("a launch: no GPU takes a grid of (%u, %u, %u) blocks of (%u, %u, %u) threads", grid.x, grid.y, grid.z, block.x, block.y, block.z);
+    return tell(cudaErrorInvalidConfiguration);
+  }
+  bool fails = device->launches_to_failure.load() > 0 && device->launches_to_failure.fetch_sub(1) == 1;
+  for (size_t i = 0; i < pointers.size(); ++i) fails = !may_touch(*device, pointers[i], i) || fails;
+  if (fails) {
+    stream->enqueue([device] { device->error.store(cudaErrorIllegalAddress, std::memory_order_relaxed); });
+    return cudaSuccess;
+  }
+  stream->enqueue([grid, block, threads, body = std::move(thread_body)] { run_grid(grid, block, threads, body); });
+  return cudaSuccess;
+}
+
+}  // namespace vitrine::standins

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/standins/machine.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+#include <sys/mman.h>
+
+namespace vitrine::standins {
+namespace {
+
+thread_local int thread_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+// CUDA takes the numbers up to the first that names no device.
+std::vector<int> visible_devices(int count) {
+  std::vector<int> devices;
+  const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (text == nullptr) {
+    for (int i = 0; i < count; ++i) devices.push_back(i);
+    return devices;
+  }
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    char* end = nullptr;
+    const long index = std::strtol(item.c_str(), &end, 10);
+    if (item.empty() || *end != '\0' || index < 0 || index >= count) break;
+    devices.push_back(static_cast<int>(index));
+  }
+  return devices;
+}
+
+void make_devices(State& s, const Machine& machine) {
+  s.machine = machine;
+  s.devices.clear();
+  if (machine.driver != Driver::present) return;
+  for (int physical : visible_devices(machine.device_count)) {
+    Device& device = s.devices.emplace_back();
+    device.index = static_cast<int>(s.devices.size()) - 1;
+    device.physical = physical;
+  }
+}
+
+Machine first_machine() {
+  Machine machine;
+  if (const char* const text = std::getenv("VITRINE_STANDIN_DEVICES"); text != nullptr) {
+    machine.device_count = std::atoi(text);
+    if (machine.device_count == 0) machine.driver = std::string(text) == "no-driver" ? Driver::missing : Driver::without_gpu;
+  }
+  return machine;
+}
+
+std::string leftovers(const State& s) {
+  std::string text;
+  if (!s.streams.empty()) text += " " + std::to_string(s.streams.size()) + " streams";
+  if (!s.events.empty()) text += " " + std::to_string(s.events.size()) + " events";
+  for (const auto& [begin, a] : s.allocations) {
+    if (a.freed) continue;
+    text += " " + std::to_string(a.bytes) + " bytes of " + (a.device == kHost ? "pinned memory" : "cuda:" + std::to_string(a.device));
+  }
+  return text;
+}
+
+}  // namespace
+
+State& state() {
+  static State* const s = [] {
+    auto* made = new State;  // stays until the process ends: threads may still refer to it
+    make_devices(*made, first_machine());
+    return made;
+  }();
+  return *s;
+}
+
+cudaError_t tell(cudaError_t code) {
+  if (code != cudaSuccess) last_error = code;
+  return code;
+}
+
+cudaError_t take_last_error(bool clear) {
+  const cudaError_t code = last_error;
+  if (clear) last_error = cudaSuccess;
+  return code;
+}
+
+int& current_index() { return thread_device; }
+
+Device* usable_device(int index, cudaError_t& code) {
+  State& s = state();
+  if (s.machine.driver != Driver::present || s.devices.empty()) {
+    code = s.machine.driver == Driver::missing ? cudaErrorInsufficientDriver : cudaErrorNoDevice;
+    return nullptr;
+  }
+  if (index < 0 || index >= static_cast<int>(s.devices.size())) {
+    code = cudaErrorInvalidDevice;
+    return nullptr;
+  }
+  Device& device = s.devices[static_cast<size_t>(index)];
+  code = static_cast<cudaError_t>(device.error.load(std::memory_order_relaxed));
+  if (code != cudaSuccess) return nullptr;
+  return &device;
+}
+
+Device* current_device(cudaError_t& code) { return usable_device(thread_device, code); }
+
+std::optional<Allocation> find_allocation(const void* p, bool end_counts) {
+  State& s = state();
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  const std::shared_lock lock(s.mutex);
+  auto at = s.allocations.upper_bound(address);
+  if (at == s.allocations.begin()) return std::nullopt;
+  const Allocation& a = (--at)->second;
+  // Freed memory and the pages behind an allocation are nobody else's.
+  const uintptr_t end = a.begin + a.mapped_bytes;
+  if (address < end || (end_counts && address == end)) return a;
+  return std::nullopt;
+}
+
+void explain(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::fputs("standins: ", stderr);
+  std::vfprintf(stderr, format, arguments);
+  std::fputc('\n', stderr);
+  va_end(arguments);
+}
+
+void configure(const Machine& machine) {
+  State& s = state();
+  const std::unique_lock lock(s.mutex);
+  const std::string left = leftovers(s);
+  if (!left.empty()) throw std::logic_error("standins::configure: still alive:" + left);
+  for (const auto& [begin, a] : s.allocations) munmap(reinterpret_cast<void*>(begin), a.mapped_bytes);
+  s.allocations.clear();
+  make_devices(s, machine);
+}
+
+void reset() { configure(Machine{}); }
+
+int64_t live_objects() {
+  State& s = state();
+  const std::shared_lock lock(s.mutex);
+  auto count = static_cast<int64_t>(s.streams.size() + s.events.size());
+  for (const auto& [begin, a] : s.allocations) count += a.freed ? 0 : 1;
+  return count;
+}
+
+int64_t allocated_bytes(int device) {
+  State& s = state();
+  const std::shared_lock lock(s.mutex);
+  int64_t bytes = 0;
+  for (const auto& [begin, a] : s.allocations) bytes += !a.freed && a.device == device ? static_cast<int64_t>(a.bytes) : 0;
+  return bytes;
+}
+
+void fail_next_malloc(int device) {
+  State& s = state();
+  const std::unique_lock lock(s.mutex);
+  s.devices.at(static_cast<size_t>(device)).fail_next_malloc = true;
+}
+
+void fail_launch(int device, int64_t n) { state().devices.at(static_cast<size_t>(device)).launches_to_failure.store(n); }
+
+}  // namespace vitrine::standins

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "runtime/cpu/stream.h"
+#include "tests/standins/controls.h"
+
+/// What the imitated CUDA runtime is made of. Private to the stand-ins.
+///
+/// So that ThreadSanitizer sees the order that the code under test makes and no other, a stream's worker takes no lock and gives nothing back to
+/// other threads but through events and synchronisation.
+namespace vitrine::standins {
+
+inline constexpr int kMostDevices = 64;
+inline constexpr int kHost = -1;
+
+struct Device {
+  int index = 0;
+  int physical = 0;                     // before CUDA_VISIBLE_DEVICES
+  std::atomic<int> error{cudaSuccess};  // stays: what CUDA calls a sticky error
+  std::atomic<int64_t> launches_to_failure{0};
+  // Under State::mutex.
+  int64_t used_bytes = 0;
+  bool has_context = false;
+  bool fail_next_malloc = false;
+  std::array<bool, kMostDevices> peers{};
+};
+
+struct Allocation {
+  uintptr_t begin = 0;
+  size_t bytes = 0;
+  size_t mapped_bytes = 0;
+  int device = kHost;  // kHost: pinned
+  bool freed = false;  // its addresses are kept, so that a late use is seen
+};
+
+struct State {
+  std::shared_mutex mutex;
+  Machine machine;
+  std::deque<Device> devices;
+  std::map<uintptr_t, Allocation> allocations;
+  std::unordered_map<cudaStream_t, std::shared_ptr<CUstream_st>> streams;
+  std::unordered_set<cudaEvent_t> events;
+  std::vector<std::unique_ptr<CUevent_st>> destroyed_events;  // queued work may still refer to their records
+};
+State& state();
+
+/// Keeps the thread's last error, as every function of CUDA does.
+cudaError_t tell(cudaError_t code);
+cudaError_t take_last_error(bool clear);
+
+/// The current device of this thread.
+int& current_index();
+/// The device; null and the reason in `code` when there is none or it is in error.
+Device* usable_device(int index, cudaError_t& code);
+Device* current_device(cudaError_t& code);
+
+/// The allocation, freed ones too, that holds p; one behind its end counts when `end_counts`. nullopt: ordinary host memory.
+std::optional<Allocation> find_allocation(const void* p, bool end_counts = false);
+
+/// False, having said why, when the handle is no stream. `call` names the function that was called.
+bool is_live(cudaStream_t stream, const char* call);
+/// Waits for all work of a device.
+void drain(int device);
+
+/// Prints what the code under test did wrong, where CUDA's code alone would not help.
+[[gnu::format(printf, 1, 2)]] void explain(const char* format, ...);
+
+}  // namespace vitrine::standins
+
+/// A stream: CpuStream's worker behind CUDA's interface. Issuing is thread-safe, as CUDA's is.
+struct CUstream_st {
+  CUstream_st(vitrine::standins::Device& device, unsigned flags, int priority);
+  CUstream_st(const CUstream_st&) = delete;
+  CUstream_st& operator=(const CUstream_st&) = delete;
+
+  /// Queues work, skipped when the device is in error.
+  template <class F>
+  void enqueue(F f) {
+    push([this, f = std::move(f)]() mutable {
+      if (device.error.load(std::memory_order_relaxed) == cudaSuccess) f();
+    });
+  }
+  /// Queues what happens in any case: records of events.
+  template <class F>
+  void enqueue_always(F f) {
+    push(std::move(f));
+  }
+  bool is_done() const;
+  void synchronize();
+
+  vitrine::standins::Device& device;
+  const unsigned flags;
+  const int priority;
+
+ private:
+  template <class F>
+  void push(F f) {
+    const std::lock_guard lock(issuing_);
+    const uint32_t number = issued_.fetch_add(1, std::memory_order_relaxed) + 1;
+    worker_.enqueue([this, number, f = std::move(f)]() mutable {
+      f();
+      complete(number);
+    });
+  }
+  void complete(uint32_t number);
+
+  std::mutex issuing_;
+  std::atomic<uint32_t> issued_{0}, completed_{0}, sleepers_{0};
+  vitrine::CpuStream worker_;
+};
+
+/// An event: the latest of its records, each of which is reached once.
+struct CUevent_st {
+  struct Record {
+    std::atomic<uint32_t> reached{0};
+    std::atomic<uint32_t> sleepers{0};
+    std::atomic<uint32_t> users{0};  // queued work that refers to it
+    std::atomic<int64_t> time_ns{0};
+
+    void reach();
+    void wait();
+  };
+  CUevent_st(vitrine::standins::Device& owner, unsigned event_flags) : device(owner), flags(event_flags) {}
+  /// A record that no queued work refers to any more.
+  Record& fresh_record();
+
+  vitrine::standins::Device& device;
+  const unsigned flags;
+  std::deque<Record> records;
+  Record* latest = nullptr;  // null: never recorded, which counts as reached
+};
