@@ -30,6 +30,8 @@ class Event {
 
   /// Blocks the host until the latest recorded point is reached.
   void synchronize();
+  /// True when that point is reached, or the GPU has failed. Never blocks; orders nothing: synchronize() follows.
+  virtual bool reached() const = 0;
   /// Identity for the order checker; unique in the process.
   uint64_t id() const { return id_; }
 

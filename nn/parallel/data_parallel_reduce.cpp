@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward, reduction, update and recovery of DataParallel.
+#include <chrono>
 #include <limits>
+#include <thread>
 
 #include "kernels/cross_entropy.h"
 #include "kernels/optimizer.h"
@@ -9,6 +11,12 @@
 #include "runtime/copy.h"
 
 namespace vitrine {
+namespace {
+
+constexpr int64_t kPollsBeforeSleep = 200;
+constexpr std::chrono::microseconds kPollInterval{20};
+
+}  // namespace
 
 void DataParallel::State::ensure_gradients(Replica& r) {
   if (r.has_gradients) return;
@@ -125,7 +133,16 @@ void DataParallel::record_step_done(int slot) {
 }
 
 void DataParallel::wait_step_done(int slot) {
-  for (auto& r : state_->replicas) r->step_done[static_cast<size_t>(slot)]->synchronize();
+  State& s = *state_;
+  for (auto& r : s.replicas) {
+    Event& done = *r->step_done[static_cast<size_t>(slot)];
+    // A broken communicator of GPUs is found by asking; the streams that wait for it would never end.
+    for (int64_t round = 0; s.threads != nullptr && !done.reached(); ++round) {
+      if (!(*s.communicators)[0]->failure().empty()) return;
+      if (round > kPollsBeforeSleep) std::this_thread::sleep_for(kPollInterval);
+    }
+    done.synchronize();
+  }
 }
 
 void DataParallel::set_parameters(std::span<const float> flat) {
@@ -161,6 +178,7 @@ std::vector<float> DataParallel::gradients(int device) {
 void DataParallel::set_learning_rate(double lr) { state_->config.optimizer.set_learning_rate(lr); }
 
 bool DataParallel::failed() const {
+  if (state_->communicators && !(*state_->communicators)[0]->failure().empty()) return true;
   for (auto& r : state_->replicas) {
     for (ExecContext* ctx : {&r->compute(), &r->copy(), &r->communication()}) {
       if (ctx->stream().failed()) return true;
@@ -171,9 +189,13 @@ bool DataParallel::failed() const {
 
 std::exception_ptr DataParallel::recover() {
   State& s = *state_;
-  if (s.communicators) (*s.communicators)[0]->abort("a step was given up");
   // The cause is the first failure that is not the echo of another one.
   std::exception_ptr cause, echo;
+  if (s.communicators) {
+    const std::string broken = (*s.communicators)[0]->failure();
+    if (!broken.empty()) echo = std::make_exception_ptr(CommError(broken));
+    (*s.communicators)[0]->abort("a step was given up");
+  }
   for (auto& r : s.replicas) {
     for (ExecContext* ctx : {&r->compute(), &r->copy(), &r->communication()}) {
       try {
@@ -192,9 +214,12 @@ std::exception_ptr DataParallel::recover() {
   }
   s.outputs.assign(s.outputs.size(), Tensor());
   s.output_gradients = Tensor();
-  s.retired.push_back(s.communicators);
-  s.close_communicators();
-  s.open_communicators();
+  // NCCL communicators that were handed in cannot be made anew: they stay aborted, and say so.
+  if (s.devices.options().nccl_communicators.empty()) {
+    s.retired.push_back(s.communicators);
+    s.close_communicators();
+    s.open_communicators();
+  }
   if (s.devices.checker() != nullptr) s.devices.checker()->forget_accesses();
   return cause ? cause : echo;
 }

@@ -200,6 +200,7 @@ void Engine::State::give_up_step() {
 void Engine::State::throw_if_failed() {
   if (!parts->failed()) return;
   const std::exception_ptr cause = parts->recover();
+  VITRINE_ASSERT(cause != nullptr, "what has failed has a cause");
   give_up_step();
   std::rethrow_exception(cause);
 }

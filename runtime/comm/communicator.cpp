@@ -1,36 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/communicator.h"
 
+#include <set>
+
 #include <fmt/format.h>
 
 #include "runtime/comm/local_communicator.h"
+#ifdef VITRINE_HAVE_CUDA
+#include "runtime/cuda/peer_communicator.h"
+#endif
+#ifdef VITRINE_HAVE_NCCL
+#include "runtime/cuda/nccl_communicator.h"
+#endif
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace {
 
-std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices) {
-  std::vector<std::string> names;
-  for (int i = 0; i < devices.size(); ++i) {
-    const DeviceId id = devices[i].id();
-    if (id.backend != Backend::cpu && id.backend != Backend::meta) {
-      throw UnsupportedError(
-          fmt::format("make_communicators: {} devices have no communicator in this build; use cpu or meta devices", backend_name(id.backend)));
-    }
-    if (id.backend != devices[0].id().backend) {
-      throw UnsupportedError(fmt::format("make_communicators: {} and {} are of different backends; a group has one", devices[0].name(), id.str()));
-    }
-    names.push_back(id.str());
-  }
+std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup& devices) {
   std::shared_ptr<comm::LocalGroup> group;
-  if (devices.size() > 0 && devices[0].id().backend == Backend::cpu) {
+  if (devices[0].id().backend == Backend::cpu) {
     if (devices.size() > comm::LocalGroup::kMaxRanks) {
       throw UnsupportedError(fmt::format("make_communicators: {} CPU devices; a group has at most {}", devices.size(), comm::LocalGroup::kMaxRanks));
     }
+    std::vector<std::string> names;
+    for (int i = 0; i < devices.size(); ++i) names.push_back(devices[i].name());
     group = std::make_shared<comm::LocalGroup>(std::move(names));
   }
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int rank = 0; rank < devices.size(); ++rank) communicators.push_back(std::make_unique<LocalCommunicator>(group, rank, devices.size()));
   return communicators;
+}
+
+#ifdef VITRINE_HAVE_CUDA
+std::vector<std::unique_ptr<Communicator>> make_gpu_communicators(DeviceGroup& devices) {
+  std::set<int> gpus;
+  for (int i = 0; i < devices.size(); ++i) gpus.insert(devices[i].id().index);
+  const bool distinct = static_cast<int>(gpus.size()) == devices.size();
+#ifdef VITRINE_HAVE_NCCL
+  if (distinct) return cuda::make_nccl_communicators(devices);
+#endif
+  if (!devices.options().nccl_communicators.empty()) {
+    throw UnsupportedError(fmt::format("make_communicators: NCCL communicators were handed in, but {}",
+                                       distinct ? "this build has no NCCL" : "NCCL takes no two ranks on one GPU"));
+  }
+  return cuda::make_peer_communicators(devices, distinct ? "this build has no NCCL" : "NCCL takes no two ranks on one GPU");
+}
+#else
+std::vector<std::unique_ptr<Communicator>> make_gpu_communicators(DeviceGroup& devices) {
+  throw UnsupportedError(fmt::format("make_communicators: {}: this build has no CUDA", devices[0].name()));
+}
+#endif
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices) {
+  return devices[0].id().backend == Backend::cuda ? make_gpu_communicators(devices) : make_local_communicators(devices);
 }
 
 }  // namespace vitrine

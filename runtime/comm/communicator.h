@@ -14,6 +14,8 @@ namespace vitrine {
 /// One rank's end of a group of ranks, in NCCL's manner: every rank calls the same collectives in the same order, each with its own views on
 /// its own stream (`ctx`, which may be the device's communication or compute context); work is asynchronous. Sums are added in rank order, so results
 /// have the same bits on every rank and in every run. Only f32 sums; copies take any dtype. Counts are rows along dimension 0; zero is fine.
+/// On CUDA devices the ranks meet on the host while they issue, so each rank's collectives must be issued by a thread of its own; one that waits for
+/// its peers longer than DeviceGroupOptions::comm_timeout_ms throws CommError naming them.
 ///   bytes_moved of each call is booked in ctx's open span: what this rank sends or receives.
 /// throws  ShapeError, DtypeError on views that cannot be meant; CommError from the stream's synchronize() when ranks disagree (operation, bytes,
 /// root or counts), or after abort().
@@ -42,10 +44,13 @@ class Communicator {
 
   /// Ends every collective that waits for a peer, on all ranks of the group, now and later, with CommError(reason). From any thread.
   virtual void abort(const std::string& reason) = 0;
+  /// Why the group is broken (an abort, an asynchronous error of its library), or empty. Never blocks; from any thread.
+  virtual std::string failure() { return {}; }
 };
 
-/// One communicator for each device of the group, in order: in-process for CPU devices, nothing but bookkeeping on meta.
-/// throws UnsupportedError naming the backend that has none.
+/// One communicator for each device of the group, in order: in-process for CPU devices, nothing but bookkeeping on meta; for GPUs NCCL, or, where
+/// logical devices share a GPU or NCCL is not built in, direct access to the peers' memory.
+/// throws UnsupportedError naming what cannot meet and the remedy; CommError when ranks do not meet in time.
 std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices);
 
 }  // namespace vitrine

@@ -1,95 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/local_communicator.h"
 
-#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
-
-#include "runtime/error.h"
 
 namespace vitrine {
 namespace {
 
 using comm::Call;
-using comm::Operation;
-
-/// Stands in an operation's reads and writes for an argument that is left out or ignored.
-View nothing() { return View{nullptr, Shape{0}, DType::u8, DeviceId::host()}; }
-
-void check_present(const char* operation, const char* argument, const ConstView& view) {
-  if (view || view.numel() == 0) return;
-  throw ShapeError(fmt::format("{}: {} is left out; pass a view of this rank's device", operation, argument));
-}
-
-void check_f32(const char* operation, const char* argument, const ConstView& view) {
-  if (view.dtype == DType::f32) return;
-  throw DtypeError(fmt::format("{}: {} is {}; sums are made of f32 only", operation, argument, dtype_name(view.dtype)));
-}
-
-void check_same_dtype(const char* operation, const ConstView& input, const ConstView& output) {
-  if (input.dtype == output.dtype) return;
-  throw DtypeError(fmt::format("{}: input is {} but output is {}; they must be equal", operation, dtype_name(input.dtype), dtype_name(output.dtype)));
-}
-
-void check_root(const char* operation, int root, int size) {
-  if (root >= 0 && root < size) return;
-  throw CommError(fmt::format("{}: root is {} but the group has ranks 0 to {}", operation, root, size - 1));
-}
-
-void check_has_rows(const char* operation, const char* argument, const ConstView& view) {
-  if (view.shape.rank() > 0) return;
-  throw ShapeError(fmt::format("{}: {} has shape () but needs rows along dimension 0", operation, argument));
-}
-
-/// `whole` must have `rows` rows of the shape of `part`'s.
-void check_whole(const char* operation, const char* whole_name, const ConstView& whole, int64_t rows, const char* part_name, const ConstView& part) {
-  const Shape expected = part.shape.with_dim0(rows);
-  if (whole.shape == expected) return;
-  throw ShapeError(fmt::format("{}: {} has shape {} but {} {} needs shape {}", operation, whole_name, whole.shape.str(), part_name, part.shape.str(),
-                               expected.str()));
-}
-
-/// Scatter and gather: the checks of a rank's own part and, on the root, of the whole. Returns the call without its pointers.
-Call counted_call(Operation op, const ConstView& part, const char* part_name, const ConstView& whole, const char* whole_name,
-                  std::span<const int64_t> counts, int root, int rank, int size) {
-  const char* const name = comm::operation_name(op);
-  check_root(name, root, size);
-  if (static_cast<int>(counts.size()) != size) {
-    throw ShapeError(fmt::format("{}: counts has {} values but the group has {} ranks; give one for each", name, counts.size(), size));
-  }
-  for (const int64_t count : counts) {
-    if (count < 0) throw ShapeError(fmt::format("{}: counts has {}; every count must be at least 0", name, count));
-  }
-  const int64_t own = counts[static_cast<size_t>(rank)];
-  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  const bool has_part = part || (own == 0 && part.shape.rank() > 0);
-  if (!has_part && own > 0) check_present(name, part_name, part);
-  if (has_part) {
-    check_has_rows(name, part_name, part);
-    if (part.shape[0] != own) {
-      throw ShapeError(fmt::format("{}: {} has shape {} but counts gives rank {} {} rows", name, part_name, part.shape.str(), rank, own));
-    }
-  }
-  const bool has_whole = rank == root && (whole || whole.shape.rank() > 0);
-  if (rank == root && !has_whole && total > 0) check_present(name, whole_name, whole);
-  if (has_whole) {
-    check_has_rows(name, whole_name, whole);
-    check_whole(name, whole_name, whole, total, part_name, has_part ? part : whole);
-    if (has_part) check_same_dtype(name, whole, part);
-  }
-  const ConstView& known = has_part ? part : whole;
-  Call call{.operation = op, .dtype = known.dtype, .root = root, .counts = {counts.begin(), counts.end()}};
-  call.knows_elements = has_part || has_whole;
-  call.count = call.knows_elements ? known.shape.with_dim0(1).numel() : 0;
-  return call;
-}
-
-int64_t counted_bytes(const Call& call, int rank) {
-  const int64_t own = call.counts[static_cast<size_t>(rank)];
-  const int64_t total = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
-  return (rank == call.root ? total - own : own) * call.count * size_of(call.dtype);
-}
 
 /// A collective in a stream's queue.
 class QueuedCollective {
@@ -129,110 +48,21 @@ class QueuedCollective {
 }  // namespace
 
 LocalCommunicator::LocalCommunicator(std::shared_ptr<comm::LocalGroup> group, int rank, int size)
-    : group_(std::move(group)), rank_(rank), size_(size) {}
+    : CheckedCommunicator(rank, size), group_(std::move(group)) {}
 
 LocalCommunicator::~LocalCommunicator() {
   if (group_) group_->close(issued_);
 }
 
 std::string LocalCommunicator::description() const {
-  return fmt::format("{}, {} {}", group_ ? "in-process" : "meta", size_, size_ == 1 ? "rank" : "ranks");
+  return fmt::format("{}, {} {}", group_ ? "in-process" : "meta", size(), size() == 1 ? "rank" : "ranks");
 }
 
-void LocalCommunicator::issue(ExecContext& ctx, Call call, ConstView read, View write, int64_t bytes_moved) {
-  const char* const name = comm::operation_name(call.operation);
-  if (ctx.ordinal() != rank_) {
-    throw DeviceError(
-        fmt::format("{}: rank {} was given a context of device {} ({}); use one of its own device", name, rank_, ctx.ordinal(), ctx.device().str()));
-  }
-  for (const ConstView& view : {read, ConstView(write)}) {
-    if (view && view.numel() > 0 && view.device != ctx.device()) {
-      throw DeviceError(fmt::format("{}: rank {} was given a view on {} but works on {}; use memory of its own device", name, rank_,
-                                    view.device.str(), ctx.device().str()));
-    }
-  }
+void LocalCommunicator::queue(ExecContext& ctx, const OpInfo& info, Call call) {
   const bool traced = group_ && ctx.trace_level() != TraceLevel::off;
-  ctx.dispatch({name, {read}, {write}, bytes_moved}, QueuedCollective(group_, rank_, issued_, std::move(call), ctx.stream(), traced));
+  ctx.dispatch(info, QueuedCollective(group_, rank(), issued_, std::move(call), ctx.stream(), traced));
   ++issued_;
 }
-
-void LocalCommunicator::all_reduce(ExecContext& ctx, View inout) {
-  check_f32("all_reduce", "inout", inout);
-  check_present("all_reduce", "inout", inout);
-  const Call call{.operation = Operation::all_reduce, .dtype = inout.dtype, .count = inout.numel(), .input = inout.data, .output = inout.data};
-  issue(ctx, call, inout, inout, 2 * inout.bytes() * (size_ - 1) / size_);
-}
-
-void LocalCommunicator::reduce(ExecContext& ctx, ConstView input, View output, int root) {
-  check_root("reduce", root, size_);
-  check_f32("reduce", "input", input);
-  check_present("reduce", "input", input);
-  const bool is_root = rank_ == root;
-  if (is_root) {
-    check_f32("reduce", "output", output);
-    check_present("reduce", "output", output);
-    if (!(output.shape == input.shape)) {
-      throw ShapeError(fmt::format("reduce: output has shape {} but input has shape {}; they must be equal", output.shape.str(), input.shape.str()));
-    }
-  }
-  const Call call{.operation = Operation::reduce,
-                  .dtype = input.dtype,
-                  .count = input.numel(),
-                  .root = root,
-                  .input = input.data,
-                  .output = is_root ? output.data : nullptr};
-  issue(ctx, call, input, is_root ? output : nothing(), input.bytes() * (is_root ? size_ - 1 : 1));
-}
-
-void LocalCommunicator::broadcast(ExecContext& ctx, View inout, int root) {
-  check_root("broadcast", root, size_);
-  check_present("broadcast", "inout", inout);
-  const bool is_root = rank_ == root;
-  const Call call{.operation = Operation::broadcast, .dtype = inout.dtype, .count = inout.numel(), .root = root, .output = inout.data};
-  issue(ctx, call, is_root ? ConstView(inout) : nothing(), is_root ? nothing() : inout, inout.bytes() * (is_root ? size_ - 1 : 1));
-}
-
-void LocalCommunicator::reduce_scatter(ExecContext& ctx, ConstView input, View output) {
-  for (const auto& [name, view] : {std::pair{"input", input}, std::pair{"output", ConstView(output)}}) {
-    check_f32("reduce_scatter", name, view);
-    check_present("reduce_scatter", name, view);
-    check_has_rows("reduce_scatter", name, view);
-  }
-  check_whole("reduce_scatter", "input", input, output.shape[0] * size_, "output", output);
-  const Call call{.operation = Operation::reduce_scatter, .dtype = input.dtype, .count = output.numel(), .input = input.data, .output = output.data};
-  issue(ctx, call, input, output, output.bytes() * (size_ - 1));
-}
-
-void LocalCommunicator::all_gather(ExecContext& ctx, ConstView input, View output) {
-  for (const auto& [name, view] : {std::pair{"input", input}, std::pair{"output", ConstView(output)}}) {
-    check_present("all_gather", name, view);
-    check_has_rows("all_gather", name, view);
-  }
-  check_same_dtype("all_gather", input, output);
-  check_whole("all_gather", "output", output, input.shape[0] * size_, "input", input);
-  const Call call{.operation = Operation::all_gather, .dtype = input.dtype, .count = input.numel(), .input = input.data, .output = output.data};
-  issue(ctx, call, input, output, input.bytes() * (size_ - 1));
-}
-
-void LocalCommunicator::scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) {
-  Call call = counted_call(Operation::scatter, output, "output", input, "input", counts, root, rank_, size_);
-  const bool is_root = rank_ == root;
-  call.input = is_root ? input.data : nullptr;
-  call.output = output.data;
-  const int64_t bytes = counted_bytes(call, rank_);
-  issue(ctx, std::move(call), is_root && input ? input : ConstView(nothing()), output ? output : nothing(), bytes);
-}
-
-void LocalCommunicator::gather(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) {
-  Call call = counted_call(Operation::gather, input, "input", output, "output", counts, root, rank_, size_);
-  const bool is_root = rank_ == root;
-  call.input = input.data;
-  call.output = is_root ? output.data : nullptr;
-  const int64_t bytes = counted_bytes(call, rank_);
-  issue(ctx, std::move(call), input ? input : ConstView(nothing()), is_root && output ? output : nothing(), bytes);
-}
-
-void LocalCommunicator::barrier(ExecContext& ctx) { issue(ctx, Call{.operation = Operation::barrier}, nothing(), nothing(), 0); }
 
 void LocalCommunicator::abort(const std::string& reason) {
   if (group_) group_->abort(reason);

@@ -22,47 +22,7 @@ constexpr int64_t kShortestNotedWaitNs = 500;
 constexpr int64_t kSumGrain = 16;  // floats in a cache line: no two ranks write one
 constexpr int64_t kCopyGrain = 4096;
 
-std::string join(const std::vector<std::string>& parts, const char* separator) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : separator) + part;
-  return text;
-}
-
-std::string list(const std::vector<int64_t>& numbers) {
-  std::vector<std::string> parts;
-  for (const int64_t number : numbers) parts.push_back(std::to_string(number));
-  return join(parts, ", ");
-}
-
-/// "root 0 on rank 0, 2; 1 on rank 1" when the values differ, else empty.
-template <class Value>
-std::string difference(const char* field, int size, const Value& value) {
-  std::vector<std::pair<std::string, std::vector<int64_t>>> groups;
-  for (int rank = 0; rank < size; ++rank) {
-    const std::string text = value(rank);
-    if (text.empty()) continue;
-    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == text; });
-    if (group == groups.end()) group = groups.insert(groups.end(), {text, {}});
-    group->second.push_back(rank);
-  }
-  if (groups.size() < 2) return {};
-  std::vector<std::string> parts;
-  for (const auto& [text, ranks] : groups) parts.push_back(fmt::format("{} on rank {}", text, list(ranks)));
-  return fmt::format("{} {}", field, join(parts, "; "));
-}
-
-bool same(const Call& a, const Call& b) {
-  const bool same_elements = !a.knows_elements || !b.knows_elements || (a.dtype == b.dtype && a.count == b.count);
-  return a.operation == b.operation && a.root == b.root && same_elements && a.counts == b.counts;
-}
-
 }  // namespace
-
-const char* operation_name(Operation operation) {
-  static constexpr std::array<const char*, kOperationCount> kNames = {"all_reduce", "reduce",  "broadcast", "reduce_scatter",
-                                                                      "all_gather", "scatter", "gather",    "barrier"};
-  return kNames[static_cast<size_t>(operation)];
-}
 
 LocalGroup::LocalGroup(std::vector<std::string> device_names)
     : size_(static_cast<int>(device_names.size())),
@@ -90,10 +50,9 @@ void LocalGroup::run(int rank, uint64_t sequence, const Call& call, CpuStream* t
   if (!slot.arrived.arrive(target) || !slot.arrived.wait(target, arrive_spin_ns)) throw_aborted();
   // From here on all ranks come to the end, abort or not: none may go while another reads its buffers.
   if (traced != nullptr) note_wait(slot.records, rank, *traced);
-  const auto known = std::find_if(slot.records.begin(), slot.records.end(), [](const Record& r) { return r.call->knows_elements; });
-  const Call& reference = known != slot.records.end() ? *known->call : call;
-  const bool agreed = std::all_of(slot.records.begin(), slot.records.end(), [&](const Record& r) { return same(reference, *r.call); });
-  const std::string problem = agreed ? std::string() : disagreement(slot.records, sequence);
+  std::array<const Call*, kMaxRanks> calls;
+  for (size_t r = 0; r < size; ++r) calls[r] = slot.records[r].call;
+  const std::string problem = disagreement({calls.data(), size}, sequence);
   if (problem.empty()) do_share(slot.records, rank);
   slot.left.leave(target);
   slot.left.wait_regardless(target, crowded_ ? kCrowdedSpinNs : kLeaveSpinNs);
@@ -124,21 +83,6 @@ void LocalGroup::close(uint64_t issued) {
 void LocalGroup::throw_aborted() {
   const std::lock_guard lock(mutex_);
   throw CommError(abort_reason_);
-}
-
-std::string LocalGroup::disagreement(std::span<const Record> records, uint64_t sequence) const {
-  const auto call = [&](int rank) -> const Call& { return *records[static_cast<size_t>(rank)].call; };
-  std::vector<std::string> fields = {
-      difference("operation", size_, [&](int r) { return std::string(operation_name(call(r).operation)); }),
-      difference("dtype", size_, [&](int r) { return call(r).knows_elements ? std::string(dtype_name(call(r).dtype)) : std::string(); }),
-      difference("elements", size_, [&](int r) { return call(r).knows_elements ? std::to_string(call(r).count) : std::string(); }),
-      difference("root", size_, [&](int r) { return call(r).root < 0 ? std::string() : std::to_string(call(r).root); }),
-      difference("counts", size_, [&](int r) { return call(r).counts.empty() ? std::string() : fmt::format("({})", list(call(r).counts)); }),
-  };
-  std::erase(fields, std::string());
-  if (fields.empty()) return {};
-  return fmt::format("{}: the ranks disagree in collective {} of the group: {}; every rank must issue the same collectives in the same order",
-                     operation_name(call(0).operation), sequence, join(fields, "; "));
 }
 
 void LocalGroup::note_wait(std::span<const Record> records, int rank, CpuStream& stream) const {

@@ -10,27 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/call.h"
 #include "runtime/comm/rendezvous.h"
 #include "runtime/cpu/stream.h"
-#include "runtime/dtype.h"
 
 namespace vitrine::comm {
-
-enum class Operation : uint8_t { all_reduce, reduce, broadcast, reduce_scatter, all_gather, scatter, gather, barrier };
-inline constexpr int kOperationCount = 8;
-const char* operation_name(Operation operation);
-
-/// What one rank asks for in a collective.
-struct Call {
-  Operation operation = Operation::barrier;
-  DType dtype = DType::f32;
-  int64_t count = 0;                 // elements: of inout, of reduce_scatter's output, of all_gather's input, of a row of scatter and gather
-  bool knows_elements = true;        // false: this rank left its view out, so dtype and count say nothing
-  int root = -1;                     // -1: the operation has none
-  std::vector<int64_t> counts = {};  // rows of each rank, for scatter and gather
-  const void* input = nullptr;
-  void* output = nullptr;
-};
 
 /// What the communicators of one in-process group share. Every collective has a sequence number, given when it is issued, and its own slot in
 /// a ring; so collectives of one group may run at once on several streams of a device without ordering these.
@@ -64,7 +48,6 @@ class LocalGroup {
     std::vector<Record> records;
   };
   [[noreturn]] void throw_aborted();
-  std::string disagreement(std::span<const Record> records, uint64_t sequence) const;
   void note_wait(std::span<const Record> records, int rank, CpuStream& stream) const;
   void do_share(std::span<const Record> records, int rank) const;
 

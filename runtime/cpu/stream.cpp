@@ -53,6 +53,8 @@ class CpuEvent final : public Event {
   uint32_t recorded = 0;
   const Stream* recorded_on = nullptr;
 
+  bool reached() const override { return completion->is_reached(recorded); }
+
  private:
   void do_synchronize() override { completion->wait(recorded); }
 };

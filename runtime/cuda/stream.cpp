@@ -22,6 +22,11 @@ class CudaEvent final : public Event {
   }
   ~CudaEvent() override { cudaEventDestroy(event_); }
   cudaEvent_t native() const { return event_; }
+  bool reached() const override {
+    const cudaError_t code = cudaEventQuery(event_);
+    if (code != cudaSuccess) cudaGetLastError();
+    return code != cudaErrorNotReady;
+  }
 
  private:
   void do_synchronize() override { VITRINE_CUDA_CHECK(cudaEventSynchronize(event_)); }

@@ -5,6 +5,9 @@ namespace vitrine {
 namespace {
 
 class MetaEvent final : public Event {
+ public:
+  bool reached() const override { return true; }
+
   void do_synchronize() override {}
 };
 

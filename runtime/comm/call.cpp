@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/call.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace vitrine::comm {
+namespace {
+
+std::string join(const std::vector<std::string>& parts, const char* separator) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : separator) + part;
+  return text;
+}
+
+std::string list(const std::vector<int64_t>& numbers) {
+  std::vector<std::string> parts;
+  for (const int64_t number : numbers) parts.push_back(std::to_string(number));
+  return join(parts, ", ");
+}
+
+/// "root 0 on rank 0, 2; 1 on rank 1" when the values differ, else empty.
+template <class Value>
+std::string difference(const char* field, int size, const Value& value) {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> groups;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::string text = value(rank);
+    if (text.empty()) continue;
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == text; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {text, {}});
+    group->second.push_back(rank);
+  }
+  if (groups.size() < 2) return {};
+  std::vector<std::string> parts;
+  for (const auto& [text, ranks] : groups) parts.push_back(fmt::format("{} on rank {}", text, list(ranks)));
+  return fmt::format("{} {}", field, join(parts, "; "));
+}
+
+bool same(const Call& a, const Call& b) {
+  const bool same_elements = !a.knows_elements || !b.knows_elements || (a.dtype == b.dtype && a.count == b.count);
+  return a.operation == b.operation && a.root == b.root && same_elements && a.counts == b.counts;
+}
+
+}  // namespace
+
+const char* operation_name(Operation operation) {
+  static constexpr std::array<const char*, kOperationCount> kNames = {"all_reduce", "reduce",  "broadcast", "reduce_scatter",
+                                                                      "all_gather", "scatter", "gather",    "barrier"};
+  return kNames[static_cast<size_t>(operation)];
+}
+
+std::string disagreement(std::span<const Call* const> calls, uint64_t sequence) {
+  const auto known = std::find_if(calls.begin(), calls.end(), [](const Call* call) { return call->knows_elements; });
+  const Call& reference = known != calls.end() ? **known : *calls[0];
+  if (std::all_of(calls.begin(), calls.end(), [&](const Call* call) { return same(reference, *call); })) return {};
+  const int size = static_cast<int>(calls.size());
+  const auto call = [&](int rank) -> const Call& { return *calls[static_cast<size_t>(rank)]; };
+  std::vector<std::string> fields = {
+      difference("operation", size, [&](int r) { return std::string(operation_name(call(r).operation)); }),
+      difference("dtype", size, [&](int r) { return call(r).knows_elements ? std::string(dtype_name(call(r).dtype)) : std::string(); }),
+      difference("elements", size, [&](int r) { return call(r).knows_elements ? std::to_string(call(r).count) : std::string(); }),
+      difference("root", size, [&](int r) { return call(r).root < 0 ? std::string() : std::to_string(call(r).root); }),
+      difference("counts", size, [&](int r) { return call(r).counts.empty() ? std::string() : fmt::format("({})", list(call(r).counts)); }),
+  };
+  std::erase(fields, std::string());
+  if (fields.empty()) return {};
+  return fmt::format("{}: the ranks disagree in collective {} of the group: {}; every rank must issue the same collectives in the same order",
+                     operation_name(call(0).operation), sequence, join(fields, "; "));
+}
+
+int64_t part_offset(const Call& call, int rank) {
+  return std::accumulate(call.counts.begin(), call.counts.begin() + rank, int64_t{0}) * call.count * size_of(call.dtype);
+}
+
+int64_t part_bytes(const Call& call, int rank) { return call.counts[static_cast<size_t>(rank)] * call.count * size_of(call.dtype); }
+
+}  // namespace vitrine::comm

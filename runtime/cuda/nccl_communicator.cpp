@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/cuda/nccl_communicator.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include "runtime/comm/checked_communicator.h"
+#include "runtime/cuda/check.h"
+#include "runtime/cuda/native.h"
+#include "runtime/error.h"
+
+namespace vitrine::cuda {
+namespace {
+
+using comm::Call;
+using comm::Operation;
+using Clock = std::chrono::steady_clock;
+
+std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
+  const char* const detail = ncclGetLastError(comm);
+  return fmt::format("{}{}{}", ncclGetErrorString(result), detail != nullptr && *detail != '\0' ? ": " : "", detail != nullptr ? detail : "");
+}
+
+void check_nccl(ncclResult_t result, ncclComm_t comm, const char* expression, const char* file, int line) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  throw CommError(fmt::format("{}: {} ({}:{}); set NCCL_DEBUG=WARN to learn more", expression, nccl_text(result, comm), file, line));
+}
+#define VITRINE_NCCL_CHECK(comm, expression) check_nccl((expression), comm, #expression, __FILE__, __LINE__)
+
+/// The communicators of one group: what has to happen to all of them at once.
+class NcclGroup {
+ public:
+  NcclGroup(DeviceGroup& devices, bool owned)
+      : ranks_(static_cast<size_t>(devices.size())), owned_(owned), timeout_ms_(devices.options().comm_timeout_ms) {
+    for (int i = 0; i < devices.size(); ++i) ranks_[static_cast<size_t>(i)].name = fmt::format("rank {} ({})", i, devices[i].name());
+  }
+  ~NcclGroup() {
+    for (Rank& rank : ranks_) {
+      if (rank.comm != nullptr && owned_) ncclCommAbort(rank.comm);  // nothing is under way: the streams were waited for
+      if (rank.word != nullptr) cudaFree(rank.word);
+    }
+    cudaGetLastError();
+  }
+
+  void create(DeviceGroup& devices);
+  void adopt(DeviceGroup& devices);
+
+  /// Calls NCCL for a rank and waits until the call has been taken in: only then may an event be recorded behind it.
+  template <class Work>
+  void call(int index, const char* operation, const Work& work) {
+    Rank& rank = at(index);
+    {
+      const std::lock_guard lock(rank.mutex);
+      throw_if_broken();
+      work(rank.comm);
+    }
+    const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
+    while (in_progress(rank)) {
+      if (Clock::now() > deadline) {
+        const std::string reason = fmt::format(
+            "{}: {} waited longer than {} ms for its peers: {} have not issued it; every rank must issue the same "
+            "collectives in the same order, from a thread of its own",
+            operation, rank.name, timeout_ms_, late_peers(index));
+        abort(reason);
+        throw CommError(reason);
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    rank.issued.fetch_add(1, std::memory_order_relaxed);
+  }
+  void abort(const std::string& reason);
+  std::string failure();
+  void* word(int rank) { return at(rank).word; }
+  size_t size() const { return ranks_.size(); }
+
+ private:
+  struct Rank {
+    std::mutex mutex;  // held while NCCL is called: an abort frees the communicator
+    ncclComm_t comm = nullptr;
+    void* word = nullptr;  // one float in device memory, for barriers
+    std::string name;
+    std::atomic<int64_t> issued{0};
+  };
+  Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+
+  /// throws the reason when the group is aborted, or an asynchronous error.
+  bool in_progress(Rank& rank) {
+    const std::lock_guard lock(rank.mutex);
+    throw_if_broken();
+    ncclResult_t state = ncclSuccess;
+    VITRINE_NCCL_CHECK(rank.comm, ncclCommGetAsyncError(rank.comm, &state));
+    if (state == ncclInProgress) return true;
+    if (state != ncclSuccess) throw CommError(fmt::format("{}: NCCL reports {}", rank.name, nccl_text(state, rank.comm)));
+    return false;
+  }
+  void throw_if_broken() {
+    const std::lock_guard lock(mutex_);
+    if (!reason_.empty()) throw CommError(reason_);
+  }
+  std::string late_peers(int index) {
+    std::string late;
+    const int64_t mine = at(index).issued.load(std::memory_order_relaxed);
+    for (Rank& rank : ranks_) {
+      if (&rank != &at(index) && rank.issued.load(std::memory_order_relaxed) <= mine) late += (late.empty() ? "" : ", ") + rank.name;
+    }
+    return late.empty() ? "none of them is behind, though some may" : late;
+  }
+  void allocate_words(DeviceGroup& devices) {
+    for (int i = 0; i < devices.size(); ++i) {
+      const DeviceScope scope(devices[i].id().index);
+      VITRINE_CUDA_CHECK(cudaMalloc(&at(i).word, sizeof(float)));
+      VITRINE_CUDA_CHECK(cudaMemset(at(i).word, 0, sizeof(float)));
+    }
+  }
+
+  std::vector<Rank> ranks_;
+  bool owned_;
+  int64_t timeout_ms_;
+  std::mutex mutex_;
+  std::string reason_;
+};
+
+void NcclGroup::create(DeviceGroup& devices) {
+  setenv("NCCL_ALGO", "Ring", 0);
+  setenv("NCCL_PROTO", "Simple", 0);
+  allocate_words(devices);
+  ncclUniqueId id;
+  VITRINE_NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
+  VITRINE_NCCL_CHECK(nullptr, ncclGroupStart());
+  for (int i = 0; i < devices.size(); ++i) {
+    const DeviceScope scope(devices[i].id().index);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    VITRINE_NCCL_CHECK(nullptr, ncclCommInitRankConfig(&at(i).comm, devices.size(), id, i, &config));
+  }
+  VITRINE_NCCL_CHECK(nullptr, ncclGroupEnd());
+  const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
+  for (Rank& rank : ranks_) {
+    while (in_progress(rank)) {
+      if (Clock::now() > deadline) {
+        const std::string reason = fmt::format(
+            "NCCL: {} did not join the group within {} ms; is its GPU in use elsewhere? Set NCCL_DEBUG=INFO to learn more", rank.name, timeout_ms_);
+        abort(reason);
+        throw CommError(reason);
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+}
+
+void NcclGroup::adopt(DeviceGroup& devices) {
+  for (int i = 0; i < devices.size(); ++i) {
+    auto* const comm = static_cast<ncclComm_t>(devices.options().nccl_communicators[static_cast<size_t>(i)]);
+    if (comm == nullptr) throw ConfigError(fmt::format("{}: its NCCL communicator is null", devices[i].name()));
+    int count = 0, rank = 0, gpu = 0;
+    VITRINE_NCCL_CHECK(comm, ncclCommCount(comm, &count));
+    VITRINE_NCCL_CHECK(comm, ncclCommUserRank(comm, &rank));
+    VITRINE_NCCL_CHECK(comm, ncclCommCuDevice(comm, &gpu));
+    if (count != devices.size() || rank != i || gpu != devices[i].id().index) {
+      throw ConfigError(fmt::format("{}: its NCCL communicator is rank {} of {} on cuda:{}, expected rank {} of {} on {}", devices[i].name(), rank,
+                                    count, gpu, i, devices.size(), devices[i].id().str()));
+    }
+    at(i).comm = comm;
+  }
+  allocate_words(devices);
+}
+
+void NcclGroup::abort(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!reason_.empty()) return;
+    reason_ = reason.empty() ? "the group was aborted" : reason;
+    if (!owned_) reason_ += "; the NCCL communicators were handed in and are aborted now: open the devices anew with new ones";
+  }
+  for (Rank& rank : ranks_) {
+    const std::lock_guard lock(rank.mutex);
+    if (rank.comm != nullptr) ncclCommAbort(rank.comm);
+    rank.comm = nullptr;
+  }
+}
+
+std::string NcclGroup::failure() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!reason_.empty()) return reason_;
+  }
+  for (Rank& rank : ranks_) {
+    const std::lock_guard lock(rank.mutex);
+    if (rank.comm == nullptr) continue;
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(rank.comm, &state);
+    if (asked != ncclSuccess) state = asked;
+    if (state != ncclSuccess && state != ncclInProgress) return fmt::format("{}: NCCL reports {}", rank.name, nccl_text(state, rank.comm));
+  }
+  return {};
+}
+
+class NcclCommunicator final : public CheckedCommunicator {
+ public:
+  NcclCommunicator(std::shared_ptr<NcclGroup> group, int rank, int size) : CheckedCommunicator(rank, size), group_(std::move(group)) {}
+
+  std::string description() const override {
+    const auto of = [](const char* name) {
+      const char* const value = std::getenv(name);
+      return std::string(value == nullptr ? "its own choice" : value);
+    };
+    return fmt::format("NCCL {}, {} ranks, algorithm {}, protocol {}", nccl_version(), size(), of("NCCL_ALGO"), of("NCCL_PROTO"));
+  }
+  void abort(const std::string& reason) override { group_->abort(reason); }
+  std::string failure() override { return group_->failure(); }
+
+ private:
+  void queue(ExecContext& ctx, const OpInfo& info, Call call) override {
+    ctx.dispatch(
+        info, [] {},
+        [&] {
+          if (call.operation == Operation::scatter || call.operation == Operation::gather) copy_own_rows(ctx, call);
+          group_->call(rank(), info.name, [&](ncclComm_t comm) { issue(ctx, call, comm); });
+        });
+  }
+  void issue(ExecContext& ctx, const Call& call, ncclComm_t comm);
+  void copy_own_rows(ExecContext& ctx, const Call& call);
+
+  std::shared_ptr<NcclGroup> group_;
+};
+
+void NcclCommunicator::copy_own_rows(ExecContext& ctx, const Call& call) {
+  if (rank() != call.root || part_bytes(call, rank()) == 0) return;
+  const auto* from = static_cast<const std::byte*>(call.input);
+  auto* to = static_cast<std::byte*>(call.output);
+  (call.operation == Operation::scatter ? from += part_offset(call, rank()) : to += part_offset(call, rank()));
+  if (from == to) return;
+  VITRINE_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(part_bytes(call, rank())), cudaMemcpyDeviceToDevice, native_stream(ctx)));
+}
+
+void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm) {
+  const cudaStream_t stream = native_stream(ctx);
+  const auto count = static_cast<size_t>(call.count);
+  const size_t bytes = count * static_cast<size_t>(size_of(call.dtype));
+  switch (call.operation) {
+    case Operation::all_reduce:
+      return VITRINE_NCCL_CHECK(comm, ncclAllReduce(call.input, call.output, count, ncclFloat32, ncclSum, comm, stream));
+    case Operation::reduce:
+      return VITRINE_NCCL_CHECK(comm, ncclReduce(call.input, call.output, count, ncclFloat32, ncclSum, call.root, comm, stream));
+    case Operation::broadcast:
+      return VITRINE_NCCL_CHECK(comm, ncclBroadcast(call.output, call.output, bytes, ncclInt8, call.root, comm, stream));
+    case Operation::reduce_scatter:
+      return VITRINE_NCCL_CHECK(comm, ncclReduceScatter(call.input, call.output, count, ncclFloat32, ncclSum, comm, stream));
+    case Operation::all_gather:
+      return VITRINE_NCCL_CHECK(comm, ncclAllGather(call.input, call.output, bytes, ncclInt8, comm, stream));
+    case Operation::barrier: {
+      void* const word = group_->word(rank());
+      return VITRINE_NCCL_CHECK(comm, ncclAllReduce(word, word, 1, ncclFloat32, ncclSum, comm, stream));
+    }
+    case Operation::scatter:
+    case Operation::gather:
+      break;
+  }
+  const bool scatters = call.operation == Operation::scatter;
+  const auto part = [&](int r) { return static_cast<size_t>(part_bytes(call, r)); };
+  VITRINE_NCCL_CHECK(comm, ncclGroupStart());
+  if (rank() == call.root) {
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank() || part(r) == 0) continue;
+      if (scatters) {
+        VITRINE_NCCL_CHECK(comm, ncclSend(static_cast<const std::byte*>(call.input) + part_offset(call, r), part(r), ncclInt8, r, comm, stream));
+      } else {
+        VITRINE_NCCL_CHECK(comm, ncclRecv(static_cast<std::byte*>(call.output) + part_offset(call, r), part(r), ncclInt8, r, comm, stream));
+      }
+    }
+  } else if (part(rank()) > 0) {
+    if (scatters) {
+      VITRINE_NCCL_CHECK(comm, ncclRecv(call.output, part(rank()), ncclInt8, call.root, comm, stream));
+    } else {
+      VITRINE_NCCL_CHECK(comm, ncclSend(call.input, part(rank()), ncclInt8, call.root, comm, stream));
+    }
+  }
+  VITRINE_NCCL_CHECK(comm, ncclGroupEnd());
+}
+
+}  // namespace
+
+std::string nccl_version() {
+  int version = 0;
+  VITRINE_NCCL_CHECK(nullptr, ncclGetVersion(&version));
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(DeviceGroup& devices) {
+  const bool given = !devices.options().nccl_communicators.empty();
+  const auto group = std::make_shared<NcclGroup>(devices, !given);
+  if (given) {
+    group->adopt(devices);
+  } else {
+    group->create(devices);
+  }
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (int rank = 0; rank < devices.size(); ++rank) communicators.push_back(std::make_unique<NcclCommunicator>(group, rank, devices.size()));
+  return communicators;
+}
+
+}  // namespace vitrine::cuda
