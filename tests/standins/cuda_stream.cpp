@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The imitated CUDA runtime: streams, events, launches.
 #include <algorithm>
-#include <exception>
+#include <string>
 
 #include "runtime/cpu/futex.h"
 #include "tests/standins/launch.h"
@@ -279,26 +279,6 @@ bool fits(dim3 grid, dim3 block) {
   return block_fits && grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT32_MAX && grid.y <= 65535 && grid.z <= 65535;
 }
 
-// A kernel may touch its own GPU's memory, that of peers whose access is enabled, and pinned memory.
-bool may_touch(const Device& device, const void* p, size_t parameter) {
-  if (p == nullptr) return true;
-  const auto a = find_allocation(p, true);
-  const char* wrong = nullptr;
-  if (!a) {
-    wrong = "ordinary host memory";
-  } else if (a->freed) {
-    wrong = "freed memory";
-  } else if (reinterpret_cast<uintptr_t>(p) > a->begin + a->bytes) {
-    wrong = "behind its allocation";
-  } else if (a->device != kHost && a->device != device.index) {
-    const std::shared_lock lock(state().mutex);
-    if (!device.peers[static_cast<size_t>(a->device)]) wrong = "another GPU's memory without peer access";
-  }
-  if (wrong == nullptr) return true;
-  explain("a kernel on device %d is given %p as parameter %zu: %s", device.index, p, parameter, wrong);
-  return false;
-}
-
 }  // namespace
 
 cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads, std::span<const void* const> pointers,
@@ -316,13 +296,11 @@ cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads thr
     return tell(cudaErrorInvalidConfiguration);
   }
   bool fails = device->launches_to_failure.load() > 0 && device->launches_to_failure.fetch_sub(1) == 1;
-  for (size_t i = 0; i < pointers.size(); ++i) fails = !may_touch(*device, pointers[i], i) || fails;
-  if (fails) {
-    stream->enqueue([device] { device->error.store(cudaErrorIllegalAddress, std::memory_order_relaxed); });
-    return cudaSuccess;
+  for (size_t i = 0; i < pointers.size(); ++i) {
+    const std::string name = "a kernel's parameter " + std::to_string(i);
+    fails = !may_touch(*device, pointers[i], 0, name.c_str()) || fails;
   }
-  stream->enqueue([grid, block, threads, body = std::move(thread_body)] { run_grid(grid, block, threads, body); });
-  return cudaSuccess;
+  return queue_work(stream, !fails, [grid, block, threads, body = std::move(thread_body)] { run_grid(grid, block, threads, body); });
 }
 
 }  // namespace vitrine::standins

@@ -120,6 +120,26 @@ std::optional<Allocation> find_allocation(const void* p, bool end_counts) {
   return std::nullopt;
 }
 
+bool may_touch(const Device& device, const void* p, int64_t bytes, const char* what) {
+  if (p == nullptr) return bytes == 0;
+  const auto a = find_allocation(p, bytes == 0);
+  const auto end = reinterpret_cast<uintptr_t>(p) + static_cast<uintptr_t>(bytes);
+  const char* wrong = nullptr;
+  if (!a) {
+    wrong = "ordinary host memory";
+  } else if (a->freed) {
+    wrong = "freed memory";
+  } else if (end > a->begin + a->bytes) {
+    wrong = "beyond its allocation";
+  } else if (a->device != kHost && a->device != device.index) {
+    const std::shared_lock lock(state().mutex);
+    if (!device.peers[static_cast<size_t>(a->device)]) wrong = "another GPU's memory without peer access";
+  }
+  if (wrong == nullptr) return true;
+  explain("%s on device %d, [%p, +%ld), is %s", what, device.index, p, bytes, wrong);
+  return false;
+}
+
 void explain(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);

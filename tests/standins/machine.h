@@ -58,6 +58,7 @@ struct State {
   std::map<uintptr_t, Allocation> allocations;
   std::unordered_map<cudaStream_t, std::shared_ptr<CUstream_st>> streams;
   std::unordered_set<cudaEvent_t> events;
+  std::unordered_set<const void*> cublas_handles;
   std::vector<std::unique_ptr<CUevent_st>> destroyed_events;  // queued work may still refer to their records
 };
 State& state();
@@ -79,6 +80,10 @@ std::optional<Allocation> find_allocation(const void* p, bool end_counts = false
 bool is_live(cudaStream_t stream, const char* call);
 /// Waits for all work of a device.
 void drain(int device);
+
+/// Whether work of the device may touch [p, p + bytes): its own memory, that of peers whose access is enabled, pinned memory; null when bytes is 0.
+/// Says what is wrong. With 0 bytes, one behind the end is in.
+bool may_touch(const Device& device, const void* p, int64_t bytes, const char* what);
 
 /// Prints what the code under test did wrong, where CUDA's code alone would not help.
 [[gnu::format(printf, 1, 2)]] void explain(const char* format, ...);
@@ -147,3 +152,20 @@ struct CUevent_st {
   std::deque<Record> records;
   Record* latest = nullptr;  // null: never recorded, which counts as reached
 };
+
+namespace vitrine::standins {
+
+/// Queues work of the stream's device. What touches memory that it may not ends as on a GPU: later, and for good.
+template <class F>
+cudaError_t queue_work(cudaStream_t stream, bool touches_its_own, F f) {
+  Device& device = stream->device;
+  if (const int code = device.error.load(std::memory_order_relaxed); code != cudaSuccess) return tell(static_cast<cudaError_t>(code));
+  if (touches_its_own) {
+    stream->enqueue(std::move(f));
+  } else {
+    stream->enqueue([&device] { device.error.store(cudaErrorIllegalAddress, std::memory_order_relaxed); });
+  }
+  return cudaSuccess;
+}
+
+}  // namespace vitrine::standins

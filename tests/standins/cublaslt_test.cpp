@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// The imitated cuBLASLt multiplies, and refuses what the real one refuses.
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include <cublasLt.h>
+#include <gtest/gtest.h>
+
+#include "tests/standins/controls.h"
+
+namespace vitrine::standins {
+namespace {
+
+struct Case {
+  int64_t m, n, k;
+  bool transpose_a, transpose_b, row_major_d;
+  uint32_t epilogue;
+  float alpha, beta;
+};
+
+class CublasLt : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    reset();
+    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+    ASSERT_EQ(cublasLtCreate(&handle_), CUBLAS_STATUS_SUCCESS);
+  }
+  void TearDown() override {
+    for (void* p : memory_) cudaFree(p);
+    for (auto* layout : layouts_) cublasLtMatrixLayoutDestroy(layout);
+    cublasLtMatmulDescDestroy(operation_);
+    EXPECT_EQ(cublasLtDestroy(handle_), CUBLAS_STATUS_SUCCESS);
+    cudaStreamDestroy(stream_);
+    cudaGetLastError();
+    reset();
+  }
+  float* upload(const std::vector<float>& values) {
+    void* p = nullptr;
+    EXPECT_EQ(cudaMalloc(&p, values.size() * sizeof(float)), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice, stream_), cudaSuccess);
+    memory_.push_back(p);
+    return static_cast<float*>(p);
+  }
+  cublasLtMatrixLayout_t layout(int64_t rows, int64_t columns, int64_t stride) {
+    cublasLtMatrixLayout_t made = nullptr;
+    EXPECT_EQ(cublasLtMatrixLayoutCreate(&made, CUDA_R_32F, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride),
+              CUBLAS_STATUS_SUCCESS);
+    layouts_.push_back(made);
+    return made;
+  }
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, T value) {
+    EXPECT_EQ(cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof value), CUBLAS_STATUS_SUCCESS);
+  }
+  void make_operation(const Case& c) {
+    ASSERT_EQ(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, static_cast<int32_t>(c.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
+    set(CUBLASLT_MATMUL_DESC_TRANSB, static_cast<int32_t>(c.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, c.epilogue);
+  }
+
+  cudaStream_t stream_ = nullptr;
+  cublasLtHandle_t handle_ = nullptr;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  std::vector<cublasLtMatrixLayout_t> layouts_;
+  std::vector<void*> memory_;
+};
+
+class CublasLtProducts : public CublasLt, public ::testing::WithParamInterface<Case> {};
+
+TEST_P(CublasLtProducts, AreThoseOfTheDefinition) {
+  const Case& c = GetParam();
+  constexpr int64_t kGap = 3;  // leading dimensions are larger than need be
+  std::mt19937 random(7);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  const auto values = [&](int64_t count) {
+    std::vector<float> v(static_cast<size_t>(count));
+    for (float& x : v) x = uniform(random);
+    return v;
+  };
+  const int64_t a_rows = c.transpose_a ? c.k : c.m, a_columns = c.transpose_a ? c.m : c.k, b_rows = c.transpose_b ? c.n : c.k,
+                b_columns = c.transpose_b ? c.k : c.n, d_stride = (c.row_major_d ? c.n : c.m) + kGap, d_other = c.row_major_d ? c.m : c.n;
+  const auto a = values((a_rows + kGap) * a_columns), b = values((b_rows + kGap) * b_columns), d = values(d_stride * d_other), bias = values(c.m);
+  make_operation(c);
+  if ((c.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(upload(bias)));
+  float* const result_data = upload(d);
+  auto* const d_layout = layout(c.m, c.n, c.row_major_d ? d_stride : d_stride);
+  const int32_t order = c.row_major_d ? CUBLASLT_ORDER_ROW : CUBLASLT_ORDER_COL;
+  ASSERT_EQ(cublasLtMatrixLayoutSetAttribute(d_layout, CUBLASLT_MATRIX_LAYOUT_ORDER, &order, sizeof order), CUBLAS_STATUS_SUCCESS);
+  ASSERT_EQ(
+      cublasLtMatmul(handle_, operation_, &c.alpha, upload(a), layout(a_rows, a_columns, a_rows + kGap), upload(b),
+                     layout(b_rows, b_columns, b_rows + kGap), &c.beta, result_data, d_layout, result_data, d_layout, nullptr, nullptr, 0, stream_),
+      CUBLAS_STATUS_SUCCESS);
+  std::vector<float> result(d.size());
+  ASSERT_EQ(cudaMemcpyAsync(result.data(), result_data, result.size() * sizeof(float), cudaMemcpyDeviceToHost, stream_), cudaSuccess);
+  std::vector<float> expected = d;
+  for (int64_t i = 0; i < c.m; ++i) {
+    for (int64_t j = 0; j < c.n; ++j) {
+      double sum = 0;
+      for (int64_t l = 0; l < c.k; ++l) {
+        const auto at_a = static_cast<size_t>(c.transpose_a ? l + i * (a_rows + kGap) : i + l * (a_rows + kGap));
+        const auto at_b = static_cast<size_t>(c.transpose_b ? j + l * (b_rows + kGap) : l + j * (b_rows + kGap));
+        sum += double{a[at_a]} * double{b[at_b]};
+      }
+      float& out = expected[static_cast<size_t>(c.row_major_d ? i * d_stride + j : i + j * d_stride)];
+      sum = double{c.alpha} * sum + double{c.beta} * double{out};
+      if ((c.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0) sum += double{bias[static_cast<size_t>(i)]};
+      if ((c.epilogue & CUBLASLT_EPILOGUE_RELU) != 0) sum = std::max(sum, 0.0);
+      out = static_cast<float>(sum);
+    }
+  }
+  for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(result[i], expected[i], 1e-4) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CublasLtProducts,
+                         ::testing::Values(Case{1, 1, 1, false, false, false, CUBLASLT_EPILOGUE_DEFAULT, 1, 0},
+                                           Case{17, 5, 33, false, false, false, CUBLASLT_EPILOGUE_DEFAULT, 2, 1},
+                                           Case{40, 9, 300, true, false, false, CUBLASLT_EPILOGUE_BIAS, 1, 0},
+                                           Case{16, 4, 2, false, true, true, CUBLASLT_EPILOGUE_RELU, 1, 0.5F},
+                                           Case{31, 130, 64, true, true, true, CUBLASLT_EPILOGUE_RELU_BIAS, -1, 1}));
+
+TEST_F(CublasLt, RefusesWhatDoesNotFit) {
+  const Case c{8, 4, 16, false, false, false, CUBLASLT_EPILOGUE_DEFAULT, 1, 0};
+  make_operation(c);
+  float* const a = upload(std::vector<float>(8 * 16));
+  float* const b = upload(std::vector<float>(16 * 4));
+  float* const d = upload(std::vector<float>(8 * 4));
+  auto *const a_layout = layout(8, 16, 8), *const b_layout = layout(16, 4, 16), *const d_layout = layout(8, 4, 8);
+  const auto multiply = [&](cublasLtMatrixLayout_t la, const float* pa, const cublasLtMatmulAlgo_t* algorithm, size_t scratch_bytes) {
+    return cublasLtMatmul(handle_, operation_, &c.alpha, pa, la, b, b_layout, &c.beta, d, d_layout, d, d_layout, algorithm, a, scratch_bytes,
+                          stream_);
+  };
+  EXPECT_EQ(multiply(layout(8, 15, 8), a, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE) << "k disagrees";
+  EXPECT_EQ(multiply(layout(8, 16, 7), a, nullptr, 0), CUBLAS_STATUS_INVALID_VALUE) << "leading dimension";
+  const uint32_t gelu = CUBLASLT_EPILOGUE_GELU;
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, gelu);
+  EXPECT_EQ(multiply(a_layout, a, nullptr, 0), CUBLAS_STATUS_NOT_SUPPORTED);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t{CUBLASLT_EPILOGUE_DEFAULT});
+
+  cublasLtMatmulPreference_t preference = nullptr;
+  ASSERT_EQ(cublasLtMatmulPreferenceCreate(&preference), CUBLAS_STATUS_SUCCESS);
+  const uint64_t scratch = 4096;
+  ASSERT_EQ(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &scratch, sizeof scratch),
+            CUBLAS_STATUS_SUCCESS);
+  cublasLtMatmulHeuristicResult_t result{};
+  int found = 0;
+  ASSERT_EQ(cublasLtMatmulAlgoGetHeuristic(handle_, operation_, a_layout, b_layout, d_layout, d_layout, preference, 1, &result, &found),
+            CUBLAS_STATUS_SUCCESS);
+  cublasLtMatmulPreferenceDestroy(preference);
+  ASSERT_EQ(found, 1);
+  EXPECT_GT(result.workspaceSize, 0U);
+  EXPECT_EQ(multiply(a_layout, a, &result.algo, result.workspaceSize - 1), CUBLAS_STATUS_INVALID_VALUE) << "too little workspace";
+  EXPECT_EQ(multiply(a_layout, a + 1, &result.algo, result.workspaceSize), CUBLAS_STATUS_INVALID_VALUE) << "alignment";
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  EXPECT_EQ(multiply(a_layout, a + 1, nullptr, 0), CUBLAS_STATUS_SUCCESS) << "beyond the allocation: seen later, as on a GPU";
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaErrorIllegalAddress);
+}
+
+}  // namespace
+}  // namespace vitrine::standins

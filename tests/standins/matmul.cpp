@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled optimised and without sanitizers, or products would take most of the tests' time: what is touched, cublaslt.cpp tells them.
+#include "tests/standins/matmul.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace vitrine::standins {
+namespace {
+
+constexpr int64_t kRows = 16, kColumns = 4;  // of the block of d that registers hold
+
+float load(const void* data, cudaDataType_t type, int64_t i) {
+  switch (type) {
+    case CUDA_R_16F:
+      return __half2float(static_cast<const __half*>(data)[i]);
+    case CUDA_R_16BF:
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+    default:
+      return static_cast<const float*>(data)[i];
+  }
+}
+
+void store(void* data, cudaDataType_t type, int64_t i, float value) {
+  switch (type) {
+    case CUDA_R_16F:
+      static_cast<__half*>(data)[i] = __float2half_rn(value);
+      break;
+    case CUDA_R_16BF:
+      static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(value);
+      break;
+    default:
+      static_cast<float*>(data)[i] = value;
+  }
+}
+
+// To 10 bits behind the point, to nearest.
+float to_tf32(float value) {
+  if ((std::bit_cast<uint32_t>(value) >> 23 & 0xFFU) == 0xFFU) return value;
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(value) + 0x1000U) & ~0x1FFFU);
+}
+
+// Rows [first, first + kRows) as [column][row], zeros where the matrix ends.
+void pack_rows(const MatrixAt& m, int64_t first, int64_t count, bool tf32, float* out) {
+  const int64_t rows = std::min(count, m.rows - first);
+  for (int64_t j = 0; j < m.columns; ++j) {
+    for (int64_t i = 0; i < count; ++i) {
+      const float value = i < rows ? load(m.data, m.type, (first + i) * m.row_stride + j * m.column_stride) : 0.0F;
+      out[j * count + i] = tf32 ? to_tf32(value) : value;
+    }
+  }
+}
+
+void multiply_block(const float* a, const float* b, int64_t k, float (&sums)[kColumns][kRows]) {
+  for (auto& column : sums) std::fill(column, column + kRows, 0.0F);
+  for (int64_t l = 0; l < k; ++l, a += kRows, b += kColumns) {
+    for (int64_t j = 0; j < kColumns; ++j) {
+      for (int64_t i = 0; i < kRows; ++i) sums[j][i] += a[i] * b[j];
+    }
+  }
+}
+
+void store_block(const Product& p, const float (&sums)[kColumns][kRows], int64_t row, int64_t column) {
+  for (int64_t j = 0; j < std::min(kColumns, p.d.columns - column); ++j) {
+    for (int64_t i = 0; i < std::min(kRows, p.d.rows - row); ++i) {
+      float value = p.alpha * sums[j][i];
+      if (p.beta != 0) value += p.beta * load(p.c.data, p.c.type, (row + i) * p.c.row_stride + (column + j) * p.c.column_stride);
+      if (p.bias != nullptr) value += load(p.bias, p.d.type, row + i);
+      if (p.relu && value <= 0) value = 0;  // NaN stays
+      store(const_cast<void*>(p.d.data), p.d.type, (row + i) * p.d.row_stride + (column + j) * p.d.column_stride, value);
+    }
+  }
+}
+
+}  // namespace
+
+int64_t element_bytes(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
+
+int64_t MatrixAt::bytes() const { return ((rows - 1) * row_stride + (columns - 1) * column_stride + 1) * element_bytes(type); }
+
+void multiply(const Product& p) {
+  const int64_t k = p.a.columns, row_blocks = (p.d.rows + kRows - 1) / kRows;
+  std::vector<float> rows(static_cast<size_t>(row_blocks * k * kRows)), columns(static_cast<size_t>(k * kColumns));
+  for (int64_t r = 0; r < row_blocks; ++r) pack_rows(p.a, r * kRows, kRows, p.tf32, rows.data() + r * k * kRows);
+  const MatrixAt b = p.b.transposed();
+  float sums[kColumns][kRows];
+  for (int64_t column = 0; column < p.d.columns; column += kColumns) {
+    pack_rows(b, column, kColumns, p.tf32, columns.data());
+    for (int64_t r = 0; r < row_blocks; ++r) {
+      multiply_block(rows.data() + r * k * kRows, columns.data(), k, sums);
+      store_block(p, sums, r * kRows, column);
+    }
+  }
+}
+
+}  // namespace vitrine::standins

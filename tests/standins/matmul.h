@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include <library_types.h>
+
+/// The arithmetic of the imitated cuBLASLt.
+namespace vitrine::standins {
+
+/// A matrix in memory: element (i, j) at i * row_stride + j * column_stride; one of the strides is 1.
+struct MatrixAt {
+  const void* data = nullptr;
+  cudaDataType_t type = CUDA_R_32F;  // or CUDA_R_16F, CUDA_R_16BF
+  int64_t rows = 0, columns = 0;
+  int64_t row_stride = 1, column_stride = 0;
+
+  /// From the first element to behind the last.
+  int64_t bytes() const;
+  MatrixAt transposed() const { return {data, type, columns, rows, column_stride, row_stride}; }
+};
+int64_t element_bytes(cudaDataType_t type);
+
+struct Product {
+  MatrixAt a, b, c, d;  // as they are multiplied: (m, k), (k, n), (m, n); d's data is written
+  float alpha = 1, beta = 0;
+  const void* bias = nullptr;  // (m), of d's type, added to each column
+  bool relu = false;
+  bool tf32 = false;
+};
+
+/// d = alpha * a b + beta * c, plus bias, then ReLU; sums in f32, terms in order.
+void multiply(const Product& product);
+
+}  // namespace vitrine::standins
