@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every communicator does, on every backend.
+#include <numeric>
+#include <random>
+
+#include "runtime/error.h"
+#include "tests/runtime/world.h"
+
+namespace vitrine::test {
+namespace {
+
+std::vector<float> sum_in_rank_order(const std::vector<std::vector<float>>& inputs) {
+  std::vector<float> sum = inputs[0];
+  for (size_t r = 1; r < inputs.size(); ++r) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += inputs[r][i];
+  }
+  return sum;
+}
+
+constexpr int64_t kCounts[] = {0, 1, 2, 7, 31, 64, 65, 1000, 4097, 70001};
+
+class CollectiveSizes : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, CollectiveSizes, ::testing::Values(1, 2, 3, 4, 5, 6, 9));
+
+TEST_P(CollectiveSizes, SumsHaveTheBitsOfAddingInRankOrderEveryTime) {
+  World world(GetParam());
+  const int n = world.size();
+  uint64_t seed = 1;
+  for (const int64_t count : kCounts) {
+    std::vector<std::vector<float>> inputs;
+    for (int r = 0; r < n; ++r) inputs.push_back(random_floats(count, seed++, -3.0F, 5.0F));
+    const std::vector<float> expected = sum_in_rank_order(inputs);
+    const int root = static_cast<int>(seed % static_cast<uint64_t>(n));
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      std::vector<Tensor> all, input, output;
+      for (int r = 0; r < n; ++r) {
+        all.push_back(world.tensor(r, inputs[static_cast<size_t>(r)]));
+        input.push_back(world.tensor(r, inputs[static_cast<size_t>(r)]));
+        output.push_back(world.filled(r, count, -1.0F));
+      }
+      for_each_rank(
+          world,
+          [&](int r) {
+            const auto i = static_cast<size_t>(r);
+            world.comm(r).all_reduce(world.ctx(r), all[i]);
+            world.comm(r).reduce(world.ctx(r), input[i], output[i], root);
+            // In place on the root: the output is the input.
+            world.comm(r).reduce(world.ctx(r), input[i], r == root ? View(input[i]) : View{}, root);
+          },
+          repeat == 1);
+      for (int r = 0; r < n; ++r) {
+        const auto i = static_cast<size_t>(r);
+        expect_same_bits(world.values(r, all[i]), expected, "all_reduce");
+        expect_same_bits(world.values(r, output[i]), r == root ? expected : std::vector<float>(static_cast<size_t>(count), -1.0F), "reduce");
+        expect_same_bits(world.values(r, input[i]), r == root ? expected : inputs[i], "reduce in place");
+      }
+    }
+  }
+}
+
+TEST_P(CollectiveSizes, ReduceScatterThenAllGatherIsAllReduce) {
+  World world(GetParam());
+  const int n = world.size();
+  for (const int64_t rows : {0, 1, 5, 257}) {
+    std::vector<std::vector<float>> inputs;
+    std::vector<Tensor> input, part, whole;
+    for (int r = 0; r < n; ++r) {
+      inputs.push_back(test::random_floats(rows * n * 3, static_cast<uint64_t>(100 + r)));
+      input.push_back(world.tensor(r, inputs.back()).reshape({rows * n, 3}));
+      part.push_back(world.filled(r, rows * 3, -1.0F).reshape({rows, 3}));
+      whole.push_back(world.filled(r, rows * n * 3, -1.0F).reshape({rows * n, 3}));
+    }
+    for_each_rank(world, [&](int r) {
+      const auto i = static_cast<size_t>(r);
+      world.comm(r).reduce_scatter(world.ctx(r), input[i], part[i]);
+      world.comm(r).all_gather(world.ctx(r), part[i], whole[i]);
+      // In place: the output is this rank's part of the input.
+      world.comm(r).reduce_scatter(world.ctx(r), input[i], input[i].rows(r * rows, (r + 1) * rows));
+      world.comm(r).all_gather(world.ctx(r), input[i].rows(r * rows, (r + 1) * rows), input[i]);
+    });
+    const std::vector<float> expected = sum_in_rank_order(inputs);
+    for (int r = 0; r < n; ++r) {
+      expect_same_bits(world.values(r, whole[static_cast<size_t>(r)]), expected);
+      expect_same_bits(world.values(r, input[static_cast<size_t>(r)]), expected, "in place");
+    }
+  }
+}
+
+TEST_P(CollectiveSizes, BroadcastScatterAndGatherMoveEveryRow) {
+  World world(GetParam());
+  const int n = world.size();
+  std::mt19937 random(7);
+  for (int round = 0; round < 8; ++round) {
+    const int root = static_cast<int>(random() % static_cast<unsigned>(n));
+    std::vector<int64_t> counts(static_cast<size_t>(n));
+    for (int64_t& c : counts) c = random() % 3 == 0 ? 0 : random() % 700;
+    const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    const std::vector<float> data = random_floats(total * 5, random());
+    std::vector<Tensor> source, part, back;
+    for (int r = 0; r < n; ++r) {
+      const int64_t own = counts[static_cast<size_t>(r)];
+      source.push_back(r == root ? world.tensor(r, data) : world.filled(r, total * 5, 0.0F));
+      part.push_back(world.filled(r, own * 5, -1.0F).reshape({own, 5}));
+      back.push_back(world.filled(r, r == root ? total * 5 : 0, -1.0F));
+    }
+    for_each_rank(
+        world,
+        [&](int r) {
+          const auto i = static_cast<size_t>(r);
+          const bool is_root = r == root;
+          const View own = counts[i] == 0 && round % 2 == 0 ? View{} : View(part[i]);
+          world.comm(r).scatter(world.ctx(r), is_root ? ConstView(source[i].reshape({total, 5})) : ConstView{}, counts, own, root);
+          world.comm(r).gather(world.ctx(r), own, counts, is_root ? View(back[i].reshape({total, 5})) : View{}, root);
+          world.comm(r).broadcast(world.ctx(r), source[i], root);
+        },
+        round % 2 == 1);
+    int64_t begin = 0;
+    for (int r = 0; r < n; ++r) {
+      const auto i = static_cast<size_t>(r);
+      const std::vector<float> rows(data.begin() + begin * 5, data.begin() + (begin + counts[i]) * 5);
+      begin += counts[i];
+      expect_same_bits(world.values(r, part[i]), rows, "scatter");
+      expect_same_bits(world.values(r, source[i]), data, "broadcast");
+    }
+    expect_same_bits(world.values(root, back[static_cast<size_t>(root)]), data, "gather");
+  }
+}
+
+TEST(Collectives, CopiesTakeAnyDtype) {
+  World world(3);
+  std::vector<Tensor> bytes, whole;
+  for (int r = 0; r < 3; ++r) {
+    const std::vector<uint8_t> values(11, static_cast<uint8_t>(r + 1));
+    bytes.push_back(world.ctx(r).allocate({11}, DType::u8, Category::communication, "bytes"));
+    whole.push_back(world.ctx(r).allocate({33}, DType::u8, Category::communication, "whole"));
+    copy(world.ctx(r), ConstView(values.data(), {11}, DType::u8, DeviceId::host()), bytes.back());
+    world.ctx(r).stream().synchronize();
+  }
+  for_each_rank(world, [&](int r) {
+    world.comm(r).all_gather(world.ctx(r), bytes[static_cast<size_t>(r)], whole[static_cast<size_t>(r)]);
+    world.comm(r).broadcast(world.ctx(r), bytes[static_cast<size_t>(r)], 2);
+  });
+  world.devices.synchronize();
+  for (int r = 0; r < 3; ++r) {
+    std::vector<uint8_t> all(33), own(11);
+    copy(world.ctx(r), whole[static_cast<size_t>(r)], View{all.data(), {33}, DType::u8, DeviceId::host()});
+    copy(world.ctx(r), bytes[static_cast<size_t>(r)], View{own.data(), {11}, DType::u8, DeviceId::host()});
+    world.devices.synchronize();
+    for (size_t i = 0; i < 33; ++i) EXPECT_EQ(all[i], i / 11 + 1);
+    EXPECT_EQ(own[10], 3);
+  }
+}
+
+TEST(Collectives, MetaBooksTheBytesOfEveryBackend) {
+  std::vector<std::vector<int64_t>> bytes;
+  World world(4, test_backend(), TraceLevel::phase);
+  const auto issue = [](World& w) {
+    for_each_rank(w, [&](int r) {
+      const std::vector<int64_t> counts = {10, 0, 20, 30};
+      ExecContext& ctx = w.ctx(r);
+      const Tensor t = ctx.allocate({100}, DType::f32, Category::communication, "test");
+      const Tensor whole = ctx.allocate({400}, DType::f32, Category::communication, "test");
+      const Tensor part = t.rows(0, counts[static_cast<size_t>(r)]);
+      const std::vector<std::function<void()>> calls = {
+          [&] { w.comm(r).all_reduce(ctx, t); },
+          [&] { w.comm(r).reduce(ctx, t, t, 0); },
+          [&] { w.comm(r).broadcast(ctx, t, 1); },
+          [&] { w.comm(r).reduce_scatter(ctx, whole, t); },
+          [&] { w.comm(r).all_gather(ctx, t, whole); },
+          [&] { w.comm(r).scatter(ctx, whole.rows(0, 60), counts, part, 0); },
+          [&] { w.comm(r).gather(ctx, part, counts, whole.rows(0, 60), 0); },
+      };
+      for (const auto& call : calls) {
+        const PhaseScope phase(ctx, Phase::reduce);
+        call();
+      }
+    });
+    w.devices.synchronize();
+  };
+  issue(world);
+  const std::vector<std::vector<int64_t>> expected = {{600, 1200, 400, 1200, 1200, 200, 200},
+                                                      {600, 400, 1200, 1200, 1200, 0, 0},
+                                                      {600, 400, 400, 1200, 1200, 80, 80},
+                                                      {600, 400, 400, 1200, 1200, 120, 120}};
+  for (int r = 0; r < 4; ++r) {
+    std::vector<int64_t> booked;
+    for (const SpanRecord& span : world.ctx(r).stream().take_spans()) {
+      if (span.info.phase == Phase::reduce) booked.push_back(span.bytes);
+    }
+    EXPECT_EQ(booked, expected[static_cast<size_t>(r)]) << "rank " << r;
+  }
+  World meta(4, Backend::meta);
+  EXPECT_NO_THROW(issue(meta));
+  EXPECT_EQ(meta.comm(0).description(), "meta, 4 ranks");
+  if (!on_gpu()) {
+    EXPECT_EQ(world.comm(0).description(), "in-process, 4 ranks");
+  }
+  for (int r = 0; r < 4; ++r) {
+    EXPECT_EQ(meta.devices[r].pool().statistics().peak_bytes, world.devices[r].pool().statistics().peak_bytes);
+  }
+}
+
+TEST(Collectives, OrderCheckerSeesACollectiveAndAnUnorderedUse) {
+  World world(2);
+  std::vector<Tensor> t;
+  for (int r = 0; r < 2; ++r) t.push_back(world.filled(r, 64, 1.0F));
+  world.devices.synchronize();
+  for_each_rank(world, [&](int r) { world.comm(r).all_reduce(world.devices[r].communication(), t[static_cast<size_t>(r)]); });
+  EXPECT_THROW(zero(world.ctx(0), t[0]), OrderError);
+  world.devices.synchronize();
+  EXPECT_NO_THROW(zero(world.ctx(0), t[0]));
+}
+
+}  // namespace
+}  // namespace vitrine::test
