@@ -38,6 +38,7 @@ class Device {
   struct Parts {
     DeviceId id;
     int ordinal = 0;
+    std::string name;  // empty: id's
     std::shared_ptr<Pool> pool;
     std::unique_ptr<Stream> compute, copy, communication;
     std::vector<int> cores;  // CPU devices
@@ -51,7 +52,8 @@ class Device {
   DeviceId id() const { return parts_.id; }
   /// Index in the group: the rank of its replica.
   int ordinal() const { return parts_.ordinal; }
-  std::string name() const { return parts_.id.str(); }
+  /// "cpu:1"; logical devices that share a GPU are told apart as "cuda:0#0", "cuda:0#1" by their place in the list.
+  std::string name() const { return parts_.name.empty() ? parts_.id.str() : parts_.name; }
   int thread_count() const { return parts_.thread_count; }
   const std::vector<int>& cores() const { return parts_.cores; }
   Pool& pool() { return *parts_.pool; }

@@ -100,11 +100,12 @@ Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   }
   const int ordinal = static_cast<int>(i);
   Device::Parts parts;
+  if (std::count(options.devices.begin(), options.devices.end(), id) > 1) parts.name = fmt::format("{}#{}", id.str(), i);
   parts.id = id;
   parts.ordinal = ordinal;
   parts.trace = options.trace;
   parts.tf32 = options.tf32;
-  parts.pool = std::make_shared<Pool>(id.str(), std::make_unique<CudaSlab>(id.index), capacity);
+  parts.pool = std::make_shared<Pool>(parts.name.empty() ? id.str() : parts.name, std::make_unique<CudaSlab>(id.index), capacity);
   const auto stream = [&](StreamRole role, cudaStream_t given) {
     return std::make_unique<CudaStream>(Stream::Identity{id, ordinal, role}, checker, given);
   };

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// What opening and using GPUs promises, on real ones and on the stand-ins.
+#include <cstdlib>
+
+#include <cuda_runtime_api.h>
+
+#include "runtime/error.h"
+#include "tests/support/device_fixture.h"
+#ifdef VITRINE_HOST_CUDA
+#include "tests/standins/controls.h"
+#endif
+
+namespace vitrine::test {
+namespace {
+
+DeviceGroupOptions gpus(int count, int64_t memory_bytes = int64_t{16} << 20) {
+  DeviceGroupOptions options;
+  options.devices = test_devices(count);
+  options.memory_bytes = {memory_bytes};
+  options.check_order = true;
+  return options;
+}
+
+/// With the default capacity.
+[[maybe_unused]] DeviceGroupOptions whole_gpus(const std::vector<int>& indices) {
+  DeviceGroupOptions options;
+  for (const int index : indices) options.devices.push_back({Backend::cuda, index});
+  return options;
+}
+
+template <class Exception, class Work>
+std::string message_of(const Work& work) {
+  try {
+    work();
+  } catch (const Exception& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another error: " << error.what();
+    return {};
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+#define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST(CudaDevice, AnIndexBeyondTheGpusIsNamedWithTheirNumber) {
+  DeviceGroupOptions options = gpus(1);
+  options.devices[0].index = 99;
+  const std::string text = message_of<DeviceError>([&] { DeviceGroup group(options); });
+  EXPECT_CONTAINS(text, "cuda:99");
+  EXPECT_CONTAINS(text, "this process sees " + std::to_string(cuda_device_count()));
+}
+
+TEST(CudaDevice, BytesComeBackThroughEveryDevice) {
+  constexpr int kDevices = 3;
+  DeviceGroup group(gpus(kDevices));
+  HostBuffer in(4000, group.host_memory()), out(4000, group.host_memory());
+  const View source = in.view({1000}, DType::f32), target = out.view({1000}, DType::f32);
+  for (int64_t i = 0; i < 1000; ++i) source.as<float>()[i] = static_cast<float>(i) * 0.5F;
+  std::vector<Tensor> stops;
+  std::vector<std::unique_ptr<Event>> events;
+  for (int d = 0; d < kDevices; ++d) {
+    ExecContext& ctx = group[d].copy();
+    stops.push_back(ctx.allocate({1000}, DType::f32, Category::staging, "stop"));
+    if (d > 0) ctx.wait(*events.back(), "the device before");
+    copy(ctx, d == 0 ? ConstView(source) : ConstView(stops[static_cast<size_t>(d) - 1]), stops.back());
+    events.push_back(ctx.stream().make_event());
+    ctx.record(*events.back());
+  }
+  ExecContext& last = group[kDevices - 1].compute();
+  last.wait(*events.back(), "the copy");
+  copy(last, stops.back(), target);
+  group.synchronize();
+  for (int64_t i = 0; i < 1000; ++i) ASSERT_EQ(target.as<float>()[i], static_cast<float>(i) * 0.5F);
+  EXPECT_THROW(
+      {
+        zero(group[0].compute(), stops[0]);  // nothing orders it behind the copy stream
+        copy(group[0].copy(), source, stops[0]);
+      },
+      OrderError);
+}
+
+TEST(CudaDevice, SpansNestAndCarryBytes) {
+  DeviceGroupOptions options = gpus(1);
+  options.trace = TraceLevel::operation;
+  DeviceGroup group(options);
+  ExecContext& ctx = group[0].compute();
+  const Tensor a = ctx.allocate({1 << 20}, DType::u8, Category::staging, "a"), b = ctx.allocate({1 << 20}, DType::u8, Category::staging, "b");
+  const int64_t before = steady_now_ns();
+  for (int round = 0; round < 2; ++round) {
+    {
+      const PhaseScope phase(ctx, Phase::scatter);
+      zero(ctx, a);
+      copy(ctx, a, b);
+    }
+    group.synchronize();
+    const int64_t after = steady_now_ns();
+    const std::vector<SpanRecord> spans = ctx.stream().take_spans();
+    ASSERT_EQ(spans.size(), 3U);
+    EXPECT_STREQ(spans[0].info.operation, "zero");
+    EXPECT_STREQ(spans[1].info.operation, "copy");
+    EXPECT_EQ(spans[1].bytes, 1 << 20);
+    EXPECT_EQ(spans[2].info.phase, Phase::scatter);
+    EXPECT_EQ(spans[2].bytes, 1 << 20);
+    EXPECT_EQ(spans[2].depth, 0);
+    EXPECT_EQ(spans[1].depth, 1);
+    EXPECT_LE(spans[2].begin_ns, spans[0].begin_ns);
+    EXPECT_LE(spans[0].end_ns, spans[1].begin_ns + 1000);
+    EXPECT_LE(spans[1].end_ns, spans[2].end_ns);
+    EXPECT_GE(spans[2].begin_ns, before - 1000000);
+    EXPECT_LE(spans[2].end_ns, after + 1000000);
+  }
+}
+
+TEST(CudaDevice, PinnedMemoryIsAlignedAndZeroed) {
+  HostBuffer buffer(10000, HostMemory::pinned);
+  const View view = buffer.view({10000}, DType::u8);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(view.data) % 4096, 0U);
+  for (int64_t i = 0; i < 10000; ++i) ASSERT_EQ(view.as<uint8_t>()[i], 0);
+}
+
+TEST(CudaDevice, APoolWithoutAPlanTakesItsCapacityOnce) {
+  DeviceGroup group(gpus(1, 8 << 20));
+  ExecContext& ctx = group[0].compute();
+  {
+    const Tensor a = ctx.allocate({1000}, DType::u8, Category::staging, "a");
+    EXPECT_EQ(group[0].pool().statistics().reserved_bytes, 8 << 20);
+    const Tensor b = ctx.allocate({4 << 20}, DType::u8, Category::staging, "b");
+    EXPECT_THROW(ctx.allocate({8 << 20}, DType::u8, Category::staging, "c"), OutOfMemory);
+  }
+  EXPECT_GE(group[0].gpu_used_bytes(), 8 << 20);
+}
+
+TEST(CudaDevice, ASlabGrowsFromPlanToPlan) {
+  DeviceGroup group(gpus(1, 8 << 20));
+  for (const int64_t bytes : {1 << 20, 3 << 20, 2 << 20}) {
+    group[0].pool().reserve(bytes);
+    const Tensor t = group[0].compute().allocate({bytes}, DType::u8, Category::staging, "all");
+    zero(group[0].compute(), t);
+    group.synchronize();
+  }
+}
+
+TEST(CudaDevice, MoreMemoryThanTheGpuHasIsRefused) {
+  const std::string text = message_of<OutOfMemory>([] { DeviceGroup group(gpus(1, int64_t{1} << 50)); });
+  EXPECT_CONTAINS(text, "1024.0 TiB");
+}
+
+TEST(CudaDevice, AStreamOfTheUserIsComputedOn) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaSetDevice(test_devices(1)[0].index), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  {
+    DeviceGroupOptions options = gpus(1);
+    options.cuda_compute_streams = {stream};
+    DeviceGroup group(options);
+    ExecContext& ctx = group[0].compute();
+    const Tensor t = ctx.allocate({100}, DType::u8, Category::staging, "t");
+    zero(ctx, t);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);  // the work is in it
+    std::vector<uint8_t> values(100, 1);
+    ASSERT_EQ(cudaMemcpyAsync(values.data(), t.view().data, 100, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(values, std::vector<uint8_t>(100, 0));
+    options.cuda_compute_streams = {stream, stream};
+    EXPECT_CONTAINS(message_of<ConfigError>([&] { DeviceGroup again(options); }), "2 CUDA compute streams for 1 devices");
+    options.cuda_compute_streams = {nullptr};
+    EXPECT_CONTAINS(message_of<ConfigError>([&] { DeviceGroup again(options); }), "null stream");
+  }
+  EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess) << "the user's stream outlives the devices";
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+TEST(CudaDevice, TheCurrentDeviceOfTheCallerStays) {
+  const int gpu_count = cuda_device_count();
+  DeviceGroup group(gpus(gpu_count > 1 ? 2 : 1));
+  ASSERT_EQ(cudaSetDevice(gpu_count - 1), cudaSuccess);
+  const Tensor t = group[0].compute().allocate({100}, DType::u8, Category::staging, "t");
+  zero(group[0].compute(), t);
+  group.synchronize();
+  int current = -1;
+  ASSERT_EQ(cudaGetDevice(&current), cudaSuccess);
+  EXPECT_EQ(current, gpu_count - 1);
+}
+
+#ifdef VITRINE_HOST_CUDA
+
+class CudaStandins : public ::testing::Test {
+ protected:
+  ~CudaStandins() override { standins::reset(); }
+};
+
+TEST_F(CudaStandins, WithoutADriverTheReasonIsTold) {
+  standins::configure({.driver = standins::Driver::missing});
+  EXPECT_EQ(cuda_device_count(), 0);
+  const GpuReport report = query_gpus(true);
+  EXPECT_TRUE(report.gpus.empty());
+  EXPECT_CONTAINS(report.problem, "driver");
+  const std::string text = message_of<DeviceError>([] { DeviceGroup group(whole_gpus({0})); });
+  EXPECT_CONTAINS(text, report.problem);
+  EXPECT_CONTAINS(text, "cuda:0");
+}
+
+TEST_F(CudaStandins, AHiddenGpuIsTold) {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  standins::configure({});
+  EXPECT_CONTAINS(query_gpus(false).problem, "CUDA_VISIBLE_DEVICES is \"\"");
+  setenv("CUDA_VISIBLE_DEVICES", "3,1", 1);
+  standins::configure({});
+  EXPECT_EQ(cuda_device_count(), 2);
+  EXPECT_CONTAINS(message_of<DeviceError>([] { DeviceGroup group(whole_gpus({2})); }), "CUDA_VISIBLE_DEVICES is \"3,1\"");
+  unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+TEST_F(CudaStandins, GpusAndTheirPeersAreListed) {
+  standins::configure({.device_count = 3});
+  const GpuReport report = query_gpus(true);
+  ASSERT_EQ(report.gpus.size(), 3U);
+  EXPECT_FALSE(report.gpus[1].name.empty());
+  EXPECT_FALSE(report.gpus[1].pci_bus_id.empty());
+  EXPECT_GT(report.gpus[1].free_bytes, 0);
+  EXPECT_EQ(report.gpus[1].peers, (std::vector<bool>{true, false, true}));
+}
+
+TEST_F(CudaStandins, OutOfMemoryOnOneDeviceNamesItAndLeavesNothing) {
+  const int64_t before = standins::live_objects();
+  {
+    DeviceGroup group(gpus(3));
+    if (group[2].id().index != 2) GTEST_SKIP() << "one GPU";
+    standins::fail_next_malloc(2);
+    const auto allocate = [&](int d) { return group[d].compute().allocate({100}, DType::u8, Category::staging, "t"); };
+    const Tensor zero_is_fine = allocate(0);
+    EXPECT_CONTAINS(message_of<OutOfMemory>([&] { allocate(2); }), "cuda:2");
+    EXPECT_NO_THROW(allocate(2));  // the next one is given
+  }
+  EXPECT_EQ(standins::live_objects(), before);
+}
+
+TEST_F(CudaStandins, CapacityIsWhatIsFreeDividedAmongThoseThatShare) {
+  standins::configure({.device_count = 1, .capacity_bytes = int64_t{1} << 30});
+  DeviceGroup group(whole_gpus({0, 0}));
+  const int64_t sum = group[0].pool().capacity_bytes() + group[1].pool().capacity_bytes();
+  EXPECT_EQ(group[0].pool().capacity_bytes(), group[1].pool().capacity_bytes());
+  EXPECT_LT(sum, int64_t{1} << 30);
+  EXPECT_GT(sum, int64_t{9} << 26);
+}
+
+#endif
+
+}  // namespace
+}  // namespace vitrine::test
