@@ -24,7 +24,7 @@ void configure(const Machine& machine);
 /// configure() with the defaults.
 void reset();
 
-/// Streams, events, and memory on devices and pinned: how many are not destroyed yet.
+/// Streams, events, memory on devices and pinned, handles, communicators: how many are not destroyed yet.
 int64_t live_objects();
 /// Bytes that cudaMalloc has given out on a device.
 int64_t allocated_bytes(int device);
@@ -33,5 +33,11 @@ int64_t allocated_bytes(int device);
 void fail_next_malloc(int device);
 /// The n-th launch on the device from now on (1: the next) fails while it runs: cudaErrorIllegalAddress, which stays until configure().
 void fail_launch(int device, int64_t n);
+
+/// NCCL, by rank in any group, until configure(). A call is a collective, or a group of transfers; n = 1: the next of this rank.
+void hang_nccl_init(int rank);         // the rank's next communicator never joins its group
+void hang_nccl_call(int rank, int n);  // the rank never comes to its n-th call from now on
+void fail_nccl_call(int rank, int n);  // the same, and its communicator reports ncclSystemError
+void break_nccl(int rank);             // the rank's communicators report ncclSystemError from now on
 
 }  // namespace vitrine::standins

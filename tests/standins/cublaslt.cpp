@@ -8,8 +8,8 @@
 
 #include <cublasLt.h>
 
+#include "tests/standins/arithmetic.h"
 #include "tests/standins/machine.h"
-#include "tests/standins/matmul.h"
 #include "tests/standins/sanitizers.h"
 
 namespace standins = vitrine::standins;

@@ -57,6 +57,7 @@ Machine first_machine() {
 std::string leftovers(const State& s) {
   std::string text;
   if (!s.streams.empty()) text += " " + std::to_string(s.streams.size()) + " streams";
+  if (!s.cublas_handles.empty()) text += " " + std::to_string(s.cublas_handles.size()) + " cuBLASLt handles";
   if (!s.events.empty()) text += " " + std::to_string(s.events.size()) + " events";
   for (const auto& [begin, a] : s.allocations) {
     if (a.freed) continue;
@@ -151,20 +152,24 @@ void explain(const char* format, ...) {
 
 void configure(const Machine& machine) {
   State& s = state();
+  const int64_t communicators = live_communicators();
   const std::unique_lock lock(s.mutex);
-  const std::string left = leftovers(s);
+  std::string left = leftovers(s);
+  if (communicators > 0) left += " " + std::to_string(communicators) + " NCCL communicators";
   if (!left.empty()) throw std::logic_error("standins::configure: still alive:" + left);
   for (const auto& [begin, a] : s.allocations) munmap(reinterpret_cast<void*>(begin), a.mapped_bytes);
   s.allocations.clear();
   make_devices(s, machine);
+  clear_nccl_faults();
 }
 
 void reset() { configure(Machine{}); }
 
 int64_t live_objects() {
   State& s = state();
+  const int64_t communicators = live_communicators();
   const std::shared_lock lock(s.mutex);
-  auto count = static_cast<int64_t>(s.streams.size() + s.events.size());
+  int64_t count = communicators + static_cast<int64_t>(s.streams.size() + s.events.size() + s.cublas_handles.size());
   for (const auto& [begin, a] : s.allocations) count += a.freed ? 0 : 1;
   return count;
 }

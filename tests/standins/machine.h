@@ -85,6 +85,10 @@ void drain(int device);
 /// Says what is wrong. With 0 bytes, one behind the end is in.
 bool may_touch(const Device& device, const void* p, int64_t bytes, const char* what);
 
+/// NCCL's part of what configure() looks at.
+int64_t live_communicators();
+void clear_nccl_faults();
+
 /// Prints what the code under test did wrong, where CUDA's code alone would not help.
 [[gnu::format(printf, 1, 2)]] void explain(const char* format, ...);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled optimised and without sanitizers, or products would take most of the tests' time: what is touched, cublaslt.cpp tells them.
-#include "tests/standins/matmul.h"
+// Compiled optimised and without sanitizers, or products would take most of the tests' time: what is touched, the callers tell them.
+#include "tests/standins/arithmetic.h"
 
 #include <algorithm>
 #include <bit>
@@ -95,6 +95,52 @@ void multiply(const Product& p) {
       multiply_block(rows.data() + r * k * kRows, columns.data(), k, sums);
       store_block(p, sums, r * kRows, column);
     }
+  }
+}
+
+namespace {
+
+template <class T, class Sum>
+void combine_as(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs, size_t count) {
+  constexpr size_t kChunk = 2048;
+  Sum totals[kChunk];
+  for (size_t begin = 0; begin < count; begin += kChunk) {
+    const size_t n = std::min(kChunk, count - begin);
+    for (size_t r = 0; r < inputs.size(); ++r) {
+      const T* const input = static_cast<const T*>(inputs[r]) + begin;
+      for (size_t i = 0; i < n; ++i) {
+        const auto value = static_cast<Sum>(input[i]);
+        if (r == 0) {
+          totals[i] = value;
+        } else if (combination == Combination::sum) {
+          totals[i] += value;
+        } else {
+          totals[i] = combination == Combination::least ? std::min(totals[i], value) : std::max(totals[i], value);
+        }
+      }
+    }
+    for (void* output : outputs) {
+      for (size_t i = 0; i < n; ++i) static_cast<T*>(output)[begin + i] = static_cast<T>(totals[i]);
+    }
+  }
+}
+
+}  // namespace
+
+void combine(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs, size_t count, cudaDataType_t type) {
+  switch (type) {
+    case CUDA_R_64F:
+      return combine_as<double, double>(combination, inputs, outputs, count);
+    case CUDA_R_16F:
+      return combine_as<__half, float>(combination, inputs, outputs, count);
+    case CUDA_R_16BF:
+      return combine_as<__nv_bfloat16, float>(combination, inputs, outputs, count);
+    case CUDA_R_32I:
+      return combine_as<int32_t, int32_t>(combination, inputs, outputs, count);
+    case CUDA_R_64I:
+      return combine_as<int64_t, int64_t>(combination, inputs, outputs, count);
+    default:
+      return combine_as<float, float>(combination, inputs, outputs, count);
   }
 }
 

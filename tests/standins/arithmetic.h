@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include <library_types.h>
 
-/// The arithmetic of the imitated cuBLASLt.
+/// The arithmetic of the imitated cuBLASLt and NCCL.
 namespace vitrine::standins {
 
 /// A matrix in memory: element (i, j) at i * row_stride + j * column_stride; one of the strides is 1.
@@ -31,5 +33,10 @@ struct Product {
 
 /// d = alpha * a b + beta * c, plus bias, then ReLU; sums in f32, terms in order.
 void multiply(const Product& product);
+
+enum class Combination { sum, least, most };
+/// Every output becomes the inputs' combination, in their order; an output may be an input. type: CUDA_R_32F, 64F, 16F, 16BF, 32I, 64I; the halves
+/// are summed in f32.
+void combine(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs, size_t count, cudaDataType_t type);
 
 }  // namespace vitrine::standins

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// The imitated NCCL: collectives between the ranks of one process, non-blocking communicators, failures.
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nccl.h>
+
+#include "tests/standins/controls.h"
+
+namespace vitrine::standins {
+namespace {
+
+constexpr int kRanks = 4;
+
+/// One communicator, stream and buffer for each of four devices.
+class Nccl : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    reset();
+    for (int r = 0; r < kRanks; ++r) {
+      ASSERT_EQ(cudaSetDevice(r), cudaSuccess);
+      ASSERT_EQ(cudaStreamCreateWithFlags(&streams_[r], cudaStreamNonBlocking), cudaSuccess);
+      void* p = nullptr;
+      ASSERT_EQ(cudaMalloc(&p, kBytes), cudaSuccess);
+      buffers_[r] = static_cast<float*>(p);
+    }
+  }
+  void TearDown() override {
+    for (ncclComm_t& comm : comms_) {
+      if (comm != nullptr) ncclCommAbort(comm);
+    }
+    for (int r = 0; r < kRanks; ++r) {
+      cudaStreamDestroy(streams_[r]);
+      cudaFree(buffers_[r]);
+    }
+    cudaGetLastError();
+    EXPECT_EQ(live_objects(), 0);
+    reset();
+  }
+
+  void init(bool blocking) {
+    ncclUniqueId id;
+    ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = blocking ? 1 : 0;
+    ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+    for (int r = 0; r < kRanks; ++r) {
+      ASSERT_EQ(cudaSetDevice(r), cudaSuccess);
+      ASSERT_EQ(ncclCommInitRankConfig(&comms_[r], kRanks, id, r, &config), ncclSuccess);
+    }
+    ASSERT_EQ(ncclGroupEnd(), blocking ? ncclSuccess : ncclInProgress);
+  }
+  ncclResult_t poll(int rank) {
+    ncclResult_t state = ncclSuccess;
+    EXPECT_EQ(ncclCommGetAsyncError(comms_[rank], &state), ncclSuccess);
+    return state;
+  }
+  ncclResult_t poll_to_end(int rank) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (const ncclResult_t state = poll(rank); state != ncclInProgress) return state;
+    }
+    return ncclInProgress;
+  }
+  /// Calls for every rank, in a group.
+  void all(const std::function<ncclResult_t(int)>& call) {
+    ncclGroupStart();
+    for (int r = 0; r < kRanks; ++r) EXPECT_EQ(call(r), ncclSuccess);
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+  }
+  void fill(int rank, const std::vector<float>& values) {
+    ASSERT_EQ(cudaMemcpyAsync(buffers_[rank], values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice, streams_[rank]), cudaSuccess);
+  }
+  std::vector<float> read(int rank, size_t count, size_t offset = 0) {
+    std::vector<float> values(count);
+    EXPECT_EQ(cudaMemcpyAsync(values.data(), buffers_[rank] + offset, count * sizeof(float), cudaMemcpyDeviceToHost, streams_[rank]), cudaSuccess);
+    return values;
+  }
+  /// Rank r holds r * 100, r * 100 + 1, ...
+  void fill_all(size_t count) {
+    for (int r = 0; r < kRanks; ++r) {
+      std::vector<float> values(count);
+      std::iota(values.begin(), values.end(), static_cast<float>(r) * 100);
+      fill(r, values);
+    }
+  }
+
+  static constexpr size_t kBytes = size_t{64} << 10;
+  cudaStream_t streams_[kRanks] = {};
+  ncclComm_t comms_[kRanks] = {};
+  float* buffers_[kRanks] = {};
+};
+
+TEST_F(Nccl, CollectivesGiveEachRankItsShare) {
+  init(true);
+  const size_t n = 5000;
+  fill_all(n);
+  all([&](int r) { return ncclAllReduce(buffers_[r], buffers_[r], n, ncclFloat32, ncclSum, comms_[r], streams_[r]); });
+  for (int r = 0; r < kRanks; ++r) {
+    const auto sums = read(r, n);
+    for (size_t i = 0; i < n; ++i) ASSERT_EQ(sums[i], 600.0F + 4.0F * static_cast<float>(i));
+  }
+  fill_all(8);
+  all([&](int r) { return ncclReduceScatter(buffers_[r], buffers_[r] + 100, 2, ncclFloat32, ncclSum, comms_[r], streams_[r]); });
+  for (int r = 0; r < kRanks; ++r) {
+    EXPECT_EQ(read(r, 2, 100), (std::vector{600.0F + 8.0F * static_cast<float>(r), 604.0F + 8.0F * static_cast<float>(r)}));
+  }
+  fill_all(1);
+  all([&](int r) { return ncclAllGather(buffers_[r], buffers_[r] + 100, 1, ncclFloat32, comms_[r], streams_[r]); });
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(read(r, 4, 100), (std::vector{0.0F, 100.0F, 200.0F, 300.0F}));
+  fill_all(1);
+  all([&](int r) { return ncclReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, 2, comms_[r], streams_[r]); });
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(read(r, 1)[0], r == 2 ? 600.0F : static_cast<float>(r) * 100);
+  all([&](int r) { return ncclBroadcast(buffers_[r], buffers_[r], 4, ncclInt8, 2, comms_[r], streams_[r]); });
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(read(r, 1)[0], 600.0F);
+}
+
+TEST_F(Nccl, GroupedTransfersDoNotWaitForEachOther) {
+  init(true);
+  fill_all(1);
+  // Everybody sends to everybody else.
+  all([&](int r) {
+    for (int peer = 0; peer < kRanks; ++peer) {
+      if (peer == r) continue;
+      EXPECT_EQ(ncclSend(buffers_[r], 1, ncclFloat32, peer, comms_[r], streams_[r]), ncclSuccess);
+      EXPECT_EQ(ncclRecv(buffers_[r] + 1 + peer, 1, ncclFloat32, peer, comms_[r], streams_[r]), ncclSuccess);
+    }
+    return ncclSuccess;
+  });
+  for (int r = 0; r < kRanks; ++r) {
+    const auto values = read(r, 1 + kRanks);
+    for (int peer = 0; peer < kRanks; ++peer) {
+      if (peer == r) continue;
+      EXPECT_EQ(values[static_cast<size_t>(1 + peer)], static_cast<float>(peer) * 100);
+    }
+  }
+}
+
+TEST_F(Nccl, NonBlockingCommunicatorsTakeCallsInWhilePolled) {
+  init(false);
+  EXPECT_EQ(poll(0), ncclInProgress);
+  EXPECT_EQ(ncclAllReduce(buffers_[0], buffers_[0], 1, ncclFloat32, ncclSum, comms_[0], streams_[0]), ncclInvalidArgument) << "not ready yet";
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclSuccess);
+  fill_all(1);
+  for (int r = 0; r < kRanks; ++r) {
+    EXPECT_EQ(ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]), ncclInProgress);
+  }
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(cudaStreamSynchronize(streams_[r]), cudaSuccess);
+  EXPECT_EQ(read(1, 1)[0], 100.0F) << "nothing was queued yet";
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclSuccess);
+  EXPECT_EQ(read(1, 1)[0], 600.0F);
+}
+
+TEST_F(Nccl, RanksMayBeIssuedFromThreadsOfTheirOwn) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  fill_all(1);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      cudaSetDevice(r);
+      EXPECT_EQ(ncclCommInitRank(&comms_[r], kRanks, id, r), ncclSuccess);
+      for (int i = 0; i < 20; ++i) {
+        EXPECT_EQ(ncclAllReduce(buffers_[r], buffers_[r] + 1, 1, ncclFloat32, ncclSum, comms_[r], streams_[r]), ncclSuccess);
+      }
+      EXPECT_EQ(cudaStreamSynchronize(streams_[r]), cudaSuccess);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(read(r, 1, 1)[0], 600.0F);
+}
+
+TEST_F(Nccl, TwoRanksOnOneDeviceAreRefused) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  ncclGroupStart();
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(ncclCommInitRank(&comms_[r], 2, id, r), ncclSuccess);
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
+  EXPECT_NE(std::string(ncclGetLastError(comms_[0])).find("Duplicate GPU"), std::string::npos);
+}
+
+TEST_F(Nccl, ARankThatNeverJoinsLeavesAllInProgress) {
+  hang_nccl_init(2);
+  init(false);
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclInProgress);
+}
+
+void expect_stuck(cudaStream_t stream) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+}
+
+TEST_F(Nccl, ARankThatStaysAwayHangsTheOthersUntilTheyAreAborted) {
+  init(true);
+  hang_nccl_call(1, 2);
+  for (int i = 0; i < 2; ++i) {
+    all([&](int r) { return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]); });
+    if (i > 0) break;
+    EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaSuccess);
+  }
+  for (int r = 0; r < kRanks; ++r) expect_stuck(streams_[r]);
+  for (int r = 0; r < kRanks; ++r) {
+    EXPECT_EQ(poll(r), ncclSuccess) << "nobody notices";
+    EXPECT_EQ(ncclCommAbort(comms_[r]), ncclSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(streams_[r]), cudaSuccess);
+    EXPECT_EQ(ncclCommAbort(comms_[r]), ncclInvalidArgument) << "it is gone";
+    comms_[r] = nullptr;
+  }
+}
+
+TEST_F(Nccl, DisagreeingRanksHangUntilTheyAreAborted) {
+  init(true);
+  all([&](int r) { return ncclAllReduce(buffers_[r], buffers_[r], r == 3 ? 2 : 1, ncclFloat32, ncclSum, comms_[r], streams_[r]); });
+  for (int r = 0; r < kRanks; ++r) expect_stuck(streams_[r]);
+}
+
+TEST_F(Nccl, AFailureIsReportedByTheRanksCommunicator) {
+  init(false);
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclSuccess);
+  fail_nccl_call(1, 1);
+  for (int r = 0; r < kRanks; ++r) {
+    EXPECT_EQ(ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]), ncclInProgress);
+  }
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), r == 1 ? ncclSystemError : ncclSuccess);
+  expect_stuck(streams_[0]);
+  break_nccl(3);
+  EXPECT_EQ(poll(3), ncclSystemError);
+  EXPECT_STRNE(ncclGetLastError(comms_[3]), "");
+}
+
+TEST_F(Nccl, WrongBuffersEndAsOnAGpu) {
+  init(true);
+  float on_host = 0;
+  EXPECT_EQ(ncclBroadcast(&on_host, &on_host, 1, ncclFloat32, 0, comms_[0], streams_[0]), ncclSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaErrorIllegalAddress);
+  EXPECT_EQ(ncclBroadcast(buffers_[1], buffers_[1], 1, ncclFloat32, 0, comms_[1], streams_[2]), ncclUnhandledCudaError) << "another GPU's stream";
+}
+
+}  // namespace
+}  // namespace vitrine::standins
