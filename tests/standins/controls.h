@@ -10,7 +10,7 @@ enum class Driver { present, missing, without_gpu };
 
 struct Machine {
   int device_count = 8;
-  int64_t capacity_bytes = int64_t{1} << 30;  // of each device; kContextBytes of it go with a device's first use
+  int64_t capacity_bytes = int64_t{4} << 30;  // of each device, touched lazily; kContextBytes of it go with a device's first use
   bool peer_access = true;
   Driver driver = Driver::present;
 };

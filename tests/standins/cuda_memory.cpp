@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated CUDA runtime: memory and copies. Devices' memory is the host's, each allocation mapped apart, its addresses never used again.
+// The imitated CUDA runtime: memory and copies. Devices' memory is the host's, each allocation mapped apart, its addresses long kept from others.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -31,6 +31,7 @@ namespace standins = vitrine::standins;
 
 constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 256;
+constexpr size_t kMostFreed = size_t{128} << 30;  // addresses that are kept back
 constexpr size_t kMostFilled = size_t{16} << 20;  // what is filled with NaN; the rest would only take time
 
 // Behind the allocation lies at least one page that nobody may touch.
@@ -50,6 +51,17 @@ void* map(size_t bytes, int device) {
   return p;
 }
 
+void forget_oldest() {
+  State& s = state();
+  while (s.freed_bytes > kMostFreed && s.freed.size() > 1) {
+    const auto at = s.allocations.find(s.freed.front());
+    s.freed.pop_front();
+    s.freed_bytes -= at->second.mapped_bytes;
+    munmap(reinterpret_cast<void*>(at->first), at->second.mapped_bytes);
+    s.allocations.erase(at);
+  }
+}
+
 // Under the lock. False: p is not the begin of a live allocation of that kind.
 bool unmap(void* p, bool pinned) {
   const auto at = state().allocations.find(reinterpret_cast<uintptr_t>(p));
@@ -58,6 +70,9 @@ bool unmap(void* p, bool pinned) {
   a.freed = true;
   ASAN_UNPOISON_MEMORY_REGION(p, a.mapped_bytes);
   mmap(p, a.mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  state().freed.push_back(a.begin);
+  state().freed_bytes += a.mapped_bytes;
+  forget_oldest();
   if (!pinned) state().devices[static_cast<size_t>(a.device)].used_bytes -= static_cast<int64_t>(a.bytes);
   return true;
 }

@@ -159,6 +159,8 @@ void configure(const Machine& machine) {
   if (!left.empty()) throw std::logic_error("standins::configure: still alive:" + left);
   for (const auto& [begin, a] : s.allocations) munmap(reinterpret_cast<void*>(begin), a.mapped_bytes);
   s.allocations.clear();
+  s.freed.clear();
+  s.freed_bytes = 0;
   make_devices(s, machine);
   clear_nccl_faults();
 }

@@ -48,7 +48,7 @@ struct Allocation {
   size_t bytes = 0;
   size_t mapped_bytes = 0;
   int device = kHost;  // kHost: pinned
-  bool freed = false;  // its addresses are kept, so that a late use is seen
+  bool freed = false;  // its addresses are kept for long, so that a late use is seen
 };
 
 struct State {
@@ -56,6 +56,8 @@ struct State {
   Machine machine;
   std::deque<Device> devices;
   std::map<uintptr_t, Allocation> allocations;
+  std::deque<uintptr_t> freed;  // oldest first
+  size_t freed_bytes = 0;
   std::unordered_map<cudaStream_t, std::shared_ptr<CUstream_st>> streams;
   std::unordered_set<cudaEvent_t> events;
   std::unordered_set<const void*> cublas_handles;
