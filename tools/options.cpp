@@ -65,6 +65,7 @@ void check_combinations(const Options& o) {
   if (o.split) parse_split(*o.split);
   parse_memory_list(o.device_memory);
   parse_thread_list(o.threads_per_device);
+  resolve_workspace(o, Backend::cpu);
   if (o.command == Options::Command::train) {
     if (o.gpu0_batch_size && o.mode && *o.mode != "balanced") {
       throw ConfigError(
@@ -151,6 +152,15 @@ std::vector<int64_t> parse_memory_list(const std::string& text) {
     if (values.back() == 0) throw ConfigError(fmt::format("--device-memory {}: a device needs more than 0 bytes; give a size such as 512MiB", text));
   }
   return values;
+}
+
+int64_t resolve_workspace(const Options& options, Backend backend) {
+  if (options.workspace.empty()) return int64_t{backend == Backend::cuda ? 256 : 32} << 20;
+  try {
+    return parse_bytes(options.workspace);
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("--workspace {}: {}", options.workspace, error.what()));
+  }
 }
 
 std::vector<int> parse_thread_list(const std::string& text) {

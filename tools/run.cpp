@@ -32,13 +32,14 @@ ImageTransform host_transform(const Options& options, const Job& job) {
   };
 }
 
+Backend backend_of(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend; }
+
 LoaderConfig loader_config(const Options& options, const Job& job) {
   LoaderConfig config;
   config.seed = options.seed;
   config.workers = options.workers;
   config.queue_batches = kQueueBatches;
-  const bool on_gpus = resolve_devices(options, cuda_device_count())[0].backend == Backend::cuda;
-  config.host_memory = on_gpus ? HostMemory::pinned : HostMemory::pageable;
+  config.host_memory = backend_of(options) == Backend::cuda ? HostMemory::pinned : HostMemory::pageable;
   config.transform = host_transform(options, job);
   if (config.transform) config.transformed_shape = Shape{job.model.height, job.model.width, job.model.channels};
   return config;
@@ -140,6 +141,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.optimizer = resolve_optimizer(options);
   config.seed = options.seed;
   config.normalization = job.normalization;
+  config.workspace_bytes = resolve_workspace(options, backend_of(options));
   config.image_dtype = options.host_preprocess() ? DType::f32 : DType::u8;
   config.image_height = options.host_preprocess() ? job.model.height : job.data.train.height;
   config.image_width = options.host_preprocess() ? job.model.width : job.data.train.width;

@@ -28,8 +28,10 @@ struct Ranges {
     const int64_t bytes = arena ? arena.bytes() : 0;
     const int64_t line_bytes = sizes.Q * sizes.column_length() * static_cast<int64_t>(sizeof(float));
     if (line_bytes > bytes) {
-      throw OutOfMemory(fmt::format("{}: the columns of one output line take {} bytes of workspace, but {} are reserved; reserve more", operation,
-                                    line_bytes, bytes));
+      throw OutOfMemory(
+          fmt::format("{}: x ({}, {}, {}, {}) with a window of {} x {} needs a workspace of at least {} bytes, but {} bytes are reserved; "
+                      "give --workspace",
+                      operation, sizes.N, sizes.H, sizes.W, sizes.C, sizes.R, sizes.S, line_bytes, bytes));
     }
     const int64_t for_matmul = std::min({kMostMatmulScratch, bytes / 4, bytes - line_bytes}) / kAlignment * kAlignment;
     scratch = arena.rows(0, for_matmul);

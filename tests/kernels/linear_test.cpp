@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/linear.h"
 
+#include <iterator>
+#include <span>
+
 #include "kernels/cpu/portable.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
@@ -27,10 +30,12 @@ struct Path {
   decltype(&vitrine::linear_backward_data) backward_data;
   decltype(&vitrine::linear_backward_weight) backward_weight;
 };
-constexpr Path kPaths[] = {{"dispatched", &vitrine::linear_forward, &vitrine::linear_backward_data, &vitrine::linear_backward_weight},
-                           {"portable", &portable_forward, &portable_backward_data, &portable_backward_weight}};
+constexpr Path kAllPaths[] = {{"dispatched", &vitrine::linear_forward, &vitrine::linear_backward_data, &vitrine::linear_backward_weight},
+                              {"portable", &portable_forward, &portable_backward_data, &portable_backward_weight}};
+/// The portable implementation is one of the CPU's.
+std::span<const Path> paths() { return {kAllPaths, on_gpu() ? size_t{1} : std::size(kAllPaths)}; }
 
-class LinearTest : public ::testing::TestWithParam<int> {
+class LinearTest : public ThreadsTest {
  protected:
   TestDevice device{GetParam()};
 };
@@ -49,7 +54,7 @@ TEST_P(LinearTest, ForwardEqualsTheReference) {
     Reference expected = reference_gemm(false, true, n, out, in, x, w);
     if (with_bias) add_bias(expected, bias);
     if (relu) apply_relu(expected);
-    for (const Path& path : kPaths) {
+    for (const Path& path : paths()) {
       const GuardedTensor y = device.guarded(Shape{n, out});
       path.forward(device.ctx(), x_device, w_device, bias_device, relu, y);
       expect_rounded(device.values(y), expected, std::string(path.name) + " " + y.view.shape.str());
@@ -71,7 +76,7 @@ TEST_P(LinearTest, BackwardEqualsTheReference) {
     const Tensor w_device = device.tensor(Shape{out, in}, w);
     const Tensor grad_y_device = device.tensor(Shape{n, out}, grad_y);
     const bool accumulate = mode == GradMode::accumulate;
-    for (const Path& path : kPaths) {
+    for (const Path& path : paths()) {
       const std::string what = std::string(path.name) + " " + grad_y_device.shape().str();
       const GuardedTensor grad_x = device.guarded(Shape{n, in});
       path.backward_data(device.ctx(), grad_y_device, w_device, grad_x);

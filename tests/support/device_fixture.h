@@ -150,6 +150,14 @@ class TestDevice {
   std::unique_ptr<DeviceGroup> group_;
 };
 
+/// Fixture of tests that run with several numbers of threads; once on a GPU.
+class ThreadsTest : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (on_gpu() && GetParam() > 1) GTEST_SKIP() << "a GPU has no team of threads";
+  }
+};
+
 /// Fixture of tests that need one device; a CPU device has two threads.
 class DeviceTest : public ::testing::Test {
  protected:
