@@ -47,6 +47,7 @@ void push_range(const SpanInfo& info) {
 
 CudaStream::CudaStream(Identity identity, OrderChecker* checker, cudaStream_t given)
     : Stream(identity, checker), stream_(given), owned_(given == nullptr) {
+  nvtxInitialize(nullptr);  // at its first call NVTX sets itself up without regard to other threads
   const cuda::DeviceScope scope(identity.device.index);
   if (owned_) VITRINE_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   VITRINE_CUDA_CHECK(cudaEventCreate(&anchor_));
