@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// For ThreadSanitizer builds: leaves out what orders two accesses, named by the argument: "event" between two streams, "barrier" between the threads
+// of a block, "collective" between the ranks' streams and another one; or nothing. The tests want ThreadSanitizer's report, or none.
+#include <cstdio>
+#include <string_view>
+
+#include <nccl.h>
+
+#include "tests/standins/device_door.h"
+
+namespace {
+
+constexpr int kThreads = 64;
+
+__global__ void rotate(int* values, bool meets) {
+  __shared__ int shared[kThreads];
+  shared[threadIdx.x] = values[threadIdx.x];
+  if (meets) __syncthreads();
+  values[threadIdx.x] = shared[(threadIdx.x + 1) % kThreads];
+  __syncthreads();
+}
+
+__global__ void increment(int* values) { ++values[threadIdx.x]; }
+
+void run(std::string_view left_out) {
+  cudaStream_t compute = nullptr, copy = nullptr;
+  cudaEvent_t event = nullptr;
+  void* memory = nullptr;
+  VITRINE_CUDA_CHECK(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));
+  VITRINE_CUDA_CHECK(cudaStreamCreateWithFlags(&copy, cudaStreamNonBlocking));
+  VITRINE_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  VITRINE_CUDA_CHECK(cudaMalloc(&memory, kThreads * sizeof(int)));
+  int* const values = static_cast<int*>(memory);
+  ncclComm_t comm = nullptr;
+  const int device = 0;
+  if (ncclCommInitAll(&comm, 1, &device) != ncclSuccess) std::puts("no communicator");
+
+  const auto order = [&](cudaStream_t first, cudaStream_t second, bool left) {
+    VITRINE_CUDA_CHECK(cudaEventRecord(event, first));
+    if (!left) VITRINE_CUDA_CHECK(cudaStreamWaitEvent(second, event, 0));
+  };
+  VITRINE_CUDA_CHECK(cudaMemsetAsync(values, 0, kThreads * sizeof(int), copy));
+  order(copy, compute, left_out == "event");
+  vitrine::cuda::launch(compute, increment, dim3(1), dim3(kThreads), values);
+  vitrine::cuda::launch_cooperating(compute, rotate, dim3(1), dim3(kThreads), values, left_out != "barrier");
+  order(compute, copy, false);
+  if (ncclAllReduce(values, values, kThreads, ncclInt32, ncclSum, comm, copy) != ncclSuccess) std::puts("no collective");
+  order(copy, compute, left_out == "collective");
+  vitrine::cuda::launch(compute, increment, dim3(1), dim3(kThreads), values);
+
+  VITRINE_CUDA_CHECK(cudaStreamSynchronize(copy));
+  VITRINE_CUDA_CHECK(cudaStreamSynchronize(compute));
+  ncclCommDestroy(comm);
+  VITRINE_CUDA_CHECK(cudaFree(memory));
+  VITRINE_CUDA_CHECK(cudaEventDestroy(event));
+  VITRINE_CUDA_CHECK(cudaStreamDestroy(compute));
+  VITRINE_CUDA_CHECK(cudaStreamDestroy(copy));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  run(argc > 1 ? argv[1] : "");
+  return 0;
+}

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+# The stand-ins' own tests; included by tests/CMakeLists.txt.
+vitrine_test(test_standins LABELS cpu threads
+  SOURCES standins/cublaslt_test.cpp standins/cuda_runtime_test.cpp standins/device_code_test.cpp standins/nccl_test.cpp
+  LIBS vitrine::runtime)
+target_include_directories(test_standins SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
+set_source_files_properties(standins/device_code_test.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+
+if(VITRINE_SANITIZE MATCHES "thread")
+  add_executable(standins_races standins/races_main.cpp)
+  vitrine_compile_options(standins_races)
+  target_include_directories(standins_races PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_include_directories(standins_races SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
+  target_link_libraries(standins_races PRIVATE vitrine::runtime)
+  foreach(left_out event barrier collective)
+    add_test(NAME ThreadSanitizer.FindsTheLeftOut/${left_out} COMMAND standins_races ${left_out})
+    set_tests_properties(ThreadSanitizer.FindsTheLeftOut/${left_out} PROPERTIES LABELS "cpu;threads" PASS_REGULAR_EXPRESSION "ThreadSanitizer: data race")
+  endforeach()
+  add_test(NAME ThreadSanitizer.FindsNothingElseInTheStandins COMMAND standins_races)
+  set_tests_properties(ThreadSanitizer.FindsNothingElseInTheStandins PROPERTIES LABELS "cpu;threads")
+endif()
