@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Failures that real GPUs show rarely, brought about by the stand-ins: they end the step everywhere, are told with device and cause, and leave nothing.
+#include <chrono>
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "runtime/error.h"
+#include "tests/parallel/random_model.h"
+#include "tests/standins/controls.h"
+
+namespace vitrine::test {
+namespace {
+
+int thread_count() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) ++count;
+  return count;
+}
+
+/// Checks at its end that no object of CUDA and no thread was left behind.
+class CudaFailure : public ::testing::TestWithParam<const char*> {
+ protected:
+  CudaFailure() {
+    { const DeviceGroup warm_up(test_group(1)); }  // sanitizers start a thread of their own with the first one
+    standins::reset();
+    threads_ = thread_count();
+  }
+  ~CudaFailure() override {
+    EXPECT_EQ(standins::live_objects(), 0);
+    EXPECT_EQ(thread_count(), threads_);
+    standins::reset();
+  }
+
+ private:
+  int threads_ = 0;
+};
+
+EngineConfig config_of(const Model& model, const char* mode) {
+  EngineConfig config = small_config(model, 9);
+  config.scheme = scheme_preset(mode);
+  return config;
+}
+
+template <class Work>
+std::string error_of(const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return std::string(error_kind_name(error.kind())) + ": " + error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+TEST_P(CudaFailure, OutOfMemoryOnDeviceTwo) {
+  const Model model = random_model(1);
+  DeviceGroup group(test_group(3));
+  if (group[2].id().index != 2) GTEST_SKIP() << "one GPU";
+  standins::fail_next_malloc(2);
+  const std::string text = error_of([&] { const Engine engine(model, group, config_of(model, GetParam()), {{9}, {}}); });
+  EXPECT_EQ(text.rfind("OutOfMemory", 0), 0U) << text;
+  EXPECT_NE(text.find("cuda:2"), std::string::npos) << text;
+  Engine engine(model, group, config_of(model, GetParam()), {{9}, {}});
+  engine.train_step(random_batch(model, 9, 1, 0).view());
+  engine.finish();
+}
+
+TEST_P(CudaFailure, AKernelThatFaultsEndsTheStepAndSaysThatTheProcessIsLost) {
+  const Model model = random_model(1);
+  DeviceGroup group(test_group(3));
+  const int culprit = group[2].id().index;
+  Engine engine(model, group, config_of(model, GetParam()), {{9}, {}});
+  const OwnedBatch batch = random_batch(model, 9, 1, 0);
+  engine.train_step(batch.view());
+  engine.take_step_totals(true);
+  standins::fail_launch(culprit, 3);
+  const std::string text = error_of([&] {
+    engine.train_step(batch.view());
+    engine.take_step_totals(true);
+  });
+  EXPECT_EQ(text.rfind("CudaError", 0), 0U) << text;
+  EXPECT_NE(text.find("cuda:" + std::to_string(culprit)), std::string::npos) << text;
+  EXPECT_NE(text.find("cudaErrorIllegalAddress"), std::string::npos) << text;
+  EXPECT_NE(text.find("restart it"), std::string::npos) << text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, CudaFailure, ::testing::Values("dp", "criterion", "ddp"), [](const auto& param) { return std::string(param.param); });
+
+}  // namespace
+}  // namespace vitrine::test
