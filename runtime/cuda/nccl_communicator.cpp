@@ -59,7 +59,11 @@ class NcclGroup {
     {
       const std::lock_guard lock(rank.mutex);
       throw_if_broken();
-      work(rank.comm);
+      try {
+        work(rank.comm);
+      } catch (...) {
+        rethrow_with_prefix(std::current_exception(), rank.name + ": ");
+      }
     }
     const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
     while (in_progress(rank)) {

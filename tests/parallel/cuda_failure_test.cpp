@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failures that real GPUs show rarely, brought about by the stand-ins: they end the step everywhere, are told with device and cause, and leave nothing.
+// Failures that real GPUs show rarely, brought about by the stand-ins: they end the step everywhere, are told with device and cause, and leave
+// nothing.
 #include <chrono>
 #include <filesystem>
 

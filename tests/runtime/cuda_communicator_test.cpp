@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicators of GPUs when something goes wrong, on the stand-ins; and NCCL communicators that the user hands in.
+#include <chrono>
+
+#include <nccl.h>
+
+#include "runtime/error.h"
+#include "tests/runtime/world.h"
+#include "tests/standins/controls.h"
+
+namespace vitrine::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+DeviceGroupOptions quick(int ranks) {
+  DeviceGroupOptions options = world_options(ranks, Backend::cuda, TraceLevel::off);
+  options.comm_timeout_ms = 300;
+  return options;
+}
+
+/// Issues on every rank from its own thread; returns each rank's error, empty where there was none.
+std::vector<std::string> errors_of(int ranks, const std::function<void(int)>& issue) {
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        issue(r);
+      } catch (const CommError& error) {
+        errors[static_cast<size_t>(r)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+class CudaCommunicator : public ::testing::Test {
+ protected:
+  ~CudaCommunicator() override {
+    EXPECT_EQ(standins::live_objects(), 0);
+    standins::reset();
+  }
+  static bool uses_nccl() { return test_device_choice() == "cuda"; }
+};
+
+#define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST_F(CudaCommunicator, TellsHowItCommunicates) {
+  DeviceGroup devices(quick(2));
+  const std::string text = make_communicators(devices)[0]->description();
+  if (uses_nccl()) {
+    EXPECT_EQ(text.rfind("NCCL 2.", 0), 0U) << text;
+    EXPECT_CONTAINS(text, "2 ranks, algorithm Ring, protocol Simple");
+  } else {
+    EXPECT_EQ(text, "direct access to peers' memory, 2 ranks (NCCL takes no two ranks on one GPU)");
+  }
+}
+
+TEST_F(CudaCommunicator, ARankThatDoesNotComeIsNamedWithinTheDeadline) {
+  DeviceGroup devices(quick(3));
+  auto communicators = make_communicators(devices);
+  if (uses_nccl()) GTEST_SKIP() << "NCCL takes a call in before its peers come";
+  const Tensor t = devices[0].compute().allocate({4}, DType::f32, Category::communication, "t");
+  const Clock::time_point begin = Clock::now();
+  const std::vector<std::string> errors = errors_of(3, [&](int r) {
+    if (r != 1) communicators[static_cast<size_t>(r)]->barrier(devices[r].compute());
+  });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  for (const int r : {0, 2}) {
+    EXPECT_CONTAINS(errors[static_cast<size_t>(r)], "rank 1 (" + devices[1].name() + ")");
+    EXPECT_CONTAINS(errors[static_cast<size_t>(r)], "thread of its own");
+  }
+  EXPECT_FALSE(communicators[1]->failure().empty());
+}
+
+TEST_F(CudaCommunicator, AbortWakesThoseWhoWait) {
+  DeviceGroupOptions options = quick(2);
+  options.comm_timeout_ms = 60000;
+  DeviceGroup devices(options);
+  auto communicators = make_communicators(devices);
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    communicators[1]->abort("planted: enough");
+  });
+  const std::vector<std::string> errors = errors_of(1, [&](int) {
+    communicators[0]->barrier(devices[0].compute());
+    devices.synchronize();
+    communicators[0]->barrier(devices[0].compute());
+  });
+  other.join();
+  EXPECT_EQ(errors[0], "planted: enough");
+  EXPECT_EQ(communicators[0]->failure(), "planted: enough");
+  communicators = make_communicators(devices);
+  const std::vector<std::string> none = errors_of(2, [&](int r) { communicators[static_cast<size_t>(r)]->barrier(devices[r].compute()); });
+  EXPECT_EQ(none, std::vector<std::string>(2));
+  devices.synchronize();
+}
+
+TEST_F(CudaCommunicator, DisagreementOfPeersNamesTheFields) {
+  if (uses_nccl()) GTEST_SKIP() << "NCCL does not compare calls";
+  DeviceGroup devices(quick(2));
+  auto communicators = make_communicators(devices);
+  std::vector<Tensor> t;
+  for (int r = 0; r < 2; ++r) t.push_back(devices[r].compute().allocate({8}, DType::f32, Category::communication, "t"));
+  const std::vector<std::string> errors = errors_of(2, [&](int r) {
+    const auto i = static_cast<size_t>(r);
+    communicators[i]->all_reduce(devices[r].compute(), t[i].rows(0, 8 - r));
+  });
+  for (const std::string& error : errors) EXPECT_CONTAINS(error, "elements 8 on rank 0; 7 on rank 1");
+  devices.synchronize();
+}
+
+TEST_F(CudaCommunicator, ANcclGroupThatIsNeverCompleteIsGivenUp) {
+  if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
+  DeviceGroup devices(quick(3));
+  standins::hang_nccl_init(2);
+  const Clock::time_point begin = Clock::now();
+  const std::vector<std::string> errors = errors_of(1, [&](int) { make_communicators(devices); });
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_CONTAINS(errors[0], "did not join the group within 300 ms");
+  EXPECT_NO_THROW(make_communicators(devices));
+}
+
+TEST_F(CudaCommunicator, AnAsynchronousErrorOfNcclIsSeenWithItsRank) {
+  if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
+  DeviceGroup devices(quick(3));
+  auto communicators = make_communicators(devices);
+  EXPECT_EQ(communicators[0]->failure(), "");
+  standins::break_nccl(1);
+  EXPECT_CONTAINS(communicators[0]->failure(), "rank 1 (cuda:1)");
+  const std::vector<std::string> errors = errors_of(3, [&](int r) { communicators[static_cast<size_t>(r)]->barrier(devices[r].compute()); });
+  EXPECT_CONTAINS(errors[1], "rank 1 (cuda:1)");
+  communicators[0]->abort("given up");
+  devices.synchronize();
+}
+
+TEST_F(CudaCommunicator, CommunicatorsOfTheUserAreUsedAndKept) {
+  if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
+  DeviceGroupOptions options = quick(2);
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  std::vector<ncclComm_t> mine(2);
+  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+  for (int r = 0; r < 2; ++r) {
+    ASSERT_EQ(cudaSetDevice(r), cudaSuccess);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    const ncclResult_t result = ncclCommInitRankConfig(&mine[static_cast<size_t>(r)], 2, id, r, &config);
+    ASSERT_TRUE(result == ncclSuccess || result == ncclInProgress);
+  }
+  ASSERT_EQ(ncclGroupEnd(), ncclSuccess);
+  options.nccl_communicators = {mine[0], mine[1]};
+  {
+    DeviceGroup devices(options);
+    auto communicators = make_communicators(devices);
+    std::vector<Tensor> t;
+    for (int r = 0; r < 2; ++r) {
+      t.push_back(devices[r].compute().allocate({8}, DType::f32, Category::communication, "t"));
+      zero(devices[r].compute(), t.back());
+    }
+    const auto errors =
+        errors_of(2, [&](int r) { communicators[static_cast<size_t>(r)]->all_reduce(devices[r].compute(), t[static_cast<size_t>(r)]); });
+    EXPECT_EQ(errors, std::vector<std::string>(2));
+    devices.synchronize();
+  }
+  int count = 0;
+  EXPECT_EQ(ncclCommCount(mine[0], &count), ncclSuccess) << "they outlive the devices";
+  std::swap(options.nccl_communicators[0], options.nccl_communicators[1]);
+  {
+    DeviceGroup devices(options);
+    try {
+      make_communicators(devices);
+      FAIL() << "ranks in the wrong order were taken";
+    } catch (const ConfigError& error) {
+      EXPECT_CONTAINS(std::string(error.what()), "rank 1 of 2 on cuda:1, expected rank 0 of 2 on cuda:0");
+    }
+  }
+  for (ncclComm_t comm : mine) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
+}  // namespace
+}  // namespace vitrine::test
