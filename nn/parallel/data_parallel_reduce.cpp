@@ -55,7 +55,12 @@ void DataParallel::backward(bool last) {
   State& s = *state_;
   const bool reduce_now = last && s.reduction_on && s.reduces() && s.config.scheme.reduce == Reduce::allreduce;
   s.for_each_at_once([&](Replica& r) {
-    if (r.samples > 0) s.backward_of(r, reduce_now);
+    if (r.samples > 0) return s.backward_of(r, reduce_now);
+    if (!reduce_now) return;
+    // Its peers may wait on the host until it takes part.
+    const PhaseScope phase(r.compute(), Phase::reduce);
+    s.ensure_gradients(r);
+    s.issue_buckets(r, std::numeric_limits<int64_t>::max());
   });
   if (!s.output_gradients) return;
   // Their memory is free again only when every device has taken its rows.
