@@ -223,7 +223,13 @@ std::exception_ptr DataParallel::recover() {
   if (s.devices.options().nccl_communicators.empty()) {
     s.retired.push_back(s.communicators);
     s.close_communicators();
-    s.open_communicators();
+    try {
+      s.open_communicators();
+    } catch (...) {
+      // A GPU that is lost cannot join again. What was aborted stays, and fails every later step with its reason.
+      s.communicators = s.retired.back();
+      if (!cause) cause = std::current_exception();
+    }
   }
   if (s.devices.checker() != nullptr) s.devices.checker()->forget_accesses();
   return cause ? cause : echo;
