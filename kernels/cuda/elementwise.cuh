@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/cuda/dtype.cuh"
+#include "kernels/cuda/index.cuh"
+
+/// Operations that read some flat buffers at i and write others at i, in one pass of 16-byte accesses.
+namespace vitrine::cuda {
+
+template <class P, int N>
+struct Pointers {
+  P at[N];
+};
+
+/// An operation is a struct with
+///   static constexpr int kReads, kWrites
+///   __device__ bool begin()                                                       once a thread, before the first element; false: nothing to do
+///   __device__ void operator()(const float (&in)[kReads], float (&out)[kWrites])  one element
+template <class T, class F>
+struct FlatBuffers {
+  Pointers<const T*, F::kReads> in;
+  Pointers<T*, F::kWrites> out;  // each either one of `in` or apart from all
+  int64_t count;
+  int64_t head;   // elements in front of the packs
+  int64_t packs;  // behind the head; what is left is the tail
+};
+
+/// Packs that a thread loads before it computes: at least 32 bytes in flight, at most 128.
+template <class F>
+inline constexpr int kPacksInFlight = F::kReads <= 2 ? 4 : 2;
+
+template <class T, class F>
+__device__ inline void map_element(const FlatBuffers<T, F>& buffers, F& f, int64_t i) {
+  float in[F::kReads];
+  float out[F::kWrites];
+  for (int r = 0; r < F::kReads; ++r) in[r] = to_float(buffers.in.at[r][i]);
+  f(in, out);
+  for (int w = 0; w < F::kWrites; ++w) buffers.out.at[w][i] = from_float<T>(out[w]);
+}
+
+/// A block's tile is kPacksInFlight * kBlockThreads packs of N elements.
+template <class T, int N, class F>
+__global__ void __launch_bounds__(kBlockThreads) map_kernel(FlatBuffers<T, F> buffers, F f) {
+  if (!f.begin()) return;
+  constexpr int kFlight = kPacksInFlight<F>;
+  using P = Pack<T, N>;
+  for (int64_t tile = int64_t{blockIdx.x} * (kFlight * kBlockThreads); tile < buffers.packs; tile += int64_t{gridDim.x} * (kFlight * kBlockThreads)) {
+    const int64_t first = tile + threadIdx.x;
+    P in[kFlight][F::kReads];
+    for (int k = 0; k < kFlight; ++k) {
+      const int64_t at = first + k * kBlockThreads;
+      for (int r = 0; r < F::kReads; ++r) {
+        if (at < buffers.packs) in[k][r] = reinterpret_cast<const P*>(buffers.in.at[r] + buffers.head)[at];
+      }
+    }
+    for (int k = 0; k < kFlight; ++k) {
+      const int64_t at = first + k * kBlockThreads;
+      if (at >= buffers.packs) break;
+      P out[F::kWrites];
+      for (int e = 0; e < N; ++e) {
+        float x[F::kReads];
+        float y[F::kWrites];
+        for (int r = 0; r < F::kReads; ++r) x[r] = to_float(in[k][r].v[e]);
+        f(x, y);
+        for (int w = 0; w < F::kWrites; ++w) out[w].v[e] = from_float<T>(y[w]);
+      }
+      for (int w = 0; w < F::kWrites; ++w) reinterpret_cast<P*>(buffers.out.at[w] + buffers.head)[at] = out[w];
+    }
+  }
+  // Head and tail are less than two packs.
+  if (blockIdx.x != 0) return;
+  const int64_t tail = buffers.head + buffers.packs * N;
+  if (threadIdx.x < buffers.head) map_element(buffers, f, threadIdx.x);
+  if (tail + threadIdx.x < buffers.count) map_element(buffers, f, tail + threadIdx.x);
+}
+
+/// Queues the operation on `count` elements. Buffers of different alignments go element by element.
+template <class T, class F>
+void map_elements(ExecContext& ctx, const Pointers<const T*, F::kReads>& in, const Pointers<T*, F::kWrites>& out, int64_t count, F f) {
+  if (count == 0) return;
+  std::array<const void*, F::kReads + F::kWrites> all{};
+  std::copy(std::begin(out.at), std::end(out.at), std::copy(std::begin(in.at), std::end(in.at), all.begin()));
+  constexpr int kElements = kPackElements<T>;
+  constexpr int kTile = kPacksInFlight<F> * kBlockThreads;
+  const int64_t head = head_elements<T>(all, count);
+  if (head >= 0) {
+    const int64_t packs = (count - head) / kElements;
+    launch(native_stream(ctx), map_kernel<T, kElements, F>, grid_of(ceil_div(std::max<int64_t>(packs, 1), kTile)), dim3(kBlockThreads),
+           FlatBuffers<T, F>{in, out, count, head, packs}, f);
+  } else {
+    launch(native_stream(ctx), map_kernel<T, 1, F>, grid_of(ceil_div(count, kTile)), dim3(kBlockThreads), FlatBuffers<T, F>{in, out, count, 0, count},
+           f);
+  }
+}
+
+}  // namespace vitrine::cuda
