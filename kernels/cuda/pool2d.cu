@@ -276,8 +276,13 @@ bool is_byte_pack_aligned(const void* indices) {
   return reinterpret_cast<uintptr_t>(indices) % kPackElements<T> == 0;
 }
 
-/// Padded coordinates and window positions of a fixed pool stay below this.
-int64_t reach_of(const Pool2dConfig& config, const Shape& x) { return std::max(x[1], x[2]) + 2 * config.pad + config.window + config.stride; }
+/// Padded coordinates and positions in a window of a fixed pool stay below this.
+int64_t reach_of(const Pool2dConfig& config, const Shape& x) {
+  return std::max(config.window * config.window, std::max(x[1], x[2]) + 2 * config.pad + config.window + config.stride);
+}
+
+/// Adaptive windows multiply sizes by counts.
+int64_t adaptive_reach(const Shape& small, const Shape& large) { return std::max((large[1] + 1) * (small[1] + 1), (large[2] + 1) * (small[2] + 1)); }
 
 }  // namespace
 
