@@ -51,4 +51,9 @@ void tensor(const char* operation, const char* argument, const ConstView& v, con
   check::shape(operation, argument, v, expected);
 }
 
+std::string target_out_of_range(int64_t target, int64_t row, int64_t classes, int64_t ignore_index) {
+  return fmt::format("softmax_cross_entropy: target {} in row {} is out of range, expected 0 <= target < {} or ignore_index {}", target, row, classes,
+                     ignore_index);
+}
+
 }  // namespace vitrine::check

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include "runtime/exec_context.h"
 
 /// Argument checks that every kernel's dispatcher makes; messages: operation, argument, actual, expected.
@@ -18,5 +20,8 @@ void device(const char* operation, const char* argument, const ConstView& v, con
 void no_overlap(const char* operation, const char* a_name, const ConstView& a, const char* b_name, const ConstView& b);
 /// device + dtype + shape, the usual three.
 void tensor(const char* operation, const char* argument, const ConstView& v, const Shape& shape, DType dtype, const ExecContext& ctx);
+
+/// The message of a DataError: what every backend says of a target that names no class.
+std::string target_out_of_range(int64_t target, int64_t row, int64_t classes, int64_t ignore_index);
 
 }  // namespace vitrine::check

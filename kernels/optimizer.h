@@ -7,10 +7,14 @@
 ///   param, grad, and the states: (n) f32, equal lengths
 ///   step (1) i32: number of updates so far; incremented here, on the device
 ///   totals (LossTotals::kCount) f32: the reduced totals of the step; grad is multiplied by nominal / totals[kValid] before use, which makes it the
-///          mean over valid targets. With no valid target nothing is changed, the step count neither.
+///          mean over valid targets. With no valid target, or with NaN in their place (a target was out of range), nothing is changed, the step
+///          count neither.
 /// The configuration is double as in PyTorch: 1 - 0.999F is wrong in its fifth digit.
-/// dtypes  f32      determinism  yes      stream  asynchronous      throws  ShapeError, DtypeError, DeviceError
+/// dtypes  f32      determinism  yes      stream  asynchronous      workspace  on CUDA kOptimizerWorkspaceBytes, else none
+/// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
 namespace vitrine {
+
+inline constexpr int64_t kOptimizerWorkspaceBytes = 256;
 
 struct SgdConfig {
   double lr = 1e-3;

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
-#include <fmt/format.h>
-
+#include "kernels/check.h"
 #include "kernels/implementations.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
@@ -84,8 +84,8 @@ void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, Const
   for (int64_t part = 0; part < parts; ++part) {
     const Totals& sums = partial[static_cast<size_t>(part)];
     if (sums.bad_row >= 0) {
-      throw DataError(fmt::format("softmax_cross_entropy: target {} in row {} is out of range, expected 0 <= target < {} or ignore_index {}",
-                                  target[sums.bad_row], sums.bad_row, classes, config.ignore_index));
+      totals.as<float>()[LossTotals::kValid] = std::numeric_limits<float>::quiet_NaN();
+      throw DataError(check::target_out_of_range(target[sums.bad_row], sums.bad_row, classes, config.ignore_index));
     }
     all.loss += sums.loss;
     all.valid += sums.valid;

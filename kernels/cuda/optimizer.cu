@@ -17,6 +17,7 @@ struct UpdateScalars {
   float step_size;
   float correction;  // 1 / sqrt(1 - beta2^step)
 };
+static_assert(static_cast<int64_t>(sizeof(UpdateScalars)) <= kOptimizerWorkspaceBytes);
 
 /// Raises the step count unless there is no valid target (NaN: a target was out of range). One thread; a kernel of its own because the update's
 /// blocks all read the count.
