@@ -53,7 +53,10 @@ AdamConfig adam_config(const Json& options, bool decoupled) {
   return {options.at("lr"), betas[0], betas[1], options.value("eps", 1e-8), options.value("weight_decay", 0.0), decoupled};
 }
 
-class OptimizerTest : public DeviceTest {};
+class OptimizerTest : public DeviceTest {
+ protected:
+  OptimizerTest() { ctx().reserve_workspace(kOptimizerWorkspaceBytes); }
+};
 
 TEST_F(OptimizerTest, FollowsPyTorchsTrajectories) {
   std::ifstream file(VITRINE_TEST_DATA "/optimizers.json");
