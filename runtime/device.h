@@ -16,18 +16,18 @@ struct DeviceGroupOptions {
   std::vector<DeviceId> devices;
   /// Capacity of each device's pool: empty (the machine's memory divided among the devices; of a GPU what is free, less 5 %, divided among its
   /// logical devices), one value for all, or one each.
-  std::vector<int64_t> memory_bytes;
+  std::vector<int64_t> memory_bytes = {};
   /// Threads of each CPU device's team: empty (the process's cores divided among the devices), one value for all, or one each.
-  std::vector<int> threads_per_device;
+  std::vector<int> threads_per_device = {};
   bool check_order = false;
   TraceLevel trace = TraceLevel::phase;
 
   // CUDA devices only:
   bool tf32 = false;  // matrix products and convolutions may round their inputs to TF32
   /// A cudaStream_t for each device to compute on, made on that device and kept alive by the caller; empty: streams of our own.
-  std::vector<void*> cuda_compute_streams;
+  std::vector<void*> cuda_compute_streams = {};
   /// An ncclComm_t for each device, rank i on device i of a world of these devices, kept alive by the caller; empty: communicators of our own.
-  std::vector<void*> nccl_communicators;
+  std::vector<void*> nccl_communicators = {};
   /// How long a collective waits on the host for its peers before it is given up.
   int64_t comm_timeout_ms = 60000;
 };

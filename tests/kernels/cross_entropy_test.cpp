@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "runtime/error.h"
+#include "tests/kernels/expect_error.h"
+#include "tests/kernels/shifted.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/reference_light.h"
 
@@ -52,6 +54,106 @@ TEST_F(CrossEntropyTest, LossGradientAndCountsAreThoseOfTheReference) {
       softmax_cross_entropy(ctx(), config, device.tensor({rows, classes}, logits), targets_device, View{}, totals);
       expect_totals(totals, expected);
     }
+  }
+}
+
+/// Class counts on both sides of every bound between ways to share a row, at every alignment.
+TEST_F(CrossEntropyTest, AnyNumberOfClassesAndAlignmentWillDo) {
+  uint64_t seed = 500;
+  for (const int64_t classes : {4, 31, 32, 33, 128, 129, 132, 1000, 1024, 1028, 4099, 8192, 8196, 8203, 20011}) {
+    const int64_t rows = classes < 1000 ? 9 : 2;
+    const CrossEntropyConfig config{-100, 0.5F};
+    const std::vector<float> logits = random_floats(rows * classes, ++seed, -8, 8);
+    std::vector<int32_t> targets = random_integers<int32_t>(rows, ++seed, 0, classes - 1);
+    targets[0] = static_cast<int32_t>(classes - 1);
+    const reference::CrossEntropy expected = reference::cross_entropy(config, classes, logits, targets);
+    const Tensor targets_device = device.tensor({rows}, targets);
+    for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {1, 1}, {0, 3}, {3, 3}}) {
+      const GuardedTensor totals = zero_totals();
+      const Shifted<> grad(device, {rows, classes}, out);
+      softmax_cross_entropy(ctx(), config, Shifted<>(device, {rows, classes}, in, logits), targets_device, grad, totals);
+      expect_close(grad.values(), expected.grad, 2e-6, 1e-7, std::to_string(classes) + " classes");
+      expect_totals(totals, expected);
+    }
+    const GuardedTensor totals = zero_totals();
+    const Shifted<> in_place(device, {rows, classes}, 1, logits);
+    softmax_cross_entropy(ctx(), config, in_place, targets_device, in_place, totals);
+    expect_close(in_place.values(), expected.grad, 2e-6, 1e-7, "in place");
+    expect_totals(totals, expected);
+  }
+}
+
+TEST_F(CrossEntropyTest, AMillionClasses) {
+  constexpr int64_t kClasses = 1000003;
+  const std::vector<float> logits = random_floats(kClasses, 9, -20, 20);
+  const std::vector<int32_t> targets{999999};
+  const reference::CrossEntropy expected = reference::cross_entropy({}, kClasses, logits, targets);
+  const GuardedTensor totals = zero_totals();
+  const GuardedTensor in_place = device.guarded({1, kClasses}, logits);
+  softmax_cross_entropy(ctx(), {}, in_place, device.tensor({1}, targets), in_place, totals);
+  expect_close(device.values(in_place), expected.grad, 2e-6, 1e-9);
+  expect_totals(totals, expected);
+}
+
+/// The first of equal largest logits is the answer, wherever threads share the row.
+TEST_F(CrossEntropyTest, FirstOfEqualLogitsIsTheAnswer) {
+  for (const int64_t classes : {10, 40, 2000, 9001}) {
+    std::vector<float> logits(static_cast<size_t>(2 * classes), 0.25F);
+    const GuardedTensor totals = zero_totals();
+    const std::vector<int32_t> targets{0, static_cast<int32_t>(classes - 1)};
+    softmax_cross_entropy(ctx(), {}, device.tensor({2, classes}, logits), device.tensor({2}, targets), View{}, totals);
+    EXPECT_EQ(device.values(totals)[LossTotals::kCorrect], 1.0F) << classes;
+    logits[static_cast<size_t>(2 * classes - 1)] = 0.5F;
+    softmax_cross_entropy(ctx(), {}, device.tensor({2, classes}, logits), device.tensor({2}, targets), View{}, totals);
+    EXPECT_EQ(device.values(totals)[LossTotals::kCorrect], 3.0F) << classes;
+  }
+}
+
+/// Rows with NaN, +infinity, nothing but -infinity, and -infinity in most places; among rows as usual.
+TEST_F(CrossEntropyTest, SpecialLogitsStayInTheirRowWhateverItsLength) {
+  const float lowest = -std::numeric_limits<float>::infinity();
+  for (const int64_t classes : {12, 40, 2001, 12003}) {
+    const auto row = [&](int64_t i) { return static_cast<size_t>(i * classes); };
+    std::vector<float> logits = random_floats(6 * classes, 10);
+    logits[row(1) + row(1) / 2] = std::numeric_limits<float>::quiet_NaN();
+    logits[row(2) + 3] = -lowest;
+    std::fill(logits.begin() + static_cast<int64_t>(row(3)), logits.begin() + static_cast<int64_t>(row(4)), lowest);
+    std::fill(logits.begin() + static_cast<int64_t>(row(4)), logits.begin() + static_cast<int64_t>(row(5)) - 2, lowest);
+    const std::vector<int32_t> targets{0, 1, 2, 0, static_cast<int32_t>(classes - 1), 5};
+    const GuardedTensor totals = zero_totals();
+    const GuardedTensor grad = device.guarded({6, classes});
+    softmax_cross_entropy(ctx(), {}, device.tensor({6, classes}, logits), device.tensor({6}, targets), grad, totals);
+    const std::vector<float> totals_read = device.values(totals);
+    EXPECT_TRUE(std::isnan(totals_read[LossTotals::kLossSum]));
+    EXPECT_EQ(totals_read[LossTotals::kValid], 6.0F);
+    const std::vector<float> values = device.values(grad);
+    for (const int64_t i : {0, 4, 5}) {
+      const auto begin = static_cast<int64_t>(row(i));
+      const std::vector<float> alone(logits.begin() + begin, logits.begin() + begin + classes);
+      const reference::CrossEntropy expected = reference::cross_entropy({}, classes, alone, {targets[static_cast<size_t>(i)]});
+      expect_close(std::vector<float>(values.begin() + begin, values.begin() + begin + classes), expected.grad, 2e-6, 1e-7);
+    }
+    for (const int64_t i : {1, 2, 3}) {
+      for (size_t j = row(i); j < row(i + 1); ++j) ASSERT_TRUE(std::isnan(values[j])) << "row " << i << " of " << classes << " classes";
+    }
+  }
+}
+
+TEST_F(CrossEntropyTest, NoSampleIsNoWork) {
+  const GuardedTensor totals = zero_totals();
+  const GuardedTensor none = device.guarded({0, 5});
+  softmax_cross_entropy(ctx(), {}, none, device.empty({0}, DType::i32), none, totals);
+  EXPECT_EQ(device.values(totals), std::vector<float>(LossTotals::kCount, 0.0F));
+}
+
+/// More rows than one round of blocks takes.
+TEST_F(CrossEntropyTest, ManyRowsAreAllCounted) {
+  for (const auto& [rows, classes] : std::vector<std::pair<int64_t, int64_t>>{{9001, 3}, {1030, 1030}}) {
+    const std::vector<float> logits = random_floats(rows * classes, 12, -3, 3);
+    const std::vector<int32_t> targets = random_integers<int32_t>(rows, 13, 0, classes - 1);
+    const GuardedTensor totals = zero_totals();
+    softmax_cross_entropy(ctx(), {}, device.tensor({rows, classes}, logits), device.tensor({rows}, targets), View{}, totals);
+    expect_totals(totals, reference::cross_entropy({}, classes, logits, targets));
   }
 }
 
@@ -104,12 +206,26 @@ TEST_F(CrossEntropyTest, TargetOutOfRangeIsADataErrorThatNamesRowAndValue) {
       device.synchronize();
       FAIL() << "no error for target " << wrong;
     } catch (const DataError& e) {
-      EXPECT_NE(std::string(e.what()).find("target " + std::to_string(wrong) + " in row 71"), std::string::npos) << e.what();
+      const std::string text =
+          "softmax_cross_entropy: target " + std::to_string(wrong) + " in row 71 is out of range, expected 0 <= target < 10 or ignore_index -100";
+      EXPECT_NE(std::string(e.what()).find(text), std::string::npos) << e.what();
     }
     const std::vector<float> values = device.values(totals);
     EXPECT_TRUE(std::isnan(values[LossTotals::kValid])) << values[LossTotals::kValid];
     EXPECT_EQ(values[LossTotals::kLossSum], 0.0F);
   }
+}
+
+TEST_F(CrossEntropyTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
+  if (!on_gpu()) GTEST_SKIP() << "needs a GPU";
+  ctx().reserve_workspace(kCrossEntropyWorkspaceBytes - 1);
+  const Tensor logits = device.random({2, 3}, 1);
+  const GuardedTensor totals = zero_totals();
+  expect_error<OutOfMemory>(
+      [&] {
+        softmax_cross_entropy(ctx(), {}, logits, device.tensor({2}, std::vector<int32_t>{0, 1}), View{}, totals);
+      },
+      std::to_string(kCrossEntropyWorkspaceBytes) + " bytes");
 }
 
 TEST_F(CrossEntropyTest, WrongArgumentsAreRefused) {

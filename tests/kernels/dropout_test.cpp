@@ -5,6 +5,7 @@
 
 #include "runtime/error.h"
 #include "runtime/philox.h"
+#include "tests/kernels/shifted.h"
 #include "tests/support/device_fixture.h"
 
 namespace vitrine::test {
@@ -43,6 +44,29 @@ TEST_F(DropoutTest, MaskIsThatOfTheContract) {
       expect_close(device.values(in_place), expected, 1e-6, 0, "in place");
     }
   }
+}
+
+TEST_F(DropoutTest, AnyLengthAndAlignmentDrawsTheSameMask) {
+  for (const int64_t elements : {1, 4, 6, 8, 1027, 4096}) {
+    const DropoutConfig config{0.5F, 77, 5, 1, 3};
+    const Shape shape{3, elements};
+    const std::vector<float> x = random_floats(shape.numel(), 21);
+    const std::vector<double> expected = expected_dropout(config, shape[0], x);
+    for (const int64_t offset : {0, 1, 2, 3}) {
+      const Shifted<> in_place(device, shape, offset, x);
+      dropout(ctx(), config, in_place, in_place);
+      expect_close(in_place.values(), expected, 1e-6, 0, shape.str());
+      const Shifted<> y(device, shape, 3 - offset);
+      dropout(ctx(), config, Shifted<>(device, shape, offset, x), y);
+      expect_close(y.values(), expected, 1e-6, 0, shape.str());
+    }
+  }
+}
+
+TEST_F(DropoutTest, NoSampleIsNoWork) {
+  const GuardedTensor none = device.guarded({0, 5});
+  dropout(ctx(), {}, none, none);
+  EXPECT_TRUE(device.values(none).empty());
 }
 
 TEST_F(DropoutTest, AnySplitOfTheBatchDrawsTheSameMask) {

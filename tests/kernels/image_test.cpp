@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "tests/kernels/shifted.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/reference_light.h"
 
@@ -64,9 +65,22 @@ TEST_F(ImageTest, EqualsTheReferenceAndTheHostBitForBit) {
   }
 }
 
+TEST_F(ImageTest, AnyAlignmentGivesTheSameBits) {
+  for (const auto& [source, target] : std::vector<std::pair<Shape, Shape>>{{{2, 5, 6, 3}, {2, 5, 6, 3}}, {{2, 5, 6, 1}, {2, 7, 9, 1}}}) {
+    const std::vector<uint8_t> pixels = random_integers<uint8_t>(source.numel(), 6, 0, 255);
+    const std::vector<float> expected = resized(kNormalization, source, pixels, target);
+    for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{{1, 0}, {0, 1}, {3, 3}, {4, 4}}) {
+      const Shifted<> y(device, target, out);
+      resize_normalize(ctx(), kNormalization, Shifted<uint8_t>(device, source, in, pixels), y);
+      expect_same_bits(y.values(), expected, source.str());
+    }
+  }
+}
+
 TEST_F(ImageTest, EqualSizesNormaliseExactly) {
-  const Shape shape{3, 5, 7, 3};
-  const std::vector<uint8_t> pixels = random_integers<uint8_t>(shape.numel(), 3, 0, 255);
+  const Shape shape{3, 16, 18, 3};
+  std::vector<uint8_t> pixels;  // every value in every channel
+  for (int64_t i = 0; i < shape.numel(); ++i) pixels.push_back(static_cast<uint8_t>(i / 3));
   std::vector<float> expected;
   for (size_t i = 0; i < pixels.size(); ++i) {
     expected.push_back((static_cast<float>(pixels[i]) / 255.0F - kNormalization.mean[i % 3]) / kNormalization.std[i % 3]);

@@ -8,6 +8,7 @@
 
 #include "kernels/cross_entropy.h"
 #include "runtime/error.h"
+#include "tests/kernels/shifted.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/reference_light.h"
 
@@ -113,12 +114,66 @@ TEST_F(OptimizerTest, OddLengthsFollowTheReferenceWithTheGradientAsTheMeanOverVa
   }
 }
 
+/// Buffers that begin anywhere, alike and not.
+TEST_F(OptimizerTest, AnyAlignmentGivesTheSameUpdate) {
+  constexpr int64_t kCount = 2055;
+  const std::vector<float> start = random_floats(kCount, 31);
+  const std::vector<float> grad = random_floats(kCount, 32);
+  const std::vector<float> zeros(kCount, 0.0F);
+  const SgdConfig sgd{0.1, 0.9, 1e-3, true};
+  const SgdConfig plain{0.1, 0.0, 1e-3, false};
+  const AdamConfig adam{1e-2, 0.9, 0.999, 1e-8, 0.02, true};
+  Flat by_sgd(device, start), by_plain(device, start), by_adam(device, start);
+  by_sgd.sgd(sgd, grad);
+  by_plain.sgd(plain, grad);
+  by_adam.adam(adam, grad);
+  const Tensor totals = by_sgd.totals(1.0F);
+  for (const auto& [a, b] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 3}, {0, 1}, {2, 0}}) {
+    const Shifted<> g(device, {kCount}, b, grad);
+    const Shifted<> p(device, {kCount}, a, start), m(device, {kCount}, b, zeros), v(device, {kCount}, a, zeros);
+    Tensor step = device.tensor({1}, std::vector<int32_t>{0});
+    adam_update(ctx(), adam, 1.0F, p, g, m, v, step, totals);
+    expect_same_bits(p.values(), device.values(by_adam.param), "adam");
+    expect_same_bits(m.values(), device.values(by_adam.first), "adam");
+    expect_same_bits(v.values(), device.values(by_adam.second), "adam");
+    EXPECT_EQ(device.values<int32_t>(step), std::vector<int32_t>{1});
+
+    const Shifted<> q(device, {kCount}, a, start), buffer(device, {kCount}, b, zeros), r(device, {kCount}, a, start);
+    step = device.tensor({1}, std::vector<int32_t>{0});
+    sgd_update(ctx(), sgd, 1.0F, q, g, buffer, step, totals);
+    expect_same_bits(q.values(), device.values(by_sgd.param), "sgd");
+    expect_same_bits(buffer.values(), device.values(by_sgd.first), "sgd");
+    sgd_update(ctx(), plain, 1.0F, r, g, View{}, step, totals);
+    expect_same_bits(r.values(), device.values(by_plain.param), "sgd without momentum");
+    EXPECT_EQ(device.values<int32_t>(step), std::vector<int32_t>{2});
+  }
+}
+
+TEST_F(OptimizerTest, NoParameterIsCountedAsAnUpdateAllTheSame) {
+  Flat flat(device, {});
+  flat.adam({}, {});
+  flat.sgd({0.1, 0.9, 0.0, false}, {});
+  EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{2});
+}
+
+TEST_F(OptimizerTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
+  if (!on_gpu()) GTEST_SKIP() << "needs a GPU";
+  ctx().release_workspace();
+  Flat flat(device, {1.0F});
+  EXPECT_THROW(flat.adam({}, {1.0F}), OutOfMemory);
+  EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{0});
+}
+
+/// NaN stands for a target out of range.
 TEST_F(OptimizerTest, WithoutAValidTargetNothingChanges) {
   const std::vector<float> start = random_floats(100, 1);
   const std::vector<float> grad(100, std::numeric_limits<float>::quiet_NaN());
   Flat flat(device, start);
-  flat.sgd({0.1, 0.9, 0.1, true}, grad, 8.0F, 0.0F);
-  flat.adam({}, grad, 8.0F, 0.0F);
+  for (const float valid : {0.0F, std::numeric_limits<float>::quiet_NaN()}) {
+    flat.sgd({0.1, 0.9, 0.1, true}, grad, 8.0F, valid);
+    flat.sgd({0.1, 0.0, 0.1, false}, grad, 8.0F, valid);
+    flat.adam({}, grad, 8.0F, valid);
+  }
   expect_same_bits(device.values(flat.param), start);
   expect_same_bits(device.values(flat.first), std::vector<float>(100, 0.0F));
   expect_same_bits(device.values(flat.second), std::vector<float>(100, 0.0F));

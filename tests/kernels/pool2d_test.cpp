@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "runtime/error.h"
+#include "tests/kernels/shifted.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/reference_light.h"
 
@@ -118,6 +119,43 @@ TEST_F(Pool2dTest, AdaptiveAverageUsesPyTorchsWindows) {
   }
 }
 
+TEST_F(Pool2dTest, AnyAlignmentWillDo) {
+  uint64_t seed = 400;
+  for (const auto& [config, shape] : {Case{{3, 2, 1}, {2, 7, 6, 8}}, Case{{2, 2, 0}, {1, 5, 6, 4}}, Case{{4, 3, 1}, {1, 9, 8, 12}}}) {
+    const Shape y_shape = pool2d_output_shape(config, shape);
+    const Shape adaptive{shape[0], 2, 3, shape[3]};
+    const std::vector<float> x = values_with_ties(shape.numel(), ++seed, false);
+    const std::vector<float> grad_y = random_floats(y_shape.numel(), ++seed);
+    const std::vector<float> grad_adaptive = random_floats(adaptive.numel(), ++seed);
+    const reference::MaxPool expected = reference::max_pool2d(config, shape, x);
+    const std::vector<uint8_t> positions(expected.indices.begin(), expected.indices.end());
+    struct Offsets {
+      int64_t large, small, indices;
+    };
+    for (const auto& [large, small, index] : {Offsets{1, 0, 0}, Offsets{0, 3, 0}, Offsets{0, 0, 1}, Offsets{2, 2, 2}, Offsets{4, 4, 4}}) {
+      const Shifted<> x_shifted(device, shape, large, x);
+      const Shifted<> grad_x(device, shape, large);
+      const Shifted<> y(device, y_shape, small);
+      const Shifted<uint8_t> indices(device, y_shape, index);
+      const Shifted<> grad_shifted(device, y_shape, small, grad_y);
+      max_pool2d_forward(ctx(), config, x_shifted, y, indices);
+      expect_close(y.values(), expected.y, 0, 0, shape.str());
+      expect_close(indices.values(), expected.indices, 0, 0, shape.str());
+      max_pool2d_backward(ctx(), config, grad_shifted, Shifted<uint8_t>(device, y_shape, index, positions), grad_x);
+      expect_close(grad_x.values(), reference::max_pool2d_backward(config, shape, grad_y, positions), 1e-6, 1e-6, shape.str());
+      avg_pool2d_forward(ctx(), config, x_shifted, y);
+      expect_close(y.values(), reference::avg_pool2d(config, shape, x), 1e-6, 1e-6, shape.str());
+      avg_pool2d_backward(ctx(), config, grad_shifted, grad_x);
+      expect_close(grad_x.values(), reference::avg_pool2d_backward(config, shape, grad_y), 1e-6, 1e-6, shape.str());
+      const Shifted<> y_adaptive(device, adaptive, small);
+      adaptive_avg_pool2d_forward(ctx(), x_shifted, y_adaptive);
+      expect_close(y_adaptive.values(), reference::adaptive_avg_pool2d(shape, adaptive, x), 1e-6, 1e-6, shape.str());
+      adaptive_avg_pool2d_backward(ctx(), Shifted<>(device, adaptive, small, grad_adaptive), grad_x);
+      expect_close(grad_x.values(), reference::adaptive_avg_pool2d_backward(shape, adaptive, grad_adaptive), 1e-6, 1e-6, shape.str());
+    }
+  }
+}
+
 TEST_F(Pool2dTest, NanPassesThroughAverages) {
   std::vector<float> x(2 * 4 * 4 * 3, 1.0F);
   x[0] = std::numeric_limits<float>::quiet_NaN();
@@ -133,7 +171,11 @@ TEST_F(Pool2dTest, NoSampleIsNoWork) {
   const GuardedTensor x = device.guarded({0, 4, 4, 3});
   const GuardedTensor y = device.guarded({0, 2, 2, 3});
   max_pool2d_forward(ctx(), {2, 2, 0}, x, y, View{});
+  max_pool2d_backward(ctx(), {2, 2, 0}, y, device.guarded({0, 2, 2, 3}, DType::u8), x);
+  avg_pool2d_forward(ctx(), {2, 2, 0}, x, y);
   avg_pool2d_backward(ctx(), {2, 2, 0}, y, x);
+  adaptive_avg_pool2d_forward(ctx(), x, y);
+  adaptive_avg_pool2d_backward(ctx(), y, x);
   EXPECT_TRUE(device.values(x).empty());
 }
 

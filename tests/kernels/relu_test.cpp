@@ -6,6 +6,7 @@
 
 #include "kernels/elementwise.h"
 #include "runtime/error.h"
+#include "tests/kernels/shifted.h"
 #include "tests/support/device_fixture.h"
 
 namespace vitrine::test {
@@ -71,6 +72,34 @@ TEST_F(ReluTest, AddIsElementwiseAndMayOverwriteEitherArgument) {
     const GuardedTensor over_b = device.guarded({count}, b);
     add(ctx(), device.tensor({count}, a), over_b, over_b);
     expect_close(device.values(over_b), expected, 0, 0, "over b");
+  }
+}
+
+/// Lengths around those of packs and tiles, at every alignment of each argument.
+TEST_F(ReluTest, AnyLengthAndAlignmentWillDo) {
+  for (const int64_t count : {1, 2, 3, 4, 5, 7, 8, 1023, 4100}) {
+    const std::vector<float> a = with_specials(count, 11);
+    const std::vector<float> b = random_floats(count, 12);
+    std::vector<float> sum(a.size());
+    std::vector<float> masked(a.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      sum[i] = a[i] + b[i];
+      masked[i] = a[i] > 0 ? b[i] : 0.0F;
+    }
+    for (const int64_t offset : {0, 1, 2, 3}) {
+      for (const int64_t other : {offset, (offset + 1) % 4}) {
+        const Shifted<> x(device, {count}, offset, a);
+        const Shifted<> z(device, {count}, other, b);
+        const Shifted<> y(device, {count}, offset);
+        const std::string what = std::to_string(count) + " at " + std::to_string(offset) + " and " + std::to_string(other);
+        relu_forward(ctx(), z, y);
+        expect_close(y.values(), relu_of(b), 0, 0, what);
+        relu_backward(ctx(), x, z, y);
+        expect_close(y.values(), masked, 0, 0, what);
+        add(ctx(), x, z, y);
+        expect_close(y.values(), sum, 0, 0, what);
+      }
+    }
   }
 }
 

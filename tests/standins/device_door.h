@@ -56,7 +56,7 @@ T shuffle(unsigned mask, T value, unsigned source_lane) {
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);
   bits = meet_in_warp(WarpOperation::shuffle, mask, bits, source_lane);
-  std::memcpy(&value, &bits, sizeof value);
+  std::memcpy(static_cast<void*>(&value), &bits, sizeof value);
   return value;
 }
 
