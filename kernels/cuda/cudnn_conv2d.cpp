@@ -1,1 +1,116 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/cudnn_conv2d.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "kernels/cuda/cudnn_conv2d_plan.h"
+#include "runtime/cuda/check.h"
+#include "runtime/cuda/native.h"
+
+namespace vitrine::cuda {
+namespace {
+
+using Ids = CudnnConv2dIds;
+constexpr int64_t kAlignment = 256;
+
+/// A context's handle and verdicts.
+class CudnnLibrary {
+ public:
+  ~CudnnLibrary() {
+    choices_.clear();
+    if (handle_ != nullptr) cudnnDestroy(handle_);
+  }
+  cudnnHandle_t handle(cudaStream_t stream) {
+    if (handle_ == nullptr) VITRINE_CUDNN_CHECK(cudnnCreate(&handle_));
+    if (!stream_set_ || stream != stream_) VITRINE_CUDNN_CHECK(cudnnSetStream(handle_, stream));
+    stream_ = stream;
+    stream_set_ = true;
+    return handle_;
+  }
+  const CudnnChoice& choice(const CudnnConv2d& convolution, cudnnHandle_t handle) {
+    const auto known = choices_.find(convolution);
+    if (known != choices_.end()) return known->second;
+    return choices_.emplace(convolution, choose_conv2d_plan(convolution, {handle, nullptr})).first->second;
+  }
+
+ private:
+  cudnnHandle_t handle_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  bool stream_set_ = false;
+  std::map<CudnnConv2d, CudnnChoice> choices_;
+};
+
+std::array<int64_t, 4> sizes_of(const Shape& shape) { return {shape[0], shape[1], shape[2], shape[3]}; }
+
+/// The largest power of two, up to 16, that divides all addresses.
+int64_t alignment_of(std::initializer_list<const void*> pointers) {
+  uintptr_t bits = 16;
+  for (const void* p : pointers) bits |= reinterpret_cast<uintptr_t>(p);
+  return static_cast<int64_t>(bits & (~bits + 1));
+}
+
+/// Runs the convolution, or returns why there is no plan. bias is null where the pass has none.
+std::string run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w, const void* y, const void* bias) {
+  convolution.tf32 = ctx.tf32();
+  convolution.alignment = alignment_of({x, w, y, bias});
+  convolution.workspace_bytes = workspace ? workspace.bytes() : 0;
+  auto& library = ctx.plans().get<CudnnLibrary>();
+  const cudnnHandle_t handle = library.handle(native_stream(ctx));
+  const CudnnChoice& choice = library.choice(convolution, handle);
+  if (choice.plan == nullptr) return choice.refusal;
+  // cuDNN takes one kind of pointer for what it reads and what it writes.
+  const std::array<int64_t, 4> ids{Ids::x, Ids::w, Ids::y, Ids::bias};
+  const std::array<void*, 4> pointers{const_cast<void*>(x), const_cast<void*>(w), const_cast<void*>(y), const_cast<void*>(bias)};
+  const size_t count = bias != nullptr ? 4 : 3;
+  choice.plan->execute(handle, std::span(ids).first(count), std::span(pointers).first(count), workspace.data);
+  return "";
+}
+
+CudnnConv2d describe(Conv2dPass pass, const Conv2dConfig& config, DType dtype, const Shape& x, const Shape& w, const Shape& y) {
+  CudnnConv2d convolution;
+  convolution.pass = pass;
+  convolution.dtype = dtype;
+  convolution.x = sizes_of(x);
+  convolution.w = sizes_of(w);
+  convolution.y = sizes_of(y);
+  convolution.stride = config.stride;
+  convolution.pad = config.pad;
+  return convolution;
+}
+
+}  // namespace
+
+std::string cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+  CudnnConv2d convolution = describe(Conv2dPass::forward, config, y.dtype, x.shape, w.shape, y.shape);
+  convolution.relu = config.relu;
+  convolution.bias = bias || config.relu;
+  View workspace = ctx.workspace();
+  const void* summand = bias.data;
+  if (config.relu && !bias) {
+    // cuDNN merges ReLU only behind a bias: zeros at the arena's end.
+    const int64_t zeros = (w.shape[0] * size_of(y.dtype) + kAlignment - 1) / kAlignment * kAlignment;
+    const int64_t left = (workspace ? workspace.bytes() : 0) / kAlignment * kAlignment - zeros;
+    if (left < 0) return fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more", zeros);
+    summand = workspace.as<uint8_t>() + left;
+    VITRINE_CUDA_CHECK(cudaMemsetAsync(workspace.as<uint8_t>() + left, 0, static_cast<size_t>(zeros), native_stream(ctx)));
+    workspace = workspace.rows(0, left);
+  }
+  return run_pass(ctx, convolution, workspace, x.data, w.data, y.data, summand);
+}
+
+std::string cudnn_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+  const CudnnConv2d convolution = describe(Conv2dPass::backward_data, config, grad_x.dtype, grad_x.shape, w.shape, grad_y.shape);
+  return run_pass(ctx, convolution, ctx.workspace(), grad_x.data, w.data, grad_y.data, nullptr);
+}
+
+std::string cudnn_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
+  CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, grad_w.dtype, x.shape, grad_w.shape, grad_y.shape);
+  convolution.accumulate = mode == GradMode::accumulate;
+  return run_pass(ctx, convolution, ctx.workspace(), x.data, grad_w.data, grad_y.data, nullptr);
+}
+
+}  // namespace vitrine::cuda

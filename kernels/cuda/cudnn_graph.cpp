@@ -1,1 +1,282 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/cudnn_graph.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+
+namespace vitrine::cuda {
+namespace {
+
+const char* remedy(cudnnStatus_t status) {
+  switch (status) {
+    case CUDNN_STATUS_NOT_INITIALIZED:
+    case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
+      return "; the GPU's memory may be full: leave some outside the pools (--device-memory)";
+    case CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED:
+    case CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH:
+      return "; all of cuDNN's libraries must be of one version and in one folder: see LD_LIBRARY_PATH";
+    case CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH:
+    case CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDA_DRIVER:
+      return "; this cuDNN does not serve this GPU or driver: configure with -DVITRINE_CUDNN=OFF or install another cuDNN";
+    default:
+      return "";
+  }
+}
+
+/// True where cuDNN says of a graph or engine that it does not serve; anything else is a failure.
+bool is_refusal(cudnnStatus_t status) {
+  const int category = CUDNN_STATUS_CATEGORY(status);
+  return category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM || status == CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED;
+}
+
+cudnnDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDNN_DATA_FLOAT;
+    case DType::f16:
+      return CUDNN_DATA_HALF;
+    case DType::bf16:
+      return CUDNN_DATA_BFLOAT16;
+    default:
+      throw DtypeError(fmt::format("conv2d: {} images are not convolved; use f32, f16 or bf16", dtype_name(dtype)));
+  }
+}
+
+/// Counts why engines were passed over, for the refusal's text.
+struct Reasons {
+  int proposed = 0, not_deterministic = 0, tensor_cores = 0, inaccurate = 0, compiled = 0, too_large = 0, not_supported = 0;
+  int64_t smallest_workspace = INT64_MAX;
+  std::string last_message;
+
+  std::string text(const CudnnRules& rules) const {
+    if (proposed == 0) return last_message.empty() ? "cuDNN proposes no engine" : "cuDNN proposes no engine: " + last_message;
+    std::string result = fmt::format("none of the {} engines that cuDNN proposes serves:", proposed);
+    const auto add = [&](int count, const std::string& why) {
+      if (count > 0) result += fmt::format("{} {} {}", result.back() == ':' ? "" : ",", count, why);
+    };
+    add(not_deterministic, "not deterministic");
+    add(tensor_cores, "on tensor cores only (--tf32 allows them)");
+    add(inaccurate, "of lower accuracy");
+    add(compiled, "compiled at run time");
+    add(too_large, fmt::format("with a workspace of {} bytes or more, of {} reserved", smallest_workspace, rules.workspace_bytes));
+    add(not_supported, fmt::format("not supported ({})", last_message));
+    return result;
+  }
+};
+
+CudnnDescriptor engine_of(const CudnnDescriptor& configuration) {
+  auto engines = configuration.get_descriptors(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
+  if (engines.empty()) throw CudaError("conv2d: cuDNN gives a configuration without an engine; install another version of cuDNN");
+  return std::move(engines.front());
+}
+
+/// One of the heuristics' proposals.
+class Candidate {
+ public:
+  explicit Candidate(CudnnDescriptor configuration)
+      : configuration_(std::move(configuration)),
+        engine_(engine_of(configuration_)),
+        notes_(engine_.get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE)),
+        behaviour_(engine_.get<cudnnBackendBehaviorNote_t>(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE)) {}
+
+  bool allowed(const CudnnRules& rules, Reasons& reasons) const {
+    if (has(CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return ++reasons.not_deterministic, false;
+    if (!rules.tensor_cores && has(CUDNN_NUMERICAL_NOTE_TENSOR_CORE)) return ++reasons.tensor_cores, false;
+    for (const auto note : {CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION, CUDNN_NUMERICAL_NOTE_FFT,
+                            CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6,
+                            CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13}) {
+      if (has(note)) return ++reasons.inaccurate, false;
+    }
+    if (std::ranges::find(behaviour_, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != behaviour_.end()) return ++reasons.compiled, false;
+    return true;
+  }
+
+  /// The plan, or none with the reason noted.
+  std::unique_ptr<CudnnPlan> make_plan(const CudnnRules& rules, const CudnnTarget& target, Reasons& reasons) const {
+    CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    // Early releases of cuDNN 9 want the handle; later ones know the GPU from the configuration.
+    if (target.handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
+    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration_);
+    if (const cudnnStatus_t status = plan.try_finalize(); status != CUDNN_STATUS_SUCCESS) {
+      if (!is_refusal(status)) VITRINE_CUDNN_CHECK(status);
+      ++reasons.not_supported;
+      reasons.last_message = cudnn_message(status);
+      return nullptr;
+    }
+    const int64_t workspace_bytes = plan.get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE).at(0);
+    if (workspace_bytes > rules.workspace_bytes) {
+      ++reasons.too_large;
+      reasons.smallest_workspace = std::min(reasons.smallest_workspace, workspace_bytes);
+      return nullptr;
+    }
+    return std::make_unique<CudnnPlan>(std::move(plan), workspace_bytes, engine_.get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX).at(0));
+  }
+
+ private:
+  bool has(cudnnBackendNumericalNote_t note) const { return std::ranges::find(notes_, note) != notes_.end(); }
+
+  CudnnDescriptor configuration_;
+  CudnnDescriptor engine_;
+  std::vector<cudnnBackendNumericalNote_t> notes_;
+  std::vector<cudnnBackendBehaviorNote_t> behaviour_;
+};
+
+/// What the heuristics of one mode propose, the best first; nothing where they do not know the graph.
+std::vector<CudnnDescriptor> propose(const CudnnDescriptor& graph, cudnnBackendHeurMode_t mode, const CudnnTarget& target, Reasons& reasons) {
+  CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, mode);
+#if CUDNN_VERSION >= 90800
+  if (target.device_properties != nullptr) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.device_properties);
+#endif
+  if (const cudnnStatus_t status = heuristics.try_finalize(); status != CUDNN_STATUS_SUCCESS) {
+    if (!is_refusal(status)) VITRINE_CUDNN_CHECK(status);
+    reasons.last_message = cudnn_message(status);
+    return {};
+  }
+  const int64_t count = heuristics.count(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR);
+  return heuristics.get_descriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, count);
+}
+
+}  // namespace
+
+std::string cudnn_message(cudnnStatus_t status) {
+  std::array<char, 1024> text{};
+  cudnnGetLastErrorString(text.data(), text.size());
+  text.back() = '\0';
+  return text.front() == '\0' ? cudnnGetErrorString(status) : fmt::format("{}: {}", cudnnGetErrorString(status), text.data());
+}
+
+void check_cudnn(cudnnStatus_t status, const char* expression, const char* file, int line) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  const std::string message = cudnn_message(status);
+  int device = -1;
+  if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
+  throw CudaError(fmt::format("{}: {} (device {}, {}:{}){}", expression, message, device, file, line, remedy(status)));
+}
+
+CudnnDescriptor::CudnnDescriptor(cudnnBackendDescriptorType_t type) { VITRINE_CUDNN_CHECK(cudnnBackendCreateDescriptor(type, &descriptor_)); }
+
+CudnnDescriptor::~CudnnDescriptor() {
+  if (descriptor_ != nullptr) cudnnBackendDestroyDescriptor(descriptor_);
+}
+
+CudnnDescriptor::CudnnDescriptor(CudnnDescriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, nullptr)) {}
+
+CudnnDescriptor& CudnnDescriptor::operator=(CudnnDescriptor&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+void CudnnDescriptor::set_descriptors(cudnnBackendAttributeName_t name, std::span<const cudnnBackendDescriptor_t> values) {
+  set_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(values.size()), values.data());
+}
+
+void CudnnDescriptor::set_pointers(cudnnBackendAttributeName_t name, std::span<void* const> values) {
+  set_raw(name, CUDNN_TYPE_VOID_PTR, static_cast<int64_t>(values.size()), values.data());
+}
+
+std::vector<CudnnDescriptor> CudnnDescriptor::get_descriptors(cudnnBackendAttributeName_t name, cudnnBackendDescriptorType_t type,
+                                                              int64_t count) const {
+  std::vector<CudnnDescriptor> result;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (int64_t i = 0; i < count; ++i) raw.push_back(result.emplace_back(type).get());
+  if (count == 0) return result;
+  const int64_t filled = get_raw(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, raw.data());
+  while (static_cast<int64_t>(result.size()) > filled) result.pop_back();
+  return result;
+}
+
+void CudnnDescriptor::finalize() { VITRINE_CUDNN_CHECK(cudnnBackendFinalize(descriptor_)); }
+
+void CudnnDescriptor::set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void* values) {
+  if (const cudnnStatus_t status = cudnnBackendSetAttribute(descriptor_, name, type, count, values); status != CUDNN_STATUS_SUCCESS) {
+    check_cudnn(status,
+                fmt::format("cudnnBackendSetAttribute({}, type {}, {} values)", static_cast<int>(name), static_cast<int>(type), count).c_str(),
+                __FILE__, __LINE__);
+  }
+}
+
+int64_t CudnnDescriptor::get_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t room, void* values) const {
+  int64_t count = 0;
+  if (const cudnnStatus_t status = cudnnBackendGetAttribute(descriptor_, name, type, room, &count, values); status != CUDNN_STATUS_SUCCESS) {
+    check_cudnn(status, fmt::format("cudnnBackendGetAttribute({}, type {}, {} values)", static_cast<int>(name), static_cast<int>(type), room).c_str(),
+                __FILE__, __LINE__);
+  }
+  return count;
+}
+
+CudnnDescriptor cudnn_tensor(const CudnnTensor& tensor) {
+  const auto [n, h, w, c] = tensor.nhwc;
+  // cuDNN counts dimensions (N, C, H, W), however the bytes lie.
+  const std::array<int64_t, 4> dimensions{n, c, h, w};
+  const std::array<int64_t, 4> strides{h * w * c, 1, w * c, c};
+  CudnnDescriptor descriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  descriptor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, tensor.id);
+  descriptor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, data_type(tensor.dtype));
+  descriptor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, std::span<const int64_t>(dimensions));
+  descriptor.set(CUDNN_ATTR_TENSOR_STRIDES, std::span<const int64_t>(strides));
+  descriptor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, tensor.alignment);
+  descriptor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, !tensor.in_memory);
+  descriptor.finalize();
+  return descriptor;
+}
+
+CudnnDescriptor cudnn_pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor* b, const CudnnDescriptor& y) {
+  CudnnDescriptor function(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  function.set(CUDNN_ATTR_POINTWISE_MODE, mode);
+  function.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
+  function.finalize();
+  CudnnDescriptor operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, function);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+  if (b != nullptr) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+  operation.finalize();
+  return operation;
+}
+
+CudnnPlan::CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engine)
+    : plan_(std::move(plan)), workspace_bytes_(workspace_bytes), engine_(engine) {}
+
+std::vector<cudnnBackendNumericalNote_t> CudnnPlan::numerical_notes() const {
+  const auto configurations = plan_.get_descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
+  if (configurations.empty()) return {};
+  return engine_of(configurations.front()).get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE);
+}
+
+void CudnnPlan::execute(cudnnHandle_t handle, std::span<const int64_t> ids, std::span<void* const> pointers, void* workspace) const {
+  CudnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
+  pack.set_pointers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
+  pack.set_pointers(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, std::span<void* const>(&workspace, 1));
+  pack.finalize();
+  VITRINE_CUDNN_CHECK(cudnnBackendExecute(handle, plan_.get(), pack.get()));
+}
+
+CudnnChoice choose_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target) {
+  CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  if (target.handle != nullptr) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, target.handle);
+  graph.set_descriptors(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations);
+  if (const cudnnStatus_t status = graph.try_finalize(); status != CUDNN_STATUS_SUCCESS) {
+    if (!is_refusal(status)) VITRINE_CUDNN_CHECK(status);
+    return {nullptr, "cuDNN refuses the graph: " + cudnn_message(status)};
+  }
+  Reasons reasons;
+  for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    for (CudnnDescriptor& configuration : propose(graph, mode, target, reasons)) {
+      ++reasons.proposed;
+      const Candidate candidate(std::move(configuration));
+      if (!candidate.allowed(rules, reasons)) continue;
+      if (auto plan = candidate.make_plan(rules, target, reasons)) return {std::move(plan), ""};
+    }
+  }
+  return {nullptr, reasons.text(rules)};
+}
+
+}  // namespace vitrine::cuda

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuDNN chooses plans from a GPU's description alone: what runs on a real GPU later is checked here without one.
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "kernels/conv2d.h"
+#include "kernels/cuda/cudnn_conv2d_plan.h"
+#include "runtime/error.h"
+#include "tests/kernels/expect_error.h"
+
+#if CUDNN_VERSION >= 90800
+
+namespace vitrine::test {
+namespace {
+
+using cuda::Conv2dPass;
+using cuda::CudnnChoice;
+using cuda::CudnnConv2d;
+using cuda::CudnnDescriptor;
+
+/// What distinguishes GPUs in cuDNN's eyes; the numbers are the vendor's.
+struct Gpu {
+  const char* name;
+  int compute_capability, multiprocessors, shared_bytes, blocks, threads, l2_bytes, clock_khz, memory_khz;
+  int64_t memory_bytes;
+};
+constexpr int64_t kGib = int64_t{1} << 30;
+constexpr Gpu kGpus[] = {
+    {"Tesla T4", 750, 40, 65536, 16, 1024, 4 << 20, 1590000, 5001000, 15 * kGib},
+    {"NVIDIA A100-SXM4-80GB", 800, 108, 166912, 32, 2048, 40 << 20, 1410000, 1593000, 79 * kGib},
+    {"NVIDIA H100 80GB HBM3", 900, 132, 232448, 32, 2048, 50 << 20, 1980000, 2619000, 79 * kGib},
+    {"NVIDIA B200", 1000, 148, 232448, 32, 2048, 126 << 20, 1965000, 3996000, 178 * kGib},
+};
+
+CudnnDescriptor describe(const Gpu& gpu) {
+  const std::string json = fmt::format(
+      R"({{"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"multiProcessorCount":{},"warpSize":32,)"
+      R"("maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":{},"reservedSharedMemoryPerBlock":{},"maxRegistersPerSM":65536,)"
+      R"("maxCtasPerSM":{},"maxThreadsPerBlock":1024,"maxThreadsPerSM":{},"pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,)"
+      R"("totalGlobalMem":{},"smClockRateKHz":{},"memClockRateKHz":{},"l2CacheSize":{},"cudaDeviceId":0,"deviceVer":{},"driverVer":13000,)"
+      R"("deviceName":"{}"}})",
+      gpu.multiprocessors, gpu.shared_bytes, gpu.compute_capability >= 800 ? 1024 : 0, gpu.blocks, gpu.threads, gpu.memory_bytes, gpu.clock_khz,
+      gpu.memory_khz, gpu.l2_bytes, gpu.compute_capability, gpu.name);
+  CudnnDescriptor descriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  descriptor.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, std::span<const char>(json));
+  descriptor.finalize();
+  return descriptor;
+}
+
+CudnnConv2d convolution(const Shape& x, const Shape& w, int64_t stride, int64_t pad) {
+  const auto sizes = [](const Shape& s) { return std::array<int64_t, 4>{s[0], s[1], s[2], s[3]}; };
+  CudnnConv2d c;
+  c.x = sizes(x);
+  c.w = sizes(w);
+  c.y = sizes(conv2d_output_shape({stride, pad, false}, x, w));
+  c.stride = stride;
+  c.pad = pad;
+  c.workspace_bytes = int64_t{256} << 20;
+  return c;
+}
+
+/// The layers of AlexNet and small-cnn, a pointwise one, and odd sizes.
+std::vector<CudnnConv2d> convolutions() {
+  return {convolution({64, 227, 227, 3}, {64, 11, 11, 3}, 4, 2),  convolution({64, 27, 27, 64}, {192, 5, 5, 64}, 1, 2),
+          convolution({64, 13, 13, 192}, {384, 3, 3, 192}, 1, 1), convolution({64, 13, 13, 384}, {256, 3, 3, 384}, 1, 1),
+          convolution({64, 13, 13, 256}, {256, 3, 3, 256}, 1, 1), convolution({128, 32, 32, 3}, {32, 3, 3, 3}, 1, 1),
+          convolution({128, 16, 16, 32}, {64, 3, 3, 32}, 1, 1),   convolution({8, 14, 14, 256}, {64, 1, 1, 256}, 1, 0),
+          convolution({3, 28, 20, 5}, {7, 5, 4, 5}, 2, 1)};
+}
+
+class CudnnPlanTest : public ::testing::TestWithParam<size_t> {
+ protected:
+  void SetUp() override {
+    if (cudnnGetVersion() < 90800) GTEST_SKIP() << "this cuDNN wants a GPU for its plans";
+  }
+  CudnnChoice choose(const CudnnConv2d& c) { return cuda::choose_conv2d_plan(c, {nullptr, &gpu_}); }
+  void expect_plan(const CudnnConv2d& c, const char* what) {
+    const CudnnChoice choice = choose(c);
+    EXPECT_TRUE(choice.plan != nullptr) << what << " x " << c.x[0] << " " << c.x[1] << " " << c.x[2] << " " << c.x[3] << ": " << choice.refusal;
+    if (choice.plan == nullptr) return;
+    EXPECT_LE(choice.plan->workspace_bytes(), c.workspace_bytes) << what;
+    for (const auto note : choice.plan->numerical_notes()) {
+      EXPECT_TRUE(note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP || (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && c.tf32)) << what << ": note " << note;
+      tensor_cores_ += note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    }
+  }
+
+  int tensor_cores_ = 0;  // plans that use them
+  CudnnDescriptor gpu_ = describe(kGpus[GetParam()]);
+};
+
+TEST_P(CudnnPlanTest, FindsDeterministicF32PlansForModels) {
+  for (CudnnConv2d c : convolutions()) {
+    expect_plan(c, "forward");
+    c.bias = true;
+    expect_plan(c, "forward with bias");
+    c.relu = true;
+    expect_plan(c, "forward with bias and ReLU");
+    c.pass = Conv2dPass::backward_data;
+    expect_plan(c, "backward_data");
+    c.pass = Conv2dPass::backward_weight;
+    expect_plan(c, "backward_weight");
+    c.accumulate = true;
+    expect_plan(c, "backward_weight added to");
+  }
+}
+
+TEST_P(CudnnPlanTest, FindsPlansForTensorCoresWhereTheyAreAllowed) {
+  for (CudnnConv2d c : convolutions()) {
+    c.tf32 = true;
+    c.bias = c.relu = true;
+    expect_plan(c, "forward");
+    c.pass = Conv2dPass::backward_data;
+    expect_plan(c, "backward_data");
+    c.pass = Conv2dPass::backward_weight;
+    expect_plan(c, "backward_weight");
+  }
+  // Chips before sm_80 have no TF32.
+  EXPECT_EQ(tensor_cores_ > 0, kGpus[GetParam()].compute_capability >= 800);
+}
+
+TEST_P(CudnnPlanTest, KeepsToTheWorkspace) {
+  for (const auto pass : {Conv2dPass::forward, Conv2dPass::backward_data, Conv2dPass::backward_weight}) {
+    for (const int64_t bytes : {int64_t{0}, int64_t{1} << 20, int64_t{64} << 20}) {
+      for (CudnnConv2d c : convolutions()) {
+        c.pass = pass;
+        c.workspace_bytes = bytes;
+        const CudnnChoice choice = choose(c);
+        if (choice.plan != nullptr) {
+          EXPECT_LE(choice.plan->workspace_bytes(), bytes);
+        } else {
+          EXPECT_NE(choice.refusal.find(fmt::format("of {} reserved", bytes)), std::string::npos) << choice.refusal;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CudnnPlanTest, TakesTheTensorsOfAPlan) {
+  CudnnConv2d c = convolutions().front();
+  c.bias = c.relu = true;
+  const CudnnChoice choice = choose(c);
+  ASSERT_TRUE(choice.plan != nullptr) << choice.refusal;
+  // Without a handle execution fails, but only once the tensors are accepted.
+  using Ids = cuda::CudnnConv2dIds;
+  const std::array<int64_t, 4> ids{Ids::x, Ids::w, Ids::y, Ids::bias};
+  alignas(16) std::array<char, 64> memory{};
+  const std::array<void*, 4> pointers{memory.data(), memory.data() + 16, memory.data() + 32, memory.data() + 48};
+  expect_error<CudaError>([&] { choice.plan->execute(nullptr, ids, pointers, memory.data()); }, "cudnnBackendExecute");
+}
+
+TEST_P(CudnnPlanTest, RefusesEmptyTensors) {
+  CudnnConv2d c = convolutions().front();
+  c.x[0] = c.y[0] = 0;
+  const CudnnChoice choice = choose(c);
+  EXPECT_TRUE(choice.plan == nullptr);
+  EXPECT_EQ(choice.refusal, "cuDNN takes no empty tensors");
+}
+
+TEST_P(CudnnPlanTest, ErrorsNameTheCall) {
+  CudnnDescriptor tensor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  expect_error<CudaError>([&] { tensor.finalize(); }, "cudnnBackendFinalize(descriptor_): CUDNN_STATUS_BAD_PARAM");
+  expect_error<CudaError>([&] { tensor.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_DATA_FLOAT); }, "cudnnBackendSetAttribute(100, type 1, 1 values)");
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpus, CudnnPlanTest, ::testing::Range(size_t{0}, std::size(kGpus)),
+                         [](const auto& gpu) { return fmt::format("sm_{}", kGpus[gpu.param].compute_capability / 10); });
+
+}  // namespace
+}  // namespace vitrine::test
+
+#endif
