@@ -5,13 +5,19 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/test_devices.h"
 #include "tests/tools/child_process.h"
 
 namespace vitrine::test {
 namespace {
 
 double accuracy_after(const std::vector<std::string>& arguments) {
-  std::vector<std::string> all{"train", "--json", "--model", "small-cnn", "--devices", "cpu:0-1", "--threads-per-device", "1"};
+  std::vector<std::string> all{"train", "--json", "--model", "small-cnn", "--devices"};
+  if (on_gpu()) {
+    all.push_back("cuda:0,cuda:0");
+  } else {
+    all.insert(all.end(), {"cpu:0-1", "--threads-per-device", "1"});
+  }
   all.insert(all.end(), arguments.begin(), arguments.end());
   const ChildResult result = run_vitrine(all);
   EXPECT_EQ(result.exit_code, 0) << result.error;
