@@ -44,6 +44,8 @@ std::vector<Part> parts() {
 
 std::vector<LibraryInfo> libraries() {
   std::vector<LibraryInfo> all = kernel_libraries();
+  const std::string nccl = query_gpus(false).nccl_version;
+  if (!nccl.empty()) all.push_back({"NCCL", nccl, "collectives between GPUs"});
   all.push_back({"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100), "messages"});
   all.push_back(
       {"nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH), "JSON"});
