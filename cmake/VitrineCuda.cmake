@@ -38,6 +38,11 @@ vitrine_want(CUDA "${vitrine_cuda_found}" "${cuda_remedy}")
 
 if(VITRINE_HAVE_CUDA)
   enable_language(CUDA)
+  find_package(CUBLASLT QUIET MODULE)
+  if(NOT CUBLASLT_FOUND)
+    message(FATAL_ERROR "The CUDA toolkit is here, but cuBLASLt was not found. Install it (libcublas-dev-13-0, or the wheel nvidia-cublas), give its folder "
+                        "with -DCUBLASLT_ROOT=..., or configure with -DVITRINE_CUDA=OFF.")
+  endif()
   if(NOT VITRINE_CUDNN STREQUAL "OFF")
     find_package(CUDNN QUIET MODULE)
   endif()

@@ -5,7 +5,10 @@
 #include <limits>
 
 #include <fmt/format.h>
+#if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
+#define VITRINE_HAVE_NVTX
+#endif
 
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/pinned.h"
@@ -34,6 +37,8 @@ class CudaEvent final : public Event {
   cudaEvent_t event_ = nullptr;
 };
 
+#ifdef VITRINE_HAVE_NVTX
+/// For Nsight; costs next to nothing when no tool is attached.
 void push_range(const SpanInfo& info) {
   const char* const detail = *info.operation != '\0' ? info.operation : *info.layer != '\0' ? info.layer : info.cause;
   if (*detail == '\0') {
@@ -42,6 +47,11 @@ void push_range(const SpanInfo& info) {
     nvtxRangePushA(fmt::format("{} {}", phase_name(info.phase), detail).c_str());
   }
 }
+void pop_range() { nvtxRangePop(); }
+#else  // NVTX's headers are a package of their own
+void push_range(const SpanInfo&) {}
+void pop_range() {}
+#endif
 
 }  // namespace
 
@@ -159,7 +169,7 @@ void CudaStream::begin_span(const SpanInfo& info) {
 }
 
 void CudaStream::end_span(int64_t bytes) {
-  nvtxRangePop();
+  pop_range();
   TimedSpan span = open_.back();
   open_.pop_back();
   span.record.bytes = bytes;

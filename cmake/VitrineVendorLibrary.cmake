@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+# vitrine_find_vendor_library(NAME library header soname... VERSION_FROM header-file MAJOR-macro MINOR-macro PATCH-macro)
+# Finds a library of the vendor's in NAME_ROOT, the CUDA toolkit's folders, the system, or the vendor's wheels in Python's path, which ship headers
+# in nvidia/*/include and only sonames (libnccl.so.2) in nvidia/*/lib. Sets NAME_LIBRARY, NAME_INCLUDE_DIR and NAME_VERSION; for find modules.
+macro(vitrine_find_vendor_library name library header)
+  cmake_parse_arguments(vendor "" "" "VERSION_FROM" ${ARGN})
+  find_program(VITRINE_PYTHON NAMES python3 python)
+  set(vendor_wheels "")
+  if(VITRINE_PYTHON)
+    execute_process(COMMAND "${VITRINE_PYTHON}" -c "import sys; print(';'.join(p for p in sys.path if p))"
+                    OUTPUT_VARIABLE vendor_python_path OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    foreach(vendor_folder ${vendor_python_path})
+      file(GLOB vendor_folders LIST_DIRECTORIES true "${vendor_folder}/nvidia/*")
+      list(APPEND vendor_wheels ${vendor_folders})
+    endforeach()
+  endif()
+  set(vendor_hints "${CUDAToolkit_LIBRARY_ROOT}" "${CUDAToolkit_LIBRARY_DIR}/.." /usr/local/cuda)
+  foreach(vendor_folder ${CUDAToolkit_INCLUDE_DIRS})
+    list(APPEND vendor_hints "${vendor_folder}/..")
+  endforeach()
+  find_path(${name}_INCLUDE_DIR ${header} HINTS ${vendor_hints} PATHS ${vendor_wheels} PATH_SUFFIXES include)
+  find_library(${name}_LIBRARY NAMES ${library} ${vendor_UNPARSED_ARGUMENTS} HINTS ${vendor_hints} PATHS ${vendor_wheels}
+               PATH_SUFFIXES lib64 lib lib/${CMAKE_LIBRARY_ARCHITECTURE})
+  mark_as_advanced(${name}_INCLUDE_DIR ${name}_LIBRARY VITRINE_PYTHON)
+
+  list(POP_FRONT vendor_VERSION_FROM vendor_version_header)
+  set(${name}_VERSION "")
+  if(${name}_INCLUDE_DIR AND EXISTS "${${name}_INCLUDE_DIR}/${vendor_version_header}")
+    foreach(vendor_macro ${vendor_VERSION_FROM})
+      file(STRINGS "${${name}_INCLUDE_DIR}/${vendor_version_header}" vendor_line REGEX "^#define ${vendor_macro} +[0-9]+" LIMIT_COUNT 1)
+      string(REGEX REPLACE ".* ([0-9]+).*" "\\1" vendor_number "${vendor_line}")
+      list(APPEND ${name}_VERSION "${vendor_number}")
+    endforeach()
+    list(JOIN ${name}_VERSION "." ${name}_VERSION)
+  endif()
+
+  include(FindPackageHandleStandardArgs)
+  find_package_handle_standard_args(${name} REQUIRED_VARS ${name}_LIBRARY ${name}_INCLUDE_DIR VERSION_VAR ${name}_VERSION)
+  if(${name}_FOUND AND NOT TARGET vitrine_${library})
+    add_library(vitrine_${library} UNKNOWN IMPORTED)
+    set_target_properties(vitrine_${library} PROPERTIES IMPORTED_LOCATION "${${name}_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${${name}_INCLUDE_DIR}")
+  endif()
+endmacro()
