@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that move bytes rather than compute: bytes/s of each (every tensor counted once for each read or write), and of a copy in the
-// same run to divide by. The first argument is the number of threads.
-#include <string>
-#include <vector>
-
-#include <benchmark/benchmark.h>
-
+// The kernels that move bytes rather than compute: bytes/s of each (every tensor counted once for each read or write), and the ratio to a copy of
+// as many bytes in the same run.
+#include "bench/kernel_bench.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
@@ -13,174 +9,141 @@
 #include "kernels/optimizer.h"
 #include "kernels/pool2d.h"
 #include "kernels/relu.h"
-#include "runtime/copy.h"
-#include "runtime/device.h"
 
-namespace vitrine {
+namespace vitrine::bench {
 namespace {
 
-/// A CPU device whose kernels are timed from issue to synchronize.
-class Bench {
- public:
-  explicit Bench(int64_t threads) : group_(options(static_cast<int>(threads))) {}
-  ExecContext& ctx() { return group_[0].compute(); }
+using State = benchmark::State;
 
-  Tensor make(const Shape& shape, DType dtype = DType::f32) {
-    Tensor t = ctx().allocate(shape, dtype, Category::activations, "bench");
-    zero(ctx(), t);
-    group_.synchronize();
-    return t;
-  }
-  /// Values that repeat with a period of 1009, between -1 and 1.
-  Tensor filled(const Shape& shape) {
-    Tensor t = make(shape);
-    float* p = t.view().as<float>();
-    for (int64_t i = 0; i < t.numel(); ++i) p[i] = static_cast<float>(i % 1009) / 504.5F - 1.0F;
-    return t;
-  }
-
-  template <class Issue>
-  void run(benchmark::State& state, int64_t bytes, const Issue& issue) {
-    issue();
-    group_.synchronize();
-    for (auto _ : state) {
-      issue();
-      group_.synchronize();
-    }
-    state.SetBytesProcessed(state.iterations() * bytes);
-  }
-
- private:
-  static DeviceGroupOptions options(int threads) {
-    DeviceGroupOptions o;
-    o.devices = {DeviceId{Backend::cpu, 0}};
-    o.memory_bytes = {int64_t{2} << 30};
-    o.threads_per_device = {threads};
-    o.trace = TraceLevel::off;
-    return o;
-  }
-  DeviceGroup group_;
-};
-
-constexpr int64_t kElements = int64_t{16} << 20;
-
-void copy_peer(benchmark::State& state) {
-  Bench b(state.range(0));
-  const Tensor x = b.filled({kElements});
-  const Tensor y = b.make({kElements});
-  b.run(state, 2 * x.bytes(), [&] { copy(b.ctx(), x, y); });
+void add_copy(const Place& place, int64_t elements, const std::string& size) {
+  add_kernel("copy_peer/" + size, place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled({elements}), y = b.make({elements});
+    b.run_bytes(state, 2 * x.bytes(), [&] { copy(b.ctx(), x, y); });
+  });
 }
 
-void relu_forward_in_place(benchmark::State& state) {
-  Bench b(state.range(0));
-  const Tensor x = b.filled({kElements});
-  b.run(state, 2 * x.bytes(), [&] { relu_forward(b.ctx(), x, x); });
+void add_elementwise(const Place& place, int64_t elements, const std::string& size) {
+  add_kernel("relu_forward_in_place/" + size, place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled({elements});
+    b.run_bytes(state, 2 * x.bytes(), [&] { relu_forward(b.ctx(), x, x); });
+  });
+  add_kernel("relu_forward/" + size, place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled({elements}), y = b.make({elements});
+    b.run_bytes(state, 2 * x.bytes(), [&] { relu_forward(b.ctx(), x, y); });
+  });
+  add_kernel("relu_backward_in_place/" + size, place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor y = b.filled({elements}), g = b.filled({elements});
+    b.run_bytes(state, 3 * y.bytes(), [&] { relu_backward(b.ctx(), y, g, g); });
+  });
+  add_kernel("add_three/" + size, place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled({elements}), y = b.filled({elements}), z = b.make({elements});
+    b.run_bytes(state, 3 * x.bytes(), [&] { add(b.ctx(), x, y, z); });
+  });
 }
 
-void relu_backward_in_place(benchmark::State& state) {
-  Bench b(state.range(0));
-  const Tensor y = b.filled({kElements});
-  const Tensor g = b.filled({kElements});
-  b.run(state, 3 * y.bytes(), [&] { relu_backward(b.ctx(), y, g, g); });
+/// All poolings of one activation.
+void add_pools(const Place& place, const Shape& shape) {
+  const Pool2dConfig config{3, 2, 0};
+  const Shape y_shape = pool2d_output_shape(config, shape);
+  add_kernel("max_pool_forward/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled(shape), y = b.make(y_shape), indices = b.make(y_shape, DType::u8);
+    b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(), [&] { max_pool2d_forward(b.ctx(), config, x, y, indices); });
+  });
+  add_kernel("max_pool_backward/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled(shape), y = b.make(y_shape), indices = b.make(y_shape, DType::u8);
+    max_pool2d_forward(b.ctx(), config, x, y, indices);
+    b.run_bytes(state, x.bytes() + y.bytes() + indices.bytes(), [&] { max_pool2d_backward(b.ctx(), config, y, indices, x); });
+  });
+  add_kernel("avg_pool_forward/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled(shape), y = b.make(y_shape);
+    b.run_bytes(state, x.bytes() + y.bytes(), [&] { avg_pool2d_forward(b.ctx(), config, x, y); });
+  });
+  add_kernel("avg_pool_backward/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.make(shape), y = b.filled(y_shape);
+    b.run_bytes(state, x.bytes() + y.bytes(), [&] { avg_pool2d_backward(b.ctx(), config, y, x); });
+  });
+  add_kernel("global_avg_pool_forward/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled(shape), y = b.make({shape[0], 1, 1, shape[3]});
+    b.run_bytes(state, x.bytes() + y.bytes(), [&] { adaptive_avg_pool2d_forward(b.ctx(), x, y); });
+  });
 }
 
-void add_three(benchmark::State& state) {
-  Bench b(state.range(0));
-  const Tensor x = b.filled({kElements});
-  const Tensor y = b.filled({kElements});
-  const Tensor z = b.make({kElements});
-  b.run(state, 3 * x.bytes(), [&] { add(b.ctx(), x, y, z); });
+void add_dropout(const Place& place, const Shape& shape) {
+  add_kernel("dropout/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled(shape);
+    b.run_bytes(state, 2 * x.bytes(), [&] { dropout(b.ctx(), {0.5F, 1, 2, 3, 0}, x, x); });
+  });
 }
 
-// The pools of AlexNet at 227 pixels, batch 64.
-const std::vector<Shape> kPools{{64, 56, 56, 64}, {64, 27, 27, 192}, {64, 13, 13, 256}};
-
-void max_pool_forward(benchmark::State& state) {
-  Bench b(state.range(0));
-  const Shape& shape = kPools[static_cast<size_t>(state.range(1))];
-  const Shape y_shape = pool2d_output_shape({3, 2, 0}, shape);
-  const Tensor x = b.filled(shape);
-  const Tensor y = b.make(y_shape);
-  const Tensor indices = b.make(y_shape, DType::u8);
-  b.run(state, x.bytes() + y.bytes() + indices.bytes(), [&] { max_pool2d_forward(b.ctx(), {3, 2, 0}, x, y, indices); });
+void add_cross_entropy(const Place& place, const Shape& shape) {
+  add_kernel("cross_entropy/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor logits = b.filled(shape), grad = b.make(shape);
+    const Tensor targets = b.make({shape[0]}, DType::i32), totals = b.make({LossTotals::kCount});
+    b.run_bytes(state, 2 * logits.bytes(), [&] { softmax_cross_entropy(b.ctx(), {}, logits, targets, grad, totals); });
+  });
 }
 
-void max_pool_backward(benchmark::State& state) {
-  Bench b(state.range(0));
-  const Shape& shape = kPools[static_cast<size_t>(state.range(1))];
-  const Shape y_shape = pool2d_output_shape({3, 2, 0}, shape);
-  const Tensor x = b.filled(shape);
-  const Tensor y = b.make(y_shape);
-  const Tensor indices = b.make(y_shape, DType::u8);
-  max_pool2d_forward(b.ctx(), {3, 2, 0}, x, y, indices);
-  b.run(state, x.bytes() + y.bytes() + indices.bytes(), [&] { max_pool2d_backward(b.ctx(), {3, 2, 0}, y, indices, x); });
+void add_optimizers(const Place& place) {
+  constexpr int64_t kParameters = 57035456;  // AlexNet's
+  std::vector<float> valid(LossTotals::kCount, 0.0F);
+  valid[LossTotals::kValid] = 1.0F;
+  add_kernel("sgd_momentum", place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters});
+    const Tensor step = b.make({1}, DType::i32), totals = b.from_host({LossTotals::kCount}, valid);
+    b.run_bytes(state, 5 * p.bytes(), [&] { sgd_update(b.ctx(), {0.01, 0.9, 1e-4, false}, 1.0F, p, g, m, step, totals); });
+  });
+  add_kernel("adamw", place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters}), v = b.make({kParameters});
+    const Tensor step = b.make({1}, DType::i32), totals = b.from_host({LossTotals::kCount}, valid);
+    b.run_bytes(state, 7 * p.bytes(), [&] { adam_update(b.ctx(), {1e-3, 0.9, 0.999, 1e-8, 0.01, true}, 1.0F, p, g, m, v, step, totals); });
+  });
 }
 
-void dropout_alexnet(benchmark::State& state) {
-  Bench b(state.range(0));
-  const Tensor x = b.filled({64, 9216});
-  b.run(state, 2 * x.bytes(), [&] { dropout(b.ctx(), {0.5F, 1, 2, 3, 0}, x, x); });
+void add_resize(const Place& place, int64_t images, int64_t size) {
+  add_kernel("resize/" + std::to_string(images) + "x32x32x3/" + std::to_string(size), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor from = b.make({images, 32, 32, 3}, DType::u8), y = b.make({images, size, size, 3});
+    const Normalization normalization{{0.5F, 0.5F, 0.5F}, {0.25F, 0.25F, 0.25F}};
+    b.run_bytes(state, from.bytes() + y.bytes(), [&] { resize_normalize(b.ctx(), normalization, from, y); });
+  });
 }
-
-void cross_entropy(benchmark::State& state) {
-  Bench b(state.range(0));
-  const Tensor logits = b.filled({512, 1000});
-  const Tensor grad = b.make({512, 1000});
-  const Tensor targets = b.make({512}, DType::i32);
-  const Tensor totals = b.make({LossTotals::kCount});
-  b.run(state, 2 * logits.bytes(), [&] { softmax_cross_entropy(b.ctx(), {}, logits, targets, grad, totals); });
-}
-
-constexpr int64_t kParameters = 57035456;  // AlexNet's
-
-/// Totals with one valid target.
-Tensor one_valid(Bench& b) {
-  Tensor totals = b.make({LossTotals::kCount});
-  totals.view().as<float>()[LossTotals::kValid] = 1.0F;
-  return totals;
-}
-
-void sgd_momentum(benchmark::State& state) {
-  Bench b(state.range(0));
-  const Tensor p = b.filled({kParameters});
-  const Tensor g = b.filled({kParameters});
-  const Tensor m = b.make({kParameters});
-  const Tensor step = b.make({1}, DType::i32);
-  const Tensor totals = one_valid(b);
-  b.run(state, 5 * p.bytes(), [&] { sgd_update(b.ctx(), {0.01, 0.9, 1e-4, false}, 1.0F, p, g, m, step, totals); });
-}
-
-void adamw(benchmark::State& state) {
-  Bench b(state.range(0));
-  const Tensor p = b.filled({kParameters});
-  const Tensor g = b.filled({kParameters});
-  const Tensor m = b.make({kParameters});
-  const Tensor v = b.make({kParameters});
-  const Tensor step = b.make({1}, DType::i32);
-  const Tensor totals = one_valid(b);
-  b.run(state, 7 * p.bytes(), [&] { adam_update(b.ctx(), {1e-3, 0.9, 0.999, 1e-8, 0.01, true}, 1.0F, p, g, m, v, step, totals); });
-}
-
-void resize(benchmark::State& state) {
-  Bench b(state.range(0));
-  const Tensor images = b.make({64, 32, 32, 3}, DType::u8);
-  const Tensor y = b.make({64, state.range(1), state.range(1), 3});
-  const Normalization normalization{{0.5F, 0.5F, 0.5F}, {0.25F, 0.25F, 0.25F}};
-  b.run(state, images.bytes() + y.bytes(), [&] { resize_normalize(b.ctx(), normalization, images, y); });
-}
-
-const std::vector<int64_t> kThreads{1, 4};
-BENCHMARK(copy_peer)->ArgsProduct({kThreads})->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(relu_forward_in_place)->ArgsProduct({kThreads})->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(relu_backward_in_place)->ArgsProduct({kThreads})->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(add_three)->ArgsProduct({kThreads})->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(max_pool_forward)->ArgsProduct({kThreads, {0, 1, 2}})->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(max_pool_backward)->ArgsProduct({kThreads, {0, 1, 2}})->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(dropout_alexnet)->ArgsProduct({kThreads})->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(cross_entropy)->ArgsProduct({kThreads})->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(sgd_momentum)->ArgsProduct({kThreads})->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(adamw)->ArgsProduct({kThreads})->UseRealTime()->Unit(benchmark::kMillisecond);
-BENCHMARK(resize)->ArgsProduct({kThreads, {32, 227}})->UseRealTime()->Unit(benchmark::kMillisecond);
 
 }  // namespace
-}  // namespace vitrine
+
+void add_light_kernels(const Place& place) {
+  // A GPU's cache holds as much as a CPU benchmark touches: there sizes begin at 64 MiB.
+  for (const int64_t mib : place.on_gpu() ? std::vector<int64_t>{64, 256} : std::vector<int64_t>{64}) {
+    const int64_t elements = mib << 18;
+    const std::string size = std::to_string(mib) + "MiB";
+    add_copy(place, elements, size);
+    add_elementwise(place, elements, size);
+  }
+  const int64_t batch = place.on_gpu() ? 512 : 64;
+  for (const Shape& shape : {Shape{batch, 56, 56, 64}, Shape{batch, 27, 27, 192}, Shape{batch, 13, 13, 256}}) add_pools(place, shape);  // AlexNet's
+  if (place.on_gpu()) {
+    add_dropout(place, {4096, 9216});
+    for (const Shape& shape : {Shape{1 << 20, 10}, Shape{65536, 1000}, Shape{16384, 5000}, Shape{2048, 50257}}) add_cross_entropy(place, shape);
+  } else {
+    add_dropout(place, {64, 9216});
+    add_cross_entropy(place, {512, 1000});
+  }
+  add_optimizers(place);
+  add_resize(place, batch, 227);
+  add_resize(place, place.on_gpu() ? 8192 : 64, 32);
+}
+
+}  // namespace vitrine::bench

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every kernel on its own: bench_kernels [--device=cpu|cuda] [Google Benchmark's options].
+#include "bench/device_choice.h"
+#include "bench/kernel_bench.h"
+
+int main(int argc, char** argv) {
+  using namespace vitrine;
+  const Backend backend = bench::take_device_choice(argc, argv);
+  for (const int threads : backend == Backend::cpu ? std::vector<int>{1, 4} : std::vector<int>{0}) {
+    bench::add_heavy_kernels({backend, threads});
+    bench::add_light_kernels({backend, threads});
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
