@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "data/sampler.h"
+#include "kernels/conv2d_choice.h"
 #include "nn/checkpoint.h"
 #include "runtime/error.h"
 #include "tools/batches.h"
@@ -144,10 +146,33 @@ Json epochs_json(const std::vector<EpochResult>& epochs) {
   return json;
 }
 
+/// How a GPU convolves (the first one tells for all), and why cuDNN does not where it does not. Empty on CPU devices.
+std::string convolution_report(const std::vector<Conv2dChoice>& choices) {
+  if (choices.empty()) return {};
+  std::map<std::string, int> by_implementation;
+  for (const Conv2dChoice& choice : choices) ++by_implementation[choice.implementation];
+  std::string text = "Convolutions:";
+  for (const auto& [implementation, count] : by_implementation) text += fmt::format(" {} by {};", count, implementation);
+  text.back() = '\n';
+  for (const Conv2dChoice& choice : choices) {
+    if (!choice.reason.empty()) text += fmt::format("  {}: {}\n", choice.operation, choice.reason);
+  }
+  return text;
+}
+
+Json convolutions_json(const std::vector<Conv2dChoice>& choices) {
+  Json json = Json::array();
+  for (const Conv2dChoice& choice : choices) {
+    json.push_back({{"operation", choice.operation}, {"implementation", choice.implementation}, {"reason", choice.reason}});
+  }
+  return json;
+}
+
 void print_results(const Options& options, const Job& job, const std::vector<DeviceId>& devices, Run& run, const Training& training) {
   const std::vector<DeviceFigures> figures = measure_devices(run);
   const std::vector<std::string> names = device_names(devices);
   const std::vector<PhaseTable>& tables = training.recorder().tables();
+  const std::vector<Conv2dChoice> convolutions = conv2d_choices((*run.devices)[0].compute());
   if (options.json) {
     Json json;
     json["config"] = config_json(options, job, devices);
@@ -156,6 +181,8 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
     json["devices"] = devices_json(figures);
     json["phases"] = phases_json(names, tables);
     json["waits"] = waits_json(names, tables);
+    json["communicator"] = run.engine->communicator();
+    json["convolutions"] = convolutions_json(convolutions);
     json["interrupted"] = interrupted();
     print_json(json);
     return;
@@ -164,6 +191,8 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
   const std::string phases = phase_report(names, tables, style);
   if (!phases.empty()) fmt::print("\n{}", phases);
   fmt::print("\n{}", memory_report(figures, dataset_bytes(job.data), style));
+  const std::string convolution = convolution_report(convolutions);
+  if (!convolution.empty()) fmt::print("\n{}", convolution);
   if (!options.save.empty()) fmt::print("\nThe weights are in {}\n", options.save);
 }
 
