@@ -10,7 +10,7 @@ install(EXPORT vitrineTargets NAMESPACE vitrine:: DESTINATION "${package_dir}")
 # What the libraries' implementations share stays at home.
 foreach(folder runtime kernels nn data)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${folder}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vitrine" FILES_MATCHING PATTERN "*.h"
-          PATTERN "kernels/cpu" EXCLUDE PATTERN "kernels/cuda" EXCLUDE PATTERN "runtime/cpu" EXCLUDE PATTERN "runtime/cuda" EXCLUDE)
+          PATTERN "kernels/cpu" EXCLUDE PATTERN "kernels/cuda" EXCLUDE PATTERN "kernels/implementations.h" EXCLUDE PATTERN "runtime/cpu" EXCLUDE PATTERN "runtime/cuda" EXCLUDE)
 endforeach()
 install(FILES "${PROJECT_SOURCE_DIR}/runtime/cpu/stream.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vitrine/runtime/cpu")
 install(FILES "${PROJECT_BINARY_DIR}/include/vitrine_version.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
@@ -19,7 +19,7 @@ configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/vitrineConfig.cmake.in"
                               INSTALL_DESTINATION "${package_dir}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/vitrineConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/vitrineConfig.cmake" "${PROJECT_BINARY_DIR}/vitrineConfigVersion.cmake"
-              "${CMAKE_CURRENT_LIST_DIR}/FindDNNL.cmake" "${CMAKE_CURRENT_LIST_DIR}/FindCUBLASLT.cmake"
+              "${CMAKE_CURRENT_LIST_DIR}/FindDNNL.cmake"
               "${CMAKE_CURRENT_LIST_DIR}/FindCUDNN.cmake" "${CMAKE_CURRENT_LIST_DIR}/FindNCCL.cmake"
               "${CMAKE_CURRENT_LIST_DIR}/VitrineVendorLibrary.cmake" DESTINATION "${package_dir}")
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cuda/cublaslt_library.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
 #include "runtime/error.h"
@@ -34,14 +35,14 @@ uint32_t alignment_of(const void* p) {
 }
 
 /// Owns one of cuBLASLt's descriptors.
-template <class T, cublasStatus_t (*destroy)(T)>
+template <class T, auto destroy>
 class Descriptor {
  public:
   Descriptor() = default;
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() {
-    if (value_ != nullptr) destroy(value_);
+    if (value_ != nullptr) (cublaslt().*destroy)(value_);
   }
   T* address() { return &value_; }
   T get() const { return value_; }
@@ -63,8 +64,8 @@ struct Key {
 
 /// Everything that cuBLASLt needs for one kind of product.
 struct Plan {
-  Descriptor<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
-  Descriptor<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> a, b, c;
+  Descriptor<cublasLtMatmulDesc_t, &CublasLt::MatmulDescDestroy> operation;
+  Descriptor<cublasLtMatrixLayout_t, &CublasLt::MatrixLayoutDestroy> a, b, c;
   cublasLtMatmulAlgo_t algorithm{};
 };
 
@@ -73,10 +74,10 @@ class Library {
  public:
   ~Library() {
     plans_.clear();
-    if (handle_ != nullptr) cublasLtDestroy(handle_);
+    if (handle_ != nullptr) cublaslt().Destroy(handle_);
   }
   cublasLtHandle_t handle() {
-    if (handle_ == nullptr) VITRINE_CUBLAS_CHECK(cublasLtCreate(&handle_));
+    if (handle_ == nullptr) VITRINE_CUBLAS_CHECK(cublaslt().Create(&handle_));
     return handle_;
   }
   std::unique_ptr<Plan>& plan(const Key& key) { return plans_[key]; }
@@ -88,19 +89,19 @@ class Library {
 
 template <class T>
 void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-  VITRINE_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value));
+  VITRINE_CUBLAS_CHECK(cublaslt().MatmulDescSetAttribute(operation, attribute, &value, sizeof value));
 }
 
 /// A row-major (rows, columns) matrix is the column-major matrix (columns, rows) with the same leading dimension.
 void make_layout(cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t rows, int64_t columns) {
-  VITRINE_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(layout, type, static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), columns));
+  VITRINE_CUBLAS_CHECK(cublaslt().MatrixLayoutCreate(layout, type, static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), columns));
 }
 
 void choose_algorithm(Library& library, Plan& plan, const Matmul& product, const Key& key) {
-  Descriptor<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
-  VITRINE_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(preference.address()));
+  Descriptor<cublasLtMatmulPreference_t, &CublasLt::MatmulPreferenceDestroy> preference;
+  VITRINE_CUBLAS_CHECK(cublaslt().MatmulPreferenceCreate(preference.address()));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    VITRINE_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
+    VITRINE_CUBLAS_CHECK(cublaslt().MatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(key.scratch_bytes));
   // In place, split sums are added by atomics, in any order.
@@ -113,8 +114,8 @@ void choose_algorithm(Library& library, Plan& plan, const Matmul& product, const
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
   cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library.handle(), plan.operation.get(), plan.b.get(), plan.a.get(), plan.c.get(),
-                                                               plan.c.get(), preference.get(), 1, &result, &found);
+  const cublasStatus_t status = cublaslt().MatmulAlgoGetHeuristic(library.handle(), plan.operation.get(), plan.b.get(), plan.a.get(), plan.c.get(),
+                                                                  plan.c.get(), preference.get(), 1, &result, &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
     throw UnsupportedError(
         fmt::format("matmul: cuBLASLt has no algorithm for m {}, n {}, k {} of {} within {} bytes of scratch; give the workspace more", product.m,
@@ -128,7 +129,7 @@ std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul
   auto plan = std::make_unique<Plan>();
   const cudaDataType_t type = cuda_type(product.dtype);
   const bool tf32 = ctx.tf32() && product.dtype == DType::f32;
-  VITRINE_CUBLAS_CHECK(cublasLtMatmulDescCreate(plan->operation.address(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  VITRINE_CUBLAS_CHECK(cublaslt().MatmulDescCreate(plan->operation.address(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   const bool has_bias = product.epilogue == Epilogue::bias || product.epilogue == Epilogue::bias_relu;
@@ -154,8 +155,8 @@ void check_cublas(cublasStatus_t status, const char* expression, const char* fil
   const char* const remedy = status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
                                  ? "; the GPU's memory may be full: leave some outside the pools (--device-memory)"
                                  : "";
-  throw CudaError(fmt::format("{}: {}: {} (device {}, {}:{}){}", expression, cublasLtGetStatusName(status), cublasLtGetStatusString(status), device,
-                              file, line, remedy));
+  throw CudaError(fmt::format("{}: {}: {} (device {}, {}:{}){}", expression, cublaslt().GetStatusName(status), cublaslt().GetStatusString(status),
+                              device, file, line, remedy));
 }
 
 void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias, View scratch) {
@@ -177,8 +178,8 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
   }
   const float alpha = 1.0F;
   const float beta = product.accumulate ? 1.0F : 0.0F;
-  VITRINE_CUBLAS_CHECK(cublasLtMatmul(library.handle(), plan->operation.get(), &alpha, b, plan->b.get(), a, plan->a.get(), &beta, c, plan->c.get(), c,
-                                      plan->c.get(), &plan->algorithm, scratch.data, static_cast<size_t>(scratch_bytes), stream));
+  VITRINE_CUBLAS_CHECK(cublaslt().Matmul(library.handle(), plan->operation.get(), &alpha, b, plan->b.get(), a, plan->a.get(), &beta, c, plan->c.get(),
+                                         c, plan->c.get(), &plan->algorithm, scratch.data, static_cast<size_t>(scratch_bytes), stream));
 }
 
 }  // namespace vitrine::cuda

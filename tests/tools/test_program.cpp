@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -236,8 +237,15 @@ TEST(Info, TellsWhatIsThereAndWhatIsNot) {
   EXPECT_GE(json["cores"].size(), 1U);
   EXPECT_GT(json["memory"]["total_bytes"].get<int64_t>(), 0);
   EXPECT_FALSE(json["libraries"]["Eigen"].get<std::string>().empty());
-  EXPECT_FALSE(json["missing"]["cuda"].get<std::string>().empty());
-  EXPECT_EQ(run_vitrine({"info"}).exit_code, 0);
+  const auto& built_in = json["built_in"];
+  const bool has_cuda = std::find(built_in.begin(), built_in.end(), "cuda") != built_in.end();
+  EXPECT_NE(has_cuda, json["missing"].contains("cuda"));
+  // Either there are GPUs, or it is said why not.
+  const auto& cuda = json["cuda"];
+  EXPECT_EQ(cuda["gpus"].empty(), !cuda["problem"].get<std::string>().empty());
+  const ChildResult text = run_vitrine({"info"});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_NE(text.output.find(cuda["gpus"].empty() ? cuda["problem"].get<std::string>() : "cuda:0"), std::string::npos) << text.output;
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cublasLt.h>
+
+namespace vitrine::cuda {
+
+// What we call of cuBLASLt, without its prefix.
+#define VITRINE_CUBLASLT_FUNCTIONS(use)                                                                                                             \
+  use(Create) use(Destroy) use(GetStatusName) use(GetStatusString) use(GetVersion) use(Matmul) use(MatmulAlgoGetHeuristic) use(MatmulDescCreate)    \
+      use(MatmulDescDestroy) use(MatmulDescSetAttribute) use(MatmulPreferenceCreate) use(MatmulPreferenceDestroy) use(MatmulPreferenceSetAttribute) \
+          use(MatrixLayoutCreate) use(MatrixLayoutDestroy)
+
+struct CublasLt {
+#define VITRINE_CUBLASLT_MEMBER(name) decltype(&::cublasLt##name) name;
+  VITRINE_CUBLASLT_FUNCTIONS(VITRINE_CUBLASLT_MEMBER)
+#undef VITRINE_CUBLASLT_MEMBER
+};
+
+/// cuBLASLt, loaded by the first call: that takes 70 ms and 150 MiB, which runs on CPU devices should not pay. Never unloaded.
+/// throws CudaError with the loader's reason and the remedy.
+const CublasLt& cublaslt();
+
+}  // namespace vitrine::cuda
