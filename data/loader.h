@@ -31,12 +31,12 @@ struct LoaderConfig {
   bool drop_last = false;
   uint64_t seed = 0;
   int64_t first_epoch = 0;
-  int64_t epochs = 1;             // then next() returns nothing
-  int workers = 1;                // threads that fill batches
-  int queue_batches = 3;          // buffers: filled ahead or in use
+  int64_t epochs = 1;                             // then next() returns nothing
+  int workers = 1;                                // threads that fill batches
+  int queue_batches = 3;                          // buffers: filled ahead or in use
   HostMemory host_memory = HostMemory::pageable;  // pinned for GPUs: see DeviceGroup::host_memory()
-  ImageTransform transform = {};  // empty: images stay u8
-  Shape transformed_shape = {};   // (H, W, C) when there is a transform
+  ImageTransform transform = {};                  // empty: images stay u8
+  Shape transformed_shape = {};                   // (H, W, C) when there is a transform
 };
 
 /// Batches of a data set in order, filled ahead by worker threads into a bounded set of buffers. The order does not depend on the number of workers.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/implementations.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/portable.h"
+#include "kernels/implementations.h"
 
 namespace vitrine::cpu {
 
