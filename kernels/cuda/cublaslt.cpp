@@ -150,12 +150,13 @@ std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul
 
 void check_cublas(cublasStatus_t status, const char* expression, const char* file, int line) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
+  check_device(expression, file, line);
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
   const char* const remedy = status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
                                  ? "; the GPU's memory may be full: leave some outside the pools (--device-memory)"
                                  : "";
-  throw CudaError(fmt::format("{}: {}: {} (device {}, {}:{}){}", expression, cublaslt().GetStatusName(status), cublaslt().GetStatusString(status),
+  throw CudaError(fmt::format("{}: {}: {} (cuda:{}, {}:{}){}", expression, cublaslt().GetStatusName(status), cublaslt().GetStatusString(status),
                               device, file, line, remedy));
 }
 

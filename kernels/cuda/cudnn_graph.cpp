@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include "runtime/cuda/check.h"
 #include "runtime/error.h"
 
 namespace vitrine::cuda {
@@ -154,10 +155,11 @@ std::string cudnn_message(cudnnStatus_t status) {
 
 void check_cudnn(cudnnStatus_t status, const char* expression, const char* file, int line) {
   if (status == CUDNN_STATUS_SUCCESS) return;
+  if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_EXECUTION_FAILED) check_device(expression, file, line);
   const std::string message = cudnn_message(status);
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
-  throw CudaError(fmt::format("{}: {} (device {}, {}:{}){}", expression, message, device, file, line, remedy(status)));
+  throw CudaError(fmt::format("{}: {} (cuda:{}, {}:{}){}", expression, message, device, file, line, remedy(status)));
 }
 
 CudnnDescriptor::CudnnDescriptor(cudnnBackendDescriptorType_t type) { VITRINE_CUDNN_CHECK(cudnnBackendCreateDescriptor(type, &descriptor_)); }

@@ -141,10 +141,11 @@ void DataParallel::wait_step_done(int slot) {
   State& s = *state_;
   for (auto& r : s.replicas) {
     Event& done = *r->step_done[static_cast<size_t>(slot)];
-    // A broken communicator of GPUs is found by asking; the streams that wait for it would never end.
+    // A GPU or a communicator that broke is found by asking; the streams of its peers would wait for it without end.
     for (int64_t round = 0; s.threads != nullptr && !done.reached(); ++round) {
-      if (!(*s.communicators)[0]->failure().empty()) return;
-      if (round > kPollsBeforeSleep) std::this_thread::sleep_for(kPollInterval);
+      if (round < kPollsBeforeSleep) continue;
+      if (failed()) return;
+      std::this_thread::sleep_for(kPollInterval);
     }
     done.synchronize();
   }

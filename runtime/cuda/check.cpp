@@ -29,13 +29,17 @@ const char* remedy(cudaError_t code) {
 
 }  // namespace
 
-void check(cudaError_t code, const char* expression, const char* file, int line) {
+void check(cudaError_t code, const char* expression, const char* file, int line, int device) {
   if (code == cudaSuccess) return;
   cudaGetLastError();
-  int device = -1;
-  if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
+  if (device < 0 && cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
   throw CudaError(
-      fmt::format("{}: {}: {} (device {}, {}:{}){}", expression, cudaGetErrorName(code), cudaGetErrorString(code), device, file, line, remedy(code)));
+      fmt::format("{}: {}: {} (cuda:{}, {}:{}){}", expression, cudaGetErrorName(code), cudaGetErrorString(code), device, file, line, remedy(code)));
+}
+
+void check_device(const char* expression, const char* file, int line) {
+  size_t free_bytes = 0, total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), expression, file, line);  // tells of errors that stay
 }
 
 DeviceScope::DeviceScope(int device) {

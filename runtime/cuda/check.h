@@ -6,9 +6,15 @@
 namespace vitrine::cuda {
 
 /// throws CudaError with expression, code name, text, device and place unless `code` is cudaSuccess; clears the sticky last error.
-void check(cudaError_t code, const char* expression, const char* file, int line);
+void check(cudaError_t code, const char* expression, const char* file, int line, int device = -1);
+
+/// Where a library failed: throws CudaError with CUDA's own error of the current device when that is the cause (an earlier kernel's illegal access,
+/// say); returns when the device is in order.
+void check_device(const char* expression, const char* file, int line);
 
 #define VITRINE_CUDA_CHECK(expression) ::vitrine::cuda::check((expression), #expression, __FILE__, __LINE__)
+/// For calls that concern another device than the current one.
+#define VITRINE_CUDA_CHECK_ON(device, expression) ::vitrine::cuda::check((expression), #expression, __FILE__, __LINE__, device)
 
 /// Makes `device` current on this thread for its lifetime.
 class DeviceScope {

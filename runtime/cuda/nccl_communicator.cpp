@@ -30,6 +30,7 @@ std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
 
 void check_nccl(ncclResult_t result, ncclComm_t comm, const char* expression, const char* file, int line) {
   if (result == ncclSuccess || result == ncclInProgress) return;
+  if (result == ncclUnhandledCudaError) check_device(expression, file, line);
   throw CommError(fmt::format("{}: {} ({}:{}); set NCCL_DEBUG=WARN to learn more", expression, nccl_text(result, comm), file, line));
 }
 #define VITRINE_NCCL_CHECK(comm, expression) check_nccl((expression), comm, #expression, __FILE__, __LINE__)

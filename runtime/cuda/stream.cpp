@@ -103,9 +103,13 @@ void CudaStream::leave(int previous) noexcept {
   if (previous >= 0 && previous != identity().device.index) cudaSetDevice(previous);
 }
 
-void CudaStream::do_record(Event& event) { VITRINE_CUDA_CHECK(cudaEventRecord(static_cast<CudaEvent&>(event).native(), stream_)); }
+void CudaStream::do_record(Event& event) {
+  VITRINE_CUDA_CHECK_ON(identity().device.index, cudaEventRecord(static_cast<CudaEvent&>(event).native(), stream_));
+}
 
-void CudaStream::do_wait(Event& event) { VITRINE_CUDA_CHECK(cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).native(), 0)); }
+void CudaStream::do_wait(Event& event) {
+  VITRINE_CUDA_CHECK_ON(identity().device.index, cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).native(), 0));
+}
 
 std::string CudaStream::raised_fault() const {
   for (const FaultSlot& slot : faults_) {
@@ -117,7 +121,7 @@ std::string CudaStream::raised_fault() const {
 void CudaStream::do_synchronize() {
   const cudaError_t code = cudaStreamSynchronize(stream_);
   if (code != cudaSuccess && handler_) handler_(cudaGetErrorString(code));
-  VITRINE_CUDA_CHECK(code);
+  VITRINE_CUDA_CHECK_ON(identity().device.index, code);
   const std::string fault = raised_fault();
   if (fault.empty()) return;
   for (const FaultSlot& slot : faults_) *slot.memory = cuda::Fault{};
@@ -136,8 +140,8 @@ bool CudaStream::failed() const {
 }
 
 void CudaStream::set_anchor() {
-  VITRINE_CUDA_CHECK(cudaEventRecord(anchor_, stream_));
-  VITRINE_CUDA_CHECK(cudaEventSynchronize(anchor_));
+  VITRINE_CUDA_CHECK_ON(identity().device.index, cudaEventRecord(anchor_, stream_));
+  VITRINE_CUDA_CHECK_ON(identity().device.index, cudaEventSynchronize(anchor_));
   anchor_ns_ = steady_now_ns();
 }
 
@@ -180,7 +184,7 @@ void CudaStream::end_span(int64_t bytes) {
 std::vector<SpanRecord> CudaStream::take_spans() {
   const auto time_of = [this](cudaEvent_t event) {
     float milliseconds = 0;
-    VITRINE_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, anchor_, event));
+    VITRINE_CUDA_CHECK_ON(identity().device.index, cudaEventElapsedTime(&milliseconds, anchor_, event));
     return anchor_ns_ + static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
   };
   std::vector<SpanRecord> records;
