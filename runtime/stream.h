@@ -75,6 +75,8 @@ class Stream {
   void synchronize();
   /// True when an operation has failed and synchronize() has not told yet. Never blocks.
   virtual bool failed() const = 0;
+  /// True when the device itself is in error, so that peers which wait for work on it would wait without end. Never blocks. Only GPUs are lost.
+  virtual bool lost() const { return false; }
   /// Called once, from wherever the failure is noticed, when the stream goes into error: to wake peers that would wait for it. Set while idle.
   virtual void set_error_handler(std::function<void(const std::string& reason)> handler) = 0;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward, reduction, update and recovery of DataParallel.
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -137,6 +138,11 @@ void DataParallel::record_step_done(int slot) {
   state_->for_each([&](Replica& r) { r.compute().record(*r.step_done[static_cast<size_t>(slot)]); });
 }
 
+bool DataParallel::State::is_stuck() const {
+  if (communicators && !(*communicators)[0]->failure().empty()) return true;
+  return std::any_of(replicas.begin(), replicas.end(), [](const std::unique_ptr<Replica>& r) { return r->compute().stream().lost(); });
+}
+
 void DataParallel::wait_step_done(int slot) {
   State& s = *state_;
   for (auto& r : s.replicas) {
@@ -144,7 +150,7 @@ void DataParallel::wait_step_done(int slot) {
     // A GPU or a communicator that broke is found by asking; the streams of its peers would wait for it without end.
     for (int64_t round = 0; s.threads != nullptr && !done.reached(); ++round) {
       if (round < kPollsBeforeSleep) continue;
-      if (failed()) return;
+      if (s.is_stuck()) return;
       std::this_thread::sleep_for(kPollInterval);
     }
     done.synchronize();
@@ -197,7 +203,9 @@ std::exception_ptr DataParallel::recover() {
   State& s = *state_;
   // The cause is the first failure that is not the echo of another one.
   std::exception_ptr cause, echo;
-  if (s.communicators) {
+  // GPUs that only found wrong data finish what was issued: it changes nothing, while an abort in its midst might.
+  const bool aborts = s.communicators && (s.threads == nullptr || s.is_stuck());
+  if (aborts) {
     const std::string broken = (*s.communicators)[0]->failure();
     if (!broken.empty()) echo = std::make_exception_ptr(CommError(broken));
     (*s.communicators)[0]->abort("a step was given up");
@@ -221,7 +229,7 @@ std::exception_ptr DataParallel::recover() {
   s.outputs.assign(s.outputs.size(), Tensor());
   s.output_gradients = Tensor();
   // NCCL communicators that were handed in cannot be made anew: they stay aborted, and say so.
-  if (s.devices.options().nccl_communicators.empty()) {
+  if (aborts && s.devices.options().nccl_communicators.empty()) {
     s.retired.push_back(s.communicators);
     s.close_communicators();
     try {

@@ -41,6 +41,9 @@ struct DataParallel::State {
   /// When it fails on one, the others' collectives are aborted; the root cause is thrown.
   void for_each_at_once(const std::function<void(Replica&)>& work);
 
+  /// True when a GPU is lost or the communicators are broken: work under way will not end by itself. A fault that a kernel raised is neither.
+  bool is_stuck() const;
+
   void open_communicators();
   void close_communicators() noexcept;
   /// Lets go of the micro-batch under way, whose slots may then be filled again.

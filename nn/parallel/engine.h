@@ -55,7 +55,9 @@ class Engine {
   static std::vector<DevicePlan> plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload);
 
   /// Issues one optimizer step; returns before the devices have done it. At most two steps are in flight. throws the first error of any device,
-  /// with its name; the engine can then go on from the parameters it had (of the last finished step).
+  /// with its name; the engine can then go on from the parameters it had (of the last finished step). Where NCCL failed, or was
+  /// aborted because a replica could not issue its work, GPUs' parameters may be those of half a step: set them anew. A GPU that is lost needs a new
+  /// process.
   void train_step(const HostBatch& batch);
   /// Totals of the steps finished since the last call, in order. With `wait`, of all steps issued.
   std::vector<Totals> take_step_totals(bool wait);

@@ -125,8 +125,13 @@ void CudaStream::do_synchronize() {
   const std::string fault = raised_fault();
   if (fault.empty()) return;
   for (const FaultSlot& slot : faults_) *slot.memory = cuda::Fault{};
-  if (handler_) handler_(fault);
   throw DataError(fault);
+}
+
+bool CudaStream::lost() const {
+  const cudaError_t code = cudaStreamQuery(stream_);
+  if (code != cudaSuccess) cudaGetLastError();
+  return code != cudaSuccess && code != cudaErrorNotReady;
 }
 
 bool CudaStream::failed() const {
@@ -134,9 +139,8 @@ bool CudaStream::failed() const {
   const bool broken = code != cudaSuccess && code != cudaErrorNotReady;
   if (code != cudaSuccess) cudaGetLastError();
   const std::string reason = broken ? cudaGetErrorString(code) : raised_fault();
-  if (reason.empty()) return false;
-  if (handler_) handler_(reason);
-  return true;
+  if (broken && handler_) handler_(reason);
+  return !reason.empty();
 }
 
 void CudaStream::set_anchor() {

@@ -16,8 +16,9 @@ namespace vitrine {
 /// A stream of a GPU, with spans timed by event pairs against an anchor, so that tracing adds no synchronisation; spans are NVTX ranges too. A
 /// private header: the public ones name no CUDA type.
 ///
-/// A GPU tells of failures only when it is asked: failed() and synchronize() ask, and call the error handler. An error of CUDA itself (an illegal
-/// address, say) stays: the process must be restarted. A fault that a kernel raised (see cuda::Fault) is told once and cleared.
+/// A GPU tells of failures only when it is asked: failed() and synchronize() ask. An error of CUDA itself (an illegal address, say) calls the error
+/// handler and stays: the process must be restarted. A fault that a kernel raised (see cuda::Fault) is told once and cleared; the work behind it runs
+/// on, so peers need not be woken and the handler is not called.
 class CudaStream final : public Stream {
  public:
   /// given  a cudaStream_t of this GPU to work on, kept alive by the caller; null: one of our own (non-blocking)
@@ -35,6 +36,7 @@ class CudaStream final : public Stream {
   void end_span(int64_t bytes) override;
   std::vector<SpanRecord> take_spans() override;
   bool failed() const override;
+  bool lost() const override;
   void set_error_handler(std::function<void(const std::string&)> handler) override { handler_ = std::move(handler); }
 
  private:

@@ -135,6 +135,14 @@ TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
     EXPECT_NE(std::string(error.what()).find("17"), std::string::npos) << error.what();
   }
   for (int d = 0; d < 2; ++d) EXPECT_EQ(engine.parameters(d), before);
+  // Noticed when a later step is issued, or when the step is waited for.
+  EXPECT_THROW(
+      {
+        for (int i = 0; i < 4; ++i) engine.train_step(batch.view());
+        engine.take_step_totals(true);
+      },
+      DataError);
+  for (int d = 0; d < 2; ++d) EXPECT_EQ(engine.parameters(d), before);
   batch.memory->labels[6] = 1;
   engine.train_step(batch.view());
   EXPECT_EQ(engine.take_step_totals(true).size(), 1U);
