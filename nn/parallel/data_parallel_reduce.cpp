@@ -226,6 +226,11 @@ std::exception_ptr DataParallel::recover() {
     }
     r->forget_micro_batch();
   }
+  try {
+    for (auto& r : s.replicas) r->make_events();
+  } catch (...) {  // a GPU that is lost makes none; nothing will run on it again
+    if (!cause) cause = std::current_exception();
+  }
   s.outputs.assign(s.outputs.size(), Tensor());
   s.output_gradients = Tensor();
   // NCCL communicators that were handed in cannot be made anew: they stay aborted, and say so.

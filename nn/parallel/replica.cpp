@@ -42,12 +42,19 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
   for (StagingSlot& s : slots) {
     s.images = copy().allocate(image_shape(model, config, slice), config.image_dtype, Category::staging, "images");
     s.labels = copy().allocate({labels}, DType::i32, Category::staging, "labels");
-    s.staged = copy().stream().make_event();
-    s.used = ctx.stream().make_event();
+  }
+  make_events();
+}
+
+void Replica::make_events() {
+  Stream& stream = compute().stream();
+  for (StagingSlot& s : slots) {
+    s.staged = stream.make_event();
+    s.used = stream.make_event();
   }
   for (auto* event : {&outputs_ready, &loss_ready, &outputs_read, &gradients_taken, &gradients_ready, &reduced, &updated, &received})
-    *event = ctx.stream().make_event();
-  for (auto& event : step_done) event = ctx.stream().make_event();
+    *event = stream.make_event();
+  for (auto& event : step_done) event = stream.make_event();
 }
 
 void Replica::forget_micro_batch() {

@@ -34,6 +34,8 @@ struct Replica {
   /// Where loss and counts add up: the tail of the flat gradients.
   View totals() const { return totals_view; }
   void forget_micro_batch();
+  /// Events anew, never recorded: those that a failed stream recorded would fail whoever waits for them. Only while the streams are idle.
+  void make_events();
 
   Device& device;
   int ordinal;

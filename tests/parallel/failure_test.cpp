@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A replica that fails ends the step everywhere, says which device it was, and leaves an engine that trains on.
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -111,7 +113,9 @@ TEST_P(Failure, EndsTheStepEverywhereAndTrainingGoesOn) {
     for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.parameters(d), after);
     engine.finish();
   }
-  EXPECT_EQ(thread_count(), threads_before);
+  // A thread that was joined may be listed for a moment more.
+  for (int i = 0; i < 500 && thread_count() > threads_before; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_LE(thread_count(), threads_before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Places, Failure,
