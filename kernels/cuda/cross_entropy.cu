@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   fault->values[2] = classes;
   fault->values[3] = ignore_index;
   __threadfence_system();
-  *static_cast<volatile int32_t*>(&fault->raised) = 1;
+  atomicExch_system(&fault->raised, 1);
 }
 
 std::string fault_message(const int64_t* values) { return check::target_out_of_range(values[0], values[1], values[2], values[3]); }
