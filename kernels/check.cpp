@@ -25,6 +25,11 @@ void dtype(const char* operation, const char* argument, const ConstView& v, DTyp
   throw DtypeError(fmt::format("{}: {} is {}, expected {}", operation, argument, dtype_name(v.dtype), dtype_name(expected)));
 }
 
+void storage(const char* operation, const char* argument, const ConstView& v) {
+  if (v.dtype == DType::f32 || v.dtype == DType::f16 || v.dtype == DType::bf16) return;
+  throw DtypeError(fmt::format("{}: {} is {}, expected f32, f16 or bf16", operation, argument, dtype_name(v.dtype)));
+}
+
 void device(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx) {
   const std::string here = ctx.device().str();
   if (!v && v.numel() > 0) {

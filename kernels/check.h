@@ -14,6 +14,8 @@ void shape(const char* operation, const char* argument, const ConstView& v, cons
 void rank(const char* operation, const char* argument, const ConstView& v, int rank, const char* layout);
 /// throws DtypeError.
 void dtype(const char* operation, const char* argument, const ConstView& v, DType expected);
+/// throws DtypeError unless v is f32, f16 or bf16: a storage type of activations and parameters, computed with in f32.
+void storage(const char* operation, const char* argument, const ConstView& v);
 /// throws DeviceError unless v is there and lies on ctx's device.
 void device(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx);
 /// throws ShapeError (with both arguments named) when the two share memory.

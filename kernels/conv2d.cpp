@@ -48,10 +48,11 @@ std::vector<Conv2dChoice> conv2d_choices([[maybe_unused]] ExecContext& ctx) {
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   constexpr const char* kName = "conv2d_forward";
   const Shape y_shape = output_shape(kName, config, x.shape, w.shape);
-  check::tensor(kName, "x", x, x.shape, DType::f32, ctx);
-  check::tensor(kName, "w", w, w.shape, DType::f32, ctx);
-  if (bias) check::tensor(kName, "bias", bias, {w.shape[0]}, DType::f32, ctx);
-  check::tensor(kName, "y", y, y_shape, DType::f32, ctx);
+  check::storage(kName, "x", x);
+  check::tensor(kName, "x", x, x.shape, x.dtype, ctx);
+  check::tensor(kName, "w", w, w.shape, x.dtype, ctx);
+  if (bias) check::tensor(kName, "bias", bias, {w.shape[0]}, x.dtype, ctx);
+  check::tensor(kName, "y", y, y_shape, x.dtype, ctx);
   check::no_overlap(kName, "y", y, "x", x);
   check::no_overlap(kName, "y", y, "w", w);
   check::no_overlap(kName, "y", y, "bias", bias);
@@ -62,9 +63,10 @@ void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, C
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   constexpr const char* kName = "conv2d_backward_data";
   const Shape y_shape = output_shape(kName, config, grad_x.shape, w.shape);
-  check::tensor(kName, "grad_y", grad_y, y_shape, DType::f32, ctx);
-  check::tensor(kName, "w", w, w.shape, DType::f32, ctx);
-  check::tensor(kName, "grad_x", grad_x, grad_x.shape, DType::f32, ctx);
+  check::storage(kName, "grad_y", grad_y);
+  check::tensor(kName, "grad_y", grad_y, y_shape, grad_y.dtype, ctx);
+  check::tensor(kName, "w", w, w.shape, grad_y.dtype, ctx);
+  check::tensor(kName, "grad_x", grad_x, grad_x.shape, grad_y.dtype, ctx);
   check::no_overlap(kName, "grad_x", grad_x, "grad_y", grad_y);
   check::no_overlap(kName, "grad_x", grad_x, "w", w);
   if (grad_x.numel() == 0) return;
@@ -74,8 +76,9 @@ void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstVie
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
   constexpr const char* kName = "conv2d_backward_weight";
   const Shape y_shape = output_shape(kName, config, x.shape, grad_w.shape);
-  check::tensor(kName, "x", x, x.shape, DType::f32, ctx);
-  check::tensor(kName, "grad_y", grad_y, y_shape, DType::f32, ctx);
+  check::storage(kName, "x", x);
+  check::tensor(kName, "x", x, x.shape, x.dtype, ctx);
+  check::tensor(kName, "grad_y", grad_y, y_shape, x.dtype, ctx);
   check::tensor(kName, "grad_w", grad_w, grad_w.shape, DType::f32, ctx);
   if (grad_bias) check::tensor(kName, "grad_bias", grad_bias, {grad_w.shape[0]}, DType::f32, ctx);
   check::no_overlap(kName, "grad_w", grad_w, "x", x);

@@ -17,16 +17,16 @@ Shape conv2d_output_shape(const Conv2dConfig& config, const Shape& x, const Shap
 
 /// 2-D cross-correlation plus optional bias and ReLU.
 ///   x (N, H, W, C)   w (K, R, S, C)   bias (K) or empty   y (N, P, Q, K);  P = floor((H + 2*pad - R) / stride) + 1, Q likewise
-/// dtypes  f32; accumulates in f32      aliasing  y may not overlap x      determinism  yes
-/// stream  asynchronous, never synchronises      workspace  packed weights and scratch from ctx.workspace(), which must be reserved
-/// throws  ShapeError, DtypeError, DeviceError; OutOfMemory naming the bytes needed when no algorithm fits the workspace (from the stream)
-/// source  Chellapilla et al. 2006 (im2col); oneDNN's direct convolution where it is built in
+/// dtypes  x, w, bias and y all f32, f16 or bf16; accumulates in f32, rounds once      aliasing  y may not overlap x      determinism  yes
+/// stream  asynchronous, never synchronises      workspace  packed weights, scratch, on the CPU images widened to f32, from ctx.workspace(), which
+/// must be reserved throws  ShapeError, DtypeError, DeviceError; OutOfMemory naming the bytes needed when no algorithm fits the workspace (from the
+/// stream) source  Chellapilla et al. 2006 (im2col); oneDNN's direct convolution where it is built in
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
 
 /// grad_x (N, H, W, C) from grad_y (N, P, Q, K), the gradient before ReLU (see relu_backward).   aliasing  none      determinism  yes
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
 
-/// grad_w (K, R, S, C) and grad_bias (K, or empty), overwritten or added to.   determinism  yes
+/// f32 grad_w (K, R, S, C) and f32 grad_bias (K, or empty), overwritten or added to.   determinism  yes
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
 
 }  // namespace vitrine

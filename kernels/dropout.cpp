@@ -15,8 +15,9 @@ void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y)
     throw ConfigError(fmt::format("{}: p is {}, expected a probability in [0, 1)", kName, config.p));
   }
   if (x.shape.rank() < 1) throw ShapeError(fmt::format("{}: x has shape {}, expected (N, ...)", kName, x.shape.str()));
-  check::tensor(kName, "x", x, x.shape, DType::f32, ctx);
-  check::tensor(kName, "y", y, x.shape, DType::f32, ctx);
+  check::storage(kName, "x", x);
+  check::tensor(kName, "x", x, x.shape, x.dtype, ctx);
+  check::tensor(kName, "y", y, x.shape, x.dtype, ctx);
   if (y.data != x.data) check::no_overlap(kName, "y", y, "x", x);
   run(ctx, {kName, {x}, {y}}, VITRINE_IMPLEMENTATIONS(dropout), config, x, y);
 }

@@ -17,7 +17,7 @@ struct DropoutConfig {
 /// y = x / (1 - p) where the element is kept, 0 where it is dropped. The mask is drawn from Philox4x32-10: key = seed, counter = (element / 4
 /// within the sample, position in the global batch, step, layer); word element % 4 keeps the element when word >= p * 2^32. Nothing is kept
 /// for backward: the same call on the gradient is the backward pass.
-///   x, y (N, ...) equal, f32; y may be x
+///   x, y (N, ...) equal; both f32, f16 or bf16, computed in f32; y may be x
 /// throws  ShapeError, DtypeError, DeviceError, ConfigError when p is not in [0, 1)      source  Srivastava et al. 2014
 void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y);
 

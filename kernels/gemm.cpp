@@ -21,9 +21,11 @@ void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, Con
     throw ShapeError(fmt::format("gemm: b has shape {} but {}a {} needs b of shape {}", b.shape.str(), transpose_a ? "transposed " : "",
                                  a.shape.str(), transpose_b ? fmt::format("(N, {})", k) : fmt::format("({}, N)", k)));
   }
-  check::tensor(kName, "a", a, a.shape, DType::f32, ctx);
-  check::tensor(kName, "b", b, b.shape, DType::f32, ctx);
-  check::tensor(kName, "c", c, {m, n}, DType::f32, ctx);
+  check::storage(kName, "a", a);
+  check::tensor(kName, "a", a, a.shape, a.dtype, ctx);
+  check::tensor(kName, "b", b, b.shape, a.dtype, ctx);
+  const bool wide = c.dtype == DType::f32 || mode == GradMode::accumulate;
+  check::tensor(kName, "c", c, {m, n}, wide ? DType::f32 : a.dtype, ctx);
   check::no_overlap(kName, "c", c, "a", a);
   check::no_overlap(kName, "c", c, "b", b);
   if (c.numel() == 0) return;

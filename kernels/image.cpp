@@ -22,7 +22,8 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
     throw ShapeError(fmt::format("{}: y has shape {} but images {} needs y of shape ({}, H, W, {})", kName, out.str(), in.str(), in[0], in[3]));
   }
   check::tensor(kName, "images", images, in, DType::u8, ctx);
-  check::tensor(kName, "y", y, out, DType::f32, ctx);
+  check::storage(kName, "y", y);
+  check::tensor(kName, "y", y, out, y.dtype, ctx);
   check::no_overlap(kName, "y", y, "images", images);
   run(ctx, {kName, {images}, {y}}, VITRINE_IMPLEMENTATIONS(resize_normalize), normalization, images, y);
 }

@@ -15,7 +15,7 @@ struct Normalization {
 };
 
 /// Bilinear resize, then y = (pixel / 255 - mean) / std.
-///   images (N, h, w, C) u8, C <= 4      y (N, H, W, C) f32, any H, W
+///   images (N, h, w, C) u8, C <= 4      y (N, H, W, C) f32, f16 or bf16 (the f32 result rounded), any H, W
 /// Sampling as torch.nn.functional.interpolate(mode="bilinear", align_corners=False, antialias=False). The same bits as resize_normalize_on_host.
 /// determinism  yes      throws  ShapeError, DtypeError, DeviceError
 void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y);

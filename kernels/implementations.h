@@ -14,6 +14,7 @@
 #include "kernels/optimizer.h"
 #include "kernels/pool2d.h"
 #include "kernels/relu.h"
+#include "kernels/step_control.h"
 
 /// Private to kernels. The implementations of every operation, one for each backend.
 namespace vitrine {

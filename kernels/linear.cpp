@@ -33,10 +33,11 @@ void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, 
   constexpr const char* kName = "linear_forward";
   check::rank(kName, "w", w, 2, "(O, I)");
   check_fits(kName, "x", x, w.shape, w.shape[1], true);
-  check::tensor(kName, "x", x, x.shape, DType::f32, ctx);
-  check::tensor(kName, "w", w, w.shape, DType::f32, ctx);
-  if (bias) check::tensor(kName, "bias", bias, {w.shape[0]}, DType::f32, ctx);
-  check::tensor(kName, "y", y, {x.shape[0], w.shape[0]}, DType::f32, ctx);
+  check::storage(kName, "x", x);
+  check::tensor(kName, "x", x, x.shape, x.dtype, ctx);
+  check::tensor(kName, "w", w, w.shape, x.dtype, ctx);
+  if (bias) check::tensor(kName, "bias", bias, {w.shape[0]}, x.dtype, ctx);
+  check::tensor(kName, "y", y, {x.shape[0], w.shape[0]}, x.dtype, ctx);
   check::no_overlap(kName, "y", y, "x", x);
   check::no_overlap(kName, "y", y, "w", w);
   check::no_overlap(kName, "y", y, "bias", bias);
@@ -48,9 +49,10 @@ void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View 
   constexpr const char* kName = "linear_backward_data";
   check::rank(kName, "w", w, 2, "(O, I)");
   check_fits(kName, "grad_y", grad_y, w.shape, w.shape[0], false);
-  check::tensor(kName, "grad_y", grad_y, grad_y.shape, DType::f32, ctx);
-  check::tensor(kName, "w", w, w.shape, DType::f32, ctx);
-  check::tensor(kName, "grad_x", grad_x, {grad_y.shape[0], w.shape[1]}, DType::f32, ctx);
+  check::storage(kName, "grad_y", grad_y);
+  check::tensor(kName, "grad_y", grad_y, grad_y.shape, grad_y.dtype, ctx);
+  check::tensor(kName, "w", w, w.shape, grad_y.dtype, ctx);
+  check::tensor(kName, "grad_x", grad_x, {grad_y.shape[0], w.shape[1]}, grad_y.dtype, ctx);
   check::no_overlap(kName, "grad_x", grad_x, "grad_y", grad_y);
   check::no_overlap(kName, "grad_x", grad_x, "w", w);
   if (grad_x.numel() == 0) return;
@@ -60,8 +62,9 @@ void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View 
 void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
   constexpr const char* kName = "linear_backward_weight";
   check_gradient_shapes(kName, x, grad_y);
-  check::tensor(kName, "x", x, x.shape, DType::f32, ctx);
-  check::tensor(kName, "grad_y", grad_y, grad_y.shape, DType::f32, ctx);
+  check::storage(kName, "x", x);
+  check::tensor(kName, "x", x, x.shape, x.dtype, ctx);
+  check::tensor(kName, "grad_y", grad_y, grad_y.shape, x.dtype, ctx);
   check::tensor(kName, "grad_w", grad_w, {grad_y.shape[1], x.shape[1]}, DType::f32, ctx);
   if (grad_bias) check::tensor(kName, "grad_bias", grad_bias, {grad_y.shape[1]}, DType::f32, ctx);
   check::no_overlap(kName, "grad_w", grad_w, "x", x);

@@ -17,44 +17,44 @@ struct Argument {
   ConstView view;
 };
 
-/// The buffers are equal in length and disjoint; step and totals are in order.
-void check_update(const char* name, const ExecContext& ctx, std::initializer_list<Argument> buffers, const ConstView& step, const ConstView& totals) {
+/// The buffers are equal in length and disjoint; step and control are in order.
+void check_update(const char* name, const ExecContext& ctx, std::initializer_list<Argument> buffers, const ConstView& step,
+                  const ConstView& control) {
   check::rank(name, "param", buffers.begin()->view, 1, "(n)");
   const Shape shape = buffers.begin()->view.shape;
   for (const Argument& a : buffers) check::tensor(name, a.name, a.view, shape, DType::f32, ctx);
   check::tensor(name, "step", step, {1}, DType::i32, ctx);
-  check::tensor(name, "totals", totals, {LossTotals::kCount}, DType::f32, ctx);
+  check::tensor(name, "control", control, {StepControl::kCount}, DType::f32, ctx);
   for (const Argument* a = buffers.begin(); a != buffers.end(); ++a) {
     for (const Argument* b = a + 1; b != buffers.end(); ++b) check::no_overlap(name, a->name, a->view, b->name, b->view);
     check::no_overlap(name, a->name, a->view, "step", step);
-    check::no_overlap(name, a->name, a->view, "totals", totals);
+    check::no_overlap(name, a->name, a->view, "control", control);
   }
 }
 
 }  // namespace
 
-void sgd_update(ExecContext& ctx, const SgdConfig& config, float nominal, View param, ConstView grad, View momentum_buffer, View step,
-                ConstView totals) {
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, ConstView control) {
   constexpr const char* kName = "sgd_update";
   if (config.nesterov && config.momentum == 0.0) {
     throw ConfigError(fmt::format("{}: nesterov is on and momentum is 0, expected a momentum above 0", kName));
   }
   if (config.momentum == 0.0) {
-    check_update(kName, ctx, {{"param", param}, {"grad", grad}}, step, totals);
-    run(ctx, {kName, {grad, totals}, {param, step}}, VITRINE_IMPLEMENTATIONS(sgd_update), config, nominal, param, grad, View{}, step, totals);
+    check_update(kName, ctx, {{"param", param}, {"grad", grad}}, step, control);
+    run(ctx, {kName, {grad, control}, {param, step}}, VITRINE_IMPLEMENTATIONS(sgd_update), config, param, grad, View{}, step, control);
     return;
   }
-  check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"momentum_buffer", momentum_buffer}}, step, totals);
-  run(ctx, {kName, {grad, totals}, {param, momentum_buffer, step}}, VITRINE_IMPLEMENTATIONS(sgd_update), config, nominal, param, grad,
-      momentum_buffer, step, totals);
+  check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"momentum_buffer", momentum_buffer}}, step, control);
+  run(ctx, {kName, {grad, control}, {param, momentum_buffer, step}}, VITRINE_IMPLEMENTATIONS(sgd_update), config, param, grad, momentum_buffer, step,
+      control);
 }
 
-void adam_update(ExecContext& ctx, const AdamConfig& config, float nominal, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step,
-                 ConstView totals) {
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step,
+                 ConstView control) {
   constexpr const char* kName = "adam_update";
-  check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"exp_avg", exp_avg}, {"exp_avg_sq", exp_avg_sq}}, step, totals);
-  run(ctx, {kName, {grad, totals}, {param, exp_avg, exp_avg_sq, step}}, VITRINE_IMPLEMENTATIONS(adam_update), config, nominal, param, grad, exp_avg,
-      exp_avg_sq, step, totals);
+  check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"exp_avg", exp_avg}, {"exp_avg_sq", exp_avg_sq}}, step, control);
+  run(ctx, {kName, {grad, control}, {param, exp_avg, exp_avg_sq, step}}, VITRINE_IMPLEMENTATIONS(adam_update), config, param, grad, exp_avg,
+      exp_avg_sq, step, control);
 }
 
 }  // namespace vitrine

@@ -6,9 +6,8 @@
 /// Optimizer updates over flat buffers, one call for all parameters. Every one of them:
 ///   param, grad, and the states: (n) f32, equal lengths
 ///   step (1) i32: number of updates so far; incremented here, on the device
-///   totals (LossTotals::kCount) f32: the reduced totals of the step; grad is multiplied by nominal / totals[kValid] before use, which makes it the
-///          mean over valid targets. With no valid target, or with NaN in their place (a target was out of range), nothing is changed, the step
-///          count neither.
+///   control (StepControl::kCount) f32, from unscale_gradients: grad is multiplied by its kFactor before use; unless its kActive is 1 nothing is
+///          changed, the step count neither
 /// The configuration is double as in PyTorch: 1 - 0.999F is wrong in its fifth digit.
 /// dtypes  f32      determinism  yes      stream  asynchronous      workspace  on CUDA kOptimizerWorkspaceBytes, else none
 /// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
@@ -24,8 +23,7 @@ struct SgdConfig {
 };
 /// torch.optim.SGD (dampening 0): g += weight_decay * p; momentum buffer = first update ? g : momentum * buffer + g; p -= lr * (...).
 /// momentum_buffer is empty when momentum is 0.
-void sgd_update(ExecContext& ctx, const SgdConfig& config, float nominal, View param, ConstView grad, View momentum_buffer, View step,
-                ConstView totals);
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, ConstView control);
 
 struct AdamConfig {
   double lr = 1e-3;
@@ -36,7 +34,6 @@ struct AdamConfig {
   bool decoupled = false;  // AdamW: p -= lr * weight_decay * p, instead of g += weight_decay * p
 };
 /// torch.optim.Adam and AdamW (no amsgrad).   source  Kingma and Ba 2015; Loshchilov and Hutter 2019
-void adam_update(ExecContext& ctx, const AdamConfig& config, float nominal, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step,
-                 ConstView totals);
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, ConstView control);
 
 }  // namespace vitrine

@@ -30,11 +30,12 @@ Shape output_shape(const char* name, const Pool2dConfig& config, const Shape& x)
   return {x[0], height / config.stride + 1, width / config.stride + 1, x[3]};
 }
 
-/// The checks that forward and backward of every pool share: `small` is (N, P, Q, C), `large` (N, H, W, C), both f32 and apart.
+/// The checks that forward and backward of every pool share: `small` is (N, P, Q, C), `large` (N, H, W, C), of one dtype and apart.
 void check_pair(const char* name, const ExecContext& ctx, const char* small_name, const ConstView& small, const Shape& small_shape,
                 const char* large_name, const ConstView& large) {
-  check::tensor(name, large_name, large, large.shape, DType::f32, ctx);
-  check::tensor(name, small_name, small, small_shape, DType::f32, ctx);
+  check::storage(name, large_name, large);
+  check::tensor(name, large_name, large, large.shape, large.dtype, ctx);
+  check::tensor(name, small_name, small, small_shape, large.dtype, ctx);
   check::no_overlap(name, small_name, small, large_name, large);
 }
 

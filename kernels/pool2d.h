@@ -15,7 +15,8 @@ struct Pool2dConfig {
 Shape pool2d_output_shape(const Pool2dConfig& config, const Shape& x);
 
 /// Maximum over windows; padding never wins; the first of equals (row-major) wins and NaN wins over all, as in PyTorch.
-///   x (N, H, W, C) f32   y (N, P, Q, C) f32   indices (N, P, Q, C) u8 or empty: position r * window + s of the maximum in its window
+/// Every pool: x, y and their gradients all f32, f16 or bf16, computed in f32.
+///   x (N, H, W, C)   y (N, P, Q, C)   indices (N, P, Q, C) u8 or empty: position r * window + s of the maximum in its window
 /// aliasing  none      determinism  yes      throws  ShapeError, DtypeError, DeviceError, UnsupportedError (window > 16)
 void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices);
 

@@ -9,20 +9,19 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-/// Raises the step count and sets the factor that turns the summed gradient into the mean; false when there is no valid target.
-bool begin_update(float nominal, const View& step, const ConstView& totals, float& factor) {
-  const float valid = totals.as<float>()[LossTotals::kValid];
-  if (!(valid > 0.0F)) return false;
-  factor = nominal / valid;
+/// Raises the step count and sets the factor that turns the summed gradient into the one to use; false when the step is not taken.
+bool begin_update(const View& step, const ConstView& control, float& factor) {
+  if (control.as<float>()[StepControl::kActive] != 1.0F) return false;
+  factor = control.as<float>()[StepControl::kFactor];
   *step.as<int32_t>() += 1;
   return true;
 }
 
 }  // namespace
 
-void sgd_update(ExecContext&, const SgdConfig& config, float nominal, View param, ConstView grad, View momentum_buffer, View step, ConstView totals) {
+void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, ConstView control) {
   float factor = 1.0F;
-  if (!begin_update(nominal, step, totals, factor)) return;
+  if (!begin_update(step, control, factor)) return;
   const bool first = *step.as<int32_t>() == 1;
   const auto lr = static_cast<float>(config.lr);
   const auto momentum = static_cast<float>(config.momentum);
@@ -57,10 +56,9 @@ void sgd_update(ExecContext&, const SgdConfig& config, float nominal, View param
   });
 }
 
-void adam_update(ExecContext&, const AdamConfig& config, float nominal, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step,
-                 ConstView totals) {
+void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, ConstView control) {
   float factor = 1.0F;
-  if (!begin_update(nominal, step, totals, factor)) return;
+  if (!begin_update(step, control, factor)) return;
   const auto t = static_cast<double>(*step.as<int32_t>());
   const auto step_size = static_cast<float>(config.lr / (1.0 - std::pow(config.beta1, t)));
   const auto correction = static_cast<float>(std::sqrt(1.0 - std::pow(config.beta2, t)));

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "kernels/implementations.h"
+#include "runtime/cpu/parallel.h"
+
+namespace vitrine::cpu {
+namespace {
+
+// Gradients are summed in this many parts whatever the number of threads, so that the sum has one order.
+constexpr int64_t kParts = 256;
+constexpr int64_t kGrainElements = 16384;
+constexpr int64_t kLanes = 16;
+
+/// Sum of squares in double, in kLanes partial sums that are added at the end.
+double sum_of_squares(const float* values, int64_t count) {
+  std::array<double, kLanes> lanes{};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+#pragma omp simd
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const auto v = static_cast<double>(values[i + lane]);
+      lanes[static_cast<size_t>(lane)] += v * v;
+    }
+  }
+  for (; i < count; ++i) lanes[static_cast<size_t>(i % kLanes)] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  double sum = 0.0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+float* at(const View& control, int64_t index) { return control.as<float>() + index; }
+
+}  // namespace
+
+void check_gradients(ExecContext&, ConstView grad, View control) {
+  const int64_t count = grad.numel();
+  const float* g = grad.as<float>();
+  const int64_t part_elements = std::max<int64_t>(1, (count + kParts - 1) / kParts);
+  const int64_t parts = (count + part_elements - 1) / part_elements;
+  std::array<double, kParts> sums{};
+  parallel_for(parts, std::max<int64_t>(1, kGrainElements / part_elements), [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t first = part * part_elements;
+      sums[static_cast<size_t>(part)] = sum_of_squares(g + first, std::min(part_elements, count - first));
+    }
+  });
+  double total = 0.0;
+  for (int64_t part = 0; part < parts; ++part) total += sums[static_cast<size_t>(part)];
+  // Squares of finite floats do not overflow a double: a sum that is not finite tells of an element that is not.
+  int32_t first = -1;
+  for (int64_t part = 0; first < 0 && part < parts; ++part) {
+    if (std::isfinite(sums[static_cast<size_t>(part)])) continue;
+    int64_t i = part * part_elements;
+    while (std::isfinite(g[i])) ++i;
+    first = static_cast<int32_t>(i);
+  }
+  *at(control, StepControl::kNorm) = static_cast<float>(std::sqrt(total));
+  *at(control, StepControl::kFirstNonFinite) = std::bit_cast<float>(first);
+}
+
+void unscale_gradients(ExecContext&, float nominal, bool checked, ConstView totals, ConstView state, View control) {
+  const float valid = totals.as<float>()[LossTotals::kValid];
+  const float scale = state ? state.as<float>()[LossScaleState::kScale] : 1.0F;
+  const bool any_target = valid > 0.0F;
+  const float factor = any_target ? nominal / valid / scale : 0.0F;
+  if (!checked) {
+    *at(control, StepControl::kNorm) = std::numeric_limits<float>::quiet_NaN();
+    *at(control, StepControl::kFirstNonFinite) = std::bit_cast<float>(int32_t{-1});
+  }
+  const bool finite = std::bit_cast<int32_t>(*at(control, StepControl::kFirstNonFinite)) < 0;
+  *at(control, StepControl::kFactor) = factor;
+  *at(control, StepControl::kActive) = any_target && finite ? 1.0F : 0.0F;
+  *at(control, StepControl::kSkipped) = any_target && !finite ? 1.0F : 0.0F;
+  *at(control, StepControl::kNorm) *= factor;
+  *at(control, StepControl::kLossScale) = scale;
+}
+
+void clip_gradients(ExecContext&, double max_norm, View control) {
+  const double clip = max_norm / (static_cast<double>(*at(control, StepControl::kNorm)) + 1e-6);
+  if (clip < 1.0) *at(control, StepControl::kFactor) *= static_cast<float>(clip);
+}
+
+void update_loss_scale(ExecContext&, const LossScaleConfig& config, ConstView control, View state) {
+  float& scale = *at(state, LossScaleState::kScale);
+  float& tracker = *at(state, LossScaleState::kGrowthTracker);
+  if (control.as<float>()[StepControl::kSkipped] > 0.0F) {
+    scale *= static_cast<float>(config.backoff_factor);
+    tracker = 0.0F;
+    return;
+  }
+  if (control.as<float>()[StepControl::kActive] == 0.0F) return;
+  tracker += 1.0F;
+  if (tracker < static_cast<float>(config.growth_interval)) return;
+  const float grown = scale * static_cast<float>(config.growth_factor);
+  if (std::isfinite(grown)) scale = grown;
+  tracker = 0.0F;
+}
+
+}  // namespace vitrine::cpu
