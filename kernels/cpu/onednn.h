@@ -1,19 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/cpu/conv2d_pass.h"
 #include "kernels/implementations.h"
 
-/// oneDNN's matrix products and convolutions. Primitives are made once for each shape and kept in ctx.plans(); packed weights and scratch
-/// lie in ctx.workspace(). A function returns false, having done nothing, when oneDNN has no fast implementation of the shape or the
-/// workspace is too small for it.
+/// oneDNN's matrix products and convolutions, of the dtypes that it computes with. Primitives are made once for each shape and kept in ctx.plans();
+/// packed weights and scratch lie in `workspace`. A function returns false, having done nothing, when oneDNN has no fast implementation of the
+/// shape or the workspace is too small for it.
 namespace vitrine::cpu::onednn {
 
-bool gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode);
+/// f32; bf16 on CPUs with instructions for it (AVX-512 BF16), where gradients of weights and biases are f32.
+bool computes(DType dtype);
 
-bool linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
+/// Rows of c, which may be f32 with a and b bf16, lie c_stride elements apart.
+bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride,
+          GradMode mode);
+bool linear_forward(ExecContext& ctx, const View& workspace, ConstView x, ConstView w, ConstView bias, bool relu, View y);
 
-bool conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
-bool conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
-bool conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+bool conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
+bool conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
+bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                            View grad_bias, GradMode mode);
+
+/// The workspace that one of the three needs, in f32; -1 where there is no fast implementation.
+int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias);
 
 }  // namespace vitrine::cpu::onednn

@@ -8,23 +8,25 @@ namespace {
 using dnnl::memory;
 using Tag = memory::format_tag;
 
-enum Pass : int64_t { kForward, kBackwardData, kBackwardWeight };
-
-// Layouts and windows of one convolution. Activations are NHWC; oneDNN chooses the weights' layout.
+// Layouts and windows of one convolution. Activations are NHWC; oneDNN chooses the weights' layout. Of the weights' and the bias's gradients the
+// dtype is f32.
 struct Convolution {
-  Convolution(const Conv2dConfig& config, const Shape& x_shape, const Shape& w_shape, const Shape& y_shape)
-      : x(activations(x_shape)),
-        y(activations(y_shape)),
-        w(weights(w_shape, Tag::any)),
-        plain_w(weights(w_shape, Tag::ohwi)),
-        bias({w_shape[0]}, memory::data_type::f32, Tag::x),
+  Convolution(const Conv2dConfig& config, const Shape& x_shape, const Shape& w_shape, const Shape& y_shape, DType dtype)
+      : x(activations(x_shape, dtype)),
+        y(activations(y_shape, dtype)),
+        w(weights(w_shape, Tag::any, dtype)),
+        plain_w(weights(w_shape, Tag::ohwi, dtype)),
+        grad_w(weights(w_shape, Tag::any, DType::f32)),
+        plain_grad_w(weights(w_shape, Tag::ohwi, DType::f32)),
+        bias({w_shape[0]}, data_type_of(dtype), Tag::x),
+        grad_bias({w_shape[0]}, memory::data_type::f32, Tag::x),
         strides{config.stride, config.stride},
         pad_before{config.pad, config.pad},
         pad_after{(y_shape[1] - 1) * config.stride + w_shape[1] - x_shape[1] - config.pad,
                   (y_shape[2] - 1) * config.stride + w_shape[2] - x_shape[2] - config.pad} {}
 
-  static memory::desc activations(const Shape& s) { return {{s[0], s[3], s[1], s[2]}, memory::data_type::f32, Tag::nhwc}; }
-  static memory::desc weights(const Shape& s, Tag tag) { return {{s[0], s[3], s[1], s[2]}, memory::data_type::f32, tag}; }
+  static memory::desc activations(const Shape& s, DType dtype) { return {{s[0], s[3], s[1], s[2]}, data_type_of(dtype), Tag::nhwc}; }
+  static memory::desc weights(const Shape& s, Tag tag, DType dtype) { return {{s[0], s[3], s[1], s[2]}, data_type_of(dtype), tag}; }
 
   dnnl::convolution_forward::desc forward(bool with_bias) const {
     constexpr auto kKind = dnnl::prop_kind::forward_training;
@@ -37,11 +39,11 @@ struct Convolution {
   }
   dnnl::convolution_backward_weights::desc backward_weight(bool with_bias) const {
     constexpr auto kDirect = dnnl::algorithm::convolution_direct;
-    return with_bias ? dnnl::convolution_backward_weights::desc(kDirect, x, w, bias, y, strides, pad_before, pad_after)
-                     : dnnl::convolution_backward_weights::desc(kDirect, x, w, y, strides, pad_before, pad_after);
+    return with_bias ? dnnl::convolution_backward_weights::desc(kDirect, x, grad_w, grad_bias, y, strides, pad_before, pad_after)
+                     : dnnl::convolution_backward_weights::desc(kDirect, x, grad_w, y, strides, pad_before, pad_after);
   }
 
-  memory::desc x, y, w, plain_w, bias;
+  memory::desc x, y, w, plain_w, grad_w, plain_grad_w, bias, grad_bias;
   memory::dims strides, pad_before, pad_after;
 };
 
@@ -122,25 +124,27 @@ ConvolutionPlan make_backward_weight(const OneDnnPlans& plans, const Convolution
   plans.add_argument(plan.pass, DNNL_ARG_SRC, c.x);
   plans.add_argument(plan.pass, DNNL_ARG_DIFF_WEIGHTS, descriptor.diff_weights_desc());
   plans.add_argument(plan.pass, DNNL_ARG_DIFF_DST, c.y);
-  if (with_bias) plans.add_argument(plan.pass, DNNL_ARG_DIFF_BIAS, c.bias);
-  plan.same_layout = descriptor.diff_weights_desc() == c.plain_w;
+  if (with_bias) plans.add_argument(plan.pass, DNNL_ARG_DIFF_BIAS, c.grad_bias);
+  plan.same_layout = descriptor.diff_weights_desc() == c.plain_grad_w;
   plan.weight_bytes = static_cast<int64_t>(descriptor.diff_weights_desc().get_size());
-  plan.reorder = make_reorder(plans, descriptor.diff_weights_desc(), c.plain_w, false);
-  plan.reorder_accumulate = make_reorder(plans, descriptor.diff_weights_desc(), c.plain_w, true);
+  plan.reorder = make_reorder(plans, descriptor.diff_weights_desc(), c.plain_grad_w, false);
+  plan.reorder_accumulate = make_reorder(plans, descriptor.diff_weights_desc(), c.plain_grad_w, true);
   return plan;
 }
 
-ConvolutionPlan& plan_for(OneDnnPlans& plans, Pass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, const Shape& y, bool with_bias) {
-  const bool relu = pass == kForward && config.relu;
-  const PlanKey key{pass, x[0], x[1], x[2], x[3], w[0], w[1], w[2], config.stride, config.pad, relu, with_bias};
+ConvolutionPlan& plan_for(OneDnnPlans& plans, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias,
+                          DType dtype) {
+  const bool relu = pass == Conv2dPass::forward && config.relu;
+  const PlanKey key{
+      static_cast<int64_t>(pass), static_cast<int64_t>(dtype), x[0], x[1], x[2], x[3], w[0], w[1], w[2], config.stride, config.pad, relu, with_bias};
   const auto found = plans.convolutions.find(key);
   if (found != plans.convolutions.end()) return found->second;
   ConvolutionPlan plan;
   try {
-    const Convolution convolution(config, x, w, y);
-    if (pass == kForward) plan = make_forward(plans, convolution, with_bias, relu);
-    if (pass == kBackwardData) plan = make_backward_data(plans, convolution);
-    if (pass == kBackwardWeight) plan = make_backward_weight(plans, convolution, with_bias);
+    const Convolution convolution(config, x, w, conv2d_output_shape(config, x, w), dtype);
+    if (pass == Conv2dPass::forward) plan = make_forward(plans, convolution, with_bias, relu);
+    if (pass == Conv2dPass::backward_data) plan = make_backward_data(plans, convolution);
+    if (pass == Conv2dPass::backward_weight) plan = make_backward_weight(plans, convolution, with_bias);
   } catch (const dnnl::error&) {
     plan = {};  // no implementation: the caller takes another path
   }
@@ -161,10 +165,10 @@ int64_t scratch_bytes(const ConvolutionPlan& plan) {
 
 }  // namespace
 
-bool conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+bool conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
-  ConvolutionPlan& plan = plan_for(plans, kForward, config, x.shape, w.shape, y.shape, static_cast<bool>(bias));
-  Arena arena(ctx.workspace());
+  ConvolutionPlan& plan = plan_for(plans, Conv2dPass::forward, config, x.shape, w.shape, static_cast<bool>(bias), x.dtype);
+  Arena arena(workspace);
   if (!plan.pass || !arena.fits({scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
   void* scratch = arena.take(scratch_bytes(plan));
   const void* weights = packed_weights(plans, plan, w, arena, scratch);
@@ -172,10 +176,10 @@ bool conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, C
   return true;
 }
 
-bool conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+bool conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
-  ConvolutionPlan& plan = plan_for(plans, kBackwardData, config, grad_x.shape, w.shape, grad_y.shape, false);
-  Arena arena(ctx.workspace());
+  ConvolutionPlan& plan = plan_for(plans, Conv2dPass::backward_data, config, grad_x.shape, w.shape, false, grad_y.dtype);
+  Arena arena(workspace);
   if (!plan.pass || !arena.fits({scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
   void* scratch = arena.take(scratch_bytes(plan));
   const void* weights = packed_weights(plans, plan, w, arena, scratch);
@@ -183,14 +187,15 @@ bool conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstVie
   return true;
 }
 
-bool conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                            View grad_bias, GradMode mode) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
-  ConvolutionPlan& plan = plan_for(plans, kBackwardWeight, config, x.shape, grad_w.shape, grad_y.shape, static_cast<bool>(grad_bias));
+  ConvolutionPlan& plan = plan_for(plans, Conv2dPass::backward_weight, config, x.shape, grad_w.shape, static_cast<bool>(grad_bias), x.dtype);
   const bool accumulate = mode == GradMode::accumulate;
   const bool in_place = plan.same_layout && !accumulate;
   const int64_t weight_bytes = in_place ? 0 : plan.weight_bytes;
   const int64_t bias_bytes = accumulate && grad_bias ? grad_bias.bytes() : 0;
-  Arena arena(ctx.workspace());
+  Arena arena(workspace);
   if (!plan.pass || !arena.fits({scratch_bytes(plan), weight_bytes, bias_bytes})) return false;
   void* scratch = arena.take(scratch_bytes(plan));
   void* weights = in_place ? grad_w.data : arena.take(weight_bytes);
@@ -203,6 +208,13 @@ bool conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
     for (int64_t k = 0; k < grad_bias.numel(); ++k) grad_bias.as<float>()[k] += fresh[k];
   }
   return true;
+}
+
+int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias) {
+  const ConvolutionPlan& plan = plan_for(ctx.plans().get<OneDnnPlans>(), pass, config, x, w, with_bias, DType::f32);
+  if (!plan.pass) return -1;
+  const int64_t bias_bytes = pass == Conv2dPass::backward_weight && with_bias ? w[0] * size_of(DType::f32) : 0;
+  return Arena::kAlignment + Arena::aligned(scratch_bytes(plan)) + Arena::aligned(plan.weight_bytes) + Arena::aligned(bias_bytes);
 }
 
 }  // namespace vitrine::cpu::onednn

@@ -8,21 +8,23 @@ namespace {
 using dnnl::memory;
 
 struct Product {
-  int64_t m, n, k;
+  int64_t m, n, k, c_stride;
+  DType dtype, c_dtype;
   bool transpose_a, transpose_b, bias, relu, accumulate;
-  PlanKey key() const { return {m, n, k, transpose_a, transpose_b, bias, relu, accumulate}; }
+  PlanKey key() const {
+    return {m, n, k, c_stride, static_cast<int64_t>(dtype), static_cast<int64_t>(c_dtype), transpose_a, transpose_b, bias, relu, accumulate};
+  }
 };
 
-memory::desc matrix(int64_t rows, int64_t columns, bool transposed) {
-  return transposed ? memory::desc({rows, columns}, memory::data_type::f32, memory::dims{1, rows})
-                    : memory::desc({rows, columns}, memory::data_type::f32, memory::dims{columns, 1});
+memory::desc matrix(int64_t rows, int64_t columns, bool transposed, DType dtype) {
+  return {{rows, columns}, data_type_of(dtype), transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
 }
 
 Plan make_plan(const OneDnnPlans& plans, const Product& p) {
-  const memory::desc a = matrix(p.m, p.k, p.transpose_a);
-  const memory::desc b = matrix(p.k, p.n, p.transpose_b);
-  const memory::desc c = matrix(p.m, p.n, false);
-  const memory::desc bias = matrix(1, p.n, false);
+  const memory::desc a = matrix(p.m, p.k, p.transpose_a, p.dtype);
+  const memory::desc b = matrix(p.k, p.n, p.transpose_b, p.dtype);
+  const memory::desc c({p.m, p.n}, data_type_of(p.c_dtype), memory::dims{p.c_stride, 1});
+  const memory::desc bias = matrix(1, p.n, false, p.dtype);
   dnnl::primitive_attr attributes = workspace_attributes();
   dnnl::post_ops epilogue;
   if (p.accumulate) epilogue.append_sum(1.0F);
@@ -53,12 +55,12 @@ bool has_avx512() {
   return (isa & wanted) == wanted;
 }
 
-bool multiply(ExecContext& ctx, const Product& product, const void* a, const void* b, const void* bias, void* c) {
+bool multiply(ExecContext& ctx, const View& workspace, const Product& product, const void* a, const void* b, const void* bias, void* c) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
   auto found = plans.products.find(product.key());
   if (found == plans.products.end()) found = plans.products.emplace(product.key(), make_plan(plans, product)).first;
   Plan& plan = found->second;
-  Arena arena(ctx.workspace());
+  Arena arena(workspace);
   if (!plan || !arena.fits({plan.scratch_bytes})) return false;
   void* scratch = arena.take(plan.scratch_bytes);
   plans.run(plan, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_BIAS, bias}, {DNNL_ARG_DST, c}}, scratch);
@@ -67,15 +69,19 @@ bool multiply(ExecContext& ctx, const Product& product, const void* a, const voi
 
 }  // namespace
 
-bool gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
+bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride,
+          GradMode mode) {
   if (!transpose_a && !transpose_b && !has_avx512()) return false;
-  const Product product{c.shape[0], c.shape[1], a.shape[transpose_a ? 0 : 1], transpose_a, transpose_b, false, false, mode == GradMode::accumulate};
-  return multiply(ctx, product, a.data, b.data, nullptr, c.data);
+  const int64_t k = a.shape[transpose_a ? 0 : 1];
+  const bool accumulate = mode == GradMode::accumulate;
+  const Product product{c.shape[0], c.shape[1], k, c_stride, a.dtype, c.dtype, transpose_a, transpose_b, false, false, accumulate};
+  return multiply(ctx, workspace, product, a.data, b.data, nullptr, c.data);
 }
 
-bool linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
-  const Product product{y.shape[0], y.shape[1], x.shape[1], false, true, static_cast<bool>(bias), relu, false};
-  return multiply(ctx, product, x.data, w.data, bias.data, y.data);
+bool linear_forward(ExecContext& ctx, const View& workspace, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
+  const bool with_bias = static_cast<bool>(bias);
+  const Product product{y.shape[0], y.shape[1], x.shape[1], y.shape[1], x.dtype, y.dtype, false, true, with_bias, relu, false};
+  return multiply(ctx, workspace, product, x.data, w.data, bias.data, y.data);
 }
 
 }  // namespace vitrine::cpu::onednn

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cpu/onednn.h"
 #include "runtime/error.h"
 
 namespace vitrine::cpu::onednn {
@@ -31,28 +32,16 @@ dnnl::primitive_attr workspace_attributes() {
   return attributes;
 }
 
-Arena::Arena(const View& workspace) {
-  if (!workspace) return;
-  const auto address = reinterpret_cast<uintptr_t>(workspace.data);
-  const auto skipped = static_cast<int64_t>((kAlignment - address % kAlignment) % kAlignment);
-  if (skipped >= workspace.bytes()) return;
-  next_ = workspace.as<char>() + skipped;
-  left_ = workspace.bytes() - skipped;
+dnnl::memory::data_type data_type_of(DType dtype) {
+  VITRINE_ASSERT(dtype == DType::f32 || dtype == DType::bf16, "oneDNN computes with f32 and bf16 here");
+  return dtype == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
 }
 
-bool Arena::fits(std::initializer_list<int64_t> pieces) const {
-  int64_t total = 0;
-  for (const int64_t bytes : pieces) total += aligned(bytes);
-  return total <= left_;
-}
-
-void* Arena::take(int64_t bytes) {
-  if (bytes == 0) return nullptr;
-  VITRINE_ASSERT(aligned(bytes) <= left_, "a kernel takes more of the workspace than it asked for");
-  char* piece = next_;
-  next_ += aligned(bytes);
-  left_ -= aligned(bytes);
-  return piece;
+bool computes(DType dtype) {
+  if (dtype == DType::f32) return true;
+  const auto isa = static_cast<int>(dnnl::get_effective_cpu_isa());
+  const auto wanted = static_cast<int>(dnnl::cpu_isa::avx512_core_bf16);
+  return dtype == DType::bf16 && (isa & wanted) == wanted;
 }
 
 }  // namespace vitrine::cpu::onednn

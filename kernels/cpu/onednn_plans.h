@@ -9,6 +9,7 @@
 
 #include <dnnl.hpp>
 
+#include "kernels/cpu/arena.h"
 #include "runtime/exec_context.h"
 
 /// What oneDNN needs between calls. Private to the files onednn_*.cpp.
@@ -32,8 +33,8 @@ struct ConvolutionPlan {
   int64_t weight_bytes = 0;  // weights or their gradient in the pass's layout
 };
 
-/// Operation, shapes and configuration.
-using PlanKey = std::array<int64_t, 12>;
+/// Operation, dtypes, shapes and configuration.
+using PlanKey = std::array<int64_t, 13>;
 
 struct OneDnnPlans {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
@@ -50,6 +51,9 @@ struct OneDnnPlans {
 /// Scratch is given by the caller, from the workspace.
 dnnl::primitive_attr workspace_attributes();
 
+/// f32 or bf16.
+dnnl::memory::data_type data_type_of(DType dtype);
+
 /// Moves on to the first implementation that is not a reference loop; false when there is none.
 template <class Descriptor>
 bool skip_reference(Descriptor& descriptor) {
@@ -58,22 +62,5 @@ bool skip_reference(Descriptor& descriptor) {
   }
   return true;
 }
-
-/// Pieces of the workspace.
-class Arena {
- public:
-  static constexpr int64_t kAlignment = 256;
-  static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-  explicit Arena(const View& workspace);
-  /// Whether pieces of these sizes fit beside what was taken.
-  bool fits(std::initializer_list<int64_t> pieces) const;
-  /// nullptr for 0 bytes. The piece fits (asserted).
-  void* take(int64_t bytes);
-
- private:
-  char* next_ = nullptr;
-  int64_t left_ = 0;
-};
 
 }  // namespace vitrine::cpu::onednn

@@ -21,19 +21,27 @@ void multiply(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixR
 /// y (rows, columns) += bias, if there is one, then ReLU if asked for.
 void add_bias_relu(float* y, int64_t rows, int64_t columns, const float* bias, bool relu);
 
-/// sums (columns) = column sums of values (rows, columns), or added to. On the whole team.
-void column_sums(const float* values, int64_t rows, int64_t columns, float* sums, GradMode mode);
+/// f32 sums (columns) = column sums of values (rows, columns) of any storage type, or added to. On the whole team.
+void column_sums(const ConstView& values, float* sums, GradMode mode);
 
-void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode);
+/// Here and below: f32. Rows of c lie c_stride apart.
+void gemm(bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride, GradMode mode);
 
-void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
-void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x);
-void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+void linear_forward(ConstView x, ConstView w, ConstView bias, bool relu, View y);
+void linear_backward_data(ConstView grad_y, ConstView w, View grad_x);
+void linear_backward_weight(ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
 
 /// Convolution takes one row of columns (R * S * C floats) for each thread from the workspace, or for as many threads as it has rows; more
 /// rows make it faster. 1 x 1 windows with stride 1 and no padding need none. throws OutOfMemory when there is not one row.
-void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
-void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
-void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+void conv2d_forward(const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
+void conv2d_backward_data(const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
+void conv2d_backward_weight(const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
+                            GradMode mode);
+
+/// The workspace that a convolution must have, and the one that it can make use of.
+struct Conv2dBytes {
+  int64_t least, most;
+};
+Conv2dBytes conv2d_bytes(const Conv2dConfig& config, const Shape& x, const Shape& w);
 
 }  // namespace vitrine::cpu::portable

@@ -90,8 +90,7 @@ struct Blocking {
   int64_t parts, rows;  // parts at once, rows of columns in each
 };
 
-Blocking block_workspace(const char* name, ExecContext& ctx, const Columns& geometry, const Shape& x, int64_t max_parts) {
-  const View workspace = ctx.workspace();
+Blocking block_workspace(const char* name, const View& workspace, const Columns& geometry, const Shape& x, int64_t max_parts) {
   const int64_t total_rows = (workspace ? workspace.bytes() : 0) / (geometry.count * size_of(DType::f32));
   if (total_rows == 0) {
     const int64_t needed = geometry.count * size_of(DType::f32);
@@ -115,13 +114,13 @@ View as_matrix(const View& v) { return v.reshape({v.numel() / v.shape[v.shape.ra
 
 }  // namespace
 
-void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+void conv2d_forward(const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   const Columns geometry(config, x.shape, w.shape);
   if (geometry.is_identity()) {
-    portable::linear_forward(ctx, as_matrix(x), as_matrix(w), bias, config.relu, as_matrix(y));
+    portable::linear_forward(as_matrix(x), as_matrix(w), bias, config.relu, as_matrix(y));
     return;
   }
-  const Blocking blocking = block_workspace("conv2d_forward", ctx, geometry, x.shape, geometry.rows);
+  const Blocking blocking = block_workspace("conv2d_forward", workspace, geometry, x.shape, geometry.rows);
   const int64_t outputs = w.shape[0];
   for_each_part(blocking.parts, [&](int64_t part) {
     float* columns = blocking.arena + part * blocking.rows * geometry.count;
@@ -136,15 +135,15 @@ void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, C
   });
 }
 
-void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+void conv2d_backward_data(const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   const Columns geometry(config, grad_x.shape, w.shape);
   if (geometry.is_identity()) {
-    portable::linear_backward_data(ctx, as_matrix(grad_y), as_matrix(w), as_matrix(grad_x));
+    portable::linear_backward_data(as_matrix(grad_y), as_matrix(w), as_matrix(grad_x));
     return;
   }
   // An image belongs to one thread: windows overlap, and their sums keep their order.
   const int64_t images = grad_x.shape[0];
-  const Blocking blocking = block_workspace("conv2d_backward_data", ctx, geometry, grad_x.shape, images);
+  const Blocking blocking = block_workspace("conv2d_backward_data", workspace, geometry, grad_x.shape, images);
   const int64_t outputs = w.shape[0];
   const int64_t image_rows = geometry.out_height * geometry.out_width;
   const int64_t image_size = grad_x.numel() / images;
@@ -162,14 +161,15 @@ void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstVie
   });
 }
 
-void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+void conv2d_backward_weight(const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
+                            GradMode mode) {
   const Columns geometry(config, x.shape, grad_w.shape);
   if (geometry.is_identity()) {
-    portable::linear_backward_weight(ctx, as_matrix(x), as_matrix(grad_y), as_matrix(grad_w), grad_bias, mode);
+    portable::linear_backward_weight(as_matrix(x), as_matrix(grad_y), as_matrix(grad_w), grad_bias, mode);
     return;
   }
   // Each thread owns some columns of grad_w and walks through all rows: no partial sums to reduce.
-  const Blocking blocking = block_workspace("conv2d_backward_weight", ctx, geometry, x.shape, geometry.count);
+  const Blocking blocking = block_workspace("conv2d_backward_weight", workspace, geometry, x.shape, geometry.count);
   const int64_t outputs = grad_w.shape[0];
   for_each_part(blocking.parts, [&](int64_t part) {
     const Range owned = part_of(geometry.count, part, blocking.parts);
@@ -182,7 +182,14 @@ void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
                row > 0 || mode == GradMode::accumulate);
     }
   });
-  if (grad_bias) column_sums(grad_y.as<float>(), geometry.rows, outputs, grad_bias.as<float>(), mode);
+  if (grad_bias) column_sums(grad_y, grad_bias.as<float>(), mode);
+}
+
+Conv2dBytes conv2d_bytes(const Conv2dConfig& config, const Shape& x, const Shape& w) {
+  const Columns geometry(config, x, w);
+  if (geometry.is_identity()) return {0, 0};
+  const int64_t row = geometry.count * size_of(DType::f32);
+  return {row, team_size() * std::max(row, kBlockFloats * size_of(DType::f32))};
 }
 
 }  // namespace vitrine::cpu::portable

@@ -4,6 +4,7 @@
 #include <Eigen/Core>
 
 #include "kernels/cpu/portable.h"
+#include "kernels/cpu/storage.h"
 #include "runtime/cpu/parallel.h"
 
 namespace vitrine::cpu::portable {
@@ -31,18 +32,43 @@ MatrixRef rows_from(const MatrixRef& m, int64_t row) { return {m.data + (m.trans
 MatrixRef columns_from(const MatrixRef& m, int64_t column) { return {m.data + (m.transposed ? column * m.stride : column), m.stride, m.transposed}; }
 
 // The larger of m and n is divided among the team.
-void multiply_on_team(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixRef& b, float* c, bool accumulate, const float* bias,
-                      bool relu) {
+// `epilogue(i0, i1, j0, j1)` follows on every block of c that is complete.
+template <class Epilogue>
+void multiply_on_team(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixRef& b, float* c, int64_t c_stride, bool accumulate,
+                      const Epilogue& epilogue) {
   if (m >= n) {
     parallel_for(m, kGrain, [&](int64_t begin, int64_t end) {
-      multiply(end - begin, n, k, rows_from(a, begin), b, c + begin * n, n, accumulate);
-      add_bias_relu(c + begin * n, end - begin, n, bias, relu);
+      multiply(end - begin, n, k, rows_from(a, begin), b, c + begin * c_stride, c_stride, accumulate);
+      epilogue(begin, end, 0, n);
     });
     return;
   }
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-    multiply(m, end - begin, k, a, columns_from(b, begin), c + begin, n, accumulate);
-    for (int64_t i = 0; i < m; ++i) add_bias_relu(c + i * n + begin, 1, end - begin, bias == nullptr ? nullptr : bias + begin, relu);
+    multiply(m, end - begin, k, a, columns_from(b, begin), c + begin, c_stride, accumulate);
+    epilogue(0, m, begin, end);
+  });
+}
+
+template <class T>
+void column_sums_of(const T* values, int64_t rows, int64_t columns, float* sums, GradMode mode) {
+  parallel_for(columns, kSumColumns, [=](int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; first += kSumColumns) {
+      const int64_t count = std::min(kSumColumns, end - first);
+      float total[kSumColumns] = {};
+      for (int64_t block = 0; block < rows; block += kSumBlock) {
+        float partial[kSumColumns] = {};
+        for (int64_t i = block; i < std::min(rows, block + kSumBlock); ++i) {
+          for_lanes(0, count, [&](auto& value, int64_t j) {
+            auto sum = value;
+            load(values + i * columns + first + j, value);
+            load(partial + j, sum);
+            store(sum + value, partial + j);
+          });
+        }
+        for (int64_t j = 0; j < count; ++j) total[j] += partial[j];
+      }
+      for (int64_t j = 0; j < count; ++j) sums[first + j] = mode == GradMode::accumulate ? sums[first + j] + total[j] : total[j];
+    }
   });
 }
 
@@ -76,41 +102,35 @@ void add_bias_relu(float* y, int64_t rows, int64_t columns, const float* bias, b
   }
 }
 
-void column_sums(const float* values, int64_t rows, int64_t columns, float* sums, GradMode mode) {
-  parallel_for(columns, kSumColumns, [=](int64_t begin, int64_t end) {
-    for (int64_t first = begin; first < end; first += kSumColumns) {
-      const int64_t count = std::min(kSumColumns, end - first);
-      float total[kSumColumns] = {};
-      for (int64_t block = 0; block < rows; block += kSumBlock) {
-        float partial[kSumColumns] = {};
-        for (int64_t i = block; i < std::min(rows, block + kSumBlock); ++i) {
-          for (int64_t j = 0; j < count; ++j) partial[j] += values[i * columns + first + j];
-        }
-        for (int64_t j = 0; j < count; ++j) total[j] += partial[j];
-      }
-      for (int64_t j = 0; j < count; ++j) sums[first + j] = mode == GradMode::accumulate ? sums[first + j] + total[j] : total[j];
-    }
-  });
+void column_sums(const ConstView& values, float* sums, GradMode mode) {
+  const int64_t columns = values.shape[values.shape.rank() - 1];
+  with_storage(values.dtype, [&]<class T>(T) { column_sums_of(values.as<T>(), values.numel() / columns, columns, sums, mode); });
 }
 
-void gemm(ExecContext&, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
+void gemm(bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride, GradMode mode) {
   const int64_t k = a.shape[transpose_a ? 0 : 1];
   multiply_on_team(c.shape[0], c.shape[1], k, {a.as<float>(), a.shape[1], transpose_a}, {b.as<float>(), b.shape[1], transpose_b}, c.as<float>(),
-                   mode == GradMode::accumulate, nullptr, false);
+                   c_stride, mode == GradMode::accumulate, [](int64_t, int64_t, int64_t, int64_t) {});
 }
 
-void linear_forward(ExecContext&, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
+void linear_forward(ConstView x, ConstView w, ConstView bias, bool relu, View y) {
   const int64_t in = x.shape[1];
-  multiply_on_team(y.shape[0], y.shape[1], in, {x.as<float>(), in, false}, {w.as<float>(), in, true}, y.as<float>(), false, bias.as<float>(), relu);
+  const int64_t out = y.shape[1];
+  multiply_on_team(y.shape[0], out, in, {x.as<float>(), in, false}, {w.as<float>(), in, true}, y.as<float>(), out, false,
+                   [&](int64_t i0, int64_t i1, int64_t j0, int64_t j1) {
+                     for (int64_t i = i0; i < i1; ++i) {
+                       add_bias_relu(y.as<float>() + i * out + j0, 1, j1 - j0, bias ? bias.as<float>() + j0 : nullptr, relu);
+                     }
+                   });
 }
 
-void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x) {
-  portable::gemm(ctx, false, false, grad_y, w, grad_x, GradMode::overwrite);
+void linear_backward_data(ConstView grad_y, ConstView w, View grad_x) {
+  portable::gemm(false, false, grad_y, w, grad_x, grad_x.shape[1], GradMode::overwrite);
 }
 
-void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
-  portable::gemm(ctx, true, false, grad_y, x, grad_w, mode);
-  if (grad_bias) column_sums(grad_y.as<float>(), grad_y.shape[0], grad_y.shape[1], grad_bias.as<float>(), mode);
+void linear_backward_weight(ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+  portable::gemm(true, false, grad_y, x, grad_w, grad_w.shape[1], mode);
+  if (grad_bias) column_sums(grad_y, grad_bias.as<float>(), mode);
 }
 
 }  // namespace vitrine::cpu::portable

@@ -9,8 +9,8 @@
 #endif
 
 /// The 16-bit storage types on the host: f16 (IEEE 754 binary16) and bf16 (the upper half of an f32), converted from and to f32 one by one,
-/// in lanes of eight and in bulk. Every conversion gives the same bits: rounded to the nearest, ties to even; denormals kept; beyond the
-/// largest number to infinity; NaN to a quiet NaN of the same sign. `float` goes through all of them unchanged, as the storage type f32.
+/// in lanes of eight and in bulk. All three give the same bits: rounded to the nearest, ties to even; denormals kept; beyond the largest number to
+/// infinity; NaN to NaN of the same sign, quiet when it is rounded. `float` goes through them unchanged, as the storage type f32.
 namespace vitrine::cpu {
 
 struct Half {
@@ -57,15 +57,13 @@ void narrow(Half, const Floats& wide, Bits& half) {
   const Bits infinity = Bits{} + 0x7C00U;
   const Bits finite = magnitude < (113U << 23) ? denormal : normal;
   const Bits number = magnitude >= (143U << 23) ? infinity : finite;
-  half = (magnitude > 0x7F800000U ? nan : number) | ((all >> 16) & 0x8000U);
+  half = (wide != wide ? nan : number) | ((all >> 16) & 0x8000U);
 }
 
 template <class Bits, class Floats>
 void widen(BFloat16, const Bits& half, Floats& wide) {
   const Bits all = half << 16;
-  const Bits quiet = all | 0x00400000U;
-  const Bits result = (all & 0x7FFFFFFFU) > 0x7F800000U ? quiet : all;
-  wide = __builtin_bit_cast(Floats, result);
+  wide = __builtin_bit_cast(Floats, all);
 }
 
 template <class Bits, class Floats>
@@ -73,7 +71,7 @@ void narrow(BFloat16, const Floats& wide, Bits& half) {
   const Bits all = __builtin_bit_cast(Bits, wide);
   const Bits nan = (all >> 16) | 0x0040U;
   const Bits number = (all + 0x7FFFU + ((all >> 16) & 1U)) >> 16;
-  half = (all & 0x7FFFFFFFU) > 0x7F800000U ? nan : number;
+  half = wide != wide ? nan : number;
 }
 
 }  // namespace bits

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/implementations.h"
+
+/// Products and convolutions of f16 and bf16 where nothing computes with them directly: pieces of the arguments are widened to f32 in
+/// ctx.workspace(), computed with there as f32 is, and each result rounded once, when it is complete. Same contracts as the operations'.
+namespace vitrine::cpu::widened {
+
+/// throw OutOfMemory below kWidenedGemmWorkspaceBytes.
+void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode);
+void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
+
+/// As many images at a time as fit beside the weights; throw OutOfMemory where one does not.
+void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
+void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
+void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+
+}  // namespace vitrine::cpu::widened

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "kernels/cpu/arena.h"
+#include "kernels/cpu/f32.h"
+#include "kernels/cpu/storage.h"
+#include "kernels/cpu/widened.h"
+#include "runtime/cpu/parallel.h"
+#include "runtime/error.h"
+#include "runtime/units.h"
+
+namespace vitrine::cpu::widened {
+namespace {
+
+constexpr int64_t kMostFloats = int64_t{1} << 22;  // of all tiles together: more gain nothing, and leave the cache
+constexpr int64_t kEdge = 16;                      // edges of tiles that are cut are multiples of it
+constexpr int64_t kGrainElements = 8192;
+
+struct Product {
+  const char* name;
+  bool transpose_a, transpose_b;
+  ConstView a, b;
+  View c;
+  GradMode mode = GradMode::overwrite;
+  ConstView bias = {};
+  bool relu = false;
+
+  int64_t m() const { return c.shape[0]; }
+  int64_t n() const { return c.shape[1]; }
+  int64_t k() const { return a.shape[transpose_a ? 0 : 1]; }
+  bool rounds() const { return c.dtype != DType::f32; }
+};
+
+/// Sizes of a tile of c and of the chunk of K that is multiplied at once.
+struct Tile {
+  int64_t m, n, k;
+  int64_t floats(bool with_c) const { return m * k + k * n + (with_c ? m * n : 0); }
+};
+
+/// At least kEdge, a multiple of it, unless `size` is less.
+int64_t edge_of(int64_t most, int64_t size) { return std::min(size, std::max(kEdge, most / kEdge * kEdge)); }
+
+/// K is whole as long as tiles with useful edges have room for it: each element is then widened once where the smaller matrix fits beside a tile
+/// of the larger, and sums go to memory once.
+Tile choose_tile(int64_t m, int64_t n, int64_t k, bool with_c, int64_t floats) {
+  constexpr int64_t kUseful = 64;
+  const Tile whole{m, n, k};
+  if (whole.floats(with_c) <= floats) return whole;
+  const int64_t small = std::min(m, n);
+  const int64_t large = std::max(m, n);
+  const auto tile = [&](int64_t small_edge, int64_t large_edge, int64_t depth) {
+    return m <= n ? Tile{small_edge, large_edge, depth} : Tile{large_edge, small_edge, depth};
+  };
+  const int64_t beside = (floats - small * k) / (k + (with_c ? small : 0));
+  if (beside >= std::min(kUseful, large)) return tile(small, edge_of(beside, large), k);
+  const auto depth = static_cast<double>(k);
+  const auto square = static_cast<int64_t>(std::sqrt(depth * depth + static_cast<double>(floats)) - depth);
+  if (square >= kUseful) return tile(edge_of(square, small), edge_of(square, large), k);
+  const int64_t edge = std::min<int64_t>(512, static_cast<int64_t>(std::sqrt(static_cast<double>(floats / 3))));
+  const int64_t small_edge = edge_of(edge, small);
+  const int64_t large_edge = edge_of(edge, large);
+  return tile(small_edge, large_edge, edge_of((floats - (with_c ? small_edge * large_edge : 0)) / (small_edge + large_edge), k));
+}
+
+/// A tile of a matrix, widened; it keeps what it holds until it is asked for another.
+class WideTile {
+ public:
+  WideTile(const ConstView& matrix, bool transposed, float* floats) : matrix_(matrix), transposed_(transposed), floats_(floats) {}
+
+  /// Rows [row, row + rows) and columns [column, column + columns) of the matrix that is multiplied: transposed, where it is.
+  ConstView widen(int64_t row, int64_t rows, int64_t column, int64_t columns) {
+    if (transposed_) {
+      std::swap(row, column);
+      std::swap(rows, columns);
+    }
+    const ConstView tile(floats_, {rows, columns}, DType::f32, matrix_.device);
+    if (row == row_ && column == column_ && tile.shape == held_) return tile;
+    with_storage(matrix_.dtype, [&]<class T>(T) {
+      const T* from = matrix_.as<T>() + row * matrix_.shape[1] + column;
+      parallel_for(rows, std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, columns)), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) cpu::widen(from + i * matrix_.shape[1], floats_ + i * columns, columns);
+      });
+    });
+    row_ = row;
+    column_ = column;
+    held_ = tile.shape;
+    return tile;
+  }
+
+ private:
+  ConstView matrix_;
+  bool transposed_;
+  float* floats_;
+  int64_t row_ = -1, column_ = -1;
+  Shape held_;
+};
+
+/// The tile of c at (row, column) from its sums, with bias and ReLU.
+void round_tile(const Product& p, const float* sums, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  with_storage(p.c.dtype, [&]<class T>(T) {
+    const T* bias = p.bias ? p.bias.as<T>() + column : nullptr;
+    parallel_for(rows, std::max<int64_t>(1, kGrainElements / columns), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        T* out = p.c.as<T>() + (row + i) * p.n() + column;
+        for_lanes(0, columns, [&](auto& sum, int64_t j) {
+          const auto zero = sum;
+          auto shift = zero;
+          load(sums + i * columns + j, sum);
+          if (bias != nullptr) {
+            load(bias + j, shift);
+            sum += shift;
+          }
+          if (p.relu) sum = sum < 0.0F ? zero : sum;
+          store(sum, out + j);
+        });
+      }
+    });
+  });
+}
+
+/// Room for tiles in the workspace; a part is left to the library that multiplies them.
+int64_t tile_floats(const Product& p, const View& workspace, const Arena& arena) {
+  const int64_t bytes = workspace ? workspace.bytes() : 0;
+  if (bytes < kWidenedGemmWorkspaceBytes) {
+    throw OutOfMemory(fmt::format("{}: {} needs a workspace of at least {} bytes, but {} bytes are reserved; give --workspace {}", p.name,
+                                  dtype_name(p.a.dtype), kWidenedGemmWorkspaceBytes, bytes, format_bytes(int64_t{8} << 20)));
+  }
+  const int64_t usable = arena.left_bytes() / 8 * 7 - 3 * Arena::kAlignment;
+  return std::min(kMostFloats, usable / size_of(DType::f32));
+}
+
+void multiply(ExecContext& ctx, const Product& p) {
+  const View workspace = ctx.workspace();
+  Arena arena(workspace);
+  const Tile tile = choose_tile(p.m(), p.n(), p.k(), p.rounds(), tile_floats(p, workspace, arena));
+  WideTile a(p.a, p.transpose_a, arena.take_floats(tile.m * tile.k));
+  WideTile b(p.b, p.transpose_b, arena.take_floats(tile.k * tile.n));
+  float* sums = p.rounds() ? arena.take_floats(tile.m * tile.n) : nullptr;
+  for (int64_t i = 0; i < p.m(); i += tile.m) {
+    for (int64_t j = 0; j < p.n(); j += tile.n) {
+      const int64_t rows = std::min(tile.m, p.m() - i);
+      const int64_t columns = std::min(tile.n, p.n() - j);
+      const View target{p.rounds() ? sums : p.c.as<float>() + i * p.n() + j, {rows, columns}, DType::f32, p.c.device};
+      int64_t l = 0;
+      do {
+        const int64_t depth = std::min(tile.k, p.k() - l);
+        const GradMode mode = l > 0 ? GradMode::accumulate : p.mode;
+        f32::gemm(ctx, arena.rest(), p.transpose_a, p.transpose_b, a.widen(i, rows, l, depth), b.widen(l, depth, j, columns), target,
+                  p.rounds() ? columns : p.n(), mode);
+        l += tile.k;
+      } while (l < p.k());
+      if (p.rounds()) round_tile(p, sums, i, rows, j, columns);
+    }
+  }
+}
+
+}  // namespace
+
+void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
+  multiply(ctx, {"gemm", transpose_a, transpose_b, a, b, c, mode});
+}
+
+void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
+  multiply(ctx, {"linear_forward", false, true, x, w, y, GradMode::overwrite, bias, relu});
+}
+
+}  // namespace vitrine::cpu::widened
