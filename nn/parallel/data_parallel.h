@@ -112,9 +112,11 @@ class DataParallel {
   std::vector<float> working_parameters(int device);
   std::vector<float> gradients(int device);
   void set_learning_rate(double lr);
+  /// (1) f32 on the device: what a loss of one's own multiplies its gradient by; empty when losses are not scaled.
+  View loss_scale(int device) const;
   /// Scale and growth tracker. throws OrderError when losses are not scaled.
-  void set_loss_scale(float scale, int32_t growth_tracker);
-  std::pair<float, int32_t> loss_scale(int device);
+  void set_loss_scale_state(float scale, int32_t growth_tracker);
+  std::pair<float, int32_t> loss_scale_state(int device);
 
   /// True when an operation has failed on some device.
   bool failed() const;

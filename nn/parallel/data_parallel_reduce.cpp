@@ -271,12 +271,14 @@ std::vector<float> DataParallel::gradients(int device) {
   return s.read_flat(r, r.gradients.view().rows(0, s.layout.parameter_elements()));
 }
 
-void DataParallel::set_loss_scale(float scale, int32_t growth_tracker) {
+View DataParallel::loss_scale(int device) const { return state_->replica(device).scaler->scale(); }
+
+void DataParallel::set_loss_scale_state(float scale, int32_t growth_tracker) {
   state_->devices.synchronize();
   state_->for_each([&](Replica& r) { r.scaler->set_state(r.compute(), scale, growth_tracker); });
 }
 
-std::pair<float, int32_t> DataParallel::loss_scale(int device) {
+std::pair<float, int32_t> DataParallel::loss_scale_state(int device) {
   Replica& r = state_->replica(device);
   if (!r.scaler->state()) throw OrderError("loss_scale: losses are not scaled");
   const std::vector<float> values = state_->read_flat(r, r.scaler->state());

@@ -385,13 +385,13 @@ const EngineConfig& Engine::config() const { return state_->config; }
 const std::vector<DevicePlan>& Engine::device_plans() const { return state_->plans; }
 const BatchPlan& Engine::batch_plan() const { return state_->full_batch; }
 std::string Engine::communicator() const { return state_->parts->communicator(); }
-void Engine::set_loss_scale(float scale, int32_t growth_tracker) {
+void Engine::set_loss_scale_state(float scale, int32_t growth_tracker) {
   while (!state_->in_flight.empty()) state_->finish_oldest();
-  state_->parts->set_loss_scale(scale, growth_tracker);
+  state_->parts->set_loss_scale_state(scale, growth_tracker);
 }
-std::pair<float, int32_t> Engine::loss_scale() {
+std::pair<float, int32_t> Engine::loss_scale_state() {
   while (!state_->in_flight.empty()) state_->finish_oldest();
-  return state_->parts->loss_scale(0);
+  return state_->parts->loss_scale_state(0);
 }
 int64_t Engine::steps_issued() const { return state_->steps; }
 void Engine::set_learning_rate(double lr) {

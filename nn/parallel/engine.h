@@ -93,8 +93,8 @@ class Engine {
   int64_t steps_issued() const;
   void set_learning_rate(double lr);
   /// The loss scaler's state, to go on from a checkpoint, as in torch's state_dict(). throws OrderError when losses are not scaled.
-  void set_loss_scale(float scale, int32_t growth_tracker);
-  std::pair<float, int32_t> loss_scale();
+  void set_loss_scale_state(float scale, int32_t growth_tracker);
+  std::pair<float, int32_t> loss_scale_state();
   static constexpr int kMostSkipped = 32;
 
  private:
