@@ -8,8 +8,8 @@ void widen(const T* from, float* to, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     FloatLanes lanes;
-    load_lanes(from + i, lanes);
-    store_lanes(lanes, to + i);
+    load(from + i, lanes);
+    store(lanes, to + i);
   }
   for (; i < count; ++i) to[i] = to_float(from[i]);
 }
@@ -19,8 +19,8 @@ void narrow(const float* from, T* to, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     FloatLanes lanes;
-    load_lanes(from + i, lanes);
-    store_lanes(lanes, to + i);
+    load(from + i, lanes);
+    store(lanes, to + i);
   }
   for (; i < count; ++i) to[i] = from_float<T>(from[i]);
 }

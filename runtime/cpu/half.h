@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -27,7 +26,7 @@ using BitLanes = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t)))
 using HalfLanes = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t))));
 
 /// The conversions in integer arithmetic, of one number (Bits is uint32_t, Floats float) or of lanes (BitLanes, FloatLanes). The 16 bits are the
-/// lower ones of `half` and `narrow`. Lanes go by reference: how they are passed by value depends on the instruction set.
+/// lower ones of `half`. Lanes go by reference: how they are passed by value depends on the instruction set.
 namespace bits {
 
 template <class Bits, class Floats>
@@ -38,22 +37,22 @@ void widen(Half, const Bits& half, Floats& wide) {
   const Bits not_finite = magnitude + (224U << 23);
   const Bits nan = not_finite | 0x00400000U;
   // A denormal is what its bits add to the smallest normal number.
-  const Floats smallest = std::bit_cast<Floats>(Bits{} + (113U << 23));
-  const Bits denormal = std::bit_cast<Bits>(Floats(std::bit_cast<Floats>(Bits(magnitude + (113U << 23))) - smallest));
+  const Floats smallest = __builtin_bit_cast(Floats, Bits{} + (113U << 23));
+  const Bits denormal = __builtin_bit_cast(Bits, Floats(__builtin_bit_cast(Floats, Bits(magnitude + (113U << 23))) - smallest));
   const Bits upper = magnitude > 0x0F800000U ? nan : not_finite;
   const Bits normal = exponent == 0x0F800000U ? upper : finite;
   const Bits result = (exponent == 0U ? denormal : normal) | ((half & 0x8000U) << 16);
-  wide = std::bit_cast<Floats>(result);
+  wide = __builtin_bit_cast(Floats, result);
 }
 
 template <class Bits, class Floats>
 void narrow(Half, const Floats& wide, Bits& half) {
-  const Bits all = std::bit_cast<Bits>(wide);
+  const Bits all = __builtin_bit_cast(Bits, wide);
   const Bits magnitude = all & 0x7FFFFFFFU;
   const Bits normal = (magnitude - (112U << 23) + 0x0FFFU + ((magnitude >> 13) & 1U)) >> 13;
   // The last digit of numbers from 0.5 to 1 is the smallest denormal: adding 0.5 rounds there.
-  const Floats half_up = std::bit_cast<Floats>(Bits{} + (126U << 23));
-  const Bits denormal = std::bit_cast<Bits>(Floats(std::bit_cast<Floats>(magnitude) + half_up)) - (126U << 23);
+  const Floats half_up = __builtin_bit_cast(Floats, Bits{} + (126U << 23));
+  const Bits denormal = __builtin_bit_cast(Bits, Floats(__builtin_bit_cast(Floats, magnitude) + half_up)) - (126U << 23);
   const Bits nan = 0x7E00U | ((magnitude >> 13) & 0x03FFU);
   const Bits infinity = Bits{} + 0x7C00U;
   const Bits finite = magnitude < (113U << 23) ? denormal : normal;
@@ -66,12 +65,12 @@ void widen(BFloat16, const Bits& half, Floats& wide) {
   const Bits all = half << 16;
   const Bits quiet = all | 0x00400000U;
   const Bits result = (all & 0x7FFFFFFFU) > 0x7F800000U ? quiet : all;
-  wide = std::bit_cast<Floats>(result);
+  wide = __builtin_bit_cast(Floats, result);
 }
 
 template <class Bits, class Floats>
 void narrow(BFloat16, const Floats& wide, Bits& half) {
-  const Bits all = std::bit_cast<Bits>(wide);
+  const Bits all = __builtin_bit_cast(Bits, wide);
   const Bits nan = (all >> 16) | 0x0040U;
   const Bits number = (all + 0x7FFFU + ((all >> 16) & 1U)) >> 16;
   half = (all & 0x7FFFFFFFU) > 0x7F800000U ? nan : number;
@@ -99,9 +98,28 @@ inline float from_float<float>(float value) {
   return value;
 }
 
-/// Eight consecutive numbers, at any address.
+#ifdef __F16C__
+template <>
+inline float to_float(Half value) {
+  return _cvtsh_ss(value.bits);
+}
+template <>
+inline Half from_float<Half>(float value) {
+  return Half{_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT)};
+}
+#endif
+
+/// As many consecutive numbers as the variable holds, at any address.
 template <class T>
-void load_lanes(const T* from, FloatLanes& to) {
+void load(const T* from, float& to) {
+  to = to_float(*from);
+}
+template <class T>
+void store(float from, T* to) {
+  *to = from_float<T>(from);
+}
+template <class T>
+void load(const T* from, FloatLanes& to) {
 #ifdef __AVX2__
   const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   bits::widen(T{}, reinterpret_cast<BitLanes>(_mm256_cvtepu16_epi32(narrow)), to);
@@ -112,7 +130,7 @@ void load_lanes(const T* from, FloatLanes& to) {
 #endif
 }
 template <class T>
-void store_lanes(const FloatLanes& from, T* to) {
+void store(const FloatLanes& from, T* to) {
   BitLanes wide;
   bits::narrow(T{}, from, wide);
 #ifdef __AVX2__
@@ -123,22 +141,14 @@ void store_lanes(const FloatLanes& from, T* to) {
   std::memcpy(to, &narrow, sizeof narrow);
 #endif
 }
-inline void load_lanes(const float* from, FloatLanes& to) { std::memcpy(&to, from, sizeof to); }
-inline void store_lanes(const FloatLanes& from, float* to) { std::memcpy(to, &from, sizeof from); }
+inline void load(const float* from, FloatLanes& to) { std::memcpy(&to, from, sizeof to); }
+inline void store(const FloatLanes& from, float* to) { std::memcpy(to, &from, sizeof from); }
 
 #ifdef __F16C__
-template <>
-inline float to_float(Half value) {
-  return _cvtsh_ss(value.bits);
-}
-template <>
-inline Half from_float<Half>(float value) {
-  return Half{_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT)};
-}
-inline void load_lanes(const Half* from, FloatLanes& to) {
+inline void load(const Half* from, FloatLanes& to) {
   to = reinterpret_cast<FloatLanes>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
-inline void store_lanes(const FloatLanes& from, Half* to) {
+inline void store(const FloatLanes& from, Half* to) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(reinterpret_cast<__m256>(from), _MM_FROUND_TO_NEAREST_INT));
 }
 #endif
