@@ -108,7 +108,7 @@ Saved Sequential::run_forward(ExecContext& ctx, ParamViews params, Tensor x, Ten
     }
     const LayerScope scope(ctx, parts_[i].name.c_str());
     Tensor y = i == last && output ? output.reshape(shapes[i + 1])
-                                   : ctx.allocate(shapes[i + 1], DType::f32, Category::activations, parts_[i].name + ".output");
+                                   : ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
     saved.parts[i] = parts_[i].layer->forward(ctx, of_part(params, i), {&x, 1}, {&y, 1}, pass);
     x = std::move(y);  // lets go of the input, unless the part kept it
   }
@@ -145,7 +145,7 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, Saved saved, 
     } else if (layer.backward_in_place()) {
       grad_x = grad;
     } else {
-      grad_x = ctx.allocate(shapes[i], DType::f32, Category::activations, parts_[i].name + ".grad_input");
+      grad_x = ctx.allocate(shapes[i], grad.dtype(), Category::activations, parts_[i].name + ".grad_input");
     }
     layer.backward(ctx, of_part(params, i), saved.parts[i], {&grad, 1}, {&grad_x, 1}, of_part(grad_params, i), mode, pass);
     saved.parts[i] = {};

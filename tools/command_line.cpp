@@ -107,6 +107,30 @@ void add_training_options(CLI::App& app, Options& o) {
   app.add_option("--init", o.init, "FILE.safetensors to start from [drawn from the seed]")->group(group);
 }
 
+void add_precision_option(CLI::App& app, Options& o) {
+  app.add_option("--precision", o.precision, "fp32, or fp16 or bf16 for layers and activations beside f32 master weights")
+      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}))
+      ->capture_default_str()
+      ->group("Precision");
+}
+
+void add_precision_options(CLI::App& app, Options& o) {
+  const char* group = "Precision";
+  add_precision_option(app, o);
+  app.add_option("--loss-scale", o.loss_scale, "none, dynamic, or a fixed NUMBER [dynamic for fp16, else none]")->group(group);
+  app.add_option("--loss-scale-growth-interval", o.loss_scale_growth_interval, "Steps without overflow before the scale doubles [2000]")
+      ->check(CLI::PositiveNumber)
+      ->group(group);
+  app.add_option("--clip-norm", o.clip_norm, "Largest norm of the gradient over all parameters [not clipped]")->group(group);
+  app.add_option("--reduce-dtype", o.reduce_dtype, "In which gradients travel and are summed: f32, f16 or bf16")
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--broadcast", o.broadcast, "Under --reduce gpu0, what goes to the other devices: shadow (16 bits) or masters (f32) [shadow]")
+      ->check(CLI::IsMember({"shadow", "masters"}))
+      ->group(group);
+}
+
 void add_output_options(CLI::App& app, Options& o) { app.add_flag("--json", o.json, "Print one JSON object on stdout")->group("Output"); }
 
 void add_train(CLI::App& parent, Options& o) {
@@ -116,6 +140,7 @@ void add_train(CLI::App& parent, Options& o) {
   add_scheme_options(app, o);
   add_batch_options(app, o);
   add_training_options(app, o);
+  add_precision_options(app, o);
   app.add_option("--epochs", o.epochs, "Passes over the training set [1]")->check(CLI::PositiveNumber)->group("Training");
   app.add_option("--steps", o.steps, "Optimizer steps, instead of --epochs")->check(CLI::PositiveNumber)->group("Training");
   app.add_flag_callback(
@@ -135,6 +160,7 @@ void add_eval(CLI::App& parent, Options& o) {
   add_model_options(app, o);
   app.add_option("--weights", o.weights, "FILE.safetensors with PyTorch's names and layouts")->required()->group("Model and data");
   add_device_options(app, o);
+  add_precision_option(app, o);
   add_batch_options(app, o);
   add_output_options(app, o);
   app.add_option("--save-logits", o.save_logits, "Write the outputs of all samples, in order, to FILE.npy")->group("Output");
@@ -148,6 +174,7 @@ void add_compare(CLI::App& parent, Options& o) {
   add_device_options(app, o);
   add_batch_options(app, o);
   add_training_options(app, o);
+  add_precision_options(app, o);
   app.add_option("--steps", o.steps, "Optimizer steps of each scheme; figures are of those after the first [11]")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 40))
       ->group("Training");

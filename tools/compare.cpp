@@ -172,7 +172,7 @@ std::string time_table(const std::vector<ModeResult>& results, const Style& styl
       {"loss", {Phase::gather, Phase::loss, Phase::scatter_grad}},
       {"backward", {Phase::backward}},
       {"reduce", {Phase::reduce, Phase::unscale}},
-      {"update", {Phase::optimizer}},
+      {"update", {Phase::optimizer, Phase::cast}},
       {"wait", {Phase::wait}},
   };
   std::vector<Table::Column> columns = {{"mode", Table::Align::left}, {"device", Table::Align::left}};

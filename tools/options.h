@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/parallel/engine_config.h"
 #include "nn/parallel/optimizer.h"
 #include "nn/parallel/scheme.h"
 #include "runtime/device_id.h"
@@ -52,6 +53,13 @@ struct Options {
   bool shuffle = true;
   bool drop_last = false;
 
+  std::string precision = "fp32";
+  std::string loss_scale;  // empty: by precision
+  std::optional<int> loss_scale_growth_interval;
+  std::optional<double> clip_norm;
+  std::string reduce_dtype = "f32";
+  std::optional<std::string> broadcast;
+
   std::string init, save;
   std::string weights, save_logits;  // eval
   std::string trace;
@@ -88,6 +96,8 @@ Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devic
 std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options, const std::vector<DeviceId>& devices,
                                                                     std::vector<std::string>& notes);
 OptimizerConfig resolve_optimizer(const Options& options);
+/// Precision, loss scaling, clipping, and in what gradients and parameters travel. throws ConfigError.
+Precision resolve_precision(const Options& options);
 TraceLevel resolve_trace_level(const Options& options);
 /// "512MiB" or "512MiB,1GiB" to bytes; "2" or "2,1" to counts. throws ConfigError naming the option.
 std::vector<int64_t> parse_memory_list(const std::string& text);
@@ -99,5 +109,9 @@ std::vector<int> parse_thread_list(const std::string& text);
 const char* staging_name(Staging staging);
 const char* loss_at_name(LossAt loss_at);
 const char* reduce_name(Reduce reduce);
+/// "fp32", "fp16", "bf16".
+const char* precision_name(DType compute);
+/// "none", "dynamic" or the number.
+std::string loss_scale_name(const LossScaling& scaling);
 
 }  // namespace vitrine::tools

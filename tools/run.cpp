@@ -139,6 +139,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.batch_size = options.batch_size;
   config.accumulate = options.accumulate;
   config.optimizer = resolve_optimizer(options);
+  config.precision = resolve_precision(options);
   config.seed = options.seed;
   config.normalization = job.normalization;
   config.workspace_bytes = resolve_workspace(options, backend_of(options));

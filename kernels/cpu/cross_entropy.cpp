@@ -3,8 +3,10 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/check.h"
+#include "kernels/cpu/storage.h"
 #include "kernels/implementations.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
@@ -23,19 +25,23 @@ struct Totals {
 constexpr int64_t kParts = 64;
 constexpr int64_t kGrainElements = 2048;
 
-/// One row: adds to `totals`, writes the gradient where there is one.
-void row(const float* logits, int64_t classes, int64_t target, float grad_scale, float* grad, Totals& totals) {
+/// One row: adds to `totals`, writes the gradient where there is one (which may lie over the logits).
+template <class T>
+void row(const T* logits, int64_t classes, int64_t target, float grad_scale, T* grad, Totals& totals) {
+  constexpr bool kKeeps = std::is_same_v<T, float>;  // grad holds the exponentials until the sum is known; narrow ones are computed again
   int64_t largest = 0;
   for (int64_t j = 1; j < classes; ++j) {
-    if (logits[j] > logits[largest]) largest = j;
+    if (to_float(logits[j]) > to_float(logits[largest])) largest = j;
   }
-  const float maximum = logits[largest];
-  const float target_logit = logits[target];
+  const float maximum = to_float(logits[largest]);
+  const float target_logit = to_float(logits[target]);
   double sum = 0.0;
   for (int64_t j = 0; j < classes; ++j) {
-    const float e = std::exp(logits[j] - maximum);
+    const float e = std::exp(to_float(logits[j]) - maximum);
     sum += static_cast<double>(e);
-    if (grad != nullptr) grad[j] = e;
+    if constexpr (kKeeps) {
+      if (grad != nullptr) grad[j] = e;
+    }
   }
   const double loss = std::log(sum) - static_cast<double>(target_logit - maximum);
   totals.loss += loss;
@@ -44,40 +50,51 @@ void row(const float* logits, int64_t classes, int64_t target, float grad_scale,
   if (grad == nullptr) return;
   const auto inverse = static_cast<float>(1.0 / sum);
   for (int64_t j = 0; j < classes; ++j) {
-    const float probability = grad[j] * inverse;
-    grad[j] = grad_scale * (j == target ? probability - 1.0F : probability);
+    const float e = kKeeps ? to_float(grad[j]) : std::exp(to_float(logits[j]) - maximum);
+    const float probability = e * inverse;
+    grad[j] = from_float<T>(grad_scale * (j == target ? probability - 1.0F : probability));
   }
+}
+
+/// Rows [begin, end); a target out of range is noted, not thrown.
+template <class T>
+Totals rows_between(int64_t begin, int64_t end, const T* logits, int64_t classes, const int32_t* targets, int32_t ignore_index, float grad_scale,
+                    T* grad) {
+  Totals sums;
+  for (int64_t i = begin; i < end; ++i) {
+    T* row_grad = grad == nullptr ? nullptr : grad + i * classes;
+    if (targets[i] == ignore_index) {
+      if (row_grad != nullptr) std::fill_n(row_grad, classes, T{});
+    } else if (targets[i] < 0 || targets[i] >= classes) {
+      if (sums.bad_row < 0) sums.bad_row = i;
+    } else {
+      row(logits + i * classes, classes, targets[i], grad_scale, row_grad, sums);
+    }
+  }
+  return sums;
 }
 
 }  // namespace
 
-void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, ConstView logits, ConstView targets, View grad_logits, View totals) {
+void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, ConstView logits, ConstView targets, ConstView loss_scale,
+                           View grad_logits, View totals) {
   const int64_t rows = logits.shape[0];
   const int64_t classes = logits.shape[1];
   if (rows == 0) return;
   const int64_t rows_per_part = (rows + kParts - 1) / kParts;
   const int64_t parts = (rows + rows_per_part - 1) / rows_per_part;
-  const float* x = logits.as<float>();
   const int32_t* target = targets.as<int32_t>();
-  float* grad = grad_logits.as<float>();
+  const float grad_scale = loss_scale ? config.grad_scale * *loss_scale.as<float>() : config.grad_scale;
   std::array<Totals, kParts> partial;
 
   const int64_t grain = std::max<int64_t>(1, kGrainElements / (rows_per_part * classes));
-  parallel_for(parts, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      Totals sums;
-      for (int64_t i = part * rows_per_part; i < std::min(rows, (part + 1) * rows_per_part); ++i) {
-        float* row_grad = grad == nullptr ? nullptr : grad + i * classes;
-        if (target[i] == config.ignore_index) {
-          if (row_grad != nullptr) std::fill_n(row_grad, classes, 0.0F);
-        } else if (target[i] < 0 || target[i] >= classes) {
-          if (sums.bad_row < 0) sums.bad_row = i;
-        } else {
-          row(x + i * classes, classes, target[i], config.grad_scale, row_grad, sums);
-        }
+  with_storage(logits.dtype, [&]<class T>(T) {
+    parallel_for(parts, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        partial[static_cast<size_t>(part)] = rows_between(part * rows_per_part, std::min(rows, (part + 1) * rows_per_part), logits.as<T>(), classes,
+                                                          target, config.ignore_index, grad_scale, grad_logits.as<T>());
       }
-      partial[static_cast<size_t>(part)] = sums;
-    }
+    });
   });
 
   Totals all;

@@ -1,29 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/storage.h"
 #include "kernels/implementations.h"
 #include "runtime/cpu/parallel.h"
 
 namespace vitrine::cpu {
 namespace {
+
 constexpr int64_t kGrain = 16384;
+
+template <class T>
+void forward(const T* x, T* y, int64_t count) {
+  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+    for_lanes(begin, end, [=](auto& value, int64_t i) {
+      const auto zero = value;
+      load(x + i, value);
+      value = value <= 0.0F ? zero : value;  // a NaN compares false and stays
+      store(value, y + i);
+    });
+  });
 }
 
-void relu_forward(ExecContext&, ConstView x, View y) {
-  const float* in = x.as<float>();
-  float* out = y.as<float>();
-  parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-    for (int64_t i = begin; i < end; ++i) out[i] = in[i] <= 0.0F ? 0.0F : in[i];  // a NaN compares false and stays
+template <class T>
+void backward(const T* y, const T* grad_y, T* grad_x, int64_t count) {
+  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+    for_lanes(begin, end, [=](auto& gradient, int64_t i) {
+      const auto zero = gradient;
+      auto output = zero;
+      load(y + i, output);
+      load(grad_y + i, gradient);
+      gradient = output > 0.0F ? gradient : zero;
+      store(gradient, grad_x + i);
+    });
   });
+}
+
+}  // namespace
+
+void relu_forward(ExecContext&, ConstView x, View y) {
+  with_storage(x.dtype, [&]<class T>(T) { forward(x.as<T>(), y.as<T>(), x.numel()); });
 }
 
 void relu_backward(ExecContext&, ConstView y, ConstView grad_y, View grad_x) {
-  const float* output = y.as<float>();
-  const float* in = grad_y.as<float>();
-  float* out = grad_x.as<float>();
-  parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-    for (int64_t i = begin; i < end; ++i) out[i] = output[i] > 0.0F ? in[i] : 0.0F;
-  });
+  with_storage(y.dtype, [&]<class T>(T) { backward(y.as<T>(), grad_y.as<T>(), grad_x.as<T>(), y.numel()); });
 }
 
 }  // namespace vitrine::cpu

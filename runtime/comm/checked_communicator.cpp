@@ -22,9 +22,9 @@ void check_present(const char* operation, const char* argument, const ConstView&
   throw ShapeError(fmt::format("{}: {} is left out; pass a view of this rank's device", operation, argument));
 }
 
-void check_f32(const char* operation, const char* argument, const ConstView& view) {
-  if (view.dtype == DType::f32) return;
-  throw DtypeError(fmt::format("{}: {} is {}; sums are made of f32 only", operation, argument, dtype_name(view.dtype)));
+void check_sums(const char* operation, const char* argument, const ConstView& view) {
+  if (view.dtype == DType::f32 || view.dtype == DType::f16 || view.dtype == DType::bf16) return;
+  throw DtypeError(fmt::format("{}: {} is {}; sums are made of f32, f16 and bf16", operation, argument, dtype_name(view.dtype)));
 }
 
 void check_same_dtype(const char* operation, const ConstView& input, const ConstView& output) {
@@ -109,7 +109,7 @@ void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, Vie
 }
 
 void CheckedCommunicator::all_reduce(ExecContext& ctx, View inout) {
-  check_f32("all_reduce", "inout", inout);
+  check_sums("all_reduce", "inout", inout);
   check_present("all_reduce", "inout", inout);
   const Call call{.operation = Operation::all_reduce, .dtype = inout.dtype, .count = inout.numel(), .input = inout.data, .output = inout.data};
   issue(ctx, call, inout, inout, 2 * inout.bytes() * (size_ - 1) / size_);
@@ -117,11 +117,11 @@ void CheckedCommunicator::all_reduce(ExecContext& ctx, View inout) {
 
 void CheckedCommunicator::reduce(ExecContext& ctx, ConstView input, View output, int root) {
   check_root("reduce", root, size_);
-  check_f32("reduce", "input", input);
+  check_sums("reduce", "input", input);
   check_present("reduce", "input", input);
   const bool is_root = rank_ == root;
   if (is_root) {
-    check_f32("reduce", "output", output);
+    check_sums("reduce", "output", output);
     check_present("reduce", "output", output);
     if (!(output.shape == input.shape)) {
       throw ShapeError(fmt::format("reduce: output has shape {} but input has shape {}; they must be equal", output.shape.str(), input.shape.str()));
@@ -146,7 +146,7 @@ void CheckedCommunicator::broadcast(ExecContext& ctx, View inout, int root) {
 
 void CheckedCommunicator::reduce_scatter(ExecContext& ctx, ConstView input, View output) {
   for (const auto& [name, view] : {std::pair{"input", input}, std::pair{"output", ConstView(output)}}) {
-    check_f32("reduce_scatter", name, view);
+    check_sums("reduce_scatter", name, view);
     check_present("reduce_scatter", name, view);
     check_has_rows("reduce_scatter", name, view);
   }

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/cpu/half.h"
+
+namespace vitrine::cpu {
+
+template <class T>
+void widen(const T* from, float* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    FloatLanes lanes;
+    load(from + i, lanes);
+    store(lanes, to + i);
+  }
+  for (; i < count; ++i) to[i] = to_float(from[i]);
+}
+
+template <class T>
+void narrow(const float* from, T* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    FloatLanes lanes;
+    load(from + i, lanes);
+    store(lanes, to + i);
+  }
+  for (; i < count; ++i) to[i] = from_float<T>(from[i]);
+}
+
+template void widen(const float*, float*, int64_t);
+template void widen(const Half*, float*, int64_t);
+template void widen(const BFloat16*, float*, int64_t);
+template void narrow(const float*, float*, int64_t);
+template void narrow(const float*, Half*, int64_t);
+template void narrow(const float*, BFloat16*, int64_t);
+
+}  // namespace vitrine::cpu
