@@ -169,6 +169,8 @@ void add_eval(CLI::App& parent, Options& o) {
 void add_compare(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("compare", "Run the same steps under each scheme, side by side");
   app.add_option("--modes", o.modes, "Schemes to run")->capture_default_str()->group("Scheme");
+  app.add_option("--precisions", o.precisions, "Precisions to run each in, with loss scales: fp32,fp16:none,fp16:dynamic [that of --precision]")
+      ->group("Precision");
   add_split_options(app, o, "Scheme");
   add_model_options(app, o);
   add_device_options(app, o);
