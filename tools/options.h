@@ -40,6 +40,7 @@ struct Options {
   std::string modes = "dp,balanced,criterion,ddp";  // compare
   std::optional<std::string> split, staging, loss_at, reduce, output_device;
   std::optional<int64_t> gpu0_batch_size;
+  double bucket_mb = 25, first_bucket_mb = 1;  // MiB
   int batch_dim = 0;
 
   int64_t batch_size = 64;
