@@ -26,7 +26,7 @@ using Outputs = std::array<T*, kMostInputs>;
 template <class T>
 inline cpu::FloatLanes load(const T* p) {
   cpu::FloatLanes lanes;
-  cpu::load_lanes(p, lanes);
+  cpu::load(p, lanes);
   return lanes;
 }
 
@@ -46,10 +46,10 @@ void sum_range(const Inputs<T>& in, int input_count, const Outputs<T>& out, int 
     }
     for (int r = 0; r < output_count; ++r) {
       T* const p = out[static_cast<size_t>(r)] + i;
-      cpu::store_lanes(a, p);
-      cpu::store_lanes(b, p + kVecFloats);
-      cpu::store_lanes(c, p + 2 * kVecFloats);
-      cpu::store_lanes(d, p + 3 * kVecFloats);
+      cpu::store(a, p);
+      cpu::store(b, p + kVecFloats);
+      cpu::store(c, p + 2 * kVecFloats);
+      cpu::store(d, p + 3 * kVecFloats);
     }
   }
   for (; i < end; ++i) {

@@ -10,6 +10,7 @@
 #include "kernels/cross_entropy.h"
 #include "nn/layers/flatten.h"
 #include "nn/layers/linear.h"
+#include "nn/parallel/data_parallel.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
@@ -177,7 +178,7 @@ Model planted_model(const Planted::Trigger& trigger) {
 }
 
 class Overflow : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Modes, Overflow, ::testing::ValuesIn(scheme_names()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Modes, Overflow, ::testing::ValuesIn(scheme_names()), [](const auto& mode) { return mode.param; });
 
 TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
   Planted::Trigger trigger;

@@ -53,6 +53,37 @@ TEST(Options, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(resolve_devices(o, 2), (std::vector<DeviceId>{{Backend::cuda, 0}}));
 }
 
+TEST(Options, PrecisionChoosesItsLossScale) {
+  const auto precision = [](const std::string& text) { return resolve_precision(parsed("train " + text)); };
+  EXPECT_EQ(precision("").compute, DType::f32);
+  EXPECT_FALSE(precision("").checks());
+  EXPECT_EQ(precision("--precision fp16").loss_scaling.kind, LossScaling::Kind::dynamic);
+  EXPECT_EQ(precision("--precision fp16").loss_scaling.scale, 65536.0);
+  EXPECT_EQ(precision("--precision fp16").loss_scaling.constants.growth_interval, 2000);
+  EXPECT_EQ(precision("--precision fp16 --loss-scale none").loss_scaling.kind, LossScaling::Kind::none);
+  EXPECT_EQ(precision("--precision bf16").loss_scaling.kind, LossScaling::Kind::none);
+  EXPECT_EQ(precision("--loss-scale dynamic --loss-scale-growth-interval 5").loss_scaling.constants.growth_interval, 5);
+  const LossScaling fixed = precision("--precision fp16 --loss-scale 128").loss_scaling;
+  EXPECT_EQ(fixed.kind, LossScaling::Kind::fixed);
+  EXPECT_EQ(fixed.scale, 128.0);
+  EXPECT_EQ(precision("--clip-norm 0.5").clip_norm, 0.5);
+  EXPECT_EQ(precision("--reduce-dtype f16").reduce_dtype, DType::f16);
+  EXPECT_FALSE(precision("--precision bf16").broadcasts_masters);
+  EXPECT_TRUE(precision("--precision bf16 --broadcast masters").broadcasts_masters);
+}
+
+TEST(Options, RefusesPrecisionsThatMeanNothing) {
+  EXPECT_CONTAINS(usage_error("train --precision fp8"), "fp8");
+  for (const char* scale : {"0", "-2", "nan", "inf", "1e40", "1024x", "auto"}) {
+    EXPECT_CONTAINS(usage_error(std::string("train --loss-scale ") + scale), "must be none, dynamic or a number above 0");
+  }
+  EXPECT_CONTAINS(usage_error("train --loss-scale-growth-interval 10"), "the loss scale does not change");
+  EXPECT_CONTAINS(usage_error("train --clip-norm 0"), "must be above 0");
+  EXPECT_CONTAINS(usage_error("train --clip-norm nan"), "must be above 0");
+  EXPECT_CONTAINS(usage_error("train --reduce-dtype f64"), "f64");
+  EXPECT_CONTAINS(usage_error("train --broadcast shadow"), "in fp32 there is no shadow");
+}
+
 TEST(Options, ReadsEveryTrainingFlag) {
   const Options o = parsed(
       "train --model alexnet --data synthetic:100 --image-size 64 --preprocess host --devices cpu:0-2 --mode dp --split 2,3,3 --staging host "

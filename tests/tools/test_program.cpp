@@ -122,6 +122,36 @@ TEST_F(Train, DropLastLeavesOutTheShortBatch) {
   EXPECT_EQ(json["epochs"][0]["samples"], 192);
 }
 
+TEST_F(Train, MixedPrecisionTellsItsLossScale) {
+  const Json json =
+      run_json("train", {"--steps", "6", "--no-eval", "--precision", "fp16", "--loss-scale-growth-interval", "2", "--clip-norm", "100"});
+  EXPECT_EQ(json["config"]["precision"], "fp16");
+  EXPECT_EQ(json["config"]["loss_scale"], "dynamic");
+  EXPECT_EQ(json["config"]["broadcast"], "shadow");
+  EXPECT_EQ(json["loss_scale"]["initial"], 65536.0);
+  // Every other step either skips or doubles.
+  const size_t events = json["loss_scale"]["changes"].size();
+  EXPECT_GE(events, 2U);
+  EXPECT_EQ(json["gradient_norms"].size(), 6U);
+  EXPECT_EQ(json["step_losses"].size(), 6U);
+  const Json plain = run_json("train", {"--steps", "6", "--no-eval"});
+  EXPECT_TRUE(plain["loss_scale"].is_null());
+  EXPECT_TRUE(plain["gradient_norms"].is_null());
+  const auto activations = [](const Json& j) { return j["devices"][0]["peak_bytes_by_category"]["activations"].get<double>(); };
+  EXPECT_LT(activations(json), 0.57 * activations(plain));
+}
+
+TEST_F(Train, EveryPrecisionRunsUnderEveryScheme) {
+  for (const char* mode : {"dp", "criterion", "ddp"}) {
+    for (const Arguments& precision :
+         std::vector<Arguments>{{"--precision", "fp16", "--loss-scale", "none"}, {"--precision", "fp16"}, {"--precision", "bf16"}}) {
+      const Json reference = run_json("train", {"--steps", "3", "--no-eval"})["step_losses"];
+      const Json losses = run_json("train", with({"--steps", "3", "--no-eval", "--mode", mode}, precision))["step_losses"];
+      EXPECT_NEAR(losses[0].get<double>(), reference[0].get<double>(), 2e-2) << mode << " " << precision[1];
+    }
+  }
+}
+
 TEST_F(Train, EverySchemeGivesTheSameLosses) {
   const Json reference = run_json("train", {"--steps", "5", "--no-eval"})["step_losses"];
   for (const Arguments& scheme : std::vector<Arguments>{
