@@ -67,6 +67,16 @@ void add_split_options(CLI::App& app, Options& o, const char* group) {
   app.add_option("--gpu0-bsz", o.gpu0_batch_size, "N: the same as --mode balanced --split gpu0=N")->check(CLI::NonNegativeNumber)->group(group);
 }
 
+void add_bucket_options(CLI::App& app, Options& o) {
+  const char* group = "Scheme";
+  const CLI::Range sizes(1e-6, 1e6);
+  app.add_option("--bucket-mb", o.bucket_mb, "MiB of gradients in each bucket of an all-reduce")->check(sizes)->capture_default_str()->group(group);
+  app.add_option("--first-bucket-mb", o.first_bucket_mb, "MiB in the first bucket, which can start earliest")
+      ->check(sizes)
+      ->capture_default_str()
+      ->group(group);
+}
+
 void add_scheme_options(CLI::App& app, Options& o) {
   const char* group = "Scheme";
   app.add_option("--mode", o.mode, "dp, balanced, criterion or ddp [ddp]")->check(CLI::IsMember(scheme_names()))->group(group);
@@ -80,6 +90,7 @@ void add_scheme_options(CLI::App& app, Options& o) {
   app.add_option("--reduce", o.reduce, "gpu0 (update there, then broadcast) or allreduce [the mode's]")
       ->check(CLI::IsMember({"gpu0", "allreduce"}))
       ->group(group);
+  add_bucket_options(app, o);
   app.add_option("--output-device", o.output_device, "Where outputs are gathered: one of --devices [the first]")->group(group);
 }
 
@@ -169,7 +180,10 @@ void add_eval(CLI::App& parent, Options& o) {
 void add_compare(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("compare", "Run the same steps under each scheme, side by side");
   app.add_option("--modes", o.modes, "Schemes to run")->capture_default_str()->group("Scheme");
+  app.add_option("--precisions", o.precisions, "Precisions to run each in, with loss scales: fp32,fp16:none,fp16:dynamic [that of --precision]")
+      ->group("Precision");
   add_split_options(app, o, "Scheme");
+  add_bucket_options(app, o);
   add_model_options(app, o);
   add_device_options(app, o);
   add_batch_options(app, o);

@@ -78,6 +78,8 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["reduce_dtype"] = o.reduce_dtype;
   json["broadcast"] = precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "shadow") : Json();
   if (o.command != Options::Command::train) return json;
+  json["bucket_mb"] = o.bucket_mb;
+  json["first_bucket_mb"] = o.first_bucket_mb;
   json["mode"] = o.mode_name();
   json.update(scheme_json(resolve_scheme(o, devices), devices));
   json["epochs"] = o.steps ? Json() : Json(o.epochs.value_or(1));

@@ -63,7 +63,11 @@ void check_training(const Options& o) {
   }
   if (!o.trace.empty() && o.trace_level == "off") throw ConfigError("--trace needs timings, but --trace-level is off; use phase or operation");
   resolve_optimizer(o);
-  resolve_precision(o);
+  if (o.command == Options::Command::compare) {
+    resolve_compare_precisions(o);
+  } else {
+    resolve_precision(o);
+  }
 }
 
 }  // namespace
@@ -145,6 +149,30 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
     schemes.emplace_back(name, scheme);
   }
   return schemes;
+}
+
+std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& o) {
+  if (o.precisions.empty()) return {{"", resolve_precision(o)}};
+  if (o.precision != "fp32" || !o.loss_scale.empty()) {
+    throw ConfigError("--precisions names each precision with its loss scale (fp16:1024); leave out --precision and --loss-scale");
+  }
+  std::vector<std::pair<std::string, Precision>> precisions;
+  for (const std::string& item : split_list(o.precisions)) {
+    if (std::any_of(precisions.begin(), precisions.end(), [&](const auto& entry) { return entry.first == item; })) {
+      throw ConfigError(fmt::format("--precisions {}: {} is there twice; name each once", o.precisions, item));
+    }
+    const size_t colon = std::min(item.find(':'), item.size());
+    Options one = o;
+    one.precision = item.substr(0, colon);
+    if (colon < item.size()) one.loss_scale = item.substr(colon + 1);
+    if (one.precision != "fp32" && one.precision != "fp16" && one.precision != "bf16") {
+      throw ConfigError(fmt::format("--precisions {}: '{}' is not fp32, fp16 or bf16, with a loss scale behind a colon if need be (fp16:none)",
+                                    o.precisions, item));
+    }
+    if (one.precision == "fp32") one.broadcast.reset();
+    precisions.emplace_back(item, resolve_precision(one));
+  }
+  return precisions;
 }
 
 OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay); }

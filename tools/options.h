@@ -40,6 +40,7 @@ struct Options {
   std::string modes = "dp,balanced,criterion,ddp";  // compare
   std::optional<std::string> split, staging, loss_at, reduce, output_device;
   std::optional<int64_t> gpu0_batch_size;
+  double bucket_mb = 25, first_bucket_mb = 1;  // MiB
   int batch_dim = 0;
 
   int64_t batch_size = 64;
@@ -54,6 +55,7 @@ struct Options {
   bool drop_last = false;
 
   std::string precision = "fp32";
+  std::string precisions;  // compare; empty: the one precision
   std::string loss_scale;  // empty: by precision
   std::optional<int> loss_scale_growth_interval;
   std::optional<double> clip_norm;
@@ -95,6 +97,9 @@ Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devic
 /// The schemes that `compare` runs, in order; `notes` gains what was chosen for the user. throws ConfigError.
 std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options, const std::vector<DeviceId>& devices,
                                                                     std::vector<std::string>& notes);
+/// The precisions that `compare` runs each scheme in: "fp16" or "fp16:LOSS_SCALE", named as given; without --precisions the one of --precision,
+/// without a name. throws ConfigError.
+std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
 OptimizerConfig resolve_optimizer(const Options& options);
 /// Precision, loss scaling, clipping, and in what gradients and parameters travel. throws ConfigError.
 Precision resolve_precision(const Options& options);

@@ -22,13 +22,19 @@ Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 void StepRecord::add(const Totals& totals) {
   if (scales_.empty() || scales_.back().loss_scale != totals.loss_scale) scales_.push_back({steps_, totals.loss_scale});
   if (totals.skipped) overflows_.push_back({steps_, totals.loss_scale, totals.overflow});
+  if (steps_ == 0) reduction_error_ = totals.reduction_error;
   if (precision_.checks()) norms_.push_back(totals.gradient_norm);
   ++steps_;
 }
 
 std::string StepRecord::report() const {
-  if (!precision_.checks() || steps_ == 0) return {};
+  if (steps_ == 0) return {};
   std::string text;
+  if (!std::isnan(reduction_error_)) {
+    text += fmt::format("Reduction in {}: relative error {:.1e} against f32, measured in the first step\n", dtype_name(precision_.reduce_dtype),
+                        reduction_error_);
+  }
+  if (!precision_.checks()) return text;
   if (precision_.loss_scaling.active()) {
     text += fmt::format("Loss scale: {}", format_count(std::llround(scales_.front().loss_scale)));
     if (scales_.size() > 1) {
@@ -43,7 +49,7 @@ std::string StepRecord::report() const {
     text += fmt::format("{} of {} steps skipped, because the gradient was not finite, first in:", format_count(skipped()), format_count(steps_));
     for (size_t i = 0; i < std::min(kOverflowsTold, overflows_.size()); ++i) {
       const Overflow& o = overflows_[i];
-      text += fmt::format("\n  step {}, scale {}: {}", o.step + 1, o.loss_scale, o.parameter);
+      text += fmt::format("\n  step {}, scale {}: {}", o.step + 1, o.loss_scale, o.where);
     }
     if (overflows_.size() > kOverflowsTold)
       text += fmt::format("\n  and {} more", format_count(static_cast<int64_t>(overflows_.size() - kOverflowsTold)));
@@ -64,11 +70,13 @@ Json StepRecord::loss_scale_json() const {
   json["initial"] = scales_.front().loss_scale;
   json["final"] = scales_.back().loss_scale;
   json["skipped_steps"] = Json::array();
-  for (const Overflow& o : overflows_) json["skipped_steps"].push_back({{"step", o.step}, {"parameter", o.parameter}, {"loss_scale", o.loss_scale}});
+  for (const Overflow& o : overflows_) json["skipped_steps"].push_back({{"step", o.step}, {"first_in", o.where}, {"loss_scale", o.loss_scale}});
   json["changes"] = Json::array();
   for (size_t i = 1; i < scales_.size(); ++i) json["changes"].push_back({{"step", scales_[i].step}, {"loss_scale", scales_[i].loss_scale}});
   return json;
 }
+
+Json StepRecord::reduction_error_json() const { return steps_ == 0 ? Json() : number_or_null(reduction_error_); }
 
 Json StepRecord::gradient_norms_json() const {
   if (!precision_.checks()) return {};

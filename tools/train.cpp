@@ -183,6 +183,7 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
     json["config"] = config_json(options, job, devices);
     json["step_losses"] = training.step_losses();
     json["loss_scale"] = training.record().loss_scale_json();
+    json["reduction_error"] = training.record().reduction_error_json();
     json["gradient_norms"] = training.record().gradient_norms_json();
     json["epochs"] = epochs_json(training.epochs());
     json["devices"] = devices_json(figures);

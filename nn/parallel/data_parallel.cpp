@@ -9,6 +9,7 @@
 
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
+#include "kernels/non_finite.h"
 #include "nn/parallel/data_parallel_state.h"
 #include "runtime/copy.h"
 #include "runtime/cpu/half.h"
@@ -145,6 +146,8 @@ void DataParallel::begin_step(int64_t step) {
     r.next_bucket = 0;
     const PhaseScope phase(r.compute(), Phase::loss);
     zero(r.compute(), r.totals());
+    static constexpr int32_t kNone = -1;
+    if (state_->watches_outputs) copy(r.compute(), ConstView(&kNone, {1}, DType::i32, DeviceId::host()), r.overflowed);
   });
 }
 
@@ -233,7 +236,9 @@ void DataParallel::forward(bool training) {
     const PhaseScope phase(r.compute(), Phase::forward);
     const Pass pass{training, s.config.seed, s.step, r.first_sample};
     const Tensor input = std::move(r.input);
-    r.saved = s.model.net->forward_from(r.compute(), r.parameter_views, input, s.outputs[static_cast<size_t>(r.ordinal)], pass);
+    Sequential::OutputReady observe;
+    if (s.watches_outputs) observe = [&r](int part, const Tensor& output) { find_non_finite(r.compute(), output, part, r.overflowed); };
+    r.saved = s.model.net->forward_from(r.compute(), r.parameter_views, input, s.outputs[static_cast<size_t>(r.ordinal)], pass, observe);
     if (!training) r.saved = Saved();
   });
 }

@@ -100,6 +100,17 @@ class DataParallel {
   /// Copies what each device's evaluation found to the host: totals (LossTotals::kCount each) and, if not null, the outputs in batch order.
   void read_evaluation(std::span<float> totals_of_devices, float* outputs);
 
+  /// While on, and gradients travel in 16 bits, they travel in f32 too, and the two sums are compared.
+  void measure_reduction(bool on);
+  /// ||sum in 16 bits - sum in f32|| and ||sum in f32||, of device 0, to host memory (2) f32.
+  void read_reduction_error(View host);
+
+  /// While on, the outputs of all parts of the model are searched for the first that is not finite: slow, to find out why a loss is not.
+  void watch_outputs(bool on);
+  bool watches_outputs() const;
+  /// What was found since begin_step(), of each device, to host memory (devices) i32: the index of a part, or -1.
+  void read_overflows(View host);
+
   /// Copies totals and control of the step (device 0's, after update()) to host memory.
   void read_totals(View totals, View control);
   void record_step_done(int slot);

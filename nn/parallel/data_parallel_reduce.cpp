@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kernels/cross_entropy.h"
+#include "kernels/difference.h"
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
 #include "nn/parallel/data_parallel.h"
@@ -49,6 +50,7 @@ void DataParallel::State::reduce_bucket(Replica& r, const Bucket& bucket) {
   ctx.wait(*r.gradients_ready, "backward");
   if (!reduces_packed()) return communicator(r).all_reduce(ctx, r.gradients.view().rows(bucket.begin, bucket.end));
   communicator(r).all_reduce(ctx, r.packed_gradients.view().rows(bucket.begin, parameters_end));
+  if (measures_reduction) communicator(r).all_reduce(ctx, r.gradients.view().rows(bucket.begin, parameters_end));
   // Counts of targets are no numbers for 16 bits.
   if (has_totals) communicator(r).all_reduce(ctx, r.totals());
 }
@@ -66,6 +68,7 @@ void DataParallel::State::reduce_on_device0(Replica& r) {
   const auto sum = [&](const View& part) { communicator(r).reduce(ctx, part, r.ordinal == 0 ? part : View(), 0); };
   if (!reduces_packed()) return sum(r.gradients);
   sum(r.packed_gradients);
+  if (measures_reduction) sum(parameters);
   sum(r.totals());
 }
 
@@ -124,9 +127,15 @@ void DataParallel::reduce() {
     ctx.record(*r.reduced);
     r.compute().wait(*r.reduced, "reduce");
     if (!s.reduces_packed() || !s.updates(r.ordinal)) return;
-    const PhaseScope cast_phase(r.compute(), Phase::cast);
-    cast(r.compute(), r.packed_gradients, r.gradients.view().rows(0, s.layout.parameter_elements()));
+    s.unpack_gradients(r);
   });
+}
+
+void DataParallel::State::unpack_gradients(Replica& r) {
+  const View gradients = r.gradients.view().rows(0, layout.parameter_elements());
+  const PhaseScope phase(r.compute(), Phase::cast);
+  if (measures_reduction) difference_norms(r.compute(), r.packed_gradients, gradients, r.reduction_error);
+  cast(r.compute(), r.packed_gradients, gradients);
 }
 
 void DataParallel::unscale() {
@@ -199,6 +208,20 @@ void DataParallel::read_totals(View totals, View control) {
   const PhaseScope phase(root.compute(), Phase::optimizer);
   copy(root.compute(), root.totals(), totals);
   copy(root.compute(), root.scaler->control(), control);
+}
+
+void DataParallel::measure_reduction(bool on) { state_->measures_reduction = on && state_->reduces_packed() && state_->reduces(); }
+
+void DataParallel::read_reduction_error(View host) {
+  Replica& root = state_->replica(0);
+  copy(root.compute(), root.reduction_error, host);
+}
+
+void DataParallel::watch_outputs(bool on) { state_->watches_outputs = on; }
+bool DataParallel::watches_outputs() const { return state_->watches_outputs; }
+
+void DataParallel::read_overflows(View host) {
+  state_->for_each([&](Replica& r) { copy(r.compute(), r.overflowed, host.rows(r.ordinal, r.ordinal + 1)); });
 }
 
 void DataParallel::record_step_done(int slot) {

@@ -61,6 +61,8 @@ struct DataParallel::State {
   void issue_buckets(Replica& r, int64_t finished);
   void reduce_bucket(Replica& r, const Bucket& bucket);
   void reduce_on_device0(Replica& r);
+  /// What came of 16 bits goes to the flat gradients, after it was measured if asked for.
+  void unpack_gradients(Replica& r);
   std::vector<float> read_flat(Replica& r, const View& flat);
   bool reduces_packed() const { return config.precision.reduce_dtype != DType::f32; }
   bool broadcasts_shadow() const { return config.precision.mixed() && !config.precision.broadcasts_masters; }
@@ -82,6 +84,8 @@ struct DataParallel::State {
   int64_t step = 0;
   int64_t micro_batch = 0;
   bool training = true;
+  bool watches_outputs = false;
+  bool measures_reduction = false;
   bool reduction_on = true;
   std::vector<int64_t> sizes;
   std::vector<Tensor> outputs;

@@ -2,6 +2,7 @@
 #include "nn/parallel/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <set>
@@ -21,8 +22,10 @@ namespace {
 
 constexpr int kStepsInFlight = 2;
 
-// What the host reads of a step: its totals, then its control.
-constexpr int64_t kRecord = LossTotals::kCount + StepControl::kCount;
+// What the host reads of a step: its totals, its control, the norms of the reduction's error.
+constexpr int64_t kControlEnd = LossTotals::kCount + StepControl::kCount;
+constexpr int64_t kReductionErrors = 2;
+constexpr int64_t kRecord = kControlEnd + kReductionErrors;
 
 Totals totals_from(const float* values) {
   Totals totals;
@@ -112,6 +115,8 @@ struct Engine::State {
   struct Issued {
     int slot;
     std::shared_ptr<void> hold;
+    bool first = false;    // of the engine
+    bool watched = false;  // overflows were looked for in the outputs
   };
 
   State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w) : model(m), devices(d), config(std::move(c)), workload(std::move(w)) {}
@@ -122,7 +127,13 @@ struct Engine::State {
   void throw_if_failed();
   void issue(const HostBatch& batch, const BatchPlan& plan, int slot);
   View record(int slot) { return host_records.view({DataParallel::kStepSlots, kRecord}, DType::f32).rows(slot, slot + 1).reshape({kRecord}); }
-  Totals step_totals(int slot);
+  bool measures_reduction() const { return steps == 0 && devices.size() > 1 && config.precision.reduce_dtype != DType::f32; }
+  View overflows(int slot) {
+    const auto size = static_cast<int64_t>(devices.size());
+    return host_overflows.view({DataParallel::kStepSlots, size}, DType::i32).rows(slot, slot + 1).reshape({size});
+  }
+  Totals step_totals(const Issued& issued);
+  std::string first_overflow(const Issued& issued);
   void throw_if_diverged(const Totals& totals);
   void give_up_step();
 
@@ -132,7 +143,7 @@ struct Engine::State {
   Workload workload;
   BatchPlan full_batch;
   std::vector<DevicePlan> plans;
-  HostBuffer host_records;
+  HostBuffer host_records, host_overflows;
   std::unique_ptr<DataParallel> parts;
   std::deque<Issued> in_flight;
   std::vector<Totals> finished;
@@ -209,6 +220,7 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.size());
   s.reserve();
   s.host_records = HostBuffer(DataParallel::kStepSlots * kRecord * size_of(DType::f32), s.devices.host_memory());
+  s.host_overflows = HostBuffer(DataParallel::kStepSlots * s.devices.size() * size_of(DType::i32), s.devices.host_memory());
   s.parts = std::make_unique<DataParallel>(s.model, s.devices, s.config, capacity_for(s.config, s.workload, s.devices.size()));
   std::vector<float> start(static_cast<size_t>(layout().parameter_elements()), 0.0F);
   initialize(layout(), s.config.seed, start);
@@ -219,6 +231,7 @@ Engine::~Engine() = default;
 
 void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slot) {
   parts->begin_step(steps);
+  parts->measure_reduction(measures_reduction());
   int last = plan.micro_batches() - 1;
   while (last > 0 && plan.micro_batch_size(last) == 0) --last;
   for (int k = 0; k <= last; ++k) {
@@ -234,7 +247,9 @@ void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slo
   parts->update();
   parts->update_loss_scale();
   parts->broadcast();
-  parts->read_totals(record(slot).rows(0, LossTotals::kCount), record(slot).rows(LossTotals::kCount, kRecord));
+  parts->read_totals(record(slot).rows(0, LossTotals::kCount), record(slot).rows(LossTotals::kCount, kControlEnd));
+  if (measures_reduction()) parts->read_reduction_error(record(slot).rows(kControlEnd, kRecord));
+  if (parts->watches_outputs()) parts->read_overflows(overflows(slot));
   parts->record_step_done(slot);
 }
 
@@ -256,19 +271,33 @@ void Engine::State::finish_oldest() {
   parts->wait_step_done(issued.slot);
   throw_if_failed();
   in_flight.pop_front();
-  finished.push_back(step_totals(issued.slot));
+  finished.push_back(step_totals(issued));
+  parts->watch_outputs(!std::isfinite(finished.back().loss_sum));
   throw_if_diverged(finished.back());
 }
 
-Totals Engine::State::step_totals(int slot) {
-  const float* values = record(slot).as<float>();
+Totals Engine::State::step_totals(const Issued& issued) {
+  const float* values = record(issued.slot).as<float>();
   const std::span<const float> control(values + LossTotals::kCount, StepControl::kCount);
   Totals totals = totals_from(values);
   totals.loss_scale = control[StepControl::kLossScale];
   totals.gradient_norm = control[StepControl::kNorm];
   totals.skipped = control[StepControl::kSkipped] > 0.0F;
-  if (totals.skipped) totals.overflow = parameter_at(parts->layout(), first_non_finite(control));
+  if (totals.skipped) totals.overflow = "the gradient of " + parameter_at(parts->layout(), first_non_finite(control));
+  if (issued.first && devices.size() > 1 && config.precision.reduce_dtype != DType::f32) {
+    totals.reduction_error = static_cast<double>(values[kControlEnd]) / static_cast<double>(values[kControlEnd + 1]);
+  }
+  if (!std::isfinite(totals.loss_sum)) totals.overflow = first_overflow(issued);
   return totals;
+}
+
+std::string Engine::State::first_overflow(const Issued& issued) {
+  int32_t first = -1;
+  for (int d = 0; issued.watched && d < devices.size(); ++d) {
+    const int32_t part = overflows(issued.slot).as<int32_t>()[d];
+    if (part >= 0 && (first < 0 || part < first)) first = part;
+  }
+  return first < 0 ? std::string("the loss") : "the output of " + model.net->parts()[static_cast<size_t>(first)].name;
 }
 
 void Engine::State::throw_if_diverged(const Totals& totals) {
@@ -306,7 +335,7 @@ void Engine::train_step(const HostBatch& batch) {
     s.give_up_step();
     std::rethrow_exception(error);
   }
-  s.in_flight.push_back({slot, batch.hold});
+  s.in_flight.push_back({slot, batch.hold, s.steps == 0, s.parts->watches_outputs()});
   s.trained_sizes.insert(samples);
   ++s.steps;
 }

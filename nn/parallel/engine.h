@@ -30,8 +30,12 @@ struct Totals {
   // Of a step:
   double loss_scale = 1.0;                                          // that it was computed with
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // of the mean gradient before clipping, where it is checked
-  bool skipped = false;                                             // its gradient was not finite, so that no device changed its parameters
-  std::string overflow;  // then: the parameter whose gradient was the first, in backward's order, that is not finite
+  /// In an engine's first step, where gradients travel in 16 bits: ||their sum - their sum in f32|| / ||their sum in f32||.
+  double reduction_error = std::numeric_limits<double>::quiet_NaN();
+  bool skipped = false;  // its gradient was not finite, so that no device changed its parameters
+  /// Then, or where the loss is not finite, what was the first: "the gradient of NAME" in backward's order; "the loss", whose cause lies in the
+  /// forward pass; in the steps behind such a one "the output of NAME".
+  std::string overflow;
   /// Mean loss over valid targets; NaN when there is none.
   double mean_loss() const;
 };

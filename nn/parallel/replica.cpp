@@ -45,8 +45,12 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
   if (reduces && precision.reduce_dtype != DType::f32) {
     packed_gradients = ctx.allocate({layout.parameter_elements()}, precision.reduce_dtype, Category::communication, "gradients to reduce");
     zero(ctx, packed_gradients);
+    reduction_error = ctx.allocate({2}, DType::f32, Category::staging, "reduction error");
+    zero(ctx, reduction_error);
   }
   scaler = std::make_unique<LossScaler>(ctx, precision.loss_scaling);
+  overflowed = ctx.allocate({1}, DType::i32, Category::staging, "first overflow");
+  zero(ctx, overflowed);
   evaluate_totals = flat(LossTotals::kCount, Category::staging, "evaluation totals");
   ctx.reserve_workspace(config.workspace_bytes);
 

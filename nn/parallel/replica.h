@@ -49,7 +49,9 @@ struct Replica {
   Tensor state1, state2;         // momentum; or first and second moment
   Tensor updates_done;           // (1) i32
   Tensor evaluate_totals;        // (LossTotals::kCount) f32
+  Tensor reduction_error;        // (2) f32, see DataParallel::read_reduction_error
   std::unique_ptr<LossScaler> scaler;
+  Tensor overflowed;  // (1) i32: the model's first part whose output was not finite in a step that is watched, or -1
   std::vector<View> parameter_views, gradient_views;
   View totals_view;
   std::array<StagingSlot, 2> slots;

@@ -30,6 +30,7 @@ EngineConfig mixed_config(const Model& model, int64_t batch_size, const char* mo
 struct Result {
   std::vector<float> masters, shadow;
   std::vector<double> losses;
+  double reduction_error = 0;  // of the first step
 };
 
 /// Five steps from the same start.
@@ -43,6 +44,7 @@ Result five_steps(const Model& model, int devices, const EngineConfig& config) {
     engine.train_step(random_batch(model, config.batch_size, step, 0.2).view());
     for (const Totals& t : engine.take_step_totals(true)) {
       EXPECT_FALSE(t.skipped) << t.overflow;
+      if (result.losses.empty()) result.reduction_error = t.reduction_error;
       result.losses.push_back(t.mean_loss());
     }
   }
@@ -108,6 +110,11 @@ TEST_P(MixedPrecision, GradientsReducedInSixteenBits) {
     EXPECT_LT(difference, 1e-3) << mode;
     EXPECT_GT(difference, 0.0) << "16 bits leave a trace: " << mode;
     EXPECT_EQ(reduced.losses[0], full.losses[0]) << "the totals stay f32";
+    EXPECT_TRUE(std::isnan(full.reduction_error));
+    // Each of three gradients is rounded, and their sum: the norm of such errors is a fraction of the unit roundoff.
+    const double roundoff = GetParam() == DType::f16 ? 0x1p-11 : 0x1p-8;
+    EXPECT_GT(reduced.reduction_error, 0.1 * roundoff) << mode;
+    EXPECT_LT(reduced.reduction_error, 2 * roundoff) << mode;
   }
 }
 
@@ -201,7 +208,7 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
       trigger.armed = false;
       ASSERT_EQ(totals.size(), 1U);
       EXPECT_TRUE(totals[0].skipped);
-      EXPECT_EQ(totals[0].overflow, "fc1.weight") << "fc2's gradients are finite, and backward comes to them first";
+      EXPECT_EQ(totals[0].overflow, "the gradient of fc1.weight") << "fc2's gradients are finite, and backward comes to them first";
       EXPECT_EQ(totals[0].loss_scale, 4096.0);
       EXPECT_TRUE(std::isfinite(totals[0].mean_loss()));
       EXPECT_EQ(engine.parameters(), before);
@@ -245,6 +252,40 @@ TEST(LossScale, FallsToItsFloorThenSaysThatTrainingHasDiverged) {
   engine.train_step(batch.view());
   EXPECT_FALSE(engine.take_step_totals(true).at(0).skipped);
   EXPECT_NE(engine.parameters(), before);
+}
+
+TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
+  const Model model = random_model(4);
+  EngineConfig config = mixed_config(model, 12, "ddp", DType::f16);
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config, {{12}, {}});
+  engine.set_loss_scale_state(1024.0F, 0);
+  const OwnedBatch batch = random_batch(model, 12, 1, 0);
+  const std::vector<float> healthy = engine.parameters();
+  // Weights of 60000 are numbers in f16; what comes of two layers of them is not.
+  std::vector<float> parameters = healthy;
+  for (float& p : parameters) p = p == 0.0F ? 0.0F : 60000.0F;
+  engine.set_parameters(parameters);
+  std::vector<Totals> totals;
+  for (int step = 0; step < 3; ++step) {
+    engine.train_step(batch.view());
+    for (Totals& t : engine.take_step_totals(true)) totals.push_back(t);
+  }
+  ASSERT_EQ(totals.size(), 3U);
+  for (const Totals& t : totals) EXPECT_TRUE(t.skipped);
+  EXPECT_EQ(totals[0].overflow, "the loss");
+  EXPECT_EQ(totals[1].overflow.rfind("the output of ", 0), 0U) << totals[1].overflow;
+  const std::string layer = totals[1].overflow.substr(14);
+  EXPECT_TRUE(std::any_of(model.net->parts().begin(), model.net->parts().end(), [&](const auto& part) { return part.name == layer; })) << layer;
+  EXPECT_EQ(totals[2].overflow, totals[1].overflow);
+  engine.set_parameters(healthy);
+  for (int step = 0; step < 2; ++step) {
+    engine.train_step(batch.view());
+    const std::vector<Totals> after = engine.take_step_totals(true);
+    EXPECT_FALSE(after.at(0).skipped);
+    EXPECT_TRUE(after.at(0).overflow.empty());
+  }
+  engine.finish();
 }
 
 TEST(LossScale, TooLargeAScaleIsFoundAndLowered) {

@@ -72,6 +72,25 @@ TEST(Options, PrecisionChoosesItsLossScale) {
   EXPECT_TRUE(precision("--precision bf16 --broadcast masters").broadcasts_masters);
 }
 
+TEST(Options, ComparesPrecisions) {
+  const auto one = resolve_compare_precisions(parsed("compare --precision bf16"));
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one[0].first, "");
+  EXPECT_EQ(one[0].second.compute, DType::bf16);
+  const auto three = resolve_compare_precisions(parsed("compare --precisions fp32,fp16:none,fp16 --clip-norm 1 --broadcast masters"));
+  ASSERT_EQ(three.size(), 3U);
+  EXPECT_EQ(three[1].first, "fp16:none");
+  EXPECT_EQ(three[0].second.compute, DType::f32);
+  EXPECT_FALSE(three[1].second.loss_scaling.active());
+  EXPECT_EQ(three[2].second.loss_scaling.kind, LossScaling::Kind::dynamic);
+  EXPECT_TRUE(three[2].second.broadcasts_masters);
+  EXPECT_EQ(three[2].second.clip_norm, 1.0);
+  EXPECT_CONTAINS(usage_error("compare --precisions fp32,fp8"), "'fp8' is not fp32, fp16 or bf16");
+  EXPECT_CONTAINS(usage_error("compare --precisions fp32,fp32"), "twice");
+  EXPECT_CONTAINS(usage_error("compare --precisions fp16:x"), "--loss-scale x");
+  EXPECT_CONTAINS(usage_error("compare --precisions fp16 --precision fp16"), "leave out --precision");
+}
+
 TEST(Options, RefusesPrecisionsThatMeanNothing) {
   EXPECT_CONTAINS(usage_error("train --precision fp8"), "fp8");
   for (const char* scale : {"0", "-2", "nan", "inf", "1e40", "1024x", "auto"}) {
