@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
+#include <type_traits>
 
 #include <Random123/philox.h>
 
+#include "kernels/cpu/storage.h"
 #include "kernels/implementations.h"
 #include "runtime/cpu/parallel.h"
 
@@ -22,7 +25,8 @@ struct Draw {
 };
 
 /// Elements [begin, begin + count) of one sample; begin is a multiple of kWords, count at most kWords * kAtOnce.
-void drop(const Draw& draw, uint32_t position, int64_t begin, int64_t count, const float* in, float* out) {
+template <class T>
+void drop(const Draw& draw, uint32_t position, int64_t begin, int64_t count, const T* in, T* out) {
   const auto first_block = static_cast<uint32_t>(begin / kWords);
   std::array<std::array<uint32_t, kAtOnce>, kWords> words;
   const Draw d = draw;
@@ -50,10 +54,14 @@ void drop(const Draw& draw, uint32_t position, int64_t begin, int64_t count, con
   for (size_t lane = 0; lane < kAtOnce; ++lane) {
     for (size_t word = 0; word < kWords; ++word) in_order[lane * kWords + word] = words[word][lane];
   }
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    out[i] = in_order[static_cast<size_t>(i)] >= d.threshold ? in[i] / d.keep : 0.0F;
-  }
+  for_lanes(0, count, [&](auto& value, int64_t i) {
+    const auto zero = value;
+    std::conditional_t<std::is_same_v<decltype(value), FloatLanes&>, BitLanes, uint32_t> word;
+    std::memcpy(&word, in_order.data() + i, sizeof word);
+    load(in + i, value);
+    value = word >= d.threshold ? value / d.keep : zero;
+    store(value, out + i);
+  });
 }
 
 }  // namespace
@@ -70,15 +78,16 @@ void dropout(ExecContext&, const DropoutConfig& config, ConstView x, View y) {
                   static_cast<uint32_t>(std::ceil(static_cast<double>(config.p) * 0x1p32)),
                   1.0F - config.p};
   const int64_t first_sample = config.first_sample;
-  const float* in = x.as<float>();
-  float* out = y.as<float>();
-  parallel_for(samples * groups, kGrain, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t sample = i / groups;
-      const int64_t element = (i - sample * groups) * kGroup;
-      const int64_t offset = sample * elements + element;
-      drop(draw, static_cast<uint32_t>(first_sample + sample), element, std::min(kGroup, elements - element), in + offset, out + offset);
-    }
+  with_storage(x.dtype, [&]<class T>(T) {
+    parallel_for(samples * groups, kGrain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t sample = i / groups;
+        const int64_t element = (i - sample * groups) * kGroup;
+        const int64_t offset = sample * elements + element;
+        drop(draw, static_cast<uint32_t>(first_sample + sample), element, std::min(kGroup, elements - element), x.as<T>() + offset,
+             y.as<T>() + offset);
+      }
+    });
   });
 }
 

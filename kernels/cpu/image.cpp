@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "kernels/cpu/storage.h"
 #include "kernels/implementations.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
@@ -73,33 +75,38 @@ void to_unit_range(const uint8_t* pixels, int64_t count, float* out) {
 }
 
 /// One output row from the blended source row.
-void finish_row(const ResizePlan& plan, const float* row, float* out) {
+template <class T>
+void finish_row(const ResizePlan& plan, const float* row, T* out) {
   const int64_t channels = plan.channels;
   Pixel mean, deviation;
   std::memcpy(&mean, plan.mean.data(), sizeof mean);
   std::memcpy(&deviation, plan.deviation.data(), sizeof deviation);
-  const auto pixel = [&](int64_t x, Pixel& value) {
-    const Sample& s = plan.columns[static_cast<size_t>(x)];
+  const auto pixel = [&](int64_t column, Pixel& blend) {
+    const Sample& s = plan.columns[static_cast<size_t>(column)];
     Pixel a, b;
     std::memcpy(&a, row + s.first * channels, sizeof a);
     std::memcpy(&b, row + s.second * channels, sizeof b);
-    value = (a * s.first_weight + b * s.second_weight - mean) / deviation;
+    blend = (a * s.first_weight + b * s.second_weight - mean) / deviation;
   };
-  // A whole vector is stored where the pixels that follow overwrite its spare lanes.
-  const int64_t whole = std::max<int64_t>(0, plan.width - kLanes / channels - 1);
   Pixel value;
-  for (int64_t x = 0; x < whole; ++x) {
-    pixel(x, value);
-    std::memcpy(out + x * channels, &value, sizeof value);
+  int64_t x = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    // A whole vector is stored where the pixels that follow overwrite its spare lanes.
+    const int64_t whole = plan.width - kLanes / channels - 1;
+    for (; x < whole; ++x) {
+      pixel(x, value);
+      std::memcpy(out + x * channels, &value, sizeof value);
+    }
   }
-  for (int64_t x = whole; x < plan.width; ++x) {
+  for (; x < plan.width; ++x) {
     pixel(x, value);
-    for (int64_t c = 0; c < channels; ++c) out[x * channels + c] = value[c];
+    for (int64_t c = 0; c < channels; ++c) out[x * channels + c] = cpu::from_float<T>(value[c]);
   }
 }
 
 /// Output rows [begin, end) of a batch, counted over all images. `scratch` holds three source rows.
-void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, int64_t end, float* scratch, float* y) {
+template <class T>
+void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, int64_t end, float* scratch, T* y) {
   const int64_t row_length = plan.source_row();
   float* blended = scratch + 2 * plan.scratch_row();
   std::array<int64_t, 2> held{-1, -1};  // which source row, counted over all images, lies in each half of scratch
@@ -157,11 +164,13 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
   const int64_t parts = std::min<int64_t>(team_size(), (rows + grain - 1) / grain);
   auto& plan = ctx.plans().get<ResizePlan>();
   plan.prepare(normalization, source, target, parts);
-  parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      float* scratch = plan.scratch.data() + part * 3 * plan.scratch_row();
-      resize_rows(plan, images.as<uint8_t>(), rows * part / parts, rows * (part + 1) / parts, scratch, y.as<float>());
-    }
+  with_storage(y.dtype, [&]<class T>(T) {
+    parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        float* scratch = plan.scratch.data() + part * 3 * plan.scratch_row();
+        resize_rows(plan, images.as<uint8_t>(), rows * part / parts, rows * (part + 1) / parts, scratch, y.as<T>());
+      }
+    });
   });
 }
 

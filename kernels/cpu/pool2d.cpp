@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
+#include "kernels/cpu/storage.h"
 #include "kernels/implementations.h"
 #include "runtime/cpu/parallel.h"
 
 namespace vitrine::cpu {
 namespace {
 
-// Eight channels at a time, in the compiler's own vectors: the position of a maximum is chosen with the same mask as its value.
-constexpr int64_t kLanes = 8;
-using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
+// Eight channels at a time: the position of a maximum is chosen with the same mask as its value.
 using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
 
 // The compiler takes conversions between bytes and lanes apart, element by element; with AVX2 they are one or two instructions.
@@ -27,6 +27,7 @@ inline void load_bytes(const uint8_t* from, Ints& to) {
   to = __builtin_convertvector(narrow, Ints);
 #endif
 }
+inline void load_bytes(const uint8_t* from, int32_t& to) { to = *from; }
 
 inline void store_bytes(const Ints& from, uint8_t* to) {
 #ifdef __AVX2__
@@ -39,6 +40,11 @@ inline void store_bytes(const Ints& from, uint8_t* to) {
   std::memcpy(to, &narrow, sizeof narrow);
 #endif
 }
+inline void store_bytes(int32_t from, uint8_t* to) { *to = static_cast<uint8_t>(from); }
+
+/// Window positions beside values.
+template <class Value>
+using PositionsOf = std::conditional_t<std::is_same_v<Value, FloatLanes>, Ints, int32_t>;
 
 constexpr int64_t kGrainElements = 8192;
 int64_t grain_rows(int64_t row_elements) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, row_elements)); }
@@ -67,48 +73,34 @@ struct AdaptiveWindows {
   int64_t divisor(int64_t i) const { return elements_of(i).end - elements_of(i).begin; }
 };
 
-/// The maximum of one window for `channels` channels from `x` (which points at the first element of the image and channel).
-template <bool kKeepIndices>
-void max_of_window(const float* x, int64_t row_stride, int64_t channels, const FixedWindows& vertical, const FixedWindows& horizontal, int64_t p,
-                   int64_t q, float* y, uint8_t* indices) {
+/// The maxima of one window; `x` points at the image.
+template <bool kKeepIndices, class T>
+void max_of_window(const T* x, int64_t row_stride, int64_t channels, const FixedWindows& vertical, const FixedWindows& horizontal, int64_t p,
+                   int64_t q, T* y, uint8_t* indices) {
   const Range h = vertical.elements_of(p);
   const Range w = horizontal.elements_of(q);
   const int64_t h0 = p * vertical.stride - vertical.pad;
   const int64_t w0 = q * horizontal.stride - horizontal.pad;
-  int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes) {
-    Floats best;
-    std::memcpy(&best, x + h.begin * row_stride + w.begin * channels + c, sizeof best);
-    Ints where = Ints{} + static_cast<int32_t>((h.begin - h0) * horizontal.window + w.begin - w0);
+  for_lanes(0, channels, [&](auto& best, int64_t c) {
+    using Value = std::remove_reference_t<decltype(best)>;
+    using Positions = PositionsOf<Value>;
+    load(x + h.begin * row_stride + w.begin * channels + c, best);
+    Positions where = Positions{} + static_cast<int32_t>((h.begin - h0) * horizontal.window + w.begin - w0);
     for (int64_t i = h.begin; i < h.end; ++i) {
       for (int64_t j = w.begin; j < w.end; ++j) {
-        Floats value;
-        std::memcpy(&value, x + i * row_stride + j * channels + c, sizeof value);
-        const Ints wins = (value > best) | (value != value);
+        Value value;
+        load(x + i * row_stride + j * channels + c, value);
+        const auto wins = (value > best) | (value != value);
         best = wins ? value : best;
-        if constexpr (kKeepIndices) where = wins ? Ints{} + static_cast<int32_t>((i - h0) * horizontal.window + j - w0) : where;
+        if constexpr (kKeepIndices) where = wins ? Positions{} + static_cast<int32_t>((i - h0) * horizontal.window + j - w0) : where;
       }
     }
-    std::memcpy(y + c, &best, sizeof best);
+    store(best, y + c);
     if constexpr (kKeepIndices) store_bytes(where, indices + c);
-  }
-  for (; c < channels; ++c) {
-    float best = x[h.begin * row_stride + w.begin * channels + c];
-    int64_t where = (h.begin - h0) * horizontal.window + w.begin - w0;
-    for (int64_t i = h.begin; i < h.end; ++i) {
-      for (int64_t j = w.begin; j < w.end; ++j) {
-        const float value = x[i * row_stride + j * channels + c];
-        if (!(value > best) && value == value) continue;
-        best = value;
-        where = (i - h0) * horizontal.window + j - w0;
-      }
-    }
-    y[c] = best;
-    if constexpr (kKeepIndices) indices[c] = static_cast<uint8_t>(where);
-  }
+  });
 }
 
-template <bool kKeepIndices>
+template <bool kKeepIndices, class T>
 void max_forward(const Pool2dConfig& config, const ConstView& x, const View& y, const View& indices) {
   const int64_t channels = x.shape[3];
   const int64_t rows = y.shape[1];
@@ -118,10 +110,10 @@ void max_forward(const Pool2dConfig& config, const ConstView& x, const View& y, 
   const int64_t row_stride = x.shape[2] * channels;
   parallel_for(y.shape[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const float* image = x.as<float>() + row / rows * x.shape[1] * row_stride;
+      const T* image = x.as<T>() + row / rows * x.shape[1] * row_stride;
       for (int64_t q = 0; q < columns; ++q) {
         const int64_t at = (row * columns + q) * channels;
-        max_of_window<kKeepIndices>(image, row_stride, channels, vertical, horizontal, row % rows, q, y.as<float>() + at,
+        max_of_window<kKeepIndices>(image, row_stride, channels, vertical, horizontal, row % rows, q, y.as<T>() + at,
                                     kKeepIndices ? indices.as<uint8_t>() + at : nullptr);
       }
     }
@@ -129,41 +121,50 @@ void max_forward(const Pool2dConfig& config, const ConstView& x, const View& y, 
 }
 
 /// Sums what the windows around one element send to it: grad_y where the window's index names the element's position.
-void gather_max_gradient(const float* grad_y, const uint8_t* indices, int64_t row_stride, int64_t channels, const FixedWindows& vertical,
-                         const FixedWindows& horizontal, int64_t h, int64_t w, float* grad_x) {
+template <class T>
+void gather_max_gradient(const T* grad_y, const uint8_t* indices, int64_t row_stride, int64_t channels, const FixedWindows& vertical,
+                         const FixedWindows& horizontal, int64_t h, int64_t w, T* grad_x) {
   const Range ps = vertical.windows_of(h);
   const Range qs = horizontal.windows_of(w);
   const auto position = [&](int64_t p, int64_t q) {
     return static_cast<int32_t>((h + vertical.pad - p * vertical.stride) * horizontal.window + w + horizontal.pad - q * horizontal.stride);
   };
-  int64_t c = 0;
-  for (; c + kLanes <= channels; c += kLanes) {
-    Floats sum{};
+  for_lanes(0, channels, [&](auto& sum, int64_t c) {
+    const auto zero = sum;
+    auto gradient = zero;
+    PositionsOf<decltype(gradient)> where;
     for (int64_t p = ps.begin; p < ps.end; ++p) {
       for (int64_t q = qs.begin; q < qs.end; ++q) {
         const int64_t at = p * row_stride + q * channels + c;
-        Ints where;
-        Floats gradient;
         load_bytes(indices + at, where);
-        std::memcpy(&gradient, grad_y + at, sizeof gradient);
-        sum += where == position(p, q) ? gradient : Floats{};
+        load(grad_y + at, gradient);
+        sum += where == position(p, q) ? gradient : zero;
       }
     }
-    std::memcpy(grad_x + c, &sum, sizeof sum);
-  }
-  for (; c < channels; ++c) {
-    float sum = 0.0F;
-    for (int64_t p = ps.begin; p < ps.end; ++p) {
-      for (int64_t q = qs.begin; q < qs.end; ++q) {
-        const int64_t at = p * row_stride + q * channels + c;
-        if (indices[at] == position(p, q)) sum += grad_y[at];
-      }
+    store(sum, grad_x + c);
+  });
+}
+
+/// out = what `sum(first, count, sums)` adds to and makes of the channels [first, first + count): in place where the output is f32, else in the
+/// first-level cache, to be rounded when it is complete.
+template <class T, class Sum>
+void sum_channels(int64_t channels, T* out, const Sum& sum) {
+  if constexpr (std::is_same_v<T, float>) {
+    std::fill_n(out, channels, 0.0F);
+    sum(0, channels, out);
+  } else {
+    constexpr int64_t kAtOnce = 256;
+    float sums[kAtOnce];
+    for (int64_t first = 0; first < channels; first += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, channels - first);
+      std::fill_n(sums, count, 0.0F);
+      sum(first, count, sums);
+      narrow(sums, out + first, count);
     }
-    grad_x[c] = sum;
   }
 }
 
-template <class Windows>
+template <class T, class Windows>
 void mean_forward(const ConstView& x, const View& y, const Windows& vertical, const Windows& horizontal) {
   const int64_t channels = x.shape[3];
   const int64_t rows = y.shape[1];
@@ -172,28 +173,34 @@ void mean_forward(const ConstView& x, const View& y, const Windows& vertical, co
   parallel_for(y.shape[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t p = row % rows;
-      const float* image = x.as<float>() + row / rows * x.shape[1] * row_stride;
+      const T* image = x.as<T>() + row / rows * x.shape[1] * row_stride;
       const Range hs = vertical.elements_of(p);
       for (int64_t q = 0; q < columns; ++q) {
-        float* out = y.as<float>() + (row * columns + q) * channels;
         const Range ws = horizontal.elements_of(q);
-        std::fill_n(out, channels, 0.0F);
-        for (int64_t h = hs.begin; h < hs.end; ++h) {
-          for (int64_t w = ws.begin; w < ws.end; ++w) {
-            const float* in = image + h * row_stride + w * channels;
-#pragma omp simd
-            for (int64_t c = 0; c < channels; ++c) out[c] += in[c];
-          }
-        }
         const auto divisor = static_cast<float>(vertical.divisor(p) * horizontal.divisor(q));
-#pragma omp simd
-        for (int64_t c = 0; c < channels; ++c) out[c] /= divisor;
+        sum_channels(channels, y.as<T>() + (row * columns + q) * channels, [=](int64_t first, int64_t count, float* sums) {
+          for (int64_t h = hs.begin; h < hs.end; ++h) {
+            for (int64_t w = ws.begin; w < ws.end; ++w) {
+              const T* in = image + h * row_stride + w * channels + first;
+              for_lanes(0, count, [=](auto& sum, int64_t c) {
+                auto value = sum;
+                load(in + c, value);
+                load(sums + c, sum);
+                store(sum + value, sums + c);
+              });
+            }
+          }
+          for_lanes(0, count, [=](auto& sum, int64_t c) {
+            load(sums + c, sum);
+            store(sum / divisor, sums + c);
+          });
+        });
       }
     }
   });
 }
 
-template <class Windows>
+template <class T, class Windows>
 void mean_backward(const ConstView& grad_y, const View& grad_x, const Windows& vertical, const Windows& horizontal) {
   const int64_t channels = grad_x.shape[3];
   const int64_t rows = grad_x.shape[1];
@@ -202,36 +209,31 @@ void mean_backward(const ConstView& grad_y, const View& grad_x, const Windows& v
   parallel_for(grad_x.shape[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t h = row % rows;
-      const float* image = grad_y.as<float>() + row / rows * grad_y.shape[1] * row_stride;
+      const T* image = grad_y.as<T>() + row / rows * grad_y.shape[1] * row_stride;
       const Range ps = vertical.windows_of(h);
       for (int64_t w = 0; w < columns; ++w) {
-        float* out = grad_x.as<float>() + (row * columns + w) * channels;
         const Range qs = horizontal.windows_of(w);
-        std::fill_n(out, channels, 0.0F);
-        for (int64_t p = ps.begin; p < ps.end; ++p) {
-          for (int64_t q = qs.begin; q < qs.end; ++q) {
-            const float* in = image + p * row_stride + q * channels;
-            const float share = 1.0F / static_cast<float>(vertical.divisor(p) * horizontal.divisor(q));
-#pragma omp simd
-            for (int64_t c = 0; c < channels; ++c) out[c] += in[c] * share;
+        sum_channels(channels, grad_x.as<T>() + (row * columns + w) * channels, [=](int64_t first, int64_t count, float* sums) {
+          for (int64_t p = ps.begin; p < ps.end; ++p) {
+            for (int64_t q = qs.begin; q < qs.end; ++q) {
+              const T* in = image + p * row_stride + q * channels + first;
+              const float share = 1.0F / static_cast<float>(vertical.divisor(p) * horizontal.divisor(q));
+              for_lanes(0, count, [=](auto& sum, int64_t c) {
+                auto gradient = sum;
+                load(in + c, gradient);
+                load(sums + c, sum);
+                store(sum + gradient * share, sums + c);
+              });
+            }
           }
-        }
+        });
       }
     }
   });
 }
 
-}  // namespace
-
-void max_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, View y, View indices) {
-  if (indices) {
-    max_forward<true>(config, x, y, indices);
-  } else {
-    max_forward<false>(config, x, y, indices);
-  }
-}
-
-void max_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x) {
+template <class T>
+void max_backward(const Pool2dConfig& config, const ConstView& grad_y, const ConstView& indices, const View& grad_x) {
   const int64_t channels = grad_x.shape[3];
   const int64_t rows = grad_x.shape[1];
   const int64_t columns = grad_x.shape[2];
@@ -242,29 +244,55 @@ void max_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView gra
     for (int64_t row = begin; row < end; ++row) {
       const int64_t image = row / rows * grad_y.shape[1] * row_stride;
       for (int64_t w = 0; w < columns; ++w) {
-        gather_max_gradient(grad_y.as<float>() + image, indices.as<uint8_t>() + image, row_stride, channels, vertical, horizontal, row % rows, w,
-                            grad_x.as<float>() + (row * columns + w) * channels);
+        gather_max_gradient(grad_y.as<T>() + image, indices.as<uint8_t>() + image, row_stride, channels, vertical, horizontal, row % rows, w,
+                            grad_x.as<T>() + (row * columns + w) * channels);
       }
     }
   });
 }
 
+template <class Windows>
+void mean_pool_forward(const ConstView& x, const View& y, const Windows& vertical, const Windows& horizontal) {
+  with_storage(x.dtype, [&]<class T>(T) { mean_forward<T>(x, y, vertical, horizontal); });
+}
+
+template <class Windows>
+void mean_pool_backward(const ConstView& grad_y, const View& grad_x, const Windows& vertical, const Windows& horizontal) {
+  with_storage(grad_y.dtype, [&]<class T>(T) { mean_backward<T>(grad_y, grad_x, vertical, horizontal); });
+}
+
+}  // namespace
+
+void max_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, View y, View indices) {
+  with_storage(x.dtype, [&]<class T>(T) {
+    if (indices) {
+      max_forward<true, T>(config, x, y, indices);
+    } else {
+      max_forward<false, T>(config, x, y, indices);
+    }
+  });
+}
+
+void max_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x) {
+  with_storage(grad_y.dtype, [&]<class T>(T) { max_backward<T>(config, grad_y, indices, grad_x); });
+}
+
 void avg_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, View y) {
-  mean_forward(x, y, FixedWindows{config.window, config.stride, config.pad, x.shape[1], y.shape[1]},
-               FixedWindows{config.window, config.stride, config.pad, x.shape[2], y.shape[2]});
+  mean_pool_forward(x, y, FixedWindows{config.window, config.stride, config.pad, x.shape[1], y.shape[1]},
+                    FixedWindows{config.window, config.stride, config.pad, x.shape[2], y.shape[2]});
 }
 
 void avg_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, View grad_x) {
-  mean_backward(grad_y, grad_x, FixedWindows{config.window, config.stride, config.pad, grad_x.shape[1], grad_y.shape[1]},
-                FixedWindows{config.window, config.stride, config.pad, grad_x.shape[2], grad_y.shape[2]});
+  mean_pool_backward(grad_y, grad_x, FixedWindows{config.window, config.stride, config.pad, grad_x.shape[1], grad_y.shape[1]},
+                     FixedWindows{config.window, config.stride, config.pad, grad_x.shape[2], grad_y.shape[2]});
 }
 
 void adaptive_avg_pool2d_forward(ExecContext&, ConstView x, View y) {
-  mean_forward(x, y, AdaptiveWindows{x.shape[1], y.shape[1]}, AdaptiveWindows{x.shape[2], y.shape[2]});
+  mean_pool_forward(x, y, AdaptiveWindows{x.shape[1], y.shape[1]}, AdaptiveWindows{x.shape[2], y.shape[2]});
 }
 
 void adaptive_avg_pool2d_backward(ExecContext&, ConstView grad_y, View grad_x) {
-  mean_backward(grad_y, grad_x, AdaptiveWindows{grad_x.shape[1], grad_y.shape[1]}, AdaptiveWindows{grad_x.shape[2], grad_y.shape[2]});
+  mean_pool_backward(grad_y, grad_x, AdaptiveWindows{grad_x.shape[1], grad_y.shape[1]}, AdaptiveWindows{grad_x.shape[2], grad_y.shape[2]});
 }
 
 }  // namespace vitrine::cpu
