@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training speed of Vitrine and of PyTorch on the same CPU cores or the same GPU, measured in turns, as samples per second and ratios.
 
-On the CPU, PyTorch runs eager in f32, in a process of its own, once as it comes ("default") and once with malloc told to keep its memory and to back it
+Jobs whose names end in -fp16 or -bf16 run in mixed precision on both sides: PyTorch under autocast, fp16 with GradScaler (on the CPU only bf16 has an
+autocast worth the name; there fp16 has no peer).
+
+On the CPU, PyTorch runs eager, in a process of its own, once as it comes ("default") and once with malloc told to keep its memory and to back it
 with huge pages ("tuned"); in both, the faster of the contiguous and channels_last layouts counts. Its inputs are ready f32 images; Vitrine's
 are u8 images that it loads and normalises as part of the step. The peer of several devices is DistributedDataParallel on Gloo, one process
 for each device.
 
-On a GPU (--device cuda), PyTorch runs eager in f32, once as it comes and once with fused optimizer and cuDNN's search for the fastest
+On a GPU (--device cuda), PyTorch runs eager, once as it comes and once with fused optimizer and cuDNN's search for the fastest
 algorithms ("tuned"); TF32 is off on both sides but for the jobs whose names end in -tf32. Its inputs lie on the GPU; Vitrine's come from
 pinned memory.
 
@@ -30,12 +33,18 @@ JOBS = {  # threads: on each device
     "alexnet-b32-1thread": {"model": "alexnet", "size": 227, "batch": 32, "devices": 1, "threads": 1, "optimizer": "adamw", "steps": 5},
     "small-cnn-b128": {"model": "small-cnn", "size": 32, "batch": 128, "devices": 1, "threads": 4, "optimizer": "adam", "steps": 100},
     "small-cnn-b128-1thread": {"model": "small-cnn", "size": 32, "batch": 128, "devices": 1, "threads": 1, "optimizer": "adam", "steps": 40},
+    "alexnet-b64-bf16": {"model": "alexnet", "size": 227, "batch": 64, "devices": 1, "threads": 4, "optimizer": "adamw", "steps": 8, "precision": "bf16"},
+    "small-cnn-b128-bf16": {"model": "small-cnn", "size": 32, "batch": 128, "devices": 1, "threads": 4, "optimizer": "adam", "steps": 100,
+                            "precision": "bf16"},
     "alexnet-4x32": {"model": "alexnet", "size": 227, "batch": 128, "devices": 4, "threads": 1, "optimizer": "adamw", "steps": 5},
 }
 GPU_JOBS = {
     "alexnet-b512": {"model": "alexnet", "size": 227, "batch": 512, "optimizer": "adamw", "steps": 40},
     "alexnet-b512-tf32": {"model": "alexnet", "size": 227, "batch": 512, "optimizer": "adamw", "steps": 60, "tf32": True},
+    "alexnet-b512-fp16": {"model": "alexnet", "size": 227, "batch": 512, "optimizer": "adamw", "steps": 100, "precision": "fp16"},
+    "alexnet-b512-bf16": {"model": "alexnet", "size": 227, "batch": 512, "optimizer": "adamw", "steps": 100, "precision": "bf16"},
     "alexnet-b64": {"model": "alexnet", "size": 227, "batch": 64, "optimizer": "adamw", "steps": 200},
+    "small-cnn-b128-fp16": {"model": "small-cnn", "size": 32, "batch": 128, "optimizer": "adam", "steps": 1000, "precision": "fp16"},
     "small-cnn-b128": {"model": "small-cnn", "size": 32, "batch": 128, "optimizer": "adam", "steps": 1000},
 }
 for gpu_job in GPU_JOBS.values():
@@ -65,6 +74,34 @@ def make_torch_model(torch, name):
     return nn.Sequential(*features, nn.Flatten(), *classifier)
 
 
+def mixed_step(torch, job, model, images, labels, optimizer, loss_function):
+    """One training step under autocast, with GradScaler in fp16; returns the function that does it."""
+    device = images.device.type
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[job["precision"]]
+    scaler = torch.cuda.amp.GradScaler(enabled=job["precision"] == "fp16")
+
+    def step():
+        with torch.autocast(device, dtype=dtype):
+            loss = loss_function(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def make_step(torch, job, model, images, labels, optimizer, loss_function):
+    """A function that does one training step."""
+    if "precision" in job:
+        return mixed_step(torch, job, model, images, labels, optimizer, loss_function)
+
+    def step():
+        loss_function(model(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
 def time_torch_on_gpu(torch, job, layout, tuned):
     """Seconds of a training step: the mean over all of them, since the host runs ahead of the GPU."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = job.get("tf32", False)
@@ -75,13 +112,13 @@ def time_torch_on_gpu(torch, job, layout, tuned):
     optimizer_class = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[job["optimizer"]]
     optimizer = optimizer_class(model.parameters(), lr=1e-4, **({"fused": True} if tuned else {}))
     loss_function = torch.nn.CrossEntropyLoss()
+    train = make_step(torch, job, model, images, labels, optimizer, loss_function)
     for step in range(WARM_UP + job["steps"]):
         if step == WARM_UP:
             torch.cuda.synchronize()
             begin = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss_function(model(images), labels).backward()
-        optimizer.step()
+        train()
     torch.cuda.synchronize()
     return (time.perf_counter() - begin) / job["steps"]
 
@@ -95,13 +132,12 @@ def time_torch(torch, job, layout, rank_count):
     trained = torch.nn.parallel.DistributedDataParallel(model) if rank_count > 1 else model
     optimizer = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[job["optimizer"]](model.parameters(), lr=1e-4)
     loss_function = torch.nn.CrossEntropyLoss()
+    train = make_step(torch, job, trained, images, labels, optimizer, loss_function)
     times = []
     for step in range(WARM_UP + job["steps"]):
         begin = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_function(trained(images), labels)
-        loss.backward()
-        optimizer.step()
+        train()
         if step >= WARM_UP:
             times.append(time.perf_counter() - begin)
     return statistics.median(times)
@@ -142,6 +178,8 @@ def run_vitrine(program, job):
     steps = WARM_UP + job["steps"]
     command = [program, "train", "--model", job["model"], "--data", f"synthetic:{max(4 * job['batch'], 1024)}", "--image-size", str(job["size"]),
                "--batch-size", str(job["batch"]), "--optimizer", job["optimizer"], "--lr", "1e-4", "--steps", str(steps), "--drop-last", "--no-eval", "--json"]
+    if "precision" in job:
+        command += ["--precision", job["precision"]]
     if "device" in job:
         command += ["--devices", "cuda:0"] + ["--tf32"] * job.get("tf32", False)
     else:

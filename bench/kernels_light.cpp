@@ -9,6 +9,7 @@
 #include "kernels/optimizer.h"
 #include "kernels/pool2d.h"
 #include "kernels/relu.h"
+#include "kernels/step_control.h"
 
 namespace vitrine::bench {
 namespace {
@@ -91,25 +92,42 @@ void add_cross_entropy(const Place& place, const Shape& shape) {
     KernelBench b(place);
     const Tensor logits = b.filled(shape), grad = b.make(shape);
     const Tensor targets = b.make({shape[0]}, DType::i32), totals = b.make({LossTotals::kCount});
-    b.run_bytes(state, 2 * logits.bytes(), [&] { softmax_cross_entropy(b.ctx(), {}, logits, targets, grad, totals); });
+    b.run_bytes(state, 2 * logits.bytes(), [&] { softmax_cross_entropy(b.ctx(), {}, logits, targets, {}, grad, totals); });
   });
 }
 
+constexpr int64_t kParameters = 57035456;  // AlexNet's
+
 void add_optimizers(const Place& place) {
-  constexpr int64_t kParameters = 57035456;  // AlexNet's
-  std::vector<float> valid(LossTotals::kCount, 0.0F);
-  valid[LossTotals::kValid] = 1.0F;
+  std::vector<float> taken(StepControl::kCount, 0.0F);
+  taken[StepControl::kFactor] = taken[StepControl::kActive] = 1.0F;
   add_kernel("sgd_momentum", place, [=](State& state) {
     KernelBench b(place);
     const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters});
-    const Tensor step = b.make({1}, DType::i32), totals = b.from_host({LossTotals::kCount}, valid);
-    b.run_bytes(state, 5 * p.bytes(), [&] { sgd_update(b.ctx(), {0.01, 0.9, 1e-4, false}, 1.0F, p, g, m, step, totals); });
+    const Tensor step = b.make({1}, DType::i32), control = b.from_host({StepControl::kCount}, taken);
+    b.run_bytes(state, 5 * p.bytes(), [&] { sgd_update(b.ctx(), {0.01, 0.9, 1e-4, false}, p, g, m, step, control); });
   });
   add_kernel("adamw", place, [=](State& state) {
     KernelBench b(place);
     const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters}), v = b.make({kParameters});
-    const Tensor step = b.make({1}, DType::i32), totals = b.from_host({LossTotals::kCount}, valid);
-    b.run_bytes(state, 7 * p.bytes(), [&] { adam_update(b.ctx(), {1e-3, 0.9, 0.999, 1e-8, 0.01, true}, 1.0F, p, g, m, v, step, totals); });
+    const Tensor step = b.make({1}, DType::i32), control = b.from_host({StepControl::kCount}, taken);
+    b.run_bytes(state, 7 * p.bytes(), [&] { adam_update(b.ctx(), {1e-3, 0.9, 0.999, 1e-8, 0.01, true}, p, g, m, v, step, control); });
+  });
+}
+
+/// What mixed precision adds to a step: the shadow's cast, and the check of the gradients.
+void add_mixed_precision(const Place& place) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    add_kernel(std::string("cast/f32_to_") + dtype_name(dtype), place, [=](State& state) {
+      KernelBench b(place);
+      const Tensor p = b.filled({kParameters}), shadow = b.make({kParameters}, dtype);
+      b.run_bytes(state, p.bytes() + shadow.bytes(), [&] { cast(b.ctx(), p, shadow); });
+    });
+  }
+  add_kernel("check_gradients", place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor g = b.filled({kParameters}), control = b.make({StepControl::kCount});
+    b.run_bytes(state, g.bytes(), [&] { check_gradients(b.ctx(), g, control); });
   });
 }
 
@@ -142,6 +160,7 @@ void add_light_kernels(const Place& place) {
     add_cross_entropy(place, {512, 1000});
   }
   add_optimizers(place);
+  add_mixed_precision(place);
   add_resize(place, batch, 227);
   add_resize(place, place.on_gpu() ? 8192 : 64, 32);
 }

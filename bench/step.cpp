@@ -17,6 +17,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/image.h"
 #include "kernels/optimizer.h"
+#include "kernels/step_control.h"
 #include "nn/parallel/engine.h"
 #include "runtime/copy.h"
 #include "runtime/host_buffer.h"
@@ -71,13 +72,15 @@ Normalization half_normalization() {
   return n;
 }
 
-void engine_step(benchmark::State& state, const Job& job, const char* mode, int devices, TraceLevel trace) {
+void engine_step(benchmark::State& state, const Job& job, const char* mode, int devices, TraceLevel trace, DType precision = DType::f32) {
   const Model model = make_model(job.model, {job.image_size, 3, 10, {}});
   DeviceGroup group(devices_of(devices, trace));
   EngineConfig config;
   config.scheme = scheme_preset(mode);
   config.batch_size = job.batch;
   config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
+  config.precision.compute = precision;
+  if (precision == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
   config.image_height = config.image_width = kImage;
   config.normalization = half_normalization();
   Engine engine(model, group, config, {{job.batch}, {}});
@@ -108,7 +111,9 @@ void bare_step(benchmark::State& state, const Job& job) {
   const Tensor parameters = flat(layout.parameter_elements(), Category::parameters), gradients = flat(layout.total_elements(), Category::gradients);
   const Tensor first = flat(layout.parameter_elements(), Category::optimizer), second = flat(layout.parameter_elements(), Category::optimizer);
   const Tensor count = ctx.allocate({1}, DType::i32, Category::optimizer, "step");
+  const Tensor control = ctx.allocate({StepControl::kCount}, DType::f32, Category::optimizer, "step control");
   zero(ctx, count);
+  zero(ctx, control);
   ctx.reserve_workspace(EngineConfig{}.workspace_bytes);
   std::vector<float> start(static_cast<size_t>(layout.parameter_elements()), 0.0F);
   initialize(layout, 0, start);
@@ -133,10 +138,10 @@ void bare_step(benchmark::State& state, const Job& job) {
     resize_normalize(ctx, half_normalization(), images, input);
     Tensor output;
     Saved saved = model.net->forward_from(ctx, parameter_views, input, output, pass);
-    softmax_cross_entropy(ctx, {-100, 1.0F / static_cast<float>(job.batch)}, output, labels, output, totals);
+    softmax_cross_entropy(ctx, {-100, 1.0F / static_cast<float>(job.batch)}, output, labels, {}, output, totals);
     model.net->backward_from(ctx, parameter_views, std::move(saved), std::move(output), gradient_views, GradMode::overwrite, pass, [](int) {});
-    adam_update(ctx, adam, static_cast<float>(job.batch), parameters, gradients.view().rows(0, layout.parameter_elements()), first, second, count,
-                totals);
+    unscale_gradients(ctx, static_cast<float>(job.batch), false, totals, {}, control);
+    adam_update(ctx, adam, parameters, gradients.view().rows(0, layout.parameter_elements()), first, second, count, control);
     done->synchronize();
     copy(ctx, totals, host_totals.view({LossTotals::kCount}, DType::f32));
     ctx.record(*done);
@@ -164,6 +169,10 @@ int main(int argc, char** argv) {
     for (const TraceLevel trace : {TraceLevel::off, TraceLevel::phase, TraceLevel::operation}) {
       const std::string level = trace == TraceLevel::off ? "off" : trace == TraceLevel::phase ? "phase" : "operation";
       add("step/" + name + "/engine/ddp/devices:1/trace:" + level, [job, trace](benchmark::State& s) { engine_step(s, job, "ddp", 1, trace); });
+    }
+    for (const DType precision : {DType::f16, DType::bf16}) {
+      add("step/" + name + "/engine/ddp/devices:1/" + dtype_name(precision),
+          [job, precision](benchmark::State& s) { engine_step(s, job, "ddp", 1, TraceLevel::off, precision); });
     }
     for (int devices = 2; devices <= std::max(2, most); devices *= 2) {
       for (const char* mode : {"dp", "criterion", "ddp"}) {

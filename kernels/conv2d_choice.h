@@ -10,7 +10,7 @@ namespace vitrine {
 
 /// Which implementation a GPU's context runs a convolution with, and why not the preferred one.
 struct Conv2dChoice {
-  std::string operation;       // "conv2d_forward x (64, 227, 227, 3) w (64, 11, 11, 3) stride 4 pad 2"
+  std::string operation;       // "conv2d_forward x (64, 227, 227, 3) w (64, 11, 11, 3) stride 4 pad 2, f16"; f32 goes without saying
   std::string implementation;  // "cuDNN" or "im2col + cuBLASLt"
   std::string reason;          // why cuDNN does not serve; empty when it does
 };

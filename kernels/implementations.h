@@ -6,11 +6,13 @@
 
 #include "kernels/conv2d.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/difference.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/image.h"
 #include "kernels/linear.h"
+#include "kernels/non_finite.h"
 #include "kernels/optimizer.h"
 #include "kernels/pool2d.h"
 #include "kernels/relu.h"

@@ -55,8 +55,9 @@ struct Saved {
 };
 
 /// A function with parameters and an explicit backward pass. A layer holds configuration only: parameters, gradients and activations come in and
-/// go out. A layer may be made of layers; inputs and outputs are several tensors. Dimension 0 is the batch, which may be empty (then forward and
-/// backward are not called).
+/// go out. Precision is that of the tensors handed in: outputs and what is kept have the inputs' dtype (f32, f16 or bf16), parameters too, gradients
+/// of parameters are f32. A layer may be made of layers; inputs and outputs are several tensors. Dimension 0 is the batch, which may be empty (then
+/// forward and backward are not called).
 class Layer {
  public:
   virtual ~Layer() = default;

@@ -47,14 +47,16 @@ int64_t FlatLayout::parameter_count() const {
 }
 
 std::vector<View> FlatLayout::views(const View& flat) const {
-  if (flat.dtype != DType::f32) throw DtypeError(fmt::format("FlatLayout::views: flat is {} but must be f32", dtype_name(flat.dtype)));
+  if (flat.dtype != DType::f32 && flat.dtype != DType::f16 && flat.dtype != DType::bf16) {
+    throw DtypeError(fmt::format("FlatLayout::views: flat is {} but must be f32, f16 or bf16", dtype_name(flat.dtype)));
+  }
   if (flat.numel() < parameter_elements_) {
     throw ShapeError(fmt::format("FlatLayout::views: flat has shape {} but the parameters need ({}) or more", flat.shape.str(), parameter_elements_));
   }
   std::vector<View> views;
   views.reserve(specs_.size());
   for (size_t i = 0; i < specs_.size(); ++i) {
-    views.push_back({flat.as<char>() + offsets_[i] * size_of(DType::f32), specs_[i].shape, DType::f32, flat.device});
+    views.push_back({flat.as<char>() + offsets_[i] * size_of(flat.dtype), specs_[i].shape, flat.dtype, flat.device});
   }
   return views;
 }

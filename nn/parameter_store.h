@@ -8,7 +8,7 @@
 
 namespace vitrine {
 
-/// Where each parameter of a model lies in a flat f32 buffer: in the order in which backward finishes them (last layer first), each aligned to
+/// Where each parameter of a model lies in a flat buffer: in the order in which backward finishes them (last layer first), each aligned to
 /// kAlignmentElements, padding zero, then room for `tail_elements` (the totals that travel with the gradients).
 class FlatLayout {
  public:
@@ -26,7 +26,7 @@ class FlatLayout {
   int64_t total_elements() const { return parameter_elements_ + tail_elements_; }
   /// Number of trained values, without padding.
   int64_t parameter_count() const;
-  /// Views of the parameters within `flat` (total or parameter elements, f32), in the order of specs().
+  /// Views of the parameters within `flat` (total or parameter elements; f32, or a shadow of f16 or bf16), in the order of specs().
   std::vector<View> views(const View& flat) const;
 
  private:

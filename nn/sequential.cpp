@@ -64,7 +64,7 @@ bool Sequential::is_identity(std::span<const Shape> inputs, const Pass& pass) co
 
 Saved Sequential::forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const {
   Tensor output = outputs[0];
-  return run_forward(ctx, params, inputs[0], output, pass);
+  return run_forward(ctx, params, inputs[0], output, pass, nullptr);
 }
 
 void Sequential::backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
@@ -72,9 +72,10 @@ void Sequential::backward(ExecContext& ctx, ParamViews params, const Saved& save
   run_backward(ctx, params, saved, grad_outputs[0], grad_inputs[0], grad_params, mode, pass, nullptr);
 }
 
-Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass) const {
+Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass,
+                               const OutputReady& observe) const {
   output = {};
-  return run_forward(ctx, params, input, output, pass);
+  return run_forward(ctx, params, input, output, pass, observe);
 }
 
 void Sequential::backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode,
@@ -92,7 +93,7 @@ bool Sequential::part_is_identity(size_t part, const Shape& input, const Pass& p
 }
 
 // Writes into `output` where it is given, else sets it to what the last part allocated.
-Saved Sequential::run_forward(ExecContext& ctx, ParamViews params, Tensor x, Tensor& output, const Pass& pass) const {
+Saved Sequential::run_forward(ExecContext& ctx, ParamViews params, Tensor x, Tensor& output, const Pass& pass, const OutputReady& observe) const {
   std::vector<Shape> shapes{x.shape()};  // of each part's input, then of the output
   size_t last = parts_.size();           // the last part that computes; those behind it pass its output on
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -108,8 +109,9 @@ Saved Sequential::run_forward(ExecContext& ctx, ParamViews params, Tensor x, Ten
     }
     const LayerScope scope(ctx, parts_[i].name.c_str());
     Tensor y = i == last && output ? output.reshape(shapes[i + 1])
-                                   : ctx.allocate(shapes[i + 1], DType::f32, Category::activations, parts_[i].name + ".output");
+                                   : ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
     saved.parts[i] = parts_[i].layer->forward(ctx, of_part(params, i), {&x, 1}, {&y, 1}, pass);
+    if (observe) observe(static_cast<int>(i), y);
     x = std::move(y);  // lets go of the input, unless the part kept it
   }
   if (!output) {
@@ -145,7 +147,7 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, Saved saved, 
     } else if (layer.backward_in_place()) {
       grad_x = grad;
     } else {
-      grad_x = ctx.allocate(shapes[i], DType::f32, Category::activations, parts_[i].name + ".grad_input");
+      grad_x = ctx.allocate(shapes[i], grad.dtype(), Category::activations, parts_[i].name + ".grad_input");
     }
     layer.backward(ctx, of_part(params, i), saved.parts[i], {&grad, 1}, {&grad_x, 1}, of_part(grad_params, i), mode, pass);
     saved.parts[i] = {};

@@ -29,8 +29,12 @@ class Sequential final : public Layer {
   /// Called with the index of the first parameter whose gradient is now final: all from there to the end of parameters() are.
   using GradientsReady = std::function<void(int first_parameter)>;
 
+  /// Called with each part that computes and its output.
+  using OutputReady = std::function<void(int part, const Tensor& output)>;
+
   /// forward() for the outermost model: allocates the outputs of all parts, the last too, which is returned through `output`.
-  Saved forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass) const;
+  Saved forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass,
+                     const OutputReady& observe = nullptr) const;
   /// backward() that lets go of each part's saved tensors and gradients as soon as it is done with them, and tells which gradients are ready.
   /// grad_output is given up; no gradient for the model's input is computed.
   void backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode, const Pass& pass,
@@ -39,7 +43,7 @@ class Sequential final : public Layer {
   const std::vector<Part>& parts() const { return parts_; }
 
  private:
-  Saved run_forward(ExecContext& ctx, ParamViews params, Tensor x, Tensor& output, const Pass& pass) const;
+  Saved run_forward(ExecContext& ctx, ParamViews params, Tensor x, Tensor& output, const Pass& pass, const OutputReady& observe) const;
   void run_backward(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad, const Tensor& grad_input, ParamViews grad_params, GradMode mode,
                     const Pass& pass, const GradientsReady& ready) const;
   ParamViews of_part(ParamViews all, size_t part) const;

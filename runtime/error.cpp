@@ -30,6 +30,8 @@ namespace {
       throw DataError(message);
     case ErrorKind::config:
       throw ConfigError(message);
+    case ErrorKind::diverged:
+      throw DivergedError(message);
   }
   throw Error(kind, message);
 }
@@ -58,6 +60,8 @@ const char* error_kind_name(ErrorKind kind) {
       return "DataError";
     case ErrorKind::config:
       return "ConfigError";
+    case ErrorKind::diverged:
+      return "DivergedError";
   }
   return "Error";
 }

@@ -8,7 +8,7 @@
 namespace vitrine {
 
 /// What went wrong, from the caller's point of view.
-enum class ErrorKind { shape, dtype, device, out_of_memory, unsupported, order, cuda, comm, data, config };
+enum class ErrorKind { shape, dtype, device, out_of_memory, unsupported, order, cuda, comm, data, config, diverged };
 
 /// "ShapeError", "DtypeError", ...: the name of the exception class of a kind.
 const char* error_kind_name(ErrorKind kind);
@@ -40,6 +40,7 @@ VITRINE_DEFINE_ERROR(CudaError, cuda)
 VITRINE_DEFINE_ERROR(CommError, comm)
 VITRINE_DEFINE_ERROR(DataError, data)
 VITRINE_DEFINE_ERROR(ConfigError, config)
+VITRINE_DEFINE_ERROR(DivergedError, diverged)
 #undef VITRINE_DEFINE_ERROR
 
 /// The same error, same class, with `prefix` put before its message: how a replica's device gets into a message.

@@ -25,7 +25,9 @@ namespace {
 constexpr int64_t kDefaultSteps = 11;
 
 struct ModeResult {
-  std::string name;
+  std::string name;  // "ddp", or where there are several precisions "ddp fp16"
+  Precision precision;
+  int64_t skipped = 0;  // steps
   Scheme scheme;
   double samples_per_second = 0;
   double gradient_difference = 0;
@@ -34,11 +36,11 @@ struct ModeResult {
   std::string batch;
 };
 
-/// || gradients - reference || / || reference ||
-double relative_difference(const std::vector<float>& gradients, const std::vector<float>& reference) {
+/// || gradients / loss_scale - reference || / || reference ||
+double relative_difference(const std::vector<float>& gradients, double loss_scale, const std::vector<float>& reference) {
   double difference = 0.0, norm = 0.0;
   for (size_t i = 0; i < reference.size(); ++i) {
-    const double wanted = static_cast<double>(reference[i]), delta = static_cast<double>(gradients[i]) - wanted;
+    const double wanted = static_cast<double>(reference[i]), delta = static_cast<double>(gradients[i]) / loss_scale - wanted;
     difference += delta * delta;
     norm += wanted * wanted;
   }
@@ -55,14 +57,14 @@ class Comparison {
         epochs_((steps_ - 1) / batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(), options.batch_size) + 1) {
   }
 
-  /// The gradients of the first step on one device, with all memory and cores for itself.
+  /// The gradients of the first step on one device, with all memory and cores for itself, in f32.
   void run_reference() {
     DeviceGroupOptions group = device_group_options(options_, {devices_.front()});
     group.memory_bytes.clear();
     group.threads_per_device.clear();
     Workload workload;
     workload.train_batches = {std::min(options_.batch_size, job_.data.train.size())};
-    Run run = open_run(group, job_, engine_config(options_, job_, scheme_preset("ddp")), workload, options_.init);
+    Run run = open_run(group, job_, config_of(scheme_preset("ddp"), {}), workload, options_.init);
     BatchSource source(job_.data.train, train_loader_config(options_, job_, 1));
     take_step(*run.engine, source);
     run.engine->take_step_totals(true);
@@ -70,36 +72,42 @@ class Comparison {
   }
 
   /// Nothing when the program was interrupted.
-  std::optional<ModeResult> run_mode(const std::string& name, const Scheme& scheme) {
-    Run run = open_run(device_group_options(options_, devices_), job_, engine_config(options_, job_, scheme),
-                       train_workload(options_, job_, steps_, false), options_.init);
+  std::optional<ModeResult> run_mode(const std::string& name, const Scheme& scheme, const Precision& precision) {
+    Run run = open_run(device_group_options(options_, devices_), job_, config_of(scheme, precision), train_workload(options_, job_, steps_, false),
+                       options_.init);
     BatchSource source(job_.data.train, train_loader_config(options_, job_, epochs_));
     PhaseRecorder recorder(*run.devices, false);
     ModeResult result;
     result.name = name;
     result.scheme = scheme;
+    result.precision = precision;
     result.batch = describe_batch(run.engine->batch_plan());
 
     Progress progress(name, steps_ - 1);
     take_step(*run.engine, source);
-    run.engine->take_step_totals(true);
-    result.gradient_difference = gradient_difference(*run.engine, scheme);
+    const Totals first = run.engine->take_step_totals(true).at(0);
+    result.skipped += first.skipped ? 1 : 0;
+    result.gradient_difference = gradient_difference(*run.engine, scheme, first.loss_scale);
     recorder.discard();
     source.take_spans();
 
     const int64_t begin = steady_now_ns();
     int64_t samples = 0;
     Totals done;
+    const auto add = [&](const std::vector<Totals>& finished) {
+      for (const Totals& totals : finished) {
+        done.loss_sum += totals.loss_sum;
+        done.valid += totals.valid;
+        result.skipped += totals.skipped ? 1 : 0;
+      }
+    };
     for (int64_t step = 1; step < steps_; ++step) {
       if (interrupted()) return std::nullopt;
       samples += take_step(*run.engine, source);
-      for (const Totals& totals : run.engine->take_step_totals(false)) {
-        done.loss_sum += totals.loss_sum;
-        done.valid += totals.valid;
-      }
+      add(run.engine->take_step_totals(false));
       progress.update(step, samples, done.mean_loss());
     }
-    run.engine->take_step_totals(true);
+    add(run.engine->take_step_totals(true));
     result.samples_per_second = static_cast<double>(samples) / (static_cast<double>(steady_now_ns() - begin) * 1e-9);
     recorder.collect(source.take_spans(), 0);
     run.engine->finish();
@@ -112,6 +120,12 @@ class Comparison {
   int64_t steps() const { return steps_; }
 
  private:
+  EngineConfig config_of(const Scheme& scheme, const Precision& precision) const {
+    EngineConfig config = engine_config(options_, job_, scheme);
+    config.precision = precision;
+    return config;
+  }
+
   static int64_t take_step(Engine& engine, BatchSource& source) {
     const auto item = source.next(engine.steps_issued());
     VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
@@ -120,10 +134,10 @@ class Comparison {
   }
 
   /// The largest over the devices that hold the reduced gradients.
-  double gradient_difference(Engine& engine, const Scheme& scheme) const {
+  double gradient_difference(Engine& engine, const Scheme& scheme, double loss_scale) const {
     const int holders = scheme.reduce == Reduce::allreduce ? static_cast<int>(devices_.size()) : 1;
     double largest = 0.0;
-    for (int d = 0; d < holders; ++d) largest = std::max(largest, relative_difference(engine.gradients(d), reference_));
+    for (int d = 0; d < holders; ++d) largest = std::max(largest, relative_difference(engine.gradients(d), loss_scale, reference_));
     return largest;
   }
 
@@ -134,10 +148,32 @@ class Comparison {
   std::vector<float> reference_;
 };
 
+/// "1,234", or "1,234 (2)" after two skipped steps.
+std::string rate(const ModeResult& result) {
+  const std::string samples = format_count(std::llround(result.samples_per_second));
+  return result.skipped > 0 ? fmt::format("{} ({})", samples, result.skipped) : samples;
+}
+
+std::string difference(const ModeResult& result) {
+  return std::isfinite(result.gradient_difference) ? fmt::format("{:.1e}", result.gradient_difference) : "overflow";
+}
+
+/// What rounding alone may do to gradients.
+std::string rounding_hint(const std::vector<ModeResult>& results) {
+  std::string text = "Gradient difference: to one device's f32 gradient of the first step, relative; rounding alone gives about 1e-6";
+  const auto any = [&](DType dtype) {
+    return std::any_of(results.begin(), results.end(), [=](const ModeResult& r) { return r.precision.compute == dtype; });
+  };
+  if (any(DType::f16)) text += ", in fp16 1e-3";
+  if (any(DType::bf16)) text += ", in bf16 1e-2";
+  return text + ".";
+}
+
 std::string summary_table(const std::vector<ModeResult>& results, const Style& style) {
   using Align = Table::Align;
+  const bool skips = std::any_of(results.begin(), results.end(), [](const ModeResult& r) { return r.skipped > 0; });
   Table table({{"mode", Align::left},
-               {"samples/s"},
+               {skips ? "samples/s (skipped)" : "samples/s"},
                {"gradient difference"},
                {"device", Align::left},
                {"samples/step"},
@@ -148,13 +184,12 @@ std::string summary_table(const std::vector<ModeResult>& results, const Style& s
     if (&result != &results.front()) table.add_rule();
     bool first = true;
     for (const DeviceFigures& d : result.devices) {
-      table.add_row({first ? result.name : "", first ? format_count(std::llround(result.samples_per_second)) : "",
-                     first ? fmt::format("{:.1e}", result.gradient_difference) : "", d.device, format_count(d.samples_per_step),
+      table.add_row({first ? result.name : "", first ? rate(result) : "", first ? difference(result) : "", d.device, format_count(d.samples_per_step),
                      format_bytes(d.pool.peak_bytes), format_bytes(d.pool.peak_by_category[static_cast<size_t>(Category::activations)])});
       first = false;
     }
   }
-  table.set_hint("Gradient difference: to one device's gradient of the first step, relative; rounding alone gives about 1e-6.");
+  table.set_hint(rounding_hint(results));
   return table.str(style);
 }
 
@@ -172,7 +207,7 @@ std::string time_table(const std::vector<ModeResult>& results, const Style& styl
       {"loss", {Phase::gather, Phase::loss, Phase::scatter_grad}},
       {"backward", {Phase::backward}},
       {"reduce", {Phase::reduce, Phase::unscale}},
-      {"update", {Phase::optimizer}},
+      {"update", {Phase::optimizer, Phase::cast}},
       {"wait", {Phase::wait}},
   };
   std::vector<Table::Column> columns = {{"mode", Table::Align::left}, {"device", Table::Align::left}};
@@ -211,6 +246,9 @@ void print_results(const Options& options, const Job& job, const Comparison& com
     json["modes"] = Json::object();
     for (const ModeResult& result : results) {
       Json& mode = json["modes"][result.name];
+      mode["precision"] = precision_name(result.precision.compute);
+      mode["loss_scale"] = loss_scale_name(result.precision.loss_scaling);
+      mode["skipped_steps"] = result.skipped;
       mode["scheme"] = scheme_json(result.scheme, comparison.devices());
       mode["samples_per_second"] = result.samples_per_second;
       mode["devices"] = devices_json(result.devices);
@@ -225,7 +263,9 @@ void print_results(const Options& options, const Job& job, const Comparison& com
   if (results.empty()) return;
   const Style style = Style::of(fileno(stdout));
   fmt::print("{}: {} samples per step, {} steps after the first\n", job.model.name, options.batch_size, comparison.steps() - 1);
-  for (const ModeResult& result : results) fmt::print("  {:<10} {}\n", result.name, result.batch);
+  size_t width = 10;
+  for (const ModeResult& result : results) width = std::max(width, result.name.size());
+  for (const ModeResult& result : results) fmt::print("  {:<{}} {}\n", result.name, width, result.batch);
   fmt::print("\n{}\n{}", summary_table(results, style), time_table(results, style));
 }
 
@@ -235,6 +275,7 @@ int run_compare(const Options& options) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
   std::vector<std::string> notes;
   const auto schemes = resolve_compare_schemes(options, devices, notes);
+  const auto precisions = resolve_compare_precisions(options);
   device_group_options(options, devices);
   const Job job = open_job(options);
   for (const std::string& note : notes) fmt::print(options.json ? stderr : stdout, "{}\n", note);
@@ -244,8 +285,11 @@ int run_compare(const Options& options) {
   comparison.run_reference();
   std::vector<ModeResult> results;
   for (const auto& [name, scheme] : schemes) {
-    if (interrupted()) break;
-    if (auto result = comparison.run_mode(name, scheme)) results.push_back(std::move(*result));
+    for (const auto& [precision_label, precision] : precisions) {
+      if (interrupted()) break;
+      const std::string label = precision_label.empty() ? name : fmt::format("{} {}", name, precision_label);
+      if (auto result = comparison.run_mode(label, scheme, precision)) results.push_back(std::move(*result));
+    }
   }
   print_results(options, job, comparison, results);
   return interrupted() ? kExitInterrupted : kExitOk;

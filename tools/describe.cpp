@@ -13,6 +13,18 @@ namespace {
 // A plan of more micro-batches than this is told by its first ones.
 constexpr size_t kMicroBatchesTold = 4;
 
+/// ", fp16, loss scale dynamic, clipped at norm 1, gradients reduced in f16"; empty when all is f32.
+std::string describe_precision(const EngineConfig& config) {
+  const Precision& p = config.precision;
+  std::string text;
+  if (p.mixed()) text += fmt::format(", {}", precision_name(p.compute));
+  if (p.mixed() || p.loss_scaling.active()) text += fmt::format(", loss scale {}", loss_scale_name(p.loss_scaling));
+  if (p.clip_norm > 0.0) text += fmt::format(", clipped at norm {}", p.clip_norm);
+  if (p.reduce_dtype != DType::f32) text += fmt::format(", gradients reduced in {}", dtype_name(p.reduce_dtype));
+  if (p.mixed() && config.scheme.reduce == Reduce::gpu0) text += fmt::format(", {} broadcast", p.broadcasts_masters ? "masters" : "shadow");
+  return text;
+}
+
 int64_t bytes_of(const Dataset& set) { return static_cast<int64_t>(set.pixels.size() + set.labels.size() * sizeof(int32_t)); }
 
 }  // namespace
@@ -40,12 +52,13 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
   }
   if (run.devices->options().tf32) devices += ", TF32 allowed";
   const Scheme& scheme = run.engine->config().scheme;
+  const std::string precision = describe_precision(run.engine->config());
   const OptimizerConfig& optimizer = run.engine->config().optimizer;
   const std::string communicator = run.engine->communicator();
-  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {}{}{})\n{}, lr {}, seed {}\n",
+  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {}{}{})\n{}, lr {}, seed {}{}\n",
                      describe_job(job, run.engine->layout()), mode, devices, options.batch_size, describe_batch(run.engine->batch_plan()),
                      scheme.split.str(), staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce),
-                     communicator.empty() ? "" : " by ", communicator, optimizer.name(), optimizer.learning_rate(), options.seed);
+                     communicator.empty() ? "" : " by ", communicator, optimizer.name(), optimizer.learning_rate(), options.seed, precision);
 }
 
 std::string describe_batch(const BatchPlan& plan) {

@@ -32,6 +32,7 @@ Json training_json(const Options& o) {
     json["betas"] = {optimizer.adam.beta1, optimizer.adam.beta2};
     json["eps"] = optimizer.adam.eps;
   }
+  json["clip_norm"] = o.clip_norm ? Json(*o.clip_norm) : Json();
   json["dropout"] = o.dropout ? decimal(*o.dropout) : Json();
   json["seed"] = o.seed;
   json["shuffle"] = o.shuffle;
@@ -65,13 +66,20 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["device_memory"] = parse_memory_list(o.device_memory);
   json["threads_per_device"] = parse_thread_list(o.threads_per_device);
   json["batch_size"] = o.batch_size;
+  json["precision"] = o.precision;
   if (o.command == Options::Command::eval) {
     json["weights"] = o.weights;
     json["save_logits"] = text_or_null(o.save_logits);
     return json;
   }
   json.update(training_json(o));
+  const Precision precision = resolve_precision(o);
+  json["loss_scale"] = loss_scale_name(precision.loss_scaling);
+  json["reduce_dtype"] = o.reduce_dtype;
+  json["broadcast"] = precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "shadow") : Json();
   if (o.command != Options::Command::train) return json;
+  json["bucket_mb"] = o.bucket_mb;
+  json["first_bucket_mb"] = o.first_bucket_mb;
   json["mode"] = o.mode_name();
   json.update(scheme_json(resolve_scheme(o, devices), devices));
   json["epochs"] = o.steps ? Json() : Json(o.epochs.value_or(1));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -30,6 +31,18 @@ std::string device_list(const std::vector<DeviceId>& devices) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+LossScaling parse_loss_scale(const std::string& text) {
+  LossScaling scaling;
+  if (text == "none") return scaling;
+  scaling.kind = LossScaling::Kind::dynamic;
+  if (text == "dynamic") return scaling;
+  scaling.kind = LossScaling::Kind::fixed;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scaling.scale);
+  const bool number = error == std::errc{} && end == text.data() + text.size();
+  if (number && scaling.scale > 0.0 && scaling.scale <= static_cast<double>(std::numeric_limits<float>::max())) return scaling;
+  throw ConfigError(fmt::format("--loss-scale {}: it must be none, dynamic or a number above 0, such as 1024", text));
+}
+
 int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices) {
   const std::vector<DeviceId> wanted = parse_device_list(name, 0);
   const auto found = wanted.size() == 1 ? std::find(devices.begin(), devices.end(), wanted.front()) : devices.end();
@@ -50,6 +63,11 @@ void check_training(const Options& o) {
   }
   if (!o.trace.empty() && o.trace_level == "off") throw ConfigError("--trace needs timings, but --trace-level is off; use phase or operation");
   resolve_optimizer(o);
+  if (o.command == Options::Command::compare) {
+    resolve_compare_precisions(o);
+  } else {
+    resolve_precision(o);
+  }
 }
 
 }  // namespace
@@ -133,7 +151,53 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
   return schemes;
 }
 
+std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& o) {
+  if (o.precisions.empty()) return {{"", resolve_precision(o)}};
+  if (o.precision != "fp32" || !o.loss_scale.empty()) {
+    throw ConfigError("--precisions names each precision with its loss scale (fp16:1024); leave out --precision and --loss-scale");
+  }
+  std::vector<std::pair<std::string, Precision>> precisions;
+  for (const std::string& item : split_list(o.precisions)) {
+    if (std::any_of(precisions.begin(), precisions.end(), [&](const auto& entry) { return entry.first == item; })) {
+      throw ConfigError(fmt::format("--precisions {}: {} is there twice; name each once", o.precisions, item));
+    }
+    const size_t colon = std::min(item.find(':'), item.size());
+    Options one = o;
+    one.precision = item.substr(0, colon);
+    if (colon < item.size()) one.loss_scale = item.substr(colon + 1);
+    if (one.precision != "fp32" && one.precision != "fp16" && one.precision != "bf16") {
+      throw ConfigError(fmt::format("--precisions {}: '{}' is not fp32, fp16 or bf16, with a loss scale behind a colon if need be (fp16:none)",
+                                    o.precisions, item));
+    }
+    if (one.precision == "fp32") one.broadcast.reset();
+    precisions.emplace_back(item, resolve_precision(one));
+  }
+  return precisions;
+}
+
 OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay); }
+
+Precision resolve_precision(const Options& o) {
+  Precision precision;
+  precision.compute = o.precision == "fp16" ? DType::f16 : o.precision == "bf16" ? DType::bf16 : DType::f32;
+  precision.loss_scaling = parse_loss_scale(o.loss_scale.empty() ? (precision.compute == DType::f16 ? "dynamic" : "none") : o.loss_scale);
+  if (o.loss_scale_growth_interval) {
+    if (precision.loss_scaling.kind != LossScaling::Kind::dynamic) {
+      throw ConfigError("--loss-scale-growth-interval: the loss scale does not change; add --loss-scale dynamic, or leave it out");
+    }
+    precision.loss_scaling.constants.growth_interval = *o.loss_scale_growth_interval;
+  }
+  if (o.clip_norm) {
+    if (!(*o.clip_norm > 0.0)) throw ConfigError(fmt::format("--clip-norm {}: the norm must be above 0; leave it out not to clip", *o.clip_norm));
+    precision.clip_norm = *o.clip_norm;
+  }
+  precision.reduce_dtype = o.reduce_dtype == "f16" ? DType::f16 : o.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (o.broadcast) {
+    if (!precision.mixed()) throw ConfigError("--broadcast: in fp32 there is no shadow, the parameters themselves are sent; leave it out");
+    precision.broadcasts_masters = *o.broadcast == "masters";
+  }
+  return precision;
+}
 
 TraceLevel resolve_trace_level(const Options& o) {
   if (o.trace_level == "off") return TraceLevel::off;
@@ -179,6 +243,20 @@ std::vector<int> parse_thread_list(const std::string& text) {
 
 const char* staging_name(Staging staging) { return staging == Staging::host ? "host" : "device0"; }
 const char* loss_at_name(LossAt loss_at) { return loss_at == LossAt::gathered ? "gathered" : "parallel"; }
+const char* precision_name(DType compute) { return compute == DType::f16 ? "fp16" : compute == DType::bf16 ? "bf16" : "fp32"; }
+
+std::string loss_scale_name(const LossScaling& scaling) {
+  switch (scaling.kind) {
+    case LossScaling::Kind::none:
+      return "none";
+    case LossScaling::Kind::dynamic:
+      return "dynamic";
+    case LossScaling::Kind::fixed:
+      break;
+  }
+  return fmt::format("{}", scaling.scale);
+}
+
 const char* reduce_name(Reduce reduce) { return reduce == Reduce::gpu0 ? "gpu0" : "allreduce"; }
 
 }  // namespace vitrine::tools

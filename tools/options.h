@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/parallel/engine_config.h"
 #include "nn/parallel/optimizer.h"
 #include "nn/parallel/scheme.h"
 #include "runtime/device_id.h"
@@ -13,9 +14,21 @@
 
 namespace vitrine::tools {
 
+/// What `vitrine collectives` is asked to measure, with nccl-tests' flags.
+struct CollectiveOptions {
+  std::vector<std::string> names;  // all, when none was given
+  int64_t min_bytes = int64_t{64} << 10, max_bytes = int64_t{16} << 20;
+  double step_factor = 4;
+  int64_t step_bytes = 0;  // above 0: instead of the factor
+  int iterations = 20, warm_up = 5;
+  bool check = true;
+  DType dtype = DType::f32;
+  int root = 0;
+};
+
 /// What the command line says, checked as far as it can be without opening anything.
 struct Options {
-  enum class Command { train, eval, compare, info } command = Command::train;
+  enum class Command { train, eval, compare, collectives, info } command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
@@ -39,6 +52,7 @@ struct Options {
   std::string modes = "dp,balanced,criterion,ddp";  // compare
   std::optional<std::string> split, staging, loss_at, reduce, output_device;
   std::optional<int64_t> gpu0_batch_size;
+  double bucket_mb = 25, first_bucket_mb = 1;  // MiB
   int batch_dim = 0;
 
   int64_t batch_size = 64;
@@ -52,8 +66,18 @@ struct Options {
   bool shuffle = true;
   bool drop_last = false;
 
+  std::string precision = "fp32";
+  std::string precisions;  // compare; empty: the one precision
+  std::string loss_scale;  // empty: by precision
+  std::optional<int> loss_scale_growth_interval;
+  std::optional<double> clip_norm;
+  std::string reduce_dtype = "f32";
+  std::optional<std::string> broadcast;
+
   std::string init, save;
   std::string weights, save_logits;  // eval
+  CollectiveOptions collectives;
+
   std::string trace;
   std::string trace_level = "phase";
   bool json = false;
@@ -87,7 +111,12 @@ Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devic
 /// The schemes that `compare` runs, in order; `notes` gains what was chosen for the user. throws ConfigError.
 std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options, const std::vector<DeviceId>& devices,
                                                                     std::vector<std::string>& notes);
+/// The precisions that `compare` runs each scheme in: "fp16" or "fp16:LOSS_SCALE", named as given; without --precisions the one of --precision,
+/// without a name. throws ConfigError.
+std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
 OptimizerConfig resolve_optimizer(const Options& options);
+/// Precision, loss scaling, clipping, and in what gradients and parameters travel. throws ConfigError.
+Precision resolve_precision(const Options& options);
 TraceLevel resolve_trace_level(const Options& options);
 /// "512MiB" or "512MiB,1GiB" to bytes; "2" or "2,1" to counts. throws ConfigError naming the option.
 std::vector<int64_t> parse_memory_list(const std::string& text);
@@ -99,5 +128,9 @@ std::vector<int> parse_thread_list(const std::string& text);
 const char* staging_name(Staging staging);
 const char* loss_at_name(LossAt loss_at);
 const char* reduce_name(Reduce reduce);
+/// "fp32", "fp16", "bf16".
+const char* precision_name(DType compute);
+/// "none", "dynamic" or the number.
+std::string loss_scale_name(const LossScaling& scaling);
 
 }  // namespace vitrine::tools

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
@@ -139,6 +140,9 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.batch_size = options.batch_size;
   config.accumulate = options.accumulate;
   config.optimizer = resolve_optimizer(options);
+  config.precision = resolve_precision(options);
+  config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
+  config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
   config.seed = options.seed;
   config.normalization = job.normalization;
   config.workspace_bytes = resolve_workspace(options, backend_of(options));

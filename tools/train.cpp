@@ -19,6 +19,7 @@
 #include "tools/json_report.h"
 #include "tools/progress.h"
 #include "tools/report.h"
+#include "tools/step_record.h"
 #include "tools/trace_file.h"
 
 namespace vitrine::tools {
@@ -47,7 +48,8 @@ class Training {
         total_steps_(options.steps.value_or(epoch_count_ * steps_per_epoch_)),
         first_step_(engine_.steps_issued()),
         source_(job.data.train, train_loader_config(options, job, epoch_count_)),
-        recorder_(*run.devices, !options.trace.empty()) {}
+        recorder_(*run.devices, !options.trace.empty()),
+        record_(engine_.config().precision) {}
 
   /// Trains to the end or until interrupted.
   void run() {
@@ -67,6 +69,7 @@ class Training {
   const std::vector<double>& step_losses() const { return step_losses_; }
   const std::vector<EpochResult>& epochs() const { return epochs_; }
   const PhaseRecorder& recorder() const { return recorder_; }
+  const StepRecord& record() const { return record_; }
 
  private:
   void train_epoch(int64_t epoch, EpochResult& result) {
@@ -78,6 +81,7 @@ class Training {
     const auto take_totals = [&](bool wait) {
       for (const Totals& totals : engine_.take_step_totals(wait)) {
         step_losses_.push_back(totals.mean_loss());
+        record_.add(totals);
         done.loss_sum += totals.loss_sum;
         done.valid += totals.valid;
         ++steps_done;
@@ -114,6 +118,7 @@ class Training {
   int64_t steps_per_epoch_, epoch_count_, total_steps_, first_step_;
   BatchSource source_;
   PhaseRecorder recorder_;
+  StepRecord record_;
   std::vector<double> step_losses_;
   std::vector<EpochResult> epochs_;
 };
@@ -177,6 +182,9 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
     Json json;
     json["config"] = config_json(options, job, devices);
     json["step_losses"] = training.step_losses();
+    json["loss_scale"] = training.record().loss_scale_json();
+    json["reduction_error"] = training.record().reduction_error_json();
+    json["gradient_norms"] = training.record().gradient_norms_json();
     json["epochs"] = epochs_json(training.epochs());
     json["devices"] = devices_json(figures);
     json["phases"] = phases_json(names, tables);
@@ -191,6 +199,8 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
   const std::string phases = phase_report(names, tables, style);
   if (!phases.empty()) fmt::print("\n{}", phases);
   fmt::print("\n{}", memory_report(figures, dataset_bytes(job.data), style));
+  const std::string steps = training.record().report();
+  if (!steps.empty()) fmt::print("\n{}", steps);
   const std::string convolution = convolution_report(convolutions);
   if (!convolution.empty()) fmt::print("\n{}", convolution);
   if (!options.save.empty()) fmt::print("\nThe weights are in {}\n", options.save);

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/device.cuh"
+#include "runtime/cuda/dtype.cuh"
 
 namespace vitrine::cuda {
 namespace {
@@ -15,7 +16,8 @@ constexpr int64_t kMostStrips = 128;
 int64_t strips_of(int64_t rows) { return std::min(kMostStrips, ceil_div(rows, kRowsPerStrip)); }
 
 /// Block (x, y) sums strip y of 32 columns: each warp takes every eighth row, then the warps' sums are added in order.
-__global__ void sum_strips(const float* x, int64_t rows, int64_t columns, int64_t rows_per_strip, bool accumulate, float* partial) {
+template <class T>
+__global__ void sum_strips(const T* x, int64_t rows, int64_t columns, int64_t rows_per_strip, bool accumulate, float* partial) {
   __shared__ float sums[kRows][kColumns];
   const int lane = static_cast<int>(threadIdx.x) % kColumns, warp = static_cast<int>(threadIdx.x) / kColumns;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + lane;
@@ -23,8 +25,8 @@ __global__ void sum_strips(const float* x, int64_t rows, int64_t columns, int64_
   const int64_t end = begin + rows_per_strip < rows ? begin + rows_per_strip : rows;
   float sum = 0.0F;
   if (column < columns) {
-#pragma unroll 4
-    for (int64_t row = begin + warp; row < end; row += kRows) sum += x[row * columns + column];
+#pragma unroll(16 / static_cast <int>(sizeof(T)))
+    for (int64_t row = begin + warp; row < end; row += kRows) sum += to_float(x[row * columns + column]);
   }
   sums[warp][lane] = sum;
   __syncthreads();
@@ -45,18 +47,23 @@ __global__ void add_strips(const float* partial, int64_t strips, int64_t columns
 
 }  // namespace
 
-void column_sum(ExecContext& ctx, const float* x, int64_t rows, int64_t columns, float* sums, GradMode mode, View scratch) {
+void column_sum(ExecContext& ctx, ConstView x, View sums, GradMode mode, View scratch) {
+  const int64_t columns = sums.numel();
   if (columns == 0) return;
+  const int64_t rows = x.numel() / columns;
   const int64_t room = scratch ? scratch.bytes() / (columns * static_cast<int64_t>(sizeof(float))) : 0;
   const int64_t strips = std::min(strips_of(rows), std::max<int64_t>(1, room));
   const cudaStream_t stream = native_stream(ctx);
   const dim3 grid(static_cast<unsigned>(ceil_div(columns, kColumns)), static_cast<unsigned>(strips));
   const int64_t rows_per_strip = ceil_div(rows, strips);
-  float* const partial = strips == 1 ? sums : scratch.as<float>();
+  float* const partial = strips == 1 ? sums.as<float>() : scratch.as<float>();
   const bool accumulate = mode == GradMode::accumulate;
-  launch_cooperating(stream, sum_strips, grid, dim3(kColumns * kRows), x, rows, columns, rows_per_strip, accumulate && strips == 1, partial);
+  with_storage(x.dtype, [&]<class T>() {
+    launch_cooperating(stream, sum_strips<T>, grid, dim3(kColumns * kRows), x.as<T>(), rows, columns, rows_per_strip, accumulate && strips == 1,
+                       partial);
+  });
   if (strips == 1) return;
-  launch(stream, add_strips, grid_for(ctx, columns), dim3(kBlockThreads), partial, strips, columns, accumulate, sums);
+  launch(stream, add_strips, grid_for(ctx, columns), dim3(kBlockThreads), partial, strips, columns, accumulate, sums.as<float>());
 }
 
 }  // namespace vitrine::cuda

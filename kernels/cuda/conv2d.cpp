@@ -23,19 +23,22 @@ std::string cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, Cons
 namespace {
 
 struct Choices {
-  using Key = std::array<int64_t, 10>;
+  using Key = std::array<int64_t, 11>;
   std::set<Key> known;
   std::vector<Conv2dChoice> list;
 };
 
-void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& config, const Shape& x, const Shape& w, const std::string& refusal) {
+void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& config, DType dtype, const Shape& x, const Shape& w,
+                 const std::string& refusal) {
   auto& choices = ctx.plans().get<Choices>();
   // The operation's name is a literal of this file.
   if (!choices.known
-           .insert({static_cast<int64_t>(reinterpret_cast<intptr_t>(operation)), x[0], x[1], x[2], x[3], w[0], w[1], w[2], config.stride, config.pad})
+           .insert({static_cast<int64_t>(reinterpret_cast<intptr_t>(operation)), x[0], x[1], x[2], x[3], w[0], w[1], w[2], config.stride, config.pad,
+                    static_cast<int64_t>(dtype)})
            .second)
     return;
   std::string text = fmt::format("{} x {} w {} stride {} pad {}", operation, x.str(), w.str(), config.stride, config.pad);
+  if (dtype != DType::f32) text += fmt::format(", {}", dtype_name(dtype));
   choices.list.push_back({std::move(text), refusal.empty() ? "cuDNN" : "im2col + cuBLASLt", refusal});
 }
 
@@ -44,22 +47,20 @@ void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& co
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   const std::string refusal = cudnn_conv2d_forward(ctx, config, x, w, bias, y);
   if (!refusal.empty()) im2col_conv2d_forward(ctx, config, x, w, bias, y);
-  note_choice(ctx, "conv2d_forward", config, x.shape, w.shape, refusal);
+  note_choice(ctx, "conv2d_forward", config, x.dtype, x.shape, w.shape, refusal);
 }
 
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   const std::string refusal = cudnn_conv2d_backward_data(ctx, config, grad_y, w, grad_x);
   if (!refusal.empty()) im2col_conv2d_backward_data(ctx, config, grad_y, w, grad_x);
-  note_choice(ctx, "conv2d_backward_data", config, grad_x.shape, w.shape, refusal);
+  note_choice(ctx, "conv2d_backward_data", config, grad_x.dtype, grad_x.shape, w.shape, refusal);
 }
 
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
   const std::string refusal = cudnn_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
   if (!refusal.empty()) im2col_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
-  note_choice(ctx, "conv2d_backward_weight", config, x.shape, grad_w.shape, refusal);
-  if (!grad_bias) return;
-  const int64_t channels = grad_y.shape[3];
-  column_sum(ctx, grad_y.as<float>(), grad_y.numel() / channels, channels, grad_bias.as<float>(), mode, ctx.workspace());
+  note_choice(ctx, "conv2d_backward_weight", config, x.dtype, x.shape, grad_w.shape, refusal);
+  if (grad_bias) column_sum(ctx, grad_y, grad_bias, mode, ctx.workspace());
 }
 
 std::vector<Conv2dChoice> conv2d_choices(ExecContext& ctx) { return ctx.plans().get<Choices>().list; }

@@ -6,10 +6,10 @@
 
 #include "kernels/check.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/cuda/dtype.cuh"
 #include "kernels/cuda/index.cuh"
 #include "kernels/cuda/scratch.cuh"
 #include "kernels/implementations.h"
+#include "runtime/cuda/dtype.cuh"
 
 // Rows short enough are kept in registers by a warp or a block, so that memory is passed over once; longer ones are read twice by a block. Each
 // block adds its rows up in order, and one block adds these parts: what a row goes into depends on the shape alone.
@@ -37,6 +37,7 @@ struct Rows {
   int32_t classes;
   int32_t ignore_index;
   float grad_scale;
+  const float* loss_scale;  // or nullptr
 };
 
 enum class RowKind : uint8_t { counted, ignored, bad };
@@ -111,9 +112,13 @@ __device__ inline void write_part(const Part& part, Part* parts) {
 }
 
 template <class T>
-__device__ inline float gradient(const Rows<T>& r, RowKind kind, float e, float inverse, bool is_target) {
+__device__ inline float scale_of(const Rows<T>& r) {
+  return r.loss_scale == nullptr ? r.grad_scale : r.grad_scale * *r.loss_scale;
+}
+
+__device__ inline float gradient(float scale, RowKind kind, float e, float inverse, bool is_target) {
   const float probability = e * inverse;
-  return kind == RowKind::counted ? r.grad_scale * (is_target ? probability - 1.0F : probability) : 0.0F;
+  return kind == RowKind::counted ? scale * (is_target ? probability - 1.0F : probability) : 0.0F;
 }
 
 /// Rows of at most kThreads * V * kPacks classes, each kept by kThreads threads (a warp or the block). V: elements of an access; with more than
@@ -124,6 +129,7 @@ __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* part
   using P = Pack<T, V>;
   const int lane = static_cast<int>(threadIdx.x) % kThreads;
   const int group = static_cast<int>(threadIdx.x) / kThreads;
+  const float scale = scale_of(r);
   Part part{0.0, -1, 0, 0};
   for (int64_t first = int64_t{blockIdx.x} * kRows; first < r.rows; first += int64_t{gridDim.x} * kRows) {
     const int64_t row = first + group;
@@ -167,7 +173,7 @@ __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* part
       const int j = (k * kThreads + lane) * V;
       if (j >= r.classes) break;
       P out;
-      for (int e = 0; e < V; ++e) out.v[e] = from_float<T>(gradient(r, kind, x[k][e], inverse, j + e == target));
+      for (int e = 0; e < V; ++e) out.v[e] = from_float<T>(gradient(scale, kind, x[k][e], inverse, j + e == target));
       *reinterpret_cast<P*>(r.grad + row * r.classes + j) = out;
     }
   }
@@ -209,9 +215,10 @@ __device__ inline RowPieces pieces_of(const T* row, int32_t classes) {
 /// is aligned as the logits are.
 template <class T, int V>
 __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Part* parts) {
-  constexpr int kFlight = 4;
+  constexpr int kFlight = V > 4 ? 2 : 4;  // of 1024 threads each has 64 registers
   using P = Pack<T, V>;
   const auto thread = static_cast<int32_t>(threadIdx.x);
+  const float scale = scale_of(r);
   Part part{0.0, -1, 0, 0};
   for (int64_t row = blockIdx.x; row < r.rows; row += gridDim.x) {
     const int32_t target = r.targets[row];
@@ -257,7 +264,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Part* pa
     if (r.grad == nullptr) continue;
     T* grad = r.grad + row * r.classes;
     const auto inverse = static_cast<float>(1.0 / result.sum);
-    const auto of = [&](T x, int32_t j) { return from_float<T>(gradient(r, kind, expf(to_float(x) - result.maximum), inverse, j == target)); };
+    const auto of = [&](T x, int32_t j) { return from_float<T>(gradient(scale, kind, expf(to_float(x) - result.maximum), inverse, j == target)); };
     const int32_t rounds = (pieces.packs + kWideThreads - 1) / kWideThreads;
     for (int32_t round = rounds - 1; round >= 0; --round) {
       const int32_t at = round * kWideThreads + thread;
@@ -340,7 +347,8 @@ int queue_rows(ExecContext& ctx, const Rows<T>& r, Part* parts) {
 
 }  // namespace
 
-void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, ConstView logits, ConstView targets, View grad_logits, View totals) {
+void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, ConstView logits, ConstView targets, ConstView loss_scale,
+                           View grad_logits, View totals) {
   constexpr const char* kName = "softmax_cross_entropy";
   const int64_t rows = logits.shape[0];
   const int64_t classes = logits.shape[1];
@@ -349,13 +357,15 @@ void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, C
     throw UnsupportedError(std::string(kName) + ": logits has shape " + logits.shape.str() + ", expected fewer than 2^31 rows and classes on " +
                            ctx.device().str());
   }
-  using T = float;
   auto* parts = scratch<Part>(ctx, kName, kMaxParts);
-  const Rows<T> r{logits.as<T>(),      targets.as<int32_t>(), grad_logits.as<T>(), rows, static_cast<int32_t>(classes),
-                  config.ignore_index, config.grad_scale};
-  const int count = queue_rows(ctx, r, parts);
-  launch_cooperating(native_stream(ctx), add_parts, dim3(1), dim3(kBlockThreads), parts, count, r.targets, r.classes, r.ignore_index,
-                     totals.as<float>(), fault_slot(ctx, fault_message));
+  int count = 0;
+  with_storage(logits.dtype, [&]<class T>() {
+    const Rows<T> r{logits.as<T>(),      targets.as<int32_t>(), grad_logits.as<T>(),   rows, static_cast<int32_t>(classes),
+                    config.ignore_index, config.grad_scale,     loss_scale.as<float>()};
+    count = queue_rows(ctx, r, parts);
+  });
+  launch_cooperating(native_stream(ctx), add_parts, dim3(1), dim3(kBlockThreads), parts, count, targets.as<int32_t>(), static_cast<int32_t>(classes),
+                     config.ignore_index, totals.as<float>(), fault_slot(ctx, fault_message));
 }
 
 }  // namespace vitrine::cuda

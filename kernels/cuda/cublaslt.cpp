@@ -54,11 +54,13 @@ class Descriptor {
 struct Key {
   int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
-  DType dtype;
+  DType dtype, c_dtype;
   Epilogue epilogue;
   uint32_t align_a, align_b, align_c;
   int64_t scratch_bytes;
-  auto tie() const { return std::tie(m, n, k, transpose_a, transpose_b, accumulate, dtype, epilogue, align_a, align_b, align_c, scratch_bytes); }
+  auto tie() const {
+    return std::tie(m, n, k, transpose_a, transpose_b, accumulate, dtype, c_dtype, epilogue, align_a, align_b, align_c, scratch_bytes);
+  }
   bool operator<(const Key& other) const { return tie() < other.tie(); }
 };
 
@@ -104,9 +106,9 @@ void choose_algorithm(Library& library, Plan& plan, const Matmul& product, const
     VITRINE_CUBLAS_CHECK(cublaslt().MatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(key.scratch_bytes));
-  // In place, split sums are added by atomics, in any order.
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE));
+  // In place, split sums are added by atomics, in any order; in an output type below f32 each would be rounded.
+  const uint32_t in_output_type = product.c_dtype == DType::f32 ? CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE : 0;
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_output_type);
   // In cuBLASLt's column-major view a and b change places.
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
@@ -118,8 +120,8 @@ void choose_algorithm(Library& library, Plan& plan, const Matmul& product, const
                                                                   plan.c.get(), preference.get(), 1, &result, &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
     throw UnsupportedError(
-        fmt::format("matmul: cuBLASLt has no algorithm for m {}, n {}, k {} of {} within {} bytes of scratch; give the workspace more", product.m,
-                    product.n, product.k, dtype_name(product.dtype), key.scratch_bytes));
+        fmt::format("matmul: cuBLASLt has no algorithm for m {}, n {}, k {} of {} to {} within {} bytes of scratch; give the workspace more",
+                    product.m, product.n, product.k, dtype_name(product.dtype), dtype_name(product.c_dtype), key.scratch_bytes));
   }
   VITRINE_CUBLAS_CHECK(status);
   plan.algorithm = result.algo;
@@ -128,6 +130,7 @@ void choose_algorithm(Library& library, Plan& plan, const Matmul& product, const
 std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul& product, const Key& key) {
   auto plan = std::make_unique<Plan>();
   const cudaDataType_t type = cuda_type(product.dtype);
+  const cudaDataType_t c_type = cuda_type(product.c_dtype);
   const bool tf32 = ctx.tf32() && product.dtype == DType::f32;
   VITRINE_CUBLAS_CHECK(cublaslt().MatmulDescCreate(plan->operation.address(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -138,10 +141,10 @@ std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul
                                       : product.epilogue == Epilogue::bias_relu ? CUBLASLT_EPILOGUE_RELU_BIAS
                                                                                 : CUBLASLT_EPILOGUE_DEFAULT;
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  if (has_bias) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type));
+  if (has_bias) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(c_type));
   make_layout(plan->a.address(), type, product.transpose_a ? product.k : product.m, product.transpose_a ? product.m : product.k);
   make_layout(plan->b.address(), type, product.transpose_b ? product.n : product.k, product.transpose_b ? product.k : product.n);
-  make_layout(plan->c.address(), type, product.m, product.n);
+  make_layout(plan->c.address(), c_type, product.m, product.n);
   choose_algorithm(library, *plan, product, key);
   return plan;
 }
@@ -164,14 +167,14 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
   const cudaStream_t stream = native_stream(ctx);
   if (product.k == 0) {
     if (product.epilogue != Epilogue::none) throw UnsupportedError("matmul: a product over no terms with a bias or ReLU; drop the empty layer");
-    const auto bytes = static_cast<size_t>(product.m * product.n * size_of(product.dtype));
+    const auto bytes = static_cast<size_t>(product.m * product.n * size_of(product.c_dtype));
     if (!product.accumulate) VITRINE_CUDA_CHECK(cudaMemsetAsync(c, 0, bytes, stream));
     return;
   }
   auto& library = ctx.plans().get<Library>();
   const int64_t scratch_bytes = scratch ? scratch.bytes() : 0;
-  const Key key{product.m,     product.n,        product.k,       product.transpose_a, product.transpose_b, product.accumulate,
-                product.dtype, product.epilogue, alignment_of(a), alignment_of(b),     alignment_of(c),     scratch_bytes};
+  const Key key{product.m,       product.n,        product.k,       product.transpose_a, product.transpose_b, product.accumulate, product.dtype,
+                product.c_dtype, product.epilogue, alignment_of(a), alignment_of(b),     alignment_of(c),     scratch_bytes};
   std::unique_ptr<Plan>& plan = library.plan(key);
   if (plan == nullptr) plan = make_plan(ctx, library, product, key);
   if (product.epilogue == Epilogue::bias || product.epilogue == Epilogue::bias_relu) {

@@ -108,7 +108,7 @@ std::string cudnn_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& con
 }
 
 std::string cudnn_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
-  CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, grad_w.dtype, x.shape, grad_w.shape, grad_y.shape);
+  CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, grad_y.shape);
   convolution.accumulate = mode == GradMode::accumulate;
   return run_pass(ctx, convolution, ctx.workspace(), x.data, grad_w.data, grad_y.data, nullptr);
 }

@@ -66,11 +66,14 @@ CudnnChoice choose_conv2d_plan(const CudnnConv2d& c, const CudnnTarget& target) 
   }
   const bool forward = c.pass == Conv2dPass::forward;
   const bool bias = forward && c.bias, relu = forward && c.relu;
-  const auto in_memory = [&](int64_t id, const std::array<int64_t, 4>& shape) { return cudnn_tensor({id, shape, c.dtype, c.alignment, true}); };
+  const DType w_dtype = c.pass == Conv2dPass::backward_weight ? DType::f32 : c.dtype;
+  const auto in_memory = [&](int64_t id, const std::array<int64_t, 4>& shape, DType dtype) {
+    return cudnn_tensor({id, shape, dtype, c.alignment, true});
+  };
   const auto between = [&](int64_t id) { return cudnn_tensor({id, c.y, DType::f32, c.alignment, false}); };
   // Images of three channels are handed over as they are: cuDNN's engines for tensor cores pad them in their workspace.
-  const CudnnDescriptor x = in_memory(Ids::x, c.x), w = in_memory(Ids::w, c.w), y = in_memory(Ids::y, c.y);
-  const CudnnDescriptor b = in_memory(Ids::bias, {1, 1, 1, c.w[0]}), product = between(5), sum = between(6);
+  const CudnnDescriptor x = in_memory(Ids::x, c.x, c.dtype), w = in_memory(Ids::w, c.w, w_dtype), y = in_memory(Ids::y, c.y, c.dtype);
+  const CudnnDescriptor b = in_memory(Ids::bias, {1, 1, 1, c.w[0]}, c.dtype), product = between(5), sum = between(6);
   const CudnnDescriptor geometry = geometry_of(c);
 
   const PassAttributes attributes = attributes_of(c.pass);

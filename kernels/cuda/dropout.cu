@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "kernels/cuda/dtype.cuh"
 #include "kernels/cuda/index.cuh"
 #include "kernels/cuda/philox.cuh"
 #include "kernels/implementations.h"
+#include "runtime/cuda/dtype.cuh"
 
 namespace vitrine::cuda {
 namespace {
@@ -110,11 +110,13 @@ void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y)
                   static_cast<uint32_t>(config.layer),
                   static_cast<uint32_t>(std::ceil(static_cast<double>(config.p) * 0x1p32)),
                   static_cast<float>(1.0 / (1.0 - static_cast<double>(config.p)))};
-  if (fits_int32(x.numel() + kWords)) {
-    queue_dropout<float, int32_t>(ctx, draw, samples, x.numel() / samples, x.as<float>(), y.as<float>());
-  } else {
-    queue_dropout<float, int64_t>(ctx, draw, samples, x.numel() / samples, x.as<float>(), y.as<float>());
-  }
+  with_storage(x.dtype, [&]<class T>() {
+    if (fits_int32(x.numel() + kWords)) {
+      queue_dropout<T, int32_t>(ctx, draw, samples, x.numel() / samples, x.as<T>(), y.as<T>());
+    } else {
+      queue_dropout<T, int64_t>(ctx, draw, samples, x.numel() / samples, x.as<T>(), y.as<T>());
+    }
+  });
 }
 
 }  // namespace vitrine::cuda

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/cuda/dtype.cuh"
 #include "kernels/cuda/index.cuh"
+#include "runtime/cuda/dtype.cuh"
 
 /// Operations that read some flat buffers at i and write others at i, in one pass of 16-byte accesses.
 namespace vitrine::cuda {

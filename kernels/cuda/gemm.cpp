@@ -10,7 +10,8 @@ void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, Con
                        .k = a.shape[transpose_a ? 0 : 1],
                        .transpose_a = transpose_a,
                        .transpose_b = transpose_b,
-                       .dtype = c.dtype,
+                       .dtype = a.dtype,
+                       .c_dtype = c.dtype,
                        .accumulate = mode == GradMode::accumulate};
   matmul(ctx, product, a.data, b.data, c.data, nullptr, ctx.workspace());
 }

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/im2col.h"
+#include "runtime/cuda/dtype.cuh"
 #include "runtime/error.h"
 
 namespace vitrine::cuda {
@@ -13,8 +14,8 @@ constexpr int64_t kMostBlocks = 65535;
 
 /// Item i of every kernel here is what a warp does: one row r of the window of one output pixel. Its S * C elements lie side by side in x and in
 /// the columns. V elements are moved at once; V divides C, so that a pack is wholly inside or outside the image.
-template <int V>
-__global__ void im2col_kernel(ConvSizes z, const float* x, int64_t first_line, int64_t items, float* columns) {
+template <class T, int V>
+__global__ void im2col_kernel(ConvSizes z, const T* x, int64_t first_line, int64_t items, T* columns) {
   const int row_length = z.S * z.C;
   const int lane = static_cast<int>(threadIdx.x % kLanes) * V;
   const int64_t stride = item_stride() / kLanes;
@@ -31,19 +32,19 @@ __global__ void im2col_kernel(ConvSizes z, const float* x, int64_t first_line, i
     // Elements [low, high) of the window's row are inside the image.
     const int low = w < 0 ? -w * z.C : 0;
     const int high = (w + z.S > z.W ? z.W - w : z.S) * z.C;
-    const float* const from = x + ((n * z.H + h) * z.W + w) * z.C;
-    float* const to = columns + item * row_length;
+    const T* const from = x + ((n * z.H + h) * z.W + w) * z.C;
+    T* const to = columns + item * row_length;
     for (int j = lane; j < row_length; j += static_cast<int>(kLanes) * V) {
-      Pack<float, V> values{};
-      if (row_inside && j >= low && j < high) values = *reinterpret_cast<const Pack<float, V>*>(from + j);
-      *reinterpret_cast<Pack<float, V>*>(to + j) = values;
+      Pack<T, V> values{};
+      if (row_inside && j >= low && j < high) values = *reinterpret_cast<const Pack<T, V>*>(from + j);
+      *reinterpret_cast<Pack<T, V>*>(to + j) = values;
     }
   }
 }
 
-/// Item i: V channels of one input pixel of image lines [first_row, ...), counted over all images.
-template <int V>
-__global__ void add_col2im_kernel(ConvSizes z, const float* columns, int64_t begin, int64_t end, int64_t first_row, int64_t items, float* grad_x) {
+/// Item i: V channels of one input pixel of image lines [first_row, ...), counted over all images.   kAdd: to what is there.
+template <class T, int V, bool kAdd>
+__global__ void col2im_kernel(ConvSizes z, const float* columns, int64_t begin, int64_t end, int64_t first_row, int64_t items, T* grad_x) {
   const int packs = z.C / V;
   for (int64_t item = first_item(); item < items; item += item_stride()) {
     const int64_t pixel = item / packs;
@@ -52,8 +53,12 @@ __global__ void add_col2im_kernel(ConvSizes z, const float* columns, int64_t beg
     const int w = static_cast<int>(pixel % z.W);
     const int64_t n = row / z.H;
     const int h = static_cast<int>(row - n * z.H);
-    Pack<float, V>* const target = reinterpret_cast<Pack<float, V>*>(grad_x + (row * z.W + w) * z.C + c);
-    Pack<float, V> sum = *target;
+    Pack<T, V>* const target = reinterpret_cast<Pack<T, V>*>(grad_x + (row * z.W + w) * z.C + c);
+    float sum[V] = {};
+    if constexpr (kAdd) {
+      const Pack<T, V> old = *target;
+      for (int v = 0; v < V; ++v) sum[v] = to_float(old.v[v]);
+    }
     for (int r = 0; r < z.R; ++r) {
       const int down = h + z.pad - r;
       if (down < 0 || down % z.stride != 0 || down / z.stride >= z.P) continue;
@@ -64,14 +69,28 @@ __global__ void add_col2im_kernel(ConvSizes z, const float* columns, int64_t beg
         if (across < 0 || across % z.stride != 0 || across / z.stride >= z.Q) continue;
         const int64_t column = (line - begin) * z.Q + across / z.stride;
         const auto part = *reinterpret_cast<const Pack<float, V>*>(columns + ((column * z.R + r) * z.S + s) * z.C + c);
-        for (int v = 0; v < V; ++v) sum.v[v] += part.v[v];
+        for (int v = 0; v < V; ++v) sum[v] += part.v[v];
       }
     }
-    *target = sum;
+    Pack<T, V> out;
+    for (int v = 0; v < V; ++v) out.v[v] = from_float<T>(sum[v]);
+    *target = out;
   }
 }
 
 dim3 blocks_for(int64_t threads) { return dim3(static_cast<unsigned>(std::clamp<int64_t>(ceil_div(threads, kBlockThreads), 1, kMostBlocks))); }
+
+/// Columns are moved in packs of 16 bytes.
+template <class T, bool kAdd>
+void queue_col2im(cudaStream_t stream, const ConvSizes& sizes, const float* columns, int64_t begin, int64_t end, int64_t first_row, int64_t end_row,
+                  const View& grad_x) {
+  constexpr int kElements = kPackElements<float>;
+  const bool packs =
+      sizes.C % kElements == 0 && is_pack_aligned(columns) && reinterpret_cast<uintptr_t>(grad_x.data) % sizeof(Pack<T, kElements>) == 0;
+  const int64_t items = (end_row - first_row) * sizes.W * sizes.C / (packs ? kElements : 1);
+  launch(stream, packs ? col2im_kernel<T, kElements, kAdd> : col2im_kernel<T, 1, kAdd>, blocks_for(items), dim3(kBlockThreads), sizes, columns, begin,
+         end, first_row, items, grad_x.as<T>());
+}
 
 int to_int(int64_t value, const char* what) {
   if (value > INT32_MAX) throw ShapeError(std::string("conv2d: ") + what + " is " + std::to_string(value) + ", expected below 2^31");
@@ -95,13 +114,17 @@ ConvSizes::ConvSizes(const Conv2dConfig& config, const Shape& x, const Shape& w,
   to_int(w[2] * x[3] + 256, "S * C");
 }
 
-void im2col(cudaStream_t stream, const ConvSizes& sizes, const float* x, int64_t begin, int64_t end, float* columns) {
+void im2col(cudaStream_t stream, const ConvSizes& sizes, ConstView x, int64_t begin, int64_t end, void* columns) {
   const int64_t items = (end - begin) * sizes.Q * sizes.R;
-  const bool packs = sizes.C % 4 == 0 && is_pack_aligned(x) && is_pack_aligned(columns);
-  launch(stream, packs ? im2col_kernel<4> : im2col_kernel<1>, blocks_for(items * kLanes), dim3(kBlockThreads), sizes, x, begin, items, columns);
+  with_storage(x.dtype, [&]<class T>() {
+    constexpr int kElements = kPackElements<T>;
+    const bool packs = sizes.C % kElements == 0 && is_pack_aligned(x.data) && is_pack_aligned(columns);
+    launch(stream, packs ? im2col_kernel<T, kElements> : im2col_kernel<T, 1>, blocks_for(items * kLanes), dim3(kBlockThreads), sizes, x.as<T>(),
+           begin, items, static_cast<T*>(columns));
+  });
 }
 
-void add_col2im(cudaStream_t stream, const ConvSizes& sizes, const float* columns, int64_t begin, int64_t end, float* grad_x) {
+void add_col2im(cudaStream_t stream, const ConvSizes& sizes, const float* columns, int64_t begin, int64_t end, View grad_x) {
   // Whole images, or the rows of one image that the lines reach.
   const int64_t first_image = begin / sizes.P, last_image = (end - 1) / sizes.P;
   int64_t first_row = first_image * sizes.H, end_row = (last_image + 1) * sizes.H;
@@ -111,11 +134,13 @@ void add_col2im(cudaStream_t stream, const ConvSizes& sizes, const float* column
     end_row = first_row + std::clamp<int64_t>(bottom, 0, sizes.H);
     first_row += std::clamp<int64_t>(top, 0, sizes.H);
   }
-  if (end_row <= first_row) return;
-  const bool packs = sizes.C % 4 == 0 && is_pack_aligned(columns) && is_pack_aligned(grad_x);
-  const int64_t items = (end_row - first_row) * sizes.W * sizes.C / (packs ? 4 : 1);
-  launch(stream, packs ? add_col2im_kernel<4> : add_col2im_kernel<1>, blocks_for(items), dim3(kBlockThreads), sizes, columns, begin, end, first_row,
-         items, grad_x);
+  if (end_row > first_row) queue_col2im<float, true>(stream, sizes, columns, begin, end, first_row, end_row, grad_x);
+}
+
+void col2im(cudaStream_t stream, const ConvSizes& sizes, const float* columns, int64_t begin, int64_t end, int64_t first_row, int64_t end_row,
+            View grad_x) {
+  if (grad_x.dtype == DType::f16) return queue_col2im<__half, false>(stream, sizes, columns, begin, end, first_row, end_row, grad_x);
+  queue_col2im<__nv_bfloat16, false>(stream, sizes, columns, begin, end, first_row, end_row, grad_x);
 }
 
 }  // namespace vitrine::cuda

@@ -3,12 +3,11 @@
 
 #include "kernels/cuda/index.cuh"
 #include "kernels/implementations.h"
+#include "runtime/cuda/dtype.cuh"
 
 // The CPU's operations in the CPU's order, none contracted: the results are the same to the bit.
 namespace vitrine::cuda {
 namespace {
-
-constexpr int kLanes = 4;  // consecutive elements of y that a thread writes
 
 /// Where one output coordinate samples: source[first] * first_weight + source[second] * second_weight.
 template <class Index>
@@ -117,13 +116,15 @@ __device__ inline float sampled(const Resize<Index>& r, const uint8_t* images, c
   return blend(left, right, at.across);
 }
 
-/// kSame: sizes are equal.   kPacked: y, and images where sizes are equal, may be accessed kLanes elements at a time.
-template <bool kSame, bool kPacked, class Index>
-__global__ void __launch_bounds__(kBlockThreads) resize_kernel(const __grid_constant__ Resize<Index> r, const uint8_t* images, float* y) {
+/// A thread writes 16 bytes of y.   kSame: sizes are equal.   kPacked: y, and images where sizes are equal, may be accessed kLanes elements at a
+/// time.
+template <class T, bool kSame, bool kPacked, class Index>
+__global__ void __launch_bounds__(kBlockThreads) resize_kernel(const __grid_constant__ Resize<Index> r, const uint8_t* images, T* y) {
+  constexpr int kLanes = kPackElements<T>;
   for (int64_t item = first_item(); item * kLanes < r.count; item += item_stride()) {
     const int64_t begin = item * kLanes;
     const bool whole = begin + kLanes <= r.count;
-    Pack<float, kLanes> out{};
+    Pack<T, kLanes> out{};
     if constexpr (kSame) {
       Pack<uint8_t, kLanes> in{};
       if (kPacked && whole) {
@@ -136,18 +137,18 @@ __global__ void __launch_bounds__(kBlockThreads) resize_kernel(const __grid_cons
       auto rest = static_cast<Index>(begin);
       Index channel = r.channels.split(rest);
       for (int e = 0; e < kLanes; ++e) {
-        out.v[e] = normalize(r, to_unit_range(in.v[e]), channel);
+        out.v[e] = from_float<T>(normalize(r, to_unit_range(in.v[e]), channel));
         channel = channel + 1 < r.channels.value() ? channel + 1 : 0;
       }
     } else {
       Cursor<Index> at(r, static_cast<Index>(begin));
       for (int e = 0; e < kLanes; ++e) {
-        if (begin + e < r.count) out.v[e] = normalize(r, sampled(r, images, at), at.channel);
+        if (begin + e < r.count) out.v[e] = from_float<T>(normalize(r, sampled(r, images, at), at.channel));
         at.advance();
       }
     }
     if (kPacked && whole) {
-      *reinterpret_cast<Pack<float, kLanes>*>(y + begin) = out;
+      *reinterpret_cast<Pack<T, kLanes>*>(y + begin) = out;
     } else {
       for (int e = 0; e < kLanes; ++e) {
         if (begin + e < r.count) y[begin + e] = out.v[e];
@@ -156,8 +157,9 @@ __global__ void __launch_bounds__(kBlockThreads) resize_kernel(const __grid_cons
   }
 }
 
-template <class Index>
+template <class T, class Index>
 void queue_resize(ExecContext& ctx, const Normalization& normalization, const ConstView& images, const View& y) {
+  constexpr int kLanes = kPackElements<T>;
   const Shape& in = images.shape;
   const Shape& out = y.shape;
   Resize<Index> r{{in[1], out[1]}, {in[2], out[2]}, Divisor<Index>(in[3]), in[1] * in[2] * in[3], y.numel(), {}, {}};
@@ -165,21 +167,23 @@ void queue_resize(ExecContext& ctx, const Normalization& normalization, const Co
   std::copy(normalization.std.begin(), normalization.std.end(), r.deviation);
   const bool same = r.vertical.same && r.horizontal.same;
   const bool packed = is_pack_aligned(y.data) && (!same || reinterpret_cast<uintptr_t>(images.data) % kLanes == 0);
-  auto* kernel = packed ? &resize_kernel<false, true, Index> : &resize_kernel<false, false, Index>;
-  if (same) kernel = packed ? &resize_kernel<true, true, Index> : &resize_kernel<true, false, Index>;
+  auto* kernel = packed ? &resize_kernel<T, false, true, Index> : &resize_kernel<T, false, false, Index>;
+  if (same) kernel = packed ? &resize_kernel<T, true, true, Index> : &resize_kernel<T, true, false, Index>;
   launch(native_stream(ctx), kernel, grid_of(ceil_div(y.numel(), int64_t{kLanes} * kBlockThreads)), dim3(kBlockThreads), r, images.as<uint8_t>(),
-         y.as<float>());
+         y.as<T>());
 }
 
 }  // namespace
 
 void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y) {
   if (y.numel() == 0) return;
-  if (fits_int32(std::max(y.numel(), images.numel()) + kLanes)) {
-    queue_resize<int32_t>(ctx, normalization, images, y);
-  } else {
-    queue_resize<int64_t>(ctx, normalization, images, y);
-  }
+  with_storage(y.dtype, [&]<class T>() {
+    if (fits_int32(std::max(y.numel(), images.numel()) + kPackElements<T>)) {
+      queue_resize<T, int32_t>(ctx, normalization, images, y);
+    } else {
+      queue_resize<T, int64_t>(ctx, normalization, images, y);
+    }
+  });
 }
 
 }  // namespace vitrine::cuda

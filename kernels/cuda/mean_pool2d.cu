@@ -144,43 +144,47 @@ int64_t adaptive_reach(const Shape& small, const Shape& large) { return std::max
 }  // namespace
 
 void avg_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y) {
-  using T = float;
-  with_access<T>(y.shape, x.shape, {x.data, y.data}, true, reach_of(config, x.shape), [&](auto lanes, auto index) {
-    const FixedWindows<decltype(index)> vertical(config, x.shape[1], y.shape[1]);
-    const FixedWindows<decltype(index)> horizontal(config, x.shape[2], y.shape[2]);
-    queue_mean_forward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, config.window * config.window, x, y);
+  with_storage(x.dtype, [&]<class T>() {
+    with_access<T>(y.shape, x.shape, {x.data, y.data}, true, reach_of(config, x.shape), [&](auto lanes, auto index) {
+      const FixedWindows<decltype(index)> vertical(config, x.shape[1], y.shape[1]);
+      const FixedWindows<decltype(index)> horizontal(config, x.shape[2], y.shape[2]);
+      queue_mean_forward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, config.window * config.window, x, y);
+    });
   });
 }
 
 void avg_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, View grad_x) {
-  using T = float;
-  const Shape& small = grad_y.shape;
-  const Shape& large = grad_x.shape;
-  with_access<T>(small, large, {grad_y.data, grad_x.data}, true, reach_of(config, large), [&](auto lanes, auto index) {
-    const FixedWindows<decltype(index)> vertical(config, large[1], small[1]);
-    const FixedWindows<decltype(index)> horizontal(config, large[2], small[2]);
-    queue_mean_backward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, grad_y, grad_x);
+  with_storage(grad_y.dtype, [&]<class T>() {
+    const Shape& small = grad_y.shape;
+    const Shape& large = grad_x.shape;
+    with_access<T>(small, large, {grad_y.data, grad_x.data}, true, reach_of(config, large), [&](auto lanes, auto index) {
+      const FixedWindows<decltype(index)> vertical(config, large[1], small[1]);
+      const FixedWindows<decltype(index)> horizontal(config, large[2], small[2]);
+      queue_mean_backward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, grad_y, grad_x);
+    });
   });
 }
 
 void adaptive_avg_pool2d_forward(ExecContext& ctx, ConstView x, View y) {
-  using T = float;
-  const int64_t window_elements = x.shape[1] / y.shape[1] * (x.shape[2] / y.shape[2]);
-  with_access<T>(y.shape, x.shape, {x.data, y.data}, true, adaptive_reach(y.shape, x.shape), [&](auto lanes, auto index) {
-    const AdaptiveWindows<decltype(index)> vertical(x.shape[1], y.shape[1]);
-    const AdaptiveWindows<decltype(index)> horizontal(x.shape[2], y.shape[2]);
-    queue_mean_forward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, window_elements, x, y);
+  with_storage(x.dtype, [&]<class T>() {
+    const int64_t window_elements = x.shape[1] / y.shape[1] * (x.shape[2] / y.shape[2]);
+    with_access<T>(y.shape, x.shape, {x.data, y.data}, true, adaptive_reach(y.shape, x.shape), [&](auto lanes, auto index) {
+      const AdaptiveWindows<decltype(index)> vertical(x.shape[1], y.shape[1]);
+      const AdaptiveWindows<decltype(index)> horizontal(x.shape[2], y.shape[2]);
+      queue_mean_forward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, window_elements, x, y);
+    });
   });
 }
 
 void adaptive_avg_pool2d_backward(ExecContext& ctx, ConstView grad_y, View grad_x) {
-  using T = float;
-  const Shape& small = grad_y.shape;
-  const Shape& large = grad_x.shape;
-  with_access<T>(small, large, {grad_y.data, grad_x.data}, true, adaptive_reach(small, large), [&](auto lanes, auto index) {
-    const AdaptiveWindows<decltype(index)> vertical(large[1], small[1]);
-    const AdaptiveWindows<decltype(index)> horizontal(large[2], small[2]);
-    queue_mean_backward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, grad_y, grad_x);
+  with_storage(grad_y.dtype, [&]<class T>() {
+    const Shape& small = grad_y.shape;
+    const Shape& large = grad_x.shape;
+    with_access<T>(small, large, {grad_y.data, grad_x.data}, true, adaptive_reach(small, large), [&](auto lanes, auto index) {
+      const AdaptiveWindows<decltype(index)> vertical(large[1], small[1]);
+      const AdaptiveWindows<decltype(index)> horizontal(large[2], small[2]);
+      queue_mean_backward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, grad_y, grad_x);
+    });
   });
 }
 

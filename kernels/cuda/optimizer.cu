@@ -1,33 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "kernels/cross_entropy.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/scratch.cuh"
 #include "kernels/implementations.h"
+#include "kernels/step_control.h"
 
 namespace vitrine::cuda {
 namespace {
 
 /// What an update knows only on the device.
 struct UpdateScalars {
-  int32_t active;  // there is a valid target
+  int32_t active;  // the step is taken
   int32_t step;    // number of this update, from 1
-  float factor;    // turns the summed gradient into the mean
+  float factor;    // turns the summed gradient into the one to use
   float step_size;
   float correction;  // 1 / sqrt(1 - beta2^step)
 };
 static_assert(static_cast<int64_t>(sizeof(UpdateScalars)) <= kOptimizerWorkspaceBytes);
 
-/// Raises the step count unless there is no valid target (NaN: a target was out of range). One thread; a kernel of its own because the update's
-/// blocks all read the count.
-__global__ void begin_update(float nominal, double lr, double beta1, double beta2, const float* totals, int32_t* step, UpdateScalars* scalars) {
-  const float valid = totals[LossTotals::kValid];
+/// Raises the step count where the step is taken. One thread; a kernel of its own because the update's blocks all read the count.
+__global__ void begin_update(double lr, double beta1, double beta2, const float* control, int32_t* step, UpdateScalars* scalars) {
   UpdateScalars s{};
-  if (valid > 0.0F) {
+  if (control[StepControl::kActive] == 1.0F) {
     s.active = 1;
     s.step = *step + 1;
-    s.factor = nominal / valid;
+    s.factor = control[StepControl::kFactor];
     s.step_size = static_cast<float>(lr / (1.0 - pow(beta1, static_cast<double>(s.step))));
     s.correction = static_cast<float>(1.0 / sqrt(1.0 - pow(beta2, static_cast<double>(s.step))));
     *step = s.step;
@@ -96,18 +94,17 @@ struct Adam {
   }
 };
 
-UpdateScalars* queue_begin(ExecContext& ctx, const char* operation, float nominal, double lr, double beta1, double beta2, const View& step,
-                           const ConstView& totals) {
+UpdateScalars* queue_begin(ExecContext& ctx, const char* operation, double lr, double beta1, double beta2, const View& step,
+                           const ConstView& control) {
   auto* scalars = scratch<UpdateScalars>(ctx, operation);
-  launch(native_stream(ctx), begin_update, dim3(1), dim3(1), nominal, lr, beta1, beta2, totals.as<float>(), step.as<int32_t>(), scalars);
+  launch(native_stream(ctx), begin_update, dim3(1), dim3(1), lr, beta1, beta2, control.as<float>(), step.as<int32_t>(), scalars);
   return scalars;
 }
 
 }  // namespace
 
-void sgd_update(ExecContext& ctx, const SgdConfig& config, float nominal, View param, ConstView grad, View momentum_buffer, View step,
-                ConstView totals) {
-  const UpdateScalars* scalars = queue_begin(ctx, "sgd_update", nominal, config.lr, 0.0, 0.0, step, totals);
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, ConstView control) {
+  const UpdateScalars* scalars = queue_begin(ctx, "sgd_update", config.lr, 0.0, 0.0, step, control);
   const auto lr = static_cast<float>(config.lr);
   const auto weight_decay = static_cast<float>(config.weight_decay);
   auto* p = param.as<float>();
@@ -121,10 +118,10 @@ void sgd_update(ExecContext& ctx, const SgdConfig& config, float nominal, View p
                                    {scalars, lr, weight_decay, static_cast<float>(config.momentum), config.nesterov, 0.0F, false});
 }
 
-void adam_update(ExecContext& ctx, const AdamConfig& config, float nominal, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step,
-                 ConstView totals) {
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step,
+                 ConstView control) {
   Adam adam{};
-  adam.scalars = queue_begin(ctx, "adam_update", nominal, config.lr, config.beta1, config.beta2, step, totals);
+  adam.scalars = queue_begin(ctx, "adam_update", config.lr, config.beta1, config.beta2, step, control);
   adam.beta1 = static_cast<float>(config.beta1);
   adam.beta2 = static_cast<float>(config.beta2);
   adam.rest1 = static_cast<float>(1.0 - config.beta1);

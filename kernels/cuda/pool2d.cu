@@ -125,37 +125,39 @@ bool is_byte_pack_aligned(const void* indices) {
 }  // namespace
 
 void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices) {
-  using T = float;
-  with_access<T>(y.shape, x.shape, {x.data, y.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, x.shape), [&](auto lanes, auto index) {
-    constexpr int kLanes = decltype(lanes)::value;
-    using Index = decltype(index);
-    const Places<Index> places(y.shape, x.shape, kLanes);
-    const FixedWindows<Index> vertical(config, x.shape[1], y.shape[1]);
-    const FixedWindows<Index> horizontal(config, x.shape[2], y.shape[2]);
-    auto* kernel = &max_forward<T, kLanes, 0, Index>;
-    if (config.window == 2) kernel = &max_forward<T, kLanes, 2, Index>;
-    if (config.window == 3) kernel = &max_forward<T, kLanes, 3, Index>;
-    queue(ctx, places.count, kernel, places, vertical, horizontal, x.as<T>(), y.as<T>(), indices.as<uint8_t>());
+  with_storage(x.dtype, [&]<class T>() {
+    with_access<T>(y.shape, x.shape, {x.data, y.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, x.shape), [&](auto lanes, auto index) {
+      constexpr int kLanes = decltype(lanes)::value;
+      using Index = decltype(index);
+      const Places<Index> places(y.shape, x.shape, kLanes);
+      const FixedWindows<Index> vertical(config, x.shape[1], y.shape[1]);
+      const FixedWindows<Index> horizontal(config, x.shape[2], y.shape[2]);
+      auto* kernel = &max_forward<T, kLanes, 0, Index>;
+      if (config.window == 2) kernel = &max_forward<T, kLanes, 2, Index>;
+      if (config.window == 3) kernel = &max_forward<T, kLanes, 3, Index>;
+      queue(ctx, places.count, kernel, places, vertical, horizontal, x.as<T>(), y.as<T>(), indices.as<uint8_t>());
+    });
   });
 }
 
 void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x) {
-  using T = float;
-  const Shape& small = grad_y.shape;
-  const Shape& large = grad_x.shape;
-  with_access<T>(small, large, {grad_y.data, grad_x.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, large),
-                 [&](auto lanes, auto index) {
-                   constexpr int kLanes = decltype(lanes)::value;
-                   using Index = decltype(index);
-                   const Places<Index> places(large, small, kLanes);
-                   const FixedWindows<Index> vertical(config, large[1], small[1]);
-                   const FixedWindows<Index> horizontal(config, large[2], small[2]);
-                   const int64_t windows = ceil_div(config.window, config.stride);
-                   auto* kernel = &max_backward<T, kLanes, 0, Index>;
-                   if (windows == 1) kernel = &max_backward<T, kLanes, 1, Index>;
-                   if (windows == 2) kernel = &max_backward<T, kLanes, 2, Index>;
-                   queue(ctx, places.count, kernel, places, vertical, horizontal, grad_y.as<T>(), indices.as<uint8_t>(), grad_x.as<T>());
-                 });
+  with_storage(grad_y.dtype, [&]<class T>() {
+    const Shape& small = grad_y.shape;
+    const Shape& large = grad_x.shape;
+    with_access<T>(small, large, {grad_y.data, grad_x.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, large),
+                   [&](auto lanes, auto index) {
+                     constexpr int kLanes = decltype(lanes)::value;
+                     using Index = decltype(index);
+                     const Places<Index> places(large, small, kLanes);
+                     const FixedWindows<Index> vertical(config, large[1], small[1]);
+                     const FixedWindows<Index> horizontal(config, large[2], small[2]);
+                     const int64_t windows = ceil_div(config.window, config.stride);
+                     auto* kernel = &max_backward<T, kLanes, 0, Index>;
+                     if (windows == 1) kernel = &max_backward<T, kLanes, 1, Index>;
+                     if (windows == 2) kernel = &max_backward<T, kLanes, 2, Index>;
+                     queue(ctx, places.count, kernel, places, vertical, horizontal, grad_y.as<T>(), indices.as<uint8_t>(), grad_x.as<T>());
+                   });
+  });
 }
 
 }  // namespace vitrine::cuda

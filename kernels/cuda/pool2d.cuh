@@ -5,9 +5,9 @@
 #include <initializer_list>
 #include <type_traits>
 
-#include "kernels/cuda/dtype.cuh"
 #include "kernels/cuda/index.cuh"
 #include "kernels/pool2d.h"
+#include "runtime/cuda/dtype.cuh"
 
 /// What poolings share: windows, places and the access that buffers allow. One thread writes V neighbouring channels of one place: it gathers,
 /// backward too, and adds in the order of rows and columns.

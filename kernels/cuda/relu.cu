@@ -20,11 +20,11 @@ struct ReluBackward {
 }  // namespace
 
 void relu_forward(ExecContext& ctx, ConstView x, View y) {
-  map_elements<float, ReluForward>(ctx, {{x.as<float>()}}, {{y.as<float>()}}, x.numel(), {});
+  with_storage(x.dtype, [&]<class T>() { map_elements<T, ReluForward>(ctx, {{x.as<T>()}}, {{y.as<T>()}}, x.numel(), {}); });
 }
 
 void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x) {
-  map_elements<float, ReluBackward>(ctx, {{y.as<float>(), grad_y.as<float>()}}, {{grad_x.as<float>()}}, y.numel(), {});
+  with_storage(y.dtype, [&]<class T>() { map_elements<T, ReluBackward>(ctx, {{y.as<T>(), grad_y.as<T>()}}, {{grad_x.as<T>()}}, y.numel(), {}); });
 }
 
 }  // namespace vitrine::cuda

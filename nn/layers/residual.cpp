@@ -42,12 +42,12 @@ std::vector<Shape> Residual::output_shapes(std::span<const Shape> inputs) const 
 
 Saved Residual::forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const {
   // The body's output is not y: a merged ReLU at the body's end may keep it, and the sum would overwrite it.
-  const Tensor from_body = ctx.allocate(outputs[0].shape(), DType::f32, Category::activations, "residual.body");
+  const Tensor from_body = ctx.allocate(outputs[0].shape(), outputs[0].dtype(), Category::activations, "residual.body");
   Saved saved;
   saved.parts.push_back(body_->forward(ctx, params.first(body_parameters_), inputs, {&from_body, 1}, pass));
   Tensor from_shortcut = inputs[0];
   if (shortcut_) {
-    from_shortcut = ctx.allocate(outputs[0].shape(), DType::f32, Category::activations, "residual.shortcut");
+    from_shortcut = ctx.allocate(outputs[0].shape(), outputs[0].dtype(), Category::activations, "residual.shortcut");
     saved.parts.push_back(shortcut_->forward(ctx, params.subspan(body_parameters_), inputs, {&from_shortcut, 1}, pass));
   }
   add(ctx, from_body, from_shortcut, outputs[0]);
@@ -65,7 +65,7 @@ void Residual::backward(ExecContext& ctx, ParamViews params, const Saved& saved,
   // Each path may use its gradient as scratch, so the first one gets a copy where the second still needs it.
   Tensor grad_body = grad_y;
   if (shortcut_ || grad_x) {
-    grad_body = ctx.allocate(grad_y.shape(), DType::f32, Category::activations, "residual.grad_body");
+    grad_body = ctx.allocate(grad_y.shape(), grad_y.dtype(), Category::activations, "residual.grad_body");
     copy(ctx, grad_y, grad_body);
   }
   body_->backward(ctx, params.first(body_parameters_), saved.parts[0], {&grad_body, 1}, grad_inputs, grad_params.first(body_parameters_), mode, pass);
@@ -73,7 +73,7 @@ void Residual::backward(ExecContext& ctx, ParamViews params, const Saved& saved,
   Tensor grad_shortcut = grad_y;
   if (shortcut_) {
     grad_shortcut = {};
-    if (grad_x) grad_shortcut = ctx.allocate(grad_x.shape(), DType::f32, Category::activations, "residual.grad_shortcut");
+    if (grad_x) grad_shortcut = ctx.allocate(grad_x.shape(), grad_x.dtype(), Category::activations, "residual.grad_shortcut");
     shortcut_->backward(ctx, params.subspan(body_parameters_), saved.parts[1], grad_outputs, {&grad_shortcut, 1},
                         grad_params.subspan(body_parameters_), mode, pass);
   }

@@ -2,14 +2,17 @@
 #include "nn/parallel/data_parallel.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include <fmt/format.h>
 
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
+#include "kernels/non_finite.h"
 #include "nn/parallel/data_parallel_state.h"
 #include "runtime/copy.h"
+#include "runtime/cpu/half.h"
 
 namespace vitrine {
 
@@ -26,6 +29,17 @@ bool is_comm_error(const std::exception_ptr& error) {
 }
 
 }  // namespace
+
+void widen_on_host(DType dtype, const void* values, int64_t count, float* wide) {
+  switch (dtype) {
+    case DType::f16:
+      return cpu::widen(static_cast<const cpu::Half*>(values), wide, count);
+    case DType::bf16:
+      return cpu::widen(static_cast<const cpu::BFloat16*>(values), wide, count);
+    default:
+      std::memcpy(wide, values, static_cast<size_t>(count) * sizeof(float));
+  }
+}
 
 DataParallel::State::State(const Model& m, DeviceGroup& d, const EngineConfig& c)
     : model(m),
@@ -94,7 +108,7 @@ DataParallel::DataParallel(const Model& model, DeviceGroup& devices, const Engin
     if (scheme.loss_at == LossAt::gathered) labels = i == scheme.output_device ? capacity.micro_batch : 0;
     images = std::max(images, capacity.evaluate_slice);
     labels = std::max(labels, capacity.evaluate_slice);
-    s.replicas.push_back(std::make_unique<Replica>(devices[i], model, config, s.layout, images, labels, s.updates(i)));
+    s.replicas.push_back(std::make_unique<Replica>(devices[i], model, config, s.layout, images, labels, s.updates(i), devices.size() > 1));
   }
   if (devices.size() > 1 && devices[0].id().backend == Backend::cuda) s.threads = std::make_unique<ReplicaThreads>(devices.size());
   s.open_communicators();
@@ -125,12 +139,15 @@ const std::vector<Tensor>& DataParallel::outputs() const { return state_->output
 void DataParallel::begin_step(int64_t step) {
   state_->step = step;
   state_->for_each([&](Replica& r) {
+    r.scaler->reset();
     for (ExecContext* ctx : {&r.compute(), &r.copy(), &r.communication()}) ctx->set_step(step);
     r.compute().mark_step();
     r.has_gradients = false;
     r.next_bucket = 0;
     const PhaseScope phase(r.compute(), Phase::loss);
     zero(r.compute(), r.totals());
+    static constexpr int32_t kNone = -1;
+    if (state_->watches_outputs) copy(r.compute(), ConstView(&kNone, {1}, DType::i32, DeviceId::host()), r.overflowed);
   });
 }
 
@@ -183,12 +200,17 @@ void DataParallel::State::prepare_input(Replica& r) {
   const PhaseScope phase(ctx, Phase::preprocess);
   ctx.wait(*slot.staged, "stage");
   const Tensor images = slot.images.rows(0, r.samples);
-  if (config.image_dtype == DType::f32) {
+  const DType dtype = config.precision.compute;
+  if (config.image_dtype == dtype) {
     r.input = images;
     return;
   }
-  r.input = ctx.allocate(model.input_shape(r.samples), DType::f32, Category::activations, "input");
-  resize_normalize(ctx, config.normalization, images, r.input);
+  r.input = ctx.allocate(model.input_shape(r.samples), dtype, Category::activations, "input");
+  if (config.image_dtype == DType::f32) {
+    cast(ctx, images, r.input);
+  } else {
+    resize_normalize(ctx, config.normalization, images, r.input);
+  }
 }
 
 void DataParallel::scatter(const HostBatch& batch, std::span<const int64_t> sizes, int64_t first) {
@@ -214,7 +236,9 @@ void DataParallel::forward(bool training) {
     const PhaseScope phase(r.compute(), Phase::forward);
     const Pass pass{training, s.config.seed, s.step, r.first_sample};
     const Tensor input = std::move(r.input);
-    r.saved = s.model.net->forward_from(r.compute(), r.parameter_views, input, s.outputs[static_cast<size_t>(r.ordinal)], pass);
+    Sequential::OutputReady observe;
+    if (s.watches_outputs) observe = [&r](int part, const Tensor& output) { find_non_finite(r.compute(), output, part, r.overflowed); };
+    r.saved = s.model.net->forward_from(r.compute(), r.parameter_views, input, s.outputs[static_cast<size_t>(r.ordinal)], pass, observe);
     if (!training) r.saved = Saved();
   });
 }
@@ -225,7 +249,7 @@ Tensor DataParallel::gather(int device) {
   ExecContext& ctx = target.compute();
   const PhaseScope phase(ctx, Phase::gather);
   const int64_t total = std::accumulate(s.sizes.begin(), s.sizes.end(), int64_t{0});
-  Tensor gathered = ctx.allocate({total, s.model.classes}, DType::f32, Category::activations, "gathered outputs");
+  Tensor gathered = ctx.allocate({total, s.model.classes}, s.config.precision.compute, Category::activations, "gathered outputs");
   int64_t at = 0;
   for (auto& r : s.replicas) {
     if (r->samples == 0) continue;
@@ -272,7 +296,7 @@ void DataParallel::add_totals(const Tensor& totals, int device) {
 void DataParallel::State::loss_of(Replica& r, const Tensor& logits, const View& gradients, const View& totals) {
   const PhaseScope phase(r.compute(), Phase::loss);
   const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(config.batch_size)};
-  softmax_cross_entropy(r.compute(), loss_config, logits, r.targets, gradients, totals);
+  softmax_cross_entropy(r.compute(), loss_config, logits, r.targets, gradients ? r.scaler->scale() : View(), gradients, totals);
 }
 
 void DataParallel::loss() {
@@ -329,6 +353,8 @@ void DataParallel::evaluate(const HostBatch& batch, std::span<const int64_t> siz
 
 void DataParallel::read_evaluation(std::span<float> totals_of_devices, float* outputs) {
   State& s = *state_;
+  const int64_t samples = std::accumulate(s.sizes.begin(), s.sizes.end(), int64_t{0});
+  std::vector<std::byte> raw(outputs == nullptr ? 0 : static_cast<size_t>(samples * s.model.classes * size_of(s.config.precision.compute)));
   int64_t at = 0;
   s.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::evaluate);
@@ -336,11 +362,12 @@ void DataParallel::read_evaluation(std::span<float> totals_of_devices, float* ou
     copy(r.compute(), r.evaluate_totals, View{totals, {LossTotals::kCount}, DType::f32, DeviceId::host()});
     if (outputs != nullptr && r.samples > 0) {
       const Tensor& logits = s.outputs[static_cast<size_t>(r.ordinal)];
-      copy(r.compute(), logits, View{outputs + at * s.model.classes, logits.shape(), DType::f32, DeviceId::host()});
+      copy(r.compute(), logits, View{raw.data() + at * s.model.classes * size_of(logits.dtype()), logits.shape(), logits.dtype(), DeviceId::host()});
       at += r.samples;
     }
   });
   s.devices.synchronize();
+  if (outputs != nullptr) widen_on_host(s.config.precision.compute, raw.data(), at * s.model.classes, outputs);
 }
 
 }  // namespace vitrine

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nn/model.h"
@@ -18,7 +19,8 @@ namespace vitrine {
 /// The parts of a data-parallel step, one call each: replicas of a model on the devices of a group, and what moves between them. Engine puts them in
 /// order; whoever wants another order calls them itself:
 ///
-///     scatter -> forward -> (gather -> a loss of one's own -> set_output_gradients | loss) -> backward -> reduce -> update -> broadcast
+///     scatter -> forward -> (gather -> a loss of one's own -> set_output_gradients | loss) -> backward
+///             -> reduce -> unscale -> (clip) -> update -> update_loss_scale -> broadcast
 ///
 /// Every part issues work for all devices and returns before it is done; order between streams is kept by events. Parts that a scheme does not need
 /// (broadcast under allreduce) do nothing. Several GPUs are issued by a thread each. Errors while issuing carry the device's name; errors of the
@@ -68,9 +70,16 @@ class DataParallel {
   void backward(bool last);
   /// Sums gradients and totals over the devices, by the scheme's reduction. Work that follows on the devices sees the sums.
   void reduce();
-  /// Divides by the number of valid targets and updates the parameters, on all devices or on device 0.
+  /// Decides the step where updates are made (on all devices or on device 0): what makes the summed gradient the mean over valid targets, and, with
+  /// loss scaling or clipping, whether the gradient is finite; if not, the step is skipped, everywhere.
+  void unscale();
+  /// Clips the mean gradient's norm. throws OrderError unless unscale() came before, or when neither clip_norm nor loss scaling is configured
+  void clip(double max_norm);
+  /// Updates the parameters, and makes the shadow anew. throws OrderError before unscale().
   void update();
-  /// Under gpu0: device 0's parameters go to all devices.
+  /// throws OrderError before update().
+  void update_loss_scale();
+  /// Under gpu0: device 0's parameters, or their shadow, and the loss scale go to all devices.
   void broadcast();
 
   /// Gradients stay on their devices while one is open: for accumulation over several steps.
@@ -91,15 +100,34 @@ class DataParallel {
   /// Copies what each device's evaluation found to the host: totals (LossTotals::kCount each) and, if not null, the outputs in batch order.
   void read_evaluation(std::span<float> totals_of_devices, float* outputs);
 
-  /// Copies the totals of the step (device 0's, after reduce()) to host memory.
-  void read_totals(View host);
+  /// While on, and gradients travel in 16 bits, they travel in f32 too, and the two sums are compared.
+  void measure_reduction(bool on);
+  /// ||sum in 16 bits - sum in f32|| and ||sum in f32||, of device 0, to host memory (2) f32.
+  void read_reduction_error(View host);
+
+  /// While on, the outputs of all parts of the model are searched for the first that is not finite: slow, to find out why a loss is not.
+  void watch_outputs(bool on);
+  bool watches_outputs() const;
+  /// What was found since begin_step(), of each device, to host memory (devices) i32: the index of a part, or -1.
+  void read_overflows(View host);
+
+  /// Copies totals and control of the step (device 0's, after update()) to host memory.
+  void read_totals(View totals, View control);
   void record_step_done(int slot);
   void wait_step_done(int slot);
 
   void set_parameters(std::span<const float> flat);
+  /// The f32 parameters; of a device that holds a shadow only, the shadow's values.
   std::vector<float> parameters(int device);
+  /// What layers see of them.
+  std::vector<float> working_parameters(int device);
   std::vector<float> gradients(int device);
   void set_learning_rate(double lr);
+  /// (1) f32 on the device: what a loss of one's own multiplies its gradient by; empty when losses are not scaled.
+  View loss_scale(int device) const;
+  /// Scale and growth tracker. throws OrderError when losses are not scaled.
+  void set_loss_scale_state(float scale, int32_t growth_tracker);
+  std::pair<float, int32_t> loss_scale_state(int device);
 
   /// True when an operation has failed on some device.
   bool failed() const;

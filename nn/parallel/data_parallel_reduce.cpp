@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "kernels/cross_entropy.h"
+#include "kernels/difference.h"
+#include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
 #include "nn/parallel/data_parallel.h"
 #include "nn/parallel/data_parallel_state.h"
@@ -31,12 +33,49 @@ void DataParallel::State::issue_buckets(Replica& r, int64_t finished_end) {
     // The tail behind the parameters is final since the loss.
     if (std::min(bucket.end, layout.parameter_elements()) > finished_end) return;
     ++r.next_bucket;
-    r.compute().record(*r.gradients_ready);
-    ExecContext& ctx = r.communication();
-    const PhaseScope phase(ctx, Phase::reduce);
-    ctx.wait(*r.gradients_ready, "backward");
-    communicator(r).all_reduce(ctx, r.gradients.view().rows(bucket.begin, bucket.end));
+    reduce_bucket(r, bucket);
   }
+}
+
+void DataParallel::State::reduce_bucket(Replica& r, const Bucket& bucket) {
+  ExecContext& ctx = r.communication();
+  const int64_t parameters_end = std::min(bucket.end, layout.parameter_elements());
+  const bool has_totals = bucket.end > parameters_end;
+  if (reduces_packed()) {
+    const PhaseScope phase(r.compute(), Phase::cast);
+    cast(r.compute(), r.gradients.view().rows(bucket.begin, parameters_end), r.packed_gradients.view().rows(bucket.begin, parameters_end));
+  }
+  r.compute().record(*r.gradients_ready);
+  const PhaseScope phase(ctx, Phase::reduce);
+  ctx.wait(*r.gradients_ready, "backward");
+  if (!reduces_packed()) return communicator(r).all_reduce(ctx, r.gradients.view().rows(bucket.begin, bucket.end));
+  communicator(r).all_reduce(ctx, r.packed_gradients.view().rows(bucket.begin, parameters_end));
+  if (measures_reduction) communicator(r).all_reduce(ctx, r.gradients.view().rows(bucket.begin, parameters_end));
+  // Counts of targets are no numbers for 16 bits.
+  if (has_totals) communicator(r).all_reduce(ctx, r.totals());
+}
+
+void DataParallel::State::reduce_on_device0(Replica& r) {
+  ExecContext& ctx = r.communication();
+  const View parameters = r.gradients.view().rows(0, layout.parameter_elements());
+  if (reduces_packed()) {
+    const PhaseScope phase(r.compute(), Phase::cast);
+    cast(r.compute(), parameters, r.packed_gradients);
+  }
+  r.compute().record(*r.gradients_ready);
+  const PhaseScope phase(ctx, Phase::reduce);
+  ctx.wait(*r.gradients_ready, "backward");
+  const auto sum = [&](const View& part) { communicator(r).reduce(ctx, part, r.ordinal == 0 ? part : View(), 0); };
+  if (!reduces_packed()) return sum(r.gradients);
+  sum(r.packed_gradients);
+  if (measures_reduction) sum(parameters);
+  sum(r.totals());
+}
+
+void DataParallel::State::cast_parameters(Replica& r) {
+  if (!r.shadow || !r.parameters) return;
+  const PhaseScope phase(r.compute(), Phase::cast);
+  cast(r.compute(), r.parameters, r.shadow);
 }
 
 void DataParallel::State::backward_of(Replica& r, bool reduce_now) {
@@ -83,30 +122,62 @@ void DataParallel::reduce() {
     if (s.config.scheme.reduce == Reduce::allreduce) {
       s.issue_buckets(r, std::numeric_limits<int64_t>::max());
     } else {
-      r.compute().record(*r.gradients_ready);
-      const PhaseScope reduce_phase(ctx, Phase::reduce);
-      ctx.wait(*r.gradients_ready, "backward");
-      s.communicator(r).reduce(ctx, r.gradients.view(), r.ordinal == 0 ? r.gradients.view() : View(), 0);
+      s.reduce_on_device0(r);
     }
     ctx.record(*r.reduced);
     r.compute().wait(*r.reduced, "reduce");
+    if (!s.reduces_packed() || !s.updates(r.ordinal)) return;
+    s.unpack_gradients(r);
+  });
+}
+
+void DataParallel::State::unpack_gradients(Replica& r) {
+  const View gradients = r.gradients.view().rows(0, layout.parameter_elements());
+  const PhaseScope phase(r.compute(), Phase::cast);
+  if (measures_reduction) difference_norms(r.compute(), r.packed_gradients, gradients, r.reduction_error);
+  cast(r.compute(), r.packed_gradients, gradients);
+}
+
+void DataParallel::unscale() {
+  State& s = *state_;
+  const auto nominal = static_cast<float>(s.config.batch_size);
+  s.for_each_at_once([&](Replica& r) {
+    if (!s.updates(r.ordinal)) return;
+    r.scaler->unscale(r.compute(), nominal, r.gradients.view().rows(0, s.layout.parameter_elements()), r.totals(), s.config.precision.checks());
+  });
+}
+
+void DataParallel::clip(double max_norm) {
+  State& s = *state_;
+  s.for_each_at_once([&](Replica& r) {
+    if (s.updates(r.ordinal)) r.scaler->clip(r.compute(), max_norm);
   });
 }
 
 void DataParallel::update() {
   State& s = *state_;
   const OptimizerConfig& optimizer = s.config.optimizer;
-  const auto nominal = static_cast<float>(s.config.batch_size);
   s.for_each_at_once([&](Replica& r) {
     if (!s.updates(r.ordinal)) return;
     ExecContext& ctx = r.compute();
-    const PhaseScope phase(ctx, Phase::optimizer);
-    const View gradients = r.gradients.view().rows(0, s.layout.parameter_elements());
-    if (optimizer.kind == OptimizerConfig::Kind::sgd) {
-      sgd_update(ctx, optimizer.sgd, nominal, r.parameters, gradients, r.state1, r.updates_done, r.totals());
-    } else {
-      adam_update(ctx, optimizer.adam, nominal, r.parameters, gradients, r.state1, r.state2, r.updates_done, r.totals());
+    const ConstView control = r.scaler->step();
+    {
+      const PhaseScope phase(ctx, Phase::optimizer);
+      const View gradients = r.gradients.view().rows(0, s.layout.parameter_elements());
+      if (optimizer.kind == OptimizerConfig::Kind::sgd) {
+        sgd_update(ctx, optimizer.sgd, r.parameters, gradients, r.state1, r.updates_done, control);
+      } else {
+        adam_update(ctx, optimizer.adam, r.parameters, gradients, r.state1, r.state2, r.updates_done, control);
+      }
     }
+    s.cast_parameters(r);
+  });
+}
+
+void DataParallel::update_loss_scale() {
+  State& s = *state_;
+  s.for_each_at_once([&](Replica& r) {
+    if (s.updates(r.ordinal)) r.scaler->update(r.compute());
   });
 }
 
@@ -120,18 +191,37 @@ void DataParallel::broadcast() {
     {
       const PhaseScope phase(ctx, Phase::broadcast);
       if (r.ordinal == 0) ctx.wait(*root.updated, "optimizer");
-      s.communicator(r).broadcast(ctx, r.parameters, 0);
+      s.communicator(r).broadcast(ctx, s.broadcasts_shadow() ? r.shadow : r.parameters, 0);
+      if (r.scaler->state()) s.communicator(r).broadcast(ctx, r.scaler->state(), 0);
     }
     ctx.record(*r.received);
-    const PhaseScope phase(r.compute(), Phase::broadcast);
-    r.compute().wait(*r.received, "broadcast");
+    {
+      const PhaseScope phase(r.compute(), Phase::broadcast);
+      r.compute().wait(*r.received, "broadcast");
+    }
+    if (r.ordinal != 0) s.cast_parameters(r);
   });
 }
 
-void DataParallel::read_totals(View host) {
+void DataParallel::read_totals(View totals, View control) {
   Replica& root = state_->replica(0);
   const PhaseScope phase(root.compute(), Phase::optimizer);
-  copy(root.compute(), root.totals(), host);
+  copy(root.compute(), root.totals(), totals);
+  copy(root.compute(), root.scaler->control(), control);
+}
+
+void DataParallel::measure_reduction(bool on) { state_->measures_reduction = on && state_->reduces_packed() && state_->reduces(); }
+
+void DataParallel::read_reduction_error(View host) {
+  Replica& root = state_->replica(0);
+  copy(root.compute(), root.reduction_error, host);
+}
+
+void DataParallel::watch_outputs(bool on) { state_->watches_outputs = on; }
+bool DataParallel::watches_outputs() const { return state_->watches_outputs; }
+
+void DataParallel::read_overflows(View host) {
+  state_->for_each([&](Replica& r) { copy(r.compute(), r.overflowed, host.rows(r.ordinal, r.ordinal + 1)); });
 }
 
 void DataParallel::record_step_done(int slot) {
@@ -163,28 +253,59 @@ void DataParallel::set_parameters(std::span<const float> flat) {
   s.devices.synchronize();
   s.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::replicate);
-    copy(r.compute(), ConstView(flat.data(), {s.layout.parameter_elements()}, DType::f32, DeviceId::host()), r.parameters);
+    const ConstView source(flat.data(), {s.layout.parameter_elements()}, DType::f32, DeviceId::host());
+    if (r.parameters) {
+      copy(r.compute(), source, r.parameters);
+      s.cast_parameters(r);
+    } else {
+      // The bits that device 0 casts and broadcasts in every step.
+      Replica& root = s.replica(0);
+      s.devices.synchronize();
+      copy(r.compute(), root.shadow, r.shadow);
+    }
   });
   s.devices.synchronize();
 }
 
 std::vector<float> DataParallel::parameters(int device) {
   State& s = *state_;
-  std::vector<float> flat(static_cast<size_t>(s.layout.parameter_elements()));
   Replica& r = s.replica(device);
-  copy(r.compute(), r.parameters, View{flat.data(), r.parameters.shape(), DType::f32, DeviceId::host()});
-  s.devices.synchronize();
-  return flat;
+  return s.read_flat(r, r.parameters ? r.parameters : r.shadow);
+}
+
+std::vector<float> DataParallel::working_parameters(int device) {
+  State& s = *state_;
+  Replica& r = s.replica(device);
+  return s.read_flat(r, r.working_parameters());
+}
+
+std::vector<float> DataParallel::State::read_flat(Replica& r, const View& flat) {
+  std::vector<std::byte> raw(static_cast<size_t>(flat.bytes()));
+  copy(r.compute(), flat, View{raw.data(), flat.shape, flat.dtype, DeviceId::host()});
+  devices.synchronize();
+  std::vector<float> values(static_cast<size_t>(flat.numel()));
+  widen_on_host(flat.dtype, raw.data(), flat.numel(), values.data());
+  return values;
 }
 
 std::vector<float> DataParallel::gradients(int device) {
   State& s = *state_;
-  std::vector<float> flat(static_cast<size_t>(s.layout.parameter_elements()));
   Replica& r = s.replica(device);
-  copy(r.compute(), r.gradients.view().rows(0, s.layout.parameter_elements()),
-       View{flat.data(), {s.layout.parameter_elements()}, DType::f32, DeviceId::host()});
-  s.devices.synchronize();
-  return flat;
+  return s.read_flat(r, r.gradients.view().rows(0, s.layout.parameter_elements()));
+}
+
+View DataParallel::loss_scale(int device) const { return state_->replica(device).scaler->scale(); }
+
+void DataParallel::set_loss_scale_state(float scale, int32_t growth_tracker) {
+  state_->devices.synchronize();
+  state_->for_each([&](Replica& r) { r.scaler->set_state(r.compute(), scale, growth_tracker); });
+}
+
+std::pair<float, int32_t> DataParallel::loss_scale_state(int device) {
+  Replica& r = state_->replica(device);
+  if (!r.scaler->state()) throw OrderError("loss_scale: losses are not scaled");
+  const std::vector<float> values = state_->read_flat(r, r.scaler->state());
+  return {values[LossScaleState::kScale], static_cast<int32_t>(values[LossScaleState::kGrowthTracker])};
 }
 
 void DataParallel::set_learning_rate(double lr) { state_->config.optimizer.set_learning_rate(lr); }

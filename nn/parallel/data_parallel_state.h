@@ -15,6 +15,9 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
+/// count values of f32, f16 or bf16 in host memory, as f32.
+void widen_on_host(DType dtype, const void* values, int64_t count, float* wide);
+
 struct DataParallel::State {
   State(const Model& model, DeviceGroup& devices, const EngineConfig& config);
 
@@ -56,6 +59,15 @@ struct DataParallel::State {
   void ensure_gradients(Replica& r);
   /// Starts the all-reduce of every bucket that lies within the first `finished` elements.
   void issue_buckets(Replica& r, int64_t finished);
+  void reduce_bucket(Replica& r, const Bucket& bucket);
+  void reduce_on_device0(Replica& r);
+  /// What came of 16 bits goes to the flat gradients, after it was measured if asked for.
+  void unpack_gradients(Replica& r);
+  std::vector<float> read_flat(Replica& r, const View& flat);
+  bool reduces_packed() const { return config.precision.reduce_dtype != DType::f32; }
+  bool broadcasts_shadow() const { return config.precision.mixed() && !config.precision.broadcasts_masters; }
+  /// The shadow is made anew from the masters, where a replica has both.
+  void cast_parameters(Replica& r);
 
   const Model& model;
   DeviceGroup& devices;
@@ -72,6 +84,8 @@ struct DataParallel::State {
   int64_t step = 0;
   int64_t micro_batch = 0;
   bool training = true;
+  bool watches_outputs = false;
+  bool measures_reduction = false;
   bool reduction_on = true;
   std::vector<int64_t> sizes;
   std::vector<Tensor> outputs;

@@ -2,6 +2,7 @@
 #include "nn/parallel/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <set>
@@ -9,8 +10,10 @@
 #include <fmt/format.h>
 
 #include "kernels/cross_entropy.h"
+#include "kernels/step_control.h"
 #include "nn/parallel/data_parallel.h"
 #include "runtime/error.h"
+#include "runtime/gpu_info.h"
 #include "runtime/host_buffer.h"
 #include "runtime/units.h"
 
@@ -19,8 +22,27 @@ namespace {
 
 constexpr int kStepsInFlight = 2;
 
+// What the host reads of a step: its totals, its control, the norms of the reduction's error.
+constexpr int64_t kControlEnd = LossTotals::kCount + StepControl::kCount;
+constexpr int64_t kReductionErrors = 2;
+constexpr int64_t kRecord = kControlEnd + kReductionErrors;
+
 Totals totals_from(const float* values) {
-  return {values[LossTotals::kLossSum], static_cast<int64_t>(values[LossTotals::kValid]), static_cast<int64_t>(values[LossTotals::kCorrect])};
+  Totals totals;
+  totals.loss_sum = values[LossTotals::kLossSum];
+  totals.valid = static_cast<int64_t>(values[LossTotals::kValid]);
+  totals.correct = static_cast<int64_t>(values[LossTotals::kCorrect]);
+  return totals;
+}
+
+/// The parameter that holds an element of the flat gradients.
+std::string parameter_at(const FlatLayout& layout, int64_t element) {
+  for (int i = 0; i < layout.size(); ++i) {
+    const int64_t begin = layout.offset(i);
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    if (element >= begin && element < begin + spec.shape.numel()) return spec.name;
+  }
+  return {};
 }
 
 std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t samples, int devices) {
@@ -42,6 +64,28 @@ DataParallel::Capacity capacity_for(const EngineConfig& config, const Workload& 
   return capacity;
 }
 
+void check_storage(const char* what, DType dtype) {
+  if (dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16) return;
+  throw DtypeError(fmt::format("engine: {} is {}, expected f32, f16 or bf16", what, dtype_name(dtype)));
+}
+
+void validate_precision(const Precision& precision, const DeviceGroup& devices) {
+  check_storage("the precision", precision.compute);
+  check_storage("the dtype of the reduction", precision.reduce_dtype);
+  if (!(precision.clip_norm >= 0.0)) throw ConfigError(fmt::format("engine: the clipping norm is {}, expected a number >= 0", precision.clip_norm));
+  if (precision.compute != DType::bf16 && precision.reduce_dtype != DType::bf16) return;
+  const std::vector<DeviceId>& ids = devices.options().devices;
+  if (ids.front().backend != Backend::cuda) return;
+  const GpuReport report = query_gpus(false);
+  for (const DeviceId& id : ids) {
+    for (const GpuInfo& gpu : report.gpus) {
+      if (gpu.index != id.index || gpu.has_bf16()) continue;
+      throw UnsupportedError(fmt::format("bf16: {} ({}, compute capability {}.{}) has no bf16; that needs 8.0 or later. Use fp16", id.str(), gpu.name,
+                                         gpu.compute_major, gpu.compute_minor));
+    }
+  }
+}
+
 void validate(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload) {
   if (config.batch_size < 1) throw ConfigError(fmt::format("batch size: {} is not a positive number", config.batch_size));
   if (config.accumulate < 1) throw ConfigError(fmt::format("accumulate: {} is not a positive number", config.accumulate));
@@ -60,6 +104,7 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
     }
   }
   if (model.net == nullptr) throw ConfigError("engine: the model has no network");
+  validate_precision(config.precision, devices);
 }
 
 }  // namespace
@@ -70,6 +115,8 @@ struct Engine::State {
   struct Issued {
     int slot;
     std::shared_ptr<void> hold;
+    bool first = false;    // of the engine
+    bool watched = false;  // overflows were looked for in the outputs
   };
 
   State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w) : model(m), devices(d), config(std::move(c)), workload(std::move(w)) {}
@@ -79,9 +126,15 @@ struct Engine::State {
   void finish_oldest();
   void throw_if_failed();
   void issue(const HostBatch& batch, const BatchPlan& plan, int slot);
-  View totals_slot(int slot) {
-    return host_totals.view({DataParallel::kStepSlots, LossTotals::kCount}, DType::f32).rows(slot, slot + 1).reshape({LossTotals::kCount});
+  View record(int slot) { return host_records.view({DataParallel::kStepSlots, kRecord}, DType::f32).rows(slot, slot + 1).reshape({kRecord}); }
+  bool measures_reduction() const { return steps == 0 && devices.size() > 1 && config.precision.reduce_dtype != DType::f32; }
+  View overflows(int slot) {
+    const auto size = static_cast<int64_t>(devices.size());
+    return host_overflows.view({DataParallel::kStepSlots, size}, DType::i32).rows(slot, slot + 1).reshape({size});
   }
+  Totals step_totals(const Issued& issued);
+  std::string first_overflow(const Issued& issued);
+  void throw_if_diverged(const Totals& totals);
   void give_up_step();
 
   const Model& model;
@@ -90,12 +143,13 @@ struct Engine::State {
   Workload workload;
   BatchPlan full_batch;
   std::vector<DevicePlan> plans;
-  HostBuffer host_totals;
+  HostBuffer host_records, host_overflows;
   std::unique_ptr<DataParallel> parts;
   std::deque<Issued> in_flight;
   std::vector<Totals> finished;
   int64_t steps = 0;
   std::set<int64_t> trained_sizes, evaluated_sizes;
+  int skipped_in_row = 0;
   bool disturbed = false;  // an error cut a step short: the peak may differ from the plan
 };
 
@@ -104,7 +158,7 @@ std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devi
   const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
   {
     State state(model, *twin, config, workload);
-    state.host_totals = HostBuffer(DataParallel::kStepSlots * LossTotals::kCount * size_of(DType::f32));
+    state.host_records = HostBuffer(DataParallel::kStepSlots * kRecord * size_of(DType::f32));
     state.parts = std::make_unique<DataParallel>(model, *twin, config, capacity_for(config, workload, twin->size()));
     // Meta devices read no memory: any address stands for the batch.
     static const char address = 0;
@@ -165,7 +219,8 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   s.plans = plan(s.model, s.devices, s.config, s.workload);
   s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.size());
   s.reserve();
-  s.host_totals = HostBuffer(DataParallel::kStepSlots * LossTotals::kCount * size_of(DType::f32), s.devices.host_memory());
+  s.host_records = HostBuffer(DataParallel::kStepSlots * kRecord * size_of(DType::f32), s.devices.host_memory());
+  s.host_overflows = HostBuffer(DataParallel::kStepSlots * s.devices.size() * size_of(DType::i32), s.devices.host_memory());
   s.parts = std::make_unique<DataParallel>(s.model, s.devices, s.config, capacity_for(s.config, s.workload, s.devices.size()));
   std::vector<float> start(static_cast<size_t>(layout().parameter_elements()), 0.0F);
   initialize(layout(), s.config.seed, start);
@@ -176,6 +231,7 @@ Engine::~Engine() = default;
 
 void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slot) {
   parts->begin_step(steps);
+  parts->measure_reduction(measures_reduction());
   int last = plan.micro_batches() - 1;
   while (last > 0 && plan.micro_batch_size(last) == 0) --last;
   for (int k = 0; k <= last; ++k) {
@@ -186,9 +242,14 @@ void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slo
     parts->backward(k == last);
   }
   parts->reduce();
+  parts->unscale();
+  if (config.precision.clip_norm > 0.0) parts->clip(config.precision.clip_norm);
   parts->update();
+  parts->update_loss_scale();
   parts->broadcast();
-  parts->read_totals(totals_slot(slot));
+  parts->read_totals(record(slot).rows(0, LossTotals::kCount), record(slot).rows(LossTotals::kCount, kControlEnd));
+  if (measures_reduction()) parts->read_reduction_error(record(slot).rows(kControlEnd, kRecord));
+  if (parts->watches_outputs()) parts->read_overflows(overflows(slot));
   parts->record_step_done(slot);
 }
 
@@ -210,7 +271,49 @@ void Engine::State::finish_oldest() {
   parts->wait_step_done(issued.slot);
   throw_if_failed();
   in_flight.pop_front();
-  finished.push_back(totals_from(totals_slot(issued.slot).as<float>()));
+  finished.push_back(step_totals(issued));
+  parts->watch_outputs(!std::isfinite(finished.back().loss_sum));
+  throw_if_diverged(finished.back());
+}
+
+Totals Engine::State::step_totals(const Issued& issued) {
+  const float* values = record(issued.slot).as<float>();
+  const std::span<const float> control(values + LossTotals::kCount, StepControl::kCount);
+  Totals totals = totals_from(values);
+  totals.loss_scale = control[StepControl::kLossScale];
+  totals.gradient_norm = control[StepControl::kNorm];
+  totals.skipped = control[StepControl::kSkipped] > 0.0F;
+  if (totals.skipped) totals.overflow = "the gradient of " + parameter_at(parts->layout(), first_non_finite(control));
+  if (issued.first && devices.size() > 1 && config.precision.reduce_dtype != DType::f32) {
+    totals.reduction_error = static_cast<double>(values[kControlEnd]) / static_cast<double>(values[kControlEnd + 1]);
+  }
+  if (!std::isfinite(totals.loss_sum)) totals.overflow = first_overflow(issued);
+  return totals;
+}
+
+std::string Engine::State::first_overflow(const Issued& issued) {
+  int32_t first = -1;
+  for (int d = 0; issued.watched && d < devices.size(); ++d) {
+    const int32_t part = overflows(issued.slot).as<int32_t>()[d];
+    if (part >= 0 && (first < 0 || part < first)) first = part;
+  }
+  return first < 0 ? std::string("the loss") : "the output of " + model.net->parts()[static_cast<size_t>(first)].name;
+}
+
+void Engine::State::throw_if_diverged(const Totals& totals) {
+  skipped_in_row = totals.skipped ? skipped_in_row + 1 : 0;
+  if (!totals.skipped) return;
+  const LossScaling& scaling = config.precision.loss_scaling;
+  const bool dynamic = scaling.kind == LossScaling::Kind::dynamic;
+  const bool at_floor = dynamic && totals.loss_scale * scaling.constants.backoff_factor < scaling.floor;
+  if (!at_floor && skipped_in_row < kMostSkipped) return;
+  const int skipped = std::exchange(skipped_in_row, 0);
+  throw DivergedError(fmt::format(
+      "training has diverged: the gradients of {} steps in a row were not finite, the last one {}, first in {}; the parameters are those of the step "
+      "before. Use a smaller --lr, --clip-norm 1, or --precision {}",
+      skipped,
+      at_floor ? fmt::format("at loss scale {}, the lowest that is tried", totals.loss_scale) : fmt::format("at loss scale {}", totals.loss_scale),
+      totals.overflow, config.precision.compute == DType::f16 ? "bf16 or fp32" : "fp32"));
 }
 
 void Engine::train_step(const HostBatch& batch) {
@@ -232,7 +335,7 @@ void Engine::train_step(const HostBatch& batch) {
     s.give_up_step();
     std::rethrow_exception(error);
   }
-  s.in_flight.push_back({slot, batch.hold});
+  s.in_flight.push_back({slot, batch.hold, s.steps == 0, s.parts->watches_outputs()});
   s.trained_sizes.insert(samples);
   ++s.steps;
 }
@@ -299,6 +402,10 @@ std::vector<float> Engine::parameters(int device) {
   while (!state_->in_flight.empty()) state_->finish_oldest();
   return state_->parts->parameters(device);
 }
+std::vector<float> Engine::working_parameters(int device) {
+  while (!state_->in_flight.empty()) state_->finish_oldest();
+  return state_->parts->working_parameters(device);
+}
 std::vector<float> Engine::gradients(int device) {
   while (!state_->in_flight.empty()) state_->finish_oldest();
   return state_->parts->gradients(device);
@@ -307,6 +414,14 @@ const EngineConfig& Engine::config() const { return state_->config; }
 const std::vector<DevicePlan>& Engine::device_plans() const { return state_->plans; }
 const BatchPlan& Engine::batch_plan() const { return state_->full_batch; }
 std::string Engine::communicator() const { return state_->parts->communicator(); }
+void Engine::set_loss_scale_state(float scale, int32_t growth_tracker) {
+  while (!state_->in_flight.empty()) state_->finish_oldest();
+  state_->parts->set_loss_scale_state(scale, growth_tracker);
+}
+std::pair<float, int32_t> Engine::loss_scale_state() {
+  while (!state_->in_flight.empty()) state_->finish_oldest();
+  return state_->parts->loss_scale_state(0);
+}
 int64_t Engine::steps_issued() const { return state_->steps; }
 void Engine::set_learning_rate(double lr) {
   state_->config.optimizer.set_learning_rate(lr);

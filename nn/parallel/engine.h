@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nn/model.h"
@@ -25,6 +27,15 @@ struct Totals {
   double loss_sum = 0;
   int64_t valid = 0;    // targets that were not ignored
   int64_t correct = 0;  // of them, predicted right
+  // Of a step:
+  double loss_scale = 1.0;                                          // that it was computed with
+  double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // of the mean gradient before clipping, where it is checked
+  /// In an engine's first step, where gradients travel in 16 bits: ||their sum - their sum in f32|| / ||their sum in f32||.
+  double reduction_error = std::numeric_limits<double>::quiet_NaN();
+  bool skipped = false;  // its gradient was not finite, so that no device changed its parameters
+  /// Then, or where the loss is not finite, what was the first: "the gradient of NAME" in backward's order; "the loss", whose cause lies in the
+  /// forward pass; in the steps behind such a one "the output of NAME".
+  std::string overflow;
   /// Mean loss over valid targets; NaN when there is none.
   double mean_loss() const;
 };
@@ -57,7 +68,7 @@ class Engine {
   /// Issues one optimizer step; returns before the devices have done it. At most two steps are in flight. throws the first error of any device,
   /// with its name; the engine can then go on from the parameters it had (of the last finished step). Where NCCL failed, or was
   /// aborted because a replica could not issue its work, GPUs' parameters may be those of half a step: set them anew. A GPU that is lost needs a new
-  /// process.
+  /// process. throws DivergedError when the loss scale has fallen below its floor, or kMostSkipped steps in a row were skipped.
   void train_step(const HostBatch& batch);
   /// Totals of the steps finished since the last call, in order. With `wait`, of all steps issued.
   std::vector<Totals> take_step_totals(bool wait);
@@ -68,7 +79,10 @@ class Engine {
   /// Parameters as one flat host buffer in layout(); replicas are made equal by set.
   const FlatLayout& layout() const;
   void set_parameters(std::span<const float> flat);
+  /// The f32 parameters; of a device that holds a shadow only, the shadow's values.
   std::vector<float> parameters(int device = 0);
+  /// What the layers of a device see of them: the shadow in f16 and bf16, else the same.
+  std::vector<float> working_parameters(int device = 0);
   /// The gradients of the last step on a device, before unscaling by valid targets (layout(), without the tail).
   std::vector<float> gradients(int device = 0);
 
@@ -82,6 +96,10 @@ class Engine {
   std::string communicator() const;
   int64_t steps_issued() const;
   void set_learning_rate(double lr);
+  /// The loss scaler's state, to go on from a checkpoint, as in torch's state_dict(). throws OrderError when losses are not scaled.
+  void set_loss_scale_state(float scale, int32_t growth_tracker);
+  std::pair<float, int32_t> loss_scale_state();
+  static constexpr int kMostSkipped = 32;
 
  private:
   struct State;

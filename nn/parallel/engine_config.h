@@ -4,10 +4,25 @@
 #include <memory>
 
 #include "kernels/image.h"
+#include "nn/loss_scaler.h"
 #include "nn/parallel/optimizer.h"
 #include "nn/parallel/scheme.h"
 
 namespace vitrine {
+
+/// In which precision a model is trained. With f16 or bf16, convolutions, matrix products and the layers between them run on a shadow of the f32
+/// parameters, made by one cast a step; the loss, reductions and the optimizer are f32.
+struct Precision {
+  DType compute = DType::f32;  // f32, f16 or bf16: of activations and the parameters that layers see
+  LossScaling loss_scaling;
+  double clip_norm = 0.0;           // of the mean gradient over all devices; 0: not clipped
+  DType reduce_dtype = DType::f32;  // in which gradients travel and are summed; the totals stay f32
+  bool broadcasts_masters = false;  // under gpu0 reduction: the f32 parameters; else the shadow, and only device 0 holds masters
+
+  bool mixed() const { return compute != DType::f32; }
+  /// Steps with a non-finite gradient are skipped.
+  bool checks() const { return loss_scaling.active() || clip_norm > 0.0; }
+};
 
 /// What an engine is asked to do, fixed for its lifetime.
 struct EngineConfig {
@@ -15,6 +30,7 @@ struct EngineConfig {
   int64_t batch_size = 64;  // global: of one optimizer step, over all devices and micro-batches
   int accumulate = 1;       // micro-batches per optimizer step
   OptimizerConfig optimizer;
+  Precision precision;
   uint64_t seed = 0;
   int32_t ignore_index = -100;
   /// Images as the batches bring them: u8 (h, w, C), resized and normalised on the device; or f32 of the model's size, taken as they are.

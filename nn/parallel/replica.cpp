@@ -14,7 +14,8 @@ Shape image_shape(const Model& model, const EngineConfig& config, int64_t sample
 
 }  // namespace
 
-Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, bool updates)
+Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, bool updates,
+                 bool reduces)
     : device(owner), ordinal(owner.ordinal()) {
   ExecContext& ctx = compute();
   const PhaseScope setup(ctx, Phase::setup);
@@ -23,9 +24,15 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
     zero(ctx, t);
     return t;
   };
-  parameters = flat(layout.parameter_elements(), Category::parameters, "parameters");
+  const Precision& precision = config.precision;
+  const bool masters = updates || !precision.mixed() || precision.broadcasts_masters;
+  if (masters) parameters = flat(layout.parameter_elements(), Category::parameters, "parameters");
+  if (precision.mixed()) {
+    shadow = ctx.allocate({layout.parameter_elements()}, precision.compute, Category::parameters, "parameter shadow");
+    zero(ctx, shadow);
+  }
   gradients = flat(layout.total_elements(), Category::gradients, "gradients");
-  parameter_views = layout.views(parameters);
+  parameter_views = layout.views(working_parameters());
   gradient_views = layout.views(gradients);
   totals_view = gradients.view().rows(layout.parameter_elements(), layout.total_elements());
   if (updates) {
@@ -35,6 +42,15 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
     updates_done = ctx.allocate({1}, DType::i32, Category::optimizer, "step");
     zero(ctx, updates_done);
   }
+  if (reduces && precision.reduce_dtype != DType::f32) {
+    packed_gradients = ctx.allocate({layout.parameter_elements()}, precision.reduce_dtype, Category::communication, "gradients to reduce");
+    zero(ctx, packed_gradients);
+    reduction_error = ctx.allocate({2}, DType::f32, Category::staging, "reduction error");
+    zero(ctx, reduction_error);
+  }
+  scaler = std::make_unique<LossScaler>(ctx, precision.loss_scaling);
+  overflowed = ctx.allocate({1}, DType::i32, Category::staging, "first overflow");
+  zero(ctx, overflowed);
   evaluate_totals = flat(LossTotals::kCount, Category::staging, "evaluation totals");
   ctx.reserve_workspace(config.workspace_bytes);
 

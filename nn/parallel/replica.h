@@ -24,8 +24,9 @@ struct StagingSlot {
 
 /// One device's copy of the model, and what it holds of the micro-batch under way.
 struct Replica {
-  /// slice, labels: largest numbers of samples and of labels that its staging takes
-  Replica(Device& device, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, bool updates);
+  /// slice, labels: largest numbers of samples and of labels that its staging takes. updates: it takes the optimizer step. reduces: it has peers
+  Replica(Device& device, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, bool updates,
+          bool reduces);
 
   ExecContext& compute() { return device.compute(); }
   ExecContext& copy() { return device.copy(); }
@@ -33,6 +34,8 @@ struct Replica {
   StagingSlot& slot(int64_t micro_batch) { return slots[static_cast<size_t>(micro_batch % 2)]; }
   /// Where loss and counts add up: the tail of the flat gradients.
   View totals() const { return totals_view; }
+  /// What layers see of the parameters: the shadow, or in f32 the parameters.
+  const Tensor& working_parameters() const { return shadow ? shadow : parameters; }
   void forget_micro_batch();
   /// Events anew, never recorded: those that a failed stream recorded would fail whoever waits for them. Only while the streams are idle.
   void make_events();
@@ -40,10 +43,15 @@ struct Replica {
   Device& device;
   int ordinal;
 
-  Tensor parameters, gradients;  // flat
+  Tensor parameters, gradients;  // flat, f32; no parameters where only a shadow is held
+  Tensor shadow;                 // flat, of the precision's dtype; empty in f32
+  Tensor packed_gradients;       // flat, of the dtype that gradients travel in; empty when that is f32
   Tensor state1, state2;         // momentum; or first and second moment
   Tensor updates_done;           // (1) i32
   Tensor evaluate_totals;        // (LossTotals::kCount) f32
+  Tensor reduction_error;        // (2) f32, see DataParallel::read_reduction_error
+  std::unique_ptr<LossScaler> scaler;
+  Tensor overflowed;  // (1) i32: the model's first part whose output was not finite in a step that is watched, or -1
   std::vector<View> parameter_views, gradient_views;
   View totals_view;
   std::array<StagingSlot, 2> slots;

@@ -98,37 +98,38 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
   const auto me = static_cast<size_t>(rank);
   const Call& mine = *records[me].call;
   const int64_t element = size_of(mine.dtype);
-  std::array<const float*, kMaxRanks> inputs;
-  std::array<float*, kMaxRanks> sums;
+  std::array<const void*, kMaxRanks> inputs;
+  std::array<void*, kMaxRanks> sums;
   std::array<void*, kMaxRanks> outputs;
   const auto sum = [&](size_t output_count, int64_t begin, int64_t end) {
-    sum_to_all({inputs.data(), ranks}, {sums.data(), output_count}, begin, end);
+    sum_to_all(mine.dtype, {inputs.data(), ranks}, {sums.data(), output_count}, begin, end);
   };
-  for (size_t r = 0; r < ranks; ++r) inputs[r] = static_cast<const float*>(records[r].call->input);
+  for (size_t r = 0; r < ranks; ++r) inputs[r] = records[r].call->input;
   const int64_t rows_before = mine.counts.empty() ? 0 : std::accumulate(mine.counts.begin(), mine.counts.begin() + rank, int64_t{0});
   const int64_t row_bytes = mine.count * element;
 
   switch (mine.operation) {
     case Operation::all_reduce: {
-      if (size_ == 1) return;
-      for (size_t r = 0; r < ranks; ++r) sums[r] = static_cast<float*>(records[r].call->output);
+      if (size_ == 1 && mine.input == mine.output) return;
+      for (size_t r = 0; r < ranks; ++r) sums[r] = records[r].call->output;
       const Slice slice = slice_of(mine.count, kSumGrain, rank, size_);
       return sum(ranks, slice.begin, slice.end);
     }
     case Operation::reduce: {
-      sums[0] = static_cast<float*>(records[static_cast<size_t>(mine.root)].call->output);
+      sums[0] = records[static_cast<size_t>(mine.root)].call->output;
       const Slice slice = slice_of(mine.count, kSumGrain, rank, size_);
       return sum(1, slice.begin, slice.end);
     }
     case Operation::reduce_scatter: {
-      for (size_t r = 0; r < ranks; ++r) inputs[r] += rank * mine.count;
-      sums[0] = static_cast<float*>(mine.output);
+      for (size_t r = 0; r < ranks; ++r) inputs[r] = static_cast<const std::byte*>(inputs[r]) + rank * row_bytes;
+      sums[0] = mine.output;
       return sum(1, 0, mine.count);
     }
     case Operation::broadcast: {
       const Slice slice = slice_of(mine.count * element, kCopyGrain, rank, size_);
       for (size_t r = 0; r < ranks; ++r) outputs[r] = static_cast<std::byte*>(records[r].call->output) + slice.begin;
-      return copy_to_all(outputs[static_cast<size_t>(mine.root)], {outputs.data(), ranks}, slice.end - slice.begin);
+      const auto* const input = static_cast<const std::byte*>(records[static_cast<size_t>(mine.root)].call->input);
+      return copy_to_all(input + slice.begin, {outputs.data(), ranks}, slice.end - slice.begin);
     }
     case Operation::all_gather: {
       const int64_t bytes = mine.count * element;

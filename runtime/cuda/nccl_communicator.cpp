@@ -23,6 +23,12 @@ using comm::Call;
 using comm::Operation;
 using Clock = std::chrono::steady_clock;
 
+/// Of elements that are summed.
+ncclDataType_t nccl_type(DType dtype) {
+  if (dtype == DType::f16) return ncclFloat16;
+  return dtype == DType::bf16 ? ncclBfloat16 : ncclFloat32;
+}
+
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
   const char* const detail = ncclGetLastError(comm);
   return fmt::format("{}{}{}", ncclGetErrorString(result), detail != nullptr && *detail != '\0' ? ": " : "", detail != nullptr ? detail : "");
@@ -251,13 +257,14 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
   const size_t bytes = count * static_cast<size_t>(size_of(call.dtype));
   switch (call.operation) {
     case Operation::all_reduce:
-      return VITRINE_NCCL_CHECK(comm, ncclAllReduce(call.input, call.output, count, ncclFloat32, ncclSum, comm, stream));
+      return VITRINE_NCCL_CHECK(comm, ncclAllReduce(call.input, call.output, count, nccl_type(call.dtype), ncclSum, comm, stream));
     case Operation::reduce:
-      return VITRINE_NCCL_CHECK(comm, ncclReduce(call.input, call.output, count, ncclFloat32, ncclSum, call.root, comm, stream));
+      return VITRINE_NCCL_CHECK(comm, ncclReduce(call.input, call.output, count, nccl_type(call.dtype), ncclSum, call.root, comm, stream));
     case Operation::broadcast:
-      return VITRINE_NCCL_CHECK(comm, ncclBroadcast(call.output, call.output, bytes, ncclInt8, call.root, comm, stream));
+      return VITRINE_NCCL_CHECK(comm,
+                                ncclBroadcast(rank() == call.root ? call.input : call.output, call.output, bytes, ncclInt8, call.root, comm, stream));
     case Operation::reduce_scatter:
-      return VITRINE_NCCL_CHECK(comm, ncclReduceScatter(call.input, call.output, count, ncclFloat32, ncclSum, comm, stream));
+      return VITRINE_NCCL_CHECK(comm, ncclReduceScatter(call.input, call.output, count, nccl_type(call.dtype), ncclSum, comm, stream));
     case Operation::all_gather:
       return VITRINE_NCCL_CHECK(comm, ncclAllGather(call.input, call.output, bytes, ncclInt8, comm, stream));
     case Operation::barrier: {

@@ -22,7 +22,7 @@ namespace {
 using comm::Call;
 using comm::Operation;
 
-constexpr int64_t kSumGrain = 64;  // floats: no two ranks write one 256-byte segment
+constexpr int64_t kSumGrainBytes = 256;  // no two ranks write one segment of so many bytes
 
 class PeerGroup {
  public:
@@ -146,26 +146,26 @@ void PeerGroup::do_share(int index, cudaStream_t stream) const {
   const auto copy = [&](void* to, const void* from, int64_t count) {
     if (to != from && count > 0) VITRINE_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(count), cudaMemcpyDefault, stream));
   };
-  std::array<const float*, kMostSumRanks> inputs;
-  std::array<float*, kMostSumRanks> outputs;
-  for (size_t r = 0; r < ranks; ++r) inputs[r] = static_cast<const float*>(ranks_[r].call->input);
+  std::array<const void*, kMostSumRanks> inputs;
+  std::array<void*, kMostSumRanks> outputs;
+  for (size_t r = 0; r < ranks; ++r) inputs[r] = ranks_[r].call->input;
   const auto sum = [&](size_t output_count, int64_t begin, int64_t end) {
-    sum_to_all(stream, {inputs.data(), ranks}, {outputs.data(), output_count}, begin, end);
+    sum_to_all(stream, mine.dtype, {inputs.data(), ranks}, {outputs.data(), output_count}, begin, end);
   };
-  const comm::Slice slice = comm::slice_of(mine.count, kSumGrain, index, size_);
+  const comm::Slice slice = comm::slice_of(mine.count, kSumGrainBytes / size_of(mine.dtype), index, size_);
   switch (mine.operation) {
     case Operation::all_reduce:
-      for (size_t r = 0; r < ranks; ++r) outputs[r] = static_cast<float*>(ranks_[r].call->output);
+      for (size_t r = 0; r < ranks; ++r) outputs[r] = ranks_[r].call->output;
       return sum(ranks, slice.begin, slice.end);
     case Operation::reduce:
-      outputs[0] = static_cast<float*>(ranks_[root].call->output);
+      outputs[0] = ranks_[root].call->output;
       return sum(1, slice.begin, slice.end);
     case Operation::reduce_scatter:
-      for (size_t r = 0; r < ranks; ++r) inputs[r] += index * mine.count;
-      outputs[0] = static_cast<float*>(mine.output);
+      for (size_t r = 0; r < ranks; ++r) inputs[r] = static_cast<const std::byte*>(inputs[r]) + index * bytes;
+      outputs[0] = mine.output;
       return sum(1, 0, mine.count);
     case Operation::broadcast:
-      return copy(mine.output, ranks_[root].call->output, bytes);
+      return copy(mine.output, ranks_[root].call->input, bytes);
     case Operation::all_gather:
       for (size_t r = 0; r < ranks; ++r) copy(static_cast<std::byte*>(mine.output) + static_cast<int64_t>(r) * bytes, ranks_[r].call->input, bytes);
       return;

@@ -25,13 +25,14 @@ enum class Phase : uint8_t {
   reduce,
   unscale,
   optimizer,
+  cast,
   broadcast,
   evaluate,
   setup,
   wait,
   step,
 };
-inline constexpr int kPhaseCount = 18;
+inline constexpr int kPhaseCount = 19;
 /// "forward", "scatter_grad", ...
 const char* phase_name(Phase phase);
 

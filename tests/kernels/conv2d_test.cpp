@@ -53,10 +53,7 @@ void own_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView
       {"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}}, [] {},
       [&] {
         cuda::im2col_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
-        const int64_t channels = grad_w.shape[0];
-        if (grad_bias) {
-          cuda::column_sum(ctx, grad_y.as<float>(), grad_y.numel() / channels, channels, grad_bias.as<float>(), mode, ctx.workspace());
-        }
+        if (grad_bias) cuda::column_sum(ctx, grad_y, grad_bias, mode, ctx.workspace());
       });
 }
 /// Where cuDNN serves, our own convolution is tested beside it.

@@ -77,11 +77,14 @@ class CudnnPlanTest : public ::testing::TestWithParam<size_t> {
   CudnnChoice choose(const CudnnConv2d& c) { return cuda::choose_conv2d_plan(c, {nullptr, &gpu_}); }
   void expect_plan(const CudnnConv2d& c, const char* what) {
     const CudnnChoice choice = choose(c);
-    EXPECT_TRUE(choice.plan != nullptr) << what << " x " << c.x[0] << " " << c.x[1] << " " << c.x[2] << " " << c.x[3] << ": " << choice.refusal;
+    EXPECT_TRUE(choice.plan != nullptr) << what << " of " << dtype_name(c.dtype) << " x " << c.x[0] << " " << c.x[1] << " " << c.x[2] << " " << c.x[3]
+                                        << ": " << choice.refusal;
     if (choice.plan == nullptr) return;
     EXPECT_LE(choice.plan->workspace_bytes(), c.workspace_bytes) << what;
+    const bool tensor_cores = c.tf32 || c.dtype != DType::f32;
     for (const auto note : choice.plan->numerical_notes()) {
-      EXPECT_TRUE(note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP || (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && c.tf32)) << what << ": note " << note;
+      EXPECT_TRUE(note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP || (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && tensor_cores))
+          << what << ": note " << note;
       tensor_cores_ += note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
     }
   }
@@ -118,6 +121,47 @@ TEST_P(CudnnPlanTest, FindsPlansForTensorCoresWhereTheyAreAllowed) {
   }
   // Chips before sm_80 have no TF32.
   EXPECT_EQ(tensor_cores_ > 0, kGpus[GetParam()].compute_capability >= 800);
+}
+
+/// Images of three channels as they are.
+TEST_P(CudnnPlanTest, FindsF16AndBf16PlansForModels) {
+  const bool has_bf16 = kGpus[GetParam()].compute_capability >= 800;
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (CudnnConv2d c : convolutions()) {
+      c.dtype = dtype;
+      if (dtype == DType::bf16 && !has_bf16) {
+        EXPECT_EQ(choose(c).refusal, "cuDNN proposes no engine");
+        continue;
+      }
+      expect_plan(c, "forward");
+      c.bias = true;
+      expect_plan(c, "forward with bias");
+      c.relu = true;
+      expect_plan(c, "forward with bias and ReLU");
+      c.pass = Conv2dPass::backward_data;
+      expect_plan(c, "backward_data");
+    }
+  }
+  EXPECT_GT(tensor_cores_, 0);
+}
+
+/// cuDNN 9.19 has no engine that reads f16 or bf16 and writes the weights' gradient as f32: im2col and cuBLASLt serve.
+TEST_P(CudnnPlanTest, AnF32GradientOfHalvesIsRefusedOrKeepsTheRules) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (CudnnConv2d c : convolutions()) {
+      c.dtype = dtype;
+      c.pass = Conv2dPass::backward_weight;
+      for (const bool accumulate : {false, true}) {
+        c.accumulate = accumulate;
+        const CudnnChoice choice = choose(c);
+        if (choice.plan != nullptr) {
+          expect_plan(c, "backward_weight");
+        } else {
+          EXPECT_EQ(choice.refusal, "cuDNN proposes no engine");
+        }
+      }
+    }
+  }
 }
 
 TEST_P(CudnnPlanTest, KeepsToTheWorkspace) {

@@ -10,6 +10,7 @@
 
 #include "kernels/cross_entropy.h"
 #include "kernels/optimizer.h"
+#include "kernels/step_control.h"
 #include "nn/parameter_store.h"
 #include "runtime/copy.h"
 #include "runtime/device.h"
@@ -63,6 +64,7 @@ std::vector<double> train(const TrainingJob& job) {
   const Tensor gradients = flat(Category::gradients, "gradients");
   const Tensor momentum = flat(Category::optimizer, "momentum");
   const Tensor updates = ctx.allocate({1}, DType::i32, Category::optimizer, "updates");
+  const Tensor control = ctx.allocate({StepControl::kCount}, DType::f32, Category::optimizer, "control");
   const Tensor images = ctx.allocate(model.input_shape(job.samples), DType::f32, Category::staging, "images");
   const Tensor labels = ctx.allocate({job.samples}, DType::i32, Category::staging, "labels");
   const std::vector<View> params = layout.views(weights);
@@ -73,7 +75,7 @@ std::vector<double> train(const TrainingJob& job) {
   std::vector<float> start(static_cast<size_t>(layout.total_elements()));
   initialize(layout, 0, start);
   copy(ctx, host_view(start, weights.shape(), DType::f32), weights);
-  for (const Tensor& t : {gradients, momentum, updates}) zero(ctx, t);
+  for (const Tensor& t : {gradients, momentum, updates, control}) zero(ctx, t);
 
   const auto samples = static_cast<float>(job.samples);
   std::vector<double> losses;
@@ -86,10 +88,11 @@ std::vector<double> train(const TrainingJob& job) {
     Tensor logits;
     Saved saved = model.net->forward_from(ctx, params, images, logits, pass);
     zero(ctx, totals);
-    softmax_cross_entropy(ctx, {.grad_scale = 1.0F / samples}, logits, labels, logits, totals);  // the gradient takes the logits' place
+    softmax_cross_entropy(ctx, {.grad_scale = 1.0F / samples}, logits, labels, {}, logits, totals);  // the gradient takes the logits' place
     model.net->backward_from(ctx, params, std::move(saved), std::move(logits), grad_params, GradMode::overwrite, pass, nullptr);
-    sgd_update(ctx, {.lr = job.lr, .momentum = job.momentum}, samples, weights.rows(0, count), gradients.rows(0, count), momentum.rows(0, count),
-               updates, totals);
+    unscale_gradients(ctx, samples, false, totals, {}, control);
+    sgd_update(ctx, {.lr = job.lr, .momentum = job.momentum}, weights.rows(0, count), gradients.rows(0, count), momentum.rows(0, count), updates,
+               control);
 
     std::vector<float> host_totals(LossTotals::kCount);
     copy(ctx, totals, View{host_totals.data(), totals.shape(), DType::f32, DeviceId::host()});

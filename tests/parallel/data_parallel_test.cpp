@@ -32,7 +32,9 @@ std::vector<float> reference_weights(const Model& model, const OwnedBatch& batch
   parts.loss();
   parts.backward(true);
   parts.reduce();
+  parts.unscale();
   parts.update();
+  parts.update_loss_scale();
   parts.broadcast();
   return parts.parameters(0);
 }
@@ -60,13 +62,15 @@ TEST(DataParallelParts, ALossOfOnesOwnOnAnyOutputDevice) {
       // The totals travel with device 0's reduction; here they are made on the device that has the loss.
       const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
       zero(ctx, totals);
-      softmax_cross_entropy(ctx, {-100, 1.0F / kSamples}, logits, labels, logits, totals);
+      softmax_cross_entropy(ctx, {-100, 1.0F / kSamples}, logits, labels, {}, logits, totals);
       parts.add_totals(totals, device);
       parts.set_output_gradients(logits, device);
     }
     parts.backward(true);
     parts.reduce();
+    parts.unscale();
     parts.update();
+    parts.update_loss_scale();
     for (int d = 0; d < 3; ++d) EXPECT_LT(relative_difference(parts.parameters(d), expected), 1e-6) << "output device " << device;
   }
 }

@@ -36,6 +36,7 @@ TEST(Error, PrefixKeepsTheClass) {
   expect_same_class<CommError>();
   expect_same_class<DataError>();
   expect_same_class<ConfigError>();
+  expect_same_class<DivergedError>();
   expect_same_class<std::invalid_argument>();
   expect_same_class<std::out_of_range>();
   expect_same_class<std::logic_error>();
@@ -51,6 +52,7 @@ TEST(Error, KindsNameTheirClass) {
   EXPECT_STREQ(error_kind_name(ErrorKind::out_of_memory), "OutOfMemory");
   EXPECT_STREQ(error_kind_name(DataError("x").kind()), "DataError");
   EXPECT_STREQ(error_kind_name(ConfigError("x").kind()), "ConfigError");
+  EXPECT_STREQ(error_kind_name(DivergedError("x").kind()), "DivergedError");
 }
 
 TEST(ErrorDeathTest, AssertNamesTheInvariant) {

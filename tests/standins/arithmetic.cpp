@@ -113,7 +113,7 @@ void combine_as(Combination combination, std::span<const void* const> inputs, st
         if (r == 0) {
           totals[i] = value;
         } else if (combination == Combination::sum) {
-          totals[i] += value;
+          totals[i] = static_cast<Sum>(static_cast<T>(totals[i] + value));
         } else {
           totals[i] = combination == Combination::least ? std::min(totals[i], value) : std::max(totals[i], value);
         }

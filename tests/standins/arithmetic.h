@@ -35,8 +35,8 @@ struct Product {
 void multiply(const Product& product);
 
 enum class Combination { sum, least, most };
-/// Every output becomes the inputs' combination, in their order; an output may be an input. type: CUDA_R_32F, 64F, 16F, 16BF, 32I, 64I; the halves
-/// are summed in f32.
+/// Every output becomes the inputs' combination, in their order; an output may be an input. type: CUDA_R_32F, 64F, 16F, 16BF, 32I, 64I; every sum of
+/// two is rounded to it, as at each hop of NCCL's ring.
 void combine(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs, size_t count, cudaDataType_t type);
 
 }  // namespace vitrine::standins

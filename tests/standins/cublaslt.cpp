@@ -113,12 +113,12 @@ cublasStatus_t describe(const Operation& operation, const Layout& a, const Layou
             product.d.rows, product.d.columns);
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  product.tf32 = operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type == CUDA_R_32F;
+  product.tf32 = operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   product.relu = (operation.epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
   const bool known_epilogue =
       operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || (operation.epilogue & ~(uint32_t{CUBLASLT_EPILOGUE_RELU} | CUBLASLT_EPILOGUE_BIAS)) == 0;
-  const bool known_compute = operation.compute == CUBLAS_COMPUTE_32F || operation.compute == CUBLAS_COMPUTE_32F_PEDANTIC ||
-                             operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+  const bool known_compute =
+      operation.compute == CUBLAS_COMPUTE_32F || operation.compute == CUBLAS_COMPUTE_32F_PEDANTIC || (product.tf32 && a.type == CUDA_R_32F);
   const bool known_types = is_float(a.type) && a.type == b.type && c.type == d.type && (d.type == a.type || d.type == CUDA_R_32F);
   const bool known_bias = operation.bias_type == -1 || operation.bias_type == static_cast<int32_t>(d.type);
   if (!known_epilogue || !known_compute || !known_types || !known_bias || operation.scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;

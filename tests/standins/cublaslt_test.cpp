@@ -3,9 +3,12 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <gtest/gtest.h>
 
 #include "tests/standins/controls.h"
@@ -37,17 +40,17 @@ class CublasLt : public ::testing::Test {
     cudaGetLastError();
     reset();
   }
-  float* upload(const std::vector<float>& values) {
+  template <class T>
+  T* upload(const std::vector<T>& values) {
     void* p = nullptr;
-    EXPECT_EQ(cudaMalloc(&p, values.size() * sizeof(float)), cudaSuccess);
-    EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice, stream_), cudaSuccess);
+    EXPECT_EQ(cudaMalloc(&p, values.size() * sizeof(T)), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream_), cudaSuccess);
     memory_.push_back(p);
-    return static_cast<float*>(p);
+    return static_cast<T*>(p);
   }
-  cublasLtMatrixLayout_t layout(int64_t rows, int64_t columns, int64_t stride) {
+  cublasLtMatrixLayout_t layout(int64_t rows, int64_t columns, int64_t stride, cudaDataType_t type = CUDA_R_32F) {
     cublasLtMatrixLayout_t made = nullptr;
-    EXPECT_EQ(cublasLtMatrixLayoutCreate(&made, CUDA_R_32F, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride),
-              CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride), CUBLAS_STATUS_SUCCESS);
     layouts_.push_back(made);
     return made;
   }
@@ -121,6 +124,83 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CublasLtProducts,
                                            Case{40, 9, 300, true, false, false, CUBLASLT_EPILOGUE_BIAS, 1, 0},
                                            Case{16, 4, 2, false, true, true, CUBLASLT_EPILOGUE_RELU, 1, 0.5F},
                                            Case{31, 130, 64, true, true, true, CUBLASLT_EPILOGUE_RELU_BIAS, -1, 1}));
+
+template <class T>
+constexpr cudaDataType_t kType = std::is_same_v<T, float>    ? CUDA_R_32F
+                                 : std::is_same_v<T, __half> ? CUDA_R_16F
+                                                             : CUDA_R_16BF;
+
+template <class In, class Out>
+struct Types {
+  using Input = In;
+  using Output = Out;
+};
+template <class T>
+class CublasLtHalves : public CublasLt {};
+using HalfTypes = ::testing::Types<Types<__half, __half>, Types<__half, float>, Types<__nv_bfloat16, __nv_bfloat16>, Types<__nv_bfloat16, float>>;
+TYPED_TEST_SUITE(CublasLtHalves, HalfTypes, );
+
+/// Sums of many terms, which would be far off if they were rounded to halves on the way.
+TYPED_TEST(CublasLtHalves, AddUpInF32AndRoundOnce) {
+  using In = typename TypeParam::Input;
+  using Out = typename TypeParam::Output;
+  const Case c{5, 3, 4000, true, false, false, CUBLASLT_EPILOGUE_RELU_BIAS, 1, 0};
+  std::mt19937 random(11);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  const auto values = [&]<class T>(size_t count, T) {
+    std::vector<T> v(count);
+    for (T& x : v) x = static_cast<T>(uniform(random));
+    return v;
+  };
+  const auto a = values(5 * 4000, In{}), b = values(4000 * 3, In{});
+  const auto bias = values(5, Out{});
+  this->make_operation(c);
+  this->set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(this->upload(bias)));
+  this->set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(kType<Out>));
+  Out* const d = this->upload(std::vector<Out>(15));
+  auto* const d_layout = this->layout(5, 3, 5, kType<Out>);
+  ASSERT_EQ(cublasLtMatmul(this->handle_, this->operation_, &c.alpha, this->upload(a), this->layout(4000, 5, 4000, kType<In>), this->upload(b),
+                           this->layout(4000, 3, 4000, kType<In>), &c.beta, d, d_layout, d, d_layout, nullptr, nullptr, 0, this->stream_),
+            CUBLAS_STATUS_SUCCESS);
+  std::vector<Out> result(15);
+  ASSERT_EQ(cudaMemcpyAsync(result.data(), d, result.size() * sizeof(Out), cudaMemcpyDeviceToHost, this->stream_), cudaSuccess);
+  const double relative = std::is_same_v<Out, float> ? 0 : std::is_same_v<Out, __half> ? 0x1p-11 : 0x1p-8;
+  for (size_t i = 0; i < 5; ++i) {
+    for (size_t j = 0; j < 3; ++j) {
+      auto sum = static_cast<double>(static_cast<float>(bias[i]));
+      for (size_t l = 0; l < 4000; ++l) {
+        sum += static_cast<double>(static_cast<float>(a[l + i * 4000])) * static_cast<double>(static_cast<float>(b[l + j * 4000]));
+      }
+      sum = std::max(sum, 0.0);
+      EXPECT_NEAR(static_cast<double>(static_cast<float>(result[i + j * 5])), sum, relative * sum + 1e-3) << i << " " << j;
+    }
+  }
+}
+
+TEST_F(CublasLt, RefusesCombinationsOfTypes) {
+  const Case c{8, 8, 8, false, false, false, CUBLASLT_EPILOGUE_BIAS, 1, 0};
+  const auto memory = upload(std::vector<float>(64));
+  const auto multiply = [&](cudaDataType_t a, cudaDataType_t b, cudaDataType_t d, cudaDataType_t bias, cublasComputeType_t compute) {
+    cublasLtMatmulDescDestroy(operation_);
+    EXPECT_EQ(cublasLtMatmulDescCreate(&operation_, compute, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, c.epilogue);
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(memory));
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(bias));
+    auto* const d_layout = layout(8, 8, 8, d);
+    return cublasLtMatmul(handle_, operation_, &c.alpha, memory, layout(8, 8, 8, a), memory, layout(8, 8, 8, b), &c.beta, memory, d_layout, memory,
+                          d_layout, nullptr, nullptr, 0, stream_);
+  };
+  for (const cudaDataType_t half : {CUDA_R_16F, CUDA_R_16BF}) {
+    const cudaDataType_t other = half == CUDA_R_16F ? CUDA_R_16BF : CUDA_R_16F;
+    EXPECT_EQ(multiply(half, half, half, half, CUBLAS_COMPUTE_32F), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(multiply(half, half, CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(multiply(half, other, half, half, CUBLAS_COMPUTE_32F), CUBLAS_STATUS_NOT_SUPPORTED) << "a and b differ";
+    EXPECT_EQ(multiply(half, half, other, other, CUBLAS_COMPUTE_32F), CUBLAS_STATUS_NOT_SUPPORTED) << "another half comes out";
+    EXPECT_EQ(multiply(CUDA_R_32F, CUDA_R_32F, half, half, CUBLAS_COMPUTE_32F), CUBLAS_STATUS_NOT_SUPPORTED) << "f32 becomes a half";
+    EXPECT_EQ(multiply(half, half, half, CUDA_R_32F, CUBLAS_COMPUTE_32F), CUBLAS_STATUS_NOT_SUPPORTED) << "a bias of another type";
+    EXPECT_EQ(multiply(half, half, half, half, CUBLAS_COMPUTE_32F_FAST_TF32), CUBLAS_STATUS_NOT_SUPPORTED) << "TF32 is for f32";
+  }
+}
 
 TEST_F(CublasLt, RefusesWhatDoesNotFit) {
   const Case c{8, 4, 16, false, false, false, CUBLASLT_EPILOGUE_DEFAULT, 1, 0};

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device code on the host: threads, barriers, shuffles, launches.
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "runtime/cuda/dtype.cuh"
 #include "runtime/error.h"
 #include "tests/standins/controls.h"
 #include "tests/standins/device_door.h"
@@ -161,6 +163,68 @@ TEST_F(DeviceCode, ThreadsThatEndEarlyAreNotWaitedFor) {
     EXPECT_EQ(result[t * 3], t < 32 ? thirds : 0x92U) << t;  // 33, 36, 39
     EXPECT_EQ(result[t * 3 + 1], t < 32 ? 2U : 1U) << t;
     EXPECT_EQ(result[t * 3 + 2], t >= 32 ? 0x000000FFU : t < 16 ? 0x0000FFFFU : 0x55550000U) << t;
+  }
+}
+
+/// f16: as they come, through f32 and back. bf16 likewise.
+template <class T>
+__global__ void through_f32(const uint16_t* in, float* values, uint16_t* out) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  values[i] = cuda::to_float(reinterpret_cast<const T*>(in)[i]);
+  reinterpret_cast<T*>(out)[i] = cuda::from_float<T>(values[i]);
+}
+
+template <class T>
+__global__ void round_to(const float* in, uint16_t* out) {
+  reinterpret_cast<T*>(out)[threadIdx.x] = cuda::from_float<T>(in[threadIdx.x]);
+}
+
+/// What a half with these fields stands for.
+float value_of(unsigned bits, unsigned exponent_bits) {
+  const unsigned mantissa_bits = 15 - exponent_bits, most = (1U << exponent_bits) - 1;
+  const unsigned exponent = bits >> mantissa_bits & most, mantissa = bits & ((1U << mantissa_bits) - 1);
+  const int bias = static_cast<int>(most / 2), shift = static_cast<int>(mantissa_bits);
+  float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), 1 - bias - shift)
+                              : std::ldexp(static_cast<float>(mantissa | 1U << mantissa_bits), static_cast<int>(exponent) - bias - shift);
+  if (exponent == most) value = mantissa == 0 ? INFINITY : NAN;
+  return (bits & 0x8000U) != 0 ? -value : value;
+}
+
+TEST_F(DeviceCode, HalvesConvertAsIeee754Says) {
+  std::vector<uint16_t> all(65536);
+  std::iota(all.begin(), all.end(), uint16_t{0});
+  uint16_t* const in = upload(all);
+  float* const values = device_memory<float>(65536);
+  uint16_t* const out = device_memory<uint16_t>(65536);
+  for (const unsigned exponent_bits : {5U, 8U}) {
+    cuda::launch(stream_, exponent_bits == 5 ? through_f32<__half> : through_f32<__nv_bfloat16>, dim3(256), dim3(256), in, values, out);
+    const auto wide = download(values, 65536);
+    const auto back = download(out, 65536);
+    for (unsigned bits = 0; bits < 65536; ++bits) {
+      const float expected = value_of(bits, exponent_bits);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(wide[bits]) && std::isnan(value_of(back[bits], exponent_bits))) << bits;
+        continue;
+      }
+      ASSERT_EQ(wide[bits], expected) << bits;
+      ASSERT_EQ(back[bits], bits);
+    }
+  }
+}
+
+TEST_F(DeviceCode, HalvesAreRoundedToTheNearestAndTiesToEven) {
+  // The largest f16 is 65504 and the step below it 32; the least is 2^-24. bf16 keeps 8 bits and f32's exponents.
+  const std::vector<float> in{2049.0F, 2051.0F, 65519.0F,    65520.0F,    0x1p-25F,  0x1.8p-25F,
+                              257.0F,  259.0F,  0x1.fep127F, 0x1.ffp127F, 0x1p-134F, -0x1.8p-134F};
+  const std::vector<float> f16{2048, 2052, 65504, INFINITY, 0, 0x1p-24F, 257, 259, INFINITY, INFINITY, 0, -0.0F};
+  const std::vector<float> bf16{2048, 2048, 65536, 65536, 0x1p-25F, 0x1.8p-25F, 256, 260, 0x1.fep127F, INFINITY, 0, -0x1p-133F};
+  const float* const from = upload(in);
+  uint16_t* const out = device_memory<uint16_t>(in.size());
+  for (const unsigned exponent_bits : {5U, 8U}) {
+    cuda::launch(stream_, exponent_bits == 5 ? round_to<__half> : round_to<__nv_bfloat16>, dim3(1), dim3(static_cast<unsigned>(in.size())), from,
+                 out);
+    const auto result = download(out, in.size());
+    for (size_t i = 0; i < in.size(); ++i) EXPECT_EQ(value_of(result[i], exponent_bits), (exponent_bits == 5 ? f16 : bf16)[i]) << in[i];
   }
 }
 

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
 
@@ -118,6 +120,35 @@ TEST_F(Nccl, CollectivesGiveEachRankItsShare) {
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(read(r, 1)[0], r == 2 ? 600.0F : static_cast<float>(r) * 100);
   all([&](int r) { return ncclBroadcast(buffers_[r], buffers_[r], 4, ncclInt8, 2, comms_[r], streams_[r]); });
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(read(r, 1)[0], 600.0F);
+}
+
+/// 2048 + 1 + 1 + 1 in f16 is 2048 when every sum of two is rounded, and so is 256 + 1 + 1 + 1 in bf16: as NCCL's ring does.
+TEST_F(Nccl, HalvesAreRoundedAfterEveryAddition) {
+  init(true);
+  const auto check = [&]<class T>(ncclDataType_t type, float large, T) {
+    const auto typed = [&](int r) { return reinterpret_cast<T*>(buffers_[r]); };
+    const auto fill_halves = [&] {
+      for (int r = 0; r < kRanks; ++r) {
+        std::vector<T> values(8, static_cast<T>(static_cast<float>(r) + 0.5F));
+        for (size_t i = 4; i < 8; ++i) values[i] = static_cast<T>(r == 0 ? large : 1.0F);
+        ASSERT_EQ(cudaMemcpyAsync(typed(r), values.data(), 8 * sizeof(T), cudaMemcpyHostToDevice, streams_[r]), cudaSuccess);
+      }
+    };
+    const auto expect = [&](int r, size_t at, size_t count, const std::vector<float>& expected) {
+      std::vector<T> values(count);
+      ASSERT_EQ(cudaMemcpyAsync(values.data(), typed(r) + at, count * sizeof(T), cudaMemcpyDeviceToHost, streams_[r]), cudaSuccess);
+      for (size_t i = 0; i < count; ++i) EXPECT_EQ(static_cast<float>(values[i]), expected[i]) << "rank " << r;
+    };
+    fill_halves();
+    all([&](int r) { return ncclReduceScatter(typed(r), typed(r) + 100, 2, type, ncclSum, comms_[r], streams_[r]); });
+    for (int r = 0; r < kRanks; ++r) expect(r, 100, 2, std::vector(2, r < 2 ? 8.0F : large));
+    all([&](int r) { return ncclReduce(typed(r), typed(r) + 100, 8, type, ncclSum, 3, comms_[r], streams_[r]); });
+    expect(3, 100, 8, {8.0F, 8.0F, 8.0F, 8.0F, large, large, large, large});
+    all([&](int r) { return ncclAllReduce(typed(r), typed(r), 8, type, ncclSum, comms_[r], streams_[r]); });
+    for (int r = 0; r < kRanks; ++r) expect(r, 0, 8, {8.0F, 8.0F, 8.0F, 8.0F, large, large, large, large});
+  };
+  check(ncclFloat16, 2048.0F, __half{});
+  check(ncclBfloat16, 256.0F, __nv_bfloat16{});
 }
 
 TEST_F(Nccl, GroupedTransfersDoNotWaitForEachOther) {

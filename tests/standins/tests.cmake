@@ -4,7 +4,8 @@ vitrine_test(test_standins LABELS cpu threads
   SOURCES standins/cublaslt_test.cpp standins/cuda_runtime_test.cpp standins/device_code_test.cpp standins/nccl_test.cpp
   LIBS vitrine::runtime)
 target_include_directories(test_standins SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
-set_source_files_properties(standins/device_code_test.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+set_source_files_properties(standins/device_code_test.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off
+                            COMPILE_DEFINITIONS "VITRINE_HOST_DOOR=\"tests/standins/device_door.h\"")
 
 if(VITRINE_SANITIZE MATCHES "thread")
   add_executable(standins_races standins/races_main.cpp)

@@ -11,6 +11,12 @@
 namespace vitrine::test {
 namespace {
 
+/// Where the real images are, or nothing.
+std::filesystem::path fashion_mnist() {
+  auto folder = std::filesystem::path(VITRINE_SOURCE_DIR) / ".." / "shared" / "data" / "fashion-mnist";
+  return std::filesystem::exists(folder) ? folder : std::filesystem::path();
+}
+
 double accuracy_after(const std::vector<std::string>& arguments) {
   std::vector<std::string> all{"train", "--json", "--model", "small-cnn", "--devices"};
   if (on_gpu()) {
@@ -30,9 +36,27 @@ TEST(Accuracy, GeneratedImagesAreLearnt) {
 }
 
 TEST(Accuracy, FashionMnistReachesNinetyPercent) {
-  const auto folder = std::filesystem::path(VITRINE_SOURCE_DIR) / ".." / "shared" / "data" / "fashion-mnist";
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "Fashion-MNIST is not here";
+  const auto folder = fashion_mnist();
+  if (folder.empty()) GTEST_SKIP() << "Fashion-MNIST is not here";
   EXPECT_GE(accuracy_after({"--data", "fashion-mnist:" + folder.string(), "--epochs", "5", "--optimizer", "adam", "--lr", "1e-3"}), 0.90);
+}
+
+// The mean of three seeds, within half a point of fp32's.
+TEST(Accuracy, SixteenBitsLearnAsWell) {
+  const auto folder = fashion_mnist();
+  if (folder.empty()) GTEST_SKIP() << "Fashion-MNIST is not here";
+  const auto mean_accuracy = [&](const char* precision) {
+    double sum = 0.0;
+    for (const char* seed : {"1", "2", "3"}) {
+      sum += accuracy_after(
+          {"--data", "fashion-mnist:" + folder.string(), "--epochs", "2", "--optimizer", "adam", "--precision", precision, "--seed", seed});
+    }
+    return sum / 3;
+  };
+  const double full = mean_accuracy("fp32");
+  EXPECT_GE(full, 0.85);
+  EXPECT_NEAR(mean_accuracy("fp16"), full, 0.005);
+  EXPECT_NEAR(mean_accuracy("bf16"), full, 0.005);
 }
 
 }  // namespace

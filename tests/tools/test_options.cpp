@@ -53,6 +53,79 @@ TEST(Options, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(resolve_devices(o, 2), (std::vector<DeviceId>{{Backend::cuda, 0}}));
 }
 
+TEST(Options, CollectivesTakeTheFlagsOfNcclTests) {
+  const CollectiveOptions o = parsed("collectives all_reduce reduce -b 8 -e 128M -f 2 -n 7 -w 3 -c 0 -d half -o sum -r 1").collectives;
+  EXPECT_EQ(o.names, (std::vector<std::string>{"all_reduce", "reduce"}));
+  EXPECT_EQ(o.min_bytes, 8);
+  EXPECT_EQ(o.max_bytes, int64_t{128} << 20);
+  EXPECT_EQ(o.step_factor, 2.0);
+  EXPECT_EQ(o.iterations, 7);
+  EXPECT_EQ(o.warm_up, 3);
+  EXPECT_FALSE(o.check);
+  EXPECT_EQ(o.dtype, DType::f16);
+  EXPECT_EQ(o.root, 1);
+  EXPECT_EQ(parsed("collectives").collectives.names.size(), 8U);
+  EXPECT_EQ(parsed("collectives -b 1K").collectives.max_bytes, 1024) << "one size";
+  EXPECT_EQ(parsed("collectives -b 1k -e 4KiB -i 1K").collectives.step_bytes, 1024);
+  EXPECT_CONTAINS(usage_error("collectives broadcastt"), "broadcastt");
+  EXPECT_CONTAINS(usage_error("collectives -b 2M -e 1M"), "larger than -e");
+  EXPECT_CONTAINS(usage_error("collectives -b x"), "-b x");
+  EXPECT_CONTAINS(usage_error("collectives -b 2"), "one element");
+  EXPECT_CONTAINS(usage_error("collectives -f 2 -i 4"), "give one of them");
+  EXPECT_CONTAINS(usage_error("collectives -o max"), "max");
+  EXPECT_CONTAINS(usage_error("collectives -f 1"), "stepfactor");
+}
+
+TEST(Options, PrecisionChoosesItsLossScale) {
+  const auto precision = [](const std::string& text) { return resolve_precision(parsed("train " + text)); };
+  EXPECT_EQ(precision("").compute, DType::f32);
+  EXPECT_FALSE(precision("").checks());
+  EXPECT_EQ(precision("--precision fp16").loss_scaling.kind, LossScaling::Kind::dynamic);
+  EXPECT_EQ(precision("--precision fp16").loss_scaling.scale, 65536.0);
+  EXPECT_EQ(precision("--precision fp16").loss_scaling.constants.growth_interval, 2000);
+  EXPECT_EQ(precision("--precision fp16 --loss-scale none").loss_scaling.kind, LossScaling::Kind::none);
+  EXPECT_EQ(precision("--precision bf16").loss_scaling.kind, LossScaling::Kind::none);
+  EXPECT_EQ(precision("--loss-scale dynamic --loss-scale-growth-interval 5").loss_scaling.constants.growth_interval, 5);
+  const LossScaling fixed = precision("--precision fp16 --loss-scale 128").loss_scaling;
+  EXPECT_EQ(fixed.kind, LossScaling::Kind::fixed);
+  EXPECT_EQ(fixed.scale, 128.0);
+  EXPECT_EQ(precision("--clip-norm 0.5").clip_norm, 0.5);
+  EXPECT_EQ(precision("--reduce-dtype f16").reduce_dtype, DType::f16);
+  EXPECT_FALSE(precision("--precision bf16").broadcasts_masters);
+  EXPECT_TRUE(precision("--precision bf16 --broadcast masters").broadcasts_masters);
+}
+
+TEST(Options, ComparesPrecisions) {
+  const auto one = resolve_compare_precisions(parsed("compare --precision bf16"));
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(one[0].first, "");
+  EXPECT_EQ(one[0].second.compute, DType::bf16);
+  const auto three = resolve_compare_precisions(parsed("compare --precisions fp32,fp16:none,fp16 --clip-norm 1 --broadcast masters"));
+  ASSERT_EQ(three.size(), 3U);
+  EXPECT_EQ(three[1].first, "fp16:none");
+  EXPECT_EQ(three[0].second.compute, DType::f32);
+  EXPECT_FALSE(three[1].second.loss_scaling.active());
+  EXPECT_EQ(three[2].second.loss_scaling.kind, LossScaling::Kind::dynamic);
+  EXPECT_TRUE(three[2].second.broadcasts_masters);
+  EXPECT_EQ(three[2].second.clip_norm, 1.0);
+  EXPECT_CONTAINS(usage_error("compare --precisions fp32,fp8"), "'fp8' is not fp32, fp16 or bf16");
+  EXPECT_CONTAINS(usage_error("compare --precisions fp32,fp32"), "twice");
+  EXPECT_CONTAINS(usage_error("compare --precisions fp16:x"), "--loss-scale x");
+  EXPECT_CONTAINS(usage_error("compare --precisions fp16 --precision fp16"), "leave out --precision");
+}
+
+TEST(Options, RefusesPrecisionsThatMeanNothing) {
+  EXPECT_CONTAINS(usage_error("train --precision fp8"), "fp8");
+  for (const char* scale : {"0", "-2", "nan", "inf", "1e40", "1024x", "auto"}) {
+    EXPECT_CONTAINS(usage_error(std::string("train --loss-scale ") + scale), "must be none, dynamic or a number above 0");
+  }
+  EXPECT_CONTAINS(usage_error("train --loss-scale-growth-interval 10"), "the loss scale does not change");
+  EXPECT_CONTAINS(usage_error("train --clip-norm 0"), "must be above 0");
+  EXPECT_CONTAINS(usage_error("train --clip-norm nan"), "must be above 0");
+  EXPECT_CONTAINS(usage_error("train --reduce-dtype f64"), "f64");
+  EXPECT_CONTAINS(usage_error("train --broadcast shadow"), "in fp32 there is no shadow");
+}
+
 TEST(Options, ReadsEveryTrainingFlag) {
   const Options o = parsed(
       "train --model alexnet --data synthetic:100 --image-size 64 --preprocess host --devices cpu:0-2 --mode dp --split 2,3,3 --staging host "

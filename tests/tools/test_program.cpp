@@ -122,6 +122,36 @@ TEST_F(Train, DropLastLeavesOutTheShortBatch) {
   EXPECT_EQ(json["epochs"][0]["samples"], 192);
 }
 
+TEST_F(Train, MixedPrecisionTellsItsLossScale) {
+  const Json json =
+      run_json("train", {"--steps", "6", "--no-eval", "--precision", "fp16", "--loss-scale-growth-interval", "2", "--clip-norm", "100"});
+  EXPECT_EQ(json["config"]["precision"], "fp16");
+  EXPECT_EQ(json["config"]["loss_scale"], "dynamic");
+  EXPECT_EQ(json["config"]["broadcast"], "shadow");
+  EXPECT_EQ(json["loss_scale"]["initial"], 65536.0);
+  // Every other step either skips or doubles.
+  const size_t events = json["loss_scale"]["changes"].size();
+  EXPECT_GE(events, 2U);
+  EXPECT_EQ(json["gradient_norms"].size(), 6U);
+  EXPECT_EQ(json["step_losses"].size(), 6U);
+  const Json plain = run_json("train", {"--steps", "6", "--no-eval"});
+  EXPECT_TRUE(plain["loss_scale"].is_null());
+  EXPECT_TRUE(plain["gradient_norms"].is_null());
+  const auto activations = [](const Json& j) { return j["devices"][0]["peak_bytes_by_category"]["activations"].get<double>(); };
+  EXPECT_LT(activations(json), 0.57 * activations(plain));
+}
+
+TEST_F(Train, EveryPrecisionRunsUnderEveryScheme) {
+  for (const char* mode : {"dp", "criterion", "ddp"}) {
+    for (const Arguments& precision :
+         std::vector<Arguments>{{"--precision", "fp16", "--loss-scale", "none"}, {"--precision", "fp16"}, {"--precision", "bf16"}}) {
+      const Json reference = run_json("train", {"--steps", "3", "--no-eval"})["step_losses"];
+      const Json losses = run_json("train", with({"--steps", "3", "--no-eval", "--mode", mode}, precision))["step_losses"];
+      EXPECT_NEAR(losses[0].get<double>(), reference[0].get<double>(), 2e-2) << mode << " " << precision[1];
+    }
+  }
+}
+
 TEST_F(Train, EverySchemeGivesTheSameLosses) {
   const Json reference = run_json("train", {"--steps", "5", "--no-eval"})["step_losses"];
   for (const Arguments& scheme : std::vector<Arguments>{
@@ -228,6 +258,39 @@ TEST_F(Compare, TableHasARowForEachSchemeAndDevice) {
        {"half of an equal share", "dp", "balanced", "cpu:0", "cpu:1", "samples/s", "peak memory", "gradient difference", "backward"}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
   }
+}
+
+TEST(Collectives, AreRightInEveryTypeAndNumberOfRanks) {
+  for (const char* devices : {"cpu:0", "cpu:0-2", "cpu:0-3"}) {
+    for (const char* type : {"float", "half", "bfloat16"}) {
+      const ChildResult result = run_vitrine(
+          {"collectives", "--json", "--devices", devices, "-b", "24", "-e", "100K", "-f", "7", "-n", "2", "-w", "1", "-d", type, "--root", "0"});
+      ASSERT_EQ(result.exit_code, 0) << result.error;
+      const Json json = Json::parse(result.output);
+      EXPECT_EQ(json["wrong"], 0) << devices << " " << type;
+      EXPECT_EQ(json["results"].size(), 8U * 5U);
+      for (const Json& row : json["results"]) {
+        for (const char* way : {"out_of_place", "in_place"}) {
+          EXPECT_EQ(row[way]["wrong"], 0) << row;
+          EXPECT_GT(row[way]["time_us"].get<double>(), 0.0);
+          EXPECT_EQ(row[way]["busbw"].is_null(), std::string(devices) == "cpu:0") << "one rank has no bus";
+        }
+      }
+    }
+  }
+}
+
+TEST(Collectives, TableAndErrors) {
+  const ChildResult result =
+      run_vitrine({"collectives", "all_reduce", "gpu0_star", "--devices", "cpu:0-1", "-b", "1M", "-n", "2", "-c", "0", "-r", "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  for (const char* part : {"2 ranks on cpu:0, cpu:1", "all_reduce", "gpu0_star", "1,048,576", "262,144", "busbw", "#wrong"}) {
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
+  }
+  EXPECT_EQ(result.output.find("was right"), std::string::npos) << "nothing was checked";
+  const ChildResult root = run_vitrine({"collectives", "--devices", "cpu:0-1", "-r", "2"});
+  EXPECT_EQ(root.exit_code, 2);
+  EXPECT_NE(root.error.find("there are ranks 0 to 1"), std::string::npos) << root.error;
 }
 
 TEST(Info, TellsWhatIsThereAndWhatIsNot) {

@@ -7,6 +7,7 @@
 
 #include <vitrine/kernels/cross_entropy.h>
 #include <vitrine/kernels/optimizer.h>
+#include <vitrine/kernels/step_control.h>
 #include <vitrine/nn/layers/linear.h>
 #include <vitrine/nn/parameter_store.h>
 #include <vitrine/nn/sequential.h>
@@ -71,7 +72,9 @@ std::vector<float> train() {
   const Tensor params = flat(Category::parameters, "parameters"), grads = flat(Category::gradients, "gradients");
   const Tensor exp_avg = flat(Category::optimizer, "exp_avg"), exp_avg_sq = flat(Category::optimizer, "exp_avg_sq");
   const Tensor step_count = ctx.allocate({1}, DType::i32, Category::optimizer, "step");
+  const Tensor control = ctx.allocate({StepControl::kCount}, DType::f32, Category::optimizer, "step control");
   zero(ctx, step_count);
+  zero(ctx, control);
   const Tensor x = ctx.allocate({kSamples, 2}, DType::f32, Category::activations, "x");
   const Tensor labels = ctx.allocate({kSamples}, DType::i32, Category::activations, "labels");
   const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::gradients, "totals");
@@ -97,9 +100,10 @@ std::vector<float> train() {
     Tensor logits;
     Saved saved = net.forward_from(ctx, param_views, x, logits, pass);
     zero(ctx, totals);
-    softmax_cross_entropy(ctx, loss_config, logits, labels, logits, totals);
+    softmax_cross_entropy(ctx, loss_config, logits, labels, {}, logits, totals);
     net.backward_from(ctx, param_views, std::move(saved), std::move(logits), grad_views, GradMode::overwrite, pass, [](int) {});
-    adam_update(ctx, adam, kSamples, params, grads, exp_avg, exp_avg_sq, step_count, totals);
+    unscale_gradients(ctx, kSamples, false, totals, {}, control);
+    adam_update(ctx, adam, params, grads, exp_avg, exp_avg_sq, step_count, control);
     copy(ctx, totals, host_totals);
     devices.synchronize();
     losses.push_back(host_totals.as<float>()[LossTotals::kLossSum] / host_totals.as<float>()[LossTotals::kValid]);

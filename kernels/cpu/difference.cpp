@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "kernels/cpu/storage.h"
+#include "kernels/implementations.h"
+#include "runtime/cpu/parallel.h"
+
+namespace vitrine::cpu {
+namespace {
+
+// Summed in this many parts whatever the number of threads, so that the sums have one order.
+constexpr int64_t kParts = 256;
+constexpr int64_t kGrainElements = 16384;
+
+struct Squares {
+  double difference = 0.0, reference = 0.0;
+};
+
+}  // namespace
+
+void difference_norms(ExecContext&, ConstView x, ConstView reference, View norms) {
+  const int64_t count = x.numel();
+  const int64_t part_elements = std::max<int64_t>(1, (count + kParts - 1) / kParts);
+  const int64_t parts = (count + part_elements - 1) / part_elements;
+  const float* wanted = reference.as<float>();
+  std::array<Squares, kParts> sums{};
+  with_storage(x.dtype, [&]<class T>(T) {
+    const T* values = x.as<T>();
+    parallel_for(parts, std::max<int64_t>(1, kGrainElements / part_elements), [&, values](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        Squares& sum = sums[static_cast<size_t>(part)];
+        for (int64_t i = part * part_elements; i < std::min(count, (part + 1) * part_elements); ++i) {
+          const auto exact = static_cast<double>(wanted[i]);
+          const double difference = static_cast<double>(to_float(values[i])) - exact;
+          sum.difference += difference * difference;
+          sum.reference += exact * exact;
+        }
+      }
+    });
+  });
+  Squares all;
+  for (const Squares& sum : sums) {
+    all.difference += sum.difference;
+    all.reference += sum.reference;
+  }
+  norms.as<float>()[0] = static_cast<float>(std::sqrt(all.difference));
+  norms.as<float>()[1] = static_cast<float>(std::sqrt(all.reference));
+}
+
+}  // namespace vitrine::cpu

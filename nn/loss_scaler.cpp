@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/loss_scaler.h"
+
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "runtime/copy.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+
+LossScaler::LossScaler(ExecContext& ctx, const LossScaling& scaling) : scaling_(scaling) {
+  if (scaling.active() && !(scaling.scale > 0.0 && std::isfinite(static_cast<float>(scaling.scale)))) {
+    throw ConfigError(fmt::format("loss scale: {} is not a finite number above 0", scaling.scale));
+  }
+  control_ = ctx.allocate({StepControl::kCount}, DType::f32, Category::optimizer, "step control");
+  zero(ctx, control_);
+  if (!scaling.active()) return;
+  state_ = ctx.allocate({LossScaleState::kCount}, DType::f32, Category::optimizer, "loss scale");
+  set_state(ctx, static_cast<float>(scaling.scale), 0);
+}
+
+View LossScaler::scale() const { return state_ ? state_.view().rows(0, 1) : View(); }
+
+void LossScaler::set_state(ExecContext& ctx, float scale, int32_t growth_tracker) {
+  if (!state_) throw OrderError("LossScaler: set_state: losses are not scaled; make the scaler with a fixed or dynamic scale");
+  const std::array<float, LossScaleState::kCount> values = {scale, static_cast<float>(growth_tracker)};
+  copy(ctx, ConstView(values.data(), state_.shape(), DType::f32, DeviceId::host()), state_);
+  if (ctx.backend() != Backend::meta) ctx.stream().synchronize();
+}
+
+void LossScaler::unscale(ExecContext& ctx, float nominal, ConstView gradients, ConstView totals, bool check) {
+  if (stage_ != Stage::scaled) throw OrderError("LossScaler: unscale was called twice in one step; call step and update first");
+  checked_ = check || scaling_.active();
+  const PhaseScope phase(ctx, Phase::unscale);
+  if (checked_) check_gradients(ctx, gradients, control_);
+  unscale_gradients(ctx, nominal, checked_, totals, state_, control_);
+  stage_ = Stage::unscaled;
+}
+
+void LossScaler::clip(ExecContext& ctx, double max_norm) {
+  if (stage_ == Stage::scaled) throw OrderError("LossScaler: clip before unscale: the norm of scaled gradients says nothing; call unscale first");
+  if (stage_ != Stage::unscaled) throw OrderError("LossScaler: clip comes once, between unscale and step");
+  if (!checked_) throw OrderError("LossScaler: clip needs an unscale with check, which measures the norm");
+  const PhaseScope phase(ctx, Phase::unscale);
+  clip_gradients(ctx, max_norm, control_);
+  stage_ = Stage::clipped;
+}
+
+ConstView LossScaler::step() {
+  if (stage_ == Stage::scaled) throw OrderError("LossScaler: step before unscale; call unscale after the reduction");
+  if (stage_ == Stage::stepped) throw OrderError("LossScaler: step was called twice since the last update; call update after each step");
+  stage_ = Stage::stepped;
+  return control_;
+}
+
+void LossScaler::update(ExecContext& ctx) {
+  if (stage_ != Stage::stepped) throw OrderError("LossScaler: update before step; call it once, behind the optimizer");
+  stage_ = Stage::scaled;
+  if (!state_ || scaling_.kind != LossScaling::Kind::dynamic) return;
+  const PhaseScope phase(ctx, Phase::unscale);
+  update_loss_scale(ctx, scaling_.constants, control_, state_);
+}
+
+}  // namespace vitrine

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/step_control.h"
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cross_entropy.h"
+#include "runtime/error.h"
+#include "tests/kernels/expect_error.h"
+#include "tests/kernels/shifted.h"
+#include "tests/support/device_fixture.h"
+
+namespace vitrine::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+// Few elements; a block's and their neighbours; more than a GPU's blocks take in one pass.
+constexpr int64_t kLengths[] = {0, 1, 2, 3, 5, 255, 1023, 1024, 1025, 16391, 300007, 2200003};
+
+double norm_of(const std::vector<float>& grad) {
+  double sum = 0.0;
+  for (const float g : grad) sum += static_cast<double>(g) * static_cast<double>(g);
+  return std::sqrt(sum);
+}
+
+class StepControlTest : public DeviceTest {
+ protected:
+  StepControlTest() { ctx().reserve_workspace(kCheckGradientsWorkspaceBytes); }
+
+  std::vector<float> zeros() const { return std::vector<float>(StepControl::kCount, 0.0F); }
+  std::vector<float> checked(ConstView grad) {
+    const Tensor control = device.tensor({StepControl::kCount}, zeros());
+    check_gradients(ctx(), grad, control);
+    return device.values(control);
+  }
+  /// What unscale_gradients makes of a gradient of this norm whose first non-finite element is at `first`. Without a scale there is no state.
+  std::vector<float> unscaled(float nominal, bool check, float valid, float scale, float norm, int32_t first) {
+    std::vector<float> before = zeros();
+    before[StepControl::kNorm] = norm;
+    before[StepControl::kFirstNonFinite] = std::bit_cast<float>(first);
+    std::vector<float> totals_content(LossTotals::kCount, 0.0F);
+    totals_content[LossTotals::kValid] = valid;
+    const Tensor totals = device.tensor({LossTotals::kCount}, totals_content);
+    const Tensor control = device.tensor({StepControl::kCount}, before);
+    const Tensor state = device.tensor({LossScaleState::kCount}, std::vector<float>{scale, 3.0F});
+    unscale_gradients(ctx(), nominal, check, totals, scale > 0.0F ? ConstView(state) : ConstView{}, control);
+    return device.values(control);
+  }
+  /// The state after a step with this verdict.
+  std::vector<float> updated(const LossScaleConfig& config, bool active, bool skipped, const std::vector<float>& state) {
+    std::vector<float> verdict = zeros();
+    verdict[StepControl::kActive] = active ? 1.0F : 0.0F;
+    verdict[StepControl::kSkipped] = skipped ? 1.0F : 0.0F;
+    const GuardedTensor view = device.guarded({LossScaleState::kCount}, state);
+    update_loss_scale(ctx(), config, device.tensor({StepControl::kCount}, verdict), view);
+    return device.values(view);
+  }
+};
+
+TEST_F(StepControlTest, TheNormIsThatOfTheDoubleSum) {
+  for (const int64_t count : kLengths) {
+    const std::vector<float> grad = random_floats(count, static_cast<uint64_t>(count) + 1, -3.0F, 3.0F);
+    const std::vector<float> control = checked(device.tensor({count}, grad));
+    expect_close(std::vector<float>{control[StepControl::kNorm]}, std::vector<double>{norm_of(grad)}, 1e-6, 0.0, std::to_string(count));
+    EXPECT_EQ(first_non_finite(control), -1);
+  }
+}
+
+/// In f32 the first squares would be infinite and the second ones zero.
+TEST_F(StepControlTest, TheLargestAndTheLeastNumbersAreSummedInDouble) {
+  for (const float value : {1e30F, 1e-30F, std::numeric_limits<float>::denorm_min()}) {
+    const std::vector<float> control = checked(device.tensor({10000}, std::vector<float>(10000, value)));
+    expect_close(std::vector<float>{control[StepControl::kNorm]}, std::vector<double>{100.0 * static_cast<double>(value)}, 1e-6, 0.0);
+    EXPECT_EQ(first_non_finite(control), -1);
+  }
+}
+
+TEST_F(StepControlTest, AnyAlignmentGivesTheSameBits) {
+  for (const int64_t count : {1, 7, 1030, 40009}) {
+    const std::vector<float> grad = random_floats(count, 5);
+    const std::vector<float> expected = checked(device.tensor({count}, grad));
+    for (const int64_t offset : {1, 2, 3}) {
+      const Shifted<> shifted(device, {count}, offset, grad);
+      expect_same_bits(checked(shifted), expected, std::to_string(count) + " elements, " + std::to_string(offset) + " behind");
+    }
+  }
+}
+
+TEST_F(StepControlTest, TheFirstElementThatIsNotFiniteIsNamed) {
+  for (const int64_t count : {1, 6, 1025, 40009, 2200003}) {
+    for (const int64_t position : {int64_t{0}, count / 2, count - 1}) {
+      for (const float value : {kInfinity, -kInfinity, kNaN}) {
+        std::vector<float> grad(static_cast<size_t>(count), 0.5F);
+        grad[static_cast<size_t>(position)] = value;
+        grad.back() = value;
+        const std::vector<float> control = checked(device.tensor({count}, grad));
+        EXPECT_EQ(first_non_finite(control), position) << count << " elements, " << value;
+        EXPECT_FALSE(std::isfinite(control[StepControl::kNorm]));
+        EXPECT_EQ(std::isnan(control[StepControl::kNorm]), std::isnan(value));
+        if (count > 100000) break;
+      }
+    }
+  }
+}
+
+TEST_F(StepControlTest, InfinityAndNanInOneGradientAreFoundAtTheFirst) {
+  std::vector<float> grad = random_floats(5000, 9);
+  grad[4001] = kNaN;
+  grad[3999] = -kInfinity;
+  grad[4500] = kInfinity;
+  for (const int64_t offset : {0, 1}) {
+    const Shifted<> shifted(device, {5000}, offset, grad);
+    EXPECT_EQ(first_non_finite(checked(shifted)), 3999);
+  }
+}
+
+TEST_F(StepControlTest, UnscalingTurnsTheScaledSumIntoTheMean) {
+  const std::vector<float> control = unscaled(128.0F, true, 96.0F, 1024.0F, 512.0F, -1);
+  const float factor = 128.0F / 96.0F / 1024.0F;
+  EXPECT_EQ(control[StepControl::kFactor], factor);
+  EXPECT_EQ(control[StepControl::kActive], 1.0F);
+  EXPECT_EQ(control[StepControl::kSkipped], 0.0F);
+  EXPECT_EQ(control[StepControl::kNorm], 512.0F * factor);
+  EXPECT_EQ(control[StepControl::kLossScale], 1024.0F);
+  EXPECT_EQ(first_non_finite(control), -1);
+  EXPECT_EQ(unscaled(128.0F, true, 96.0F, 0.0F, 512.0F, -1)[StepControl::kFactor], 128.0F / 96.0F) << "without a state the scale is 1";
+  EXPECT_EQ(unscaled(128.0F, true, 96.0F, 0.0F, 512.0F, -1)[StepControl::kLossScale], 1.0F);
+}
+
+TEST_F(StepControlTest, AGradientThatIsNotFiniteSkipsTheStepWhereItIsChecked) {
+  const std::vector<float> skipped = unscaled(8.0F, true, 8.0F, 4.0F, kInfinity, 17);
+  EXPECT_EQ(skipped[StepControl::kActive], 0.0F);
+  EXPECT_EQ(skipped[StepControl::kSkipped], 1.0F);
+  EXPECT_EQ(skipped[StepControl::kNorm], kInfinity);
+  EXPECT_EQ(first_non_finite(skipped), 17);
+  const std::vector<float> unchecked = unscaled(8.0F, false, 8.0F, 4.0F, kInfinity, 17);
+  EXPECT_EQ(unchecked[StepControl::kActive], 1.0F);
+  EXPECT_EQ(unchecked[StepControl::kSkipped], 0.0F);
+  EXPECT_EQ(unchecked[StepControl::kFactor], 0.25F);
+  EXPECT_TRUE(std::isnan(unchecked[StepControl::kNorm]));
+  EXPECT_EQ(first_non_finite(unchecked), -1);
+}
+
+/// NaN stands for a target out of range.
+TEST_F(StepControlTest, WithoutAValidTargetThereIsNoStep) {
+  for (const float valid : {0.0F, kNaN}) {
+    for (const int32_t first : {-1, 3}) {
+      const std::vector<float> control = unscaled(8.0F, true, valid, 4.0F, 1.0F, first);
+      EXPECT_EQ(control[StepControl::kActive], 0.0F);
+      EXPECT_EQ(control[StepControl::kSkipped], 0.0F);
+      EXPECT_EQ(control[StepControl::kFactor], 0.0F);
+    }
+  }
+}
+
+TEST_F(StepControlTest, ClippingShrinksLargeGradientsOnly) {
+  const auto clipped = [&](double max_norm, float norm) {
+    std::vector<float> before = zeros();
+    before[StepControl::kFactor] = 0.5F;
+    before[StepControl::kNorm] = norm;
+    const Tensor control = device.tensor({StepControl::kCount}, before);
+    clip_gradients(ctx(), max_norm, control);
+    std::vector<float> after = device.values(control);
+    EXPECT_TRUE(after[StepControl::kNorm] == norm || std::isnan(norm)) << "the norm stays that before clipping";
+    return after[StepControl::kFactor];
+  };
+  EXPECT_EQ(clipped(2.0, 1.5F), 0.5F);
+  EXPECT_FLOAT_EQ(clipped(2.0, 8.0F), static_cast<float>(0.5 * 2.0 / (8.0 + 1e-6)));
+  EXPECT_EQ(clipped(2.0, 0.0F), 0.5F);
+  EXPECT_EQ(clipped(2.0, kNaN), 0.5F);
+  EXPECT_LT(clipped(1.0, 1.0F), 0.5F) << "as PyTorch's, whose divisor is a millionth above the norm";
+}
+
+TEST_F(StepControlTest, TheLossScaleBacksOffAndGrowsAsGradScalers) {
+  const LossScaleConfig config{true, 2.0, 0.5, 3};
+  EXPECT_EQ(updated(config, false, true, {1024.0F, 2.0F}), (std::vector<float>{512.0F, 0.0F})) << "skipped";
+  EXPECT_EQ(updated(config, true, false, {1024.0F, 0.0F}), (std::vector<float>{1024.0F, 1.0F})) << "taken";
+  EXPECT_EQ(updated(config, true, false, {1024.0F, 2.0F}), (std::vector<float>{2048.0F, 0.0F})) << "the third in a row";
+  EXPECT_EQ(updated(config, false, false, {1024.0F, 2.0F}), (std::vector<float>{1024.0F, 2.0F})) << "no valid target";
+  EXPECT_EQ(updated(config, true, false, {0x1p127F, 2.0F}), (std::vector<float>{0x1p127F, 0.0F})) << "it would be infinite";
+  const LossScaleConfig fixed{false, 2.0, 0.5, 1};
+  EXPECT_EQ(updated(fixed, false, true, {1024.0F, 2.0F}), (std::vector<float>{1024.0F, 2.0F}));
+  EXPECT_EQ(updated(fixed, true, false, {1024.0F, 2.0F}), (std::vector<float>{1024.0F, 2.0F}));
+}
+
+TEST_F(StepControlTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
+  if (!on_gpu()) GTEST_SKIP() << "needs a GPU";
+  ctx().release_workspace();
+  const Tensor grad = device.random({8}, 1);
+  const Tensor control = device.empty({StepControl::kCount});
+  expect_error<OutOfMemory>([&] { check_gradients(ctx(), grad, control); }, "check_gradients: needs a workspace of");
+}
+
+TEST_F(StepControlTest, WrongArgumentsAreRefused) {
+  const Tensor grad = device.random({StepControl::kCount}, 1);
+  const Tensor control = device.empty({StepControl::kCount});
+  const Tensor totals = device.empty({LossTotals::kCount});
+  const Tensor state = device.empty({LossScaleState::kCount});
+  EXPECT_THROW(check_gradients(ctx(), device.empty({2, 4}), control), ShapeError);
+  EXPECT_THROW(check_gradients(ctx(), device.empty({8}, DType::f16), control), DtypeError);
+  EXPECT_THROW(check_gradients(ctx(), grad, device.empty({8})), ShapeError);
+  EXPECT_THROW(check_gradients(ctx(), control, control), ShapeError);
+  EXPECT_THROW(unscale_gradients(ctx(), 1.0F, true, device.empty({3}), state, control), ShapeError);
+  EXPECT_THROW(unscale_gradients(ctx(), 1.0F, true, totals, device.empty({3}), control), ShapeError);
+  EXPECT_THROW(unscale_gradients(ctx(), 1.0F, true, totals, state, device.empty({3})), ShapeError);
+  EXPECT_THROW(clip_gradients(ctx(), 0.0, control), ConfigError);
+  EXPECT_THROW(clip_gradients(ctx(), static_cast<double>(kNaN), control), ConfigError);
+  EXPECT_THROW(clip_gradients(ctx(), 1.0, device.empty({3})), ShapeError);
+  EXPECT_THROW(update_loss_scale(ctx(), {}, control, device.empty({3})), ShapeError);
+  EXPECT_THROW(update_loss_scale(ctx(), {}, totals, state), ShapeError);
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixed precision under every scheme: the same training, the same verdict on every device, and no small gradient lost.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cross_entropy.h"
+#include "nn/layers/flatten.h"
+#include "nn/layers/linear.h"
+#include "nn/parallel/data_parallel.h"
+#include "runtime/copy.h"
+#include "runtime/error.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+EngineConfig mixed_config(const Model& model, int64_t batch_size, const char* mode, DType compute) {
+  EngineConfig config = small_config(model, batch_size);
+  config.scheme = scheme_preset(mode);
+  if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = batch_size / 4;
+  config.precision.compute = compute;
+  if (compute == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+  return config;
+}
+
+struct Result {
+  std::vector<float> masters, shadow;
+  std::vector<double> losses;
+  double reduction_error = 0;  // of the first step
+};
+
+/// Five steps from the same start.
+Result five_steps(const Model& model, int devices, const EngineConfig& config) {
+  DeviceGroup group(test_group(devices));
+  Engine engine(model, group, config, {{config.batch_size}, {config.batch_size}});
+  // Gradients of these small models stay finite at this scale; at the default one the first steps would be skipped.
+  if (config.precision.loss_scaling.active()) engine.set_loss_scale_state(1024.0F, 0);
+  Result result;
+  for (uint32_t step = 0; step < 5; ++step) {
+    engine.train_step(random_batch(model, config.batch_size, step, 0.2).view());
+    for (const Totals& t : engine.take_step_totals(true)) {
+      EXPECT_FALSE(t.skipped) << t.overflow;
+      if (result.losses.empty()) result.reduction_error = t.reduction_error;
+      result.losses.push_back(t.mean_loss());
+    }
+  }
+  std::vector<float> logits;
+  engine.evaluate(random_batch(model, config.batch_size, 9, 0).view(), &logits);
+  EXPECT_TRUE(std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }));
+  result.masters = engine.parameters(0);
+  result.shadow = engine.working_parameters(0);
+  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.working_parameters(d), result.shadow) << "replica " << d;
+  engine.finish();  // asserts that the plan was met to the byte
+  return result;
+}
+
+std::string dtype_label(const ::testing::TestParamInfo<DType>& info) { return dtype_name(info.param); }
+
+class MixedPrecision : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, MixedPrecision, ::testing::Values(DType::f16, DType::bf16), dtype_label);
+
+TEST_P(MixedPrecision, EverySchemeTrainsAsDdpDoes) {
+  for (const uint32_t seed : {3U, 9U}) {
+    const Model model = random_model(seed);
+    const Result one = five_steps(model, 1, mixed_config(model, 12, "ddp", GetParam()));
+    const Result full = five_steps(model, 1, small_config(model, 12));
+    // A roundoff of 2^-11 or 2^-8 in each activation.
+    EXPECT_LT(relative_difference(one.masters, full.masters), GetParam() == DType::f16 ? 1e-3 : 1e-2);
+    EXPECT_NE(one.masters, one.shadow) << "the shadow has fewer digits";
+    for (const std::string& mode : scheme_names()) {
+      EngineConfig config = mixed_config(model, 12, mode.c_str(), GetParam());
+      config.accumulate = mode == "ddp" ? 2 : 1;
+      const Result result = five_steps(model, 3, config);
+      EXPECT_LT(relative_difference(result.masters, one.masters), 1e-3) << mode;
+      for (size_t i = 0; i < result.losses.size(); ++i) EXPECT_NEAR(result.losses[i], one.losses[i], 1e-3 * std::abs(one.losses[i])) << mode;
+      const Result again = five_steps(model, 3, config);
+      EXPECT_EQ(again.masters, result.masters) << "not the same bits: " << mode;
+    }
+  }
+}
+
+TEST_P(MixedPrecision, BroadcastingMastersOrTheShadowGivesTheSameBits) {
+  const Model model = random_model(9);
+  EngineConfig config = mixed_config(model, 12, "criterion", GetParam());
+  const Result shadow = five_steps(model, 3, config);
+  const auto bytes_on_device = [&](int device) {
+    DeviceGroup group(test_group(3));
+    return Engine::plan(model, group, config, {{12}, {}})[static_cast<size_t>(device)].peak_by_category[static_cast<size_t>(Category::parameters)];
+  };
+  const int64_t root_bytes = bytes_on_device(0), shadow_bytes = bytes_on_device(1);
+  EXPECT_EQ(root_bytes, 3 * shadow_bytes) << "4 + 2 bytes for each parameter on device 0, 2 elsewhere";
+  config.precision.broadcasts_masters = true;
+  EXPECT_EQ(bytes_on_device(1), root_bytes);
+  EXPECT_EQ(five_steps(model, 3, config).masters, shadow.masters);
+}
+
+TEST_P(MixedPrecision, GradientsReducedInSixteenBits) {
+  const Model model = random_model(9);
+  for (const char* mode : {"criterion", "ddp"}) {
+    EngineConfig config = small_config(model, 12);
+    config.scheme = scheme_preset(mode);
+    const Result full = five_steps(model, 3, config);
+    config.precision.reduce_dtype = GetParam();
+    const Result reduced = five_steps(model, 3, config);
+    const double difference = relative_difference(reduced.masters, full.masters);
+    EXPECT_LT(difference, 1e-3) << mode;
+    EXPECT_GT(difference, 0.0) << "16 bits leave a trace: " << mode;
+    EXPECT_EQ(reduced.losses[0], full.losses[0]) << "the totals stay f32";
+    EXPECT_TRUE(std::isnan(full.reduction_error));
+    // Each of three gradients is rounded, and their sum: the norm of such errors is a fraction of the unit roundoff.
+    const double roundoff = GetParam() == DType::f16 ? 0x1p-11 : 0x1p-8;
+    EXPECT_GT(reduced.reduction_error, 0.1 * roundoff) << mode;
+    EXPECT_LT(reduced.reduction_error, 2 * roundoff) << mode;
+  }
+}
+
+TEST_P(MixedPrecision, ActivationsTakeHalfTheBytes) {
+  const Model model = make_model("small-cnn", {.image_size = 32, .classes = 10});
+  const auto activations = [&](DType compute) {
+    DeviceGroupOptions options = test_group(1);
+    options.devices = {{Backend::meta, 0}};
+    options.threads_per_device.clear();
+    DeviceGroup group(options);
+    const auto plans = Engine::plan(model, group, mixed_config(model, 64, "ddp", compute), {{64}, {}});
+    return static_cast<double>(plans[0].peak_by_category[static_cast<size_t>(Category::activations)]);
+  };
+  const double share = activations(GetParam()) / activations(DType::f32);
+  EXPECT_GT(share, 0.49);
+  EXPECT_LT(share, 0.56) << "max pooling's indices have one byte in either";
+}
+
+/// The identity, whose gradient gets an infinity on one device when it is armed.
+class Planted final : public Layer {
+ public:
+  struct Trigger {
+    bool armed = false;
+    int device = 0;
+  };
+  explicit Planted(const Trigger& trigger) : trigger_(trigger) {}
+
+  std::string describe() const override { return "planted"; }
+  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
+  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
+    copy(ctx, inputs[0], outputs[0]);
+    return {};
+  }
+  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
+                const Pass&) const override {
+    if (!grad_inputs[0]) return;
+    copy(ctx, grad_outputs[0], grad_inputs[0]);
+    if (!trigger_.armed || ctx.ordinal() != trigger_.device) return;
+    static const float kInfinity = std::numeric_limits<float>::infinity();
+    static constexpr uint16_t kHalfInfinity = 0x7C00;
+    const View one = grad_inputs[0].view().reshape({grad_inputs[0].numel()}).rows(0, 1);
+    const void* source = one.dtype == DType::f32 ? static_cast<const void*>(&kInfinity) : &kHalfInfinity;
+    copy(ctx, ConstView(source, {1}, one.dtype, DeviceId::host()), one);
+  }
+
+ private:
+  const Trigger& trigger_;
+};
+
+Model planted_model(const Planted::Trigger& trigger) {
+  Model model;
+  model.name = "planted";
+  model.height = model.width = 4;
+  model.channels = 1;
+  model.classes = 5;
+  LinearConfig first, last;
+  first.in_features = 16;
+  first.out_features = 300;
+  last.in_features = 300;
+  last.out_features = 5;
+  std::vector<Sequential::Part> parts;
+  parts.push_back({"flatten", std::make_unique<Flatten>()});
+  parts.push_back({"fc1", std::make_unique<Linear>(first)});
+  parts.push_back({"planted", std::make_unique<Planted>(trigger)});
+  parts.push_back({"fc2", std::make_unique<Linear>(last)});
+  model.net = std::make_unique<Sequential>(std::move(parts));
+  return model;
+}
+
+class Overflow : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Modes, Overflow, ::testing::ValuesIn(scheme_names()), [](const auto& mode) { return mode.param; });
+
+TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
+  Planted::Trigger trigger;
+  const Model model = planted_model(trigger);
+  for (const DType compute : {DType::f16, DType::f32}) {
+    for (int culprit = 0; culprit < 3; ++culprit) {
+      EngineConfig config = mixed_config(model, 12, GetParam().c_str(), compute);
+      config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+      config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
+      DeviceGroup group(test_group(3));
+      Engine engine(model, group, config, {{12}, {}});
+      engine.set_loss_scale_state(4096.0F, 7);
+      const OwnedBatch batch = random_batch(model, 12, 1, 0);
+      engine.train_step(batch.view());
+      EXPECT_FALSE(engine.take_step_totals(true).at(0).skipped);
+      const std::vector<float> before = engine.parameters();
+      trigger = {true, culprit};
+      engine.train_step(batch.view());
+      const std::vector<Totals> totals = engine.take_step_totals(true);
+      trigger.armed = false;
+      ASSERT_EQ(totals.size(), 1U);
+      EXPECT_TRUE(totals[0].skipped);
+      EXPECT_EQ(totals[0].overflow, "the gradient of fc1.weight") << "fc2's gradients are finite, and backward comes to them first";
+      EXPECT_EQ(totals[0].loss_scale, 4096.0);
+      EXPECT_TRUE(std::isfinite(totals[0].mean_loss()));
+      EXPECT_EQ(engine.parameters(), before);
+      EXPECT_EQ(engine.loss_scale_state(), std::make_pair(2048.0F, 0));
+      for (int i = 0; i < 3; ++i) engine.train_step(batch.view());
+      for (const Totals& t : engine.take_step_totals(true)) {
+        EXPECT_FALSE(t.skipped);
+        EXPECT_EQ(t.loss_scale, 2048.0);
+      }
+      EXPECT_EQ(engine.loss_scale_state(), std::make_pair(2048.0F, 3));
+      EXPECT_NE(engine.parameters(), before);
+      for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
+      engine.finish();
+    }
+  }
+}
+
+TEST(LossScale, FallsToItsFloorThenSaysThatTrainingHasDiverged) {
+  Planted::Trigger trigger{true, 1};
+  const Model model = planted_model(trigger);
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, mixed_config(model, 8, "ddp", DType::f16), {{8}, {}});
+  const std::vector<float> before = engine.parameters();
+  const OwnedBatch batch = random_batch(model, 8, 1, 0);
+  int steps = 0;
+  try {
+    for (; steps < 100; ++steps) {
+      engine.train_step(batch.view());
+      engine.take_step_totals(true);
+    }
+    FAIL() << "nothing was said";
+  } catch (const DivergedError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("17 steps in a row"), std::string::npos) << text;
+    EXPECT_NE(text.find("fc1.weight"), std::string::npos) << text;
+  }
+  EXPECT_EQ(steps, 16) << "65536 is halved 16 times down to 1, where the 17th overflow is one too many";
+  EXPECT_EQ(engine.parameters(), before);
+  trigger.armed = false;
+  engine.set_loss_scale_state(1024.0F, 0);
+  engine.train_step(batch.view());
+  EXPECT_FALSE(engine.take_step_totals(true).at(0).skipped);
+  EXPECT_NE(engine.parameters(), before);
+}
+
+TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
+  const Model model = random_model(4);
+  EngineConfig config = mixed_config(model, 12, "ddp", DType::f16);
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config, {{12}, {}});
+  engine.set_loss_scale_state(1024.0F, 0);
+  const OwnedBatch batch = random_batch(model, 12, 1, 0);
+  const std::vector<float> healthy = engine.parameters();
+  // Weights of 60000 are numbers in f16; what comes of two layers of them is not.
+  std::vector<float> parameters = healthy;
+  for (float& p : parameters) p = p == 0.0F ? 0.0F : 60000.0F;
+  engine.set_parameters(parameters);
+  std::vector<Totals> totals;
+  for (int step = 0; step < 3; ++step) {
+    engine.train_step(batch.view());
+    for (Totals& t : engine.take_step_totals(true)) totals.push_back(t);
+  }
+  ASSERT_EQ(totals.size(), 3U);
+  for (const Totals& t : totals) EXPECT_TRUE(t.skipped);
+  EXPECT_EQ(totals[0].overflow, "the loss");
+  EXPECT_EQ(totals[1].overflow.rfind("the output of ", 0), 0U) << totals[1].overflow;
+  const std::string layer = totals[1].overflow.substr(14);
+  EXPECT_TRUE(std::any_of(model.net->parts().begin(), model.net->parts().end(), [&](const auto& part) { return part.name == layer; })) << layer;
+  EXPECT_EQ(totals[2].overflow, totals[1].overflow);
+  engine.set_parameters(healthy);
+  for (int step = 0; step < 2; ++step) {
+    engine.train_step(batch.view());
+    const std::vector<Totals> after = engine.take_step_totals(true);
+    EXPECT_FALSE(after.at(0).skipped);
+    EXPECT_TRUE(after.at(0).overflow.empty());
+  }
+  engine.finish();
+}
+
+TEST(LossScale, TooLargeAScaleIsFoundAndLowered) {
+  const Model model = random_model(9);
+  EngineConfig config = mixed_config(model, 12, "ddp", DType::f16);
+  config.precision.loss_scaling.scale = 0x1p24;
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config, {{12}, {}});
+  std::vector<Totals> totals;
+  for (uint32_t step = 0; step < 20; ++step) {
+    engine.train_step(random_batch(model, 12, step, 0).view());
+    for (Totals& t : engine.take_step_totals(true)) totals.push_back(t);
+  }
+  EXPECT_TRUE(totals.front().skipped);
+  EXPECT_FALSE(totals.front().overflow.empty());
+  EXPECT_FALSE(totals.back().skipped);
+  for (size_t i = 1; i < totals.size(); ++i) EXPECT_EQ(totals[i].loss_scale, totals[i - 1].loss_scale * (totals[i - 1].skipped ? 0.5 : 1.0));
+}
+
+// A loss of one's own, so small that its gradient is below f16's smallest number, with a learning rate to match: only scaling keeps it.
+TEST(LossScale, KeepsGradientsThatVanishWithoutIt) {
+  constexpr int64_t kSamples = 16;
+  constexpr float kSmall = 0x1p-24F;
+  Planted::Trigger trigger;
+  const Model model = planted_model(trigger);
+  const OwnedBatch batch = random_batch(model, kSamples, 5, 0);
+  const auto last_loss = [&](DType compute, LossScaling::Kind scaling) {
+    EngineConfig config = mixed_config(model, kSamples, "ddp", compute);
+    config.precision.loss_scaling.kind = scaling;
+    config.optimizer = make_optimizer_config("sgd", 0.5 / kSmall, {}, false, {});
+    DeviceGroup group(test_group(1));
+    DataParallel parts(model, group, config, {{kSamples}, kSamples, 0});
+    std::vector<float> start(static_cast<size_t>(parts.layout().parameter_elements()));
+    initialize(parts.layout(), 1, start);
+    parts.set_parameters(start);
+    ExecContext& ctx = group[0].compute();
+    std::vector<float> losses;
+    for (int step = 0; step < 30; ++step) {
+      parts.begin_step(step);
+      parts.scatter(batch.view(), std::vector<int64_t>{kSamples}, 0);
+      parts.forward(true);
+      {
+        const Tensor logits = parts.gather(0);
+        const Tensor labels = ctx.allocate({kSamples}, DType::i32, Category::staging, "labels");
+        copy(ctx, batch.view().labels, labels);
+        const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
+        zero(ctx, totals);
+        softmax_cross_entropy(ctx, {-100, kSmall / kSamples}, logits, labels, parts.loss_scale(0), logits, totals);
+        parts.add_totals(totals, 0);
+        parts.set_output_gradients(logits, 0);
+      }
+      parts.backward(true);
+      parts.reduce();
+      parts.unscale();
+      parts.update();
+      parts.update_loss_scale();
+      std::array<float, LossTotals::kCount> totals{};
+      std::array<float, StepControl::kCount> control{};
+      parts.read_totals(View{totals.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()},
+                        View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
+      group.synchronize();
+      losses.push_back(totals[LossTotals::kLossSum] / totals[LossTotals::kValid]);
+    }
+    return std::make_pair(losses.front(), losses.back());
+  };
+  const auto [full_start, full_end] = last_loss(DType::f32, LossScaling::Kind::none);
+  const auto [bare_start, bare_end] = last_loss(DType::f16, LossScaling::Kind::none);
+  const auto [scaled_start, scaled_end] = last_loss(DType::f16, LossScaling::Kind::dynamic);
+  EXPECT_LT(full_end, 0.5F * full_start);
+  EXPECT_EQ(bare_end, bare_start) << "without scaling no gradient is left";
+  EXPECT_NEAR(scaled_end, full_end, 0.05F * full_start);
+}
+
+TEST(Clipping, ScalesTheMeanGradientUnderEveryScheme) {
+  const Model model = random_model(4);
+  const int64_t batch_size = 12;
+  const OwnedBatch batch = random_batch(model, batch_size, 1, 0.3);
+  EngineConfig config = small_config(model, batch_size);
+  config.optimizer = make_optimizer_config("sgd", 1.0, {}, false, {});
+  const auto change = [&](int devices, const EngineConfig& c, double* norm) {
+    DeviceGroup group(test_group(devices));
+    Engine engine(model, group, c, {{batch_size}, {}});
+    if (c.precision.loss_scaling.active()) engine.set_loss_scale_state(1024.0F, 0);
+    std::vector<float> difference = engine.parameters();
+    engine.train_step(batch.view());
+    *norm = engine.take_step_totals(true).at(0).gradient_norm;
+    const std::vector<float> after = engine.parameters();
+    for (size_t i = 0; i < after.size(); ++i) difference[i] -= after[i];
+    engine.finish();
+    return difference;
+  };
+  const auto norm_of = [](const std::vector<float>& values) {
+    double sum = 0;
+    for (const float v : values) sum += static_cast<double>(v) * static_cast<double>(v);
+    return std::sqrt(sum);
+  };
+  double unmeasured = 0, norm = 0;
+  const std::vector<float> gradient = change(1, config, &unmeasured);
+  EXPECT_TRUE(std::isnan(unmeasured));
+  const double expected_norm = norm_of(gradient);
+  for (const std::string& mode : scheme_names()) {
+    for (const DType compute : {DType::f32, DType::f16}) {
+      EngineConfig clipped = mixed_config(model, batch_size, mode.c_str(), compute);
+      clipped.optimizer = config.optimizer;
+      clipped.precision.clip_norm = 0.1 * expected_norm;
+      const double tolerance = compute == DType::f32 ? 1e-4 : 1e-2;
+      const std::vector<float> step = change(3, clipped, &norm);
+      EXPECT_NEAR(norm, expected_norm, tolerance * expected_norm) << mode;
+      EXPECT_NEAR(norm_of(step), 0.1 * expected_norm, tolerance * expected_norm) << mode;
+      std::vector<float> scaled = gradient;
+      for (float& v : scaled) v *= 0.1F;
+      EXPECT_LT(relative_difference(step, scaled), compute == DType::f32 ? 1e-4 : 2e-2) << mode;
+      clipped.precision.clip_norm = 10 * expected_norm;
+      EXPECT_LT(relative_difference(change(3, clipped, &norm), gradient), compute == DType::f32 ? 1e-4 : 2e-2) << "not clipped: " << mode;
+    }
+  }
+}
+
+TEST(Clipping, AnInfiniteGradientSkipsTheStep) {
+  Planted::Trigger trigger{true, 0};
+  const Model model = planted_model(trigger);
+  EngineConfig config = mixed_config(model, 8, "dp", DType::f32);
+  config.precision.clip_norm = 1.0;
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config, {{8}, {}});
+  const std::vector<float> before = engine.parameters();
+  engine.train_step(random_batch(model, 8, 1, 0).view());
+  EXPECT_TRUE(engine.take_step_totals(true).at(0).skipped);
+  EXPECT_EQ(engine.parameters(), before);
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nn/parallel/engine.h"
+#include "tools/json_report.h"
+
+namespace vitrine::tools {
+
+/// What the steps of a run tell of loss scaling and clipping.
+class StepRecord {
+ public:
+  explicit StepRecord(const Precision& precision) : precision_(precision) {}
+  /// Steps in order.
+  void add(const Totals& totals);
+
+  int64_t skipped() const { return static_cast<int64_t>(overflows_.size()); }
+  /// A line or two for people; empty where nothing is scaled or clipped.
+  std::string report() const;
+  /// null, or {"initial", "final", "skipped_steps": [{"step", "first_in", "loss_scale"}], "changes": [{"step", "loss_scale"}]}
+  Json loss_scale_json() const;
+  /// null, or the norms of the steps' gradients before clipping.
+  Json gradient_norms_json() const;
+  /// null, or the relative error of the first step's reduction.
+  Json reduction_error_json() const;
+
+ private:
+  struct Overflow {
+    int64_t step;  // from 0
+    double loss_scale;
+    std::string where;
+  };
+  struct Change {
+    int64_t step;  // the first with the new scale
+    double loss_scale;
+  };
+  Precision precision_;
+  std::vector<Overflow> overflows_;
+  std::vector<Change> scales_;  // the first step's, then each change
+  std::vector<double> norms_;
+  double reduction_error_ = 0;  // of the first step; NaN where gradients travel in f32
+  int64_t steps_ = 0;
+};
+
+}  // namespace vitrine::tools
