@@ -19,15 +19,16 @@ namespace vitrine::test {
 namespace {
 
 void portable_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
-  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}}, [=, &ctx] { cpu::portable::conv2d_forward(ctx, config, x, w, bias, y); });
+  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}}, [=, &ctx] { cpu::portable::conv2d_forward(ctx.workspace(), config, x, w, bias, y); });
 }
 void portable_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
-  ctx.dispatch({"conv2d_backward_data", {grad_y, w}, {grad_x}}, [=, &ctx] { cpu::portable::conv2d_backward_data(ctx, config, grad_y, w, grad_x); });
+  ctx.dispatch({"conv2d_backward_data", {grad_y, w}, {grad_x}},
+               [=, &ctx] { cpu::portable::conv2d_backward_data(ctx.workspace(), config, grad_y, w, grad_x); });
 }
 void portable_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
                               GradMode mode) {
   ctx.dispatch({"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}},
-               [=, &ctx] { cpu::portable::conv2d_backward_weight(ctx, config, x, grad_y, grad_w, grad_bias, mode); });
+               [=, &ctx] { cpu::portable::conv2d_backward_weight(ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode); });
 }
 
 struct Path {
@@ -283,9 +284,9 @@ TEST_F(DeviceTest, Conv2dUsesOneDnnWhereTheWorkspaceTakesIt) {
   const View y_view = y, grad_x_view = grad_x, grad_w_view = grad_w;
   const ConstView x = c.x_device, w = c.w_device, grad_y = c.grad_y_device;
   ctx().dispatch({"conv2d", {x, w, grad_y}, {y_view, grad_x_view, grad_w_view}}, [&, this] {
-    served += cpu::onednn::conv2d_forward(ctx(), c.config, x, w, {}, y_view) ? 1 : 0;
-    served += cpu::onednn::conv2d_backward_data(ctx(), c.config, grad_y, w, grad_x_view) ? 1 : 0;
-    served += cpu::onednn::conv2d_backward_weight(ctx(), c.config, x, grad_y, grad_w_view, {}, GradMode::accumulate) ? 1 : 0;
+    served += cpu::onednn::conv2d_forward(ctx(), ctx().workspace(), c.config, x, w, {}, y_view) ? 1 : 0;
+    served += cpu::onednn::conv2d_backward_data(ctx(), ctx().workspace(), c.config, grad_y, w, grad_x_view) ? 1 : 0;
+    served += cpu::onednn::conv2d_backward_weight(ctx(), ctx().workspace(), c.config, x, grad_y, grad_w_view, {}, GradMode::accumulate) ? 1 : 0;
   });
   device.synchronize();
   EXPECT_EQ(served, 3);

@@ -41,17 +41,17 @@ TEST_F(CrossEntropyTest, LossGradientAndCountsAreThoseOfTheReference) {
 
       GuardedTensor totals = zero_totals();
       const GuardedTensor grad = device.guarded({rows, classes});
-      softmax_cross_entropy(ctx(), config, device.tensor({rows, classes}, logits), targets_device, grad, totals);
+      softmax_cross_entropy(ctx(), config, device.tensor({rows, classes}, logits), targets_device, {}, grad, totals);
       expect_close(device.values(grad), expected.grad, 2e-6, 1e-7);
       expect_totals(totals, expected);
 
       const GuardedTensor in_place = device.guarded({rows, classes}, logits);
-      softmax_cross_entropy(ctx(), config, in_place, targets_device, in_place, totals);
+      softmax_cross_entropy(ctx(), config, in_place, targets_device, {}, in_place, totals);
       expect_same_bits(device.values(in_place), device.values(grad), "in place");
       expect_totals(totals, expected, 2.0);
 
       totals = zero_totals();
-      softmax_cross_entropy(ctx(), config, device.tensor({rows, classes}, logits), targets_device, View{}, totals);
+      softmax_cross_entropy(ctx(), config, device.tensor({rows, classes}, logits), targets_device, {}, View{}, totals);
       expect_totals(totals, expected);
     }
   }
@@ -71,13 +71,13 @@ TEST_F(CrossEntropyTest, AnyNumberOfClassesAndAlignmentWillDo) {
     for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {1, 1}, {0, 3}, {3, 3}}) {
       const GuardedTensor totals = zero_totals();
       const Shifted<> grad(device, {rows, classes}, out);
-      softmax_cross_entropy(ctx(), config, Shifted<>(device, {rows, classes}, in, logits), targets_device, grad, totals);
+      softmax_cross_entropy(ctx(), config, Shifted<>(device, {rows, classes}, in, logits), targets_device, {}, grad, totals);
       expect_close(grad.values(), expected.grad, 2e-6, 1e-7, std::to_string(classes) + " classes");
       expect_totals(totals, expected);
     }
     const GuardedTensor totals = zero_totals();
     const Shifted<> in_place(device, {rows, classes}, 1, logits);
-    softmax_cross_entropy(ctx(), config, in_place, targets_device, in_place, totals);
+    softmax_cross_entropy(ctx(), config, in_place, targets_device, {}, in_place, totals);
     expect_close(in_place.values(), expected.grad, 2e-6, 1e-7, "in place");
     expect_totals(totals, expected);
   }
@@ -90,7 +90,7 @@ TEST_F(CrossEntropyTest, AMillionClasses) {
   const reference::CrossEntropy expected = reference::cross_entropy({}, kClasses, logits, targets);
   const GuardedTensor totals = zero_totals();
   const GuardedTensor in_place = device.guarded({1, kClasses}, logits);
-  softmax_cross_entropy(ctx(), {}, in_place, device.tensor({1}, targets), in_place, totals);
+  softmax_cross_entropy(ctx(), {}, in_place, device.tensor({1}, targets), {}, in_place, totals);
   expect_close(device.values(in_place), expected.grad, 2e-6, 1e-9);
   expect_totals(totals, expected);
 }
@@ -101,10 +101,10 @@ TEST_F(CrossEntropyTest, FirstOfEqualLogitsIsTheAnswer) {
     std::vector<float> logits(static_cast<size_t>(2 * classes), 0.25F);
     const GuardedTensor totals = zero_totals();
     const std::vector<int32_t> targets{0, static_cast<int32_t>(classes - 1)};
-    softmax_cross_entropy(ctx(), {}, device.tensor({2, classes}, logits), device.tensor({2}, targets), View{}, totals);
+    softmax_cross_entropy(ctx(), {}, device.tensor({2, classes}, logits), device.tensor({2}, targets), {}, View{}, totals);
     EXPECT_EQ(device.values(totals)[LossTotals::kCorrect], 1.0F) << classes;
     logits[static_cast<size_t>(2 * classes - 1)] = 0.5F;
-    softmax_cross_entropy(ctx(), {}, device.tensor({2, classes}, logits), device.tensor({2}, targets), View{}, totals);
+    softmax_cross_entropy(ctx(), {}, device.tensor({2, classes}, logits), device.tensor({2}, targets), {}, View{}, totals);
     EXPECT_EQ(device.values(totals)[LossTotals::kCorrect], 3.0F) << classes;
   }
 }
@@ -122,7 +122,7 @@ TEST_F(CrossEntropyTest, SpecialLogitsStayInTheirRowWhateverItsLength) {
     const std::vector<int32_t> targets{0, 1, 2, 0, static_cast<int32_t>(classes - 1), 5};
     const GuardedTensor totals = zero_totals();
     const GuardedTensor grad = device.guarded({6, classes});
-    softmax_cross_entropy(ctx(), {}, device.tensor({6, classes}, logits), device.tensor({6}, targets), grad, totals);
+    softmax_cross_entropy(ctx(), {}, device.tensor({6, classes}, logits), device.tensor({6}, targets), {}, grad, totals);
     const std::vector<float> totals_read = device.values(totals);
     EXPECT_TRUE(std::isnan(totals_read[LossTotals::kLossSum]));
     EXPECT_EQ(totals_read[LossTotals::kValid], 6.0F);
@@ -142,7 +142,7 @@ TEST_F(CrossEntropyTest, SpecialLogitsStayInTheirRowWhateverItsLength) {
 TEST_F(CrossEntropyTest, NoSampleIsNoWork) {
   const GuardedTensor totals = zero_totals();
   const GuardedTensor none = device.guarded({0, 5});
-  softmax_cross_entropy(ctx(), {}, none, device.empty({0}, DType::i32), none, totals);
+  softmax_cross_entropy(ctx(), {}, none, device.empty({0}, DType::i32), {}, none, totals);
   EXPECT_EQ(device.values(totals), std::vector<float>(LossTotals::kCount, 0.0F));
 }
 
@@ -152,7 +152,7 @@ TEST_F(CrossEntropyTest, ManyRowsAreAllCounted) {
     const std::vector<float> logits = random_floats(rows * classes, 12, -3, 3);
     const std::vector<int32_t> targets = random_integers<int32_t>(rows, 13, 0, classes - 1);
     const GuardedTensor totals = zero_totals();
-    softmax_cross_entropy(ctx(), {}, device.tensor({rows, classes}, logits), device.tensor({rows}, targets), View{}, totals);
+    softmax_cross_entropy(ctx(), {}, device.tensor({rows, classes}, logits), device.tensor({rows}, targets), {}, View{}, totals);
     expect_totals(totals, reference::cross_entropy({}, classes, logits, targets));
   }
 }
@@ -165,7 +165,7 @@ TEST_F(CrossEntropyTest, TotalsDoNotDependOnTheNumberOfThreads) {
     TestDevice other(threads);
     other.ctx().reserve_workspace(kCrossEntropyWorkspaceBytes);
     const GuardedTensor totals = other.guarded({LossTotals::kCount}, std::vector<float>(LossTotals::kCount, 0.0F));
-    softmax_cross_entropy(other.ctx(), {}, other.tensor({997, 31}, logits), other.tensor({997}, targets), View{}, totals);
+    softmax_cross_entropy(other.ctx(), {}, other.tensor({997, 31}, logits), other.tensor({997}, targets), {}, View{}, totals);
     results.push_back(other.values(totals));
     expect_same_bits(results.back(), results.front());
   }
@@ -177,7 +177,7 @@ TEST_F(CrossEntropyTest, NanLogitsPassOnToLossAndGradientOfTheirRowAlone) {
   logits[5] = std::numeric_limits<float>::quiet_NaN();
   const GuardedTensor totals = zero_totals();
   const GuardedTensor grad = device.guarded({3, 4});
-  softmax_cross_entropy(ctx(), {}, device.tensor({3, 4}, logits), device.tensor({3}, std::vector<int32_t>{0, 1, 2}), grad, totals);
+  softmax_cross_entropy(ctx(), {}, device.tensor({3, 4}, logits), device.tensor({3}, std::vector<int32_t>{0, 1, 2}), {}, grad, totals);
   EXPECT_TRUE(std::isnan(device.values(totals)[LossTotals::kLossSum]));
   const std::vector<float> values = device.values(grad);
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i / 4 == 1) << i;
@@ -187,8 +187,8 @@ TEST_F(CrossEntropyTest, MinusInfinityHasNoProbability) {
   const float lowest = -std::numeric_limits<float>::infinity();
   const GuardedTensor totals = zero_totals();
   const GuardedTensor grad = device.guarded({1, 3});
-  softmax_cross_entropy(ctx(), {}, device.tensor({1, 3}, std::vector<float>{1.0F, lowest, 1.0F}), device.tensor({1}, std::vector<int32_t>{0}), grad,
-                        totals);
+  softmax_cross_entropy(ctx(), {}, device.tensor({1, 3}, std::vector<float>{1.0F, lowest, 1.0F}), device.tensor({1}, std::vector<int32_t>{0}), {},
+                        grad, totals);
   expect_close(device.values(grad), std::vector<float>{-0.5F, 0.0F, 0.5F}, 1e-6, 0);
   EXPECT_NEAR(device.values(totals)[LossTotals::kLossSum], std::log(2.0), 1e-6);
 }
@@ -201,7 +201,7 @@ TEST_F(CrossEntropyTest, TargetOutOfRangeIsADataErrorThatNamesRowAndValue) {
     const Tensor logits = device.random({90, 10}, 8);
     const Tensor targets_device = device.tensor({90}, targets);
     const GuardedTensor totals = zero_totals();
-    softmax_cross_entropy(ctx(), {}, logits, targets_device, View{}, totals);
+    softmax_cross_entropy(ctx(), {}, logits, targets_device, {}, View{}, totals);
     try {
       device.synchronize();
       FAIL() << "no error for target " << wrong;
@@ -223,7 +223,7 @@ TEST_F(CrossEntropyTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
   const GuardedTensor totals = zero_totals();
   expect_error<OutOfMemory>(
       [&] {
-        softmax_cross_entropy(ctx(), {}, logits, device.tensor({2}, std::vector<int32_t>{0, 1}), View{}, totals);
+        softmax_cross_entropy(ctx(), {}, logits, device.tensor({2}, std::vector<int32_t>{0, 1}), {}, View{}, totals);
       },
       std::to_string(kCrossEntropyWorkspaceBytes) + " bytes");
 }
@@ -232,11 +232,11 @@ TEST_F(CrossEntropyTest, WrongArgumentsAreRefused) {
   const Tensor logits = device.random({4, 10}, 1);
   const Tensor targets = device.empty({4}, DType::i32);
   const Tensor totals = device.empty({LossTotals::kCount});
-  EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits.reshape({40}), targets, View{}, totals), ShapeError);
-  EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits, device.empty({5}, DType::i32), View{}, totals), ShapeError);
-  EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits, device.empty({4}), View{}, totals), DtypeError);
-  EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits, targets, View{}, device.empty({3})), ShapeError);
-  EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({10, 4}), totals), ShapeError);
+  EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits.reshape({40}), targets, {}, View{}, totals), ShapeError);
+  EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits, device.empty({5}, DType::i32), {}, View{}, totals), ShapeError);
+  EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits, device.empty({4}), {}, View{}, totals), DtypeError);
+  EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits, targets, {}, View{}, device.empty({3})), ShapeError);
+  EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits, targets, {}, device.empty({10, 4}), totals), ShapeError);
 }
 
 }  // namespace

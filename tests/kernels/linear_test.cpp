@@ -14,14 +14,14 @@ namespace vitrine::test {
 namespace {
 
 void portable_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
-  ctx.dispatch({"linear_forward", {x, w, bias}, {y}}, [=, &ctx] { cpu::portable::linear_forward(ctx, x, w, bias, relu, y); });
+  ctx.dispatch({"linear_forward", {x, w, bias}, {y}}, [=] { cpu::portable::linear_forward(x, w, bias, relu, y); });
 }
 void portable_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x) {
-  ctx.dispatch({"linear_backward_data", {grad_y, w}, {grad_x}}, [=, &ctx] { cpu::portable::linear_backward_data(ctx, grad_y, w, grad_x); });
+  ctx.dispatch({"linear_backward_data", {grad_y, w}, {grad_x}}, [=] { cpu::portable::linear_backward_data(grad_y, w, grad_x); });
 }
 void portable_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
   ctx.dispatch({"linear_backward_weight", {x, grad_y}, {grad_w, grad_bias}},
-               [=, &ctx] { cpu::portable::linear_backward_weight(ctx, x, grad_y, grad_w, grad_bias, mode); });
+               [=] { cpu::portable::linear_backward_weight(x, grad_y, grad_w, grad_bias, mode); });
 }
 
 struct Path {

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kernels/cross_entropy.h"
+#include "kernels/step_control.h"
 #include "runtime/error.h"
 #include "tests/kernels/shifted.h"
 #include "tests/support/device_fixture.h"
@@ -27,17 +27,18 @@ struct Flat {
         second(device.guarded({count}, std::vector<float>(start.size(), 0.0F))),
         step(device.guarded({1}, std::vector<int32_t>{0})) {}
 
-  Tensor totals(float valid) {
-    std::vector<float> values(LossTotals::kCount, 0.0F);
-    values[LossTotals::kValid] = valid;
-    return device.tensor({LossTotals::kCount}, values);
+  Tensor control(float factor = 1.0F, float active = 1.0F) {
+    std::vector<float> values(StepControl::kCount, 0.0F);
+    values[StepControl::kFactor] = factor;
+    values[StepControl::kActive] = active;
+    return device.tensor({StepControl::kCount}, values);
   }
-  void sgd(const SgdConfig& config, const std::vector<float>& grad, float nominal = 1.0F, float valid = 1.0F) {
+  void sgd(const SgdConfig& config, const std::vector<float>& grad, float factor = 1.0F, float active = 1.0F) {
     const View buffer = config.momentum == 0.0 ? View{} : first.view;
-    sgd_update(device.ctx(), config, nominal, param, device.tensor({count}, grad), buffer, step, totals(valid));
+    sgd_update(device.ctx(), config, param, device.tensor({count}, grad), buffer, step, control(factor, active));
   }
-  void adam(const AdamConfig& config, const std::vector<float>& grad, float nominal = 1.0F, float valid = 1.0F) {
-    adam_update(device.ctx(), config, nominal, param, device.tensor({count}, grad), first, second, step, totals(valid));
+  void adam(const AdamConfig& config, const std::vector<float>& grad, float factor = 1.0F, float active = 1.0F) {
+    adam_update(device.ctx(), config, param, device.tensor({count}, grad), first, second, step, control(factor, active));
   }
 
   TestDevice& device;
@@ -82,7 +83,7 @@ TEST_F(OptimizerTest, FollowsPyTorchsTrajectories) {
   }
 }
 
-TEST_F(OptimizerTest, OddLengthsFollowTheReferenceWithTheGradientAsTheMeanOverValidTargets) {
+TEST_F(OptimizerTest, OddLengthsFollowTheReferenceWithTheGradientMultipliedByTheFactor) {
   uint64_t seed = 0;
   for (const int64_t count : {1, 13, 16384 + 7, 40009}) {
     const std::vector<float> start = random_floats(count, ++seed);
@@ -94,11 +95,11 @@ TEST_F(OptimizerTest, OddLengthsFollowTheReferenceWithTheGradientAsTheMeanOverVa
     for (size_t i = 0; i < start.size(); ++i) sgd_reference[i].p = adam_reference[i].p = static_cast<double>(start[i]);
     for (int t = 0; t < 4; ++t) {
       const std::vector<float> grad = random_floats(count, ++seed);
-      by_sgd.sgd(sgd, grad, 12.0F, 9.0F);
-      by_adam.adam(adam, grad, 12.0F, 9.0F);
+      by_sgd.sgd(sgd, grad, 1.25F);
+      by_adam.adam(adam, grad, 1.25F);
       for (size_t i = 0; i < start.size(); ++i) {
-        sgd_reference[i].sgd(sgd, static_cast<double>(grad[i]) * 12.0 / 9.0);
-        adam_reference[i].adam(adam, static_cast<double>(grad[i]) * 12.0 / 9.0);
+        sgd_reference[i].sgd(sgd, static_cast<double>(grad[i]) * 1.25);
+        adam_reference[i].adam(adam, static_cast<double>(grad[i]) * 1.25);
       }
     }
     std::vector<double> sgd_expected, adam_expected;
@@ -127,12 +128,12 @@ TEST_F(OptimizerTest, AnyAlignmentGivesTheSameUpdate) {
   by_sgd.sgd(sgd, grad);
   by_plain.sgd(plain, grad);
   by_adam.adam(adam, grad);
-  const Tensor totals = by_sgd.totals(1.0F);
+  const Tensor control = by_sgd.control();
   for (const auto& [a, b] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 3}, {0, 1}, {2, 0}}) {
     const Shifted<> g(device, {kCount}, b, grad);
     const Shifted<> p(device, {kCount}, a, start), m(device, {kCount}, b, zeros), v(device, {kCount}, a, zeros);
     Tensor step = device.tensor({1}, std::vector<int32_t>{0});
-    adam_update(ctx(), adam, 1.0F, p, g, m, v, step, totals);
+    adam_update(ctx(), adam, p, g, m, v, step, control);
     expect_same_bits(p.values(), device.values(by_adam.param), "adam");
     expect_same_bits(m.values(), device.values(by_adam.first), "adam");
     expect_same_bits(v.values(), device.values(by_adam.second), "adam");
@@ -140,10 +141,10 @@ TEST_F(OptimizerTest, AnyAlignmentGivesTheSameUpdate) {
 
     const Shifted<> q(device, {kCount}, a, start), buffer(device, {kCount}, b, zeros), r(device, {kCount}, a, start);
     step = device.tensor({1}, std::vector<int32_t>{0});
-    sgd_update(ctx(), sgd, 1.0F, q, g, buffer, step, totals);
+    sgd_update(ctx(), sgd, q, g, buffer, step, control);
     expect_same_bits(q.values(), device.values(by_sgd.param), "sgd");
     expect_same_bits(buffer.values(), device.values(by_sgd.first), "sgd");
-    sgd_update(ctx(), plain, 1.0F, r, g, View{}, step, totals);
+    sgd_update(ctx(), plain, r, g, View{}, step, control);
     expect_same_bits(r.values(), device.values(by_plain.param), "sgd without momentum");
     EXPECT_EQ(device.values<int32_t>(step), std::vector<int32_t>{2});
   }
@@ -164,15 +165,14 @@ TEST_F(OptimizerTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
   EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{0});
 }
 
-/// NaN stands for a target out of range.
-TEST_F(OptimizerTest, WithoutAValidTargetNothingChanges) {
+TEST_F(OptimizerTest, AStepThatIsNotTakenChangesNothing) {
   const std::vector<float> start = random_floats(100, 1);
   const std::vector<float> grad(100, std::numeric_limits<float>::quiet_NaN());
   Flat flat(device, start);
-  for (const float valid : {0.0F, std::numeric_limits<float>::quiet_NaN()}) {
-    flat.sgd({0.1, 0.9, 0.1, true}, grad, 8.0F, valid);
-    flat.sgd({0.1, 0.0, 0.1, false}, grad, 8.0F, valid);
-    flat.adam({}, grad, 8.0F, valid);
+  for (const float active : {0.0F, std::numeric_limits<float>::quiet_NaN()}) {
+    flat.sgd({0.1, 0.9, 0.1, true}, grad, 8.0F, active);
+    flat.sgd({0.1, 0.0, 0.1, false}, grad, 8.0F, active);
+    flat.adam({}, grad, 8.0F, active);
   }
   expect_same_bits(device.values(flat.param), start);
   expect_same_bits(device.values(flat.first), std::vector<float>(100, 0.0F));
@@ -203,14 +203,14 @@ TEST_F(OptimizerTest, WrongArgumentsAreRefused) {
   const Tensor m = device.random({8}, 3);
   const Tensor v = device.random({8}, 4);
   const Tensor step = device.empty({1}, DType::i32);
-  const Tensor totals = device.empty({LossTotals::kCount});
-  EXPECT_THROW(sgd_update(ctx(), {0.1, 0.9, 0.0, false}, 1.0F, p, g, View{}, step, totals), Error);
-  EXPECT_THROW(sgd_update(ctx(), {0.1, 0.0, 0.0, true}, 1.0F, p, g, View{}, step, totals), ConfigError);
-  EXPECT_THROW(sgd_update(ctx(), {}, 1.0F, p, p, View{}, step, totals), ShapeError);
-  EXPECT_THROW(adam_update(ctx(), {}, 1.0F, p, g, m, device.empty({9}), step, totals), ShapeError);
-  EXPECT_THROW(adam_update(ctx(), {}, 1.0F, p, g, m, m, step, totals), ShapeError);
-  EXPECT_THROW(adam_update(ctx(), {}, 1.0F, p, g, m, v, device.empty({1}), totals), DtypeError);
-  EXPECT_THROW(adam_update(ctx(), {}, 1.0F, p, g, m, v, step, device.empty({8})), ShapeError);
+  const Tensor control = device.empty({StepControl::kCount});
+  EXPECT_THROW(sgd_update(ctx(), {0.1, 0.9, 0.0, false}, p, g, View{}, step, control), Error);
+  EXPECT_THROW(sgd_update(ctx(), {0.1, 0.0, 0.0, true}, p, g, View{}, step, control), ConfigError);
+  EXPECT_THROW(sgd_update(ctx(), {}, p, p, View{}, step, control), ShapeError);
+  EXPECT_THROW(adam_update(ctx(), {}, p, g, m, device.empty({9}), step, control), ShapeError);
+  EXPECT_THROW(adam_update(ctx(), {}, p, g, m, m, step, control), ShapeError);
+  EXPECT_THROW(adam_update(ctx(), {}, p, g, m, v, device.empty({1}), control), DtypeError);
+  EXPECT_THROW(adam_update(ctx(), {}, p, g, m, v, step, device.empty({8})), ShapeError);
 }
 
 }  // namespace
