@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The flags of the program and their help.
 #include <algorithm>
+#include <cctype>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
@@ -8,6 +9,7 @@
 
 #include "nn/model.h"
 #include "runtime/error.h"
+#include "runtime/units.h"
 #include "tools/options.h"
 #include "vitrine_version.h"
 
@@ -21,6 +23,7 @@ Examples:
   vitrine train --model alexnet --data cifar10:DIR --devices cpu:0-3 --mode balanced --split gpu0=4 --batch-size 64
   vitrine compare --model small-cnn --data fashion-mnist:DIR --devices cpu:0-3 --steps 20
   vitrine eval --model small-cnn --data cifar10:DIR --weights model.safetensors
+  vitrine collectives all_reduce --devices cpu:0-3 -b 64K -e 64M -f 4
   vitrine info
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 failure, 2 usage, 130 interrupted.
@@ -195,6 +198,72 @@ void add_compare(CLI::App& parent, Options& o) {
   add_output_options(app, o);
 }
 
+const std::vector<std::string>& collective_names() {
+  static const std::vector<std::string> kNames = {"scatter",    "gather",         "broadcast",  "reduce",
+                                                  "all_reduce", "reduce_scatter", "all_gather", "gpu0_star"};
+  return kNames;
+}
+
+/// A size of nccl-tests: 8, 64K, 32M, 1G (powers of 1024), or 64KiB.
+int64_t parse_collective_bytes(const std::string& option, const std::string& text) {
+  const bool letter =
+      !text.empty() && std::string("KMG").find(static_cast<char>(std::toupper(static_cast<unsigned char>(text.back())))) != std::string::npos;
+  try {
+    return parse_bytes(letter ? text.substr(0, text.size() - 1) + static_cast<char>(std::toupper(static_cast<unsigned char>(text.back()))) + "iB"
+                              : text);
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("{} {}: {}", option, text, error.what()));
+  }
+}
+
+/// What cannot be read by CLI11 alone.
+struct CollectiveTexts {
+  std::string min_bytes, max_bytes, step_bytes, dtype = "float", redop = "sum";
+};
+
+void add_collectives(CLI::App& parent, Options& o, CollectiveTexts& t) {
+  CLI::App& app = *parent.add_subcommand("collectives", "Time collectives between devices and check their results, as nccl-tests do");
+  CollectiveOptions& c = o.collectives;
+  app.add_option("NAME", c.names, "scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, gpu0_star (reduce + broadcast) [all]")
+      ->check(CLI::IsMember(collective_names()))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_device_options(app, o);
+  const char* group = "Sizes";
+  app.add_option("-b,--minbytes", t.min_bytes, "The smallest: 8, 64K, 32M [64K, or what -e gives]")->group(group);
+  app.add_option("-e,--maxbytes", t.max_bytes, "The largest [16M, or what -b gives]")->group(group);
+  app.add_option("-f,--stepfactor", c.step_factor, "From one size to the next")->check(CLI::Range(1.0001, 1e6))->capture_default_str()->group(group);
+  app.add_option("-i,--stepbytes", t.step_bytes, "Bytes from one size to the next, instead of a factor")->group(group);
+  group = "Operation";
+  app.add_option("-n,--iters", c.iterations, "Operations that are timed")->check(CLI::Range(1, 1 << 24))->capture_default_str()->group(group);
+  app.add_option("-w,--warmup_iters", c.warm_up, "Operations before them")->check(CLI::Range(0, 1 << 24))->capture_default_str()->group(group);
+  app.add_option("-c,--check", c.check, "1: check every element of the results, 0: do not")->capture_default_str()->group(group);
+  app.add_option("-d,--datatype", t.dtype, "float, half or bfloat16")
+      ->check(CLI::IsMember({"float", "half", "bfloat16", "f32", "f16", "bf16"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("-o,--op", t.redop, "sum: the only one that gradients need")->check(CLI::IsMember({"sum"}))->capture_default_str()->group(group);
+  app.add_option("-r,--root", c.root, "Rank of the root")->check(CLI::NonNegativeNumber)->capture_default_str()->group(group);
+  add_output_options(app, o);
+}
+
+/// throws ConfigError.
+void resolve_collectives(const CLI::App& app, const CollectiveTexts& t, CollectiveOptions& c) {
+  if (c.names.empty()) c.names = collective_names();
+  c.dtype = t.dtype == "half" || t.dtype == "f16" ? DType::f16 : t.dtype == "bfloat16" || t.dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (!t.min_bytes.empty()) c.min_bytes = c.max_bytes = parse_collective_bytes("-b", t.min_bytes);
+  if (!t.max_bytes.empty()) {
+    c.max_bytes = parse_collective_bytes("-e", t.max_bytes);
+    if (t.min_bytes.empty()) c.min_bytes = std::min(c.min_bytes, c.max_bytes);
+  }
+  if (!t.step_bytes.empty()) {
+    c.step_bytes = parse_collective_bytes("-i", t.step_bytes);
+    if (app.count("-f") > 0) throw ConfigError("-f and -i both say how sizes grow; give one of them");
+    if (c.step_bytes == 0) throw ConfigError("-i 0: sizes must grow; give a size above 0");
+  }
+  if (c.min_bytes > c.max_bytes) throw ConfigError(fmt::format("-b {}: it is larger than -e {}", t.min_bytes, t.max_bytes));
+  if (c.min_bytes < size_of(c.dtype)) throw ConfigError(fmt::format("-b {}: one element of {} has {} bytes", c.min_bytes, t.dtype, size_of(c.dtype)));
+}
+
 /// "--epoch" is 1 away from "--epochs".
 size_t edit_distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
@@ -247,6 +316,8 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   add_train(app, options);
   add_eval(app, options);
   add_compare(app, options);
+  CollectiveTexts texts;
+  add_collectives(app, options, texts);
   CLI::App& info = *app.add_subcommand("info", "Show devices, cores, memory, libraries, and what was built in");
   add_output_options(info, options);
 
@@ -255,10 +326,12 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     command = app.get_subcommands().front();
-    options.command = command->get_name() == "train"     ? Options::Command::train
-                      : command->get_name() == "eval"    ? Options::Command::eval
-                      : command->get_name() == "compare" ? Options::Command::compare
-                                                         : Options::Command::info;
+    options.command = command->get_name() == "train"         ? Options::Command::train
+                      : command->get_name() == "eval"        ? Options::Command::eval
+                      : command->get_name() == "compare"     ? Options::Command::compare
+                      : command->get_name() == "collectives" ? Options::Command::collectives
+                                                             : Options::Command::info;
+    if (options.command == Options::Command::collectives) resolve_collectives(*command, texts, options.collectives);
     check_combinations(options);
     result.options = options;
     return result;
@@ -273,7 +346,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
     const std::vector<std::string> unexpected = app.remaining(true);
     if (unexpected.empty() || arguments.empty()) return usage_error(command, error.what());
     if (command == nullptr)
-      return usage_error(command, fmt::format("there is no command '{}'; use train, eval, compare or info", unexpected.front()));
+      return usage_error(command, fmt::format("there is no command '{}'; use train, eval, compare, collectives or info", unexpected.front()));
     // An option that is not known leaves its value behind too; the option is what to tell.
     const auto option = std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind("--", 0) == 0; });
     return usage_error(command, describe_unexpected(*command, option == unexpected.end() ? unexpected.front() : *option));

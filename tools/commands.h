@@ -9,6 +9,7 @@ namespace vitrine::tools {
 int run_train(const Options& options);
 int run_eval(const Options& options);
 int run_compare(const Options& options);
+int run_collectives(const Options& options);
 int run_info(const Options& options);
 
 }  // namespace vitrine::tools

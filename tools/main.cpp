@@ -20,6 +20,8 @@ int run(const vitrine::tools::Options& options) {
       return vitrine::tools::run_eval(options);
     case Command::compare:
       return vitrine::tools::run_compare(options);
+    case Command::collectives:
+      return vitrine::tools::run_collectives(options);
     case Command::info:
       break;
   }

@@ -14,9 +14,21 @@
 
 namespace vitrine::tools {
 
+/// What `vitrine collectives` is asked to measure, with nccl-tests' flags.
+struct CollectiveOptions {
+  std::vector<std::string> names;  // all, when none was given
+  int64_t min_bytes = int64_t{64} << 10, max_bytes = int64_t{16} << 20;
+  double step_factor = 4;
+  int64_t step_bytes = 0;  // above 0: instead of the factor
+  int iterations = 20, warm_up = 5;
+  bool check = true;
+  DType dtype = DType::f32;
+  int root = 0;
+};
+
 /// What the command line says, checked as far as it can be without opening anything.
 struct Options {
-  enum class Command { train, eval, compare, info } command = Command::train;
+  enum class Command { train, eval, compare, collectives, info } command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
@@ -64,6 +76,8 @@ struct Options {
 
   std::string init, save;
   std::string weights, save_logits;  // eval
+  CollectiveOptions collectives;
+
   std::string trace;
   std::string trace_level = "phase";
   bool json = false;

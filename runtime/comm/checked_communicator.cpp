@@ -32,6 +32,14 @@ void check_same_dtype(const char* operation, const ConstView& input, const Const
   throw DtypeError(fmt::format("{}: input is {} but output is {}; they must be equal", operation, dtype_name(input.dtype), dtype_name(output.dtype)));
 }
 
+/// Equal shapes and dtypes.
+void check_same(const char* operation, const ConstView& input, const ConstView& output) {
+  check_same_dtype(operation, input, output);
+  if (output.shape == input.shape) return;
+  throw ShapeError(
+      fmt::format("{}: output has shape {} but input has shape {}; they must be equal", operation, output.shape.str(), input.shape.str()));
+}
+
 void check_root(const char* operation, int root, int size) {
   if (root >= 0 && root < size) return;
   throw CommError(fmt::format("{}: root is {} but the group has ranks 0 to {}", operation, root, size - 1));
@@ -108,11 +116,14 @@ void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, Vie
   queue(ctx, {name, {read}, {write}, bytes_moved}, std::move(call));
 }
 
-void CheckedCommunicator::all_reduce(ExecContext& ctx, View inout) {
-  check_sums("all_reduce", "inout", inout);
-  check_present("all_reduce", "inout", inout);
-  const Call call{.operation = Operation::all_reduce, .dtype = inout.dtype, .count = inout.numel(), .input = inout.data, .output = inout.data};
-  issue(ctx, call, inout, inout, 2 * inout.bytes() * (size_ - 1) / size_);
+void CheckedCommunicator::all_reduce(ExecContext& ctx, ConstView input, View output) {
+  for (const auto& [name, view] : {std::pair{"input", input}, std::pair{"output", ConstView(output)}}) {
+    check_sums("all_reduce", name, view);
+    check_present("all_reduce", name, view);
+  }
+  check_same("all_reduce", input, output);
+  const Call call{.operation = Operation::all_reduce, .dtype = input.dtype, .count = input.numel(), .input = input.data, .output = output.data};
+  issue(ctx, call, input, output, 2 * input.bytes() * (size_ - 1) / size_);
 }
 
 void CheckedCommunicator::reduce(ExecContext& ctx, ConstView input, View output, int root) {
@@ -123,9 +134,7 @@ void CheckedCommunicator::reduce(ExecContext& ctx, ConstView input, View output,
   if (is_root) {
     check_sums("reduce", "output", output);
     check_present("reduce", "output", output);
-    if (!(output.shape == input.shape)) {
-      throw ShapeError(fmt::format("reduce: output has shape {} but input has shape {}; they must be equal", output.shape.str(), input.shape.str()));
-    }
+    check_same("reduce", input, output);
   }
   const Call call{.operation = Operation::reduce,
                   .dtype = input.dtype,
@@ -136,12 +145,22 @@ void CheckedCommunicator::reduce(ExecContext& ctx, ConstView input, View output,
   issue(ctx, call, input, is_root ? output : nothing(), input.bytes() * (is_root ? size_ - 1 : 1));
 }
 
-void CheckedCommunicator::broadcast(ExecContext& ctx, View inout, int root) {
+void CheckedCommunicator::broadcast(ExecContext& ctx, ConstView input, View output, int root) {
   check_root("broadcast", root, size_);
-  check_present("broadcast", "inout", inout);
+  check_present("broadcast", "output", output);
   const bool is_root = rank_ == root;
-  const Call call{.operation = Operation::broadcast, .dtype = inout.dtype, .count = inout.numel(), .root = root, .output = inout.data};
-  issue(ctx, call, is_root ? ConstView(inout) : nothing(), is_root ? nothing() : inout, inout.bytes() * (is_root ? size_ - 1 : 1));
+  if (is_root) {
+    check_present("broadcast", "input", input);
+    check_same("broadcast", input, output);
+  }
+  const bool writes = !is_root || input.data != output.data;
+  const Call call{.operation = Operation::broadcast,
+                  .dtype = output.dtype,
+                  .count = output.numel(),
+                  .root = root,
+                  .input = is_root ? input.data : nullptr,
+                  .output = output.data};
+  issue(ctx, call, is_root ? input : ConstView(nothing()), writes ? output : nothing(), output.bytes() * (is_root ? size_ - 1 : 1));
 }
 
 void CheckedCommunicator::reduce_scatter(ExecContext& ctx, ConstView input, View output) {

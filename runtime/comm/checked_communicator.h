@@ -12,9 +12,11 @@ class CheckedCommunicator : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  void all_reduce(ExecContext& ctx, View inout) override;
+  using Communicator::all_reduce;
+  using Communicator::broadcast;
+  void all_reduce(ExecContext& ctx, ConstView input, View output) override;
   void reduce(ExecContext& ctx, ConstView input, View output, int root) override;
-  void broadcast(ExecContext& ctx, View inout, int root) override;
+  void broadcast(ExecContext& ctx, ConstView input, View output, int root) override;
   void reduce_scatter(ExecContext& ctx, ConstView input, View output) override;
   void all_gather(ExecContext& ctx, ConstView input, View output) override;
   void scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) override;

@@ -28,16 +28,19 @@ class Communicator {
   /// "in-process, 4 ranks": for logs.
   virtual std::string description() const = 0;
 
-  /// inout becomes the sum over all ranks.
-  virtual void all_reduce(ExecContext& ctx, View inout) = 0;
+  /// output becomes the sum over all ranks of input; output may be input.
+  virtual void all_reduce(ExecContext& ctx, ConstView input, View output) = 0;
+  void all_reduce(ExecContext& ctx, View inout) { all_reduce(ctx, inout, inout); }
   /// On the root, output becomes the sum over all ranks of input; output may be input; elsewhere output is ignored.
   virtual void reduce(ExecContext& ctx, ConstView input, View output, int root) = 0;
-  virtual void broadcast(ExecContext& ctx, View inout, int root) = 0;
-  /// input (size * n, ...): rank r's output (n, ...) becomes the sum of all ranks' rows [r * n, (r + 1) * n).
+  /// Every rank's output becomes the root's input; output may be input; elsewhere input is ignored.
+  virtual void broadcast(ExecContext& ctx, ConstView input, View output, int root) = 0;
+  void broadcast(ExecContext& ctx, View inout, int root) { broadcast(ctx, inout, inout, root); }
+  /// input (size * n, ...): rank r's output (n, ...) becomes the sum of all ranks' rows [r * n, (r + 1) * n); it may be those rows of its input.
   virtual void reduce_scatter(ExecContext& ctx, ConstView input, View output) = 0;
-  /// input (n, ...): every rank's output (size * n, ...) becomes the inputs in rank order.
+  /// input (n, ...): every rank's output (size * n, ...) becomes the inputs in rank order; input may be this rank's rows of output.
   virtual void all_gather(ExecContext& ctx, ConstView input, View output) = 0;
-  /// Rank r's output (counts[r], ...) becomes its rows of the root's input (sum of counts, ...); input is ignored elsewhere.
+  /// Rank r's output (counts[r], ...) becomes its rows of the root's input (sum of counts, ...), and may be them; input is ignored elsewhere.
   virtual void scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) = 0;
   /// The root's output (sum of counts, ...) becomes the inputs (counts[r], ...) in rank order; output is ignored elsewhere.
   virtual void gather(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) = 0;

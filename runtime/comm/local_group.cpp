@@ -110,7 +110,7 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
 
   switch (mine.operation) {
     case Operation::all_reduce: {
-      if (size_ == 1) return;
+      if (size_ == 1 && mine.input == mine.output) return;
       for (size_t r = 0; r < ranks; ++r) sums[r] = records[r].call->output;
       const Slice slice = slice_of(mine.count, kSumGrain, rank, size_);
       return sum(ranks, slice.begin, slice.end);
@@ -128,7 +128,8 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
     case Operation::broadcast: {
       const Slice slice = slice_of(mine.count * element, kCopyGrain, rank, size_);
       for (size_t r = 0; r < ranks; ++r) outputs[r] = static_cast<std::byte*>(records[r].call->output) + slice.begin;
-      return copy_to_all(outputs[static_cast<size_t>(mine.root)], {outputs.data(), ranks}, slice.end - slice.begin);
+      const auto* const input = static_cast<const std::byte*>(records[static_cast<size_t>(mine.root)].call->input);
+      return copy_to_all(input + slice.begin, {outputs.data(), ranks}, slice.end - slice.begin);
     }
     case Operation::all_gather: {
       const int64_t bytes = mine.count * element;

@@ -261,7 +261,8 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
     case Operation::reduce:
       return VITRINE_NCCL_CHECK(comm, ncclReduce(call.input, call.output, count, nccl_type(call.dtype), ncclSum, call.root, comm, stream));
     case Operation::broadcast:
-      return VITRINE_NCCL_CHECK(comm, ncclBroadcast(call.output, call.output, bytes, ncclInt8, call.root, comm, stream));
+      return VITRINE_NCCL_CHECK(comm,
+                                ncclBroadcast(rank() == call.root ? call.input : call.output, call.output, bytes, ncclInt8, call.root, comm, stream));
     case Operation::reduce_scatter:
       return VITRINE_NCCL_CHECK(comm, ncclReduceScatter(call.input, call.output, count, nccl_type(call.dtype), ncclSum, comm, stream));
     case Operation::all_gather:

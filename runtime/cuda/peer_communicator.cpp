@@ -165,7 +165,7 @@ void PeerGroup::do_share(int index, cudaStream_t stream) const {
       outputs[0] = mine.output;
       return sum(1, 0, mine.count);
     case Operation::broadcast:
-      return copy(mine.output, ranks_[root].call->output, bytes);
+      return copy(mine.output, ranks_[root].call->input, bytes);
     case Operation::all_gather:
       for (size_t r = 0; r < ranks; ++r) copy(static_cast<std::byte*>(mine.output) + static_cast<int64_t>(r) * bytes, ranks_[r].call->input, bytes);
       return;

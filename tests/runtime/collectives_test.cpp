@@ -3,6 +3,7 @@
 #include <numeric>
 #include <random>
 
+#include "runtime/cpu/half.h"
 #include "runtime/error.h"
 #include "tests/runtime/world.h"
 
@@ -53,6 +54,72 @@ TEST_P(CollectiveSizes, SumsHaveTheBitsOfAddingInRankOrderEveryTime) {
         expect_same_bits(world.values(r, all[i]), expected, "all_reduce");
         expect_same_bits(world.values(r, output[i]), r == root ? expected : std::vector<float>(static_cast<size_t>(count), -1.0F), "reduce");
         expect_same_bits(world.values(r, input[i]), r == root ? expected : inputs[i], "reduce in place");
+      }
+    }
+  }
+}
+
+TEST_P(CollectiveSizes, ApartFromTheirInputs) {
+  World world(GetParam());
+  const int n = world.size();
+  const int root = n - 1;
+  for (const int64_t count : kCounts) {
+    std::vector<std::vector<float>> inputs;
+    std::vector<Tensor> input, sum, sent;
+    for (int r = 0; r < n; ++r) {
+      inputs.push_back(random_floats(count, static_cast<uint64_t>(r + 1)));
+      input.push_back(world.tensor(r, inputs.back()));
+      sum.push_back(world.filled(r, count, -1.0F));
+      sent.push_back(world.filled(r, count, -1.0F));
+    }
+    for_each_rank(world, [&](int r) {
+      const auto i = static_cast<size_t>(r);
+      world.comm(r).all_reduce(world.ctx(r), input[i], sum[i]);
+      world.comm(r).broadcast(world.ctx(r), r == root ? ConstView(input[i]) : ConstView(), sent[i], root);
+    });
+    for (int r = 0; r < n; ++r) {
+      const auto i = static_cast<size_t>(r);
+      expect_same_bits(world.values(r, sum[i]), sum_in_rank_order(inputs), "all_reduce");
+      expect_same_bits(world.values(r, sent[i]), inputs.back(), "broadcast");
+      expect_same_bits(world.values(r, input[i]), inputs[i], "the input stays");
+    }
+  }
+}
+
+/// Rounded to f16 or bf16.
+std::vector<uint16_t> narrowed(const std::vector<float>& values, DType dtype) {
+  std::vector<uint16_t> bits(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    bits[i] = dtype == DType::f16 ? cpu::from_float<cpu::Half>(values[i]).bits : cpu::from_float<cpu::BFloat16>(values[i]).bits;
+  }
+  return bits;
+}
+
+TEST_P(CollectiveSizes, SumsInSixteenBitsAreRoundedOnce) {
+  World world(GetParam());
+  const int n = world.size();
+  const auto host = [](auto& bits, DType dtype) { return View{bits.data(), {static_cast<int64_t>(bits.size())}, dtype, DeviceId::host()}; };
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const int64_t count : {int64_t{1}, int64_t{7}, int64_t{65}, int64_t{4097}}) {
+      // Whole numbers whose sums have more digits than bf16: the rounding shows.
+      std::vector<float> sum(static_cast<size_t>(count));
+      std::vector<Tensor> all;
+      for (int r = 0; r < n; ++r) {
+        std::vector<float> values(static_cast<size_t>(count));
+        for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i * 37 + static_cast<size_t>(r) * 11) % 256);
+        for (size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
+        std::vector<uint16_t> bits = narrowed(values, dtype);
+        all.push_back(world.ctx(r).allocate({count}, dtype, Category::communication, "test"));
+        copy(world.ctx(r), host(bits, dtype), all.back());
+        world.ctx(r).stream().synchronize();
+      }
+      for_each_rank(world, [&](int r) { world.comm(r).all_reduce(world.ctx(r), all[static_cast<size_t>(r)]); });
+      const std::vector<uint16_t> expected = narrowed(sum, dtype);
+      for (int r = 0; r < n; ++r) {
+        std::vector<uint16_t> found(expected.size());
+        copy(world.ctx(r), all[static_cast<size_t>(r)], host(found, dtype));
+        world.ctx(r).stream().synchronize();
+        EXPECT_EQ(found, expected) << dtype_name(dtype) << " on rank " << r;
       }
     }
   }

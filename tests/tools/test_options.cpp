@@ -53,6 +53,29 @@ TEST(Options, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(resolve_devices(o, 2), (std::vector<DeviceId>{{Backend::cuda, 0}}));
 }
 
+TEST(Options, CollectivesTakeTheFlagsOfNcclTests) {
+  const CollectiveOptions o = parsed("collectives all_reduce reduce -b 8 -e 128M -f 2 -n 7 -w 3 -c 0 -d half -o sum -r 1").collectives;
+  EXPECT_EQ(o.names, (std::vector<std::string>{"all_reduce", "reduce"}));
+  EXPECT_EQ(o.min_bytes, 8);
+  EXPECT_EQ(o.max_bytes, int64_t{128} << 20);
+  EXPECT_EQ(o.step_factor, 2.0);
+  EXPECT_EQ(o.iterations, 7);
+  EXPECT_EQ(o.warm_up, 3);
+  EXPECT_FALSE(o.check);
+  EXPECT_EQ(o.dtype, DType::f16);
+  EXPECT_EQ(o.root, 1);
+  EXPECT_EQ(parsed("collectives").collectives.names.size(), 8U);
+  EXPECT_EQ(parsed("collectives -b 1K").collectives.max_bytes, 1024) << "one size";
+  EXPECT_EQ(parsed("collectives -b 1k -e 4KiB -i 1K").collectives.step_bytes, 1024);
+  EXPECT_CONTAINS(usage_error("collectives broadcastt"), "broadcastt");
+  EXPECT_CONTAINS(usage_error("collectives -b 2M -e 1M"), "larger than -e");
+  EXPECT_CONTAINS(usage_error("collectives -b x"), "-b x");
+  EXPECT_CONTAINS(usage_error("collectives -b 2"), "one element");
+  EXPECT_CONTAINS(usage_error("collectives -f 2 -i 4"), "give one of them");
+  EXPECT_CONTAINS(usage_error("collectives -o max"), "max");
+  EXPECT_CONTAINS(usage_error("collectives -f 1"), "stepfactor");
+}
+
 TEST(Options, PrecisionChoosesItsLossScale) {
   const auto precision = [](const std::string& text) { return resolve_precision(parsed("train " + text)); };
   EXPECT_EQ(precision("").compute, DType::f32);

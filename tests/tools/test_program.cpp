@@ -260,6 +260,39 @@ TEST_F(Compare, TableHasARowForEachSchemeAndDevice) {
   }
 }
 
+TEST(Collectives, AreRightInEveryTypeAndNumberOfRanks) {
+  for (const char* devices : {"cpu:0", "cpu:0-2", "cpu:0-3"}) {
+    for (const char* type : {"float", "half", "bfloat16"}) {
+      const ChildResult result = run_vitrine(
+          {"collectives", "--json", "--devices", devices, "-b", "24", "-e", "100K", "-f", "7", "-n", "2", "-w", "1", "-d", type, "--root", "0"});
+      ASSERT_EQ(result.exit_code, 0) << result.error;
+      const Json json = Json::parse(result.output);
+      EXPECT_EQ(json["wrong"], 0) << devices << " " << type;
+      EXPECT_EQ(json["results"].size(), 8U * 5U);
+      for (const Json& row : json["results"]) {
+        for (const char* way : {"out_of_place", "in_place"}) {
+          EXPECT_EQ(row[way]["wrong"], 0) << row;
+          EXPECT_GT(row[way]["time_us"].get<double>(), 0.0);
+          EXPECT_EQ(row[way]["busbw"].is_null(), std::string(devices) == "cpu:0") << "one rank has no bus";
+        }
+      }
+    }
+  }
+}
+
+TEST(Collectives, TableAndErrors) {
+  const ChildResult result =
+      run_vitrine({"collectives", "all_reduce", "gpu0_star", "--devices", "cpu:0-1", "-b", "1M", "-n", "2", "-c", "0", "-r", "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  for (const char* part : {"2 ranks on cpu:0, cpu:1", "all_reduce", "gpu0_star", "1,048,576", "262,144", "busbw", "#wrong"}) {
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
+  }
+  EXPECT_EQ(result.output.find("was right"), std::string::npos) << "nothing was checked";
+  const ChildResult root = run_vitrine({"collectives", "--devices", "cpu:0-1", "-r", "2"});
+  EXPECT_EQ(root.exit_code, 2);
+  EXPECT_NE(root.error.find("there are ranks 0 to 1"), std::string::npos) << root.error;
+}
+
 TEST(Info, TellsWhatIsThereAndWhatIsNot) {
   const ChildResult result = run_vitrine({"info", "--json"});
   ASSERT_EQ(result.exit_code, 0);

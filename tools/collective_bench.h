@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+
+namespace vitrine::tools {
+
+/// What `vitrine collectives` measures. gpu0_star is what `--reduce gpu0` does: a reduction to the root, then a broadcast from there.
+enum class Collective { scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, gpu0_star };
+inline constexpr Collective kCollectives[] = {Collective::scatter,    Collective::gather,         Collective::broadcast,  Collective::reduce,
+                                              Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::gpu0_star};
+const char* collective_name(Collective collective);
+/// Whether it adds, and whether it has a root.
+bool sums(Collective collective);
+bool has_root(Collective collective);
+/// busbw / algbw, as nccl-tests count it: what the slowest link must carry of each byte. source  nccl-tests, doc/PERFORMANCE.md
+double bus_factor(Collective collective, int ranks);
+
+/// One size of one collective, timed in one of the two ways.
+struct CollectiveTiming {
+  double seconds = 0;            // of one operation, the mean over all
+  std::optional<int64_t> wrong;  // elements, over all ranks; nothing when it was not checked
+};
+
+/// Ranks on devices, with buffers for collectives of up to `most_bytes`.
+class CollectiveBench {
+ public:
+  CollectiveBench(const DeviceGroupOptions& devices, DType dtype, int64_t most_bytes);
+
+  int ranks() const { return devices_->size(); }
+  std::string communicator() const { return communicators_[0]->description(); }
+
+  struct Run {
+    Collective collective = Collective::all_reduce;
+    int64_t bytes = 0;  // of the larger of a rank's two buffers
+    int root = 0;
+    int warm_up = 5, iterations = 20;
+    bool check = true;
+    bool in_place = false;
+  };
+  /// Elements that one rank gives or gets in its smaller buffer, as nccl-tests count them.
+  int64_t count(Collective collective, int64_t bytes) const;
+  CollectiveTiming time(const Run& run);
+
+ private:
+  struct Buffers {
+    ConstView input;
+    View output;
+  };
+  Buffers buffers(const Run& run, int rank) const;
+  void issue(const Run& run, int rank);
+  void for_each_rank(const std::function<void(int)>& work);
+  void fill(const Run& run);
+  int64_t count_wrong(const Run& run);
+  /// The value of element i of what rank r contributes: a small whole number, so that sums over all ranks are exact in every dtype.
+  float value(int rank, int64_t element) const;
+
+  std::unique_ptr<DeviceGroup> devices_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  DType dtype_;
+  std::vector<Tensor> inputs_, outputs_;
+};
+
+}  // namespace vitrine::tools
