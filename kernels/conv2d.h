@@ -26,7 +26,8 @@ void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, C
 /// grad_x (N, H, W, C) from grad_y (N, P, Q, K), the gradient before ReLU (see relu_backward).   aliasing  none      determinism  yes
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
 
-/// f32 grad_w (K, R, S, C) and f32 grad_bias (K, or empty), overwritten or added to.   determinism  yes
+/// f32 grad_w (K, R, S, C) and f32 grad_bias (K, or empty), overwritten or added to. Where cuDNN has no plan that gives an f32 gradient of f16 or
+/// bf16 images, it gives one that is rounded to their dtype once (see conv2d_choice.h).   determinism  yes
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
 
 }  // namespace vitrine

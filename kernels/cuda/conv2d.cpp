@@ -18,6 +18,7 @@ static constexpr const char* kNoCudnn = "cuDNN is not built in";
 std::string cudnn_conv2d_forward(ExecContext&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) { return kNoCudnn; }
 std::string cudnn_conv2d_backward_data(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View) { return kNoCudnn; }
 std::string cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
+std::string cudnn_conv2d_backward_weight_rounded(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
 #endif
 
 namespace {
@@ -28,8 +29,14 @@ struct Choices {
   std::vector<Conv2dChoice> list;
 };
 
+/// Who runs an operation, and why not cuDNN as it would be preferred.
+struct Verdict {
+  std::string implementation, reason;
+};
+Verdict verdict(const std::string& refusal) { return {refusal.empty() ? "cuDNN" : "im2col + cuBLASLt", refusal}; }
+
 void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& config, DType dtype, const Shape& x, const Shape& w,
-                 const std::string& refusal) {
+                 const Verdict& verdict) {
   auto& choices = ctx.plans().get<Choices>();
   // The operation's name is a literal of this file.
   if (!choices.known
@@ -39,7 +46,18 @@ void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& co
     return;
   std::string text = fmt::format("{} x {} w {} stride {} pad {}", operation, x.str(), w.str(), config.stride, config.pad);
   if (dtype != DType::f32) text += fmt::format(", {}", dtype_name(dtype));
-  choices.list.push_back({std::move(text), refusal.empty() ? "cuDNN" : "im2col + cuBLASLt", refusal});
+  choices.list.push_back({std::move(text), verdict.implementation, verdict.reason});
+}
+
+/// The weights' gradient alone.
+Verdict run_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
+  const std::string refusal = cudnn_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
+  if (refusal.empty()) return verdict(refusal);
+  if (x.dtype != DType::f32 && cudnn_conv2d_backward_weight_rounded(ctx, config, x, grad_y, grad_w, mode).empty()) {
+    return {fmt::format("cuDNN, gradient rounded to {}", dtype_name(x.dtype)), "for a gradient in f32 " + refusal};
+  }
+  im2col_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
+  return verdict(refusal);
 }
 
 }  // namespace
@@ -47,19 +65,18 @@ void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& co
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   const std::string refusal = cudnn_conv2d_forward(ctx, config, x, w, bias, y);
   if (!refusal.empty()) im2col_conv2d_forward(ctx, config, x, w, bias, y);
-  note_choice(ctx, "conv2d_forward", config, x.dtype, x.shape, w.shape, refusal);
+  note_choice(ctx, "conv2d_forward", config, x.dtype, x.shape, w.shape, verdict(refusal));
 }
 
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   const std::string refusal = cudnn_conv2d_backward_data(ctx, config, grad_y, w, grad_x);
   if (!refusal.empty()) im2col_conv2d_backward_data(ctx, config, grad_y, w, grad_x);
-  note_choice(ctx, "conv2d_backward_data", config, grad_x.dtype, grad_x.shape, w.shape, refusal);
+  note_choice(ctx, "conv2d_backward_data", config, grad_x.dtype, grad_x.shape, w.shape, verdict(refusal));
 }
 
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
-  const std::string refusal = cudnn_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
-  if (!refusal.empty()) im2col_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
-  note_choice(ctx, "conv2d_backward_weight", config, x.dtype, x.shape, grad_w.shape, refusal);
+  const Verdict verdict = run_backward_weight(ctx, config, x, grad_y, grad_w, mode);
+  note_choice(ctx, "conv2d_backward_weight", config, x.dtype, x.shape, grad_w.shape, verdict);
   if (grad_bias) column_sum(ctx, grad_y, grad_bias, mode, ctx.workspace());
 }
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cuda/cast.h"
 #include "kernels/cuda/cudnn_conv2d_plan.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
@@ -53,6 +54,19 @@ int64_t alignment_of(std::initializer_list<const void*> pointers) {
   return static_cast<int64_t>(bits & (~bits + 1));
 }
 
+/// The arena, and a piece of it at its end that is left out.
+struct SplitArena {
+  View workspace;
+  uint8_t* end = nullptr;  // null: the arena does not hold the piece
+};
+SplitArena split_arena(ExecContext& ctx, int64_t bytes) {
+  const View arena = ctx.workspace();
+  const int64_t piece = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t left = (arena ? arena.bytes() : 0) / kAlignment * kAlignment - piece;
+  if (left < 0) return {};
+  return {arena.rows(0, left), arena.as<uint8_t>() + left};
+}
+
 /// Runs the convolution, or returns why there is no plan. bias is null where the pass has none.
 std::string run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w, const void* y, const void* bias) {
   convolution.tf32 = ctx.tf32();
@@ -92,12 +106,12 @@ std::string cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, C
   const void* summand = bias.data;
   if (config.relu && !bias) {
     // cuDNN merges ReLU only behind a bias: zeros at the arena's end.
-    const int64_t zeros = (w.shape[0] * size_of(y.dtype) + kAlignment - 1) / kAlignment * kAlignment;
-    const int64_t left = (workspace ? workspace.bytes() : 0) / kAlignment * kAlignment - zeros;
-    if (left < 0) return fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more", zeros);
-    summand = workspace.as<uint8_t>() + left;
-    VITRINE_CUDA_CHECK(cudaMemsetAsync(workspace.as<uint8_t>() + left, 0, static_cast<size_t>(zeros), native_stream(ctx)));
-    workspace = workspace.rows(0, left);
+    const int64_t zeros = w.shape[0] * size_of(y.dtype);
+    const SplitArena arena = split_arena(ctx, zeros);
+    if (arena.end == nullptr) return fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more", zeros);
+    VITRINE_CUDA_CHECK(cudaMemsetAsync(arena.end, 0, static_cast<size_t>(zeros), native_stream(ctx)));
+    summand = arena.end;
+    workspace = arena.workspace;
   }
   return run_pass(ctx, convolution, workspace, x.data, w.data, y.data, summand);
 }
@@ -111,6 +125,22 @@ std::string cudnn_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& c
   CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, grad_y.shape);
   convolution.accumulate = mode == GradMode::accumulate;
   return run_pass(ctx, convolution, ctx.workspace(), x.data, grad_w.data, grad_y.data, nullptr);
+}
+
+std::string cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                                                 GradMode mode) {
+  CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, grad_y.shape);
+  convolution.dw_dtype = x.dtype;
+  View rounded = grad_w;
+  rounded.dtype = x.dtype;
+  const SplitArena arena = split_arena(ctx, rounded.bytes());
+  if (arena.end == nullptr)
+    return fmt::format("a gradient of {} weights in {} takes {} bytes of workspace; reserve more", rounded.numel(), dtype_name(x.dtype),
+                       rounded.bytes());
+  rounded.data = arena.end;
+  std::string refusal = run_pass(ctx, convolution, arena.workspace, x.data, rounded.data, grad_y.data, nullptr);
+  if (refusal.empty()) widen(ctx, rounded, grad_w, mode);
+  return refusal;
 }
 
 }  // namespace vitrine::cuda

@@ -66,7 +66,7 @@ CudnnChoice choose_conv2d_plan(const CudnnConv2d& c, const CudnnTarget& target) 
   }
   const bool forward = c.pass == Conv2dPass::forward;
   const bool bias = forward && c.bias, relu = forward && c.relu;
-  const DType w_dtype = c.pass == Conv2dPass::backward_weight ? DType::f32 : c.dtype;
+  const DType w_dtype = c.pass == Conv2dPass::backward_weight ? c.dw_dtype : c.dtype;
   const auto in_memory = [&](int64_t id, const std::array<int64_t, 4>& shape, DType dtype) {
     return cudnn_tensor({id, shape, dtype, c.alignment, true});
   };

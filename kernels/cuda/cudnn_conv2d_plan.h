@@ -12,7 +12,8 @@ enum class Conv2dPass { forward, backward_data, backward_weight };
 /// Everything that a plan for a convolution depends on.
 struct CudnnConv2d {
   Conv2dPass pass = Conv2dPass::forward;
-  DType dtype = DType::f32;  // of all tensors but the weights' gradient, which is f32; accumulates in f32
+  DType dtype = DType::f32;     // of all tensors but the weights' gradient; accumulates in f32
+  DType dw_dtype = DType::f32;  // of the weights' gradient: f32, or as the others
   std::array<int64_t, 4> x{}, w{}, y{};
   int64_t stride = 1, pad = 0;
   bool bias = false, relu = false;  // of the forward pass; cuDNN has no plans for ReLU without a bias

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "kernels/cuda/dtype.cuh"
+#include "kernels/cuda/device.cuh"
 #include "kernels/cuda/scratch.cuh"
 #include "kernels/implementations.h"
+#include "runtime/cuda/dtype.cuh"
 
 namespace vitrine::cuda {
 namespace {

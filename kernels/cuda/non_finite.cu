@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/dtype.cuh"
+#include "kernels/cuda/device.cuh"
 #include "kernels/implementations.h"
+#include "runtime/cuda/dtype.cuh"
 
 namespace vitrine::cuda {
 namespace {

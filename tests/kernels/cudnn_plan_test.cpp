@@ -140,12 +140,15 @@ TEST_P(CudnnPlanTest, FindsF16AndBf16PlansForModels) {
       expect_plan(c, "forward with bias and ReLU");
       c.pass = Conv2dPass::backward_data;
       expect_plan(c, "backward_data");
+      c.pass = Conv2dPass::backward_weight;
+      c.dw_dtype = dtype;
+      expect_plan(c, "backward_weight, rounded");
     }
   }
   EXPECT_GT(tensor_cores_, 0);
 }
 
-/// cuDNN 9.19 has no engine that reads f16 or bf16 and writes the weights' gradient as f32: im2col and cuBLASLt serve.
+/// cuDNN 9.19 has no engine that reads f16 or bf16 and writes the weights' gradient as f32.
 TEST_P(CudnnPlanTest, AnF32GradientOfHalvesIsRefusedOrKeepsTheRules) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (CudnnConv2d c : convolutions()) {

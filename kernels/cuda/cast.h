@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/accumulate.h"
+#include "runtime/exec_context.h"
+
+namespace vitrine::cuda {
+
+/// y = x, or y += x: x f16 or bf16, y f32, equally many elements, at least one.
+void widen(ExecContext& ctx, ConstView x, View y, GradMode mode);
+
+}  // namespace vitrine::cuda
