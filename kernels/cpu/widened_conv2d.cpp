@@ -72,7 +72,7 @@ int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
   const int64_t least = portable::conv2d_bytes(c.config, c.x, c.w).least;
   most = std::min(c.images(), most_beside(least));
   if (most > 0) return even(most);
-  const int64_t needed = c.weight_bytes() + c.image_bytes() + least + Arena::kAlignment;
+  const int64_t needed = c.weight_bytes() + c.image_bytes() + least;
   throw OutOfMemory(fmt::format("{}: an image of x {} and w {} need a workspace of at least {} bytes, but {} bytes are reserved; give --workspace {}",
                                 c.name(), c.x.str(), c.w.str(), needed, workspace ? workspace.bytes() : 0, format_bytes(4 * needed)));
 }

@@ -106,7 +106,7 @@ TEST_P(CastTest, WrongArgumentsAreRefused) {
   expect_error<ShapeError>([&] { cast(ctx(), x, View{x.view().data, {4, 3}, dtype(), ctx().device()}); }, "share memory");
 }
 
-INSTANTIATE_TEST_SUITE_P(Stored, CastTest, ::testing::ValuesIn(kStoredTypes));
+INSTANTIATE_TEST_SUITE_P(Stored, CastTest, ::testing::ValuesIn(kStoredTypes), stored_type_name);
 
 }  // namespace
 }  // namespace vitrine::test

@@ -92,7 +92,7 @@ TEST_P(StoredCrossEntropyTest, WrongArgumentsAreRefused) {
   expect_error<DtypeError>([&] { softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({1}, dtype()), View{}, totals); }, "loss_scale is");
 }
 
-INSTANTIATE_TEST_SUITE_P(Stored, StoredCrossEntropyTest, ::testing::ValuesIn(kStoredTypes));
+INSTANTIATE_TEST_SUITE_P(Stored, StoredCrossEntropyTest, ::testing::ValuesIn(kStoredTypes), stored_type_name);
 
 class LossScaleTest : public DeviceTest {};
 

@@ -131,7 +131,7 @@ TEST_P(StoredElementwiseTest, TypesThatDifferAreRefused) {
   expect_error<DtypeError>([&] { dropout(ctx(), {}, x, wide); }, "dropout: y" + expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Stored, StoredElementwiseTest, ::testing::ValuesIn(kStoredTypes));
+INSTANTIATE_TEST_SUITE_P(Stored, StoredElementwiseTest, ::testing::ValuesIn(kStoredTypes), stored_type_name);
 
 }  // namespace
 }  // namespace vitrine::test

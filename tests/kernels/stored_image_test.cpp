@@ -32,7 +32,7 @@ TEST_P(StoredImageTest, IsWhatTheHostComputesRoundedOnce) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Stored, StoredImageTest, ::testing::ValuesIn(kStoredTypes));
+INSTANTIATE_TEST_SUITE_P(Stored, StoredImageTest, ::testing::ValuesIn(kStoredTypes), stored_type_name);
 
 }  // namespace
 }  // namespace vitrine::test

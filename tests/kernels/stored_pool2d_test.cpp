@@ -152,7 +152,7 @@ TEST_P(StoredPool2dTest, TypesThatDifferAreRefused) {
   expect_error<DtypeError>([&] { avg_pool2d_backward(ctx(), {2, 2, 0}, y, x); }, "avg_pool2d_backward: grad_y" + expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Stored, StoredPool2dTest, ::testing::ValuesIn(kStoredTypes));
+INSTANTIATE_TEST_SUITE_P(Stored, StoredPool2dTest, ::testing::ValuesIn(kStoredTypes), stored_type_name);
 
 }  // namespace
 }  // namespace vitrine::test

@@ -106,12 +106,13 @@ double relative_error(std::span<const float> actual, std::span<const double> exp
   return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
 }
 
-void expect_rounded(std::span<const float> actual, const Reference& expected, const std::string& what) {
+void expect_rounded(std::span<const float> actual, const Reference& expected, const std::string& what, double unit_roundoff, double half_smallest) {
   ASSERT_EQ(actual.size(), expected.values.size()) << what;
   const double bound = 4 * std::sqrt(static_cast<double>(expected.terms) + 4) * 0x1p-24;
   for (size_t i = 0; i < actual.size(); ++i) {
     const double difference = std::abs(static_cast<double>(actual[i]) - expected.values[i]);
-    const double limit = bound * expected.magnitudes[i] + 1e-30;
+    const double in_f32 = bound * expected.magnitudes[i] + 1e-30;
+    const double limit = in_f32 + unit_roundoff * (std::abs(expected.values[i]) + in_f32) + half_smallest;
     if (difference <= limit) continue;
     FAIL() << what << ": element " << i << " of " << actual.size() << " is " << actual[i] << ", expected " << expected.values[i] << " (difference "
            << difference << ", allowed " << limit << ")";

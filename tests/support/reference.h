@@ -44,8 +44,10 @@ Reference reference_conv2d_backward_weight(const ConvolutionGeometry& g, std::sp
                                            std::span<const float> initial = {});
 
 /// Fails the test, naming the element, unless each lies within 4 sqrt(terms + 4) u times its magnitude of the reference, u = 2^-24: rounding
-/// errors of a sum grow as a random walk.
-void expect_rounded(std::span<const float> actual, const Reference& expected, const std::string& what);
+/// errors of a sum grow as a random walk. A result that is rounded once more, to f16 or bf16, may be another `unit_roundoff` of itself away, or
+/// `half_smallest`.
+void expect_rounded(std::span<const float> actual, const Reference& expected, const std::string& what, double unit_roundoff = 0,
+                    double half_smallest = 0);
 
 /// |actual - expected| / |expected| in the 2-norm.
 double relative_error(std::span<const float> actual, std::span<const double> expected);

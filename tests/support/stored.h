@@ -47,5 +47,6 @@ class StoredTest : public ::testing::TestWithParam<DType> {
   TestDevice device;
 };
 inline constexpr DType kStoredTypes[] = {DType::f16, DType::bf16};
+inline std::string stored_type_name(const ::testing::TestParamInfo<DType>& info) { return dtype_name(info.param); }
 
 }  // namespace vitrine::test
