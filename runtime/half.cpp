@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/cpu/half.h"
+#include "runtime/half.h"
 
 namespace vitrine::cpu {
 
