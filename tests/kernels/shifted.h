@@ -12,15 +12,18 @@ namespace vitrine::test {
 template <class T = float>
 class Shifted {
  public:
-  Shifted(TestDevice& device, const Shape& shape, int64_t offset, const std::vector<T>& values) : device_(device), offset_(offset) {
+  Shifted(TestDevice& device, const Shape& shape, int64_t offset, const std::vector<T>& values, DType dtype) : device_(device), offset_(offset) {
     std::vector<T> content(static_cast<size_t>(offset), kInFront);
     content.insert(content.end(), values.begin(), values.end());
-    whole_ = device.guarded<T>({offset + shape.numel()}, content);
+    whole_ = device.guarded<T>({offset + shape.numel()}, content, dtype);
     view_ = whole_.view.rows(offset, offset + shape.numel()).reshape(shape);
   }
+  Shifted(TestDevice& device, const Shape& shape, int64_t offset, const std::vector<T>& values)
+      : Shifted(device, shape, offset, values, dtype_of<T>()) {}
   /// Without a content: what the operation leaves unwritten shows as 77.
-  Shifted(TestDevice& device, const Shape& shape, int64_t offset)
-      : Shifted(device, shape, offset, std::vector<T>(static_cast<size_t>(shape.numel()), kInFront)) {}
+  Shifted(TestDevice& device, const Shape& shape, int64_t offset, DType dtype)
+      : Shifted(device, shape, offset, std::vector<T>(static_cast<size_t>(shape.numel()), kInFront), dtype) {}
+  Shifted(TestDevice& device, const Shape& shape, int64_t offset) : Shifted(device, shape, offset, dtype_of<T>()) {}
 
   operator View() const { return view_; }       // NOLINT: used as the View it is
   operator ConstView() const { return view_; }  // NOLINT

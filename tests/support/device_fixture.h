@@ -19,6 +19,7 @@
 /// Devices and tensors for tests: everything here synchronises, so that a test reads like a calculation.
 namespace vitrine::test {
 
+/// uint16_t stands for the bits of f16 and bf16: which of them is said beside it.
 template <class T>
 constexpr DType dtype_of() {
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t> || std::is_same_v<T, uint8_t>);
@@ -77,15 +78,19 @@ class TestDevice {
   void write(const View& view, const std::vector<T>& values) {
     ASSERT_EQ(view.numel(), static_cast<int64_t>(values.size()));
     if (values.empty()) return;
-    copy(ctx(), ConstView(values.data(), view.shape, dtype_of<T>(), DeviceId::host()), view);
+    copy(ctx(), ConstView(values.data(), view.shape, host_dtype<T>(view.dtype), DeviceId::host()), view);
     synchronize();
   }
 
   template <class T>
-  Tensor tensor(const Shape& shape, const std::vector<T>& values) {
-    Tensor t = empty(shape, dtype_of<T>());
+  Tensor tensor(const Shape& shape, const std::vector<T>& values, DType dtype) {
+    Tensor t = empty(shape, dtype);
     write(t, values);
     return t;
+  }
+  template <class T>
+  Tensor tensor(const Shape& shape, const std::vector<T>& values) {
+    return tensor(shape, values, dtype_of<T>());
   }
 
   Tensor random(const Shape& shape, uint64_t seed, float low = -1.0F, float high = 1.0F) {
@@ -104,10 +109,14 @@ class TestDevice {
 
   /// A guarded tensor with a content: for accumulation and in-place variants.
   template <class T>
-  GuardedTensor guarded(const Shape& shape, const std::vector<T>& values) {
-    GuardedTensor g = guarded(shape, dtype_of<T>());
+  GuardedTensor guarded(const Shape& shape, const std::vector<T>& values, DType dtype) {
+    GuardedTensor g = guarded(shape, dtype);
     write(g.view, values);
     return g;
+  }
+  template <class T>
+  GuardedTensor guarded(const Shape& shape, const std::vector<T>& values) {
+    return guarded(shape, values, dtype_of<T>());
   }
 
   /// The content after all work issued so far.
@@ -116,7 +125,7 @@ class TestDevice {
     synchronize();
     std::vector<T> result(static_cast<size_t>(view.numel()));
     if (result.empty()) return result;
-    copy(ctx(), view, View{result.data(), view.shape, dtype_of<T>(), DeviceId::host()});
+    copy(ctx(), view, View{result.data(), view.shape, host_dtype<T>(view.dtype), DeviceId::host()});
     synchronize();
     return result;
   }
@@ -147,6 +156,15 @@ class TestDevice {
   }
 
  private:
+  template <class T>
+  static constexpr DType host_dtype(DType on_device) {
+    if constexpr (std::is_same_v<T, uint16_t>) {
+      return on_device;
+    } else {
+      return dtype_of<T>();
+    }
+  }
+
   std::unique_ptr<DeviceGroup> group_;
 };
 
