@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/half.h"
 
+#include "runtime/cpu/half_lanes.h"
+
 namespace vitrine::cpu {
 
 template <class T>

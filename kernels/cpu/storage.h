@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "runtime/cpu/half_lanes.h"
 #include "runtime/dtype.h"
 #include "runtime/error.h"
-#include "runtime/half.h"
 
 namespace vitrine::cpu {
 

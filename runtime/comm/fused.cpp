@@ -5,9 +5,9 @@
 #include <array>
 #include <cstring>
 
+#include "runtime/cpu/half_lanes.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
-#include "runtime/half.h"
 
 namespace vitrine::comm {
 namespace {

@@ -3,8 +3,8 @@
 #include <numeric>
 #include <random>
 
+#include "runtime/cpu/half_lanes.h"
 #include "runtime/error.h"
-#include "runtime/half.h"
 #include "tests/runtime/world.h"
 
 namespace vitrine::test {
