@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "runtime/copy.h"
-#include "runtime/cpu/half.h"
+#include "runtime/half.h"
 #include "runtime/trace/span.h"
 
 namespace vitrine::tools {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "runtime/cpu/half.h"
+#include "runtime/cpu/half_lanes.h"
 #include "runtime/dtype.h"
 #include "runtime/error.h"
 

@@ -12,7 +12,7 @@
 #include "kernels/non_finite.h"
 #include "nn/parallel/data_parallel_state.h"
 #include "runtime/copy.h"
-#include "runtime/cpu/half.h"
+#include "runtime/half.h"
 
 namespace vitrine {
 

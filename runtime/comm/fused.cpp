@@ -5,7 +5,7 @@
 #include <array>
 #include <cstring>
 
-#include "runtime/cpu/half.h"
+#include "runtime/cpu/half_lanes.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
 

@@ -55,12 +55,12 @@ TEST_F(DifferenceTest, RefusesWhatDoesNotFit) {
 
 TEST_F(DeviceTest, FindNonFiniteKeepsTheFirstTag) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-    const GuardedTensor found = device.guarded(Shape{1}, std::vector<int32_t>{-1});
+    const Tensor found = device.tensor({1}, std::vector<int32_t>{-1});
     const auto search = [&](const std::vector<float>& values, int32_t tag) {
       const Tensor wide = device.tensor({static_cast<int64_t>(values.size())}, values), x = device.empty(wide.shape(), dtype);
       if (dtype != DType::f32) cast(ctx(), wide, x);
       find_non_finite(ctx(), dtype == DType::f32 ? wide : x, tag, found);
-      return device.values<int32_t>(found)[0];
+      return device.values<int32_t>(ConstView(found))[0];
     };
     std::vector<float> values = random_floats(40'001, 3);
     EXPECT_EQ(search({}, 0), -1);

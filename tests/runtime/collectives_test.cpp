@@ -3,7 +3,7 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/cpu/half.h"
+#include "runtime/cpu/half_lanes.h"
 #include "runtime/error.h"
 #include "tests/runtime/world.h"
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/cpu/half.h"
-
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
 
+#include "runtime/cpu/half_lanes.h"
 #include "tests/support/stored.h"
 
 namespace vitrine::test {

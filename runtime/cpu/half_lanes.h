@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -8,17 +9,10 @@
 #include <immintrin.h>
 #endif
 
-/// The 16-bit storage types on the host: f16 (IEEE 754 binary16) and bf16 (the upper half of an f32), converted from and to f32 one by one,
-/// in lanes of eight and in bulk. All three give the same bits: rounded to the nearest, ties to even; denormals kept; beyond the largest number to
-/// infinity; NaN to NaN of the same sign, quiet when it is rounded. `float` goes through them unchanged, as the storage type f32.
-namespace vitrine::cpu {
+#include "runtime/half.h"
 
-struct Half {
-  uint16_t bits;
-};
-struct BFloat16 {
-  uint16_t bits;
-};
+/// The conversions of runtime/half.h one by one and in lanes of eight, for loops that compute between them. They give the same bits.
+namespace vitrine::cpu {
 
 constexpr int64_t kLanes = 8;
 using FloatLanes = float __attribute__((vector_size(kLanes * sizeof(float))));
@@ -150,11 +144,5 @@ inline void store(const FloatLanes& from, Half* to) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(reinterpret_cast<__m256>(from), _MM_FROUND_TO_NEAREST_INT));
 }
 #endif
-
-/// T is float, Half or BFloat16; the two do not overlap.
-template <class T>
-void widen(const T* from, float* to, int64_t count);
-template <class T>
-void narrow(const float* from, T* to, int64_t count);
 
 }  // namespace vitrine::cpu

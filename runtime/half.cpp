@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/cpu/half.h"
+#include "runtime/half.h"
+
+#include "runtime/cpu/half_lanes.h"
 
 namespace vitrine::cpu {
 
