@@ -59,7 +59,7 @@ Tile choose_tile(int64_t m, int64_t n, int64_t k, bool with_c, int64_t floats) {
   const auto depth = static_cast<double>(k);
   const auto square = static_cast<int64_t>(std::sqrt(depth * depth + static_cast<double>(floats)) - depth);
   if (square >= kUseful) return tile(edge_of(square, small), edge_of(square, large), k);
-  const int64_t edge = std::min<int64_t>(512, static_cast<int64_t>(std::sqrt(static_cast<double>(floats / 3))));
+  const int64_t edge = std::min<int64_t>(512, static_cast<int64_t>(std::sqrt(static_cast<double>(floats) / 3)));
   const int64_t small_edge = edge_of(edge, small);
   const int64_t large_edge = edge_of(edge, large);
   return tile(small_edge, large_edge, edge_of((floats - (with_c ? small_edge * large_edge : 0)) / (small_edge + large_edge), k));

@@ -44,6 +44,24 @@ class HalfTest : public ::testing::Test {
 using Types = ::testing::Types<Half, BFloat16>;
 TYPED_TEST_SUITE(HalfTest, Types);
 
+#ifdef __FLT16_MANT_DIG__
+/// Those of the compiler: what the tests compare with is right.
+TEST(Float16Test, IsWhatTheTestsCompareWith) {
+  for (uint32_t i = 0; i < 0x10000; ++i) {
+    const auto half = static_cast<uint16_t>(i);
+    const auto compilers = static_cast<double>(std::bit_cast<_Float16>(half));
+    const double ours = from_bits(DType::f16, half);
+    ASSERT_EQ(std::isnan(ours), std::isnan(compilers)) << i;
+    if (std::isnan(ours)) continue;
+    ASSERT_EQ(std::bit_cast<uint64_t>(ours), std::bit_cast<uint64_t>(compilers)) << i;
+    for (const double factor : {1.0, 1.0 + 0x1p-11, 1.0 + 0x1p-12, 1.0 + 0x3p-12, 1.0 - 0x1p-40}) {
+      const double value = ours * factor;
+      ASSERT_EQ(to_bits(DType::f16, value), std::bit_cast<uint16_t>(static_cast<_Float16>(value))) << value;
+    }
+  }
+}
+#endif
+
 /// Every number that T holds, and the floats around the middle between it and the next.
 template <class T>
 std::vector<float> floats_around_ties(DType dtype) {

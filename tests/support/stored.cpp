@@ -1,35 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/stored.h"
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace vitrine::test {
 namespace {
 
-uint16_t sign_of(double value) { return std::signbit(value) ? 0x8000 : 0; }
-
-uint16_t to_bf16(double value) {
-  if (std::isnan(value)) return static_cast<uint16_t>(sign_of(value) | 0x7FC0);
-  const int exponent = value == 0 ? -126 : std::max(-126, std::ilogb(value));
-  const double digit = std::ldexp(1.0, std::isinf(value) ? 0 : exponent - 7);
-  const double rounded = std::isinf(value) ? value : std::nearbyint(value / digit) * digit;
-  if (std::abs(rounded) >= 0x1p128) return static_cast<uint16_t>(sign_of(value) | 0x7F80);
-  return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(rounded)) >> 16);
-}
+struct Format {
+  int digits;          // of the significand, the leading one included
+  int least_exponent;  // of normal numbers
+  int exponents;       // codes of the exponent: the last is that of infinity and NaN
+};
+Format format_of(DType dtype) { return dtype == DType::f16 ? Format{11, -14, 32} : Format{8, -126, 256}; }
 
 }  // namespace
 
 uint16_t to_bits(DType dtype, double value) {
-  if (dtype == DType::bf16) return to_bf16(value);
-  if (std::isnan(value)) return static_cast<uint16_t>(sign_of(value) | 0x7E00);
-  return std::bit_cast<uint16_t>(static_cast<_Float16>(value));
+  const Format f = format_of(dtype);
+  const int sign = std::signbit(value) ? 0x8000 : 0;
+  const int infinity = (f.exponents - 1) << (f.digits - 1);
+  if (std::isnan(value)) return static_cast<uint16_t>(sign | infinity | 1 << (f.digits - 2));
+  if (std::isinf(value)) return static_cast<uint16_t>(sign | infinity);
+  const int exponent = value == 0 ? f.least_exponent : std::max(f.least_exponent, std::ilogb(value));
+  // In steps of the last digit; ties go to even.
+  const auto steps = static_cast<int64_t>(std::nearbyint(std::ldexp(std::abs(value), f.digits - 1 - exponent)));
+  const int64_t magnitude = (static_cast<int64_t>(exponent - f.least_exponent) << (f.digits - 1)) + steps;
+  return static_cast<uint16_t>(sign | static_cast<int>(std::min<int64_t>(magnitude, infinity)));
 }
 
 double from_bits(DType dtype, uint16_t bits) {
-  if (dtype == DType::bf16) return static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits) << 16));
-  return static_cast<double>(std::bit_cast<_Float16>(bits));
+  const Format f = format_of(dtype);
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  const int code = (bits & 0x7FFF) >> (f.digits - 1);
+  const int fraction = bits & ((1 << (f.digits - 1)) - 1);
+  if (code == f.exponents - 1) return std::copysign(fraction == 0 ? INFINITY : NAN, sign);
+  const int steps = code == 0 ? fraction : fraction + (1 << (f.digits - 1));
+  return sign * std::ldexp(steps, std::max(code, 1) - 1 + f.least_exponent - f.digits + 1);
 }
 
 std::vector<uint16_t> to_bits(DType dtype, const std::vector<float>& values) {

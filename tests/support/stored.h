@@ -7,7 +7,7 @@
 
 #include "tests/support/device_fixture.h"
 
-/// What f16 and bf16 can hold, without the library's conversions: f16 is the compiler's _Float16, bf16 is rounded in double precision.
+/// What f16 and bf16 can hold, by the definition of their formats and in double precision, without the library's conversions.
 namespace vitrine::test {
 
 /// The nearest number, ties to even; NaN to a quiet NaN.
