@@ -18,9 +18,10 @@ Shape conv2d_output_shape(const Conv2dConfig& config, const Shape& x, const Shap
 /// 2-D cross-correlation plus optional bias and ReLU.
 ///   x (N, H, W, C)   w (K, R, S, C)   bias (K) or empty   y (N, P, Q, K);  P = floor((H + 2*pad - R) / stride) + 1, Q likewise
 /// dtypes  x, w, bias and y all f32, f16 or bf16; accumulates in f32, rounds once      aliasing  y may not overlap x      determinism  yes
-/// stream  asynchronous, never synchronises      workspace  packed weights, scratch, on the CPU images widened to f32, from ctx.workspace(), which
-/// must be reserved throws  ShapeError, DtypeError, DeviceError; OutOfMemory naming the bytes needed when no algorithm fits the workspace (from the
-/// stream) source  Chellapilla et al. 2006 (im2col); oneDNN's direct convolution where it is built in
+/// stream  asynchronous, never synchronises
+/// workspace  from ctx.workspace(), which must be reserved: packed weights, scratch, and on the CPU images of 16 bits widened to f32
+/// throws  ShapeError, DtypeError, DeviceError; OutOfMemory naming the bytes needed when no algorithm fits the workspace (from the stream)
+/// source  Chellapilla et al. 2006 (im2col); oneDNN's direct convolution where it is built in
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
 
 /// grad_x (N, H, W, C) from grad_y (N, P, Q, K), the gradient before ReLU (see relu_backward).   aliasing  none      determinism  yes

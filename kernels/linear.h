@@ -10,7 +10,7 @@ namespace vitrine {
 ///   x (N, I)   w (O, I)   bias (O) or empty   y (N, O)
 /// dtypes  x, w, bias and y all f32, f16 or bf16; accumulates in f32, rounds once      aliasing  y may not overlap x or w      determinism  yes
 /// stream  asynchronous      workspace  as gemm, also in the passes below
-/// throws  ShapeError, DtypeError, DeviceError
+/// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace, from the stream)
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
 
 /// grad_x (N, I) = grad_y (N, O) w (O, I).   aliasing  none      determinism  yes

@@ -79,6 +79,7 @@ TEST_F(CudaRuntime, AStreamWaitsForAnEventOfAnotherDevice) {
   gate.open = true;
   EXPECT_EQ(cudaStreamSynchronize(b), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(a), cudaSuccess);
   EXPECT_EQ(cudaStreamQuery(a), cudaSuccess);
   int value = 0;
   ASSERT_EQ(cudaMemcpyAsync(&value, q, sizeof value, cudaMemcpyDefault, b), cudaSuccess);
