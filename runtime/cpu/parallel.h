@@ -36,7 +36,8 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
     if (begin < end) body(begin, end);
   };
 #ifdef VITRINE_HAVE_OPENMP
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(parts))
+// Always the whole team: libgomp ends threads that a smaller one does not need, and starts them anew for the next.
+#pragma omp parallel for schedule(static, 1)
 #endif
   for (int64_t part = 0; part < parts; ++part) run_part(part);
 }
