@@ -12,8 +12,8 @@
 namespace vitrine {
 
 LossScaler::LossScaler(ExecContext& ctx, const LossScaling& scaling) : scaling_(scaling) {
-  if (scaling.active() && !(scaling.scale > 0.0 && std::isfinite(static_cast<float>(scaling.scale)))) {
-    throw ConfigError(fmt::format("loss scale: {} is not a finite number above 0", scaling.scale));
+  if (scaling.active() && !(scaling.scale >= 0x1p-126 && scaling.scale <= 0x1p126)) {
+    throw ConfigError(fmt::format("loss scale: {} is not a number from 1e-37 to 1e37: it and its reciprocal must be numbers of f32", scaling.scale));
   }
   control_ = ctx.allocate({StepControl::kCount}, DType::f32, Category::optimizer, "step control");
   zero(ctx, control_);

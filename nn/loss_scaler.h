@@ -13,7 +13,7 @@ struct LossScaling {
     fixed,    // the scale stays; steps with non-finite gradients are skipped
     dynamic,  // as torch.cuda.amp.GradScaler
   } kind = Kind::none;
-  double scale = 65536.0;  // at the start; above 0
+  double scale = 65536.0;  // at the start; 2^-126 to 2^126
   LossScaleConfig constants;
   /// Below this scale there is nothing left to give: training has diverged.
   double floor = 1.0;

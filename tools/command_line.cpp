@@ -133,7 +133,7 @@ void add_precision_options(CLI::App& app, Options& o) {
   add_precision_option(app, o);
   app.add_option("--loss-scale", o.loss_scale, "none, dynamic, or a fixed NUMBER [dynamic for fp16, else none]")->group(group);
   app.add_option("--loss-scale-growth-interval", o.loss_scale_growth_interval, "Steps without overflow before the scale doubles [2000]")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->group(group);
   app.add_option("--clip-norm", o.clip_norm, "Largest norm of the gradient over all parameters [not clipped]")->group(group);
   app.add_option("--reduce-dtype", o.reduce_dtype, "In which gradients travel and are summed: f32, f16 or bf16")

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 
 #include <fmt/format.h>
@@ -39,8 +40,9 @@ LossScaling parse_loss_scale(const std::string& text) {
   scaling.kind = LossScaling::Kind::fixed;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scaling.scale);
   const bool number = error == std::errc{} && end == text.data() + text.size();
-  if (number && scaling.scale > 0.0 && scaling.scale <= static_cast<double>(std::numeric_limits<float>::max())) return scaling;
-  throw ConfigError(fmt::format("--loss-scale {}: it must be none, dynamic or a number above 0, such as 1024", text));
+  // Neither it nor its reciprocal may leave the range of f32.
+  if (number && scaling.scale >= 0x1p-126 && scaling.scale <= 0x1p126) return scaling;
+  throw ConfigError(fmt::format("--loss-scale {}: it must be none, dynamic or a number from 1e-37 to 1e37, such as 1024", text));
 }
 
 int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices) {
@@ -116,6 +118,10 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices) {
     }
     scheme.output_device = output_ordinal(*o.output_device, devices);
   }
+  if (o.broadcast && scheme.reduce != Reduce::gpu0) {
+    throw ConfigError(
+        fmt::format("--broadcast {}: every device updates its own parameters under --reduce allreduce, nothing is sent; leave it out", *o.broadcast));
+  }
   validate_split(scheme.split, o.batch_size, static_cast<int>(devices.size()));
   return scheme;
 }
@@ -153,7 +159,7 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
 
 std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& o) {
   if (o.precisions.empty()) return {{"", resolve_precision(o)}};
-  if (o.precision != "fp32" || !o.loss_scale.empty()) {
+  if (o.precision != "fp32" || o.loss_scale) {
     throw ConfigError("--precisions names each precision with its loss scale (fp16:1024); leave out --precision and --loss-scale");
   }
   std::vector<std::pair<std::string, Precision>> precisions;
@@ -180,7 +186,7 @@ OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_conf
 Precision resolve_precision(const Options& o) {
   Precision precision;
   precision.compute = o.precision == "fp16" ? DType::f16 : o.precision == "bf16" ? DType::bf16 : DType::f32;
-  precision.loss_scaling = parse_loss_scale(o.loss_scale.empty() ? (precision.compute == DType::f16 ? "dynamic" : "none") : o.loss_scale);
+  precision.loss_scaling = parse_loss_scale(o.loss_scale.value_or(precision.compute == DType::f16 ? "dynamic" : "none"));
   if (o.loss_scale_growth_interval) {
     if (precision.loss_scaling.kind != LossScaling::Kind::dynamic) {
       throw ConfigError("--loss-scale-growth-interval: the loss scale does not change; add --loss-scale dynamic, or leave it out");
@@ -188,7 +194,9 @@ Precision resolve_precision(const Options& o) {
     precision.loss_scaling.constants.growth_interval = *o.loss_scale_growth_interval;
   }
   if (o.clip_norm) {
-    if (!(*o.clip_norm > 0.0)) throw ConfigError(fmt::format("--clip-norm {}: the norm must be above 0; leave it out not to clip", *o.clip_norm));
+    if (!(*o.clip_norm > 0.0) || !std::isfinite(*o.clip_norm)) {
+      throw ConfigError(fmt::format("--clip-norm {}: the norm must be above 0 and finite; leave it out not to clip", *o.clip_norm));
+    }
     precision.clip_norm = *o.clip_norm;
   }
   precision.reduce_dtype = o.reduce_dtype == "f16" ? DType::f16 : o.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;

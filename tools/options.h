@@ -67,8 +67,8 @@ struct Options {
   bool drop_last = false;
 
   std::string precision = "fp32";
-  std::string precisions;  // compare; empty: the one precision
-  std::string loss_scale;  // empty: by precision
+  std::string precisions;                 // compare; empty: the one precision
+  std::optional<std::string> loss_scale;  // by precision
   std::optional<int> loss_scale_growth_interval;
   std::optional<double> clip_norm;
   std::string reduce_dtype = "f32";

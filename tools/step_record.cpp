@@ -27,6 +27,10 @@ void StepRecord::add(const Totals& totals) {
   ++steps_;
 }
 
+void StepRecord::end(double loss_scale) {
+  if (!scales_.empty() && scales_.back().loss_scale != loss_scale) scales_.push_back({steps_, loss_scale});
+}
+
 std::string StepRecord::report() const {
   if (steps_ == 0) return {};
   std::string text;
@@ -36,7 +40,7 @@ std::string StepRecord::report() const {
   }
   if (!precision_.checks()) return text;
   if (precision_.loss_scaling.active()) {
-    text += fmt::format("Loss scale: {}", format_count(std::llround(scales_.front().loss_scale)));
+    text += fmt::format("Loss scale: {}", scales_.front().loss_scale);
     if (scales_.size() > 1) {
       text += fmt::format(" at the start, {} at the end, changed {} time{}", scales_.back().loss_scale, scales_.size() - 1,
                           scales_.size() == 2 ? "" : "s");
@@ -58,8 +62,8 @@ std::string StepRecord::report() const {
     const auto clipped = std::count_if(norms_.begin(), norms_.end(), [&](double norm) { return std::isfinite(norm) && norm > precision_.clip_norm; });
     double largest = 0.0;
     for (const double norm : norms_) largest = std::isfinite(norm) ? std::max(largest, norm) : largest;
-    text += fmt::format("\nGradient norm: largest {:.3g}; {} of {} steps were clipped to {}", *std::max_element(norms_.begin(), norms_.end()),
-                        clipped, format_count(steps_), precision_.clip_norm);
+    text += fmt::format("\nGradient norm: largest {:.3g}; {} of {} steps were clipped to {}", largest, clipped, format_count(steps_),
+                        precision_.clip_norm);
   }
   return text + "\n";
 }

@@ -15,6 +15,8 @@ class StepRecord {
   explicit StepRecord(const Precision& precision) : precision_(precision) {}
   /// Steps in order.
   void add(const Totals& totals);
+  /// The scale that the next step would have.
+  void end(double loss_scale);
 
   int64_t skipped() const { return static_cast<int64_t>(overflows_.size()); }
   /// A line or two for people; empty where nothing is scaled or clipped.

@@ -66,6 +66,11 @@ class Training {
     }
   }
 
+  /// When all steps are done.
+  void end() {
+    if (engine_.config().precision.loss_scaling.active()) record_.end(engine_.loss_scale_state().first);
+  }
+
   const std::vector<double>& step_losses() const { return step_losses_; }
   const std::vector<EpochResult>& epochs() const { return epochs_; }
   const PhaseRecorder& recorder() const { return recorder_; }
@@ -227,6 +232,7 @@ int run_train(const Options& options) {
     if (!options.save.empty()) save_what_was_reached(options, job, *run.engine);
     throw;
   }
+  training.end();
   run.engine->finish();
   if (!options.save.empty()) save(options, job, *run.engine);
   if (!options.trace.empty()) write_trace_file(options.trace, *run.devices, training.recorder().kept_spans());

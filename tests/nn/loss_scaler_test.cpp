@@ -143,7 +143,7 @@ TEST_F(LossScalerTest, NoScalingChecksNothingUnlessAsked) {
 }
 
 TEST_F(LossScalerTest, RefusesScalesThatAreNone) {
-  for (const double scale : {0.0, -1.0, 1e39, std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double scale : {0.0, -1.0, 1e39, 1e-46, std::numeric_limits<double>::quiet_NaN()}) {
     LossScaling scaling;
     scaling.kind = LossScaling::Kind::fixed;
     scaling.scale = scale;

@@ -116,12 +116,15 @@ TEST(Options, ComparesPrecisions) {
 
 TEST(Options, RefusesPrecisionsThatMeanNothing) {
   EXPECT_CONTAINS(usage_error("train --precision fp8"), "fp8");
-  for (const char* scale : {"0", "-2", "nan", "inf", "1e40", "1024x", "auto"}) {
-    EXPECT_CONTAINS(usage_error(std::string("train --loss-scale ") + scale), "must be none, dynamic or a number above 0");
+  for (const char* scale : {"0", "-2", "nan", "inf", "1e40", "1e-46", "1024x", "auto"}) {
+    EXPECT_CONTAINS(usage_error(std::string("train --loss-scale ") + scale), "must be none, dynamic or a number from");
   }
   EXPECT_CONTAINS(usage_error("train --loss-scale-growth-interval 10"), "the loss scale does not change");
   EXPECT_CONTAINS(usage_error("train --clip-norm 0"), "must be above 0");
   EXPECT_CONTAINS(usage_error("train --clip-norm nan"), "must be above 0");
+  EXPECT_CONTAINS(usage_error("train --clip-norm inf"), "must be above 0 and finite");
+  EXPECT_THROW(resolve_scheme(parsed("train --precision fp16 --broadcast shadow"), cpu_devices(2)), ConfigError) << "ddp broadcasts nothing";
+  EXPECT_NO_THROW(resolve_scheme(parsed("train --precision fp16 --broadcast shadow --mode dp"), cpu_devices(2)));
   EXPECT_CONTAINS(usage_error("train --reduce-dtype f64"), "f64");
   EXPECT_CONTAINS(usage_error("train --broadcast shadow"), "in fp32 there is no shadow");
 }
