@@ -164,8 +164,8 @@ std::string rounding_hint(const std::vector<ModeResult>& results) {
   const auto any = [&](DType dtype) {
     return std::any_of(results.begin(), results.end(), [=](const ModeResult& r) { return r.precision.compute == dtype; });
   };
-  if (any(DType::f16)) text += ", in fp16 1e-3";
-  if (any(DType::bf16)) text += ", in bf16 1e-2";
+  if (any(DType::f16)) text += ", in fp16 1e-2";
+  if (any(DType::bf16)) text += ", in bf16 5e-2";
   return text + ".";
 }
 
