@@ -237,7 +237,7 @@ void DataParallel::forward(bool training) {
     const Pass pass{training, s.config.seed, s.step, r.first_sample};
     const Tensor input = std::move(r.input);
     Sequential::OutputReady observe;
-    if (s.watches_outputs) observe = [&r](int part, const Tensor& output) { find_non_finite(r.compute(), output, part, r.overflowed); };
+    if (training && s.watches_outputs) observe = [&r](int part, const Tensor& output) { find_non_finite(r.compute(), output, part, r.overflowed); };
     r.saved = s.model.net->forward_from(r.compute(), r.parameter_views, input, s.outputs[static_cast<size_t>(r.ordinal)], pass, observe);
     if (!training) r.saved = Saved();
   });
