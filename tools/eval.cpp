@@ -20,7 +20,8 @@ int run_eval(const Options& options) {
   const DeviceGroupOptions group = device_group_options(options, devices);
   check_writable("--save-logits", options.save_logits);
   const Job job = open_job(options);
-  Run run = open_run(group, job, engine_config(options, job, scheme_preset("ddp")), evaluate_workload(options, job), options.weights);
+  Run run = open_run(group, job, engine_config(options, job, scheme_preset("ddp"), resolve_precision(options)), evaluate_workload(options, job),
+                     options.weights);
 
   std::vector<float> logits;
   const auto result = evaluate_test_set(options, job, *run.engine, "evaluating", options.save_logits.empty() ? nullptr : &logits);

@@ -9,7 +9,9 @@ namespace vitrine::tools {
 
 using Json = nlohmann::ordered_json;
 
-/// The options as they were resolved, with the scheme's axes.
+/// Precision, loss scale, and what device 0 broadcasts.
+Json precision_json(const Precision& precision);
+/// The options as they were resolved, with the scheme's axes; of several precisions (compare) their names.
 Json config_json(const Options& options, const Job& job, const std::vector<DeviceId>& devices);
 /// The axes of a scheme: split, staging, loss_at, reduce, output_device.
 Json scheme_json(const Scheme& scheme, const std::vector<DeviceId>& devices);

@@ -45,6 +45,8 @@ LossScaling parse_loss_scale(const std::string& text) {
   throw ConfigError(fmt::format("--loss-scale {}: it must be none, dynamic or a number from 1e-37 to 1e37, such as 1024", text));
 }
 
+LossScaling resolve_loss_scaling(const Options& o) { return parse_loss_scale(o.loss_scale.value_or(o.precision == "fp16" ? "dynamic" : "none")); }
+
 int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices) {
   const std::vector<DeviceId> wanted = parse_device_list(name, 0);
   const auto found = wanted.size() == 1 ? std::find(devices.begin(), devices.end(), wanted.front()) : devices.end();
@@ -163,6 +165,7 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
     throw ConfigError("--precisions names each precision with its loss scale (fp16:1024); leave out --precision and --loss-scale");
   }
   std::vector<std::pair<std::string, Precision>> precisions;
+  bool any_dynamic = false;
   for (const std::string& item : split_list(o.precisions)) {
     if (std::any_of(precisions.begin(), precisions.end(), [&](const auto& entry) { return entry.first == item; })) {
       throw ConfigError(fmt::format("--precisions {}: {} is there twice; name each once", o.precisions, item));
@@ -175,8 +178,15 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
       throw ConfigError(fmt::format("--precisions {}: '{}' is not fp32, fp16 or bf16, with a loss scale behind a colon if need be (fp16:none)",
                                     o.precisions, item));
     }
+    const bool dynamic = resolve_loss_scaling(one).kind == LossScaling::Kind::dynamic;
+    any_dynamic = any_dynamic || dynamic;
+    if (!dynamic) one.loss_scale_growth_interval.reset();
     if (one.precision == "fp32") one.broadcast.reset();
     precisions.emplace_back(item, resolve_precision(one));
+  }
+  if (o.loss_scale_growth_interval && !any_dynamic) {
+    throw ConfigError(
+        fmt::format("--loss-scale-growth-interval: no loss scale of --precisions {} changes; add fp16:dynamic, or leave it out", o.precisions));
   }
   return precisions;
 }
@@ -186,7 +196,7 @@ OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_conf
 Precision resolve_precision(const Options& o) {
   Precision precision;
   precision.compute = o.precision == "fp16" ? DType::f16 : o.precision == "bf16" ? DType::bf16 : DType::f32;
-  precision.loss_scaling = parse_loss_scale(o.loss_scale.value_or(precision.compute == DType::f16 ? "dynamic" : "none"));
+  precision.loss_scaling = resolve_loss_scaling(o);
   if (o.loss_scale_growth_interval) {
     if (precision.loss_scaling.kind != LossScaling::Kind::dynamic) {
       throw ConfigError("--loss-scale-growth-interval: the loss scale does not change; add --loss-scale dynamic, or leave it out");

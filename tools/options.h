@@ -112,7 +112,7 @@ Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devic
 std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options, const std::vector<DeviceId>& devices,
                                                                     std::vector<std::string>& notes);
 /// The precisions that `compare` runs each scheme in: "fp16" or "fp16:LOSS_SCALE", named as given; without --precisions the one of --precision,
-/// without a name. throws ConfigError.
+/// without a name. The growth interval goes to those whose scale is dynamic, --broadcast to those that have a shadow. throws ConfigError.
 std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
 OptimizerConfig resolve_optimizer(const Options& options);
 /// Precision, loss scaling, clipping, and in what gradients and parameters travel. throws ConfigError.

@@ -134,13 +134,13 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   return group;
 }
 
-EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme) {
+EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
   EngineConfig config;
   config.scheme = scheme;
   config.batch_size = options.batch_size;
   config.accumulate = options.accumulate;
   config.optimizer = resolve_optimizer(options);
-  config.precision = resolve_precision(options);
+  config.precision = precision;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
   config.seed = options.seed;

@@ -41,7 +41,7 @@ LoaderConfig train_loader_config(const Options& options, const Job& job, int64_t
 LoaderConfig evaluate_loader_config(const Options& options, const Job& job);
 
 DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices);
-EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme);
+EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);
 
 /// Opens the devices (their warnings go to stderr), plans, and fills the parameters: from `weights` if not empty, else from the seed.
 ///   record_memory  keep the history of the pools, for a trace file

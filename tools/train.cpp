@@ -220,8 +220,8 @@ int run_train(const Options& options) {
   check_writable("--save", options.save);
   check_writable("--trace", options.trace);
   const Job job = open_job(options);
-  Run run = open_run(group, job, engine_config(options, job, scheme), train_workload(options, job, options.steps, options.evaluate), options.init,
-                     !options.trace.empty());
+  Run run = open_run(group, job, engine_config(options, job, scheme, resolve_precision(options)),
+                     train_workload(options, job, options.steps, options.evaluate), options.init, !options.trace.empty());
   if (!options.json) fmt::print("{}\n", describe_run(options, job, run, options.mode_name()));
   std::fflush(stdout);
 

@@ -237,7 +237,7 @@ void DataParallel::forward(bool training) {
     const Pass pass{training, s.config.seed, s.step, r.first_sample};
     const Tensor input = std::move(r.input);
     Sequential::OutputReady observe;
-    if (s.watches_outputs) observe = [&r](int part, const Tensor& output) { find_non_finite(r.compute(), output, part, r.overflowed); };
+    if (training && s.watches_outputs) observe = [&r](int part, const Tensor& output) { find_non_finite(r.compute(), output, part, r.overflowed); };
     r.saved = s.model.net->forward_from(r.compute(), r.parameter_views, input, s.outputs[static_cast<size_t>(r.ordinal)], pass, observe);
     if (!training) r.saved = Saved();
   });
@@ -354,7 +354,10 @@ void DataParallel::evaluate(const HostBatch& batch, std::span<const int64_t> siz
 void DataParallel::read_evaluation(std::span<float> totals_of_devices, float* outputs) {
   State& s = *state_;
   const int64_t samples = std::accumulate(s.sizes.begin(), s.sizes.end(), int64_t{0});
-  std::vector<std::byte> raw(outputs == nullptr ? 0 : static_cast<size_t>(samples * s.model.classes * size_of(s.config.precision.compute)));
+  const DType dtype = s.config.precision.compute;
+  const bool widens = outputs != nullptr && dtype != DType::f32;
+  std::vector<std::byte> narrow(widens ? static_cast<size_t>(samples * s.model.classes * size_of(dtype)) : 0);
+  std::byte* const target = widens ? narrow.data() : reinterpret_cast<std::byte*>(outputs);
   int64_t at = 0;
   s.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::evaluate);
@@ -362,12 +365,12 @@ void DataParallel::read_evaluation(std::span<float> totals_of_devices, float* ou
     copy(r.compute(), r.evaluate_totals, View{totals, {LossTotals::kCount}, DType::f32, DeviceId::host()});
     if (outputs != nullptr && r.samples > 0) {
       const Tensor& logits = s.outputs[static_cast<size_t>(r.ordinal)];
-      copy(r.compute(), logits, View{raw.data() + at * s.model.classes * size_of(logits.dtype()), logits.shape(), logits.dtype(), DeviceId::host()});
+      copy(r.compute(), logits, View{target + at * s.model.classes * size_of(dtype), logits.shape(), dtype, DeviceId::host()});
       at += r.samples;
     }
   });
   s.devices.synchronize();
-  if (outputs != nullptr) widen_on_host(s.config.precision.compute, raw.data(), at * s.model.classes, outputs);
+  if (widens) widen_on_host(dtype, narrow.data(), at * s.model.classes, outputs);
 }
 
 }  // namespace vitrine

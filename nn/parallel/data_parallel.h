@@ -105,7 +105,7 @@ class DataParallel {
   /// ||sum in 16 bits - sum in f32|| and ||sum in f32||, of device 0, to host memory (2) f32.
   void read_reduction_error(View host);
 
-  /// While on, the outputs of all parts of the model are searched for the first that is not finite: slow, to find out why a loss is not.
+  /// While on, the outputs of all parts of the model are searched in training for the first that is not finite: slow, to find out why a loss is not.
   void watch_outputs(bool on);
   bool watches_outputs() const;
   /// What was found since begin_step(), of each device, to host memory (devices) i32: the index of a part, or -1.
