@@ -76,16 +76,19 @@ void ExecContext::end_span() {
   open_span_bytes_.pop_back();
 }
 
-PhaseScope::PhaseScope(ExecContext& ctx, Phase phase) : ctx_(ctx), previous_(ctx.phase_), opened_(ctx.phase_ != phase) {
+PhaseScope::PhaseScope(ExecContext& ctx, Phase phase, const char* layer)
+    : ctx_(ctx), previous_(ctx.phase_), previous_layer_(ctx.layer_), opened_(ctx.phase_ != phase || layer != nullptr) {
   if (!opened_) return;
   ctx_.phase_ = phase;
-  ctx_.begin_span({phase, "", "", "", ctx_.step_});
+  if (layer != nullptr) ctx_.layer_ = layer;
+  ctx_.begin_span({phase, layer != nullptr ? layer : "", "", "", ctx_.step_});
 }
 
 PhaseScope::~PhaseScope() {
   if (!opened_) return;
   ctx_.end_span();
   ctx_.phase_ = previous_;
+  ctx_.layer_ = previous_layer_;
 }
 
 LayerScope::LayerScope(ExecContext& ctx, const char* layer) : ctx_(ctx), previous_(ctx.layer_) {

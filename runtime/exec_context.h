@@ -135,9 +135,10 @@ class ExecContext {
 };
 
 /// Books the work issued in its lifetime under a phase, in a span. Entering the phase that is already open does nothing.
+/// With `layer`, the work and the span carry that name too (a bucket of gradients), and the span is always opened.
 class PhaseScope {
  public:
-  PhaseScope(ExecContext& ctx, Phase phase);
+  PhaseScope(ExecContext& ctx, Phase phase, const char* layer = nullptr);
   ~PhaseScope();
   PhaseScope(const PhaseScope&) = delete;
   PhaseScope& operator=(const PhaseScope&) = delete;
@@ -145,6 +146,7 @@ class PhaseScope {
  private:
   ExecContext& ctx_;
   Phase previous_;
+  const char* previous_layer_;
   bool opened_;
 };
 

@@ -17,12 +17,13 @@ std::vector<Bucket> make_buckets(const FlatLayout& layout, int64_t first_bucket_
     const int64_t limit = (buckets.empty() ? first_bucket_bytes : bucket_bytes) / size_of(DType::f32);
     // Would the next parameter make it too large? Then it ends before it.
     if (i + 2 == starts.size() || starts[i + 2] - begin > limit) {
-      buckets.push_back({begin, starts[i + 1]});
+      buckets.push_back({begin, starts[i + 1], {}});
       begin = starts[i + 1];
     }
   }
-  if (buckets.empty()) buckets.push_back({0, 0});
+  if (buckets.empty()) buckets.push_back({});
   buckets.back().end = layout.total_elements();
+  for (size_t i = 0; i < buckets.size(); ++i) buckets[i].name = "bucket " + std::to_string(i);
   return buckets;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "nn/parameter_store.h"
@@ -10,6 +11,7 @@ namespace vitrine {
 /// Contiguous ranges of the flat gradients, in the order in which backward finishes them. The last one takes the tail along.
 struct Bucket {
   int64_t begin = 0, end = 0;  // elements
+  std::string name;            // "bucket 0", ...: its label in traces
 };
 
 /// Cuts the gradients at parameter boundaries into buckets of at most bucket_bytes (a larger parameter makes a larger bucket), the first of at most

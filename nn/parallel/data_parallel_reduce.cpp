@@ -46,7 +46,7 @@ void DataParallel::State::reduce_bucket(Replica& r, const Bucket& bucket) {
     cast(r.compute(), r.gradients.view().rows(bucket.begin, parameters_end), r.packed_gradients.view().rows(bucket.begin, parameters_end));
   }
   r.compute().record(*r.gradients_ready);
-  const PhaseScope phase(ctx, Phase::reduce);
+  const PhaseScope phase(ctx, Phase::reduce, bucket.name.c_str());
   ctx.wait(*r.gradients_ready, "backward");
   if (!reduces_packed()) return communicator(r).all_reduce(ctx, r.gradients.view().rows(bucket.begin, bucket.end));
   communicator(r).all_reduce(ctx, r.packed_gradients.view().rows(bucket.begin, parameters_end));
@@ -63,7 +63,7 @@ void DataParallel::State::reduce_on_device0(Replica& r) {
     cast(r.compute(), parameters, r.packed_gradients);
   }
   r.compute().record(*r.gradients_ready);
-  const PhaseScope phase(ctx, Phase::reduce);
+  const PhaseScope phase(ctx, Phase::reduce, "gradients");
   ctx.wait(*r.gradients_ready, "backward");
   const auto sum = [&](const View& part) { communicator(r).reduce(ctx, part, r.ordinal == 0 ? part : View(), 0); };
   if (!reduces_packed()) return sum(r.gradients);

@@ -73,7 +73,7 @@ struct DataParallel::State {
   DeviceGroup& devices;
   EngineConfig config;
   FlatLayout layout;
-  std::vector<Bucket> buckets;
+  std::vector<Bucket> buckets;    // spans not yet taken point to their names
   std::vector<int64_t> finished;  // see finished_elements()
   std::vector<std::unique_ptr<Replica>> replicas;
   std::unique_ptr<ReplicaThreads> threads;  // several GPUs only

@@ -30,11 +30,12 @@ std::string quoted(std::string_view text) {
 /// Nanoseconds as the format's microseconds, exactly.
 std::string microseconds(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
-/// What the slice is called: the narrowest thing that it stands for.
-std::string slice_name(const SpanInfo& info) {
+/// What the slice is called: the narrowest thing that it stands for. Where no phase is around a layer, its name tells that too: "reduce bucket 3".
+std::string slice_name(const SpanRecord& span) {
+  const SpanInfo& info = span.info;
   if (info.phase == Phase::wait) return std::string("wait: ") + info.cause;
   if (info.operation[0] != '\0') return info.operation;
-  if (info.layer[0] != '\0') return info.layer;
+  if (info.layer[0] != '\0') return span.depth > 0 ? info.layer : fmt::format("{} {}", phase_name(info.phase), info.layer);
   return phase_name(info.phase);
 }
 
@@ -49,7 +50,7 @@ class TraceWriter {
 
   void slice(size_t pid, size_t tid, const SpanRecord& span, int64_t start_ns) {
     const std::string head = fmt::format(R"("pid": {}, "tid": {}, "ts": {}, "name": {}, "cat": "{}")", pid, tid,
-                                         microseconds(span.begin_ns - start_ns), quoted(slice_name(span.info)), phase_name(span.info.phase));
+                                         microseconds(span.begin_ns - start_ns), quoted(slice_name(span)), phase_name(span.info.phase));
     if (span.info.phase == Phase::step) {
       event(fmt::format(R"({{"ph": "i", "s": "p", {}, "args": {{"step": {}}}}})", head, span.info.step));
       return;

@@ -37,7 +37,9 @@ std::vector<TraceProcess> example() {
        {span({Phase::forward, "features.0", "conv2d_forward", "", 7}, 1001500, 1002001, 2, 64),
         span({Phase::forward, "features.0", "", "", 7}, 1001500, 1002500, 1, 64), span({Phase::forward, "", "", "", 7}, 1001500, 1003000, 0, 64),
         span({Phase::step, "", "", "", 7}, 1001000, 1001000, 0)}});
-  device.threads.push_back({"communication", {span({Phase::wait, "", "", "cpu:2 in \"all_reduce\"\n", 7}, 1002000, 1002999, 0)}});
+  device.threads.push_back({"communication",
+                            {span({Phase::wait, "bucket 3", "", "cpu:2 in \"all_reduce\"\n", 7}, 1002000, 1002999, 1),
+                             span({Phase::reduce, "bucket 3", "", "", 7}, 1001800, 1003200, 0, 128)}});
   MemoryEvent taken;
   taken.time_ns = 1000000;
   taken.bytes = 4096;
@@ -65,7 +67,7 @@ TEST(ChromeTrace, NamesProcessesAndThreads) {
 
 TEST(ChromeTrace, SlicesCarryTimesAndArgumentsAndNestFromTheOutside) {
   const std::vector<json> slices = events_of(written(example()), "X");
-  ASSERT_EQ(slices.size(), 4u);
+  ASSERT_EQ(slices.size(), 5u);
   EXPECT_EQ(slices[0]["name"], "forward");
   EXPECT_EQ(slices[1]["name"], "features.0");
   EXPECT_EQ(slices[2]["name"], "conv2d_forward");
@@ -77,7 +79,10 @@ TEST(ChromeTrace, SlicesCarryTimesAndArgumentsAndNestFromTheOutside) {
   EXPECT_EQ(slices[2]["args"]["step"], 7);
   EXPECT_EQ(slices[2]["pid"], 1);
   EXPECT_EQ(slices[3]["tid"], 1);
-  EXPECT_EQ(slices[3]["args"]["cause"], "cpu:2 in \"all_reduce\"\n");
+  EXPECT_EQ(slices[3]["name"], "reduce bucket 3");
+  EXPECT_EQ(slices[3]["args"]["layer"], "bucket 3");
+  EXPECT_EQ(slices[4]["tid"], 1);
+  EXPECT_EQ(slices[4]["args"]["cause"], "cpu:2 in \"all_reduce\"\n");
 }
 
 TEST(ChromeTrace, StepsAreInstantsAndMemoryIsACounter) {

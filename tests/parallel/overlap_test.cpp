@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buckets are reduced while backward runs: read off the trace.
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "nn/layers/flatten.h"
+#include "nn/layers/linear.h"
+#include "runtime/copy.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+constexpr int kDevices = 2;
+constexpr int64_t kSteps = 4;
+constexpr int64_t kBatch = 6;
+
+/// The identity, whose backward takes long and leaves its core to others: a busy machine changes nothing in what overlaps.
+class Slow final : public Layer {
+ public:
+  std::string describe() const override { return "slow"; }
+  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
+  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
+    copy(ctx, inputs[0], outputs[0]);
+    return {};
+  }
+  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
+                const Pass&) const override {
+    ctx.dispatch({"slow", {}, {}}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
+    copy(ctx, grad_outputs[0], grad_inputs[0]);
+  }
+};
+
+/// Three parameters with a slow part between each two.
+Model slow_model() {
+  Model model;
+  model.name = "slow";
+  model.height = model.width = 4;
+  model.channels = 1;
+  model.classes = 16;
+  std::vector<Sequential::Part> parts;
+  parts.push_back({"flatten", std::make_unique<Flatten>()});
+  for (const char* name : {"fc1", "fc2", "fc3"}) {
+    if (parts.size() > 1) parts.push_back({std::string("before ") + name, std::make_unique<Slow>()});
+    parts.push_back({name, std::make_unique<Linear>(LinearConfig{.in_features = 16, .out_features = 16, .bias = false})});
+  }
+  model.net = std::make_unique<Sequential>(std::move(parts));
+  return model;
+}
+
+/// What two devices traced in a few steps.
+struct Traced {
+  DeviceGroup group;
+  Model model = slow_model();
+  std::unique_ptr<Engine> engine;  // its spans point to names that it holds
+  std::vector<std::vector<SpanRecord>> compute, communication;
+
+  explicit Traced(Reduce reduce, TraceLevel level = TraceLevel::phase) : group(options(level)) {
+    EngineConfig config = small_config(model, kBatch);
+    config.scheme.reduce = reduce;
+    config.first_bucket_bytes = config.bucket_bytes = 16 * 16 * 4;
+    engine = std::make_unique<Engine>(model, group, config, Workload{{kBatch}, {}});
+    for (uint32_t step = 0; step < kSteps; ++step) engine->train_step(random_batch(model, kBatch, step, 0.0).view());
+    engine->take_step_totals(true);
+    group.synchronize();
+    for (int d = 0; d < kDevices; ++d) {
+      compute.push_back(group[d].compute().stream().take_spans());
+      communication.push_back(group[d].communication().stream().take_spans());
+    }
+  }
+
+ private:
+  static DeviceGroupOptions options(TraceLevel level) {
+    DeviceGroupOptions options = test_group(kDevices);
+    options.trace = level;
+    return options;
+  }
+};
+
+/// The reductions of a step by their names.
+std::map<std::string, SpanRecord> reductions(const std::vector<SpanRecord>& communication, int64_t step) {
+  std::map<std::string, SpanRecord> found;
+  for (const SpanRecord& span : communication) {
+    if (span.info.phase != Phase::reduce || span.depth > 0 || span.info.step != step) continue;
+    EXPECT_TRUE(found.emplace(span.info.layer, span).second) << span.info.layer << " was reduced twice in step " << step;
+  }
+  return found;
+}
+
+/// When the wait for the device's own backward ended within `bucket`.
+int64_t begin_of(const SpanRecord& bucket, const std::vector<SpanRecord>& communication) {
+  const auto wait = std::find_if(communication.begin(), communication.end(), [&](const SpanRecord& span) {
+    return std::string(span.info.cause) == "backward" && span.begin_ns >= bucket.begin_ns && span.end_ns <= bucket.end_ns;
+  });
+  if (wait == communication.end()) ADD_FAILURE() << bucket.info.layer << " did not wait for its gradients";
+  return wait == communication.end() ? 0 : wait->end_ns;
+}
+
+TEST(Overlap, EveryBucketButTheLastBeginsBeforeBackwardEnds) {
+  const Traced traced(Reduce::allreduce);
+  for (size_t d = 0; d < kDevices; ++d) {
+    for (int64_t step = 1; step < kSteps; ++step) {
+      const auto backward = std::find_if(traced.compute[d].begin(), traced.compute[d].end(),
+                                         [&](const SpanRecord& span) { return span.info.phase == Phase::backward && span.info.step == step; });
+      ASSERT_NE(backward, traced.compute[d].end());
+      const auto buckets = reductions(traced.communication[d], step);
+      ASSERT_EQ(buckets.size(), 3U);
+      for (const char* name : {"bucket 0", "bucket 1"}) {
+        EXPECT_LT(begin_of(buckets.at(name), traced.communication[d]), backward->end_ns) << name << ", device " << d << ", step " << step;
+      }
+      EXPECT_EQ(buckets.count("bucket 2"), 1U);
+    }
+  }
+}
+
+TEST(Overlap, CollectivesOfABucketCarryItsName) {
+  const Traced traced(Reduce::allreduce, TraceLevel::operation);
+  for (const auto& spans : traced.communication) {
+    int64_t collectives = 0;
+    for (const SpanRecord& span : spans) {
+      EXPECT_NE(span.info.phase, Phase::setup);
+      if (std::string(span.info.operation) != "all_reduce" || span.info.phase != Phase::reduce) continue;
+      EXPECT_EQ(std::string(span.info.layer), "bucket " + std::to_string(collectives++ % 3));
+    }
+    EXPECT_EQ(collectives, 3 * kSteps);
+  }
+}
+
+TEST(Overlap, OnDevice0GradientsAreReducedAtOnce) {
+  const Traced traced(Reduce::gpu0);
+  for (const auto& spans : traced.communication) {
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const auto buckets = reductions(spans, step);
+      ASSERT_EQ(buckets.size(), 1U);
+      EXPECT_EQ(buckets.begin()->first, "gradients");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vitrine::test
