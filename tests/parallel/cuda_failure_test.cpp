@@ -93,10 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, CudaFailure, ::testing::Values("dp", "criterion"
 TEST_F(CudaPrecision, ThereIsNoBf16BelowComputeCapability8) {
   const Model model = random_model(1);
   const auto refusal = [&](int compute_major, int compute_minor, DType compute, DType reduce) -> std::string {
-    standins::Machine machine;
-    machine.compute_major = compute_major;
-    machine.compute_minor = compute_minor;
-    standins::configure(machine);
+    standins::configure({.compute_major = compute_major, .compute_minor = compute_minor});
     DeviceGroup group(test_group(2));
     EngineConfig config = config_of(model, "ddp");
     config.precision.compute = compute;
