@@ -9,10 +9,10 @@ namespace {
 
 std::string describe(const OptimizerConfig& o) {
   if (o.kind == OptimizerConfig::Kind::sgd) {
-    return fmt::format("{} lr {} momentum {} dampening {} nesterov {} weight decay {}", o.name(), o.learning_rate(), o.sgd.momentum, o.sgd.dampening,
-                       o.sgd.nesterov, o.sgd.weight_decay);
+    return fmt::format("{} lr {} momentum {} nesterov {} weight decay {}", o.name(), o.learning_rate(), o.sgd.momentum, o.sgd.nesterov,
+                       o.sgd.weight_decay);
   }
-  return fmt::format("{} lr {} betas {} {} eps {} weight decay {}", o.name(), o.learning_rate(), o.adam.beta1, o.adam.beta2, o.adam.epsilon,
+  return fmt::format("{} lr {} betas {} {} eps {} weight decay {}", o.name(), o.learning_rate(), o.adam.beta1, o.adam.beta2, o.adam.eps,
                      o.adam.weight_decay);
 }
 

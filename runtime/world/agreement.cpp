@@ -55,8 +55,8 @@ std::string describe_disagreement(const std::vector<AgreementFields>& fields) {
     });
     for (const auto& [value, who] : ranks) {
       if (value == meant->first) continue;
-      text += fmt::format("{}{} {} has {} {}, where {} {} has {}", text.empty() ? "" : "; ", who.size() == 1 ? "rank" : "ranks", fmt::join(who, ", "), name,
-                          value, meant->second.size() == 1 ? "rank" : "ranks", fmt::join(meant->second, ", "), meant->first);
+      text += fmt::format("{}{} {} has {} {}, where {} {} has {}", text.empty() ? "" : "; ", who.size() == 1 ? "rank" : "ranks", fmt::join(who, ", "),
+                          name, value, meant->second.size() == 1 ? "rank" : "ranks", fmt::join(meant->second, ", "), meant->first);
     }
   }
   return text;

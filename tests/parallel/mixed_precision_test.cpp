@@ -321,10 +321,10 @@ TEST(LossScale, KeepsGradientsThatVanishWithoutIt) {
       parts.unscale();
       parts.update();
       parts.update_loss_scale();
-      std::array<float, LossTotals::kCount> totals{};
+      std::array<float, DataParallel::kTail> totals{};
       std::array<float, StepControl::kCount> control{};
-      parts.read_totals(View{totals.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()},
-                        View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
+      parts.read_step(View{totals.data(), {DataParallel::kTail}, DType::f32, DeviceId::host()},
+                      View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
       group.synchronize();
       losses.push_back(totals[LossTotals::kLossSum] / totals[LossTotals::kValid]);
     }
