@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace vitrine {
+
+/// Rows [begin, end) of a global batch.
+struct RowRange {
+  int64_t begin = 0, end = 0;
+  bool operator==(const RowRange&) const = default;
+};
+
+/// The rows that one process takes of a global batch of that size: ascending, disjoint, perhaps none. Pure: the same size gives the same rows.
+using ShardFunction = std::function<std::vector<RowRange>(int64_t global_rows)>;
+
+/// Sum of the lengths of one process's ranges.
+/// throws ConfigError when a range does not lie within the batch, ends before it begins, or begins before the one ahead of it ends.
+int64_t count_rows(const std::vector<RowRange>& ranges, int64_t global_rows);
+
+}  // namespace vitrine
