@@ -5,13 +5,9 @@
 #include <functional>
 #include <vector>
 
-namespace vitrine {
+#include "runtime/row_range.h"
 
-/// Rows [begin, end) of a global batch.
-struct RowRange {
-  int64_t begin = 0, end = 0;
-  bool operator==(const RowRange&) const = default;
-};
+namespace vitrine {
 
 /// The rows that one process takes of a global batch of that size: ascending, disjoint, perhaps none. Pure: the same size gives the same rows.
 using ShardFunction = std::function<std::vector<RowRange>(int64_t global_rows)>;

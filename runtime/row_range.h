@@ -9,6 +9,7 @@ namespace vitrine {
 struct RowRange {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
+  bool operator==(const RowRange&) const = default;
 };
 
 }  // namespace vitrine

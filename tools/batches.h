@@ -19,7 +19,6 @@ class BatchSource {
   struct Item {
     HostBatch batch;
     bool last_of_epoch = false;
-    int64_t global_rows = 0;  // of the batch over all processes
     /// Of this process.
     int64_t samples() const { return batch.labels.numel(); }
   };

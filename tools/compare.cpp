@@ -64,8 +64,8 @@ class Comparison {
     group.threads_per_device.clear();
     Workload workload;
     workload.train_batches = {std::min(options_.batch_size, job_.data.train.size())};
-    Run run = open_run(group, job_, engine_config(options_, job_, scheme_preset("ddp"), {}), workload, options_.init);
-    BatchSource source(job_.data.train, train_loader_config(options_, job_, 1));
+    Run run = open_run(std::make_unique<DeviceGroup>(group), job_, engine_config(options_, job_, scheme_preset("ddp"), {}), workload, options_.init);
+    BatchSource source(job_.data.train, train_loader_config(options_, job_, run, 1));
     take_step(*run.engine, source);
     run.engine->take_step_totals(true);
     reference_ = run.engine->gradients();
@@ -73,9 +73,9 @@ class Comparison {
 
   /// Nothing when the program was interrupted.
   std::optional<ModeResult> run_mode(const std::string& name, const Scheme& scheme, const Precision& precision) {
-    Run run = open_run(device_group_options(options_, devices_), job_, engine_config(options_, job_, scheme, precision),
-                       train_workload(options_, job_, steps_, false), options_.init);
-    BatchSource source(job_.data.train, train_loader_config(options_, job_, epochs_));
+    Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
+                       engine_config(options_, job_, scheme, precision), train_workload(options_, job_, steps_, false), options_.init);
+    BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(*run.devices, false);
     ModeResult result;
     result.name = name;

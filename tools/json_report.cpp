@@ -61,7 +61,7 @@ Json precision_json(const Precision& precision) {
   return json;
 }
 
-Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& devices) {
+Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& devices, std::optional<int> world_size) {
   Json json;
   json["model"] = job.model.name;
   json["data"] = o.data;
@@ -91,7 +91,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["bucket_mb"] = o.bucket_mb;
   json["first_bucket_mb"] = o.first_bucket_mb;
   json["mode"] = o.mode_name();
-  json.update(scheme_json(resolve_scheme(o, devices), devices));
+  json.update(scheme_json(resolve_scheme(o, devices, world_size), devices));
   json["epochs"] = o.steps ? Json() : Json(o.epochs.value_or(1));
   json["steps"] = o.steps ? Json(*o.steps) : Json();
   json["evaluate"] = o.evaluate;

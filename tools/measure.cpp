@@ -103,7 +103,7 @@ std::vector<DeviceFigures> measure_devices(Run& run) {
   for (int d = 0; d < devices.size(); ++d) {
     DeviceFigures device;
     device.device = devices[d].name();
-    device.samples_per_step = run.engine->batch_plan().device_samples(d);
+    device.samples_per_step = run.engine->batch_plan().device_samples(run.first_rank() + d);
     device.plan = run.engine->device_plans()[static_cast<size_t>(d)];
     device.pool = devices[d].pool().statistics();
     pools += device.pool.reserved_bytes;

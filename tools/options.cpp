@@ -101,10 +101,16 @@ void check_combinations(const Options& o) {
 
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {
   if (!options.devices.empty()) return parse_device_list(options.devices, cuda_device_count);
-  return {cuda_device_count > 0 ? DeviceId{Backend::cuda, 0} : DeviceId{Backend::cpu, 0}};
+  if (cuda_device_count == 0) return {DeviceId{Backend::cpu, 0}};
+  const int gpu = options.local_rank.value_or(0);
+  if (gpu >= cuda_device_count) {
+    throw DeviceError(fmt::format("local rank {} has no GPU of its own: this machine shows {}; start fewer processes on it, or choose with --devices",
+                                  gpu, cuda_device_count));
+  }
+  return {DeviceId{Backend::cuda, gpu}};
 }
 
-Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices) {
+Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, std::optional<int> world_size) {
   Scheme scheme = scheme_preset(o.mode_name());
   if (o.gpu0_batch_size) scheme.split.gpu0 = *o.gpu0_batch_size;
   if (o.split) scheme.split = parse_split(*o.split);
@@ -124,7 +130,7 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices) {
     throw ConfigError(
         fmt::format("--broadcast {}: every device updates its own parameters under --reduce allreduce, nothing is sent; leave it out", *o.broadcast));
   }
-  validate_split(scheme.split, o.batch_size, static_cast<int>(devices.size()));
+  validate_split(scheme.split, o.batch_size, world_size.value_or(static_cast<int>(devices.size())));
   return scheme;
 }
 

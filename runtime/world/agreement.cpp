@@ -66,7 +66,10 @@ void require_agreement(World& world, const std::string& what, const AgreementFie
   std::vector<AgreementFields> all;
   for (const std::string& part : world.all_gather(what, pack(fields))) all.push_back(unpack(part));
   const std::string difference = describe_disagreement(all);
-  if (!difference.empty()) throw ConfigError(fmt::format("the processes disagree in {}: {}; start all of them alike", what, difference));
+  if (difference.empty()) return;
+  // All know it, so all end as they should.
+  world.close();
+  throw ConfigError(fmt::format("the processes disagree in {}: {}; start all of them alike", what, difference));
 }
 
 }  // namespace vitrine

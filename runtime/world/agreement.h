@@ -12,7 +12,7 @@ namespace vitrine {
 /// What has to be the same on all processes: name and value, in any order that is the same.
 using AgreementFields = std::vector<std::pair<std::string, std::string>>;
 
-/// Compares the fields of all processes. throws ConfigError, on all of them, naming the ranks that differ from most others, the field, and both
+/// Compares the fields of all processes. Closes the world and throws ConfigError, on all of them, naming the ranks that differ from most others, the field, and both
 /// values.
 void require_agreement(World& world, const std::string& what, const AgreementFields& fields);
 

@@ -133,6 +133,8 @@ Launch from_torchrun(const LaunchFlags& flags, const Environment& env) {
     if (!set[3].given) set[3].given = Given{"LOCAL_WORLD_SIZE", "1"};
     set.resize(4);
   }
+  // Old scripts set all but this one; which processes share a machine is found out when they meet.
+  if (!set[3].given && set[1].given) set[3].given = Given{"LOCAL_WORLD_SIZE", set[1].given->text};
   const auto found =
       complete("torchrun's variables are", "set the rest as torchrun does, or unset RANK if it is left over from something else", std::move(set));
   Launch launch = place(Launch::Launcher::torchrun, found[0], found[1], found[2], found[3]);

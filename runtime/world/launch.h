@@ -35,7 +35,7 @@ const char* launcher_name(Launch::Launcher launcher);
 ///             MASTER_ADDR with MASTER_PORT; without these all processes count as being on this machine.
 ///   torchrun  RANK is set. Its companions alone (WORLD_SIZE, MASTER_PORT, ...) do not make a set, for other programs set them too; the note names
 ///   them.
-///             Needs WORLD_SIZE, and in a world of several LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+///             Needs WORLD_SIZE, and in a world of several LOCAL_RANK, MASTER_ADDR and MASTER_PORT; LOCAL_WORLD_SIZE defaults to WORLD_SIZE.
 ///   Open MPI  any of OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE is set; needs all four. mpirun in a Slurm allocation is Open MPI.
 ///   Slurm     SLURM_STEP_ID (SLURM_STEPID) is that of a step of srun's. Needs SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, and
 ///             SLURM_STEP_TASKS_PER_NODE or SLURM_NTASKS_PER_NODE. The master is MASTER_ADDR with MASTER_PORT when both are set, else the step's

@@ -619,7 +619,7 @@ void World::fail(const std::string& reason) {
   State& s = *state_;
   constexpr std::chrono::seconds kLongestTelling{1};
   std::unique_lock lock(s.mutex);
-  if (!s.failure.empty()) return;
+  if (!s.failure.empty() || s.closed) return;
   s.error_to_tell = reason.empty() ? "without a reason" : reason;
   s.wake();
   s.changed.wait_for(lock, kLongestTelling, [&] { return !s.failure.empty(); });
@@ -667,6 +667,11 @@ void World::close() {
     s.changed.wait_for(lock, std::chrono::nanoseconds(2 * kByeTimeoutNs), [&] { return s.closed; });
   }
   if (s.mpi) s.mpi->finish();
+}
+
+bool World::closed() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->closed;
 }
 
 }  // namespace vitrine

@@ -85,6 +85,7 @@ class World {
 
   /// Waits until all processes are done, and checks that all began the same collectives. throws CommError.
   void close();
+  bool closed() const;
 
  private:
   struct State;
