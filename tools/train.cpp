@@ -13,6 +13,7 @@
 #include "runtime/error.h"
 #include "tools/batches.h"
 #include "tools/commands.h"
+#include "tools/communication_report.h"
 #include "tools/describe.h"
 #include "tools/evaluate.h"
 #include "tools/interrupt.h"
@@ -48,7 +49,7 @@ class Training {
         total_steps_(options.steps.value_or(epoch_count_ * steps_per_epoch_)),
         first_step_(engine_.steps_issued()),
         source_(job.data.train, train_loader_config(options, job, epoch_count_)),
-        recorder_(*run.devices, !options.trace.empty()),
+        recorder_(run, !options.trace.empty()),
         record_(engine_.config().precision) {}
 
   /// Trains to the end or until interrupted.
@@ -194,6 +195,7 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
     json["devices"] = devices_json(figures);
     json["phases"] = phases_json(names, tables);
     json["waits"] = waits_json(names, tables);
+    json["communication"] = communication_json(names, training.recorder().communication());
     json["communicator"] = run.engine->communicator();
     json["convolutions"] = convolutions_json(convolutions);
     json["interrupted"] = interrupted();
@@ -203,6 +205,8 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
   const Style style = Style::of(fileno(stdout));
   const std::string phases = phase_report(names, tables, style);
   if (!phases.empty()) fmt::print("\n{}", phases);
+  const std::string communication = communication_report(names, training.recorder().communication(), style);
+  if (!communication.empty()) fmt::print("\n{}", communication);
   fmt::print("\n{}", memory_report(figures, dataset_bytes(job.data), style));
   const std::string steps = training.record().report();
   if (!steps.empty()) fmt::print("\n{}", steps);

@@ -53,7 +53,8 @@ void split(const Segment& segment, Cursor& compute, CommunicationRow& row) {
   const bool late = segment.info->phase == Phase::wait;
   for (int64_t now = segment.begin_ns; now < segment.end_ns;) {
     int64_t next = segment.end_ns;
-    const bool hidden = is_work(compute.at(now, next));
+    const SpanInfo* const beside = compute.at(now, next);
+    const bool hidden = is_work(beside) && !is_collective(beside->phase);
     double& seconds = late ? (hidden ? row.late_hidden_seconds : row.late_exposed_seconds) : (hidden ? row.hidden_seconds : row.exposed_seconds);
     seconds += static_cast<double>(next - now) * 1e-9;
     now = next;

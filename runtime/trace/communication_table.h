@@ -23,13 +23,15 @@ struct CommunicationRow {
   int64_t moved_bytes = 0;  // what the device sends (a ring's share): for an all_reduce of B bytes 2 B (n - 1) / n
   int64_t buffer_bytes = 0;  // B, worked out from moved_bytes; to a byte for each collective
   /// The collectives themselves: the spans less all waits in them, from when all ranks are there until all are done.
-  double hidden_seconds = 0;   // beside them the compute stream was in something other than a wait
-  double exposed_seconds = 0;  // it waited, or had nothing to do
+  double hidden_seconds = 0;   // beside them the compute stream was in something other than a wait, a reduction or a broadcast
+  double exposed_seconds = 0;  // it was in one of these, or in nothing
   /// Waits for peers that came later (cause "cpu:2 in all_reduce"), split in the same way. Zero on GPUs, where they are part of the collectives.
   double late_hidden_seconds = 0;
   double late_exposed_seconds = 0;
   double bus_factor = 0;  // busbw / algbw, as in nccl-tests: 2 (n - 1) / n for all_reduce, 1 for reduce and broadcast; 0 for one rank
 
+  /// The layer, or the phase where it has none.
+  std::string name() const { return layer.empty() ? phase_name(phase) : layer; }
   double seconds() const { return hidden_seconds + exposed_seconds; }
   /// buffer_bytes / seconds, in bytes per second; 0 when it took no time.
   double algbw() const { return seconds() > 0 ? static_cast<double>(buffer_bytes) / seconds() : 0; }

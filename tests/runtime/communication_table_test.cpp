@@ -20,14 +20,15 @@ SpanInfo reduce(const char* layer, int64_t step) { return {Phase::reduce, layer,
 SpanInfo wait(const char* cause, int64_t step = 0) { return {Phase::wait, "", "", cause, step}; }
 SpanRecord mark(int64_t step, int64_t time_ns) { return span({Phase::step, "", "", "", step}, time_ns, time_ns); }
 
-/// Two steps of 1000 ns: backward from 100 to 700, then the compute stream waits until 900.
+/// Two steps of 1000 ns: backward from 100 to 700, then the compute stream waits for the reduction until 900.
 std::vector<SpanRecord> two_steps() {
   std::vector<SpanRecord> compute;
   for (int64_t step = 0; step < 2; ++step) {
     const int64_t t = 1000 * step;
     compute.push_back(mark(step, t));
     compute.push_back(span({Phase::backward, "", "", "", step}, t + 100, t + 700));
-    compute.push_back(span(wait("reduce", step), t + 700, t + 900));
+    compute.push_back(span(wait("reduce", step), t + 710, t + 900, 1));
+    compute.push_back(span(reduce("", step), t + 700, t + 900));
   }
   compute.push_back(mark(1, 2000));
   return compute;
