@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/communication_report.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "runtime/units.h"
@@ -10,11 +8,6 @@
 namespace vitrine::tools {
 
 namespace {
-
-double late_seconds(const CommunicationTable& table) {
-  const CommunicationRow total = table.total();
-  return total.late_hidden_seconds + total.late_exposed_seconds;
-}
 
 std::string bandwidth(double bytes_per_second) { return bytes_per_second > 0 ? fmt::format("{:.2f}", bytes_per_second * 1e-9) : "-"; }
 
@@ -34,9 +27,9 @@ std::vector<std::string> cells(const std::string& name, const CommunicationRow& 
 }  // namespace
 
 std::string communication_report(const std::vector<std::string>& devices, const std::vector<CommunicationTable>& tables, const Style& style) {
-  const auto slowest = std::min_element(tables.begin(), tables.end(),
-                                        [](const CommunicationTable& a, const CommunicationTable& b) { return late_seconds(a) < late_seconds(b); });
-  if (slowest == tables.end() || slowest->rows.empty()) return {};
+  if (tables.empty()) return {};
+  const CommunicationTable& slowest = tables[least_late(tables)];
+  if (slowest.rows.empty()) return {};
   Table table({{"ms per step", Table::Align::left},
                {"size"},
                {"time"},
@@ -46,10 +39,10 @@ std::string communication_report(const std::vector<std::string>& devices, const 
                {"of it exposed"},
                {"algbw GB/s"},
                {"busbw GB/s"}},
-              fmt::format("Communication of {}, which waited least for its peers", devices[static_cast<size_t>(slowest->ordinal)]));
-  for (const CommunicationRow& row : slowest->rows) table.add_row(cells(row.name(), row, slowest->steps));
+              fmt::format("Communication of {}, which waited least for its peers", devices[static_cast<size_t>(slowest.ordinal)]));
+  for (const CommunicationRow& row : slowest.rows) table.add_row(cells(row.name(), row, slowest.steps));
   table.add_rule();
-  table.add_row(cells("all", slowest->total(), slowest->steps));
+  table.add_row(cells("all", slowest.total(), slowest.steps));
   table.set_hint(
       "time: from when all devices were there until all were done. 'hidden' ran beside forward, backward or update, 'exposed' while the device could "
       "do\n"

@@ -9,8 +9,8 @@
 
 namespace vitrine::tools {
 
-/// A row for each bucket: its size, what of it ran beside compute, how late peers were, and its bandwidth. Of the device that waited least for its
-/// peers: the others wait for it, so that what is exposed there is what the step pays. Empty where nothing was communicated.
+/// A row for each bucket: its size, what of it ran beside compute, how late peers were, and its bandwidth. Of one device:
+/// least_late(). Empty where nothing was communicated.
 std::string communication_report(const std::vector<std::string>& devices, const std::vector<CommunicationTable>& tables, const Style& style);
 
 }  // namespace vitrine::tools

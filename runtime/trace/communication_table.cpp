@@ -98,6 +98,15 @@ CommunicationRow CommunicationTable::total() const {
   return sum;
 }
 
+size_t least_late(std::span<const CommunicationTable> tables) {
+  const auto late_seconds = [](const CommunicationTable& table) {
+    const CommunicationRow all = table.total();
+    return all.late_hidden_seconds + all.late_exposed_seconds;
+  };
+  const auto least = std::min_element(tables.begin(), tables.end(), [&](const auto& a, const auto& b) { return late_seconds(a) < late_seconds(b); });
+  return static_cast<size_t>(least - tables.begin());
+}
+
 void add_communication_table(CommunicationTable& table, const CommunicationTable& more) {
   table.steps += more.steps;
   for (const CommunicationRow& row : more.rows) add(row_of(table.rows, row.phase, row.layer, row.bus_factor), row);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,10 @@ struct CommunicationTable {
 /// (make_phase_table() says when). They are found by the step they name, not by time: the stream may be in the next step's first bucket, waiting,
 /// before that step begins. Waits for the device's own streams ("backward", "optimizer") are no communication.
 CommunicationTable make_communication_table(const DeviceSpans& spans, const CommunicationGroup& group, StepRange range = {});
+
+/// The index of the device that waited least for its peers: the others waited for it, so that what is exposed there is what the step paid. Of one or
+/// more tables.
+size_t least_late(std::span<const CommunicationTable> tables);
 
 /// Adds `more`, of other steps of the same device, to `table`.
 void add_communication_table(CommunicationTable& table, const CommunicationTable& more);
