@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds what VitrineOptions.cmake asks for. Sets VITRINE_HAVE_<NAME> for CUDA, CUDNN, NCCL, ONEDNN and OPENMP,
+# Finds what VitrineOptions.cmake asks for. Sets VITRINE_HAVE_<NAME> for CUDA, CUDNN, NCCL, MPI, ONEDNN and OPENMP,
 # and VITRINE_HOST_CUDA where the CUDA sources are built for the host.
 
 # vitrine_want(OPTION found_variable remedy): turns AUTO, ON, OFF and what was found into VITRINE_HAVE_<NAME>.
@@ -37,6 +37,12 @@ if(NOT VITRINE_OPENMP STREQUAL "OFF")
   find_package(OpenMP QUIET COMPONENTS CXX)
 endif()
 vitrine_want(OPENMP "${OpenMP_CXX_FOUND}" "Use a compiler with OpenMP, or configure with -DVITRINE_OPENMP=OFF (each device then computes on one thread).")
+
+if(NOT VITRINE_MPI STREQUAL "OFF")
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI QUIET COMPONENTS CXX)
+endif()
+vitrine_want(MPI "${MPI_CXX_FOUND}" "Install it with: apt-get install libopenmpi-dev openmpi-bin, or configure with -DVITRINE_MPI=OFF (CPU devices then work in one process).")
 
 include(VitrineCuda)
 

@@ -18,6 +18,17 @@
 namespace vitrine {
 namespace {
 
+/// What is delivered of each batch of one size.
+struct Share {
+  Share(const LoaderConfig& config, int64_t batch_rows)
+      : global_rows(batch_rows),
+        ranges(config.shard ? config.shard(batch_rows) : std::vector<RowRange>{{0, batch_rows}}),
+        rows(count_rows(ranges, batch_rows)) {}
+  const int64_t global_rows;
+  const std::vector<RowRange> ranges;
+  const int64_t rows;
+};
+
 struct Slot {
   HostBuffer images, labels;
 };
@@ -85,7 +96,8 @@ struct Loader::State {
     int64_t number = 0;
     size_t slot = 0;
     std::shared_ptr<const std::vector<int64_t>> order;
-    int64_t begin = 0, end = 0;  // in `order`
+    int64_t begin = 0;  // of the global batch, in `order`
+    const Share* share = nullptr;
   };
   /// A filled slot, or why it is none.
   struct Result {
@@ -104,6 +116,7 @@ struct Loader::State {
   const SamplerConfig sampler;
   const std::shared_ptr<Buffers> buffers = std::make_shared<Buffers>();
   int64_t per_epoch = 0, total = 0;
+  std::optional<Share> full, short_last;
 
   // Under buffers->mutex.
   int64_t next_to_fill = 0, next_to_take = 0;
@@ -118,7 +131,10 @@ Loader::State::State(const Dataset& set, LoaderConfig given)
   check(dataset, config);
   per_epoch = batches_per_epoch(sampler, dataset.size(), config.batch_size);
   if (__builtin_mul_overflow(per_epoch, config.epochs, &total)) total = INT64_MAX;
-  const int64_t rows = std::min(config.batch_size, dataset.size());
+  const int64_t left_over = dataset.size() % config.batch_size;
+  if (dataset.size() >= config.batch_size) full.emplace(config, config.batch_size);
+  if (left_over > 0 && !config.drop_last) short_last.emplace(config, left_over);
+  const int64_t rows = std::max(full ? full->rows : 0, short_last ? short_last->rows : 0);
   const int64_t image_bytes = config.transform ? config.transformed_shape.numel() * size_of(DType::f32) : dataset.bytes_per_image();
   for (int i = 0; i < config.queue_batches; ++i) {
     buffers->slots.push_back({HostBuffer(rows * image_bytes, config.host_memory), HostBuffer(rows * size_of(DType::i32), config.host_memory)});
@@ -145,25 +161,27 @@ Loader::State::Job Loader::State::next_job() {
   const size_t slot = buffers->free.back();
   buffers->free.pop_back();
   const int64_t begin = number % per_epoch * config.batch_size;
-  return {number, slot, order, begin, std::min(begin + config.batch_size, dataset.size())};
+  const bool is_full = config.batch_size <= dataset.size() - begin;
+  return {number, slot, order, begin, is_full ? &*full : &*short_last};
 }
 
 void Loader::State::fill(const Job& job) {
   const Slot& slot = buffers->slots[job.slot];
-  const size_t rows = static_cast<size_t>(job.end - job.begin);
-  const Shape shape{job.end - job.begin};
-  const std::span<int32_t> labels(slot.labels.view(shape, DType::i32).as<int32_t>(), rows);
+  int32_t* const labels = slot.labels.view(Shape{job.share->rows}, DType::i32).as<int32_t>();
   const size_t bytes = static_cast<size_t>(dataset.bytes_per_image());
   const size_t floats = static_cast<size_t>(config.transformed_shape.numel());
   const View images = slot.images.view(Shape{slot.images.bytes()}, DType::u8);
-  for (size_t row = 0; row < rows; ++row) {
-    const int64_t sample = (*job.order)[static_cast<size_t>(job.begin) + row];
-    labels[row] = dataset.labels[static_cast<size_t>(sample)];
-    const std::span<const uint8_t> image = dataset.image(sample);
-    if (config.transform) {
-      config.transform(image, std::span<float>(images.as<float>() + row * floats, floats));
-    } else {
-      std::memcpy(images.as<uint8_t>() + row * bytes, image.data(), bytes);
+  size_t row = 0;
+  for (const RowRange& range : job.share->ranges) {
+    for (int64_t from = range.begin; from < range.end; ++from, ++row) {
+      const int64_t sample = (*job.order)[static_cast<size_t>(job.begin + from)];
+      labels[row] = dataset.labels[static_cast<size_t>(sample)];
+      const std::span<const uint8_t> image = dataset.image(sample);
+      if (config.transform) {
+        config.transform(image, std::span<float>(images.as<float>() + row * floats, floats));
+      } else {
+        std::memcpy(images.as<uint8_t>() + row * bytes, image.data(), bytes);
+      }
     }
   }
 }
@@ -198,13 +216,14 @@ void Loader::State::work() noexcept {
 
 Batch Loader::State::make_batch(const Job& job) {
   const Slot& slot = buffers->slots[job.slot];
-  const int64_t rows = job.end - job.begin;
+  const int64_t rows = job.share->rows;
   const bool transformed = static_cast<bool>(config.transform);
   const Shape& to = config.transformed_shape;
   const Shape shape = transformed ? Shape{rows, to[0], to[1], to[2]} : Shape{rows, dataset.height, dataset.width, dataset.channels};
   Batch batch;
   batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
   batch.labels = slot.labels.view(Shape{rows}, DType::i32);
+  batch.global_rows = job.share->global_rows;
   batch.epoch = config.first_epoch + job.number / per_epoch;
   batch.index = job.number % per_epoch;
   batch.last_of_epoch = batch.index + 1 == per_epoch;

@@ -8,14 +8,16 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/shard.h"
 #include "runtime/host_buffer.h"
 
 namespace vitrine {
 
-/// A batch in host memory, held until the Batch goes (its buffers then return to the loader).
+/// A batch, or this process's share of one, in host memory, held until the Batch goes (its buffers then return to the loader).
 struct Batch {
-  View images;  // (B, h, w, C) u8, or (B, H, W, C) f32 when the loader preprocesses
-  View labels;  // (B) i32
+  View images;              // (B, h, w, C) u8, or (B, H, W, C) f32 when the loader preprocesses
+  View labels;              // (B) i32
+  int64_t global_rows = 0;  // of the batch over all processes: B unless the loader shards; B may then be 0
   int64_t epoch = 0;
   int64_t index = 0;  // within the epoch
   bool last_of_epoch = false;
@@ -26,7 +28,7 @@ struct Batch {
 using ImageTransform = std::function<void(std::span<const uint8_t> image, std::span<float> output)>;
 
 struct LoaderConfig {
-  int64_t batch_size = 64;
+  int64_t batch_size = 64;  // over all processes
   bool shuffle = true;
   bool drop_last = false;
   uint64_t seed = 0;
@@ -35,14 +37,17 @@ struct LoaderConfig {
   int workers = 1;                                // threads that fill batches
   int queue_batches = 3;                          // buffers: filled ahead or in use
   HostMemory host_memory = HostMemory::pageable;  // pinned for GPUs: see DeviceGroup::host_memory()
+  ShardFunction shard = {};                       // the rows of each batch that are delivered; empty: all
   ImageTransform transform = {};                  // empty: images stay u8
   Shape transformed_shape = {};                   // (H, W, C) when there is a transform
 };
 
 /// Batches of a data set in order, filled ahead by worker threads into a bounded set of buffers. The order does not depend on the number of workers.
+/// With `shard`, loaders of one data set and seed deliver the same batches, each its own rows of them: nothing else depends on the shard. It is asked
+/// when the loader is made, once for each size that a batch can have.
 class Loader {
  public:
-  /// The data set must outlive the loader. throws ConfigError on sizes that cannot be.
+  /// The data set must outlive the loader. throws ConfigError on sizes and shards that cannot be.
   Loader(const Dataset& dataset, LoaderConfig config);
   /// Stops the workers, whatever they do.
   ~Loader();

@@ -11,10 +11,31 @@
 
 namespace vitrine {
 
-LossScaler::LossScaler(ExecContext& ctx, const LossScaling& scaling) : scaling_(scaling) {
-  if (scaling.active() && !(scaling.scale >= 0x1p-126 && scaling.scale <= 0x1p126)) {
+namespace {
+
+void validate(const LossScaling& scaling) {
+  if (!scaling.active()) return;
+  if (!(scaling.scale >= 0x1p-126 && scaling.scale <= 0x1p126)) {
     throw ConfigError(fmt::format("loss scale: {} is not a number from 1e-37 to 1e37: it and its reciprocal must be numbers of f32", scaling.scale));
   }
+  if (scaling.kind != LossScaling::Kind::dynamic) return;
+  const LossScaleConfig& c = scaling.constants;
+  if (!(c.growth_factor > 1.0)) {
+    throw ConfigError(fmt::format("loss scale: growth_factor is {}, expected a number above 1, such as 2; for a scale that stays use Kind::fixed",
+                                  c.growth_factor));
+  }
+  if (!(c.backoff_factor > 0.0 && c.backoff_factor < 1.0)) {
+    throw ConfigError(fmt::format("loss scale: backoff_factor is {}, expected a number above 0 and below 1, such as 0.5", c.backoff_factor));
+  }
+  if (c.growth_interval < 1) {
+    throw ConfigError(fmt::format("loss scale: growth_interval is {} steps, expected 1 or more, such as 2000", c.growth_interval));
+  }
+}
+
+}  // namespace
+
+LossScaler::LossScaler(ExecContext& ctx, const LossScaling& scaling) : scaling_(scaling) {
+  validate(scaling);
   control_ = ctx.allocate({StepControl::kCount}, DType::f32, Category::optimizer, "step control");
   zero(ctx, control_);
   if (!scaling.active()) return;

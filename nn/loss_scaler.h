@@ -13,8 +13,8 @@ struct LossScaling {
     fixed,    // the scale stays; steps with non-finite gradients are skipped
     dynamic,  // as torch.cuda.amp.GradScaler
   } kind = Kind::none;
-  double scale = 65536.0;  // at the start; 2^-126 to 2^126
-  LossScaleConfig constants;
+  double scale = 65536.0;     // at the start; 2^-126 to 2^126
+  LossScaleConfig constants;  // of a dynamic scale: growth_factor > 1, 0 < backoff_factor < 1, growth_interval >= 1
   /// Below this scale there is nothing left to give: training has diverged.
   double floor = 1.0;
 
@@ -29,7 +29,7 @@ struct LossScaling {
 /// Another order throws OrderError: clip or step before unscale, unscale or step twice, update before step.
 class LossScaler {
  public:
-  /// Allocates state and control (Category::optimizer). throws OutOfMemory.
+  /// Allocates state and control (Category::optimizer). throws OutOfMemory; ConfigError on a scale or constants outside what LossScaling says.
   LossScaler(ExecContext& ctx, const LossScaling& scaling);
 
   /// (1) f32 for softmax_cross_entropy, or empty when losses are not scaled.

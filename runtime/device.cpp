@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
+#include <numeric>
+#include <sstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "runtime/cpu/affinity.h"
@@ -17,6 +21,7 @@
 #include "runtime/gpu_info.h"
 #include "runtime/meta/slab.h"
 #include "runtime/meta/stream.h"
+#include "runtime/world/world.h"
 
 namespace vitrine {
 namespace {
@@ -85,6 +90,39 @@ Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker
   return parts;
 }
 
+/// This process's part of the cores that it has in common with other processes of this machine.
+std::vector<int> share_cores(World& world, const std::vector<int>& cores) {
+  const std::vector<std::string> masks = world.all_gather("the cores it may use", fmt::format("{} {}", world.machine(), fmt::join(cores, ",")));
+  const auto mine = static_cast<size_t>(world.rank());
+  const auto same = [&](const std::string& mask) { return mask == masks[mine]; };
+  const auto sharing = static_cast<size_t>(std::count_if(masks.begin(), masks.end(), same));
+  const auto before = static_cast<size_t>(std::count_if(masks.begin(), masks.begin() + world.rank(), same));
+  if (cores.size() < sharing) return {cores[before % cores.size()]};
+  return {cores.begin() + static_cast<std::ptrdiff_t>(before * cores.size() / sharing),
+          cores.begin() + static_cast<std::ptrdiff_t>((before + 1) * cores.size() / sharing)};
+}
+
+/// throws UnsupportedError when two processes have named one GPU.
+void refuse_shared_gpus(World& world, const DeviceGroupOptions& options) {
+  std::string mine;
+  for (const GpuInfo& gpu : query_gpus(false).gpus) {
+    const auto used = [&](const DeviceId& id) { return id.index == gpu.index; };
+    if (std::any_of(options.devices.begin(), options.devices.end(), used)) mine += world.machine() + " " + gpu.pci_bus_id + "\n";
+  }
+  std::map<std::string, size_t> owners;
+  const std::vector<std::string> all = world.all_gather("the GPUs that it uses", mine);
+  for (size_t r = 0; r < all.size(); ++r) {
+    std::istringstream lines(all[r]);
+    for (std::string gpu; std::getline(lines, gpu);) {
+      const auto [owner, fresh] = owners.emplace(gpu, r);
+      if (fresh || owner->second == r) continue;
+      throw UnsupportedError(
+          fmt::format("devices: ranks {} and {} both use the GPU {}; give every process GPUs of its own (by default the one of its local rank)",
+                      owner->second, r, gpu.substr(gpu.rfind(' ') + 1)));
+    }
+  }
+}
+
 }  // namespace
 
 Device::Device(Parts parts) : parts_(std::move(parts)) {
@@ -121,10 +159,13 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   if (count == 0) throw ConfigError("devices: the list is empty; name at least one, such as cpu:0");
   check_list(options_.memory_bytes, count, "device memory");
   check_list(options_.threads_per_device, count, "threads per device");
+  place_ = options_.place.value_or(WorldPlace{0, {static_cast<int>(count)}});
   if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
   std::vector<CoreShare> shares;
   if (options_.devices[0].backend == Backend::cpu) {
-    shares = divide_cores(available_cores(), static_cast<int>(count), options_.threads_per_device, warnings_);
+    std::vector<int> cores = available_cores();
+    if (options_.world) cores = share_cores(*options_.world, cores);
+    shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_);
   }
   if (options_.devices[0].backend == Backend::cuda) open_gpus(options_);
   std::vector<int64_t> capacities;  // before the first device takes any
@@ -145,7 +186,30 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
         break;
     }
   }
+  if (options_.world) join_world();
 }
+
+void DeviceGroup::join_world() {
+  World& world = *options_.world;
+  std::vector<std::string> names;
+  for (const auto& device : devices_) names.push_back(device->name());
+  const std::vector<std::vector<std::string>> all = world.register_devices(names);
+  place_.process = world.rank();
+  place_.devices.clear();
+  const auto backend = [](const std::string& name) { return name.substr(0, name.find(':')); };
+  for (size_t r = 0; r < all.size(); ++r) {
+    place_.devices.push_back(static_cast<int>(all[r].size()));
+    for (const std::string& name : all[r]) {
+      if (backend(name) == backend(names[0])) continue;
+      throw ConfigError(
+          fmt::format("devices: rank {} has {}, but rank {} has {}; devices of one run are all cpu or all cuda", r, name, world.rank(), names[0]));
+    }
+  }
+  if (devices_[0]->id().backend == Backend::cuda) refuse_shared_gpus(world, options_);
+}
+
+int DeviceGroup::first_rank() const { return std::accumulate(place_.devices.begin(), place_.devices.begin() + place_.process, 0); }
+int DeviceGroup::world_size() const { return std::accumulate(place_.devices.begin(), place_.devices.end(), 0); }
 
 DeviceGroup::~DeviceGroup() {
   // Work on one device may touch the memory of another: all of it ends before the first device goes.
@@ -161,6 +225,7 @@ HostMemory DeviceGroup::host_memory() const { return options_.devices[0].backend
 
 std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin() const {
   DeviceGroupOptions twin;
+  twin.place = place_;
   twin.check_order = options_.check_order;
   for (size_t i = 0; i < devices_.size(); ++i) {
     twin.devices.push_back({Backend::meta, static_cast<int>(i)});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,21 @@
 
 namespace vitrine {
 
+class World;
+
+/// Where the devices of a process stand among those of all processes.
+struct WorldPlace {
+  int process = 0;
+  std::vector<int> devices = {};  // of each process
+};
+
 /// How a group of devices is opened.
 struct DeviceGroupOptions {
   std::vector<DeviceId> devices;
+  /// The processes that this one works with; every process then opens its group at the same time. Null: it is alone.
+  std::shared_ptr<World> world = {};
+  /// Meta devices only: the place that they are planned for, in a world that need not be there.
+  std::optional<WorldPlace> place = {};
   /// Capacity of each device's pool: empty (the machine's memory divided among the devices; of a GPU what is free, less 5 %, divided among its
   /// logical devices), one value for all, or one each.
   std::vector<int64_t> memory_bytes = {};
@@ -28,7 +41,7 @@ struct DeviceGroupOptions {
   std::vector<void*> cuda_compute_streams = {};
   /// An ncclComm_t for each device, rank i on device i of a world of these devices, kept alive by the caller; empty: communicators of our own.
   std::vector<void*> nccl_communicators = {};
-  /// How long a collective waits on the host for its peers before it is given up.
+  /// How long a collective waits on the host for its peers in this process before it is given up.
   int64_t comm_timeout_ms = 60000;
 };
 
@@ -82,17 +95,29 @@ class DeviceGroup {
   int size() const { return static_cast<int>(devices_.size()); }
   Device& operator[](int i) { return *devices_[static_cast<size_t>(i)]; }
   const DeviceGroupOptions& options() const { return options_; }
+  World* world() const { return options_.world.get(); }
+  /// This process, how many there are, and how many devices each has. Ranks of devices go over all processes.
+  int process() const { return place_.process; }
+  int process_count() const { return static_cast<int>(place_.devices.size()); }
+  const std::vector<int>& devices_of_processes() const { return place_.devices; }
+  /// The rank of this group's first device, and the number of devices of all processes.
+  int first_rank() const;
+  int world_size() const;
   /// What streams of these devices copy from and to without waiting: pinned memory for GPUs.
   HostMemory host_memory() const;
   OrderChecker* checker() { return checker_.get(); }
   /// What was noticed when opening (an affinity mask too narrow, say), for the program to print.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  /// The same number of devices on meta, without a limit to their memory: what a plan runs on.
+  /// The same number of devices at the same place on meta, without a limit to their memory: what a plan runs on.
   std::unique_ptr<DeviceGroup> meta_twin() const;
   void synchronize();
 
  private:
+  /// Tells the other processes of these devices, and learns of theirs. throws ConfigError, UnsupportedError on those that cannot work together.
+  void join_world();
+
   DeviceGroupOptions options_;
+  WorldPlace place_;
   std::unique_ptr<OrderChecker> checker_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::string> warnings_;

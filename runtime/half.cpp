@@ -5,26 +5,29 @@
 
 namespace vitrine::cpu {
 
-template <class T>
-void widen(const T* from, float* to, int64_t count) {
+namespace {
+
+template <class From, class To>
+void convert(const From* from, To* to, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     FloatLanes lanes;
     load(from + i, lanes);
     store(lanes, to + i);
   }
-  for (; i < count; ++i) to[i] = to_float(from[i]);
+  for (; i < count; ++i) to[i] = from_float<To>(to_float(from[i]));
+}
+
+}  // namespace
+
+template <class T>
+void widen(const T* from, float* to, int64_t count) {
+  convert(from, to, count);
 }
 
 template <class T>
 void narrow(const float* from, T* to, int64_t count) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    FloatLanes lanes;
-    load(from + i, lanes);
-    store(lanes, to + i);
-  }
-  for (; i < count; ++i) to[i] = from_float<T>(from[i]);
+  convert(from, to, count);
 }
 
 template void widen(const float*, float*, int64_t);

@@ -15,7 +15,7 @@ std::optional<BatchSource::Item> BatchSource::next(int64_t step) {
   if (!batch) return std::nullopt;
   wait.bytes = batch->images.bytes() + batch->labels.bytes();
   spans_.push_back(wait);
-  return Item{{batch->images, batch->labels, std::move(batch->hold)}, batch->last_of_epoch};
+  return Item{{batch->images, batch->labels, std::move(batch->hold), batch->global_rows}, batch->last_of_epoch};
 }
 
 std::vector<SpanRecord> BatchSource::take_spans() { return std::exchange(spans_, {}); }

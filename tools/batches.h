@@ -19,6 +19,7 @@ class BatchSource {
   struct Item {
     HostBatch batch;
     bool last_of_epoch = false;
+    /// Of this process.
     int64_t samples() const { return batch.labels.numel(); }
   };
   /// The next batch, or nothing at the end. `step` is the number that its wait is booked under.

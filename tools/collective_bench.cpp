@@ -9,6 +9,7 @@
 #include "runtime/copy.h"
 #include "runtime/half.h"
 #include "runtime/trace/span.h"
+#include "runtime/world/world.h"
 
 namespace vitrine::tools {
 
@@ -45,6 +46,15 @@ const char* collective_name(Collective collective) {
   return kNames[static_cast<int>(collective)];
 }
 
+const std::vector<std::string>& collective_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const Collective collective : kCollectives) all.emplace_back(collective_name(collective));
+    return all;
+  }();
+  return names;
+}
+
 bool sums(Collective c) {
   return c == Collective::reduce || c == Collective::all_reduce || c == Collective::reduce_scatter || c == Collective::gpu0_star;
 }
@@ -63,8 +73,8 @@ double bus_factor(Collective c, int ranks) {
 CollectiveBench::CollectiveBench(const DeviceGroupOptions& devices, DType dtype, int64_t most_bytes)
     : devices_(std::make_unique<DeviceGroup>(devices)), communicators_(make_communicators(*devices_)), dtype_(dtype) {
   const Shape shape{std::max<int64_t>(1, most_bytes / size_of(dtype))};
-  for (int r = 0; r < ranks(); ++r) {
-    ExecContext& ctx = (*devices_)[r].compute();
+  for (int d = 0; d < devices_->size(); ++d) {
+    ExecContext& ctx = (*devices_)[d].compute();
     inputs_.push_back(ctx.allocate(shape, dtype, Category::communication, "input"));
     outputs_.push_back(ctx.allocate(shape, dtype, Category::communication, "output"));
   }
@@ -80,10 +90,11 @@ float CollectiveBench::value(int rank, int64_t element) const {
   return static_cast<float>((element % kPeriod + int64_t{3} * rank) % (most + 1));
 }
 
-CollectiveBench::Buffers CollectiveBench::buffers(const Run& run, int rank) const {
+CollectiveBench::Buffers CollectiveBench::buffers(const Run& run, int device) const {
+  const int rank = rank_of(device);
   const int64_t part = count(run.collective, run.bytes);
   const int64_t whole = is_scattered(run.collective) ? part * ranks() : part;
-  const View a = inputs_[static_cast<size_t>(rank)].view(), b = outputs_[static_cast<size_t>(rank)].view();
+  const View a = inputs_[static_cast<size_t>(device)].view(), b = outputs_[static_cast<size_t>(device)].view();
   const auto own_rows = [&](const View& v) { return v.rows(rank * part, (rank + 1) * part); };
   const bool root = rank == run.root;
   switch (run.collective) {
@@ -100,10 +111,10 @@ CollectiveBench::Buffers CollectiveBench::buffers(const Run& run, int rank) cons
   }
 }
 
-void CollectiveBench::issue(const Run& run, int rank) {
-  Communicator& communicator = *communicators_[static_cast<size_t>(rank)];
-  ExecContext& ctx = (*devices_)[rank].compute();
-  const Buffers buffer = buffers(run, rank);
+void CollectiveBench::issue(const Run& run, int device) {
+  Communicator& communicator = *communicators_[static_cast<size_t>(device)];
+  ExecContext& ctx = (*devices_)[device].compute();
+  const Buffers buffer = buffers(run, device);
   const std::vector<int64_t> counts(static_cast<size_t>(ranks()), count(run.collective, run.bytes));
   switch (run.collective) {
     case Collective::scatter:
@@ -127,20 +138,20 @@ void CollectiveBench::issue(const Run& run, int rank) {
 }
 
 /// GPUs' ranks meet on the host while they issue: each from a thread of its own.
-void CollectiveBench::for_each_rank(const std::function<void(int)>& work) {
+void CollectiveBench::for_each_device(const std::function<void(int)>& work) {
   if ((*devices_)[0].id().backend != Backend::cuda) {
-    for (int r = 0; r < ranks(); ++r) work(r);
+    for (int d = 0; d < devices_->size(); ++d) work(d);
     return;
   }
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(ranks()));
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(devices_->size()));
   std::vector<std::thread> hosts;
-  for (int r = 0; r < ranks(); ++r) {
-    hosts.emplace_back([&, r] {
+  for (int d = 0; d < devices_->size(); ++d) {
+    hosts.emplace_back([&, d] {
       try {
-        work(r);
+        work(d);
       } catch (...) {
-        errors[static_cast<size_t>(r)] = std::current_exception();
-        communicators_[static_cast<size_t>(r)]->abort("a rank could not issue its collective");
+        errors[static_cast<size_t>(d)] = std::current_exception();
+        communicators_[static_cast<size_t>(d)]->abort("a rank could not issue its collective");
       }
     });
   }
@@ -150,14 +161,27 @@ void CollectiveBench::for_each_rank(const std::function<void(int)>& work) {
   }
 }
 
+void CollectiveBench::meet(const char* what, int64_t* sum) {
+  if (devices_->process_count() == 1) return;
+  int64_t total = 0;
+  for (const std::string& part : devices_->world()->all_gather(what, std::to_string(sum != nullptr ? *sum : 0))) total += std::stoll(part);
+  if (sum != nullptr) *sum = total;
+}
+
+bool CollectiveBench::any(bool here) {
+  int64_t count = here ? 1 : 0;
+  meet("whether to end", &count);
+  return count > 0;
+}
+
 void CollectiveBench::fill(const Run& run) {
-  for (int r = 0; r < ranks(); ++r) {
-    const Buffers buffer = buffers(run, r);
-    ExecContext& ctx = (*devices_)[r].compute();
-    zero(ctx, inputs_[static_cast<size_t>(r)]);
-    zero(ctx, outputs_[static_cast<size_t>(r)]);
+  for (int d = 0; d < devices_->size(); ++d) {
+    const Buffers buffer = buffers(run, d);
+    ExecContext& ctx = (*devices_)[d].compute();
+    zero(ctx, inputs_[static_cast<size_t>(d)]);
+    zero(ctx, outputs_[static_cast<size_t>(d)]);
     std::vector<float> values(static_cast<size_t>(buffer.input.numel()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = value(r, static_cast<int64_t>(i));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = value(rank_of(d), static_cast<int64_t>(i));
     const std::vector<std::byte> bytes = to_storage(values, dtype_);
     const View input{const_cast<void*>(buffer.input.data), buffer.input.shape, dtype_, buffer.input.device};
     copy(ctx, ConstView(bytes.data(), input.shape, dtype_, DeviceId::host()), input);
@@ -168,10 +192,11 @@ void CollectiveBench::fill(const Run& run) {
 int64_t CollectiveBench::count_wrong(const Run& run) {
   const int64_t part = count(run.collective, run.bytes);
   int64_t wrong = 0;
-  for (int r = 0; r < ranks(); ++r) {
+  for (int d = 0; d < devices_->size(); ++d) {
+    const int r = rank_of(d);
     const bool root_only = run.collective == Collective::gather || run.collective == Collective::reduce;
     if (root_only && r != run.root) continue;
-    const View output = buffers(run, r).output;
+    const View output = buffers(run, d).output;
     std::vector<float> expected(static_cast<size_t>(output.numel()));
     for (size_t e = 0; e < expected.size(); ++e) {
       const auto i = static_cast<int64_t>(e);
@@ -192,7 +217,7 @@ int64_t CollectiveBench::count_wrong(const Run& run) {
     }
     const std::vector<std::byte> wanted = to_storage(expected, dtype_);
     std::vector<std::byte> found(wanted.size());
-    ExecContext& ctx = (*devices_)[r].compute();
+    ExecContext& ctx = (*devices_)[d].compute();
     copy(ctx, output, View{found.data(), output.shape, dtype_, DeviceId::host()});
     ctx.stream().synchronize();
     const auto size = static_cast<size_t>(size_of(dtype_));
@@ -205,17 +230,20 @@ CollectiveTiming CollectiveBench::time(const Run& run) {
   CollectiveTiming timing;
   if (run.check) {
     fill(run);
-    for_each_rank([&](int r) { issue(run, r); });
+    for_each_device([&](int d) { issue(run, d); });
     devices_->synchronize();
-    timing.wrong = count_wrong(run);
+    int64_t wrong = count_wrong(run);
+    meet("the wrong elements", &wrong);
+    timing.wrong = wrong;
   }
   const auto repeat = [&](int times) {
-    for_each_rank([&](int r) {
-      for (int i = 0; i < times; ++i) issue(run, r);
+    for_each_device([&](int d) {
+      for (int i = 0; i < times; ++i) issue(run, d);
     });
     devices_->synchronize();
   };
   repeat(run.warm_up);
+  meet("the start of the timing");
   const int64_t begin = steady_now_ns();
   repeat(run.iterations);
   timing.seconds = static_cast<double>(steady_now_ns() - begin) * 1e-9 / run.iterations;

@@ -17,6 +17,8 @@ enum class Collective { scatter, gather, broadcast, reduce, all_reduce, reduce_s
 inline constexpr Collective kCollectives[] = {Collective::scatter,    Collective::gather,         Collective::broadcast,  Collective::reduce,
                                               Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::gpu0_star};
 const char* collective_name(Collective collective);
+/// All of them, in the order of kCollectives.
+const std::vector<std::string>& collective_names();
 /// Whether it adds, and whether it has a root.
 bool sums(Collective collective);
 bool has_root(Collective collective);
@@ -29,12 +31,13 @@ struct CollectiveTiming {
   std::optional<int64_t> wrong;  // elements, over all ranks; nothing when it was not checked
 };
 
-/// Ranks on devices, with buffers for collectives of up to `most_bytes`.
+/// Ranks on devices, of all processes of the devices' world, with buffers for collectives of up to `most_bytes`.
 class CollectiveBench {
  public:
   CollectiveBench(const DeviceGroupOptions& devices, DType dtype, int64_t most_bytes);
 
-  int ranks() const { return devices_->size(); }
+  /// Of all processes.
+  int ranks() const { return devices_->world_size(); }
   std::string communicator() const { return communicators_[0]->description(); }
 
   struct Run {
@@ -48,15 +51,21 @@ class CollectiveBench {
   /// Elements that one rank gives or gets in its smaller buffer, as nccl-tests count them.
   int64_t count(Collective collective, int64_t bytes) const;
   CollectiveTiming time(const Run& run);
+  /// Whether it is so in any process. All of them call it.
+  bool any(bool here);
 
  private:
   struct Buffers {
     ConstView input;
     View output;
   };
-  Buffers buffers(const Run& run, int rank) const;
-  void issue(const Run& run, int rank);
-  void for_each_rank(const std::function<void(int)>& work);
+  // `device` is one of this process, `rank` its place among all.
+  int rank_of(int device) const { return devices_->first_rank() + device; }
+  Buffers buffers(const Run& run, int device) const;
+  void issue(const Run& run, int device);
+  void for_each_device(const std::function<void(int)>& work);
+  /// Returns when all processes are here.
+  void meet(const char* what, int64_t* sum = nullptr);
   void fill(const Run& run);
   int64_t count_wrong(const Run& run);
   /// The value of element i of what rank r contributes: a small whole number, so that sums over all ranks are exact in every dtype.

@@ -8,6 +8,7 @@
 
 #include "runtime/error.h"
 #include "runtime/units.h"
+#include "runtime/world/agreement.h"
 #include "tools/collective_bench.h"
 #include "tools/commands.h"
 #include "tools/describe.h"
@@ -81,34 +82,50 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
   return table.str(style);
 }
 
+std::string on_devices(const std::vector<DeviceId>& devices, const Processes& processes) {
+  const std::string here = fmt::format("{}", fmt::join(device_names(devices), ", "));
+  return processes.count() == 1 ? here : fmt::format("the devices of {} processes (rank 0 has {})", processes.count(), here);
+}
+
 }  // namespace
 
-int run_collectives(const Options& options) {
+int run_collectives(const Options& options, const Processes& processes) {
   const CollectiveOptions& o = options.collectives;
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
-  if (o.root >= static_cast<int>(devices.size())) {
-    throw ConfigError(fmt::format("--root {}: there are ranks 0 to {}; add devices, or choose one of them", o.root, devices.size() - 1));
-  }
-  DeviceGroupOptions group = device_group_options(options, devices);
+  DeviceGroupOptions group = device_group_options(options, devices, processes.world());
   constexpr int64_t kSlack = int64_t{64} << 20;
   if (group.memory_bytes.empty()) group.memory_bytes = {2 * o.max_bytes + kSlack};
   if (group.threads_per_device.empty() && devices[0].backend == Backend::cpu) group.threads_per_device = {1};
   group.trace = TraceLevel::off;
+  if (processes.world()) {
+    require_agreement(*processes.world(), "what they measure",
+                      {{"collectives", fmt::format("{}", fmt::join(o.names, " "))},
+                       {"sizes", fmt::format("{} to {}, factor {}, step {}", o.min_bytes, o.max_bytes, o.step_factor, o.step_bytes)},
+                       {"iterations", fmt::format("{} after {}", o.iterations, o.warm_up)},
+                       {"check", o.check ? "on" : "off"},
+                       {"datatype", type_name(o.dtype)},
+                       {"root", std::to_string(o.root)}});
+  }
   CollectiveBench bench(group, o.dtype, o.max_bytes);
+  if (o.root >= bench.ranks()) {
+    throw ConfigError(fmt::format("--root {}: there are ranks 0 to {}; add devices, or choose one of them", o.root, bench.ranks() - 1));
+  }
   const Style style = Style::of(fileno(stdout));
   if (!options.json) {
     fmt::print("{} {} on {}: {}\n{} iterations after {} to warm up; algbw: size / time, busbw: what a link carries (nccl-tests)\n", bench.ranks(),
-               bench.ranks() == 1 ? "rank" : "ranks", fmt::join(device_names(devices), ", "), bench.communicator(), o.iterations, o.warm_up);
+               bench.ranks() == 1 ? "rank" : "ranks", on_devices(devices, processes), bench.communicator(), o.iterations, o.warm_up);
   }
   std::vector<Row> rows;
   int64_t wrong = 0;
+  bool stopped = false;
   for (const std::string& name : o.names) {
     Collective collective{};
     for (const Collective c : kCollectives) {
       if (name == collective_name(c)) collective = c;
     }
     for (const int64_t bytes : sizes_of(o)) {
-      if (interrupted()) break;
+      stopped = stopped || bench.any(interrupted());
+      if (stopped) break;
       Row row{collective, bytes, bench.count(collective, bytes), {}, {}};
       CollectiveBench::Run run{collective, bytes, o.root, o.warm_up, o.iterations, o.check, false};
       row.out_of_place = bench.time(run);
@@ -136,12 +153,12 @@ int run_collectives(const Options& options) {
                                  {"in_place", timing_json(row, row.in_place, bench.ranks())}});
     }
     json["wrong"] = o.check ? Json(wrong) : Json();
-    json["interrupted"] = interrupted();
+    json["interrupted"] = stopped;
     print_json(json);
   } else if (o.check) {
     fmt::print("\n{}\n", wrong == 0 ? "Every result was right." : fmt::format("{} elements were wrong.", format_count(wrong)));
   }
-  if (interrupted()) return kExitInterrupted;
+  if (stopped) return kExitInterrupted;
   return wrong == 0 ? kExitOk : kExitFailure;
 }
 

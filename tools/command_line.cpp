@@ -10,6 +10,7 @@
 #include "nn/model.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
+#include "tools/collective_bench.h"
 #include "tools/options.h"
 #include "vitrine_version.h"
 
@@ -23,6 +24,7 @@ Examples:
   vitrine train --model alexnet --data cifar10:DIR --devices cpu:0-3 --mode balanced --split gpu0=4 --batch-size 64
   vitrine compare --model small-cnn --data fashion-mnist:DIR --devices cpu:0-3 --steps 20
   vitrine eval --model small-cnn --data cifar10:DIR --weights model.safetensors
+  mpirun -np 4 vitrine train --model small-cnn --data synthetic
   vitrine collectives all_reduce --devices cpu:0-3 -b 64K -e 64M -f 4
   vitrine info
 
@@ -46,7 +48,8 @@ void add_model_options(CLI::App& app, Options& o) {
 void add_device_options(CLI::App& app, Options& o) {
   const char* group = "Devices";
   app.add_option("--devices", o.devices,
-                 "A list: cpu:0-3 | cpu:0,cpu:1 | cuda:0-1 | cuda:all | cuda:0,cuda:0 (logical devices of one GPU) [the first GPU, else cpu:0]")
+                 "A list: cpu:0-3 | cpu:0,cpu:1 | cuda:0-1 | cuda:all | cuda:0,cuda:0 (logical devices of one GPU); of each process [the GPU of its "
+                 "local rank, else cpu:0]")
       ->group(group);
   app.add_option("--device-memory", o.device_memory, "Capacity of each device: 512MiB, or a list; a plain number is bytes [the machine's, shared]")
       ->group(group);
@@ -54,6 +57,31 @@ void add_device_options(CLI::App& app, Options& o) {
   app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, shared]")->group(group);
   app.add_flag("--tf32", o.tf32, "Let GPUs round the inputs of matrix products and convolutions to TF32: faster, 10 bits of mantissa")->group(group);
   app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);
+}
+
+/// --init says two things, told apart by their form.
+void add_init_option(CLI::App& app, Options& o, const char* help) {
+  app.add_option_function<std::vector<std::string>>(
+         "--init",
+         [&o](const std::vector<std::string>& values) {
+           for (const std::string& value : values) (value.rfind("tcp://", 0) == 0 || value.rfind("file:", 0) == 0 ? o.meet : o.init) = value;
+         },
+         help)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group("Processes");
+}
+
+void add_process_options(CLI::App& app, Options& o) {
+  const char* group = "Processes";
+  app.add_option("--rank", o.rank, "Of this process, where no launcher tells [by torchrun, mpirun or srun]")->group(group);
+  app.add_option("--world-size", o.world_size, "Number of processes, with --rank")->group(group);
+  app.add_option("--local-rank,--local_rank", o.local_rank, "Of this process on its machine: it gets the GPU of that number")->group(group);
+  app.add_option("--timeout", o.timeout_seconds,
+                 "Seconds that a process waits for the others in one collective; five times as many in the first step")
+      ->check(CLI::Range(0.1, 1e6))
+      ->capture_default_str()
+      ->group(group);
 }
 
 void add_batch_options(CLI::App& app, Options& o) {
@@ -118,7 +146,7 @@ void add_training_options(CLI::App& app, Options& o) {
       ->group(group);
   app.add_flag("--shuffle,!--no-shuffle", o.shuffle, "Draw the order of samples anew in each epoch [on]")->group(group);
   app.add_flag("--drop-last", o.drop_last, "Leave out a last batch that is not full")->group(group);
-  app.add_option("--init", o.init, "FILE.safetensors to start from [drawn from the seed]")->group(group);
+  add_init_option(app, o, "FILE.safetensors to start from [drawn from the seed]; or where processes meet: tcp://HOST:PORT, file:PATH");
 }
 
 void add_precision_option(CLI::App& app, Options& o) {
@@ -155,6 +183,10 @@ void add_train(CLI::App& parent, Options& o) {
   add_batch_options(app, o);
   add_training_options(app, o);
   add_precision_options(app, o);
+  add_process_options(app, o);
+  app.add_option("--verify-replicas", o.verify_replicas, "Compare the parameters of all replicas every N steps, not only at the start")
+      ->check(CLI::PositiveNumber)
+      ->group("Processes");
   app.add_option("--epochs", o.epochs, "Passes over the training set [1]")->check(CLI::PositiveNumber)->group("Training");
   app.add_option("--steps", o.steps, "Optimizer steps, instead of --epochs")->check(CLI::PositiveNumber)->group("Training");
   app.add_flag_callback(
@@ -176,6 +208,8 @@ void add_eval(CLI::App& parent, Options& o) {
   add_device_options(app, o);
   add_precision_option(app, o);
   add_batch_options(app, o);
+  add_process_options(app, o);
+  add_init_option(app, o, "Where processes meet: tcp://HOST:PORT, file:PATH [over MPI, or as the launcher says]");
   add_output_options(app, o);
   app.add_option("--save-logits", o.save_logits, "Write the outputs of all samples, in order, to FILE.npy")->group("Output");
 }
@@ -196,12 +230,6 @@ void add_compare(CLI::App& parent, Options& o) {
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 40))
       ->group("Training");
   add_output_options(app, o);
-}
-
-const std::vector<std::string>& collective_names() {
-  static const std::vector<std::string> kNames = {"scatter",    "gather",         "broadcast",  "reduce",
-                                                  "all_reduce", "reduce_scatter", "all_gather", "gpu0_star"};
-  return kNames;
 }
 
 /// A size of nccl-tests: 8, 64K, 32M, 1G (powers of 1024), or 64KiB.
@@ -228,6 +256,8 @@ void add_collectives(CLI::App& parent, Options& o, CollectiveTexts& t) {
       ->check(CLI::IsMember(collective_names()))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_device_options(app, o);
+  add_process_options(app, o);
+  add_init_option(app, o, "Where processes meet: tcp://HOST:PORT, file:PATH [over MPI, or as the launcher says]");
   const char* group = "Sizes";
   app.add_option("-b,--minbytes", t.min_bytes, "The smallest: 8, 64K, 32M [64K, or what -e gives]")->group(group);
   app.add_option("-e,--maxbytes", t.max_bytes, "The largest [16M, or what -b gives]")->group(group);

@@ -2,14 +2,15 @@
 #pragma once
 
 #include "tools/options.h"
+#include "tools/processes.h"
 
 namespace vitrine::tools {
 
 /// The subcommands: each prints its results on stdout and returns the exit status. throws Error.
-int run_train(const Options& options);
-int run_eval(const Options& options);
+int run_train(const Options& options, const Processes& processes);
+int run_eval(const Options& options, const Processes& processes);
 int run_compare(const Options& options);
-int run_collectives(const Options& options);
+int run_collectives(const Options& options, const Processes& processes);
 int run_info(const Options& options);
 
 }  // namespace vitrine::tools

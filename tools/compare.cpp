@@ -65,8 +65,8 @@ class Comparison {
     group.threads_per_device.clear();
     Workload workload;
     workload.train_batches = {std::min(options_.batch_size, job_.data.train.size())};
-    Run run = open_run(group, job_, config_of(scheme_preset("ddp"), {}), workload, options_.init);
-    BatchSource source(job_.data.train, train_loader_config(options_, job_, 1));
+    Run run = open_run(std::make_unique<DeviceGroup>(group), job_, engine_config(options_, job_, scheme_preset("ddp"), {}), workload, options_.init);
+    BatchSource source(job_.data.train, train_loader_config(options_, job_, run, 1));
     take_step(*run.engine, source);
     run.engine->take_step_totals(true);
     reference_ = run.engine->gradients();
@@ -74,9 +74,9 @@ class Comparison {
 
   /// Nothing when the program was interrupted.
   std::optional<ModeResult> run_mode(const std::string& name, const Scheme& scheme, const Precision& precision) {
-    Run run = open_run(device_group_options(options_, devices_), job_, config_of(scheme, precision), train_workload(options_, job_, steps_, false),
-                       options_.init);
-    BatchSource source(job_.data.train, train_loader_config(options_, job_, epochs_));
+    Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
+                       engine_config(options_, job_, scheme, precision), train_workload(options_, job_, steps_, false), options_.init);
+    BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(run, false);
     ModeResult result;
     result.name = name;
@@ -122,12 +122,6 @@ class Comparison {
   int64_t steps() const { return steps_; }
 
  private:
-  EngineConfig config_of(const Scheme& scheme, const Precision& precision) const {
-    EngineConfig config = engine_config(options_, job_, scheme);
-    config.precision = precision;
-    return config;
-  }
-
   static int64_t take_step(Engine& engine, BatchSource& source) {
     const auto item = source.next(engine.steps_issued());
     VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
@@ -248,8 +242,7 @@ void print_results(const Options& options, const Job& job, const Comparison& com
     json["modes"] = Json::object();
     for (const ModeResult& result : results) {
       Json& mode = json["modes"][result.name];
-      mode["precision"] = precision_name(result.precision.compute);
-      mode["loss_scale"] = loss_scale_name(result.precision.loss_scaling);
+      mode = precision_json(result.precision);
       mode["skipped_steps"] = result.skipped;
       mode["scheme"] = scheme_json(result.scheme, comparison.devices());
       mode["samples_per_second"] = result.samples_per_second;

@@ -50,6 +50,10 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
     if (device.id().backend == Backend::cpu)
       devices += fmt::format(" ({} {})", device.thread_count(), device.thread_count() == 1 ? "thread" : "threads");
   }
+  if (run.devices->process_count() > 1) {
+    devices += fmt::format(" and the devices of {} other {} ({} in all)", run.devices->process_count() - 1,
+                           run.devices->process_count() == 2 ? "process" : "processes", run.devices->world_size());
+  }
   if (run.devices->options().tf32) devices += ", TF32 allowed";
   const Scheme& scheme = run.engine->config().scheme;
   const std::string precision = describe_precision(run.engine->config());

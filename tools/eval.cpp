@@ -12,24 +12,27 @@
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
 #include "tools/tables.h"
+#include "tools/world_measurements.h"
 
 namespace vitrine::tools {
 
-int run_eval(const Options& options) {
+int run_eval(const Options& options, const Processes& processes) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
-  const DeviceGroupOptions group = device_group_options(options, devices);
-  check_writable("--save-logits", options.save_logits);
+  auto group = std::make_unique<DeviceGroup>(device_group_options(options, devices, processes.world()));
+  if (processes.leads()) check_writable("--save-logits", options.save_logits);
   const Job job = open_job(options);
-  Run run = open_run(group, job, engine_config(options, job, scheme_preset("ddp")), evaluate_workload(options, job), options.weights);
+  if (processes.world()) agree_on_run(options, job, *processes.world());
+  Run run = open_run(std::move(group), job, engine_config(options, job, scheme_preset("ddp"), resolve_precision(options)),
+                     evaluate_workload(options, job), options.weights);
 
   std::vector<float> logits;
-  const auto result = evaluate_test_set(options, job, *run.engine, "evaluating", options.save_logits.empty() ? nullptr : &logits);
+  const auto result = evaluate_test_set(options, job, run, "evaluating", options.save_logits.empty() ? nullptr : &logits);
   if (!result) {
-    fmt::print(stderr, "vitrine: interrupted before every sample was seen; there is no result\n");
+    if (processes.leads()) fmt::print(stderr, "vitrine: interrupted before every sample was seen; there is no result\n");
     return kExitInterrupted;
   }
   run.engine->finish();
-  if (!options.save_logits.empty()) write_npy(options.save_logits, logits, result->samples, job.model.classes);
+  if (!options.save_logits.empty() && processes.leads()) write_npy(options.save_logits, logits, result->samples, job.model.classes);
 
   const double rate = static_cast<double>(result->samples) / result->seconds;
   if (options.json) {
@@ -40,7 +43,7 @@ int run_eval(const Options& options) {
     json["samples"] = result->samples;
     json["seconds"] = result->seconds;
     json["samples_per_second"] = rate;
-    json["devices"] = devices_json(measure_devices(run));
+    json["devices"] = devices_json(gather_measurements(processes, {measure_devices(run), {}, {}}).figures);
     print_json(json);
     return kExitOk;
   }

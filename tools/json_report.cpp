@@ -53,7 +53,15 @@ Json scheme_json(const Scheme& scheme, const std::vector<DeviceId>& devices) {
   return json;
 }
 
-Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& devices) {
+Json precision_json(const Precision& precision) {
+  Json json;
+  json["precision"] = precision_name(precision.compute);
+  json["loss_scale"] = loss_scale_name(precision.loss_scaling);
+  json["broadcast"] = precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "shadow") : Json();
+  return json;
+}
+
+Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& devices, std::optional<int> world_size) {
   Json json;
   json["model"] = job.model.name;
   json["data"] = o.data;
@@ -66,22 +74,24 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["device_memory"] = parse_memory_list(o.device_memory);
   json["threads_per_device"] = parse_thread_list(o.threads_per_device);
   json["batch_size"] = o.batch_size;
-  json["precision"] = o.precision;
   if (o.command == Options::Command::eval) {
+    json["precision"] = o.precision;
     json["weights"] = o.weights;
     json["save_logits"] = text_or_null(o.save_logits);
     return json;
   }
   json.update(training_json(o));
-  const Precision precision = resolve_precision(o);
-  json["loss_scale"] = loss_scale_name(precision.loss_scaling);
+  if (o.precisions.empty()) {
+    json.update(precision_json(resolve_precision(o)));
+  } else {
+    for (const auto& [name, precision] : resolve_compare_precisions(o)) json["precisions"].push_back(name);
+  }
   json["reduce_dtype"] = o.reduce_dtype;
-  json["broadcast"] = precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "shadow") : Json();
   if (o.command != Options::Command::train) return json;
   json["bucket_mb"] = o.bucket_mb;
   json["first_bucket_mb"] = o.first_bucket_mb;
   json["mode"] = o.mode_name();
-  json.update(scheme_json(resolve_scheme(o, devices), devices));
+  json.update(scheme_json(resolve_scheme(o, devices, world_size), devices));
   json["epochs"] = o.steps ? Json() : Json(o.epochs.value_or(1));
   json["steps"] = o.steps ? Json(*o.steps) : Json();
   json["evaluate"] = o.evaluate;

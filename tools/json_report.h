@@ -9,8 +9,11 @@ namespace vitrine::tools {
 
 using Json = nlohmann::ordered_json;
 
-/// The options as they were resolved, with the scheme's axes.
-Json config_json(const Options& options, const Job& job, const std::vector<DeviceId>& devices);
+/// Precision, loss scale, and what device 0 broadcasts.
+Json precision_json(const Precision& precision);
+/// The options as they were resolved, with the scheme's axes; of several precisions (compare) their names.
+///   world_size  devices of all processes, where there are several
+Json config_json(const Options& options, const Job& job, const std::vector<DeviceId>& devices, std::optional<int> world_size = {});
 /// The axes of a scheme: split, staging, loss_at, reduce, output_device.
 Json scheme_json(const Scheme& scheme, const std::vector<DeviceId>& devices);
 Json devices_json(const std::vector<DeviceFigures>& devices);

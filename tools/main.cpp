@@ -2,28 +2,31 @@
 // The program: reads the command line, runs the subcommand, and turns errors into a sentence and an exit status.
 #include <cstdio>
 #include <exception>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "runtime/error.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
+#include "tools/processes.h"
 
 namespace {
 
-int run(const vitrine::tools::Options& options) {
+int run(const vitrine::tools::Options& options, vitrine::tools::Processes& processes) {
   using Command = vitrine::tools::Options::Command;
   switch (options.command) {
     case Command::train:
-      return vitrine::tools::run_train(options);
+      return vitrine::tools::run_train(options, processes);
     case Command::eval:
-      return vitrine::tools::run_eval(options);
+      return vitrine::tools::run_eval(options, processes);
     case Command::compare:
+      require_alone(processes, "compare");
       return vitrine::tools::run_compare(options);
     case Command::collectives:
-      return vitrine::tools::run_collectives(options);
+      return vitrine::tools::run_collectives(options, processes);
     case Command::info:
-      break;
+      break;  // it looks at this machine alone
   }
   return vitrine::tools::run_info(options);
 }
@@ -37,13 +40,25 @@ int main(int argc, char** argv) {
   std::fputs(line.error.c_str(), stderr);
   if (!line.options) return line.exit_code;
   install_interrupt_handler();
+  Options options = *line.options;
+  std::optional<Processes> processes;
+  const auto fail = [&](const char* reason, int status) {
+    if (processes) {
+      processes->fail(reason, status == kExitUsage);
+    } else {
+      fmt::print(stderr, "vitrine: {}\n", reason);
+    }
+    return status;
+  };
   try {
-    return run(*line.options);
+    if (options.command == Options::Command::info) return run_info(options);
+    processes.emplace(options);
+    const int status = run(options, *processes);
+    processes->close();
+    return status;
   } catch (const vitrine::Error& error) {
-    fmt::print(stderr, "vitrine: {}\n", error.what());
-    return error.kind() == vitrine::ErrorKind::config ? kExitUsage : kExitFailure;
+    return fail(error.what(), error.kind() == vitrine::ErrorKind::config ? kExitUsage : kExitFailure);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "vitrine: {}\n", error.what());
-    return kExitFailure;
+    return fail(error.what(), kExitFailure);
   }
 }

@@ -19,7 +19,7 @@ void append(std::vector<SpanRecord>& to, const std::vector<SpanRecord>& from) { 
 
 PhaseRecorder::PhaseRecorder(Run& run, bool keep_spans)
     : devices_(*run.devices),
-      group_{devices_.size(), run.engine->config().scheme.reduce == Reduce::allreduce},
+      group_{devices_.world_size(), run.engine->config().scheme.reduce == Reduce::allreduce},
       keep_spans_(keep_spans),
       tables_(static_cast<size_t>(devices_.size())),
       communication_(tables_.size()),
@@ -109,7 +109,7 @@ std::vector<DeviceFigures> measure_devices(Run& run) {
   for (int d = 0; d < devices.size(); ++d) {
     DeviceFigures device;
     device.device = devices[d].name();
-    device.samples_per_step = run.engine->batch_plan().device_samples(d);
+    device.samples_per_step = run.engine->batch_plan().device_samples(run.first_rank() + d);
     device.plan = run.engine->device_plans()[static_cast<size_t>(d)];
     device.pool = devices[d].pool().statistics();
     pools += device.pool.reserved_bytes;

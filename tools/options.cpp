@@ -45,6 +45,8 @@ LossScaling parse_loss_scale(const std::string& text) {
   throw ConfigError(fmt::format("--loss-scale {}: it must be none, dynamic or a number from 1e-37 to 1e37, such as 1024", text));
 }
 
+LossScaling resolve_loss_scaling(const Options& o) { return parse_loss_scale(o.loss_scale.value_or(o.precision == "fp16" ? "dynamic" : "none")); }
+
 int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices) {
   const std::vector<DeviceId> wanted = parse_device_list(name, 0);
   const auto found = wanted.size() == 1 ? std::find(devices.begin(), devices.end(), wanted.front()) : devices.end();
@@ -99,10 +101,16 @@ void check_combinations(const Options& o) {
 
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {
   if (!options.devices.empty()) return parse_device_list(options.devices, cuda_device_count);
-  return {cuda_device_count > 0 ? DeviceId{Backend::cuda, 0} : DeviceId{Backend::cpu, 0}};
+  if (cuda_device_count == 0) return {DeviceId{Backend::cpu, 0}};
+  const int gpu = options.local_rank.value_or(0);
+  if (gpu >= cuda_device_count) {
+    throw DeviceError(fmt::format("local rank {} has no GPU of its own: this machine shows {}; start fewer processes on it, or choose with --devices",
+                                  gpu, cuda_device_count));
+  }
+  return {DeviceId{Backend::cuda, gpu}};
 }
 
-Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices) {
+Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, std::optional<int> world_size) {
   Scheme scheme = scheme_preset(o.mode_name());
   if (o.gpu0_batch_size) scheme.split.gpu0 = *o.gpu0_batch_size;
   if (o.split) scheme.split = parse_split(*o.split);
@@ -122,7 +130,7 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices) {
     throw ConfigError(
         fmt::format("--broadcast {}: every device updates its own parameters under --reduce allreduce, nothing is sent; leave it out", *o.broadcast));
   }
-  validate_split(scheme.split, o.batch_size, static_cast<int>(devices.size()));
+  validate_split(scheme.split, o.batch_size, world_size.value_or(static_cast<int>(devices.size())));
   return scheme;
 }
 
@@ -163,6 +171,7 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
     throw ConfigError("--precisions names each precision with its loss scale (fp16:1024); leave out --precision and --loss-scale");
   }
   std::vector<std::pair<std::string, Precision>> precisions;
+  bool any_dynamic = false;
   for (const std::string& item : split_list(o.precisions)) {
     if (std::any_of(precisions.begin(), precisions.end(), [&](const auto& entry) { return entry.first == item; })) {
       throw ConfigError(fmt::format("--precisions {}: {} is there twice; name each once", o.precisions, item));
@@ -175,8 +184,15 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
       throw ConfigError(fmt::format("--precisions {}: '{}' is not fp32, fp16 or bf16, with a loss scale behind a colon if need be (fp16:none)",
                                     o.precisions, item));
     }
+    const bool dynamic = resolve_loss_scaling(one).kind == LossScaling::Kind::dynamic;
+    any_dynamic = any_dynamic || dynamic;
+    if (!dynamic) one.loss_scale_growth_interval.reset();
     if (one.precision == "fp32") one.broadcast.reset();
     precisions.emplace_back(item, resolve_precision(one));
+  }
+  if (o.loss_scale_growth_interval && !any_dynamic) {
+    throw ConfigError(
+        fmt::format("--loss-scale-growth-interval: no loss scale of --precisions {} changes; add fp16:dynamic, or leave it out", o.precisions));
   }
   return precisions;
 }
@@ -186,7 +202,7 @@ OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_conf
 Precision resolve_precision(const Options& o) {
   Precision precision;
   precision.compute = o.precision == "fp16" ? DType::f16 : o.precision == "bf16" ? DType::bf16 : DType::f32;
-  precision.loss_scaling = parse_loss_scale(o.loss_scale.value_or(precision.compute == DType::f16 ? "dynamic" : "none"));
+  precision.loss_scaling = resolve_loss_scaling(o);
   if (o.loss_scale_growth_interval) {
     if (precision.loss_scaling.kind != LossScaling::Kind::dynamic) {
       throw ConfigError("--loss-scale-growth-interval: the loss scale does not change; add --loss-scale dynamic, or leave it out");

@@ -37,7 +37,14 @@ struct Options {
   std::optional<float> dropout;
   int workers = 1;
 
-  std::string devices;  // empty: the first GPU, else cpu:0
+  // Of several processes:
+  std::optional<int> rank, world_size, local_rank;
+  std::string meet;             // tcp://HOST:PORT or file:PATH; empty: as the launcher has it
+  double timeout_seconds = 60;  // of a collective
+  int verify_replicas = 0;      // compare the replicas every so many steps; 0: at the start only
+  bool quiet = false;           // this process is not the one that prints
+
+  std::string devices;  // empty: the GPU of the local rank, else cpu:0
   std::string device_memory;
   std::string workspace;  // empty: by backend
   std::string threads_per_device;
@@ -104,15 +111,16 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments);
 /// throws ConfigError on options that contradict each other.
 void check_combinations(const Options& options);
 
-/// The devices asked for, or the default. throws ConfigError.
+/// The devices asked for, or the default. throws ConfigError, DeviceError when there is no GPU for this local rank.
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count);
 /// The scheme of `mode` with the single axes put over it, fitted to devices and batch size. throws ConfigError.
-Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devices);
+///   world_size  devices of all processes, where there are several
+Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devices, std::optional<int> world_size = {});
 /// The schemes that `compare` runs, in order; `notes` gains what was chosen for the user. throws ConfigError.
 std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options, const std::vector<DeviceId>& devices,
                                                                     std::vector<std::string>& notes);
 /// The precisions that `compare` runs each scheme in: "fp16" or "fp16:LOSS_SCALE", named as given; without --precisions the one of --precision,
-/// without a name. throws ConfigError.
+/// without a name. The growth interval goes to those whose scale is dynamic, --broadcast to those that have a shadow. throws ConfigError.
 std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
 OptimizerConfig resolve_optimizer(const Options& options);
 /// Precision, loss scaling, clipping, and in what gradients and parameters travel. throws ConfigError.

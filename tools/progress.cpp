@@ -20,8 +20,13 @@ constexpr int kBarWidth = 24;
 
 }  // namespace
 
-Progress::Progress(std::string label, int64_t total_steps, std::FILE* stream)
-    : label_(std::move(label)), total_steps_(total_steps), stream_(stream), terminal_(isatty(fileno(stream)) == 1), begin_ns_(steady_now_ns()) {
+Progress::Progress(std::string label, int64_t total_steps, std::FILE* stream, bool quiet)
+    : label_(std::move(label)),
+      total_steps_(total_steps),
+      stream_(stream),
+      terminal_(isatty(fileno(stream)) == 1),
+      quiet_(quiet),
+      begin_ns_(steady_now_ns()) {
   last_ns_ = terminal_ ? begin_ns_ - kTerminalIntervalNs : begin_ns_;  // a bar is there from the first step on
 }
 
@@ -36,6 +41,7 @@ void Progress::clear() {
 
 void Progress::update(int64_t steps_done, int64_t samples, double loss) {
   const int64_t now = steady_now_ns();
+  if (quiet_) return;
   if (now - last_ns_ < (terminal_ ? kTerminalIntervalNs : kPlainIntervalNs)) return;
   last_ns_ = now;
   const double seconds = static_cast<double>(now - begin_ns_) * 1e-9;

@@ -10,8 +10,8 @@ namespace vitrine::tools {
 /// How far a run has come, on stderr: a bar that is drawn over itself on a terminal, a plain line every few seconds elsewhere.
 class Progress {
  public:
-  /// label  "epoch 2/5"   total_steps  steps until the bar is full
-  Progress(std::string label, int64_t total_steps, std::FILE* stream = stderr);
+  /// label  "epoch 2/5"   total_steps  steps until the bar is full   quiet  nothing is shown
+  Progress(std::string label, int64_t total_steps, std::FILE* stream = stderr, bool quiet = false);
   /// Takes the bar off the terminal.
   ~Progress();
   Progress(const Progress&) = delete;
@@ -30,7 +30,7 @@ class Progress {
   std::string label_;
   int64_t total_steps_;
   std::FILE* stream_;
-  bool terminal_;
+  bool terminal_, quiet_;
   bool drawn_ = false;
   int64_t begin_ns_, last_ns_;
 };

@@ -14,6 +14,7 @@
 
 #include "nn/checkpoint.h"
 #include "runtime/error.h"
+#include "runtime/world/agreement.h"
 
 namespace vitrine::tools {
 
@@ -34,6 +35,15 @@ ImageTransform host_transform(const Options& options, const Job& job) {
 }
 
 Backend backend_of(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend; }
+
+/// The rows of this process in batches that are cut into `accumulate` micro-batches.
+ShardFunction shard_of(const Run& run, int accumulate) {
+  if (run.devices->process_count() == 1) return {};
+  return [split = run.engine->config().scheme.split, accumulate, size = run.devices->world_size(),
+          process = static_cast<size_t>(run.devices->process()), counts = run.devices->devices_of_processes()](int64_t rows) {
+    return rows_of_processes(plan_batch(split, rows, accumulate, size), counts)[process];
+  };
+}
 
 LoaderConfig loader_config(const Options& options, const Job& job) {
   LoaderConfig config;
@@ -99,23 +109,25 @@ Workload evaluate_workload(const Options& options, const Job& job) {
   return workload;
 }
 
-LoaderConfig train_loader_config(const Options& options, const Job& job, int64_t epochs) {
+LoaderConfig train_loader_config(const Options& options, const Job& job, const Run& run, int64_t epochs) {
   LoaderConfig config = loader_config(options, job);
   config.batch_size = options.batch_size;
   config.shuffle = options.shuffle;
   config.drop_last = options.drop_last;
   config.epochs = epochs;
+  config.shard = shard_of(run, options.accumulate);
   return config;
 }
 
-LoaderConfig evaluate_loader_config(const Options& options, const Job& job) {
+LoaderConfig evaluate_loader_config(const Options& options, const Job& job, const Run& run) {
   LoaderConfig config = loader_config(options, job);
   config.batch_size = evaluate_batch_size(options);
   config.shuffle = false;
+  config.shard = shard_of(run, 1);
   return config;
 }
 
-DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices) {
+DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<World> world) {
   if (std::any_of(devices.begin(), devices.end(), [](const DeviceId& id) { return id.backend == Backend::meta; })) {
     throw ConfigError("--devices: meta devices compute nothing, so there is nothing to train or to evaluate on them; use cpu or cuda devices");
   }
@@ -126,6 +138,7 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   if (!on_gpus && options.tf32) throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
   DeviceGroupOptions group;
   group.devices = devices;
+  group.world = std::move(world);
   group.memory_bytes = parse_memory_list(options.device_memory);
   group.threads_per_device = parse_thread_list(options.threads_per_device);
   group.check_order = options.check_order;
@@ -134,13 +147,13 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   return group;
 }
 
-EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme) {
+EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
   EngineConfig config;
   config.scheme = scheme;
   config.batch_size = options.batch_size;
   config.accumulate = options.accumulate;
   config.optimizer = resolve_optimizer(options);
-  config.precision = resolve_precision(options);
+  config.precision = precision;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
   config.seed = options.seed;
@@ -152,17 +165,31 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   return config;
 }
 
-Run open_run(const DeviceGroupOptions& device_options, const Job& job, const EngineConfig& config, const Workload& workload,
-             const std::string& weights, bool record_memory) {
+void agree_on_run(const Options& options, const Job& job, World& world) {
+  const Dataset& train = job.data.train;
+  require_agreement(world, "how they train",
+                    {{"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(), job.data.test.size(),
+                                              train.height, train.width, train.channels, train.classes)},
+                     {"--shuffle", options.shuffle ? "on" : "off"},
+                     {"--drop-last", options.drop_last ? "on" : "off"},
+                     {"--epochs", std::to_string(options.epochs.value_or(options.steps ? 0 : 1))},
+                     {"--steps", std::to_string(options.steps.value_or(0))},
+                     {"--preprocess", options.preprocess},
+                     {"evaluation", options.evaluate ? "on" : "off"},
+                     {"--verify-replicas", std::to_string(options.verify_replicas)}});
+}
+
+Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const std::string& weights,
+             bool record_memory) {
   Run run;
-  run.devices = std::make_unique<DeviceGroup>(device_options);
+  run.devices = std::move(devices);
   for (const std::string& warning : run.devices->warnings()) fmt::print(stderr, "vitrine: warning: {}\n", warning);
   for (int d = 0; record_memory && d < run.devices->size(); ++d) (*run.devices)[d].pool().record_history(true);
   run.engine = std::make_unique<Engine>(job.model, *run.devices, config, workload);
   if (!weights.empty()) {
     const FlatLayout& layout = run.engine->layout();
     std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
-    load_parameters(weights, layout, flat);
+    if (run.devices->process() == 0) load_parameters(weights, layout, flat);
     run.engine->set_parameters(flat);
   }
   return run;

@@ -11,6 +11,7 @@
 #include "nn/model.h"
 #include "nn/parallel/engine.h"
 #include "runtime/gpu_info.h"
+#include "runtime/world/world.h"
 #include "tools/options.h"
 
 namespace vitrine::tools {
@@ -24,6 +25,8 @@ struct Job {
 
 /// A model on devices, under a scheme. Its Job must outlive it.
 struct Run {
+  int first_rank() const { return devices->first_rank(); }
+
   std::unique_ptr<DeviceGroup> devices;
   std::unique_ptr<Engine> engine;
 };
@@ -37,17 +40,22 @@ Workload evaluate_workload(const Options& options, const Job& job);
 /// Samples of an evaluation batch: as many as a micro-batch has.
 int64_t evaluate_batch_size(const Options& options);
 
-LoaderConfig train_loader_config(const Options& options, const Job& job, int64_t epochs);
-LoaderConfig evaluate_loader_config(const Options& options, const Job& job);
+/// Of this process's part of the batches.
+LoaderConfig train_loader_config(const Options& options, const Job& job, const Run& run, int64_t epochs);
+LoaderConfig evaluate_loader_config(const Options& options, const Job& job, const Run& run);
 
-DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices);
-EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme);
+DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<World> world = {});
+EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);
 
-/// Opens the devices (their warnings go to stderr), plans, and fills the parameters: from `weights` if not empty, else from the seed.
+/// What the processes of a run must have in common beside the engine's plan. throws ConfigError.
+void agree_on_run(const Options& options, const Job& job, World& world);
+
+/// Plans on the devices (whose warnings go to stderr), and fills the parameters: from `weights` if not empty (of several processes, on rank 0), else
+/// from the seed.
 ///   record_memory  keep the history of the pools, for a trace file
 /// throws DeviceError, UnsupportedError, OutOfMemory, ConfigError, DataError.
-Run open_run(const DeviceGroupOptions& device_options, const Job& job, const EngineConfig& config, const Workload& workload,
-             const std::string& weights, bool record_memory = false);
+Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const std::string& weights,
+             bool record_memory = false);
 
 /// Makes sure that a file can be written there later. throws DataError with the reason.
 void check_writable(const std::string& option, const std::string& path);

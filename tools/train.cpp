@@ -22,6 +22,7 @@
 #include "tools/report.h"
 #include "tools/step_record.h"
 #include "tools/trace_file.h"
+#include "tools/world_measurements.h"
 
 namespace vitrine::tools {
 
@@ -43,27 +44,29 @@ class Training {
   Training(const Options& options, const Job& job, Run& run)
       : options_(options),
         job_(job),
+        run_(run),
         engine_(*run.engine),
         steps_per_epoch_(batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(), options.batch_size)),
         epoch_count_(options.steps ? (*options.steps + steps_per_epoch_ - 1) / steps_per_epoch_ : options.epochs.value_or(1)),
         total_steps_(options.steps.value_or(epoch_count_ * steps_per_epoch_)),
         first_step_(engine_.steps_issued()),
-        source_(job.data.train, train_loader_config(options, job, epoch_count_)),
+        source_(job.data.train, train_loader_config(options, job, run, epoch_count_)),
         recorder_(run, !options.trace.empty()),
         record_(engine_.config().precision) {}
 
   /// Trains to the end or until interrupted.
   void run() {
-    for (int64_t epoch = 1; epoch <= epoch_count_ && !interrupted(); ++epoch) {
+    for (int64_t epoch = 1; epoch <= epoch_count_ && !stopped_; ++epoch) {
       // With --steps there is one result, however many epochs it goes over.
       if (!options_.steps || epochs_.empty()) epochs_.emplace_back().epoch = epoch;
       train_epoch(epoch, epochs_.back());
       const bool ends_here = !options_.steps || epoch == epoch_count_;
-      if (ends_here && options_.evaluate && !interrupted()) {
-        epochs_.back().test = evaluate_test_set(options_, job_, engine_, "evaluating");
+      if (ends_here && options_.evaluate && !stopped_) {
+        epochs_.back().test = evaluate_test_set(options_, job_, run_, "evaluating");
+        stopped_ = !epochs_.back().test.has_value();
         recorder_.discard();
       }
-      if (ends_here || interrupted()) print_epoch(epochs_.back());
+      if (ends_here || stopped_) print_epoch(epochs_.back());
     }
   }
 
@@ -72,6 +75,8 @@ class Training {
     if (engine_.config().precision.loss_scaling.active()) record_.end(engine_.loss_scale_state().first);
   }
 
+  /// Ended before its time, in all processes at the same step.
+  bool stopped() const { return stopped_; }
   const std::vector<double>& step_losses() const { return step_losses_; }
   const std::vector<EpochResult>& epochs() const { return epochs_; }
   const PhaseRecorder& recorder() const { return recorder_; }
@@ -80,7 +85,7 @@ class Training {
  private:
   void train_epoch(int64_t epoch, EpochResult& result) {
     const int64_t steps = std::min(steps_per_epoch_, total_steps_ - (epoch - 1) * steps_per_epoch_);
-    Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch, epoch_count_) : "training", steps);
+    Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch, epoch_count_) : "training", steps, stderr, options_.quiet);
     const int64_t begin = steady_now_ns();
     Totals done;
     int64_t steps_done = 0;
@@ -90,15 +95,23 @@ class Training {
         record_.add(totals);
         done.loss_sum += totals.loss_sum;
         done.valid += totals.valid;
+        stopped_ = stopped_ || totals.stop_votes > 0;
         ++steps_done;
       }
     };
-    for (int64_t step = 0; step < steps && !interrupted(); ++step) {
+    const bool alone = run_.devices->process_count() == 1;
+    for (int64_t step = 0; step < steps && !stopped_; ++step) {
+      if (interrupted()) {
+        // Several processes end behind one step: it is the one whose totals tell all of them.
+        if (stopped_ = alone; stopped_) break;
+        engine_.vote_to_stop();
+      }
       const auto item = source_.next(engine_.steps_issued());
       VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
       engine_.train_step(item->batch);
-      result.samples += item->samples();
+      result.samples += item->batch.global_samples > 0 ? item->batch.global_samples : item->samples();
       take_totals(false);
+      if (options_.verify_replicas > 0 && engine_.steps_issued() % options_.verify_replicas == 0) engine_.verify_replicas();
       progress.update(steps_done, done.valid, done.mean_loss());
     }
     take_totals(true);
@@ -120,7 +133,9 @@ class Training {
 
   const Options& options_;
   const Job& job_;
+  Run& run_;
   Engine& engine_;
+  bool stopped_ = false;
   int64_t steps_per_epoch_, epoch_count_, total_steps_, first_step_;
   BatchSource source_;
   PhaseRecorder recorder_;
@@ -141,6 +156,15 @@ void save_what_was_reached(const Options& options, const Job& job, Engine& engin
   } catch (const std::exception& error) {
     fmt::print(stderr, "vitrine: training failed, and its weights could not be saved: {}\n", error.what());
   }
+}
+
+/// Each process writes a file of its own: FILE.json, and FILE.rank1.json and so on.
+std::string trace_path(const std::string& path, const Processes& processes) {
+  if (path.empty() || processes.leads()) return path;
+  const size_t dot = path.rfind('.');
+  const bool has_ending = dot != std::string::npos && path.find('/', dot) == std::string::npos;
+  const std::string rank = fmt::format(".rank{}", processes.world()->rank());
+  return has_ending ? path.substr(0, dot) + rank + path.substr(dot) : path + rank;
 }
 
 Json epochs_json(const std::vector<EpochResult>& epochs) {
@@ -179,14 +203,17 @@ Json convolutions_json(const std::vector<Conv2dChoice>& choices) {
   return json;
 }
 
-void print_results(const Options& options, const Job& job, const std::vector<DeviceId>& devices, Run& run, const Training& training) {
-  const std::vector<DeviceFigures> figures = measure_devices(run);
-  const std::vector<std::string> names = device_names(devices);
-  const std::vector<PhaseTable>& tables = training.recorder().tables();
+void print_results(const Options& options, const Job& job, const std::vector<DeviceId>& devices, const Processes& processes, Run& run,
+                   const Training& training) {
+  const PhaseRecorder& recorder = training.recorder();
+  const auto [figures, tables, communication] = gather_measurements(processes, {measure_devices(run), recorder.tables(), recorder.communication()});
+  std::vector<std::string> names;
+  for (const DeviceFigures& device : figures) names.push_back(device.device);
   const std::vector<Conv2dChoice> convolutions = conv2d_choices((*run.devices)[0].compute());
   if (options.json) {
     Json json;
-    json["config"] = config_json(options, job, devices);
+    json["config"] = config_json(options, job, devices, run.devices->world_size());
+    json["processes"] = processes.count();
     json["step_losses"] = training.step_losses();
     json["loss_scale"] = training.record().loss_scale_json();
     json["reduction_error"] = training.record().reduction_error_json();
@@ -195,18 +222,18 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
     json["devices"] = devices_json(figures);
     json["phases"] = phases_json(names, tables);
     json["waits"] = waits_json(names, tables);
-    json["communication"] = communication_json(names, training.recorder().communication());
+    json["communication"] = communication_json(names, communication);
     json["communicator"] = run.engine->communicator();
     json["convolutions"] = convolutions_json(convolutions);
-    json["interrupted"] = interrupted();
+    json["interrupted"] = training.stopped();
     print_json(json);
     return;
   }
   const Style style = Style::of(fileno(stdout));
   const std::string phases = phase_report(names, tables, style);
   if (!phases.empty()) fmt::print("\n{}", phases);
-  const std::string communication = communication_report(names, training.recorder().communication(), style);
-  if (!communication.empty()) fmt::print("\n{}", communication);
+  const std::string buckets = communication_report(names, communication, style);
+  if (!buckets.empty()) fmt::print("\n{}", buckets);
   fmt::print("\n{}", memory_report(figures, dataset_bytes(job.data), style));
   const std::string steps = training.record().report();
   if (!steps.empty()) fmt::print("\n{}", steps);
@@ -217,15 +244,17 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
 
 }  // namespace
 
-int run_train(const Options& options) {
+int run_train(const Options& options, const Processes& processes) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
-  const Scheme scheme = resolve_scheme(options, devices);
-  const DeviceGroupOptions group = device_group_options(options, devices);
-  check_writable("--save", options.save);
-  check_writable("--trace", options.trace);
+  if (processes.leads()) check_writable("--save", options.save);
+  const std::string trace = trace_path(options.trace, processes);
+  check_writable("--trace", trace);
+  auto group = std::make_unique<DeviceGroup>(device_group_options(options, devices, processes.world()));
+  const Scheme scheme = resolve_scheme(options, devices, group->world_size());
   const Job job = open_job(options);
-  Run run = open_run(group, job, engine_config(options, job, scheme), train_workload(options, job, options.steps, options.evaluate), options.init,
-                     !options.trace.empty());
+  if (processes.world()) agree_on_run(options, job, *processes.world());
+  Run run = open_run(std::move(group), job, engine_config(options, job, scheme, resolve_precision(options)),
+                     train_workload(options, job, options.steps, options.evaluate), options.init, !options.trace.empty());
   if (!options.json) fmt::print("{}\n", describe_run(options, job, run, options.mode_name()));
   std::fflush(stdout);
 
@@ -233,15 +262,16 @@ int run_train(const Options& options) {
   try {
     training.run();
   } catch (const Error&) {
-    if (!options.save.empty()) save_what_was_reached(options, job, *run.engine);
+    if (!options.save.empty() && processes.leads()) save_what_was_reached(options, job, *run.engine);
     throw;
   }
   training.end();
   run.engine->finish();
-  if (!options.save.empty()) save(options, job, *run.engine);
-  if (!options.trace.empty()) write_trace_file(options.trace, *run.devices, training.recorder().kept_spans());
-  print_results(options, job, devices, run, training);
-  return interrupted() ? kExitInterrupted : kExitOk;
+  if (options.verify_replicas > 0) run.engine->verify_replicas();
+  if (!options.save.empty() && processes.leads()) save(options, job, *run.engine);
+  if (!trace.empty()) write_trace_file(trace, *run.devices, training.recorder().kept_spans());
+  print_results(options, job, devices, processes, run, training);
+  return training.stopped() ? kExitInterrupted : kExitOk;
 }
 
 }  // namespace vitrine::tools

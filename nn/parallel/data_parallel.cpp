@@ -45,7 +45,7 @@ DataParallel::State::State(const Model& m, DeviceGroup& d, const EngineConfig& c
     : model(m),
       devices(d),
       config(c),
-      layout(m.net->parameters(), LossTotals::kCount),
+      layout(m.net->parameters(), kTail),
       buckets(make_buckets(layout, c.first_bucket_bytes, c.bucket_bytes)),
       finished(finished_elements(layout)),
       outputs(static_cast<size_t>(d.size())) {}
@@ -75,7 +75,7 @@ void DataParallel::State::for_each_at_once(const std::function<void(Replica&)>& 
 }
 
 void DataParallel::State::open_communicators() {
-  if (devices.size() < 2) return;
+  if (devices.world_size() < 2) return;
   communicators = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(make_communicators(devices));
   for (int i = 0; i < devices.size(); ++i) {
     const auto wake_peers = [group = communicators, name = devices[i].name()](const std::string& reason) {
@@ -108,7 +108,7 @@ DataParallel::DataParallel(const Model& model, DeviceGroup& devices, const Engin
     if (scheme.loss_at == LossAt::gathered) labels = i == scheme.output_device ? capacity.micro_batch : 0;
     images = std::max(images, capacity.evaluate_slice);
     labels = std::max(labels, capacity.evaluate_slice);
-    s.replicas.push_back(std::make_unique<Replica>(devices[i], model, config, s.layout, images, labels, s.updates(i), devices.size() > 1));
+    s.replicas.push_back(std::make_unique<Replica>(devices[i], model, config, s.layout, images, labels, s.updates(i), s.reduces()));
   }
   if (devices.size() > 1 && devices[0].id().backend == Backend::cuda) s.threads = std::make_unique<ReplicaThreads>(devices.size());
   s.open_communicators();
@@ -116,7 +116,9 @@ DataParallel::DataParallel(const Model& model, DeviceGroup& devices, const Engin
 
 DataParallel::~DataParallel() {
   State& s = *state_;
-  if (s.communicators) (*s.communicators)[0]->abort("the engine ends");
+  // Other processes may still be about their part of what is done here: an abort would fail the whole world.
+  const bool all_done = s.last_slot < 0 && s.devices.process_count() > 1;
+  if (s.communicators && !all_done) (*s.communicators)[0]->abort("the engine ends");
   for (int i = 0; i < s.devices.size(); ++i) {
     try {
       s.devices[i].synchronize();
@@ -145,7 +147,9 @@ void DataParallel::begin_step(int64_t step) {
     r.has_gradients = false;
     r.next_bucket = 0;
     const PhaseScope phase(r.compute(), Phase::loss);
-    zero(r.compute(), r.totals());
+    zero(r.compute(), r.tail());
+    static constexpr float kVote = 1.0F;
+    if (state_->votes_to_stop && r.ordinal == 0) copy(r.compute(), ConstView(&kVote, {1}, DType::f32, DeviceId::host()), r.stop_votes());
     static constexpr int32_t kNone = -1;
     if (state_->watches_outputs) copy(r.compute(), ConstView(&kNone, {1}, DType::i32, DeviceId::host()), r.overflowed);
   });
@@ -213,7 +217,9 @@ void DataParallel::State::prepare_input(Replica& r) {
   }
 }
 
-void DataParallel::scatter(const HostBatch& batch, std::span<const int64_t> sizes, int64_t first) {
+void DataParallel::vote_to_stop() { state_->votes_to_stop = true; }
+
+void DataParallel::scatter(const HostBatch& batch, std::span<const int64_t> sizes, int64_t first, std::optional<int64_t> position) {
   State& s = *state_;
   s.next_micro_batch();
   s.sizes.assign(sizes.begin(), sizes.end());
@@ -221,7 +227,7 @@ void DataParallel::scatter(const HostBatch& batch, std::span<const int64_t> size
   int64_t at = 0;
   s.for_each([&](Replica& r) {
     r.samples = sizes[static_cast<size_t>(r.ordinal)];
-    r.first_sample = first + at;
+    r.first_sample = position.value_or(first) + at;
     s.stage(r, batch, first, at, total);
     at += r.samples;
   });
@@ -237,7 +243,7 @@ void DataParallel::forward(bool training) {
     const Pass pass{training, s.config.seed, s.step, r.first_sample};
     const Tensor input = std::move(r.input);
     Sequential::OutputReady observe;
-    if (s.watches_outputs) observe = [&r](int part, const Tensor& output) { find_non_finite(r.compute(), output, part, r.overflowed); };
+    if (training && s.watches_outputs) observe = [&r](int part, const Tensor& output) { find_non_finite(r.compute(), output, part, r.overflowed); };
     r.saved = s.model.net->forward_from(r.compute(), r.parameter_views, input, s.outputs[static_cast<size_t>(r.ordinal)], pass, observe);
     if (!training) r.saved = Saved();
   });
@@ -354,7 +360,10 @@ void DataParallel::evaluate(const HostBatch& batch, std::span<const int64_t> siz
 void DataParallel::read_evaluation(std::span<float> totals_of_devices, float* outputs) {
   State& s = *state_;
   const int64_t samples = std::accumulate(s.sizes.begin(), s.sizes.end(), int64_t{0});
-  std::vector<std::byte> raw(outputs == nullptr ? 0 : static_cast<size_t>(samples * s.model.classes * size_of(s.config.precision.compute)));
+  const DType dtype = s.config.precision.compute;
+  const bool widens = outputs != nullptr && dtype != DType::f32;
+  std::vector<std::byte> narrow(widens ? static_cast<size_t>(samples * s.model.classes * size_of(dtype)) : 0);
+  std::byte* const target = widens ? narrow.data() : reinterpret_cast<std::byte*>(outputs);
   int64_t at = 0;
   s.for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::evaluate);
@@ -362,12 +371,12 @@ void DataParallel::read_evaluation(std::span<float> totals_of_devices, float* ou
     copy(r.compute(), r.evaluate_totals, View{totals, {LossTotals::kCount}, DType::f32, DeviceId::host()});
     if (outputs != nullptr && r.samples > 0) {
       const Tensor& logits = s.outputs[static_cast<size_t>(r.ordinal)];
-      copy(r.compute(), logits, View{raw.data() + at * s.model.classes * size_of(logits.dtype()), logits.shape(), logits.dtype(), DeviceId::host()});
+      copy(r.compute(), logits, View{target + at * s.model.classes * size_of(dtype), logits.shape(), dtype, DeviceId::host()});
       at += r.samples;
     }
   });
   s.devices.synchronize();
-  if (outputs != nullptr) widen_on_host(s.config.precision.compute, raw.data(), at * s.model.classes, outputs);
+  if (widens) widen_on_host(dtype, narrow.data(), at * s.model.classes, outputs);
 }
 
 }  // namespace vitrine

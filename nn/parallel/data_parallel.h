@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kernels/cross_entropy.h"
 #include "nn/model.h"
 #include "nn/parallel/engine_config.h"
 #include "nn/parameter_store.h"
@@ -41,6 +43,9 @@ class DataParallel {
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
+  /// Elements behind the gradients that are reduced with them: totals, and votes to stop.
+  static constexpr int64_t kTail = LossTotals::kCount + 1;
+
   int size() const;
   const FlatLayout& layout() const;
   /// The communicators' description; empty with one device.
@@ -51,7 +56,8 @@ class DataParallel {
 
   /// Brings rows [first, first + sum of sizes) of the batch to the devices, sizes[d] to device d, in device order, by the scheme's staging, and turns
   /// them into the model's input. The host's memory is read until the work is done.
-  void scatter(const HostBatch& batch, std::span<const int64_t> sizes, int64_t first);
+  ///   position  of row `first` in the global batch, where that has rows on other processes; else it is `first`
+  void scatter(const HostBatch& batch, std::span<const int64_t> sizes, int64_t first, std::optional<int64_t> position = {});
   /// Runs the model on every device's slice. Outputs: outputs(), one for each device, empty where it has no samples.
   void forward(bool training);
   const std::vector<Tensor>& outputs() const;
@@ -105,18 +111,23 @@ class DataParallel {
   /// ||sum in 16 bits - sum in f32|| and ||sum in f32||, of device 0, to host memory (2) f32.
   void read_reduction_error(View host);
 
-  /// While on, the outputs of all parts of the model are searched for the first that is not finite: slow, to find out why a loss is not.
+  /// While on, the outputs of all parts of the model are searched in training for the first that is not finite: slow, to find out why a loss is not.
   void watch_outputs(bool on);
   bool watches_outputs() const;
   /// What was found since begin_step(), of each device, to host memory (devices) i32: the index of a part, or -1.
   void read_overflows(View host);
 
-  /// Copies totals and control of the step (device 0's, after update()) to host memory.
-  void read_totals(View totals, View control);
+  /// From the next begin_step() on this process votes for an end: its votes are summed with the totals, so that all processes see them at one step.
+  void vote_to_stop();
+  /// Copies tail (kTail: totals, then votes) and control of the step (device 0's, after update()) to host memory.
+  void read_step(View tail, View control);
   void record_step_done(int slot);
   void wait_step_done(int slot);
 
+  /// With several processes all of them call it, and rank 0's values go to all.
   void set_parameters(std::span<const float> flat);
+  /// A hash of each parameter on a device, in layout(): of the f32 parameters, or of the shadow where some device has no others.
+  std::vector<uint64_t> parameter_hashes(int device);
   /// The f32 parameters; of a device that holds a shadow only, the shadow's values.
   std::vector<float> parameters(int device);
   /// What layers see of them.
@@ -133,7 +144,8 @@ class DataParallel {
   bool failed() const;
   /// Wakes everybody that waits for a peer, waits for all devices, throws away what was under way, and makes the parts usable again. Returns the root
   /// cause with its device's name put before it, or null when nothing had failed.
-  std::exception_ptr recover();
+  /// With several processes a failure is for good, and `known`, the reason to give up if there is one already, is told to the others.
+  std::exception_ptr recover(const std::exception_ptr& known = nullptr);
 
   static constexpr int kStepSlots = 3;
 

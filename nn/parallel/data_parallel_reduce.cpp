@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "kernels/cross_entropy.h"
 #include "kernels/difference.h"
@@ -12,6 +15,7 @@
 #include "nn/parallel/data_parallel.h"
 #include "nn/parallel/data_parallel_state.h"
 #include "runtime/copy.h"
+#include "runtime/world/world.h"
 
 namespace vitrine {
 namespace {
@@ -52,7 +56,7 @@ void DataParallel::State::reduce_bucket(Replica& r, const Bucket& bucket) {
   communicator(r).all_reduce(ctx, r.packed_gradients.view().rows(bucket.begin, parameters_end));
   if (measures_reduction) communicator(r).all_reduce(ctx, r.gradients.view().rows(bucket.begin, parameters_end));
   // Counts of targets are no numbers for 16 bits.
-  if (has_totals) communicator(r).all_reduce(ctx, r.totals());
+  if (has_totals) communicator(r).all_reduce(ctx, r.tail());
 }
 
 void DataParallel::State::reduce_on_device0(Replica& r) {
@@ -69,7 +73,7 @@ void DataParallel::State::reduce_on_device0(Replica& r) {
   if (!reduces_packed()) return sum(r.gradients);
   sum(r.packed_gradients);
   if (measures_reduction) sum(parameters);
-  sum(r.totals());
+  sum(r.tail());
 }
 
 void DataParallel::State::cast_parameters(Replica& r) {
@@ -203,10 +207,10 @@ void DataParallel::broadcast() {
   });
 }
 
-void DataParallel::read_totals(View totals, View control) {
+void DataParallel::read_step(View tail, View control) {
   Replica& root = state_->replica(0);
   const PhaseScope phase(root.compute(), Phase::optimizer);
-  copy(root.compute(), root.totals(), totals);
+  copy(root.compute(), root.tail(), tail);
   copy(root.compute(), root.scaler->control(), control);
 }
 
@@ -225,6 +229,7 @@ void DataParallel::read_overflows(View host) {
 }
 
 void DataParallel::record_step_done(int slot) {
+  state_->last_slot = slot;
   state_->for_each([&](Replica& r) { r.compute().record(*r.step_done[static_cast<size_t>(slot)]); });
 }
 
@@ -235,16 +240,20 @@ bool DataParallel::State::is_stuck() const {
 
 void DataParallel::wait_step_done(int slot) {
   State& s = *state_;
+  const bool polls = s.on_gpus() && s.communicators != nullptr;
+  std::optional<World::Waiting> waiting;
   for (auto& r : s.replicas) {
     Event& done = *r->step_done[static_cast<size_t>(slot)];
     // A GPU or a communicator that broke is found by asking; the streams of its peers would wait for it without end.
-    for (int64_t round = 0; s.threads != nullptr && !done.reached(); ++round) {
+    for (int64_t round = 0; polls && !done.reached(); ++round) {
       if (round < kPollsBeforeSleep) continue;
+      if (!waiting && s.devices.process_count() > 1) waiting.emplace(*s.devices.world(), fmt::format("step {} on {}", s.step, r->device.name()));
       if (s.is_stuck()) return;
       std::this_thread::sleep_for(kPollInterval);
     }
     done.synchronize();
   }
+  if (slot == s.last_slot) s.last_slot = -1;
 }
 
 void DataParallel::set_parameters(std::span<const float> flat) {
@@ -265,6 +274,14 @@ void DataParallel::set_parameters(std::span<const float> flat) {
     }
   });
   s.devices.synchronize();
+  if (s.devices.process_count() == 1) return;
+  s.for_each_at_once([&](Replica& r) {
+    const PhaseScope phase(r.communication(), Phase::replicate, "parameters");
+    s.communicator(r).broadcast(r.communication(), r.parameters, 0);
+  });
+  s.devices.synchronize();
+  s.for_each([&](Replica& r) { s.cast_parameters(r); });
+  s.devices.synchronize();
 }
 
 std::vector<float> DataParallel::parameters(int device) {
@@ -280,11 +297,12 @@ std::vector<float> DataParallel::working_parameters(int device) {
 }
 
 std::vector<float> DataParallel::State::read_flat(Replica& r, const View& flat) {
-  std::vector<std::byte> raw(static_cast<size_t>(flat.bytes()));
-  copy(r.compute(), flat, View{raw.data(), flat.shape, flat.dtype, DeviceId::host()});
-  devices.synchronize();
   std::vector<float> values(static_cast<size_t>(flat.numel()));
-  widen_on_host(flat.dtype, raw.data(), flat.numel(), values.data());
+  std::vector<std::byte> narrow(flat.dtype == DType::f32 ? 0 : static_cast<size_t>(flat.bytes()));
+  void* const target = narrow.empty() ? static_cast<void*>(values.data()) : narrow.data();
+  copy(r.compute(), flat, View{target, flat.shape, flat.dtype, DeviceId::host()});
+  devices.synchronize();
+  if (!narrow.empty()) widen_on_host(flat.dtype, narrow.data(), flat.numel(), values.data());
   return values;
 }
 
@@ -320,8 +338,20 @@ bool DataParallel::failed() const {
   return false;
 }
 
-std::exception_ptr DataParallel::recover() {
+void DataParallel::State::tell_world(const std::exception_ptr& error) {
+  if (devices.process_count() == 1) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    devices.world()->fail(e.what());
+  } catch (...) {
+    devices.world()->fail("an exception of unknown type");
+  }
+}
+
+std::exception_ptr DataParallel::recover(const std::exception_ptr& known) {
   State& s = *state_;
+  if (known) s.tell_world(known);
   // The cause is the first failure that is not the echo of another one.
   std::exception_ptr cause, echo;
   // GPUs that only found wrong data finish what was issued: it changes nothing, while an abort in its midst might.
@@ -354,8 +384,8 @@ std::exception_ptr DataParallel::recover() {
   }
   s.outputs.assign(s.outputs.size(), Tensor());
   s.output_gradients = Tensor();
-  // NCCL communicators that were handed in cannot be made anew: they stay aborted, and say so.
-  if (aborts && s.devices.options().nccl_communicators.empty()) {
+  // NCCL communicators that were handed in cannot be made anew, nor those whose peers are other processes: they stay aborted, and say so.
+  if (aborts && s.devices.options().nccl_communicators.empty() && s.devices.process_count() == 1) {
     s.retired.push_back(s.communicators);
     s.close_communicators();
     try {
@@ -367,6 +397,7 @@ std::exception_ptr DataParallel::recover() {
     }
   }
   if (s.devices.checker() != nullptr) s.devices.checker()->forget_accesses();
+  if (cause) s.tell_world(cause);
   return cause ? cause : echo;
 }
 

@@ -25,7 +25,7 @@ struct DataParallel::State {
   Replica& replica(int i) { return *replicas[static_cast<size_t>(i)]; }
   Replica& output_replica() { return replica(config.scheme.output_device); }
   Communicator& communicator(const Replica& r) { return *(*communicators)[static_cast<size_t>(r.ordinal)]; }
-  bool reduces() const { return replicas.size() > 1; }
+  bool reduces() const { return devices.world_size() > 1; }
   bool updates(int ordinal) const { return config.scheme.reduce == Reduce::allreduce || ordinal == 0; }
 
   /// Calls `work` for every replica; an exception gets the device's name put before it.
@@ -43,6 +43,10 @@ struct DataParallel::State {
   /// The same on the replicas' own threads, all at once, where there are such threads; else in order. For work that looks at no other replica.
   /// When it fails on one, the others' collectives are aborted; the root cause is thrown.
   void for_each_at_once(const std::function<void(Replica&)>& work);
+
+  /// With several processes: tells the others that this one fails, unless they know.
+  void tell_world(const std::exception_ptr& error);
+  bool on_gpus() const { return devices[0].id().backend == Backend::cuda; }
 
   /// True when a GPU is lost or the communicators are broken: work under way will not end by itself. A fault that a kernel raised is neither.
   bool is_stuck() const;
@@ -81,6 +85,8 @@ struct DataParallel::State {
   /// Those that were aborted: spans not yet taken point to their names.
   std::vector<std::shared_ptr<std::vector<std::unique_ptr<Communicator>>>> retired;
 
+  int last_slot = -1;  // of the last step whose end was recorded, and not yet waited for
+  bool votes_to_stop = false;
   int64_t step = 0;
   int64_t micro_batch = 0;
   bool training = true;

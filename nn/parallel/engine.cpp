@@ -3,63 +3,34 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
-#include <limits>
-#include <set>
+#include <numeric>
 
 #include <fmt/format.h>
 
-#include "kernels/cross_entropy.h"
-#include "kernels/step_control.h"
-#include "nn/parallel/data_parallel.h"
+#include "nn/parallel/engine_state.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
-#include "runtime/host_buffer.h"
 #include "runtime/units.h"
+#include "runtime/world/world.h"
 
 namespace vitrine {
 namespace {
 
-constexpr int kStepsInFlight = 2;
-
-// What the host reads of a step: its totals, its control, the norms of the reduction's error.
-constexpr int64_t kControlEnd = LossTotals::kCount + StepControl::kCount;
-constexpr int64_t kReductionErrors = 2;
-constexpr int64_t kRecord = kControlEnd + kReductionErrors;
-
-Totals totals_from(const float* values) {
-  Totals totals;
-  totals.loss_sum = values[LossTotals::kLossSum];
-  totals.valid = static_cast<int64_t>(values[LossTotals::kValid]);
-  totals.correct = static_cast<int64_t>(values[LossTotals::kCorrect]);
-  return totals;
-}
-
-/// The parameter that holds an element of the flat gradients.
-std::string parameter_at(const FlatLayout& layout, int64_t element) {
-  for (int i = 0; i < layout.size(); ++i) {
-    const int64_t begin = layout.offset(i);
-    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
-    if (element >= begin && element < begin + spec.shape.numel()) return spec.name;
-  }
-  return {};
-}
-
-std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t samples, int devices) {
-  return plan_batch(config.scheme.split, samples, 1, devices).sizes[0];
-}
-
-DataParallel::Capacity capacity_for(const EngineConfig& config, const Workload& workload, int devices) {
+DataParallel::Capacity capacity_for(const EngineConfig& config, const Workload& workload, const DeviceGroup& devices) {
+  const int first = devices.first_rank();
   DataParallel::Capacity capacity;
-  capacity.slice.assign(static_cast<size_t>(devices), 0);
+  capacity.slice.assign(static_cast<size_t>(devices.size()), 0);
   for (const int64_t samples : workload.train_batches) {
-    const BatchPlan plan = plan_batch(config.scheme.split, samples, config.accumulate, devices);
-    for (int d = 0; d < devices; ++d)
-      capacity.slice[static_cast<size_t>(d)] = std::max(capacity.slice[static_cast<size_t>(d)], plan.largest_slice(d));
+    const BatchPlan plan = plan_batch(config.scheme.split, samples, config.accumulate, devices.world_size());
+    for (int d = 0; d < devices.size(); ++d) {
+      int64_t& slice = capacity.slice[static_cast<size_t>(d)];
+      slice = std::max(slice, plan.largest_slice(first + d));
+    }
     for (int k = 0; k < plan.micro_batches(); ++k) capacity.micro_batch = std::max(capacity.micro_batch, plan.micro_batch_size(k));
   }
   for (const int64_t samples : workload.evaluate_batches) {
-    for (const int64_t slice : evaluation_sizes(config, samples, devices)) capacity.evaluate_slice = std::max(capacity.evaluate_slice, slice);
+    const std::vector<int64_t> sizes = evaluation_sizes(config, samples, devices.world_size());
+    for (int d = 0; d < devices.size(); ++d) capacity.evaluate_slice = std::max(capacity.evaluate_slice, sizes[static_cast<size_t>(first + d)]);
   }
   return capacity;
 }
@@ -93,7 +64,7 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
     throw ConfigError(
         fmt::format("accumulate: {} micro-batches of a batch of {}; give at most one micro-batch a sample", config.accumulate, config.batch_size));
   }
-  validate_split(config.scheme.split, config.batch_size, devices.size());
+  validate_split(config.scheme.split, config.batch_size, devices.world_size());
   if (config.image_dtype == DType::u8 && (config.image_height < 1 || config.image_width < 1)) {
     throw ConfigError("engine: u8 images need image_height and image_width of the data set");
   }
@@ -107,51 +78,13 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
   validate_precision(config.precision, devices);
 }
 
+constexpr int kStepsInFlight = 2;
+
 }  // namespace
 
-double Totals::mean_loss() const { return valid > 0 ? loss_sum / static_cast<double>(valid) : std::numeric_limits<double>::quiet_NaN(); }
-
-struct Engine::State {
-  struct Issued {
-    int slot;
-    std::shared_ptr<void> hold;
-    bool first = false;    // of the engine
-    bool watched = false;  // overflows were looked for in the outputs
-  };
-
-  State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w) : model(m), devices(d), config(std::move(c)), workload(std::move(w)) {}
-
-  void reserve();
-  /// Waits for the oldest step in flight and books its totals. throws what has failed.
-  void finish_oldest();
-  void throw_if_failed();
-  void issue(const HostBatch& batch, const BatchPlan& plan, int slot);
-  View record(int slot) { return host_records.view({DataParallel::kStepSlots, kRecord}, DType::f32).rows(slot, slot + 1).reshape({kRecord}); }
-  bool measures_reduction() const { return steps == 0 && devices.size() > 1 && config.precision.reduce_dtype != DType::f32; }
-  View overflows(int slot) {
-    const auto size = static_cast<int64_t>(devices.size());
-    return host_overflows.view({DataParallel::kStepSlots, size}, DType::i32).rows(slot, slot + 1).reshape({size});
-  }
-  Totals step_totals(const Issued& issued);
-  std::string first_overflow(const Issued& issued);
-  void throw_if_diverged(const Totals& totals);
-  void give_up_step();
-
-  const Model& model;
-  DeviceGroup& devices;
-  EngineConfig config;
-  Workload workload;
-  BatchPlan full_batch;
-  std::vector<DevicePlan> plans;
-  HostBuffer host_records, host_overflows;
-  std::unique_ptr<DataParallel> parts;
-  std::deque<Issued> in_flight;
-  std::vector<Totals> finished;
-  int64_t steps = 0;
-  std::set<int64_t> trained_sizes, evaluated_sizes;
-  int skipped_in_row = 0;
-  bool disturbed = false;  // an error cut a step short: the peak may differ from the plan
-};
+std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t samples, int world_size) {
+  return plan_batch(config.scheme.split, samples, 1, world_size).sizes[0];
+}
 
 std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload) {
   validate(model, devices, config, workload);
@@ -159,10 +92,11 @@ std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devi
   {
     State state(model, *twin, config, workload);
     state.host_records = HostBuffer(DataParallel::kStepSlots * kRecord * size_of(DType::f32));
-    state.parts = std::make_unique<DataParallel>(model, *twin, config, capacity_for(config, workload, twin->size()));
-    // Meta devices read no memory: any address stands for the batch.
+    state.parts = std::make_unique<DataParallel>(model, *twin, config, capacity_for(config, workload, *twin));
+    // Meta devices read no memory: any address stands for this process's part of the batch.
     static const char address = 0;
-    const auto batch_of = [&](int64_t samples) {
+    const auto batch_of = [&](int64_t global_samples) {
+      const int64_t samples = global_samples;  // at least as many as its part has
       const Shape images =
           config.image_dtype == DType::f32 ? model.input_shape(samples) : Shape{samples, config.image_height, config.image_width, model.channels};
       return HostBatch{
@@ -170,12 +104,13 @@ std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devi
     };
     // The first step and a steady one, with the next batch's images already there; then the other sizes.
     for (const int64_t samples : workload.train_batches) {
-      const BatchPlan plan = plan_batch(config.scheme.split, samples, config.accumulate, twin->size());
+      const BatchPlan plan = plan_batch(config.scheme.split, samples, config.accumulate, twin->world_size());
       for (int i = 0; i < 2; ++i) state.issue(batch_of(samples), plan, i);
     }
     for (const int64_t samples : workload.evaluate_batches) {
       std::vector<float> totals(static_cast<size_t>(twin->size() * LossTotals::kCount));
-      state.parts->evaluate(batch_of(samples), evaluation_sizes(config, samples, twin->size()));
+      const std::vector<int64_t> sizes = evaluation_sizes(config, samples, twin->world_size());
+      state.parts->evaluate(batch_of(samples), state.here(sizes));
       state.parts->read_evaluation(totals, nullptr);
     }
   }
@@ -216,15 +151,17 @@ void Engine::State::reserve() {
 Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload)
     : state_(std::make_unique<State>(model, devices, std::move(config), std::move(workload))) {
   State& s = *state_;
+  if (s.devices.process_count() > 1) s.agree_with_world();
   s.plans = plan(s.model, s.devices, s.config, s.workload);
-  s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.size());
+  s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.world_size());
   s.reserve();
   s.host_records = HostBuffer(DataParallel::kStepSlots * kRecord * size_of(DType::f32), s.devices.host_memory());
   s.host_overflows = HostBuffer(DataParallel::kStepSlots * s.devices.size() * size_of(DType::i32), s.devices.host_memory());
-  s.parts = std::make_unique<DataParallel>(s.model, s.devices, s.config, capacity_for(s.config, s.workload, s.devices.size()));
+  s.parts = std::make_unique<DataParallel>(s.model, s.devices, s.config, capacity_for(s.config, s.workload, s.devices));
   std::vector<float> start(static_cast<size_t>(layout().parameter_elements()), 0.0F);
   initialize(layout(), s.config.seed, start);
   s.parts->set_parameters(start);
+  if (s.devices.process_count() > 1) verify_replicas();
 }
 
 Engine::~Engine() = default;
@@ -234,9 +171,12 @@ void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slo
   parts->measure_reduction(measures_reduction());
   int last = plan.micro_batches() - 1;
   while (last > 0 && plan.micro_batch_size(last) == 0) --last;
+  int64_t row = 0;  // of this process's part of the batch
   for (int k = 0; k <= last; ++k) {
     const auto index = static_cast<size_t>(k);
-    parts->scatter(batch, plan.sizes[index], plan.first[index][0]);
+    const std::span<const int64_t> sizes = here(plan.sizes[index]);
+    parts->scatter(batch, sizes, row, here(plan.first[index])[0]);
+    row += std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     parts->forward(true);
     parts->loss();
     parts->backward(k == last);
@@ -247,7 +187,7 @@ void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slo
   parts->update();
   parts->update_loss_scale();
   parts->broadcast();
-  parts->read_totals(record(slot).rows(0, LossTotals::kCount), record(slot).rows(LossTotals::kCount, kControlEnd));
+  parts->read_step(record(slot).rows(0, DataParallel::kTail), record(slot).rows(DataParallel::kTail, kControlEnd));
   if (measures_reduction()) parts->read_reduction_error(record(slot).rows(kControlEnd, kRecord));
   if (parts->watches_outputs()) parts->read_overflows(overflows(slot));
   parts->record_step_done(slot);
@@ -271,67 +211,30 @@ void Engine::State::finish_oldest() {
   parts->wait_step_done(issued.slot);
   throw_if_failed();
   in_flight.pop_front();
+  if (issued.first && devices.process_count() > 1) devices.world()->set_warm();
   finished.push_back(step_totals(issued));
   parts->watch_outputs(!std::isfinite(finished.back().loss_sum));
   throw_if_diverged(finished.back());
 }
 
-Totals Engine::State::step_totals(const Issued& issued) {
-  const float* values = record(issued.slot).as<float>();
-  const std::span<const float> control(values + LossTotals::kCount, StepControl::kCount);
-  Totals totals = totals_from(values);
-  totals.loss_scale = control[StepControl::kLossScale];
-  totals.gradient_norm = control[StepControl::kNorm];
-  totals.skipped = control[StepControl::kSkipped] > 0.0F;
-  if (totals.skipped) totals.overflow = "the gradient of " + parameter_at(parts->layout(), first_non_finite(control));
-  if (issued.first && devices.size() > 1 && config.precision.reduce_dtype != DType::f32) {
-    totals.reduction_error = static_cast<double>(values[kControlEnd]) / static_cast<double>(values[kControlEnd + 1]);
-  }
-  if (!std::isfinite(totals.loss_sum)) totals.overflow = first_overflow(issued);
-  return totals;
-}
-
-std::string Engine::State::first_overflow(const Issued& issued) {
-  int32_t first = -1;
-  for (int d = 0; issued.watched && d < devices.size(); ++d) {
-    const int32_t part = overflows(issued.slot).as<int32_t>()[d];
-    if (part >= 0 && (first < 0 || part < first)) first = part;
-  }
-  return first < 0 ? std::string("the loss") : "the output of " + model.net->parts()[static_cast<size_t>(first)].name;
-}
-
-void Engine::State::throw_if_diverged(const Totals& totals) {
-  skipped_in_row = totals.skipped ? skipped_in_row + 1 : 0;
-  if (!totals.skipped) return;
-  const LossScaling& scaling = config.precision.loss_scaling;
-  const bool dynamic = scaling.kind == LossScaling::Kind::dynamic;
-  const bool at_floor = dynamic && totals.loss_scale * scaling.constants.backoff_factor < scaling.floor;
-  if (!at_floor && skipped_in_row < kMostSkipped) return;
-  const int skipped = std::exchange(skipped_in_row, 0);
-  throw DivergedError(fmt::format(
-      "training has diverged: the gradients of {} steps in a row were not finite, the last one {}, first in {}; the parameters are those of the step "
-      "before. Use a smaller --lr, --clip-norm 1, or --precision {}",
-      skipped,
-      at_floor ? fmt::format("at loss scale {}, the lowest that is tried", totals.loss_scale) : fmt::format("at loss scale {}", totals.loss_scale),
-      totals.overflow, config.precision.compute == DType::f16 ? "bf16 or fp32" : "fp32"));
-}
-
 void Engine::train_step(const HostBatch& batch) {
   State& s = *state_;
-  const int64_t samples = batch.labels.shape[0];
-  if (std::find(s.workload.train_batches.begin(), s.workload.train_batches.end(), samples) == s.workload.train_batches.end()) {
-    throw ConfigError(fmt::format("train_step: a batch of {} samples was not planned for; name it in the engine's workload", samples));
-  }
+  const int64_t samples = s.global_samples(batch, s.workload.train_batches, "train_step");
   while (static_cast<int>(s.in_flight.size()) >= kStepsInFlight) s.finish_oldest();
   s.throw_if_failed();
   const int slot = static_cast<int>(s.steps % DataParallel::kStepSlots);
   const BatchPlan plan =
-      samples == s.config.batch_size ? s.full_batch : plan_batch(s.config.scheme.split, samples, s.config.accumulate, s.devices.size());
+      samples == s.config.batch_size ? s.full_batch : plan_batch(s.config.scheme.split, samples, s.config.accumulate, s.devices.world_size());
+  const int64_t rows = row_count(rows_of_processes(plan, s.devices.devices_of_processes())[static_cast<size_t>(s.devices.process())]);
+  if (batch.labels.shape[0] != rows) {
+    throw ConfigError(
+        fmt::format("train_step: this process's part of a batch of {} has {} samples, but {} came", samples, rows, batch.labels.shape[0]));
+  }
   try {
     s.issue(batch, plan, slot);
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
-    s.parts->recover();
+    s.parts->recover(error);
     s.give_up_step();
     std::rethrow_exception(error);
   }
@@ -348,20 +251,24 @@ std::vector<Totals> Engine::take_step_totals(bool wait) {
 
 Totals Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
   State& s = *state_;
-  const int64_t samples = batch.labels.shape[0];
-  if (std::find(s.workload.evaluate_batches.begin(), s.workload.evaluate_batches.end(), samples) == s.workload.evaluate_batches.end()) {
-    throw ConfigError(fmt::format("evaluate: a batch of {} samples was not planned for; name it in the engine's workload", samples));
+  const int64_t samples = s.global_samples(batch, s.workload.evaluate_batches, "evaluate");
+  const std::vector<int64_t> all_sizes = evaluation_sizes(s.config, samples, s.devices.world_size());
+  const std::span<const int64_t> sizes = s.here(all_sizes);
+  const int64_t rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  if (batch.labels.shape[0] != rows) {
+    throw ConfigError(
+        fmt::format("evaluate: this process's part of a batch of {} has {} samples, but {} came", samples, rows, batch.labels.shape[0]));
   }
   while (!s.in_flight.empty()) s.finish_oldest();
   std::vector<float> totals(static_cast<size_t>(s.devices.size() * LossTotals::kCount), 0.0F);
   const size_t before = logits != nullptr ? logits->size() : 0;
-  if (logits != nullptr) logits->resize(before + static_cast<size_t>(samples * s.model.classes));
+  if (logits != nullptr) logits->resize(before + static_cast<size_t>(rows * s.model.classes));
   try {
-    s.parts->evaluate(batch, evaluation_sizes(s.config, samples, s.devices.size()));
+    s.parts->evaluate(batch, sizes);
     s.parts->read_evaluation(totals, logits != nullptr ? logits->data() + before : nullptr);
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
-    s.parts->recover();
+    s.parts->recover(error);
     s.give_up_step();
     std::rethrow_exception(error);
   }
@@ -422,6 +329,7 @@ std::pair<float, int32_t> Engine::loss_scale_state() {
   while (!state_->in_flight.empty()) state_->finish_oldest();
   return state_->parts->loss_scale_state(0);
 }
+void Engine::vote_to_stop() { state_->parts->vote_to_stop(); }
 int64_t Engine::steps_issued() const { return state_->steps; }
 void Engine::set_learning_rate(double lr) {
   state_->config.optimizer.set_learning_rate(lr);

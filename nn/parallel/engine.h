@@ -32,6 +32,7 @@ struct Totals {
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // of the mean gradient before clipping, where it is checked
   /// In an engine's first step, where gradients travel in 16 bits: ||their sum - their sum in f32|| / ||their sum in f32||.
   double reduction_error = std::numeric_limits<double>::quiet_NaN();
+  int stop_votes = 0;    // processes that had voted for an end when they issued the step
   bool skipped = false;  // its gradient was not finite, so that no device changed its parameters
   /// Then, or where the loss is not finite, what was the first: "the gradient of NAME" in backward's order; "the loss", whose cause lies in the
   /// forward pass; in the steps behind such a one "the output of NAME".
@@ -48,7 +49,9 @@ struct DevicePlan {
   std::string peak_layer;
 };
 
-/// Trains one model data-parallel on a group of devices, under any scheme.
+/// Trains one model data-parallel on a group of devices, under any scheme; with a world (DeviceGroupOptions::world) together with the engines of its
+/// other processes, which then are constructed, stepped and asked for totals alike. A failure of one is then the failure of all, for good: CommError
+/// names the culprit.
 ///
 /// Construction plans the workload on meta, takes one slab of the planned size from each device (throws OutOfMemory naming device and plan when its
 /// capacity is smaller), and fills the parameters from the seed. Afterwards nothing on a device is allocated from the system.
@@ -73,7 +76,8 @@ class Engine {
   /// Totals of the steps finished since the last call, in order. With `wait`, of all steps issued.
   std::vector<Totals> take_step_totals(bool wait);
 
-  /// Runs one batch forward without dropout; waits. logits, if not null: appended (B * classes), in batch order.
+  /// Runs one batch forward without dropout; waits. logits, if not null: appended (B * classes), in batch order. With several processes totals and
+  /// logits are of this process's part; no process waits for another.
   Totals evaluate(const HostBatch& batch, std::vector<float>* logits = nullptr);
 
   /// Parameters as one flat host buffer in layout(); replicas are made equal by set.
@@ -85,6 +89,12 @@ class Engine {
   std::vector<float> working_parameters(int device = 0);
   /// The gradients of the last step on a device, before unscaling by valid targets (layout(), without the tail).
   std::vector<float> gradients(int device = 0);
+
+  /// Compares the parameters of all devices of all processes, by hashes; waits. With several processes all call it. throws CommError naming the
+  /// replica and the parameter that differ.
+  void verify_replicas();
+  /// This process wants to end: from its next step on Totals::stop_votes counts it, the same in all processes.
+  void vote_to_stop();
 
   /// Waits for all devices, and checks that the measured peak of each device's pool equals its plan when the whole workload was run (asserted).
   void finish();

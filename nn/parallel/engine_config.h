@@ -43,10 +43,12 @@ struct EngineConfig {
 };
 
 /// A batch in host memory: images and labels (B) i32. `hold` is kept until the devices have read it.
+/// With several processes each has its rows of the global batch, those that rows_of_processes() names, one range behind the other.
 struct HostBatch {
   ConstView images;
   ConstView labels;
   std::shared_ptr<void> hold;
+  int64_t global_samples = 0;  // of the global batch; 0: those here are all
 };
 
 }  // namespace vitrine

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/replica.h"
 
-#include "kernels/cross_entropy.h"
 #include "runtime/copy.h"
 
 namespace vitrine {
@@ -34,7 +33,7 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
   gradients = flat(layout.total_elements(), Category::gradients, "gradients");
   parameter_views = layout.views(working_parameters());
   gradient_views = layout.views(gradients);
-  totals_view = gradients.view().rows(layout.parameter_elements(), layout.total_elements());
+  tail_view = gradients.view().rows(layout.parameter_elements(), layout.total_elements());
   if (updates) {
     const int states = config.optimizer.state_count();
     if (states > 0) state1 = flat(layout.parameter_elements(), Category::optimizer, states == 1 ? "momentum" : "exp_avg");

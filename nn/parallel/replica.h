@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cross_entropy.h"
 #include "nn/model.h"
 #include "nn/parallel/data_parallel.h"
 #include "nn/parallel/engine_config.h"
@@ -32,8 +33,10 @@ struct Replica {
   ExecContext& copy() { return device.copy(); }
   ExecContext& communication() { return device.communication(); }
   StagingSlot& slot(int64_t micro_batch) { return slots[static_cast<size_t>(micro_batch % 2)]; }
-  /// Where loss and counts add up: the tail of the flat gradients.
-  View totals() const { return totals_view; }
+  /// Where loss and counts add up, and the votes to stop: the tail of the flat gradients, which is reduced with them.
+  View tail() const { return tail_view; }
+  View totals() const { return tail_view.rows(0, LossTotals::kCount); }
+  View stop_votes() const { return tail_view.rows(LossTotals::kCount, DataParallel::kTail); }
   /// What layers see of the parameters: the shadow, or in f32 the parameters.
   const Tensor& working_parameters() const { return shadow ? shadow : parameters; }
   void forget_micro_batch();
@@ -53,7 +56,7 @@ struct Replica {
   std::unique_ptr<LossScaler> scaler;
   Tensor overflowed;  // (1) i32: the model's first part whose output was not finite in a step that is watched, or -1
   std::vector<View> parameter_views, gradient_views;
-  View totals_view;
+  View tail_view;
   std::array<StagingSlot, 2> slots;
 
   std::unique_ptr<Event> outputs_ready;    // compute: forward is done

@@ -183,4 +183,22 @@ BatchPlan plan_batch(const Split& split, int64_t batch_size, int accumulate, int
   return plan;
 }
 
+std::vector<std::vector<RowRange>> rows_of_processes(const BatchPlan& plan, const std::vector<int>& devices) {
+  std::vector<std::vector<RowRange>> rows(devices.size());
+  for (size_t k = 0; k < plan.sizes.size(); ++k) {
+    size_t device = 0;
+    for (size_t p = 0; p < devices.size(); ++p) {
+      const int64_t begin = plan.first[k][device];
+      int64_t end = begin;
+      for (int d = 0; d < devices[p]; ++d) end += plan.sizes[k][device++];
+      if (end > begin) rows[p].push_back({begin, end});
+    }
+  }
+  return rows;
+}
+
+int64_t row_count(const std::vector<RowRange>& rows) {
+  return std::accumulate(rows.begin(), rows.end(), int64_t{0}, [](int64_t sum, const RowRange& range) { return sum + range.size(); });
+}
+
 }  // namespace vitrine

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/row_range.h"
+
 namespace vitrine {
 
 /// How the samples of a micro-batch are shared among the devices.
@@ -59,6 +61,11 @@ struct BatchPlan {
   /// Largest slice of device d in any micro-batch.
   int64_t largest_slice(int d) const;
 };
+
+/// The rows of each process in a step, in the order in which its devices take them: in each micro-batch those of its devices, which are consecutive.
+///   devices  of each process; their sum is the plan's
+std::vector<std::vector<RowRange>> rows_of_processes(const BatchPlan& plan, const std::vector<int>& devices);
+int64_t row_count(const std::vector<RowRange>& rows);
 
 /// `total` in `parts` sizes that differ by at most one, larger first.
 std::vector<int64_t> equal_parts(int64_t total, int parts);

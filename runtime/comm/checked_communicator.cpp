@@ -103,7 +103,7 @@ int64_t counted_bytes(const Call& call, int rank) {
 
 void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, View write, int64_t bytes_moved) {
   const char* const name = comm::operation_name(call.operation);
-  if (ctx.ordinal() != rank_) {
+  if (ctx.ordinal() != ordinal_) {
     throw DeviceError(
         fmt::format("{}: rank {} was given a context of device {} ({}); use one of its own device", name, rank_, ctx.ordinal(), ctx.device().str()));
   }
@@ -113,7 +113,7 @@ void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, Vie
                                     view.device.str(), ctx.device().str()));
     }
   }
-  queue(ctx, {name, {read}, {write}, bytes_moved}, std::move(call));
+  queue(ctx, {name, {read}, {write}, books_bytes_ ? bytes_moved : 0}, std::move(call));
 }
 
 void CheckedCommunicator::all_reduce(ExecContext& ctx, ConstView input, View output) {

@@ -24,7 +24,9 @@ class CheckedCommunicator : public Communicator {
   void barrier(ExecContext& ctx) override;
 
  protected:
-  CheckedCommunicator(int rank, int size) : rank_(rank), size_(size) {}
+  /// ordinal: of its device within the group of this process, where there are others; books_bytes: what is moved counts in the context's open span
+  CheckedCommunicator(int rank, int size, int ordinal, bool books_bytes = true)
+      : rank_(rank), size_(size), ordinal_(ordinal), books_bytes_(books_bytes) {}
   /// Dispatches the operation on the context's stream: everything in `call` fits.
   virtual void queue(ExecContext& ctx, const OpInfo& info, comm::Call call) = 0;
 
@@ -33,6 +35,8 @@ class CheckedCommunicator : public Communicator {
 
   int rank_;
   int size_;
+  int ordinal_;
+  bool books_bytes_;
 };
 
 }  // namespace vitrine

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/comm/local_communicator.h"
+#include "runtime/comm/world_communicator.h"
 #ifdef VITRINE_HAVE_CUDA
 #include "runtime/cuda/peer_communicator.h"
 #endif
@@ -28,8 +29,9 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup&
     group = std::make_shared<comm::LocalGroup>(std::move(names));
   }
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int rank = 0; rank < devices.size(); ++rank) communicators.push_back(std::make_unique<LocalCommunicator>(group, rank, devices.size()));
-  return communicators;
+  const bool alone = devices.process_count() == 1;
+  for (int rank = 0; rank < devices.size(); ++rank) communicators.push_back(std::make_unique<LocalCommunicator>(group, rank, devices.size(), alone));
+  return alone ? std::move(communicators) : make_world_communicators(devices, std::move(communicators));
 }
 
 #ifdef VITRINE_HAVE_CUDA
@@ -37,6 +39,9 @@ std::vector<std::unique_ptr<Communicator>> make_gpu_communicators(DeviceGroup& d
   std::set<int> gpus;
   for (int i = 0; i < devices.size(); ++i) gpus.insert(devices[i].id().index);
   const bool distinct = static_cast<int>(gpus.size()) == devices.size();
+  if (!distinct && devices.process_count() > 1) {
+    throw UnsupportedError("make_communicators: with several processes every device needs a GPU of its own: NCCL takes no two ranks on one GPU");
+  }
 #ifdef VITRINE_HAVE_NCCL
   if (distinct) return cuda::make_nccl_communicators(devices);
 #endif
@@ -44,6 +49,7 @@ std::vector<std::unique_ptr<Communicator>> make_gpu_communicators(DeviceGroup& d
     throw UnsupportedError(fmt::format("make_communicators: NCCL communicators were handed in, but {}",
                                        distinct ? "this build has no NCCL" : "NCCL takes no two ranks on one GPU"));
   }
+  if (devices.process_count() > 1) throw UnsupportedError("make_communicators: GPUs of several processes reduce over NCCL, which is not built in");
   return cuda::make_peer_communicators(devices, distinct ? "this build has no NCCL" : "NCCL takes no two ranks on one GPU");
 }
 #else

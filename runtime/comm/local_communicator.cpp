@@ -47,8 +47,8 @@ class QueuedCollective {
 
 }  // namespace
 
-LocalCommunicator::LocalCommunicator(std::shared_ptr<comm::LocalGroup> group, int rank, int size)
-    : CheckedCommunicator(rank, size), group_(std::move(group)) {}
+LocalCommunicator::LocalCommunicator(std::shared_ptr<comm::LocalGroup> group, int rank, int size, bool books_bytes)
+    : CheckedCommunicator(rank, size, rank, books_bytes), group_(std::move(group)) {}
 
 LocalCommunicator::~LocalCommunicator() {
   if (group_) group_->close(issued_);

@@ -14,7 +14,8 @@ namespace vitrine {
 /// take them while a communicator of the group lives.
 class LocalCommunicator final : public CheckedCommunicator {
  public:
-  LocalCommunicator(std::shared_ptr<comm::LocalGroup> group, int rank, int size);
+  /// books_bytes: see CheckedCommunicator
+  LocalCommunicator(std::shared_ptr<comm::LocalGroup> group, int rank, int size, bool books_bytes = true);
   ~LocalCommunicator() override;
   LocalCommunicator(const LocalCommunicator&) = delete;
   LocalCommunicator& operator=(const LocalCommunicator&) = delete;

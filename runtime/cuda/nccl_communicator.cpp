@@ -4,7 +4,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include <cuda_runtime_api.h>
@@ -12,9 +14,11 @@
 #include <nccl.h>
 
 #include "runtime/comm/checked_communicator.h"
+#include "runtime/comm/record.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
 #include "runtime/error.h"
+#include "runtime/world/world.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -45,10 +49,19 @@ void check_nccl(ncclResult_t result, ncclComm_t comm, const char* expression, co
 class NcclGroup {
  public:
   NcclGroup(DeviceGroup& devices, bool owned)
-      : ranks_(static_cast<size_t>(devices.size())), owned_(owned), timeout_ms_(devices.options().comm_timeout_ms) {
-    for (int i = 0; i < devices.size(); ++i) ranks_[static_cast<size_t>(i)].name = fmt::format("rank {} ({})", i, devices[i].name());
+      : ranks_(static_cast<size_t>(devices.size())),
+        owned_(owned),
+        first_rank_(devices.first_rank()),
+        world_size_(devices.world_size()),
+        timeout_ms_(devices.options().comm_timeout_ms),
+        world_(devices.process_count() > 1 ? devices.options().world : nullptr) {
+    for (int i = 0; i < devices.size(); ++i) ranks_[static_cast<size_t>(i)].name = fmt::format("rank {} ({})", first_rank_ + i, devices[i].name());
+    // The world knows better than a deadline of this process alone who is late.
+    if (world_) timeout_ms_ = std::numeric_limits<int32_t>::max();
+    if (world_) handler_ = world_->on_failure([this](const std::string& reason) { abort(reason); });
   }
   ~NcclGroup() {
+    if (world_) world_->remove_handler(handler_);
     for (Rank& rank : ranks_) {
       if (rank.comm != nullptr && owned_) ncclCommAbort(rank.comm);  // nothing is under way: the streams were waited for
       if (rank.word != nullptr) cudaFree(rank.word);
@@ -89,7 +102,9 @@ class NcclGroup {
   void abort(const std::string& reason);
   std::string failure();
   void* word(int rank) { return at(rank).word; }
-  size_t size() const { return ranks_.size(); }
+  int first_rank() const { return first_rank_; }
+  int world_size() const { return world_size_; }
+  World* world() const { return world_.get(); }
 
  private:
   struct Rank {
@@ -131,9 +146,12 @@ class NcclGroup {
     }
   }
 
-  std::vector<Rank> ranks_;
+  std::vector<Rank> ranks_;  // of this process
   bool owned_;
+  int first_rank_, world_size_;
   int64_t timeout_ms_;
+  std::shared_ptr<World> world_;  // null when this process is alone
+  uint64_t handler_ = 0;
   std::mutex mutex_;
   std::string reason_;
 };
@@ -142,14 +160,20 @@ void NcclGroup::create(DeviceGroup& devices) {
   setenv("NCCL_ALGO", "Ring", 0);
   setenv("NCCL_PROTO", "Simple", 0);
   allocate_words(devices);
-  ncclUniqueId id;
-  VITRINE_NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
+  ncclUniqueId id{};
+  if (!world_ || world_->rank() == 0) VITRINE_NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
+  if (world_) {
+    const std::string bytes = world_->broadcast("NCCL's unique id", std::string(id.internal, sizeof id.internal));
+    bytes.copy(id.internal, sizeof id.internal);
+  }
+  std::optional<World::Waiting> waiting;
+  if (world_) waiting.emplace(*world_, "the joining of NCCL's ranks");
   VITRINE_NCCL_CHECK(nullptr, ncclGroupStart());
   for (int i = 0; i < devices.size(); ++i) {
     const DeviceScope scope(devices[i].id().index);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    VITRINE_NCCL_CHECK(nullptr, ncclCommInitRankConfig(&at(i).comm, devices.size(), id, i, &config));
+    VITRINE_NCCL_CHECK(nullptr, ncclCommInitRankConfig(&at(i).comm, world_size_, id, first_rank_ + i, &config));
   }
   VITRINE_NCCL_CHECK(nullptr, ncclGroupEnd());
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
@@ -174,9 +198,9 @@ void NcclGroup::adopt(DeviceGroup& devices) {
     VITRINE_NCCL_CHECK(comm, ncclCommCount(comm, &count));
     VITRINE_NCCL_CHECK(comm, ncclCommUserRank(comm, &rank));
     VITRINE_NCCL_CHECK(comm, ncclCommCuDevice(comm, &gpu));
-    if (count != devices.size() || rank != i || gpu != devices[i].id().index) {
+    if (count != world_size_ || rank != first_rank_ + i || gpu != devices[i].id().index) {
       throw ConfigError(fmt::format("{}: its NCCL communicator is rank {} of {} on cuda:{}, expected rank {} of {} on {}", devices[i].name(), rank,
-                                    count, gpu, i, devices.size(), devices[i].id().str()));
+                                    count, gpu, first_rank_ + i, world_size_, devices[i].id().str()));
     }
     at(i).comm = comm;
   }
@@ -215,7 +239,8 @@ std::string NcclGroup::failure() {
 
 class NcclCommunicator final : public CheckedCommunicator {
  public:
-  NcclCommunicator(std::shared_ptr<NcclGroup> group, int rank, int size) : CheckedCommunicator(rank, size), group_(std::move(group)) {}
+  NcclCommunicator(std::shared_ptr<NcclGroup> group, int device)
+      : CheckedCommunicator(group->first_rank() + device, group->world_size(), device), group_(std::move(group)), device_(device) {}
 
   std::string description() const override {
     const auto of = [](const char* name) {
@@ -224,7 +249,10 @@ class NcclCommunicator final : public CheckedCommunicator {
     };
     return fmt::format("NCCL {}, {} ranks, algorithm {}, protocol {}", nccl_version(), size(), of("NCCL_ALGO"), of("NCCL_PROTO"));
   }
-  void abort(const std::string& reason) override { group_->abort(reason); }
+  void abort(const std::string& reason) override {
+    group_->abort(reason);
+    if (group_->world() != nullptr) group_->world()->fail(reason);
+  }
   std::string failure() override { return group_->failure(); }
 
  private:
@@ -233,13 +261,16 @@ class NcclCommunicator final : public CheckedCommunicator {
         info, [] {},
         [&] {
           if (call.operation == Operation::scatter || call.operation == Operation::gather) copy_own_rows(ctx, call);
-          group_->call(rank(), info.name, [&](ncclComm_t comm) { issue(ctx, call, comm); });
+          if (World* world = group_->world()) world->begin_collective(device_, comm::record_of(ctx, call, issued_++));
+          group_->call(device_, info.name, [&](ncclComm_t comm) { issue(ctx, call, comm); });
         });
   }
   void issue(ExecContext& ctx, const Call& call, ncclComm_t comm);
   void copy_own_rows(ExecContext& ctx, const Call& call);
 
   std::shared_ptr<NcclGroup> group_;
+  int device_;  // of this process
+  uint64_t issued_ = 0;
 };
 
 void NcclCommunicator::copy_own_rows(ExecContext& ctx, const Call& call) {
@@ -268,7 +299,7 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
     case Operation::all_gather:
       return VITRINE_NCCL_CHECK(comm, ncclAllGather(call.input, call.output, bytes, ncclInt8, comm, stream));
     case Operation::barrier: {
-      void* const word = group_->word(rank());
+      void* const word = group_->word(device_);
       return VITRINE_NCCL_CHECK(comm, ncclAllReduce(word, word, 1, ncclFloat32, ncclSum, comm, stream));
     }
     case Operation::scatter:
@@ -314,7 +345,7 @@ std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(DeviceGroup& 
     group->create(devices);
   }
   std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int rank = 0; rank < devices.size(); ++rank) communicators.push_back(std::make_unique<NcclCommunicator>(group, rank, devices.size()));
+  for (int device = 0; device < devices.size(); ++device) communicators.push_back(std::make_unique<NcclCommunicator>(group, device));
   return communicators;
 }
 

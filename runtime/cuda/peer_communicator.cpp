@@ -193,7 +193,7 @@ std::string PeerGroup::failure() {
 class PeerCommunicator final : public CheckedCommunicator {
  public:
   PeerCommunicator(std::shared_ptr<PeerGroup> group, int rank, int size, std::string reason)
-      : CheckedCommunicator(rank, size), group_(std::move(group)), reason_(std::move(reason)) {}
+      : CheckedCommunicator(rank, size, rank), group_(std::move(group)), reason_(std::move(reason)) {}
   std::string description() const override { return fmt::format("direct access to peers' memory, {} ranks ({})", size(), reason_); }
   void abort(const std::string& reason) override { group_->abort(reason); }
   std::string failure() override { return group_->failure(); }

@@ -14,40 +14,14 @@
 #include "data/sampler.h"
 #include "runtime/error.h"
 #include "runtime/philox.h"
+#include "tests/data/counted_set.h"
 
 namespace vitrine {
 namespace {
 
-/// `count` images of 2 x 3 x 2; sample i has label i and pixels that follow from i.
-Dataset make_set(int64_t count) {
-  Dataset set;
-  set.name = "counted";
-  set.height = 2;
-  set.width = 3;
-  set.channels = 2;
-  set.classes = count;
-  for (int64_t i = 0; i < count; ++i) {
-    set.labels.push_back(static_cast<int32_t>(i));
-    for (int64_t p = 0; p < 12; ++p) set.pixels.push_back(static_cast<uint8_t>(i * 5 + p));
-  }
-  return set;
-}
-
-std::vector<int32_t> labels_of(const Batch& batch) {
-  const int32_t* labels = batch.labels.as<int32_t>();
-  return {labels, labels + batch.labels.numel()};
-}
-
-void expect_contents(const Dataset& set, const Batch& batch) {
-  ASSERT_EQ(batch.images.shape, (Shape{batch.labels.numel(), 2, 3, 2}));
-  ASSERT_EQ(batch.images.dtype, DType::u8);
-  ASSERT_EQ(batch.labels.dtype, DType::i32);
-  const std::vector<int32_t> labels = labels_of(batch);
-  for (size_t row = 0; row < labels.size(); ++row) {
-    const auto image = set.image(labels[row]);
-    ASSERT_TRUE(std::equal(image.begin(), image.end(), batch.images.as<uint8_t>() + row * 12)) << row;
-  }
-}
+using test::expect_contents;
+using test::labels_of;
+using test::make_set;
 
 TEST(Loader, OrderIsThatOfTheSamplerWithAnyNumberOfWorkers) {
   const Dataset set = make_set(23);

@@ -151,5 +151,28 @@ TEST_F(LossScalerTest, RefusesScalesThatAreNone) {
   }
 }
 
+TEST_F(LossScalerTest, RefusesConstantsThatTurnTheScaleTheWrongWay) {
+  const auto refusal = [&](const LossScaleConfig& constants) {
+    LossScaling scaling;
+    scaling.constants = constants;
+    scaling.kind = LossScaling::Kind::fixed;
+    EXPECT_NO_THROW(LossScaler(ctx(), scaling)) << "a fixed scale has no use for them";
+    scaling.kind = LossScaling::Kind::dynamic;
+    try {
+      LossScaler(ctx(), scaling);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double growth : {1.0, 0.5, -2.0, nan})
+    EXPECT_NE(refusal({true, growth, 0.5, 2000}).find("growth_factor is"), std::string::npos) << growth;
+  for (const double backoff : {1.0, 2.0, 0.0, -0.5, nan})
+    EXPECT_NE(refusal({true, 2.0, backoff, 2000}).find("backoff_factor is"), std::string::npos) << backoff;
+  for (const int32_t interval : {0, -1}) EXPECT_NE(refusal({true, 2.0, 0.5, interval}).find("growth_interval is"), std::string::npos) << interval;
+  EXPECT_EQ(refusal({true, 1.5, 0.75, 1}), "accepted");
+}
+
 }  // namespace
 }  // namespace vitrine::test

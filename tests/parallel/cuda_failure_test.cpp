@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Failures that real GPUs show rarely, brought about by the stand-ins: they end the step everywhere, are told with device and cause, and leave
-// nothing.
+// nothing. GPUs of other generations refuse what they do not have.
 #include <chrono>
 #include <filesystem>
 
@@ -20,14 +20,14 @@ int thread_count() {
 }
 
 /// Checks at its end that no object of CUDA and no thread was left behind.
-class CudaFailure : public ::testing::TestWithParam<const char*> {
+class CudaTest : public ::testing::Test {
  protected:
-  CudaFailure() {
+  CudaTest() {
     { const DeviceGroup warm_up(test_group(1)); }  // sanitizers start a thread of their own with the first one
     standins::reset();
     threads_ = thread_count();
   }
-  ~CudaFailure() override {
+  ~CudaTest() override {
     EXPECT_EQ(standins::live_objects(), 0);
     EXPECT_EQ(thread_count(), threads_);
     standins::reset();
@@ -36,6 +36,8 @@ class CudaFailure : public ::testing::TestWithParam<const char*> {
  private:
   int threads_ = 0;
 };
+class CudaFailure : public CudaTest, public ::testing::WithParamInterface<const char*> {};
+using CudaPrecision = CudaTest;
 
 EngineConfig config_of(const Model& model, const char* mode) {
   EngineConfig config = small_config(model, 9);
@@ -87,6 +89,31 @@ TEST_P(CudaFailure, AKernelThatFaultsEndsTheStepAndSaysThatTheProcessIsLost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, CudaFailure, ::testing::Values("dp", "criterion", "ddp"), [](const auto& param) { return std::string(param.param); });
+
+TEST_F(CudaPrecision, ThereIsNoBf16BelowComputeCapability8) {
+  const Model model = random_model(1);
+  const auto refusal = [&](int compute_major, int compute_minor, DType compute, DType reduce) -> std::string {
+    standins::configure({.compute_major = compute_major, .compute_minor = compute_minor});
+    DeviceGroup group(test_group(2));
+    EngineConfig config = config_of(model, "ddp");
+    config.precision.compute = compute;
+    config.precision.reduce_dtype = reduce;
+    try {
+      const Engine engine(model, group, config, {{9}, {}});
+    } catch (const UnsupportedError& error) {
+      return error.what();
+    }
+    return {};
+  };
+  for (const auto& [compute, reduce] : {std::make_pair(DType::bf16, DType::f32), std::make_pair(DType::f32, DType::bf16)}) {
+    const std::string text = refusal(7, 5, compute, reduce);
+    for (const char* part : {"bf16: cuda:0", "Imitated GPU 0", "compute capability 7.5", "needs 8.0", "Use fp16"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+    }
+    EXPECT_EQ(refusal(8, 0, compute, reduce), "");
+  }
+  EXPECT_EQ(refusal(7, 5, DType::f16, DType::f16), "");
+}
 
 }  // namespace
 }  // namespace vitrine::test

@@ -2,6 +2,9 @@
 // The engine's parts, put together by hand.
 #include "nn/parallel/data_parallel.h"
 
+#include <array>
+#include <limits>
+
 #include <gtest/gtest.h>
 
 #include "kernels/cross_entropy.h"
@@ -102,6 +105,28 @@ TEST(DataParallelParts, AScopeWithoutReductionKeepsGradientsApart) {
   std::vector<float> expected(sum.size());
   for (size_t i = 0; i < sum.size(); ++i) expected[i] = 2 * (apart0[i] + apart1[i]);
   EXPECT_LT(relative_difference(sum, expected), 1e-5);
+}
+
+TEST(DataParallelParts, OutputsAreWatchedInTrainingOnly) {
+  const Model model = random_model(9);
+  const OwnedBatch batch = random_batch(model, kSamples, 3, 0);
+  const std::vector<int64_t> sizes = {6, 4};
+  DeviceGroup group(test_group(2));
+  DataParallel parts(model, group, small_config(model, kSamples), {sizes, kSamples, 6});
+  parts.set_parameters(std::vector<float>(static_cast<size_t>(parts.layout().parameter_elements()), std::numeric_limits<float>::infinity()));
+  const auto overflows = [&] {
+    std::array<int32_t, 2> found{};
+    parts.read_overflows(View{found.data(), {2}, DType::i32, DeviceId::host()});
+    group.synchronize();
+    return found;
+  };
+  parts.watch_outputs(true);
+  parts.begin_step(0);
+  parts.evaluate(batch.view(), sizes);
+  EXPECT_EQ(overflows(), (std::array<int32_t, 2>{-1, -1}));
+  parts.scatter(batch.view(), sizes, 0);
+  parts.forward(true);
+  for (const int32_t part : overflows()) EXPECT_GE(part, 0);
 }
 
 }  // namespace

@@ -6,8 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include "nn/layers/flatten.h"
-#include "nn/layers/linear.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
@@ -50,26 +48,6 @@ class Planted final : public Layer {
   const Trigger& trigger_;
 };
 
-Model planted_model(const Planted::Trigger& trigger) {
-  Model model;
-  model.name = "planted";
-  model.height = model.width = 4;
-  model.channels = 1;
-  model.classes = 5;
-  std::vector<Sequential::Part> parts;
-  LinearConfig first, last;
-  first.in_features = 16;
-  first.out_features = 300;
-  last.in_features = 300;
-  last.out_features = 5;
-  parts.push_back({"flatten", std::make_unique<Flatten>()});
-  parts.push_back({"fc1", std::make_unique<Linear>(first)});
-  parts.push_back({"planted", std::make_unique<Planted>(trigger)});
-  parts.push_back({"fc2", std::make_unique<Linear>(last)});
-  model.net = std::make_unique<Sequential>(std::move(parts));
-  return model;
-}
-
 int thread_count() {
   int count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) ++count;
@@ -82,7 +60,7 @@ TEST_P(Failure, EndsTheStepEverywhereAndTrainingGoesOn) {
   const auto [mode, where] = GetParam();
   if (on_gpu() && (where == Where::forward_worker || where == Where::backward_worker)) GTEST_SKIP() << "kernels of a GPU throw nothing";
   Planted::Trigger trigger;
-  const Model model = planted_model(trigger);
+  const Model model = planted_model(std::make_unique<Planted>(trigger));
   { const DeviceGroup warm_up(test_group(1)); }  // sanitizers start a thread of their own with the first one
   const int threads_before = thread_count();
   for (int culprit = 0; culprit < 3; ++culprit) {

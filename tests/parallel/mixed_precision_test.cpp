@@ -8,8 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cross_entropy.h"
-#include "nn/layers/flatten.h"
-#include "nn/layers/linear.h"
 #include "nn/parallel/data_parallel.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
@@ -165,32 +163,12 @@ class Planted final : public Layer {
   const Trigger& trigger_;
 };
 
-Model planted_model(const Planted::Trigger& trigger) {
-  Model model;
-  model.name = "planted";
-  model.height = model.width = 4;
-  model.channels = 1;
-  model.classes = 5;
-  LinearConfig first, last;
-  first.in_features = 16;
-  first.out_features = 300;
-  last.in_features = 300;
-  last.out_features = 5;
-  std::vector<Sequential::Part> parts;
-  parts.push_back({"flatten", std::make_unique<Flatten>()});
-  parts.push_back({"fc1", std::make_unique<Linear>(first)});
-  parts.push_back({"planted", std::make_unique<Planted>(trigger)});
-  parts.push_back({"fc2", std::make_unique<Linear>(last)});
-  model.net = std::make_unique<Sequential>(std::move(parts));
-  return model;
-}
-
 class Overflow : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Modes, Overflow, ::testing::ValuesIn(scheme_names()), [](const auto& mode) { return mode.param; });
 
 TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
   Planted::Trigger trigger;
-  const Model model = planted_model(trigger);
+  const Model model = planted_model(std::make_unique<Planted>(trigger));
   for (const DType compute : {DType::f16, DType::f32}) {
     for (int culprit = 0; culprit < 3; ++culprit) {
       EngineConfig config = mixed_config(model, 12, GetParam().c_str(), compute);
@@ -229,7 +207,7 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
 
 TEST(LossScale, FallsToItsFloorThenSaysThatTrainingHasDiverged) {
   Planted::Trigger trigger{true, 1};
-  const Model model = planted_model(trigger);
+  const Model model = planted_model(std::make_unique<Planted>(trigger));
   DeviceGroup group(test_group(2));
   Engine engine(model, group, mixed_config(model, 8, "ddp", DType::f16), {{8}, {}});
   const std::vector<float> before = engine.parameters();
@@ -311,7 +289,7 @@ TEST(LossScale, KeepsGradientsThatVanishWithoutIt) {
   constexpr int64_t kSamples = 16;
   constexpr float kSmall = 0x1p-24F;
   Planted::Trigger trigger;
-  const Model model = planted_model(trigger);
+  const Model model = planted_model(std::make_unique<Planted>(trigger));
   const OwnedBatch batch = random_batch(model, kSamples, 5, 0);
   const auto last_loss = [&](DType compute, LossScaling::Kind scaling) {
     EngineConfig config = mixed_config(model, kSamples, "ddp", compute);
@@ -343,10 +321,10 @@ TEST(LossScale, KeepsGradientsThatVanishWithoutIt) {
       parts.unscale();
       parts.update();
       parts.update_loss_scale();
-      std::array<float, LossTotals::kCount> totals{};
+      std::array<float, DataParallel::kTail> totals{};
       std::array<float, StepControl::kCount> control{};
-      parts.read_totals(View{totals.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()},
-                        View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
+      parts.read_step(View{totals.data(), {DataParallel::kTail}, DType::f32, DeviceId::host()},
+                      View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
       group.synchronize();
       losses.push_back(totals[LossTotals::kLossSum] / totals[LossTotals::kValid]);
     }
@@ -407,7 +385,7 @@ TEST(Clipping, ScalesTheMeanGradientUnderEveryScheme) {
 
 TEST(Clipping, AnInfiniteGradientSkipsTheStep) {
   Planted::Trigger trigger{true, 0};
-  const Model model = planted_model(trigger);
+  const Model model = planted_model(std::make_unique<Planted>(trigger));
   EngineConfig config = mixed_config(model, 8, "dp", DType::f32);
   config.precision.clip_norm = 1.0;
   DeviceGroup group(test_group(2));

@@ -56,6 +56,26 @@ Model random_model(uint32_t seed) {
   return model;
 }
 
+Model planted_model(std::unique_ptr<Layer> planted) {
+  Model model;
+  model.name = "planted";
+  model.height = model.width = 4;
+  model.channels = 1;
+  model.classes = 5;
+  LinearConfig first, last;
+  first.in_features = 16;
+  first.out_features = 300;
+  last.in_features = 300;
+  last.out_features = 5;
+  std::vector<Sequential::Part> parts;
+  parts.push_back({"flatten", std::make_unique<Flatten>()});
+  parts.push_back({"fc1", std::make_unique<Linear>(first)});
+  parts.push_back({"planted", std::move(planted)});
+  parts.push_back({"fc2", std::make_unique<Linear>(last)});
+  model.net = std::make_unique<Sequential>(std::move(parts));
+  return model;
+}
+
 HostBatch OwnedBatch::view() const {
   const bool is_float = !memory->floats.empty();
   const void* data = is_float ? static_cast<const void*>(memory->floats.data()) : memory->bytes.data();

@@ -12,6 +12,7 @@ struct Machine {
   int device_count = 8;
   int64_t capacity_bytes = int64_t{4} << 30;  // of each device, touched lazily; kContextBytes of it go with a device's first use
   bool peer_access = true;
+  int compute_major = 9, compute_minor = 0;
   Driver driver = Driver::present;
 };
 inline constexpr int64_t kContextBytes = int64_t{8} << 20;

@@ -155,7 +155,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index) {
   p->maxThreadsDim[2] = 64;
   p->maxGridSize[0] = INT32_MAX;
   p->maxGridSize[1] = p->maxGridSize[2] = 65535;
-  p->major = 9;
+  p->major = standins::state().machine.compute_major;
+  p->minor = standins::state().machine.compute_minor;
   p->multiProcessorCount = kMultiprocessors;
   p->maxThreadsPerMultiProcessor = 2048;
   p->canMapHostMemory = p->unifiedAddressing = p->concurrentKernels = p->streamPrioritiesSupported = 1;

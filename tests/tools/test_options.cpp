@@ -112,6 +112,12 @@ TEST(Options, ComparesPrecisions) {
   EXPECT_CONTAINS(usage_error("compare --precisions fp32,fp32"), "twice");
   EXPECT_CONTAINS(usage_error("compare --precisions fp16:x"), "--loss-scale x");
   EXPECT_CONTAINS(usage_error("compare --precisions fp16 --precision fp16"), "leave out --precision");
+  const auto growing = resolve_compare_precisions(parsed("compare --precisions fp32,fp16:none,fp16,bf16:dynamic --loss-scale-growth-interval 5"));
+  ASSERT_EQ(growing.size(), 4U);
+  EXPECT_FALSE(growing[1].second.loss_scaling.active());
+  for (const size_t dynamic : {2, 3}) EXPECT_EQ(growing[dynamic].second.loss_scaling.constants.growth_interval, 5);
+  EXPECT_CONTAINS(usage_error("compare --precisions fp32,fp16:none,bf16 --loss-scale-growth-interval 5"),
+                  "no loss scale of --precisions fp32,fp16:none,bf16 changes");
 }
 
 TEST(Options, RefusesPrecisionsThatMeanNothing) {

@@ -272,6 +272,23 @@ TEST_F(Compare, RunsEverySchemeOnTheSameSteps) {
   EXPECT_EQ(json["modes"]["ddp"]["devices"][0]["samples_per_step"], 16);
 }
 
+TEST_F(Compare, RunsEverySchemeInEveryPrecision) {
+  const Arguments two_modes = {"--steps", "3", "--modes", "dp,ddp", "--broadcast", "masters"};
+  const Json json = run_json("compare", with(two_modes, {"--precisions", "fp32,fp16:none,fp16", "--loss-scale-growth-interval", "5"}));
+  EXPECT_EQ(json["config"]["precisions"], (Json{"fp32", "fp16:none", "fp16"}));
+  for (const char* key : {"precision", "loss_scale", "broadcast"}) EXPECT_FALSE(json["config"].contains(key)) << key;
+  ASSERT_EQ(json["modes"].size(), 6U);
+  EXPECT_TRUE(json["modes"]["dp fp32"]["broadcast"].is_null());
+  EXPECT_EQ(json["modes"]["dp fp16:none"]["loss_scale"], "none");
+  EXPECT_EQ(json["modes"]["dp fp16"]["loss_scale"], "dynamic");
+  EXPECT_EQ(json["modes"]["dp fp16"]["broadcast"], "masters");
+  const Json one = run_json("compare", with(two_modes, {"--precision", "fp16"}));
+  EXPECT_FALSE(one["config"].contains("precisions"));
+  EXPECT_EQ(one["config"]["precision"], "fp16");
+  EXPECT_EQ(one["config"]["loss_scale"], "dynamic");
+  EXPECT_EQ(one["config"]["broadcast"], "masters");
+}
+
 TEST_F(Compare, TableHasARowForEachSchemeAndDevice) {
   const ChildResult result = run_vitrine(with(with({"compare"}, kQuick), {"--steps", "3", "--modes", "dp,balanced"}));
   EXPECT_EQ(result.exit_code, 0) << result.error;

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine among those of other processes.
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "nn/parallel/engine_state.h"
+#include "nn/parallel/plan_fields.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+
+void Engine::State::agree_with_world() {
+  const Scheme& scheme = config.scheme;
+  const auto refuse = [](const char* axis, const char* why) {
+    return ConfigError(fmt::format("{}: with several processes {}; use --mode ddp, or one process with all devices", axis, why));
+  };
+  if (scheme.staging == Staging::device0) throw refuse("staging device0", "no device has the whole batch, each process loads its own part");
+  if (scheme.loss_at == LossAt::gathered) throw refuse("loss gathered", "outputs are not gathered on one device");
+  if (scheme.reduce == Reduce::gpu0) throw refuse("reduce gpu0", "every replica updates itself");
+  const FlatLayout layout(model.net->parameters(), DataParallel::kTail);
+  require_agreement(*devices.world(), "what they train", plan_fields(model, layout, config, workload));
+}
+
+int64_t Engine::State::global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const {
+  const int64_t samples = batch.global_samples > 0 ? batch.global_samples : batch.labels.shape[0];
+  if (std::find(planned.begin(), planned.end(), samples) == planned.end()) {
+    throw ConfigError(fmt::format("{}: a batch of {} samples was not planned for; name it in the engine's workload", operation, samples));
+  }
+  return samples;
+}
+
+void Engine::verify_replicas() {
+  State& s = *state_;
+  while (!s.in_flight.empty()) s.finish_oldest();
+  std::string mine;
+  for (int d = 0; d < s.devices.size(); ++d) {
+    for (const uint64_t hash : s.parts->parameter_hashes(d)) mine += fmt::format("{:016x}", hash);
+    mine += " ";
+  }
+  std::vector<std::string> of_processes = {mine};
+  if (s.devices.process_count() > 1) of_processes = s.devices.world()->all_gather("the replicas' parameters", mine);
+  // Parameter by parameter, what most devices hold is taken for right.
+  std::vector<std::pair<std::string, std::string>> replicas;  // whose, hashes
+  for (size_t p = 0; p < of_processes.size(); ++p) {
+    for (size_t begin = 0, d = 0; begin < of_processes[p].size(); ++d) {
+      const size_t end = of_processes[p].find(' ', begin);
+      replicas.emplace_back(of_processes.size() > 1 ? fmt::format("rank {}, device {}", p, d) : s.devices[static_cast<int>(d)].name(),
+                            of_processes[p].substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  const FlatLayout& parameters = layout();
+  for (int i = 0; i < parameters.size(); ++i) {
+    std::map<std::string, std::vector<std::string>> holders;
+    for (const auto& [who, hashes] : replicas) holders[hashes.substr(static_cast<size_t>(i) * 16, 16)].push_back(who);
+    if (holders.size() == 1) continue;
+    const auto fewest =
+        std::min_element(holders.begin(), holders.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+    throw CommError(
+        fmt::format("the replicas differ after {} steps: the {} of {} is not that of the others; parameters that were set on one replica only, a "
+                    "collective that was skipped, or memory that fails can be the cause",
+                    s.steps, parameters.specs()[static_cast<size_t>(i)].name, fmt::join(fewest->second, " and ")));
+  }
+}
+
+}  // namespace vitrine

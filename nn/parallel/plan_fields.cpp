@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/plan_fields.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace vitrine {
+namespace {
+
+std::string describe(const OptimizerConfig& o) {
+  if (o.kind == OptimizerConfig::Kind::sgd) {
+    return fmt::format("{} lr {} momentum {} nesterov {} weight decay {}", o.name(), o.learning_rate(), o.sgd.momentum, o.sgd.nesterov,
+                       o.sgd.weight_decay);
+  }
+  return fmt::format("{} lr {} betas {} {} eps {} weight decay {}", o.name(), o.learning_rate(), o.adam.beta1, o.adam.beta2, o.adam.eps,
+                     o.adam.weight_decay);
+}
+
+std::string describe(const Precision& p) {
+  return fmt::format("{}, loss scaling {} ({}), clipping norm {}, gradients in {}", dtype_name(p.compute), static_cast<int>(p.loss_scaling.kind),
+                     p.loss_scaling.scale, p.clip_norm, dtype_name(p.reduce_dtype));
+}
+
+}  // namespace
+
+AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config, const Workload& workload) {
+  AgreementFields fields;
+  fields.emplace_back("model", model.name);
+  // One field for each parameter, so that the first that differs is named.
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    fields.emplace_back("parameter " + spec.name, fmt::format("of shape {} at {}", spec.shape.str(), layout.offset(i)));
+  }
+  std::vector<std::string> buckets;
+  for (const Bucket& bucket : make_buckets(layout, config.first_bucket_bytes, config.bucket_bytes)) {
+    buckets.push_back(fmt::format("{}-{}", bucket.begin, bucket.end));
+  }
+  fields.emplace_back("buckets", fmt::format("{}", fmt::join(buckets, " ")));
+  fields.emplace_back("split", config.scheme.split.str());
+  fields.emplace_back("batch size", std::to_string(config.batch_size));
+  fields.emplace_back("accumulation", std::to_string(config.accumulate));
+  fields.emplace_back("optimizer", describe(config.optimizer));
+  fields.emplace_back("precision", describe(config.precision));
+  fields.emplace_back("seed", std::to_string(config.seed));
+  fields.emplace_back("ignored index", std::to_string(config.ignore_index));
+  fields.emplace_back("images", fmt::format("{} {}x{}", dtype_name(config.image_dtype), config.image_height, config.image_width));
+  fields.emplace_back("training batches", fmt::format("{}", fmt::join(workload.train_batches, " ")));
+  fields.emplace_back("evaluation batches", fmt::format("{}", fmt::join(workload.evaluate_batches, " ")));
+  return fields;
+}
+
+}  // namespace vitrine

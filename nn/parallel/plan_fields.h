@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "nn/model.h"
+#include "nn/parallel/buckets.h"
+#include "nn/parallel/engine.h"
+#include "runtime/world/agreement.h"
+
+/// Private to nn/parallel.
+namespace vitrine {
+
+/// All that processes must have in common before they train one model together: parameters, buckets, dtypes, split, configuration.
+AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config, const Workload& workload);
+
+}  // namespace vitrine

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "runtime/comm/call.h"
+#include "runtime/world/collective_record.h"
+
+namespace vitrine {
+
+class ExecContext;
+
+namespace comm {
+
+/// What is told to the world of a collective that is issued on `ctx` as the `sequence`-th of its rank: its phase, step, and its layer as label.
+CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t sequence);
+
+}  // namespace comm
+}  // namespace vitrine

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/world_communicator.h"
+
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/comm/checked_communicator.h"
+#include "runtime/comm/process_exchange.h"
+#include "runtime/comm/record.h"
+#include "runtime/copy.h"
+#include "runtime/error.h"
+#include "runtime/world/world.h"
+
+namespace vitrine {
+namespace {
+
+using comm::Call;
+using comm::Operation;
+
+/// What the communicators of one process share.
+class ProcessGroup {
+ public:
+  ProcessGroup(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>> local_ends)
+      : locals(std::move(local_ends)), counts(devices.devices_of_processes()), process(devices.process()), world(devices.options().world) {
+    if (devices[0].id().backend == Backend::meta) return;
+    exchange = comm::make_mpi_exchange(*world);
+    handler_ = world->on_failure([this](const std::string& reason) { end(reason); });
+  }
+  ~ProcessGroup() {
+    if (world) world->remove_handler(handler_);
+  }
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  void end(const std::string& reason) {
+    locals[0]->abort(reason);
+    if (exchange) exchange->abort(reason);
+  }
+  int first_rank(int of_process) const { return std::accumulate(counts.begin(), counts.begin() + of_process, 0); }
+  int process_of(int rank) const {
+    int found = 0;
+    while (rank >= counts[static_cast<size_t>(found)]) rank -= counts[static_cast<size_t>(found++)];
+    return found;
+  }
+
+  std::vector<std::unique_ptr<Communicator>> locals;
+  std::vector<int> counts;  // devices of each process
+  int process;
+  std::shared_ptr<World> world;                     // null on meta
+  std::unique_ptr<comm::ProcessExchange> exchange;  // null on meta
+
+ private:
+  uint64_t handler_ = 0;
+};
+
+class WorldCommunicator final : public CheckedCommunicator {
+ public:
+  WorldCommunicator(std::shared_ptr<ProcessGroup> group, int device)
+      : CheckedCommunicator(group->first_rank(group->process) + device, group->first_rank(static_cast<int>(group->counts.size())), device),
+        group_(std::move(group)),
+        device_(device) {}
+
+  std::string description() const override {
+    if (!group_->exchange) return fmt::format("meta, {} ranks", size());
+    return fmt::format("{}, {} ranks, sums in rank order", group_->exchange->description(), size());
+  }
+  void abort(const std::string& reason) override {
+    group_->end(reason);
+    if (group_->world) group_->world->fail(reason);
+  }
+  std::string failure() override { return group_->world ? group_->world->failure() : std::string(); }
+
+ private:
+  /// A collective under way: where it runs, what it is, and the tag of its messages.
+  struct Job {
+    ExecContext& ctx;
+    const Call& call;
+    uint64_t tag;
+    /// Flat views of this rank's memory, in elements.
+    View view(const void* data, int64_t elements) const { return View{const_cast<void*>(data), Shape{elements}, call.dtype, ctx.device()}; }
+    int64_t element() const { return size_of(call.dtype); }
+  };
+
+  void queue(ExecContext& ctx, const OpInfo& info, Call call) override;
+  void carry_out(const Job& job);
+  void all_reduce(const Job& job);
+  void reduce(const Job& job);
+  void broadcast(const Job& job);
+  void reduce_scatter(const Job& job);
+  void all_gather(const Job& job);
+  void scatter(const Job& job);
+  void gather(const Job& job);
+  void barrier(const Job& job);
+
+  /// The sum over this process's devices, in `partial` of the first one.
+  void sum_here(const Job& job, const View& input, const View& partial);
+  /// The first device sums `inout` over the processes.
+  void sum_over_processes(const Job& job, const View& inout, std::optional<int> root);
+  Tensor scratch(const Job& job, int64_t elements) { return job.ctx.allocate({elements}, job.call.dtype, Category::communication, "exchange"); }
+  Tensor sum_scratch(const Job& job, int64_t elements) {
+    return scratch(job, comm::exchange_scratch_elements(job.call.dtype, elements, static_cast<int>(group_->counts.size())));
+  }
+
+  Communicator& local() { return *group_->locals[static_cast<size_t>(device_)]; }
+  bool leads() const { return device_ == 0; }
+  bool alone() const { return local_size() == 1; }
+  int local_size() const { return group_->counts[static_cast<size_t>(group_->process)]; }
+  /// The root's index among this process's devices, or -1.
+  int local_root(int root) const { return group_->process_of(root) == group_->process ? root - group_->first_rank(group_->process) : -1; }
+  /// Elements of each rank: counts of scatter and gather, or `each`.
+  std::vector<int64_t> elements_of_ranks(const Call& call) const;
+  /// The same, of each process; and of the ranks of this process.
+  std::vector<int64_t> of_processes(const std::vector<int64_t>& of_ranks) const;
+  std::vector<int64_t> of_this_process(const std::vector<int64_t>& of_ranks) const;
+  std::vector<int64_t> only(int local_rank, int64_t elements) const;
+
+  /// Queues what the process's first device does with the exchange.
+  template <class Work>
+  void lead(const Job& job, const ConstView& reads, const View& writes, Work work) {
+    job.ctx.dispatch({comm::operation_name(job.call.operation), {reads}, {writes}},
+                     [group = group_, work = std::move(work)] { work(*group->exchange); });
+  }
+
+  std::shared_ptr<ProcessGroup> group_;
+  int device_;
+  uint64_t issued_ = 0;
+};
+
+std::vector<int64_t> WorldCommunicator::elements_of_ranks(const Call& call) const {
+  std::vector<int64_t> elements(static_cast<size_t>(size()), call.count);
+  for (size_t r = 0; r < call.counts.size(); ++r) elements[r] = call.counts[r] * call.count;
+  return elements;
+}
+
+std::vector<int64_t> WorldCommunicator::of_processes(const std::vector<int64_t>& of_ranks) const {
+  std::vector<int64_t> sums;
+  auto at = of_ranks.begin();
+  for (const int count : group_->counts) {
+    sums.push_back(std::accumulate(at, at + count, int64_t{0}));
+    at += count;
+  }
+  return sums;
+}
+
+std::vector<int64_t> WorldCommunicator::of_this_process(const std::vector<int64_t>& of_ranks) const {
+  const auto first = of_ranks.begin() + group_->first_rank(group_->process);
+  return {first, first + local_size()};
+}
+
+std::vector<int64_t> WorldCommunicator::only(int local_rank, int64_t elements) const {
+  std::vector<int64_t> counts(static_cast<size_t>(local_size()), 0);
+  counts[static_cast<size_t>(local_rank)] = elements;
+  return counts;
+}
+
+void WorldCommunicator::queue(ExecContext& ctx, const OpInfo& info, Call call) {
+  if (!call.knows_elements) {
+    throw ShapeError(
+        fmt::format("{}: rank {} left its view out; with several processes every rank passes one, of 0 rows if need be", info.name, rank()));
+  }
+  CollectiveRecord record = comm::record_of(ctx, call, issued_++);
+  const uint64_t tag = record.signature ^ record.sequence;
+  const auto waiting = std::make_shared<std::optional<World::Waiting>>();
+  ctx.dispatch({info.name, {}, {}, info.bytes_moved}, [world = group_->world, device = device_, record = std::move(record), waiting] {
+    waiting->emplace(*world, record.str());
+    world->begin_collective(device, record);
+  });
+  carry_out({ctx, call, tag});
+  ctx.dispatch({info.name, {}, {}}, [world = group_->world, device = device_, waiting] {
+    waiting->reset();
+    world->finish_collective(device);
+  });
+}
+
+void WorldCommunicator::carry_out(const Job& job) {
+  switch (job.call.operation) {
+    case Operation::all_reduce:
+      return all_reduce(job);
+    case Operation::reduce:
+      return reduce(job);
+    case Operation::broadcast:
+      return broadcast(job);
+    case Operation::reduce_scatter:
+      return reduce_scatter(job);
+    case Operation::all_gather:
+      return all_gather(job);
+    case Operation::scatter:
+      return scatter(job);
+    case Operation::gather:
+      return gather(job);
+    case Operation::barrier:
+      return barrier(job);
+  }
+}
+
+void WorldCommunicator::sum_here(const Job& job, const View& input, const View& partial) {
+  if (!alone()) return local().reduce(job.ctx, input, leads() ? partial : View(), 0);
+  if (input.data != partial.data) copy(job.ctx, input, partial);
+}
+
+void WorldCommunicator::sum_over_processes(const Job& job, const View& inout, std::optional<int> root) {
+  if (!leads()) return;
+  const Tensor space = sum_scratch(job, inout.numel());
+  lead(job, space, inout, [inout, root, space = space.view(), tag = job.tag](comm::ProcessExchange& exchange) {
+    exchange.sum(inout.dtype, inout.data, inout.numel(), root, space.data, space.numel(), tag);
+  });
+}
+
+void WorldCommunicator::all_reduce(const Job& job) {
+  const View output = job.view(job.call.output, job.call.count);
+  sum_here(job, job.view(job.call.input, job.call.count), output);
+  sum_over_processes(job, output, std::nullopt);
+  if (!alone()) local().broadcast(job.ctx, output, 0);
+}
+
+void WorldCommunicator::reduce(const Job& job) {
+  const int64_t count = job.call.count;
+  const int root = local_root(job.call.root);
+  // The sum may be made in the root's output only: elsewhere there is none, and the input must stay.
+  const Tensor space = leads() && root != 0 ? scratch(job, count) : Tensor();
+  const View partial = root == 0 ? job.view(job.call.output, count) : space.view();
+  sum_here(job, job.view(job.call.input, count), partial);
+  sum_over_processes(job, partial, group_->process_of(job.call.root));
+  if (root <= 0) return;
+  local().scatter(job.ctx, leads() ? partial : View(), only(root, count), job.view(job.call.output, device_ == root ? count : 0), 0);
+}
+
+void WorldCommunicator::broadcast(const Job& job) {
+  const int root = local_root(job.call.root);
+  const View output = job.view(job.call.output, job.call.count);
+  if (root >= 0) {
+    const View input = job.view(job.call.input, job.call.count);
+    if (!alone()) {
+      local().broadcast(job.ctx, device_ == root ? input : View(), output, root);
+    } else if (input.data != output.data) {
+      copy(job.ctx, input, output);
+    }
+  }
+  if (leads()) {
+    lead(job, View(), output, [output, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
+      exchange.broadcast(output.data, output.bytes(), root, tag);
+    });
+  }
+  if (root < 0 && !alone()) local().broadcast(job.ctx, output, 0);
+}
+
+void WorldCommunicator::reduce_scatter(const Job& job) {
+  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
+  const int64_t total = job.call.count * size();
+  const View output = job.view(job.call.output, job.call.count);
+  const Tensor partial = leads() ? scratch(job, total) : Tensor();
+  sum_here(job, job.view(job.call.input, total), partial.view());
+  View mine;
+  if (leads()) {
+    const std::vector<int64_t> counts = of_processes(of_ranks);
+    const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
+    mine = partial.view().rows(first, first + counts[static_cast<size_t>(group_->process)]);
+    const Tensor space = sum_scratch(job, total);
+    lead(job, space, partial, [whole = partial.view(), counts, space = space.view(), tag = job.tag](comm::ProcessExchange& exchange) {
+      exchange.sum_scattered(whole.dtype, whole.data, counts, space.data, space.numel(), tag);
+    });
+  }
+  if (alone()) return copy(job.ctx, mine, output);
+  local().scatter(job.ctx, mine, of_this_process(of_ranks), output, 0);
+}
+
+void WorldCommunicator::all_gather(const Job& job) {
+  const int64_t count = job.call.count;
+  const View input = job.view(job.call.input, count), output = job.view(job.call.output, count * size());
+  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
+  const int64_t first = group_->first_rank(group_->process) * count;
+  const View here = output.rows(first, first + local_size() * count);
+  if (!alone()) {
+    local().gather(job.ctx, input, of_this_process(of_ranks), leads() ? here : View(), 0);
+  } else if (input.data != here.data) {
+    copy(job.ctx, input, here);
+  }
+  if (leads()) {
+    std::vector<int64_t> bytes = of_processes(of_ranks);
+    for (int64_t& b : bytes) b *= job.element();
+    lead(job, View(), output, [output, bytes, tag = job.tag](comm::ProcessExchange& exchange) { exchange.all_gather(output.data, bytes, tag); });
+  }
+  if (!alone()) local().broadcast(job.ctx, output, 0);
+}
+
+void WorldCommunicator::scatter(const Job& job) {
+  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
+  const std::vector<int64_t> counts = of_processes(of_ranks);
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
+  const int64_t here = counts[static_cast<size_t>(group_->process)];
+  const int root = local_root(job.call.root);
+  const View output = job.view(job.call.output, of_ranks[static_cast<size_t>(rank())]);
+  // The first device of the root's process needs the whole, those of the others their process's part.
+  Tensor space;
+  if (leads() && root != 0 && !(root < 0 && alone())) space = scratch(job, root > 0 ? total : here);
+  const View whole = root == 0 ? job.view(job.call.input, total) : space.view();
+  if (root > 0) {
+    local().gather(job.ctx, job.view(job.call.input, device_ == root ? total : 0), only(root, total), leads() ? whole : View(), 0);
+  }
+  const View part = root >= 0 ? (leads() ? whole.rows(first, first + here) : View()) : alone() ? output : space.view();
+  if (leads()) {
+    std::vector<int64_t> bytes = counts;
+    for (int64_t& b : bytes) b *= job.element();
+    lead(job, root >= 0 ? whole : View(), root >= 0 ? View() : part,
+         [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
+           exchange.scatter(whole.data, part.data, bytes, root, tag);
+         });
+  }
+  if (!alone()) return local().scatter(job.ctx, part, of_this_process(of_ranks), output, 0);
+  if (part.data != output.data) copy(job.ctx, part, output);
+}
+
+void WorldCommunicator::gather(const Job& job) {
+  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
+  const std::vector<int64_t> counts = of_processes(of_ranks);
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
+  const int64_t here = counts[static_cast<size_t>(group_->process)];
+  const int root = local_root(job.call.root);
+  const View input = job.view(job.call.input, of_ranks[static_cast<size_t>(rank())]);
+  Tensor space;
+  if (leads() && root != 0 && !(root < 0 && alone())) space = scratch(job, root > 0 ? total : here);
+  const View whole = root == 0 ? job.view(job.call.output, total) : space.view();
+  const View part = root >= 0 ? (leads() ? whole.rows(first, first + here) : View()) : alone() ? input : space.view();
+  if (!alone()) {
+    local().gather(job.ctx, input, of_this_process(of_ranks), leads() ? part : View(), 0);
+  } else if (part.data != input.data) {
+    copy(job.ctx, input, part);
+  }
+  if (leads()) {
+    std::vector<int64_t> bytes = counts;
+    for (int64_t& b : bytes) b *= job.element();
+    lead(job, root >= 0 ? View() : part, root >= 0 ? whole : View(),
+         [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
+           exchange.gather(part.data, whole.data, bytes, root, tag);
+         });
+  }
+  if (root <= 0) return;
+  local().scatter(job.ctx, leads() ? whole : View(), only(root, total), job.view(job.call.output, device_ == root ? total : 0), 0);
+}
+
+void WorldCommunicator::barrier(const Job& job) {
+  if (!alone()) local().barrier(job.ctx);
+  if (leads()) lead(job, View(), View(), [tag = job.tag](comm::ProcessExchange& exchange) { exchange.barrier(tag); });
+  if (!alone()) local().barrier(job.ctx);
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_world_communicators(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>> locals) {
+  const auto group = std::make_shared<ProcessGroup>(devices, std::move(locals));
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (int device = 0; device < devices.size(); ++device) communicators.push_back(std::make_unique<WorldCommunicator>(group, device));
+  return communicators;
+}
+
+}  // namespace vitrine

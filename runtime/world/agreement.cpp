@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/world/agreement.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+constexpr char kEnd = '\0';
+
+std::string pack(const AgreementFields& fields) {
+  std::string text;
+  for (const auto& [name, value] : fields) text += name + kEnd + value + kEnd;
+  return text;
+}
+
+AgreementFields unpack(const std::string& text) {
+  AgreementFields fields;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t name_end = text.find(kEnd, begin), value_end = text.find(kEnd, name_end + 1);
+    fields.emplace_back(text.substr(begin, name_end - begin), text.substr(name_end + 1, value_end - name_end - 1));
+    begin = value_end + 1;
+  }
+  return fields;
+}
+
+std::string value_of(const AgreementFields& fields, const std::string& name) {
+  const auto found = std::find_if(fields.begin(), fields.end(), [&](const auto& field) { return field.first == name; });
+  return found == fields.end() ? "nothing" : found->second;
+}
+
+}  // namespace
+
+std::string describe_disagreement(const std::vector<AgreementFields>& fields) {
+  std::vector<std::string> names;
+  for (const AgreementFields& of_rank : fields) {
+    for (const auto& field : of_rank) {
+      if (std::find(names.begin(), names.end(), field.first) == names.end()) names.push_back(field.first);
+    }
+  }
+  std::string text;
+  for (const std::string& name : names) {
+    std::map<std::string, std::vector<size_t>> ranks;
+    for (size_t r = 0; r < fields.size(); ++r) ranks[value_of(fields[r], name)].push_back(r);
+    if (ranks.size() == 1) continue;
+    // What most have is taken for meant; among equals, what rank 0 or the lowest has.
+    const auto meant = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
+      return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : a.second[0] > b.second[0];
+    });
+    for (const auto& [value, who] : ranks) {
+      if (value == meant->first) continue;
+      text += fmt::format("{}{} {} has {} {}, where {} {} has {}", text.empty() ? "" : "; ", who.size() == 1 ? "rank" : "ranks", fmt::join(who, ", "),
+                          name, value, meant->second.size() == 1 ? "rank" : "ranks", fmt::join(meant->second, ", "), meant->first);
+    }
+  }
+  return text;
+}
+
+void require_agreement(World& world, const std::string& what, const AgreementFields& fields) {
+  std::vector<AgreementFields> all;
+  for (const std::string& part : world.all_gather(what, pack(fields))) all.push_back(unpack(part));
+  const std::string difference = describe_disagreement(all);
+  if (difference.empty()) return;
+  // All know it, so all end as they should.
+  world.close();
+  throw ConfigError(fmt::format("the processes disagree in {}: {}; start all of them alike", what, difference));
+}
+
+}  // namespace vitrine

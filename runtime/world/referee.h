@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/world/collective_record.h"
+
+/// Private to runtime/world.
+namespace vitrine::world {
+
+/// Knows how far every process of a world has come, and decides who is to blame when they do not go on: pure bookkeeping, told of what happens by
+/// whoever carries the messages. Times are nanoseconds on any steady clock.
+class Referee {
+ public:
+  explicit Referee(int size);
+
+  /// A process is there, and is called `name` from now on ("rank 2 (pid 77 on node1)").
+  void join(int rank, std::string name, int64_t now_ns);
+  bool complete() const { return joined_ == size(); }
+  /// "ranks 2, 3" that have not joined.
+  std::string missing() const;
+  /// A process gave a sign of life.
+  void hear(int rank, int64_t now_ns);
+  void set_devices(int rank, std::vector<std::string> names);
+  /// A device began these collectives, in order, and has finished `finished` in all. Records are compared with those of the others.
+  void progress(int rank, int device, uint64_t finished, std::span<const CollectiveRecord> begun);
+  /// A process has waited too long. Judged a little later, when all who live have been heard.
+  void overdue(int rank, std::string what, int64_t waited_ms, int64_t now_ns);
+  /// A process takes part in gathering number `sequence`. Returns all parts in rank order once all have come.
+  std::optional<std::vector<std::string>> gather(int rank, uint64_t sequence, std::string what, std::string part);
+  void fail(int rank, const std::string& reason);
+  /// A process ends as it should, or is gone without a word unless it said so.
+  void bye(int rank);
+  void lost(int rank);
+  bool all_said_bye() const;
+  void tick(int64_t now_ns);
+
+  /// Why the world has failed: the first cause found. Empty while it has not.
+  const std::string& verdict() const { return verdict_; }
+  /// Where a process stands: "last began collective 17 (...), finished 17".
+  std::string position(int rank) const;
+  int size() const { return static_cast<int>(members_.size()); }
+
+  /// How long nothing is heard of a process that lives.
+  static constexpr int64_t kSilentNs = 1'500'000'000;
+  static constexpr int64_t kJudgeAfterNs = 1'000'000'000;
+
+ private:
+  struct DeviceState {
+    std::string name;
+    uint64_t begun = 0, finished = 0;
+    std::optional<CollectiveRecord> last;
+  };
+  struct Member {
+    std::string name;
+    bool joined = false, said_bye = false, gone = false;
+    int64_t heard_ns = 0;
+    std::vector<DeviceState> devices;
+    uint64_t gatherings = 0;
+    std::string gathering;  // what the last one is for
+  };
+  /// What the devices began as one collective, until all have.
+  struct Round {
+    std::vector<std::pair<std::pair<int, int>, CollectiveRecord>> records;  // (rank, device)
+  };
+  struct Gathering {
+    std::string what;
+    std::vector<std::optional<std::string>> parts;
+    int present = 0;
+  };
+  Member& member(int rank) { return members_[static_cast<size_t>(rank)]; }
+  const Member& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
+  int device_count() const;
+  void compare(uint64_t sequence, const Round& round);
+  void judge(int64_t now_ns);
+  void decide(std::string verdict);
+  /// "rank 2 (pid 77 on node1)", with the device where it has several.
+  std::string who(int rank, int device) const;
+  static std::string ranks_text(const std::vector<int>& ranks);
+
+  std::vector<Member> members_;
+  int joined_ = 0;
+  std::map<uint64_t, Round> rounds_;
+  std::map<uint64_t, Gathering> gatherings_;
+  struct Overdue {
+    int rank;
+    std::string what;
+    int64_t waited_ms, told_ns;
+  };
+  std::optional<Overdue> overdue_;
+  std::string verdict_;
+};
+
+}  // namespace vitrine::world

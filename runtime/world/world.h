@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/world/collective_record.h"
+
+namespace vitrine {
+
+/// How this process joins the others.
+struct WorldOptions {
+  int rank = 0, size = 1;
+  /// Where they meet: "tcp://host:port" (rank 0 listens there), "file:PATH" on a file system that all see, or empty: over MPI, which the process was
+  /// started by.
+  std::string init;
+  /// How long a process may wait for its peers in one collective or exchange; five times as long until set_warm().
+  int64_t timeout_ms = 60000;
+  /// Ends the process, with status 1, this long after the world has failed if it has not ended by itself; 0: never.
+  int64_t exit_after_ms = 0;
+};
+
+/// The processes of a run, as one of them sees them: small exchanges on the host, and a watch over each other. A thread of its own keeps
+/// a connection to rank 0, tells it which collectives this process's devices have begun and finished, and learns there when the world has failed:
+/// because a process died, hangs, is late, failed, or began another collective than the others. Failure is for good: everything that waits is ended
+/// with CommError, which names the culprit and where it stood; so does every later call.
+///   throws  CommError when the processes do not meet in time, ConfigError, UnsupportedError (MPI that is not built in)
+class World {
+ public:
+  explicit World(const WorldOptions& options);
+  /// Leaves without a word unless close() was called: the others then take this process for dead.
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int rank() const;
+  int size() const;
+  /// Among the processes on this machine: its index, and their number.
+  int local_rank() const;
+  int local_size() const;
+  /// What tells this machine from others.
+  const std::string& machine() const;
+  /// "4 processes on 2 hosts, met over MPI": for logs.
+  std::string description() const;
+  bool over_mpi() const;
+
+  /// Everybody's bytes, in rank order. All processes call it in the same order with the same `what`.
+  std::vector<std::string> all_gather(const std::string& what, const std::string& mine);
+  /// Rank 0's bytes.
+  std::string broadcast(const std::string& what, const std::string& from_rank0);
+
+  /// Names this process's devices; returns everybody's, in rank order. Before the first collective.
+  std::vector<std::vector<std::string>> register_devices(const std::vector<std::string>& names);
+  /// Told by the communicators: device `device` of this process begins a collective, and has finished one more. From any thread.
+  void begin_collective(int device, const CollectiveRecord& record);
+  void finish_collective(int device);
+
+  /// While one lives, this process waits for its peers in `what`; the world fails when that lasts longer than the timeout.
+  class Waiting {
+   public:
+    Waiting(World& world, std::string what);
+    ~Waiting();
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    World& world_;
+    uint64_t id_;
+  };
+
+  /// From here on the timeout is as configured: the first step is done.
+  void set_warm();
+  /// This process fails: the others are told, and the world ends. Returns once they were.
+  void fail(const std::string& reason);
+  /// Why the world has failed; empty while it has not. From any thread.
+  std::string failure() const;
+  /// Called once when the world fails, on the world's own thread, or at once if it has; 0 takes it away again.
+  uint64_t on_failure(std::function<void(const std::string&)> handler);
+  void remove_handler(uint64_t id);
+
+  /// Waits until all processes are done, and checks that all began the same collectives. throws CommError.
+  void close();
+  bool closed() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace vitrine

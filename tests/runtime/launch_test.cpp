@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/world/launch.h"
+
+#include <array>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/error.h"
+#include "runtime/world/slurm.h"
+
+namespace vitrine {
+namespace {
+
+using Launcher = Launch::Launcher;
+using Variables = std::map<std::string, std::string>;
+
+Launch detect(const Variables& variables, const LaunchFlags& flags = {}) {
+  return detect_launch(flags, [&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+std::string message_of(const Variables& variables, const LaunchFlags& flags = {}) {
+  try {
+    return "accepted: " + detect(variables, flags).note;
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+}
+
+using Place = std::array<int, 4>;  // rank, world size, local rank, local world size
+Place place_of(const Launch& launch) { return {launch.rank, launch.world_size, launch.local_rank, launch.local_world_size}; }
+
+/// `base` with some variables set anew, and those without a value taken out.
+Variables with(Variables base, const std::vector<std::pair<std::string, const char*>>& changes) {
+  for (const auto& [name, value] : changes) {
+    base.erase(name);
+    if (value != nullptr) base[name] = value;
+  }
+  return base;
+}
+
+Variables merged(Variables a, const Variables& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+
+const Variables kTorchrun{{"RANK", "3"},
+                          {"WORLD_SIZE", "6"},
+                          {"LOCAL_RANK", "1"},
+                          {"LOCAL_WORLD_SIZE", "2"},
+                          {"MASTER_ADDR", "10.0.0.1"},
+                          {"MASTER_PORT", "29500"},
+                          {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+const Variables kOpenMpi{
+    {"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "5"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
+const Variables kBatch{{"SLURM_JOB_ID", "815"}, {"SLURM_PROCID", "0"},         {"SLURM_LOCALID", "0"},
+                       {"SLURM_NODEID", "0"},   {"SLURM_TASKS_PER_NODE", "4"}, {"SLURM_JOB_NODELIST", "job[1-9]"}};
+const Variables kSlurm{{"SLURM_JOB_ID", "815"},
+                       {"SLURM_STEP_ID", "0"},
+                       {"SLURM_PROCID", "8"},
+                       {"SLURM_STEP_NUM_TASKS", "9"},
+                       {"SLURM_NTASKS", "12"},
+                       {"SLURM_LOCALID", "0"},
+                       {"SLURM_NODEID", "2"},
+                       {"SLURM_STEP_TASKS_PER_NODE", "4(x2),1"},
+                       {"SLURM_STEP_NODELIST", "node[01-02,7]"},
+                       {"SLURM_JOB_NODELIST", "job[1-9]"}};
+
+TEST(Launch, UnderstandsEveryLauncher) {
+  struct Case {
+    const char* name;
+    Variables variables;
+    LaunchFlags flags;
+    Launcher launcher;
+    Place place;
+    const char* note;
+  };
+  const Variables machine{{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}};
+  const Variables master{{"MASTER_ADDR", "head"}, {"MASTER_PORT", "4000"}};
+  const Variables old_slurm{{"SLURM_STEPID", "3"},  {"SLURM_PROCID", "1"},          {"SLURM_NTASKS", "2"},
+                            {"SLURM_LOCALID", "1"}, {"SLURM_NTASKS_PER_NODE", "4"}, {"SLURM_NODELIST", "a,b"}};
+  const Case cases[] = {
+      {"nothing", {}, {}, Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set"},
+      {"flags", {}, {1, 4}, Launcher::flags, {1, 4, 1, 4}, "flags: rank 1 of 4, local rank 1 of 4"},
+      {"all flags", {}, {3, 4, 1}, Launcher::flags, {3, 4, 1, 4}, "flags: rank 3 of 4, local rank 1 of 4 (--local-rank)"},
+      {"flags for one", {}, {0, 1}, Launcher::flags, {0, 1, 0, 1}, "flags: rank 0 of 1, local rank 0 of 1"},
+      {"flags, two machines",
+       merged(machine, master),
+       {3, 4},
+       Launcher::flags,
+       {3, 4, 1, 2},
+       "flags: rank 3 of 4, local rank 1 of 2, master head:4000"},
+      {"torchrun", kTorchrun, {}, Launcher::torchrun, {3, 6, 1, 2}, "torchrun: rank 3 of 6, local rank 1 of 2, master 10.0.0.1:29500"},
+      {"IPv6",
+       with(kTorchrun, {{"MASTER_ADDR", "fe80::1"}}),
+       {},
+       Launcher::torchrun,
+       {3, 6, 1, 2},
+       "torchrun: rank 3 of 6, local rank 1 of 2, master [fe80::1]:29500"},
+      {"torchrun for one", {{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {}, Launcher::torchrun, {0, 1, 0, 1}, "torchrun: rank 0 of 1, local rank 0 of 1"},
+      {"Open MPI", kOpenMpi, {}, Launcher::open_mpi, {4, 5, 0, 1}, "Open MPI: rank 4 of 5, local rank 0 of 1"},
+      {"Slurm", kSlurm, {}, Launcher::slurm, {8, 9, 0, 1}, "Slurm: rank 8 of 9, local rank 0 of 1, master node01"},
+      {"Slurm's older names", old_slurm, {}, Launcher::slurm, {1, 2, 1, 2}, "Slurm: rank 1 of 2, local rank 1 of 2, master a"},
+      {"the job's hosts",
+       with(kSlurm, {{"SLURM_STEP_NODELIST", nullptr}}),
+       {},
+       Launcher::slurm,
+       {8, 9, 0, 1},
+       "Slurm: rank 8 of 9, local rank 0 of 1, master job1"},
+      {"no hosts",
+       with(kSlurm, {{"SLURM_STEP_NODELIST", nullptr}, {"SLURM_JOB_NODELIST", nullptr}}),
+       {},
+       Launcher::slurm,
+       {8, 9, 0, 1},
+       "Slurm: rank 8 of 9, local rank 0 of 1"},
+      {"a master from the batch script",
+       merged(kSlurm, master),
+       {},
+       Launcher::slurm,
+       {8, 9, 0, 1},
+       "Slurm: rank 8 of 9, local rank 0 of 1, master head:4000"},
+      {"somebody's MASTER_PORT",
+       with(kSlurm, {{"MASTER_PORT", "tcp://10.0.0.7:80"}}),
+       {},
+       Launcher::slurm,
+       {8, 9, 0, 1},
+       "Slurm: rank 8 of 9, local rank 0 of 1, master node01"},
+      {"batch script", kBatch, {}, Launcher::single, {0, 1, 0, 1}, "single process: SLURM_JOB_ID=815 but no step of srun's; srun starts several"},
+      {"interactive shell",
+       with(kBatch, {{"SLURM_STEP_ID", "4294967290"}}),
+       {},
+       Launcher::single,
+       {0, 1, 0, 1},
+       "single process: SLURM_JOB_ID=815 but no step of srun's; srun starts several"},
+      {"companions of RANK",
+       {{"WORLD_SIZE", "8"}, {"MASTER_PORT", "tcp://10.0.0.7:80"}},
+       {},
+       Launcher::single,
+       {0, 1, 0, 1},
+       "single process: WORLD_SIZE=8, MASTER_PORT=tcp://10.0.0.7:80 without RANK is not torchrun's"},
+      {"empty variables",
+       {{"RANK", ""}, {"OMPI_COMM_WORLD_RANK", ""}, {"SLURM_STEP_ID", ""}},
+       {},
+       Launcher::single,
+       {0, 1, 0, 1},
+       "single process: no launcher's variables are set"},
+      {"--local-rank 0 alone", {}, {{}, {}, 0}, Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    Launch launch;
+    ASSERT_NO_THROW(launch = detect(c.variables, c.flags)) << message_of(c.variables, c.flags);
+    EXPECT_EQ(launch.launcher, c.launcher);
+    EXPECT_EQ(place_of(launch), c.place);
+    EXPECT_EQ(launch.note, c.note);
+  }
+}
+
+TEST(Launch, FindsTheMaster) {
+  struct Case {
+    Variables variables;
+    LaunchFlags flags;
+    const char* address;
+    int port;
+    bool taken;
+  };
+  const Case cases[] = {
+      {{}, {}, "", 0, false},
+      {kTorchrun, {}, "10.0.0.1", 29500, true},
+      {with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}), {}, "10.0.0.1", 29500, false},
+      {with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", nullptr}}), {}, "10.0.0.1", 29500, false},
+      {kTorchrun, {1, 2}, "10.0.0.1", 29500, true},
+      {with(kTorchrun, {{"MASTER_PORT", nullptr}}), {1, 2}, "", 0, false},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}}, {}, "", 0, false},
+      {kOpenMpi, {}, "", 0, false},
+      {kSlurm, {}, "node01", 0, false},
+      {with(kSlurm, {{"MASTER_ADDR", "head"}}), {}, "node01", 0, false},
+      {with(kSlurm, {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "65535"}}), {}, "head", 65535, false},
+  };
+  for (const Case& c : cases) {
+    const Launch launch = detect(c.variables, c.flags);
+    EXPECT_EQ(launch.master_address, c.address) << launch.note;
+    EXPECT_EQ(launch.master_port, c.port) << launch.note;
+    EXPECT_EQ(launch.master_port_taken, c.taken) << launch.note;
+  }
+}
+
+TEST(Launch, TakesTheFirstSetAsAWhole) {
+  const Variables mpirun_in_slurm = merged(kOpenMpi, kSlurm), all = merged(kTorchrun, mpirun_in_slurm);
+  struct Case {
+    Variables variables;
+    LaunchFlags flags;
+    Launcher launcher;
+    Place place;
+    const char* note_ends;
+  };
+  const Case cases[] = {
+      {with(all, {{"LOCAL_WORLD_SIZE", nullptr}}),
+       {0, 2, 0},
+       Launcher::flags,
+       {0, 2, 0, 2},
+       "; variables of torchrun and Open MPI and Slurm are set too and not used"},
+      {all, {}, Launcher::torchrun, {3, 6, 1, 2}, "; variables of Open MPI and Slurm are set too and not used"},
+      {mpirun_in_slurm, {}, Launcher::open_mpi, {4, 5, 0, 1}, "local rank 0 of 1; variables of Slurm are set too and not used"},
+      {merged(kOpenMpi, kBatch), {}, Launcher::open_mpi, {4, 5, 0, 1}, "local rank 0 of 1"},
+      {merged(kTorchrun, kBatch), {}, Launcher::torchrun, {3, 6, 1, 2}, "master 10.0.0.1:29500"},
+      {merged(kTorchrun, kSlurm), {}, Launcher::torchrun, {3, 6, 1, 2}, "; variables of Slurm are set too and not used"},
+      {with(mpirun_in_slurm, {{"WORLD_SIZE", "7"}}), {}, Launcher::open_mpi, {4, 5, 0, 1}, "Slurm are set too and not used"},
+  };
+  for (const Case& c : cases) {
+    const Launch launch = detect(c.variables, c.flags);
+    EXPECT_EQ(launch.launcher, c.launcher) << launch.note;
+    EXPECT_EQ(place_of(launch), c.place);
+    EXPECT_TRUE(launch.note.ends_with(c.note_ends)) << launch.note;
+  }
+}
+
+TEST(Launch, LocalRankAloneReplacesTheLocalRank) {
+  const std::tuple<Variables, Launcher, Place> cases[] = {
+      {kTorchrun, Launcher::torchrun, {3, 6, 0, 2}},
+      {with(kTorchrun, {{"LOCAL_RANK", nullptr}}), Launcher::torchrun, {3, 6, 0, 2}},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "7"}}), Launcher::open_mpi, {4, 5, 0, 1}},
+      {with(kSlurm, {{"SLURM_LOCALID", nullptr}}), Launcher::slurm, {8, 9, 0, 1}},
+  };
+  for (const auto& [variables, launcher, place] : cases) {
+    const Launch launch = detect(variables, {.local_rank = 0});
+    EXPECT_EQ(launch.launcher, launcher);
+    EXPECT_EQ(place_of(launch), place);
+    EXPECT_NE(launch.note.find("(--local-rank)"), std::string::npos) << launch.note;
+  }
+}
+
+TEST(Launch, NamesWhatIsMissing) {
+  struct Case {
+    Variables variables;
+    LaunchFlags flags;
+    const char* part;
+  };
+  const char* const all_of_slurm =
+      "incomplete: SLURM_STEP_ID=0 set, but not SLURM_PROCID, SLURM_STEP_NUM_TASKS (or SLURM_NTASKS), SLURM_LOCALID, SLURM_STEP_TASKS";
+  const Case cases[] = {
+      {{}, {1, {}}, "--rank 1 set, but not --world-size; give both"},
+      {{}, {{}, 2}, "--world-size 2 set, but not --rank; give both"},
+      {kTorchrun, {{}, 2, 0}, "--world-size 2 set, but not --rank"},
+      {{{"RANK", "1"}},
+       {},
+       "torchrun's variables are incomplete: RANK=1 set, but not WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_"},
+      {{{"RANK", "1"}}, {{}, {}, 1}, "RANK=1, --local-rank 1 set, but not WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; set the rest"},
+      {with(kTorchrun, {{"WORLD_SIZE", nullptr}}), {}, "but not WORLD_SIZE;"},
+      {with(kTorchrun, {{"LOCAL_RANK", nullptr}}), {}, "but not LOCAL_RANK;"},
+      {with(kTorchrun, {{"LOCAL_WORLD_SIZE", nullptr}}), {}, "but not LOCAL_WORLD_SIZE;"},
+      {with(kTorchrun, {{"MASTER_ADDR", nullptr}}), {}, "but not MASTER_ADDR; set the rest as torchrun does, or unset RANK"},
+      {with(kTorchrun, {{"MASTER_PORT", ""}}), {}, "but not MASTER_PORT;"},
+      {merged({{"RANK", "1"}}, kOpenMpi), {}, "torchrun's variables are incomplete"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", nullptr}}), {}, "but not OMPI_COMM_WORLD_RANK; start with mpirun"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", nullptr}}), {}, "but not OMPI_COMM_WORLD_SIZE;"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", nullptr}}), {}, "but not OMPI_COMM_WORLD_LOCAL_RANK;"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", nullptr}}), {}, "but not OMPI_COMM_WORLD_LOCAL_SIZE;"},
+      {{{"SLURM_STEP_ID", "0"}}, {}, all_of_slurm},
+      {with(kSlurm, {{"SLURM_PROCID", nullptr}}), {}, "but not SLURM_PROCID; start with srun"},
+      {with(kSlurm, {{"SLURM_NODEID", nullptr}}), {}, "SLURM_STEP_TASKS_PER_NODE=4(x2),1 set, but not SLURM_NODEID; start with srun"},
+  };
+  for (const Case& c : cases) {
+    const std::string message = message_of(c.variables, c.flags);
+    EXPECT_NE(message.find(c.part), std::string::npos) << message << "\nlacks: " << c.part;
+  }
+}
+
+TEST(Launch, NamesValuesThatCannotBe) {
+  struct Case {
+    Variables variables;
+    LaunchFlags flags;
+    const char* part;
+  };
+  const Case cases[] = {
+      {{}, {4, 4}, "--rank 4: expected a whole number from 0 to 3, as --world-size 4; correct it"},
+      {{}, {-1, 4}, "--rank -1: expected a whole number from 0 to 3"},
+      {{}, {0, 0}, "--world-size 0: expected a whole number from 1"},
+      {{}, {1, 1}, "--rank 1: expected 0, as --world-size 1"},
+      {{}, {0, 4, 4}, "--local-rank 4: expected a whole number from 0 to 3, as --world-size 4"},
+      {{}, {{}, {}, 1}, "--local-rank 1: expected 0, as this is a single process"},
+      {{{"LOCAL_WORLD_SIZE", "5"}}, {0, 4}, "LOCAL_WORLD_SIZE=5: expected a whole number from 1 to 4, as --world-size 4"},
+      {{{"LOCAL_WORLD_SIZE", "2"}}, {3, 4}, "--rank 3: expected a whole number from 0 to 1, as LOCAL_WORLD_SIZE=2"},
+      {kTorchrun, {{}, {}, 2}, "--local-rank 2: expected a whole number from 0 to 1, as LOCAL_WORLD_SIZE=2"},
+      {with(kTorchrun, {{"RANK", "6"}}), {}, "RANK=6: expected a whole number from 0 to 5, as WORLD_SIZE=6; correct it, or unset it"},
+      {with(kTorchrun, {{"RANK", "-1"}}), {}, "RANK=-1: expected"},
+      {with(kTorchrun, {{"RANK", "one"}}), {}, "RANK=one: expected"},
+      {with(kTorchrun, {{"RANK", "1x"}}), {}, "RANK=1x: expected"},
+      {with(kTorchrun, {{"RANK", " 1"}}), {}, "RANK= 1: expected"},
+      {with(kTorchrun, {{"RANK", "99999999999"}}), {}, "RANK=99999999999: expected"},
+      {with(kTorchrun, {{"WORLD_SIZE", "0"}}), {}, "WORLD_SIZE=0: expected"},
+      {with(kTorchrun, {{"WORLD_SIZE", "4.0"}}), {}, "WORLD_SIZE=4.0: expected"},
+      {with(kTorchrun, {{"LOCAL_RANK", "2"}}), {}, "LOCAL_RANK=2: expected a whole number from 0 to 1, as LOCAL_WORLD_SIZE=2"},
+      {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "7"}}), {}, "LOCAL_WORLD_SIZE=7: expected a whole number from 1 to 6, as WORLD_SIZE=6"},
+      {with(kTorchrun, {{"MASTER_PORT", "65536"}}), {}, "MASTER_PORT=65536: expected a whole number from 1 to 65535"},
+      {with(kTorchrun, {{"MASTER_PORT", "0"}}), {}, "MASTER_PORT=0: expected"},
+      {with(kTorchrun, {{"MASTER_PORT", "tcp://10.0.0.7:80"}}), {}, "MASTER_PORT=tcp://10.0.0.7:80: expected"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "5"}}), {}, "OMPI_COMM_WORLD_RANK=5: expected a whole number from 0 to 4, as OMPI_COMM_WORLD_SIZE=5"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}), {}, "OMPI_COMM_WORLD_LOCAL_RANK=1: expected 0, as OMPI_COMM_WORLD_LOCAL_SIZE=1"},
+      {with(kSlurm, {{"SLURM_PROCID", "9"}}), {}, "SLURM_PROCID=9: expected a whole number from 0 to 8, as SLURM_STEP_NUM_TASKS=9"},
+      {with(kSlurm, {{"SLURM_NODEID", "3"}}), {}, "SLURM_NODEID=3: expected a whole number from 0 to 2, as SLURM_STEP_TASKS_PER_NODE=4(x2),1"},
+      {with(kSlurm, {{"SLURM_LOCALID", "1"}}), {}, "SLURM_LOCALID=1: expected 0, as SLURM_STEP_TASKS_PER_NODE=1"},
+      {with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "4(x2"}}), {}, "SLURM_STEP_TASKS_PER_NODE=4(x2: expected tasks of each node, such as"},
+      {with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "10"}}), {}, "SLURM_STEP_TASKS_PER_NODE=10: expected a whole number from 1 to 9, as SLURM_STEP"},
+      {with(kSlurm, {{"SLURM_STEP_NODELIST", "node[01"}}), {}, "SLURM_STEP_NODELIST=node[01: expected a list of hosts"},
+  };
+  for (const Case& c : cases) {
+    const std::string message = message_of(c.variables, c.flags);
+    EXPECT_NE(message.find(c.part), std::string::npos) << message << "\nlacks: " << c.part;
+  }
+}
+
+TEST(Launch, EveryProcessOfASlurmStepFindsItsPlace) {
+  // Blocks of tasks over nodes, as srun deals them out.
+  const std::vector<int> tasks{2, 2, 3, 1, 1, 1};
+  int rank = 0;
+  for (size_t node = 0; node < tasks.size(); ++node) {
+    for (int local = 0; local < tasks[node]; ++local, ++rank) {
+      const Launch launch = detect(with(kSlurm, {{"SLURM_PROCID", std::to_string(rank).c_str()},
+                                                 {"SLURM_STEP_NUM_TASKS", "10"},
+                                                 {"SLURM_LOCALID", std::to_string(local).c_str()},
+                                                 {"SLURM_NODEID", std::to_string(node).c_str()},
+                                                 {"SLURM_STEP_TASKS_PER_NODE", "2(x2),3,1(x3)"}}));
+      EXPECT_EQ(place_of(launch), (Place{rank, 10, local, tasks[node]}));
+    }
+  }
+}
+
+TEST(Slurm, FirstHost) {
+  const std::pair<const char*, const char*> cases[] = {{"node", "node"},
+                                                       {"a,b,c", "a"},
+                                                       {"node[01-04,7],other", "node01"},
+                                                       {"node[7,9-12]", "node7"},
+                                                       {"node[007]", "node007"},
+                                                       {"n-1.example,n-2.example", "n-1.example"},
+                                                       {"rack[1-2]n[03-04]-ib,x", "rack1n03-ib"},
+                                                       {"other,node[01-04]", "other"}};
+  for (const auto& [list, host] : cases) EXPECT_EQ(first_slurm_host(list), host) << list;
+  for (const char* list : {"", ",a", "node[", "node[01", "node[]", "node[-4]", "node[a-b]", "node[1x]", "node]", "no de"}) {
+    EXPECT_EQ(first_slurm_host(list), std::nullopt) << list;
+  }
+}
+
+TEST(Slurm, Counts) {
+  const auto expand = [](const char* text) {
+    std::vector<int> all;
+    const auto counts = parse_slurm_counts(text);
+    if (!counts) return all;
+    for (const SlurmCount& count : *counts) all.insert(all.end(), static_cast<size_t>(count.times), count.value);
+    return all;
+  };
+  EXPECT_EQ(expand("4"), (std::vector{4}));
+  EXPECT_EQ(expand("4(x2),1"), (std::vector{4, 4, 1}));
+  EXPECT_EQ(expand("1,2(x3),12"), (std::vector{1, 2, 2, 2, 12}));
+  for (const char* text : {"", ",", "4,", "x", "0", "-1", "4(x2", "4(x)", "4(x0)", "4(2)", "4x2", "(x2)", "4(x2)1", "4 ,1"}) {
+    EXPECT_FALSE(parse_slurm_counts(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace vitrine

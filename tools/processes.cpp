@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/processes.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/error.h"
+#include "runtime/gpu_info.h"
+#include "vitrine_version.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+// Once the world has failed this process ends by itself, or is ended.
+constexpr int64_t kExitAfterMs = 2000;
+
+bool on_cpus(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend == Backend::cpu; }
+
+/// Where the processes meet; empty: over MPI.
+std::string meeting_place(const Options& options, const Launch& launch) {
+  using Launcher = Launch::Launcher;
+  const bool by_mpi = launch.launcher == Launcher::open_mpi;
+  // Under Slurm MPI meets by PMIx, if srun was told to offer it; for GPUs alone it is not needed.
+  const bool may_use_mpi = by_mpi || launch.launcher == Launcher::slurm;
+  if (on_cpus(options) && (!may_use_mpi || !options.meet.empty())) {
+    throw ConfigError(
+        fmt::format("CPU devices of several processes reduce over MPI, but these {}; start them with mpirun -np {} vitrine ..., without --init",
+                    options.meet.empty() ? fmt::format("were started by {}", launcher_name(launch.launcher)) : "meet by --init", launch.world_size));
+  }
+  if (!options.meet.empty()) return options.meet;
+  if (by_mpi || on_cpus(options)) return {};
+  if (launch.master_address.empty() || launch.master_port == 0) {
+    throw ConfigError(fmt::format(
+        "{}: nothing tells where the processes meet; add --init tcp://HOST:PORT of the first process's machine, or --init file:PATH", launch.note));
+  }
+  // torchrun's agent listens on its port itself; the next one is as free as any.
+  return fmt::format("tcp://{}:{}", launch.master_address, launch.master_port + (launch.master_port_taken ? 1 : 0));
+}
+
+void silence_stdout() {
+  std::fflush(stdout);
+  const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere < 0) throw DataError("/dev/null cannot be opened, so that this process, which is not rank 0, would print too");
+  dup2(nowhere, STDOUT_FILENO);
+  close(nowhere);
+}
+
+}  // namespace
+
+Processes::Processes(Options& options) {
+  const Launch launch = detect_launch({options.rank, options.world_size, options.local_rank}, [](const char* name) { return std::getenv(name); });
+  if (launch.launcher != Launch::Launcher::single || options.local_rank) options.local_rank = launch.local_rank;
+  if (launch.world_size == 1) {
+    if (!options.meet.empty()) {
+      throw ConfigError(
+          fmt::format("--init {}: there is one process only, which meets nobody ({}); start several with mpirun or torchrun, or give --rank and "
+                      "--world-size",
+                      options.meet, launch.note));
+    }
+    return;
+  }
+  WorldOptions world;
+  world.rank = launch.rank;
+  world.size = launch.world_size;
+  world.init = meeting_place(options, launch);
+  world.timeout_ms = static_cast<int64_t>(options.timeout_seconds * 1000);
+  world.exit_after_ms = kExitAfterMs;
+  world_ = std::make_shared<World>(world);
+  options.quiet = !leads();
+  if (leads()) {
+    fmt::print(stderr, "vitrine: {}; {}\n", launch.note, world_->description());
+  } else {
+    silence_stdout();
+  }
+  // Told at once, for a launcher may end this process soon. Rank 0 tells for all, unless it is the one that is gone.
+  world_->on_failure([leads = leads()](const std::string& reason) {
+    if (!leads && reason.rfind("rank 0 ", 0) != 0) return;
+    fmt::print(stderr, "vitrine: {}\n", reason);
+    std::fflush(stderr);
+  });
+}
+
+void Processes::fail(const std::string& reason, bool usage) {
+  if (!world_ || world_->closed()) {
+    if (leads()) fmt::print(stderr, "vitrine: {}\n", reason);
+    return;
+  }
+  if (world_->failure().empty() && !leads()) fmt::print(stderr, "vitrine: rank {}: {}\n", world_->rank(), reason);
+  world_->fail(reason);
+  std::fflush(nullptr);
+  _exit(usage ? kExitUsage : kExitFailure);
+}
+
+void Processes::close() {
+  if (world_) world_->close();
+}
+
+void require_alone(const Processes& processes, const char* command) {
+  if (processes.count() == 1) return;
+  throw ConfigError(
+      fmt::format("{}: it runs in one process, but {} were started; start one, with all devices in --devices", command, processes.count()));
+}
+
+}  // namespace vitrine::tools
