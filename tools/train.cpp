@@ -234,7 +234,7 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
   if (!phases.empty()) fmt::print("\n{}", phases);
   const std::string buckets = communication_report(names, communication, style);
   if (!buckets.empty()) fmt::print("\n{}", buckets);
-  fmt::print("\n{}", memory_report(figures, dataset_bytes(job.data), style));
+  fmt::print("\n{}", memory_report(figures, dataset_bytes(job.data), style, processes.count()));
   const std::string steps = training.record().report();
   if (!steps.empty()) fmt::print("\n{}", steps);
   const std::string convolution = convolution_report(convolutions);

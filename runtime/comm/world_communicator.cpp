@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/world_communicator.h"
 
+#include <array>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -20,13 +21,24 @@ namespace {
 using comm::Call;
 using comm::Operation;
 
+constexpr int64_t kShortestNotedWaitNs = 500;
+
 /// What the communicators of one process share.
 class ProcessGroup {
  public:
   ProcessGroup(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>> local_ends)
       : locals(std::move(local_ends)), counts(devices.devices_of_processes()), process(devices.process()), world(devices.options().world) {
     if (devices[0].id().backend == Backend::meta) return;
-    exchange = comm::make_mpi_exchange(*world);
+    {
+      const World::Waiting waiting(*world, "the opening of communicators");
+      exchange = comm::make_mpi_exchange(*world);
+    }
+    wait_causes_.resize(counts.size());
+    for (size_t p = 0; p < counts.size(); ++p) {
+      for (int op = 0; op < comm::kOperationCount; ++op) {
+        wait_causes_[p][static_cast<size_t>(op)] = fmt::format("rank {} in {}", p, comm::operation_name(static_cast<Operation>(op)));
+      }
+    }
     handler_ = world->on_failure([this](const std::string& reason) { end(reason); });
   }
   ~ProcessGroup() {
@@ -35,6 +47,15 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
+  /// Waits for the other processes; notes on the stream, if it is traced, for whom.
+  void meet(Operation operation, uint64_t tag, CpuStream* traced) {
+    const int64_t begin_ns = traced != nullptr ? steady_now_ns() : 0;
+    const int last = exchange->meet(tag);
+    if (traced == nullptr || last == process) return;
+    const int64_t now_ns = steady_now_ns();
+    if (now_ns - begin_ns < kShortestNotedWaitNs) return;
+    traced->note_wait(begin_ns, now_ns, wait_causes_[static_cast<size_t>(last)][static_cast<size_t>(operation)].c_str());
+  }
   void end(const std::string& reason) {
     locals[0]->abort(reason);
     if (exchange) exchange->abort(reason);
@@ -54,6 +75,7 @@ class ProcessGroup {
 
  private:
   uint64_t handler_ = 0;
+  std::vector<std::array<std::string, comm::kOperationCount>> wait_causes_;  // of each process: "rank 2 in all_reduce"
 };
 
 class WorldCommunicator final : public CheckedCommunicator {
@@ -117,11 +139,16 @@ class WorldCommunicator final : public CheckedCommunicator {
   std::vector<int64_t> of_this_process(const std::vector<int64_t>& of_ranks) const;
   std::vector<int64_t> only(int local_rank, int64_t elements) const;
 
-  /// Queues what the process's first device does with the exchange.
+  /// Queues what the process's first device does with the exchange, once all processes are there.
   template <class Work>
   void lead(const Job& job, const ConstView& reads, const View& writes, Work work) {
+    CpuStream* const traced =
+        job.ctx.backend() == Backend::cpu && job.ctx.trace_level() != TraceLevel::off ? static_cast<CpuStream*>(&job.ctx.stream()) : nullptr;
     job.ctx.dispatch({comm::operation_name(job.call.operation), {reads}, {writes}},
-                     [group = group_, work = std::move(work)] { work(*group->exchange); });
+                     [group = group_, operation = job.call.operation, tag = job.tag, traced, work = std::move(work)] {
+                       group->meet(operation, tag, traced);
+                       work(*group->exchange);
+                     });
   }
 
   std::shared_ptr<ProcessGroup> group_;
@@ -345,7 +372,7 @@ void WorldCommunicator::gather(const Job& job) {
 
 void WorldCommunicator::barrier(const Job& job) {
   if (!alone()) local().barrier(job.ctx);
-  if (leads()) lead(job, View(), View(), [tag = job.tag](comm::ProcessExchange& exchange) { exchange.barrier(tag); });
+  if (leads()) lead(job, View(), View(), [](comm::ProcessExchange&) {});
   if (!alone()) local().barrier(job.ctx);
 }
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/test_devices.h"
-#include "tests/tools/child_process.h"
+#include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
 namespace {

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "tests/tools/child_process.h"
+#include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
 namespace {
@@ -209,10 +209,10 @@ TEST_F(Train, TablesNameTimeAndMemory) {
 
 TEST_F(Train, ABarIsOnTheTerminalOnlyAndNoColorIsHonoured) {
   const Arguments arguments = with(with({"train"}, kQuick), {"--steps", "4"});
-  const ChildResult colours = ChildProcess(arguments, ChildProcess::Streams::terminal).wait();
+  const ChildResult colours = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal).wait();
   EXPECT_NE(colours.output.find("[...."), std::string::npos) << colours.output;
   EXPECT_NE(colours.output.find("\033[1mWhere the time went"), std::string::npos) << colours.output;
-  const ChildResult plain = ChildProcess(arguments, ChildProcess::Streams::terminal, {"NO_COLOR=1"}).wait();
+  const ChildResult plain = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"NO_COLOR=1"}).wait();
   EXPECT_EQ(plain.output.find("\033[1m"), std::string::npos) << plain.output;
 }
 

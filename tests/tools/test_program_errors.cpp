@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/tools/child_process.h"
+#include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
 namespace {

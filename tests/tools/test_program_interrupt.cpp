@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "tests/tools/child_process.h"
+#include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
 namespace {
@@ -22,7 +22,7 @@ class Interrupt : public ::testing::TestWithParam<int> {};
 
 TEST_P(Interrupt, EndsCleanlyWithWhatWasReached) {
   const auto weights = std::filesystem::temp_directory_path() / ("vitrine_interrupt_" + std::to_string(getpid()) + "_" + std::to_string(GetParam()));
-  ChildProcess child(endless_training({"--json", "--save", weights.string()}));
+  ChildProcess child(vitrine_command(endless_training({"--json", "--save", weights.string()})));
   ASSERT_TRUE(child.wait_for("epoch 2/"));
   child.send_signal(GetParam());
   const ChildResult result = child.wait();
@@ -41,7 +41,7 @@ TEST_P(Interrupt, EndsCleanlyWithWhatWasReached) {
 INSTANTIATE_TEST_SUITE_P(Signals, Interrupt, ::testing::Values(SIGINT, SIGTERM));
 
 TEST(InterruptText, TablesAreStillPrinted) {
-  ChildProcess child(endless_training({}));
+  ChildProcess child(vitrine_command(endless_training({})));
   ASSERT_TRUE(child.wait_for("epoch 1/"));
   child.send_signal(SIGINT);
   const ChildResult result = child.wait();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/tools/child_process.h"
+#include "tests/support/child_process.h"
 
 #include <array>
 #include <csignal>
@@ -16,13 +16,13 @@ namespace vitrine::test {
 
 namespace {
 
-[[noreturn]] void execute(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+[[noreturn]] void execute(const std::vector<std::string>& command, const std::vector<std::string>& environment) {
   unsetenv("NO_COLOR");
   for (const std::string& entry : environment) putenv(const_cast<char*>(entry.c_str()));
-  std::vector<char*> argv = {const_cast<char*>(VITRINE_PROGRAM)};
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  std::vector<char*> argv;
+  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  execv(VITRINE_PROGRAM, argv.data());
+  execvp(argv[0], argv.data());
   _exit(127);
 }
 
@@ -40,10 +40,10 @@ void drain(int& descriptor, std::string& text) {
 
 }  // namespace
 
-ChildProcess::ChildProcess(const std::vector<std::string>& arguments, Streams streams, const std::vector<std::string>& environment) {
+ChildProcess::ChildProcess(const std::vector<std::string>& command, Streams streams, const std::vector<std::string>& environment) {
   if (streams == Streams::terminal) {
     pid_ = forkpty(&output_, nullptr, nullptr, nullptr);
-    if (pid_ == 0) execute(arguments, environment);
+    if (pid_ == 0) execute(command, environment);
     if (pid_ < 0) throw std::runtime_error("forkpty failed");
     return;
   }
@@ -54,7 +54,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments, Streams st
   if (pid_ == 0) {
     dup2(output[1], STDOUT_FILENO);
     dup2(error[1], STDERR_FILENO);
-    execute(arguments, environment);
+    execute(command, environment);
   }
   close(output[1]);
   close(error[1]);
@@ -98,7 +98,5 @@ ChildResult ChildProcess::wait() {
   result_.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return result_;
 }
-
-ChildResult run_vitrine(const std::vector<std::string>& arguments) { return ChildProcess(arguments).wait(); }
 
 }  // namespace vitrine::test

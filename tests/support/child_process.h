@@ -14,13 +14,13 @@ struct ChildResult {
   std::string error;  // empty on a terminal: both streams are its output
 };
 
-/// The vitrine program as a child process.
+/// A program as a child process.
 class ChildProcess {
  public:
   enum class Streams { pipes, terminal };
 
-  explicit ChildProcess(const std::vector<std::string>& arguments, Streams streams = Streams::pipes,
-                        const std::vector<std::string>& environment = {});
+  /// command: the program's path or name, then its arguments. environment: "NAME=value" sets, "NAME" alone takes away.
+  explicit ChildProcess(const std::vector<std::string>& command, Streams streams = Streams::pipes, const std::vector<std::string>& environment = {});
   /// Ends the child if it is still there.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
@@ -29,6 +29,7 @@ class ChildProcess {
   /// Reads until stdout or stderr contain `text`; false when they end without it.
   bool wait_for(const std::string& text);
   void send_signal(int signal_number) const;
+  pid_t pid() const { return pid_; }
   /// Reads to the end and waits.
   ChildResult wait();
 
@@ -39,8 +40,5 @@ class ChildProcess {
   int output_ = -1, error_ = -1;
   ChildResult result_;
 };
-
-/// Runs the program to its end.
-ChildResult run_vitrine(const std::vector<std::string>& arguments);
 
 }  // namespace vitrine::test

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/child_process.h"
+
+/// Programs started several times by mpirun, as children of a test.
+namespace vitrine::test {
+
+using Command = std::vector<std::string>;
+
+/// Why nothing can be started by mpirun here; empty where it can.
+std::string mpirun_missing();
+
+/// mpirun that starts `command` in `processes` processes, which share the cores as they come, and ends them after a minute.
+Command mpirun_command(int processes, const Command& command);
+/// The same with a command for each process.
+Command mpirun_command(const std::vector<Command>& commands);
+
+/// What a process that mpirun starts finds in its environment, and nothing of what another launcher put into this one's.
+std::vector<std::string> mpirun_environment();
+
+/// Runs mpirun_command(processes, command) to its end.
+ChildResult mpirun(int processes, const Command& command);
+
+/// A test that needs mpirun: skipped where it is missing.
+class MpirunTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string missing = mpirun_missing(); !missing.empty()) GTEST_SKIP() << missing;
+  }
+};
+
+}  // namespace vitrine::test
