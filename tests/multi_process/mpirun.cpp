@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/multi_process/mpirun.h"
 
+#include <cstdlib>
+#include <stdexcept>
+
 #include <unistd.h>
 
 namespace vitrine::test {
@@ -39,6 +42,17 @@ std::vector<std::string> mpirun_environment() {
 
 ChildResult mpirun(int processes, const Command& command) {
   return ChildProcess(mpirun_command(processes, command), ChildProcess::Streams::pipes, mpirun_environment()).wait();
+}
+
+TempFolder::TempFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "vitrine_XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  folder_ = pattern;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
 }
 
 }  // namespace vitrine::test

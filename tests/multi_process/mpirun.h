@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,21 @@ class MpirunTest : public ::testing::Test {
   void SetUp() override {
     if (const std::string missing = mpirun_missing(); !missing.empty()) GTEST_SKIP() << missing;
   }
+};
+
+/// A folder that goes with its owner.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  std::string path() const { return folder_.string(); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+ private:
+  std::filesystem::path folder_;
 };
 
 }  // namespace vitrine::test
