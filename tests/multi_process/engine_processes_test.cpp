@@ -22,7 +22,7 @@ class EngineProcesses : public MpirunTest, public ::testing::WithParamInterface<
     const TempFolder folder;
     std::vector<Command> commands;
     for (const int count : devices) commands.push_back({VITRINE_ENGINE_WORKER, std::to_string(count), folder.path()});
-    const ChildResult result = ChildProcess(mpirun_command(commands), ChildProcess::Streams::pipes, mpirun_environment()).wait();
+    const ChildResult result = mpirun(commands);
     EXPECT_EQ(result.exit_code, 0) << result.error;
     std::vector<EngineResult> results;
     for (const EngineCase& c : engine_cases()) results.push_back(load_result(folder.path(c.name)));
@@ -53,16 +53,10 @@ TEST_P(EngineProcesses, TrainAsOneDeviceDoes) {
   }
 }
 
-std::string processes_label(const ::testing::TestParamInfo<Processes>& info) {
-  std::string label;
-  for (const int devices : info.param) label += (label.empty() ? "" : "And") + std::to_string(devices);
-  return label + "Devices";
-}
-
 INSTANTIATE_TEST_SUITE_P(Counts, EngineProcesses,
                          ::testing::Values(Processes{1}, Processes{2}, Processes{1, 1}, Processes{2, 2}, Processes{1, 2}, Processes{1, 1, 1, 1},
                                            Processes{2, 2, 2, 2}),
-                         processes_label);
+                         device_counts_label);
 
 using EngineSums = EngineProcesses;
 

@@ -25,8 +25,9 @@ Command mpirun_command(const std::vector<Command>& commands);
 /// What a process that mpirun starts finds in its environment, and nothing of what another launcher put into this one's.
 std::vector<std::string> mpirun_environment();
 
-/// Runs mpirun_command(processes, command) to its end.
+/// Runs mpirun_command(...) to its end.
 ChildResult mpirun(int processes, const Command& command);
+ChildResult mpirun(const std::vector<Command>& commands);
 
 /// A test that needs mpirun: skipped where it is missing.
 class MpirunTest : public ::testing::Test {
@@ -35,6 +36,9 @@ class MpirunTest : public ::testing::Test {
     if (const std::string missing = mpirun_missing(); !missing.empty()) GTEST_SKIP() << missing;
   }
 };
+
+/// Names a test by how many devices each process has: "2And1Devices".
+std::string device_counts_label(const ::testing::TestParamInfo<std::vector<int>>& info);
 
 /// A folder that goes with its owner.
 class TempFolder {
