@@ -15,10 +15,12 @@ namespace {
 
 // A signal handler can reach nothing but a global.
 std::atomic<int> signals_received{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<bool> quiet{false};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 extern "C" void on_signal(int) {
   if (signals_received.fetch_add(1) > 0) _exit(kExitInterrupted);
+  if (quiet.load(std::memory_order_relaxed)) return;
   constexpr char message[] = "\nvitrine: ending after the current step; once more to end at once\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message, sizeof(message) - 1);
 }
@@ -33,6 +35,8 @@ void install_interrupt_handler() {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }
+
+void keep_interrupts_quiet() { quiet.store(true, std::memory_order_relaxed); }
 
 bool interrupted() { return signals_received.load(std::memory_order_relaxed) > 0; }
 

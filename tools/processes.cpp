@@ -10,7 +10,7 @@
 
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
-#include "vitrine_version.h"
+#include "tools/interrupt.h"
 
 namespace vitrine::tools {
 
@@ -76,9 +76,11 @@ Processes::Processes(Options& options) {
     fmt::print(stderr, "vitrine: {}; {}\n", launch.note, world_->description());
   } else {
     silence_stdout();
+    keep_interrupts_quiet();
   }
   // Told at once, for a launcher may end this process soon. Rank 0 tells for all, unless it is the one that is gone.
   world_->on_failure([leads = leads()](const std::string& reason) {
+    keep_interrupts_quiet();  // the launcher ends the survivors with a signal
     if (!leads && reason.rfind("rank 0 ", 0) != 0) return;
     fmt::print(stderr, "vitrine: {}\n", reason);
     std::fflush(stderr);

@@ -137,7 +137,7 @@ std::string phase_report(const std::vector<std::string>& devices, const std::vec
   return text;
 }
 
-std::string memory_report(const std::vector<DeviceFigures>& devices, int64_t dataset_bytes, const Style& style) {
+std::string memory_report(const std::vector<DeviceFigures>& devices, int64_t dataset_bytes, const Style& style, int processes) {
   std::string text;
   int64_t outside = 0;
   const size_t across = devices_across(devices.size(), kMemoryDevicesAcross);
@@ -145,7 +145,7 @@ std::string memory_report(const std::vector<DeviceFigures>& devices, int64_t dat
     text += memory_block(std::span(devices).subspan(begin, std::min(across, devices.size() - begin)), style);
   }
   for (const DeviceFigures& d : devices) outside += d.outside_bytes;
-  const bool on_gpus = !devices.empty() && devices.front().device.rfind("cuda:", 0) == 0;
+  const bool on_gpus = !devices.empty() && devices.front().device.find("cuda:") != std::string::npos;
   const std::string hint =
       on_gpus ? fmt::format(
                     "Categories are those at the moment of the peak. Outside the pools the GPUs have {} in use: CUDA's context, libraries (NCCL, "
@@ -153,9 +153,10 @@ std::string memory_report(const std::vector<DeviceFigures>& devices, int64_t dat
                     "cuDNN), other processes; logical devices of one GPU share it equally.",
                     format_bytes(outside))
               : fmt::format(
-                    "Categories are those at the moment of the peak. Outside the pools this process holds {} (the data set: {}; then loader, "
-                    "libraries, code),\nmeasured as resident set less pools and divided equally among CPU devices.",
-                    format_bytes(outside), format_bytes(dataset_bytes));
+                    "Categories are those at the moment of the peak. Outside the pools {} {} ({}data set: {}; then loader, "
+                    "libraries, code),\nmeasured as resident set less pools and divided equally among {}CPU devices.",
+                    processes == 1 ? "this process holds" : fmt::format("{} processes hold", processes), format_bytes(outside),
+                    processes == 1 ? "the " : "each has the ", format_bytes(dataset_bytes), processes == 1 ? "" : "each process's ");
   return text + style.dim(hint) + "\n";
 }
 

@@ -13,7 +13,7 @@ namespace vitrine::tools {
 std::string phase_report(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables, const Style& style);
 
 /// Where the memory went: a row for each category at the moment of the peak, a column for each device.
-///   dataset_bytes  what the data set takes of the bytes outside the pools
-std::string memory_report(const std::vector<DeviceFigures>& devices, int64_t dataset_bytes, const Style& style);
+///   dataset_bytes  what the data set takes of the bytes outside the pools, in each process
+std::string memory_report(const std::vector<DeviceFigures>& devices, int64_t dataset_bytes, const Style& style, int processes = 1);
 
 }  // namespace vitrine::tools

@@ -229,7 +229,7 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
   const Style style = Style::of(fileno(stdout));
   const std::string phases = phase_report(names, tables, style);
   if (!phases.empty()) fmt::print("\n{}", phases);
-  fmt::print("\n{}", memory_report(figures, dataset_bytes(job.data), style));
+  fmt::print("\n{}", memory_report(figures, dataset_bytes(job.data), style, processes.count()));
   const std::string steps = training.record().report();
   if (!steps.empty()) fmt::print("\n{}", steps);
   const std::string convolution = convolution_report(convolutions);

@@ -142,10 +142,24 @@ void Referee::fail(int rank, const std::string& reason) { decide(fmt::format("{}
 
 void Referee::bye(int rank) { member(rank).said_bye = true; }
 
-void Referee::lost(int rank) {
+void Referee::lost(int rank, int64_t now_ns) {
   Member& m = member(rank);
   m.gone = true;
-  if (!m.said_bye) decide(fmt::format("{} died: its connection closed without a word; {}", m.name, position(rank)));
+  if (!m.said_bye && !dead_) dead_ = {rank, now_ns};
+}
+
+std::string Referee::others_position(int rank) const {
+  const CollectiveRecord* furthest = nullptr;
+  uint64_t most = 0, own = 0;
+  for (int r = 0; r < size(); ++r) {
+    for (const DeviceState& state : member(r).devices) {
+      if (r == rank) own = std::max(own, state.begun);
+      if (state.begun <= most || !state.last) continue;
+      most = state.begun;
+      furthest = &*state.last;
+    }
+  }
+  return furthest == nullptr || most <= own ? std::string() : fmt::format("; others have come to {}", furthest->str());
 }
 
 bool Referee::all_said_bye() const {
@@ -154,6 +168,10 @@ bool Referee::all_said_bye() const {
 
 void Referee::tick(int64_t now_ns) {
   if (!verdict_.empty()) return;
+  if (dead_ && now_ns - dead_->second >= kDeathAfterNs) {
+    const int rank = dead_->first;
+    decide(fmt::format("{} died: its connection closed without a word; {}{}", member(rank).name, position(rank), others_position(rank)));
+  }
   if (overdue_ && now_ns - overdue_->told_ns >= kJudgeAfterNs) judge(now_ns);
 }
 
@@ -166,8 +184,8 @@ void Referee::judge(int64_t now_ns) {
     if (m.said_bye || now_ns - m.heard_ns < kSilentNs) continue;
     return decide(
         fmt::format("{} hangs: nothing was heard of it for {:.1f} s, though its connection is open (is it stopped, or its machine out of reach?); "
-                    "{}. {}",
-                    m.name, static_cast<double>(now_ns - m.heard_ns) * 1e-9, position(rank), waiting));
+                    "{}{}. {}",
+                    m.name, static_cast<double>(now_ns - m.heard_ns) * 1e-9, position(rank), others_position(rank), waiting));
   }
   // Who has begun the fewest collectives, and who the most.
   const DeviceState* first = nullptr;

@@ -35,9 +35,9 @@ class Referee {
   /// A process takes part in gathering number `sequence`. Returns all parts in rank order once all have come.
   std::optional<std::vector<std::string>> gather(int rank, uint64_t sequence, std::string what, std::string part);
   void fail(int rank, const std::string& reason);
-  /// A process ends as it should, or is gone without a word unless it said so.
+  /// A process ends as it should, or is gone: without a word unless it said so. Judged a little later, when the others have told how far they came.
   void bye(int rank);
-  void lost(int rank);
+  void lost(int rank, int64_t now_ns);
   bool all_said_bye() const;
   void tick(int64_t now_ns);
 
@@ -50,6 +50,7 @@ class Referee {
   /// How long nothing is heard of a process that lives.
   static constexpr int64_t kSilentNs = 1'500'000'000;
   static constexpr int64_t kJudgeAfterNs = 1'000'000'000;
+  static constexpr int64_t kDeathAfterNs = 150'000'000;
 
  private:
   struct DeviceState {
@@ -79,6 +80,8 @@ class Referee {
   int device_count() const;
   void compare(uint64_t sequence, const Round& round);
   void judge(int64_t now_ns);
+  /// "others have come to collective 17 (...)", where some have come further than this process; else empty.
+  std::string others_position(int rank) const;
   void decide(std::string verdict);
   /// "rank 2 (pid 77 on node1)", with the device where it has several.
   std::string who(int rank, int device) const;
@@ -94,6 +97,7 @@ class Referee {
     int64_t waited_ms, told_ns;
   };
   std::optional<Overdue> overdue_;
+  std::optional<std::pair<int, int64_t>> dead_;  // rank, when it was noticed
   std::string verdict_;
 };
 

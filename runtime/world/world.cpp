@@ -75,6 +75,8 @@ struct World::State {
   void send_to_members(const std::string& bytes);
   void take_gathered(std::vector<std::string> parts);
   void declare(const std::string& verdict);
+  /// "; rank 2 has come to collective 17 (...)", or empty.
+  std::string own_position() const;
   bool done(int64_t now_ns);
   void wake() {
     const uint64_t one = 1;
@@ -89,6 +91,7 @@ struct World::State {
   struct Slot {
     std::string name;
     uint64_t begun = 0, finished = 0, told_finished = 0;
+    std::optional<CollectiveRecord> last;
     std::vector<CollectiveRecord> fresh;  // begun, and not yet told
   };
   struct Wait {
@@ -129,7 +132,7 @@ struct World::State {
   Referee referee;
   std::vector<std::optional<Connection>> members;  // of the hub, by rank
   std::optional<Connection> hub;                   // of the others
-  std::string hub_position;
+  std::string hub_name, hub_position = "nothing is known of its collectives";
   int64_t hub_heard_ns = 0, last_beat_ns = 0, failed_ns = 0, bye_ns = 0;
   bool said_bye = false;
 };
@@ -179,7 +182,7 @@ void World::State::wait_for_members() {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   if (!method.path.empty()) unlink(method.path.c_str());
-  send_to_members(Writer(MessageKind::welcome).bytes());
+  send_to_members(Writer(MessageKind::welcome).text(process_name(0)).bytes());
 }
 
 bool World::State::greet(Connection& connection, uint64_t token) try {
@@ -252,6 +255,7 @@ bool World::State::try_hub(const Address& address, std::string& problem) {
           problem = fmt::format("rank 0 at {}:{} refuses it: {}", host, address.port, reader.text());
           break;
         }
+        hub_name = reader.text();
         hub.emplace(std::move(connection));
         hub_heard_ns = steady_now_ns();
         return true;
@@ -390,9 +394,9 @@ void World::State::check_waits(int64_t now_ns) {
   }
   if (!what.empty()) send_to_hub(Writer(MessageKind::waiting).text(what).number(waited_ns / kMs).bytes());
   if (is_hub() || waited_ns == 0 || now_ns - hub_heard_ns < kHubSilentNs) return;
-  declare(fmt::format(
-      "rank 0 hangs: nothing was heard of it for {:.1f} s, though its connection is open (is it stopped, or its machine out of reach?); {}",
-      static_cast<double>(now_ns - hub_heard_ns) * 1e-9, hub_position));
+  declare(
+      fmt::format("{} hangs: nothing was heard of it for {:.1f} s, though its connection is open (is it stopped, or its machine out of reach?); {}{}",
+                  hub_name, static_cast<double>(now_ns - hub_heard_ns) * 1e-9, hub_position, own_position()));
 }
 
 void World::State::serve_members(int64_t now_ns) {
@@ -402,7 +406,7 @@ void World::State::serve_members(int64_t now_ns) {
     while (auto bytes = members[i]->take()) handle_from_member(static_cast<int>(i), *bytes, now_ns);
     if (open) continue;
     members[i].reset();
-    referee.lost(static_cast<int>(i));
+    referee.lost(static_cast<int>(i), now_ns);
   }
 }
 
@@ -451,7 +455,15 @@ void World::State::serve_hub(int64_t now_ns) {
     hub_heard_ns = now_ns;
     handle_from_hub(*bytes);
   }
-  if (!open && !said_bye) declare(fmt::format("rank 0 died: its connection closed without a word; {}", hub_position));
+  if (!open && !said_bye) declare(fmt::format("{} died: its connection closed without a word; {}{}", hub_name, hub_position, own_position()));
+}
+
+std::string World::State::own_position() const {
+  const std::lock_guard lock(mutex);
+  for (const Slot& slot : slots) {
+    if (slot.last) return fmt::format("; rank {} has come to {}", rank, slot.last->str());
+  }
+  return {};
 }
 
 void World::State::handle_from_hub(const std::string& bytes) {
@@ -588,6 +600,7 @@ void World::begin_collective(int device, const CollectiveRecord& record) {
   State& s = *state_;
   const std::lock_guard lock(s.mutex);
   State::Slot& slot = s.slots[static_cast<size_t>(device)];
+  if (record.sequence >= slot.begun) slot.last = record;
   slot.begun = std::max(slot.begun, record.sequence + 1);
   slot.fresh.push_back(record);
 }

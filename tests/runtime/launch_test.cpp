@@ -255,7 +255,6 @@ TEST(Launch, NamesWhatIsMissing) {
       {{{"RANK", "1"}}, {{}, {}, 1}, "RANK=1, --local-rank 1 set, but not WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; set the rest"},
       {with(kTorchrun, {{"WORLD_SIZE", nullptr}}), {}, "but not WORLD_SIZE;"},
       {with(kTorchrun, {{"LOCAL_RANK", nullptr}}), {}, "but not LOCAL_RANK;"},
-      {with(kTorchrun, {{"LOCAL_WORLD_SIZE", nullptr}}), {}, "but not LOCAL_WORLD_SIZE;"},
       {with(kTorchrun, {{"MASTER_ADDR", nullptr}}), {}, "but not MASTER_ADDR; set the rest as torchrun does, or unset RANK"},
       {with(kTorchrun, {{"MASTER_PORT", ""}}), {}, "but not MASTER_PORT;"},
       {merged({{"RANK", "1"}}, kOpenMpi), {}, "torchrun's variables are incomplete"},

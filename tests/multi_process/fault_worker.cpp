@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// One of several processes that train, or issue collectives, until one of them misbehaves:
+//   fault_worker FAULT RANK STEP DELAY_US TIMEOUT_MS MARKER
+// FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives). MARKER is for the test to find the process by.
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include <unistd.h>
+
+#include "nn/layers/linear.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/copy.h"
+#include "runtime/error.h"
+#include "runtime/world/world.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+constexpr int64_t kSteps = 1'000'000;  // more than there is time for
+constexpr int64_t kBatch = 64;
+
+struct Fault {
+  std::string kind;
+  int rank = 0;
+  int64_t step = 0;
+  int delay_us = 0;
+
+  bool due(const World& world, int64_t at_step) const { return world.rank() == rank && at_step == step; }
+};
+
+/// Does to this process what its user or its machine might do: now, or a little later, amid the step.
+void strike(const Fault& fault) {
+  const auto act = [kind = fault.kind] {
+    if (kind == "kill") raise(SIGKILL);
+    if (kind == "stop") kill(getpid(), SIGSTOP);
+    if (kind == "exit") _exit(0);
+  };
+  if (fault.delay_us == 0) return act();
+  std::thread([act, delay = fault.delay_us] {
+    std::this_thread::sleep_for(std::chrono::microseconds(delay));
+    act();
+  }).detach();
+}
+
+/// The identity, until its device runs out of memory.
+class Planted final : public Layer {
+ public:
+  explicit Planted(const bool& armed) : armed_(armed) {}
+  std::string describe() const override { return "planted"; }
+  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
+  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
+    if (armed_ && ctx.backend() != Backend::meta) ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
+    copy(ctx, inputs[0], outputs[0]);
+    return {};
+  }
+  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
+                const Pass&) const override {
+    if (grad_inputs[0]) copy(ctx, grad_outputs[0], grad_inputs[0]);
+  }
+
+ private:
+  const bool& armed_;
+};
+
+void train(World& world, DeviceGroup& devices, const Fault& fault) {
+  bool armed = false;
+  const Model model = planted_model(std::make_unique<Planted>(armed));
+  EngineConfig config = small_config(model, kBatch);
+  config.scheme = scheme_preset("ddp");
+  config.bucket_bytes = config.first_bucket_bytes = 4096;
+  Engine engine(model, devices, config, {{kBatch}, {}});
+  const OwnedBatch whole = random_batch(model, kBatch / world.size(), static_cast<uint32_t>(world.rank()), 0);
+  HostBatch batch = whole.view();
+  batch.global_samples = kBatch;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    if (fault.due(world, step)) {
+      armed = fault.kind == "throw";
+      strike(fault);
+      if (fault.kind == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+    engine.train_step(batch);
+  }
+}
+
+void issue_collectives(World& world, DeviceGroup& devices, const Fault& fault) {
+  static constexpr const char* kNames[] = {"bucket 0", "bucket 1", "bucket 2", "bucket 3"};
+  const auto communicators = make_communicators(devices);
+  ExecContext& ctx = devices[0].communication();
+  const Tensor values = ctx.allocate({4096}, DType::f32, Category::communication, "values");
+  zero(ctx, values);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    ctx.set_step(step);
+    int order[] = {0, 1, 2, 3};
+    if (fault.due(world, step) && fault.kind == "order") std::swap(order[1], order[2]);
+    for (const int bucket : order) {
+      const bool now = fault.due(world, step) && bucket == 2;
+      if (now && fault.kind == "skip") continue;
+      const int64_t count = 512 * (bucket + 1) - (now && fault.kind == "count" ? 1 : 0);
+      const PhaseScope phase(ctx, Phase::reduce, kNames[bucket]);
+      communicators[0]->all_reduce(ctx, values.view().rows(0, count));
+    }
+    ctx.stream().synchronize();
+    zero(ctx, values);
+  }
+}
+
+int run(const Fault& fault, int64_t timeout_ms) {
+  WorldOptions options;
+  options.rank = std::atoi(std::getenv("OMPI_COMM_WORLD_RANK"));
+  options.size = std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE"));
+  options.timeout_ms = timeout_ms;
+  options.exit_after_ms = 2000;
+  const auto world = std::make_shared<World>(options);
+  const int rank = world->rank();
+  world->on_failure([rank](const std::string& reason) {
+    if (rank == 0 || reason.rfind("rank 0 ", 0) == 0) std::cerr << "world: " + reason + "\n" << std::flush;
+  });
+  try {
+    DeviceGroupOptions group;
+    group.devices = {{Backend::cpu, 0}};
+    group.memory_bytes = {int64_t{64} << 20};
+    group.threads_per_device = {1};
+    group.world = world;
+    DeviceGroup devices(group);
+    const bool collectives = fault.kind == "order" || fault.kind == "count" || fault.kind == "skip";
+    collectives ? issue_collectives(*world, devices, fault) : train(*world, devices, fault);
+  } catch (const std::exception& error) {
+    world->fail(error.what());
+    std::cerr << "rank " + std::to_string(rank) + " ends: " + error.what() + "\n" << std::flush;
+    _exit(1);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace vitrine::test
+
+int main(int argc, char** argv) {
+  if (argc != 7) return 2;
+  return vitrine::test::run({argv[1], std::atoi(argv[2]), std::atoll(argv[3]), std::atoi(argv[4])}, std::atoll(argv[5]));
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Four processes, one of which dies, hangs, fails or issues another collective: the culprit is named, all end in time, nothing stays behind.
+// VITRINE_FAULT_REPEATS: how often each fault is tried [3].
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "tests/multi_process/mpirun.h"
+
+namespace vitrine::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kProcesses = 4;
+constexpr int kTimeoutMs = 3000;
+// Meeting, planning and the steps before the fault, on a machine that is busy.
+constexpr double kStartSeconds = 20;
+constexpr double kEndSeconds = kTimeoutMs * 1e-3 + 5;
+
+struct Case {
+  const char* fault;
+  const char* verdict;  // what is said of the culprit
+  bool told_at_once;    // not only when the deadline has passed
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.fault; }
+
+int repeats() {
+  const char* const text = std::getenv("VITRINE_FAULT_REPEATS");
+  return text == nullptr ? 3 : std::atoi(text);
+}
+
+/// Processes whose command line has `marker`, other than this one.
+std::vector<std::string> processes_with(const std::string& marker) {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos || name == std::to_string(getpid())) continue;
+    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+    std::stringstream line;
+    line << file.rdbuf();
+    if (line.str().find(marker) != std::string::npos) found.push_back(name);
+  }
+  return found;
+}
+
+std::set<std::string> shared_memory_files() {
+  std::set<std::string> files;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator("/dev/shm", none)) files.insert(entry.path().filename());
+  return files;
+}
+
+class Faults : public MpirunTest, public ::testing::WithParamInterface<Case> {};
+
+TEST_P(Faults, TheCulpritIsNamedAndAllEndInTime) {
+  const Case c = GetParam();
+  for (int attempt = 0; attempt < repeats(); ++attempt) {
+    // Rank 0, which the others look to, must be no exception.
+    const int culprit = attempt % kProcesses == 1 ? 0 : 1 + attempt % (kProcesses - 1);
+    const int step = 40 + 7 * attempt, delay_us = attempt % 3 * 400;
+    const std::string marker = fmt::format("vitrine-fault-{}-{}-{}", getpid(), c.fault, attempt);
+    SCOPED_TRACE(fmt::format("attempt {}: rank {} at step {}, {} us into it", attempt, culprit, step, delay_us));
+    const std::set<std::string> shared_before = shared_memory_files();
+    const Clock::time_point begin = Clock::now();
+    const ChildResult result = mpirun(kProcesses, {VITRINE_FAULT_WORKER, c.fault, std::to_string(culprit), std::to_string(step), std::to_string(delay_us),
+                                                   std::to_string(kTimeoutMs), marker});
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const std::string told = result.error + result.output;
+    EXPECT_NE(result.exit_code, 0) << told;
+    EXPECT_LT(seconds, kStartSeconds + kEndSeconds) << told;
+    const std::regex sentence(fmt::format("world: rank {} \\(pid [0-9]+ on [^)]+\\) {}", culprit, c.verdict));
+    EXPECT_TRUE(std::regex_search(told, sentence)) << "expected: rank " << culprit << " ... " << c.verdict << "\n" << told;
+    const std::regex position("collective [0-9]+ \\(all_reduce of bucket [0-9]+, [0-9]+ bytes, phase reduce, step [0-9]+\\)");
+    EXPECT_TRUE(std::regex_search(told, position)) << told;
+    EXPECT_EQ(processes_with(marker), std::vector<std::string>{}) << told;
+    std::set<std::string> shared_after = shared_memory_files();
+    for (const std::string& file : shared_before) shared_after.erase(file);
+    EXPECT_EQ(shared_after, std::set<std::string>{}) << told;
+    if (HasFailure()) return;
+    std::printf("%s, rank %d: %.1f s\n", c.fault, culprit, seconds);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Faults,
+                         ::testing::Values(Case{"kill", "died: its connection closed without a word", true}, Case{"stop", "hangs: nothing was heard", false},
+                                           Case{"exit", "died: its connection closed without a word", true},
+                                           Case{"throw", "failed: cpu:0: .*what does not fit", true}, Case{"hang", "is late: others have begun", false},
+                                           Case{"order", "began collective", true}, Case{"count", "began collective", true},
+                                           Case{"skip", "began collective", true}),
+                         [](const auto& test) { return std::string(test.param.fault); });
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replicas that no longer hold the same parameters are found, and named.
+#include <gtest/gtest.h>
+
+#include "runtime/copy.h"
+#include "runtime/error.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+/// The identity, with a parameter that it spoils on one device when it is told to.
+class Spoiling final : public Layer {
+ public:
+  struct Trigger {
+    bool armed = false;
+    int device = 0;
+  };
+  explicit Spoiling(const Trigger& trigger) : trigger_(trigger) {}
+
+  std::string describe() const override { return "spoiling"; }
+  std::vector<ParamSpec> parameters() const override {
+    ParamSpec spec;
+    spec.name = "weight";
+    spec.shape = {3};
+    return {spec};
+  }
+  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
+  Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass&) const override {
+    if (trigger_.armed && ctx.backend() != Backend::meta && ctx.ordinal() == trigger_.device) {
+      static constexpr float kValues[] = {1, 2, 3};
+      copy(ctx, ConstView(kValues, {3}, DType::f32, DeviceId::host()), params[0]);
+    }
+    copy(ctx, inputs[0], outputs[0]);
+    return {};
+  }
+  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params, GradMode,
+                const Pass&) const override {
+    zero(ctx, grad_params[0]);
+    if (grad_inputs[0]) copy(ctx, grad_outputs[0], grad_inputs[0]);
+  }
+
+ private:
+  const Trigger& trigger_;
+};
+
+TEST(VerifyReplicas, NamesTheReplicaAndTheParameterThatDiffer) {
+  for (const char* mode : {"ddp", "criterion"}) {
+    Spoiling::Trigger trigger;
+    const Model model = planted_model(std::make_unique<Spoiling>(trigger));
+    DeviceGroup group(test_group(3));
+    EngineConfig config = small_config(model, 9);
+    config.scheme = scheme_preset(mode);
+    Engine engine(model, group, config, {{9}, {}});
+    const OwnedBatch batch = random_batch(model, 9, 1, 0);
+    engine.train_step(batch.view());
+    EXPECT_NO_THROW(engine.verify_replicas()) << mode;
+    if (config.scheme.reduce == Reduce::gpu0) continue;  // device 0's parameters go to all in every step
+    trigger = {true, 1};
+    engine.train_step(batch.view());
+    try {
+      engine.verify_replicas();
+      FAIL() << "the spoilt replica went unnoticed";
+    } catch (const CommError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("after 2 steps: the planted.weight of " + group[1].name() + " is not"), std::string::npos) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vitrine::test
