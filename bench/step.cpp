@@ -7,24 +7,25 @@
 //
 // Counters: samples/s; for engine steps, bytes of the plan's peak on device 0.
 #include <algorithm>
-#include <random>
 #include <string>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
 #include "bench/device_choice.h"
+#include "bench/host_data.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/image.h"
 #include "kernels/optimizer.h"
 #include "kernels/step_control.h"
 #include "nn/parallel/engine.h"
 #include "runtime/copy.h"
-#include "runtime/host_buffer.h"
 
 namespace {
 
 using namespace vitrine;
+using bench::half_normalization;
+using bench::HostData;
+using bench::kImage;
 
 struct Job {
   const char* name;
@@ -38,24 +39,8 @@ constexpr Job kJobs[] = {{"alexnet_227_b64", "alexnet", 64, 227},
                          {"mlp_b128", "mlp", 128, 32},
                          {"alexnet_227_b512", "alexnet", 512, 227}};
 constexpr int64_t kLargestOnCpu = 128;  // samples
-constexpr int64_t kImage = 32;
 
 Backend backend = Backend::cpu;  // set once, in main
-
-struct HostData {
-  int64_t samples;
-  HostBuffer images, labels;
-
-  HostData(int64_t count, HostMemory kind) : samples(count), images(count * kImage * kImage * 3, kind), labels(count * size_of(DType::i32), kind) {
-    std::mt19937 random(1);
-    const HostBatch all = batch();
-    auto* pixels = static_cast<uint8_t*>(const_cast<void*>(all.images.data));
-    auto* classes = static_cast<int32_t*>(const_cast<void*>(all.labels.data));
-    for (int64_t i = 0; i < all.images.numel(); ++i) pixels[i] = static_cast<uint8_t>(random());
-    for (int64_t i = 0; i < count; ++i) classes[i] = static_cast<int32_t>(random() % 10);
-  }
-  HostBatch batch() const { return {images.view({samples, kImage, kImage, 3}, DType::u8), labels.view({samples}, DType::i32), {}}; }
-};
 
 DeviceGroupOptions devices_of(int count, TraceLevel trace) {
   DeviceGroupOptions options;
@@ -63,13 +48,6 @@ DeviceGroupOptions devices_of(int count, TraceLevel trace) {
   for (int i = 0; i < count; ++i) options.devices.push_back({backend, i % gpus});
   options.trace = trace;
   return options;
-}
-
-Normalization half_normalization() {
-  Normalization n;
-  n.mean.fill(0.5F);
-  n.std.fill(0.25F);
-  return n;
 }
 
 void engine_step(benchmark::State& state, const Job& job, const char* mode, int devices, TraceLevel trace, DType precision = DType::f32) {

@@ -81,12 +81,12 @@ Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker
   parts.thread_count = share.threads;
   parts.trace = trace;
   parts.pool = std::make_shared<Pool>(id.str(), std::make_unique<CpuSlab>(ordinal, capacity), capacity);
-  const auto stream = [&](StreamRole role, int threads) {
-    return std::make_unique<CpuStream>(Stream::Identity{id, ordinal, role}, checker, CpuStream::Options{share.cores, threads, trace});
+  const auto stream = [&](StreamRole role, const std::vector<int>& cores, int threads) {
+    return std::make_unique<CpuStream>(Stream::Identity{id, ordinal, role}, checker, CpuStream::Options{cores, threads, trace});
   };
-  parts.compute = stream(StreamRole::compute, share.threads);
-  parts.copy = stream(StreamRole::copy, 1);
-  parts.communication = stream(StreamRole::communication, 1);
+  parts.compute = stream(StreamRole::compute, share.cores, share.threads);
+  parts.copy = stream(StreamRole::copy, share.helper_cores, 1);
+  parts.communication = stream(StreamRole::communication, share.helper_cores, 1);
   return parts;
 }
 

@@ -33,6 +33,7 @@ struct ModeResult {
   double gradient_difference = 0;
   std::vector<DeviceFigures> devices;
   std::vector<PhaseTable> tables;
+  std::vector<CommunicationTable> communication;
   std::string batch;
 };
 
@@ -76,7 +77,7 @@ class Comparison {
     Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
                        engine_config(options_, job_, scheme, precision), train_workload(options_, job_, steps_, false), options_.init);
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
-    PhaseRecorder recorder(*run.devices, false);
+    PhaseRecorder recorder(run, false);
     ModeResult result;
     result.name = name;
     result.scheme = scheme;
@@ -113,6 +114,7 @@ class Comparison {
     run.engine->finish();
     result.devices = measure_devices(run);
     result.tables = recorder.tables();
+    result.communication = recorder.communication();
     return result;
   }
 
@@ -247,6 +249,7 @@ void print_results(const Options& options, const Job& job, const Comparison& com
       mode["devices"] = devices_json(result.devices);
       mode["phases"] = phases_json(names, result.tables);
       mode["waits"] = waits_json(names, result.tables);
+      mode["communication"] = communication_json(names, result.communication);
       mode["max_gradient_difference"] = result.gradient_difference;
     }
     json["interrupted"] = interrupted();

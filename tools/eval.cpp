@@ -43,7 +43,7 @@ int run_eval(const Options& options, const Processes& processes) {
     json["samples"] = result->samples;
     json["seconds"] = result->seconds;
     json["samples_per_second"] = rate;
-    json["devices"] = devices_json(gather_measurements(processes, {measure_devices(run), {}}).figures);
+    json["devices"] = devices_json(gather_measurements(processes, {measure_devices(run), {}, {}}).figures);
     print_json(json);
     return kExitOk;
   }

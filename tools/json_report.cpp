@@ -144,6 +144,28 @@ Json waits_json(const std::vector<std::string>& devices, const std::vector<Phase
   return json;
 }
 
+Json communication_json(const std::vector<std::string>& devices, const std::vector<CommunicationTable>& tables) {
+  const auto gigabytes = [](double bandwidth) { return bandwidth > 0 ? Json(bandwidth * 1e-9) : Json(); };
+  Json json = Json::array();
+  for (const CommunicationTable& table : tables) {
+    for (const CommunicationRow& row : table.rows) {
+      json.push_back({{"name", row.name()},
+                      {"phase", phase_name(row.phase)},
+                      {"device", devices[static_cast<size_t>(table.ordinal)]},
+                      {"bytes_per_step", row.buffer_bytes / table.steps},
+                      {"calls", row.calls},
+                      {"seconds", row.seconds()},
+                      {"hidden_seconds", row.hidden_seconds},
+                      {"exposed_seconds", row.exposed_seconds},
+                      {"late_hidden_seconds", row.late_hidden_seconds},
+                      {"late_exposed_seconds", row.late_exposed_seconds},
+                      {"algbw", gigabytes(row.algbw())},
+                      {"busbw", gigabytes(row.busbw())}});
+    }
+  }
+  return json;
+}
+
 void print_json(const Json& json) {
   const std::string text = json.dump() + "\n";
   std::fwrite(text.data(), 1, text.size(), stdout);

@@ -20,6 +20,8 @@ Json devices_json(const std::vector<DeviceFigures>& devices);
 /// Seconds, bytes and calls over all steps of the tables.
 Json phases_json(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables);
 Json waits_json(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables);
+/// Seconds and calls over all steps, bytes of the buffer in one; algbw and busbw in GB/s, null where there is none.
+Json communication_json(const std::vector<std::string>& devices, const std::vector<CommunicationTable>& tables);
 
 /// One line on stdout. NaN becomes null.
 void print_json(const Json& json);

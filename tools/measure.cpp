@@ -17,9 +17,14 @@ void append(std::vector<SpanRecord>& to, const std::vector<SpanRecord>& from) { 
 
 }  // namespace
 
-PhaseRecorder::PhaseRecorder(DeviceGroup& devices, bool keep_spans)
-    : devices_(devices), keep_spans_(keep_spans), tables_(static_cast<size_t>(devices.size())), kept_(static_cast<size_t>(devices.size())) {
-  for (size_t d = 0; d < tables_.size(); ++d) tables_[d].ordinal = kept_[d].ordinal = static_cast<int>(d);
+PhaseRecorder::PhaseRecorder(Run& run, bool keep_spans)
+    : devices_(*run.devices),
+      group_{devices_.world_size(), run.engine->config().scheme.reduce == Reduce::allreduce},
+      keep_spans_(keep_spans),
+      tables_(static_cast<size_t>(devices_.size())),
+      communication_(tables_.size()),
+      kept_(tables_.size()) {
+  for (size_t d = 0; d < tables_.size(); ++d) tables_[d].ordinal = communication_[d].ordinal = kept_[d].ordinal = static_cast<int>(d);
 }
 
 void PhaseRecorder::collect(const std::vector<SpanRecord>& host, int64_t first_step) {
@@ -32,6 +37,7 @@ void PhaseRecorder::collect(const std::vector<SpanRecord>& host, int64_t first_s
     DeviceSpans spans{d, device.compute().stream().take_spans(), device.copy().stream().take_spans(), device.communication().stream().take_spans(),
                       host};
     add_phase_table(tables_[static_cast<size_t>(d)], make_phase_table(spans, range));
+    add_communication_table(communication_[static_cast<size_t>(d)], make_communication_table(spans, group_, range));
     if (!keep_spans_) continue;
     DeviceSpans& kept = kept_[static_cast<size_t>(d)];
     append(kept.compute, spans.compute);

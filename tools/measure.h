@@ -4,16 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "runtime/trace/phase_table.h"
+#include "runtime/trace/communication_table.h"
 #include "tools/run.h"
 
 namespace vitrine::tools {
 
-/// Adds up where the time of steps went, device by device, over any number of stretches of consecutive steps.
+/// Adds up where the time of steps went and what communication cost, device by device, over any number of stretches of consecutive steps.
 class PhaseRecorder {
  public:
   /// keep_spans  for a trace file
-  PhaseRecorder(DeviceGroup& devices, bool keep_spans);
+  PhaseRecorder(Run& run, bool keep_spans);
 
   /// Ends a stretch: marks its end, waits for the devices, and books its spans. Steps before `first_step` are left out.
   ///   host  the waits for data
@@ -23,12 +23,15 @@ class PhaseRecorder {
 
   /// One for each device.
   const std::vector<PhaseTable>& tables() const { return tables_; }
+  const std::vector<CommunicationTable>& communication() const { return communication_; }
   const std::vector<DeviceSpans>& kept_spans() const { return kept_; }
 
  private:
   DeviceGroup& devices_;
+  CommunicationGroup group_;
   bool keep_spans_;
   std::vector<PhaseTable> tables_;
+  std::vector<CommunicationTable> communication_;
   std::vector<DeviceSpans> kept_;
 };
 

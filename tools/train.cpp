@@ -13,6 +13,7 @@
 #include "runtime/error.h"
 #include "tools/batches.h"
 #include "tools/commands.h"
+#include "tools/communication_report.h"
 #include "tools/describe.h"
 #include "tools/evaluate.h"
 #include "tools/interrupt.h"
@@ -50,7 +51,7 @@ class Training {
         total_steps_(options.steps.value_or(epoch_count_ * steps_per_epoch_)),
         first_step_(engine_.steps_issued()),
         source_(job.data.train, train_loader_config(options, job, run, epoch_count_)),
-        recorder_(*run.devices, !options.trace.empty()),
+        recorder_(run, !options.trace.empty()),
         record_(engine_.config().precision) {}
 
   /// Trains to the end or until interrupted.
@@ -204,7 +205,8 @@ Json convolutions_json(const std::vector<Conv2dChoice>& choices) {
 
 void print_results(const Options& options, const Job& job, const std::vector<DeviceId>& devices, const Processes& processes, Run& run,
                    const Training& training) {
-  const auto [figures, tables] = gather_measurements(processes, {measure_devices(run), training.recorder().tables()});
+  const PhaseRecorder& recorder = training.recorder();
+  const auto [figures, tables, communication] = gather_measurements(processes, {measure_devices(run), recorder.tables(), recorder.communication()});
   std::vector<std::string> names;
   for (const DeviceFigures& device : figures) names.push_back(device.device);
   const std::vector<Conv2dChoice> convolutions = conv2d_choices((*run.devices)[0].compute());
@@ -220,6 +222,7 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
     json["devices"] = devices_json(figures);
     json["phases"] = phases_json(names, tables);
     json["waits"] = waits_json(names, tables);
+    json["communication"] = communication_json(names, communication);
     json["communicator"] = run.engine->communicator();
     json["convolutions"] = convolutions_json(convolutions);
     json["interrupted"] = training.stopped();
@@ -229,6 +232,8 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
   const Style style = Style::of(fileno(stdout));
   const std::string phases = phase_report(names, tables, style);
   if (!phases.empty()) fmt::print("\n{}", phases);
+  const std::string buckets = communication_report(names, communication, style);
+  if (!buckets.empty()) fmt::print("\n{}", buckets);
   fmt::print("\n{}", memory_report(figures, dataset_bytes(job.data), style, processes.count()));
   const std::string steps = training.record().report();
   if (!steps.empty()) fmt::print("\n{}", steps);

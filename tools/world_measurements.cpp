@@ -66,21 +66,40 @@ PhaseTable table(const Json& json, int ordinal) {
   return t;
 }
 
+Json to_json(const CommunicationTable& t) {
+  Json json = {{"steps", t.steps}, {"rows", Json::array()}};
+  for (const CommunicationRow& r : t.rows) {
+    json["rows"].push_back({static_cast<int>(r.phase), r.layer, r.calls, r.moved_bytes, r.buffer_bytes, r.hidden_seconds, r.exposed_seconds,
+                            r.late_hidden_seconds, r.late_exposed_seconds, r.bus_factor});
+  }
+  return json;
+}
+
+CommunicationTable communication(const Json& json, int ordinal) {
+  CommunicationTable t;
+  t.ordinal = ordinal;
+  t.steps = json["steps"];
+  for (const Json& r : json["rows"]) t.rows.push_back({static_cast<Phase>(r[0].get<int>()), r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9]});
+  return t;
+}
+
 }  // namespace
 
 Measurements gather_measurements(const Processes& processes, Measurements mine) {
   if (processes.count() == 1) return mine;
-  Json json = {{"figures", Json::array()}, {"tables", Json::array()}};
+  Json json = {{"figures", Json::array()}, {"tables", Json::array()}, {"communication", Json::array()}};
   for (DeviceFigures& f : mine.figures) {
     f.device = fmt::format("rank {} {}", processes.world()->rank(), f.device);
     json["figures"].push_back(to_json(f));
   }
   for (const PhaseTable& t : mine.tables) json["tables"].push_back(to_json(t));
+  for (const CommunicationTable& t : mine.communication) json["communication"].push_back(to_json(t));
   Measurements all;
   for (const std::string& part : processes.world()->all_gather("what it measured", json.dump())) {
     const Json of_process = Json::parse(part);
     for (const Json& f : of_process["figures"]) all.figures.push_back(figures(f));
     for (const Json& t : of_process["tables"]) all.tables.push_back(table(t, static_cast<int>(all.tables.size())));
+    for (const Json& t : of_process["communication"]) all.communication.push_back(communication(t, static_cast<int>(all.communication.size())));
   }
   return all;
 }

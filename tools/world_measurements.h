@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "runtime/trace/phase_table.h"
+#include "runtime/trace/communication_table.h"
 #include "tools/measure.h"
 #include "tools/processes.h"
 
@@ -13,6 +13,7 @@ namespace vitrine::tools {
 struct Measurements {
   std::vector<DeviceFigures> figures;
   std::vector<PhaseTable> tables;
+  std::vector<CommunicationTable> communication;
 };
 
 /// What was measured on the devices of all processes, in rank order; devices are then called "rank 1 cpu:0". All processes call it; alone it is

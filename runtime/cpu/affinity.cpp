@@ -85,6 +85,11 @@ std::vector<CoreShare> divide_cores(std::span<const int> available, int devices,
     const size_t count = std::min(static_cast<size_t>(threads[i]), available.size());
     for (size_t k = 0; k < count; ++k) shares[i].cores.push_back(available[next++ % available.size()]);
   }
+  const std::span<const int> spare = available.subspan(std::min(next, available.size()));
+  for (CoreShare& share : shares) {
+    share.helper_cores = share.cores;
+    share.helper_cores.insert(share.helper_cores.end(), spare.begin(), spare.end());
+  }
   return shares;
 }
 

@@ -9,8 +9,9 @@ namespace vitrine {
 
 /// The cores that one device's workers run on and the threads of its team.
 struct CoreShare {
-  std::vector<int> cores;
+  std::vector<int> cores;  // of the team
   int threads = 1;
+  std::vector<int> helper_cores;  // of the copy and communication workers: the team's, and those that no device's team has
 };
 
 /// The cores of this process's affinity mask, ascending; at least one.

@@ -5,21 +5,10 @@
 #include <array>
 #include <map>
 
+#include "runtime/trace/timeline.h"
+
 namespace vitrine {
 namespace {
-
-/// What a stream is in from begin_ns to end_ns: its innermost span.
-struct Segment {
-  int64_t begin_ns;
-  int64_t end_ns;
-  const SpanInfo* info;
-};
-
-/// A span and its position in the nesting of its stream.
-struct NestedSpan {
-  SpanRecord record;
-  const NestedSpan* parent = nullptr;  // null: outermost
-};
 
 struct Totals {
   std::array<double, kPhaseCount> exclusive_ns{};
@@ -29,66 +18,7 @@ struct Totals {
   std::map<std::string, double> wait_ns;
 };
 
-using Steps = std::vector<std::pair<int64_t, int64_t>>;  // begin and end of each, in order
-
 size_t index_of(Phase phase) { return static_cast<size_t>(phase); }
-
-Steps find_steps(const std::vector<SpanRecord>& compute, StepRange range) {
-  std::vector<const SpanRecord*> marks;
-  for (const SpanRecord& span : compute) {
-    if (span.info.phase == Phase::step) marks.push_back(&span);
-  }
-  std::stable_sort(marks.begin(), marks.end(), [](const SpanRecord* a, const SpanRecord* b) { return a->begin_ns < b->begin_ns; });
-  Steps steps;
-  for (size_t i = 0; i + 1 < marks.size(); ++i) {
-    const int64_t step = marks[i]->info.step;
-    if (step >= range.first_step && step <= range.last_step) steps.emplace_back(marks[i]->begin_ns, marks[i + 1]->begin_ns);
-  }
-  return steps;
-}
-
-/// The stream's spans but for step marks, from the outermost in, and what the stream is innermost in at every moment.
-struct StreamTimeline {
-  std::vector<NestedSpan> spans;
-  std::vector<Segment> segments;
-
-  explicit StreamTimeline(const std::vector<SpanRecord>& records) {
-    for (const SpanRecord& record : records) {
-      if (record.info.phase != Phase::step) spans.push_back({record});
-    }
-    std::stable_sort(spans.begin(), spans.end(), [](const NestedSpan& a, const NestedSpan& b) {
-      if (a.record.begin_ns != b.record.begin_ns) return a.record.begin_ns < b.record.begin_ns;
-      return a.record.depth < b.record.depth;
-    });
-    nest();
-  }
-
- private:
-  void nest() {
-    std::vector<const NestedSpan*> open;
-    int64_t cursor = 0;
-    const auto emit_until = [&](int64_t time_ns) {
-      if (!open.empty() && time_ns > cursor) segments.push_back({cursor, time_ns, &open.back()->record.info});
-      cursor = std::max(cursor, time_ns);
-    };
-    const auto close_before = [&](const SpanRecord* next) {
-      while (!open.empty() && (next == nullptr || open.back()->record.end_ns <= next->begin_ns || open.back()->record.depth >= next->depth)) {
-        emit_until(open.back()->record.end_ns);
-        open.pop_back();
-      }
-    };
-    for (NestedSpan& span : spans) {
-      close_before(&span.record);
-      emit_until(span.record.begin_ns);
-      if (!open.empty()) {
-        span.parent = open.back();
-        span.record.end_ns = std::min(span.record.end_ns, open.back()->record.end_ns);
-      }
-      open.push_back(&span);
-    }
-    close_before(nullptr);
-  }
-};
 
 /// Times at which some host span of Phase::data is open, as disjoint segments.
 std::vector<Segment> data_segments(const std::vector<SpanRecord>& host) {
@@ -102,32 +32,11 @@ std::vector<Segment> data_segments(const std::vector<SpanRecord>& host) {
     if (!segments.empty() && span->begin_ns <= segments.back().end_ns) {
       segments.back().end_ns = std::max(segments.back().end_ns, span->end_ns);
     } else {
-      segments.push_back({span->begin_ns, span->end_ns, &span->info});
+      segments.push_back({span->begin_ns, span->end_ns, &span->info, nullptr});
     }
   }
   return segments;
 }
-
-/// Walks along segments with rising times.
-class Cursor {
- public:
-  explicit Cursor(const std::vector<Segment>& segments) : segments_(segments) {}
-  /// What is open at `time_ns`, or null; lowers `next_change_ns` to when that changes.
-  const SpanInfo* at(int64_t time_ns, int64_t& next_change_ns) {
-    while (next_ < segments_.size() && segments_[next_].end_ns <= time_ns) ++next_;
-    if (next_ == segments_.size()) return nullptr;
-    const Segment& segment = segments_[next_];
-    const bool inside = segment.begin_ns <= time_ns;
-    next_change_ns = std::min(next_change_ns, inside ? segment.end_ns : segment.begin_ns);
-    return inside ? segment.info : nullptr;
-  }
-
- private:
-  const std::vector<Segment>& segments_;
-  size_t next_ = 0;
-};
-
-bool is_work(const SpanInfo* info) { return info != nullptr && info->phase != Phase::wait; }
 
 /// Gives `ns` nanoseconds, in which the streams (compute, communication, copy) and the host were in these spans, to one phase.
 void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* host, double ns, Totals& totals) {
@@ -156,17 +65,17 @@ void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* ho
 }
 
 /// A span's bytes include those of the spans in it; what those of another phase moved is theirs.
-void count_calls(const StreamTimeline& stream, const Steps& steps, Totals& totals) {
+void count_calls(const StreamTimeline& stream, const std::vector<StepTime>& steps, Totals& totals) {
   size_t step = 0;
   for (const NestedSpan& span : stream.spans) {
-    while (step < steps.size() && steps[step].second <= span.record.begin_ns) ++step;
+    while (step < steps.size() && steps[step].end_ns <= span.record.begin_ns) ++step;
     if (step == steps.size()) return;
-    if (span.record.begin_ns < steps[step].first) continue;
+    if (span.record.begin_ns < steps[step].begin_ns) continue;
     const Phase phase = span.record.info.phase;
     if (span.parent != nullptr && span.parent->record.info.phase == phase) continue;
     ++totals.calls[index_of(phase)];
     totals.bytes[index_of(phase)] += span.record.bytes;
-    if (span.parent != nullptr && span.parent->record.begin_ns >= steps[step].first) {
+    if (span.parent != nullptr && span.parent->record.begin_ns >= steps[step].begin_ns) {
       totals.bytes[index_of(span.parent->record.info.phase)] -= span.record.bytes;
     }
   }
@@ -175,7 +84,7 @@ void count_calls(const StreamTimeline& stream, const Steps& steps, Totals& total
 }  // namespace
 
 PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
-  const Steps steps = find_steps(spans.compute, range);
+  const std::vector<StepTime> steps = find_steps(spans.compute, range);
   const StreamTimeline compute(spans.compute), communication(spans.communication), copy(spans.copy), host(spans.host);
   const std::vector<Segment> data = data_segments(spans.host);
   Totals totals;
@@ -186,10 +95,10 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
   table.steps = static_cast<int64_t>(steps.size());
   double wall_ns = 0;
   Cursor at_compute(compute.segments), at_communication(communication.segments), at_copy(copy.segments), at_data(data);
-  for (const auto& [begin_ns, end_ns] : steps) {
-    wall_ns += static_cast<double>(end_ns - begin_ns);
-    for (int64_t now = begin_ns; now < end_ns;) {
-      int64_t next = end_ns;
+  for (const StepTime& step : steps) {
+    wall_ns += static_cast<double>(step.end_ns - step.begin_ns);
+    for (int64_t now = step.begin_ns; now < step.end_ns;) {
+      int64_t next = step.end_ns;
       const std::array<const SpanInfo*, 3> streams = {at_compute.at(now, next), at_communication.at(now, next), at_copy.at(now, next)};
       const SpanInfo* const loading = at_data.at(now, next);
       attribute(streams, loading, static_cast<double>(next - now), totals);

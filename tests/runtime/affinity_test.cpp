@@ -53,6 +53,7 @@ TEST(Affinity, SharesAreContiguousDisjointAndNearlyEqual) {
       std::vector<int> joined;
       for (const CoreShare& share : shares) {
         EXPECT_EQ(share.threads, static_cast<int>(share.cores.size()));
+        EXPECT_EQ(share.helper_cores, share.cores);
         EXPECT_LE(shares.front().threads - share.threads, 1);
         joined.insert(joined.end(), share.cores.begin(), share.cores.end());
       }
@@ -70,6 +71,8 @@ TEST(Affinity, ExplicitThreadsTakeThatManyCores) {
   EXPECT_EQ(shares[1].cores, (std::vector<int>{1, 2, 3, 4}));
   EXPECT_EQ(shares[2].cores, (std::vector<int>{5, 6}));
   EXPECT_EQ(shares[1].threads, 4);
+  EXPECT_EQ(shares[0].helper_cores, (std::vector<int>{0, 7}));
+  EXPECT_EQ(shares[2].helper_cores, (std::vector<int>{5, 6, 7}));
   const auto same = divide_cores(available, 3, std::vector<int>{2}, warnings);
   for (const CoreShare& share : same) EXPECT_EQ(share.threads, 2);
   EXPECT_TRUE(warnings.empty());

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -104,6 +105,25 @@ TEST_F(Train, PhasesOfADeviceAddUpToItsStep) {
     }
     EXPECT_NEAR(share, 1.0, 0.01);
     EXPECT_TRUE(forward && backward);
+  }
+}
+
+TEST_F(Train, BucketsOfAllDevicesAreInTheReport) {
+  const std::vector<std::string> buckets = {"--steps", "4", "--no-eval", "--first-bucket-mb", "0.001", "--bucket-mb", "0.1"};
+  std::map<std::string, int64_t> bytes;
+  const Json json = run_json("train", buckets);
+  for (const Json& row : json["communication"]) {
+    EXPECT_EQ(row["phase"], "reduce");
+    EXPECT_EQ(row["calls"], 3);
+    EXPECT_GT(row["seconds"].get<double>(), 0.0);
+    bytes[row["device"]] += row["bytes_per_step"].get<int64_t>();
+  }
+  ASSERT_EQ(bytes.size(), 2U);
+  EXPECT_EQ(bytes["cpu:0"], bytes["cpu:1"]);
+  EXPECT_GT(bytes["cpu:0"], 4 * 500);
+  const ChildResult result = run_vitrine(with(with({"train"}, kQuick), buckets));
+  for (const char* part : {"Communication of cpu:", "bucket 0", "bucket 1", "algbw"}) {
+    EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
   }
 }
 
@@ -245,6 +265,7 @@ TEST_F(Compare, RunsEverySchemeOnTheSameSteps) {
     EXPECT_GT(mode["samples_per_second"].get<double>(), 0.0) << name;
     EXPECT_EQ(mode["devices"].size(), 2U);
     EXPECT_FALSE(mode["phases"].empty());
+    EXPECT_FALSE(mode["communication"].empty());
     EXPECT_LT(mode["max_gradient_difference"].get<double>(), 1e-5) << name;
   }
   EXPECT_EQ(json["modes"]["balanced"]["devices"][0]["samples_per_step"], 8);

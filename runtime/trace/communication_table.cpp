@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trace/communication_table.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "runtime/trace/timeline.h"
+
+namespace vitrine {
+namespace {
+
+bool is_collective(Phase phase) { return phase == Phase::reduce || phase == Phase::broadcast; }
+
+bool waits_for_peer(const SpanInfo& info) { return info.phase == Phase::wait && std::string_view(info.cause).find(" in ") != std::string_view::npos; }
+
+/// The bytes of the buffer, from what a rank sends of it (runtime/comm/checked_communicator.cpp).
+int64_t buffer_bytes(int64_t moved_bytes, Phase phase, bool root, const CommunicationGroup& group) {
+  const int64_t n = group.ranks;
+  if (n == 1) return 0;
+  if (phase == Phase::reduce && group.all_reduce) return (moved_bytes * n + 2 * (n - 1) - 1) / (2 * (n - 1));
+  return root ? moved_bytes / (n - 1) : moved_bytes;
+}
+
+double bus_factor(Phase phase, const CommunicationGroup& group) {
+  if (group.ranks == 1) return 0;
+  return phase == Phase::reduce && group.all_reduce ? 2.0 * (group.ranks - 1) / group.ranks : 1.0;
+}
+
+/// The row of that name, made if there is none.
+CommunicationRow& row_of(std::vector<CommunicationRow>& rows, Phase phase, std::string_view layer, double factor) {
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const CommunicationRow& row) { return row.phase == phase && row.layer == layer; });
+  if (found != rows.end()) return *found;
+  CommunicationRow row;
+  row.phase = phase;
+  row.layer = layer;
+  row.bus_factor = factor;
+  return rows.emplace_back(row);
+}
+
+void add(CommunicationRow& row, const CommunicationRow& more) {
+  row.calls += more.calls;
+  row.moved_bytes += more.moved_bytes;
+  row.buffer_bytes += more.buffer_bytes;
+  row.hidden_seconds += more.hidden_seconds;
+  row.exposed_seconds += more.exposed_seconds;
+  row.late_hidden_seconds += more.late_hidden_seconds;
+  row.late_exposed_seconds += more.late_exposed_seconds;
+}
+
+/// Gives the segment's time to its kind: collective or late peer, hidden or exposed.
+void split(const Segment& segment, Cursor& compute, CommunicationRow& row) {
+  const bool late = segment.info->phase == Phase::wait;
+  for (int64_t now = segment.begin_ns; now < segment.end_ns;) {
+    int64_t next = segment.end_ns;
+    const SpanInfo* const beside = compute.at(now, next);
+    const bool hidden = is_work(beside) && !is_collective(beside->phase);
+    double& seconds = late ? (hidden ? row.late_hidden_seconds : row.late_exposed_seconds) : (hidden ? row.hidden_seconds : row.exposed_seconds);
+    seconds += static_cast<double>(next - now) * 1e-9;
+    now = next;
+  }
+}
+
+}  // namespace
+
+CommunicationTable make_communication_table(const DeviceSpans& spans, const CommunicationGroup& group, StepRange range) {
+  std::set<int64_t> steps;
+  for (const StepTime& step : find_steps(spans.compute, range)) steps.insert(step.step);
+  const auto counts = [&](const SpanInfo& info) { return is_collective(info.phase) && steps.contains(info.step); };
+
+  CommunicationTable table;
+  table.ordinal = spans.ordinal;
+  table.steps = static_cast<int64_t>(steps.size());
+  const auto row = [&](const SpanInfo& info) -> CommunicationRow& {
+    return row_of(table.rows, info.phase, info.layer, bus_factor(info.phase, group));
+  };
+  const StreamTimeline compute(spans.compute), communication(spans.communication);
+  for (const NestedSpan& span : communication.spans) {
+    const SpanInfo& info = span.record.info;
+    if (span.parent != nullptr || !counts(info)) continue;
+    CommunicationRow& r = row(info);
+    ++r.calls;
+    r.moved_bytes += span.record.bytes;
+    r.buffer_bytes += buffer_bytes(span.record.bytes, info.phase, spans.ordinal == 0, group);
+  }
+  Cursor at_compute(compute.segments);
+  for (const Segment& segment : communication.segments) {
+    const SpanInfo& info = segment.span->outermost().record.info;
+    if (counts(info) && (is_work(segment.info) || waits_for_peer(*segment.info))) split(segment, at_compute, row(info));
+  }
+  return table;
+}
+
+CommunicationRow CommunicationTable::total() const {
+  CommunicationRow sum;
+  if (!rows.empty()) sum.bus_factor = rows.front().bus_factor;
+  for (const CommunicationRow& row : rows) add(sum, row);
+  return sum;
+}
+
+size_t least_late(std::span<const CommunicationTable> tables) {
+  const auto late_seconds = [](const CommunicationTable& table) {
+    const CommunicationRow all = table.total();
+    return all.late_hidden_seconds + all.late_exposed_seconds;
+  };
+  const auto least = std::min_element(tables.begin(), tables.end(), [&](const auto& a, const auto& b) { return late_seconds(a) < late_seconds(b); });
+  return static_cast<size_t>(least - tables.begin());
+}
+
+void add_communication_table(CommunicationTable& table, const CommunicationTable& more) {
+  table.steps += more.steps;
+  for (const CommunicationRow& row : more.rows) add(row_of(table.rows, row.phase, row.layer, row.bus_factor), row);
+}
+
+}  // namespace vitrine

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tools/communication_report.h"
+#include "tools/json_report.h"
+
+namespace vitrine::tools {
+namespace {
+
+/// Two buckets over 10 steps.
+CommunicationTable example_table(int ordinal, double late) {
+  CommunicationTable table;
+  table.ordinal = ordinal;
+  table.steps = 10;
+  CommunicationRow row;
+  row.layer = "bucket 0";
+  row.calls = 10;
+  row.moved_bytes = row.buffer_bytes = 20 << 20;
+  row.hidden_seconds = 0.03;
+  row.exposed_seconds = 0.01;
+  row.late_exposed_seconds = late;
+  row.bus_factor = 1.5;
+  table.rows.push_back(row);
+  row.layer = "bucket 1";
+  row.hidden_seconds = 0.0;
+  table.rows.push_back(row);
+  return table;
+}
+
+std::vector<std::string> names(int count) {
+  std::vector<std::string> result;
+  for (int d = 0; d < count; ++d) result.push_back("cpu:" + std::to_string(d));
+  return result;
+}
+
+TEST(CommunicationReport, HasARowForEachBucketAndTheirTotal) {
+  const std::string text = communication_report(names(1), {example_table(0, 0.05)}, Style{});
+  for (const char* part : {"Communication of cpu:0", "bucket 0", "bucket 1", "all", "2.0 MiB", "4.0 MiB", "75.0 %", "60.0 %", "4.00", "5.00", "10.0",
+                           "0.52", "0.79", "2.10", "3.15", "0.84", "1.26"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+}
+
+TEST(CommunicationReport, IsThatOfTheDeviceTheOthersWaitFor) {
+  const std::string text = communication_report(names(3), {example_table(0, 0.05), example_table(1, 0.01), example_table(2, 0.02)}, Style{});
+  EXPECT_NE(text.find("cpu:1"), std::string::npos) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 9);
+}
+
+TEST(CommunicationReport, OneRankHasNoBusBandwidthAndNoneNoTable) {
+  CommunicationTable alone = example_table(0, 0);
+  for (CommunicationRow& row : alone.rows) row.bus_factor = 0;
+  EXPECT_NE(communication_report(names(1), {alone}, Style{}).find("   -\n"), std::string::npos);
+  EXPECT_EQ(communication_report(names(1), {CommunicationTable{}}, Style{}), "");
+}
+
+TEST(CommunicationReport, JsonHasAllDevices) {
+  const Json json = communication_json(names(2), {example_table(0, 0.05), example_table(1, 0.01)});
+  ASSERT_EQ(json.size(), 4U);
+  EXPECT_EQ(json[3]["name"], "bucket 1");
+  EXPECT_EQ(json[3]["device"], "cpu:1");
+  EXPECT_EQ(json[3]["phase"], "reduce");
+  EXPECT_EQ(json[3]["bytes_per_step"], 2 << 20);
+  EXPECT_EQ(json[3]["calls"], 10);
+  EXPECT_EQ(json[0]["seconds"], 0.04);
+  EXPECT_EQ(json[0]["hidden_seconds"], 0.03);
+  EXPECT_EQ(json[0]["late_exposed_seconds"], 0.05);
+  EXPECT_NEAR(json[0]["busbw"].get<double>(), 1.5 * json[0]["algbw"].get<double>(), 1e-12);
+}
+
+}  // namespace
+}  // namespace vitrine::tools
