@@ -74,6 +74,20 @@ void check_training(const Options& o) {
   }
 }
 
+/// Refuses, by the option's name, what needs one process that holds all devices.
+void check_for_several_processes(const Options& o, const Scheme& scheme) {
+  const bool host = scheme.staging == Staging::host, parallel = scheme.loss_at == LossAt::parallel, allreduce = scheme.reduce == Reduce::allreduce;
+  if (host && parallel && allreduce) return;
+  const std::string option = o.mode_name() != "ddp" ? (o.gpu0_batch_size ? "--gpu0-bsz" : "--mode " + o.mode_name())
+                             : !host                ? "--staging device0"
+                             : !parallel            ? "--loss-at gathered"
+                                                    : "--reduce gpu0";
+  throw ConfigError(
+      fmt::format("{}: it works in one process, whose device 0 has the whole batch, its outputs or the only update, but several were "
+                  "started; use --mode ddp, or one process with all devices in --devices",
+                  option));
+}
+
 }  // namespace
 
 void check_combinations(const Options& o) {
@@ -130,6 +144,7 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
     throw ConfigError(
         fmt::format("--broadcast {}: every device updates its own parameters under --reduce allreduce, nothing is sent; leave it out", *o.broadcast));
   }
+  if (world_size && *world_size > static_cast<int>(devices.size())) check_for_several_processes(o, scheme);
   validate_split(scheme.split, o.batch_size, world_size.value_or(static_cast<int>(devices.size())));
   return scheme;
 }

@@ -78,10 +78,11 @@ Processes::Processes(Options& options) {
     silence_stdout();
     keep_interrupts_quiet();
   }
-  // Told at once, for a launcher may end this process soon. Rank 0 tells for all, unless it is the one that is gone.
+  // Told at once, for a launcher may end this process soon. Rank 0 tells for all, unless it is the one that died or hangs.
   world_->on_failure([leads = leads()](const std::string& reason) {
     keep_interrupts_quiet();  // the launcher ends the survivors with a signal
-    if (!leads && reason.rfind("rank 0 ", 0) != 0) return;
+    const bool rank0_is_gone = reason.rfind("rank 0 ", 0) == 0 && reason.find(" failed: ") == std::string::npos;
+    if (!leads && !rank0_is_gone) return;
     fmt::print(stderr, "vitrine: {}\n", reason);
     std::fflush(stderr);
   });
@@ -92,8 +93,8 @@ void Processes::fail(const std::string& reason, bool usage) {
     if (leads()) fmt::print(stderr, "vitrine: {}\n", reason);
     return;
   }
-  if (world_->failure().empty() && !leads()) fmt::print(stderr, "vitrine: rank {}: {}\n", world_->rank(), reason);
   world_->fail(reason);
+  if (world_->failure().empty()) fmt::print(stderr, "vitrine: rank {}: {}; the others could not be told\n", world_->rank(), reason);
   std::fflush(nullptr);
   _exit(usage ? kExitUsage : kExitFailure);
 }

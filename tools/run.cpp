@@ -168,7 +168,8 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
 void agree_on_run(const Options& options, const Job& job, World& world) {
   const Dataset& train = job.data.train;
   require_agreement(world, "how they train",
-                    {{"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(), job.data.test.size(),
+                    {{"command", options.command == Options::Command::train ? "train" : "eval"},
+                     {"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(), job.data.test.size(),
                                               train.height, train.width, train.channels, train.classes)},
                      {"--shuffle", options.shuffle ? "on" : "off"},
                      {"--drop-last", options.drop_last ? "on" : "off"},
@@ -176,6 +177,9 @@ void agree_on_run(const Options& options, const Job& job, World& world) {
                      {"--steps", std::to_string(options.steps.value_or(0))},
                      {"--preprocess", options.preprocess},
                      {"evaluation", options.evaluate ? "on" : "off"},
+                     // Which file is rank 0's business.
+                     {"--init", options.init.empty() ? "nothing" : "a file"},
+                     {"--save-logits", options.save_logits.empty() ? "nothing" : "a file"},
                      {"--verify-replicas", std::to_string(options.verify_replicas)}});
 }
 

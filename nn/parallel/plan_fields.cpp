@@ -16,9 +16,21 @@ std::string describe(const OptimizerConfig& o) {
                      o.adam.weight_decay);
 }
 
+std::string describe(const LossScaling& s) {
+  switch (s.kind) {
+    case LossScaling::Kind::none:
+      break;
+    case LossScaling::Kind::fixed:
+      return fmt::format("fixed {}", s.scale);
+    case LossScaling::Kind::dynamic:
+      return fmt::format("dynamic from {} to at least {}, growth {} every {} steps, backoff {}", s.scale, s.floor, s.constants.growth_factor,
+                         s.constants.growth_interval, s.constants.backoff_factor);
+  }
+  return "none";
+}
+
 std::string describe(const Precision& p) {
-  return fmt::format("{}, loss scaling {} ({}), clipping norm {}, gradients in {}", dtype_name(p.compute), static_cast<int>(p.loss_scaling.kind),
-                     p.loss_scaling.scale, p.clip_norm, dtype_name(p.reduce_dtype));
+  return fmt::format("{}, clipping norm {}, gradients in {}", dtype_name(p.compute), p.clip_norm, dtype_name(p.reduce_dtype));
 }
 
 }  // namespace
@@ -26,7 +38,8 @@ std::string describe(const Precision& p) {
 AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config, const Workload& workload) {
   AgreementFields fields;
   fields.emplace_back("model", model.name);
-  // One field for each parameter, so that the first that differs is named.
+  // One field for each layer and parameter, so that the first that differs is named.
+  for (const Sequential::Part& part : model.net->parts()) fields.emplace_back("layer " + part.name, part.layer->describe());
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     fields.emplace_back("parameter " + spec.name, fmt::format("of shape {} at {}", spec.shape.str(), layout.offset(i)));
@@ -41,9 +54,12 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("accumulation", std::to_string(config.accumulate));
   fields.emplace_back("optimizer", describe(config.optimizer));
   fields.emplace_back("precision", describe(config.precision));
+  fields.emplace_back("loss scaling", describe(config.precision.loss_scaling));
   fields.emplace_back("seed", std::to_string(config.seed));
   fields.emplace_back("ignored index", std::to_string(config.ignore_index));
   fields.emplace_back("images", fmt::format("{} {}x{}", dtype_name(config.image_dtype), config.image_height, config.image_width));
+  fields.emplace_back("normalization",
+                      fmt::format("mean {} std {}", fmt::join(config.normalization.mean, " "), fmt::join(config.normalization.std, " ")));
   fields.emplace_back("training batches", fmt::format("{}", fmt::join(workload.train_batches, " ")));
   fields.emplace_back("evaluation batches", fmt::format("{}", fmt::join(workload.evaluate_batches, " ")));
   return fields;

@@ -117,6 +117,7 @@ struct World::State {
   std::condition_variable changed;
   std::string failure;
   bool warm = false, closing = false, stopping = false, closed = false;
+  bool all_told = false;  // of the failure: the other processes, and the handlers
   std::vector<Slot> slots;
   bool slots_told = true;
   std::map<uint64_t, Wait> waits;
@@ -502,6 +503,9 @@ void World::State::declare(const std::string& verdict) {
   const std::lock_guard lock(handler_mutex);
   announced = true;
   for (auto& [id, handler] : handlers) handler(verdict);
+  const std::lock_guard told_lock(mutex);
+  all_told = true;
+  changed.notify_all();
 }
 
 // --- World ---
@@ -632,10 +636,14 @@ void World::fail(const std::string& reason) {
   State& s = *state_;
   constexpr std::chrono::seconds kLongestTelling{1};
   std::unique_lock lock(s.mutex);
-  if (!s.failure.empty() || s.closed) return;
-  s.error_to_tell = reason.empty() ? "without a reason" : reason;
-  s.wake();
-  s.changed.wait_for(lock, kLongestTelling, [&] { return !s.failure.empty(); });
+  if (s.closed) return;
+  if (s.failure.empty()) {
+    s.error_to_tell = reason.empty() ? "without a reason" : reason;
+    s.wake();
+  }
+  // A handler is part of the telling.
+  if (std::this_thread::get_id() == s.thread.get_id()) return;
+  s.changed.wait_for(lock, kLongestTelling, [&] { return s.all_told; });
 }
 
 std::string World::failure() const {

@@ -75,7 +75,8 @@ class World {
 
   /// From here on the timeout is as configured: the first step is done.
   void set_warm();
-  /// This process fails: the others are told, and the world ends. Returns once they were.
+  /// This process fails: the others are told, and the world ends. Returns once they were, and all handlers have been called; likewise where the world
+  /// has failed already, so that a process may end behind it.
   void fail(const std::string& reason);
   /// Why the world has failed; empty while it has not. From any thread.
   std::string failure() const;

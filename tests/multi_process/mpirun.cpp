@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/multi_process/mpirun.h"
 
+#include <cstdlib>
+#include <stdexcept>
+
 #include <unistd.h>
 
 namespace vitrine::test {
@@ -39,6 +42,27 @@ std::vector<std::string> mpirun_environment() {
 
 ChildResult mpirun(int processes, const Command& command) {
   return ChildProcess(mpirun_command(processes, command), ChildProcess::Streams::pipes, mpirun_environment()).wait();
+}
+
+ChildResult mpirun(const std::vector<Command>& commands) {
+  return ChildProcess(mpirun_command(commands), ChildProcess::Streams::pipes, mpirun_environment()).wait();
+}
+
+std::string device_counts_label(const ::testing::TestParamInfo<std::vector<int>>& info) {
+  std::string label;
+  for (const int devices : info.param) label += (label.empty() ? "" : "And") + std::to_string(devices);
+  return label + "Devices";
+}
+
+TempFolder::TempFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "vitrine_XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+  folder_ = pattern;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
 }
 
 }  // namespace vitrine::test

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,9 @@ Command mpirun_command(const std::vector<Command>& commands);
 /// What a process that mpirun starts finds in its environment, and nothing of what another launcher put into this one's.
 std::vector<std::string> mpirun_environment();
 
-/// Runs mpirun_command(processes, command) to its end.
+/// Runs mpirun_command(...) to its end.
 ChildResult mpirun(int processes, const Command& command);
+ChildResult mpirun(const std::vector<Command>& commands);
 
 /// A test that needs mpirun: skipped where it is missing.
 class MpirunTest : public ::testing::Test {
@@ -33,6 +35,24 @@ class MpirunTest : public ::testing::Test {
   void SetUp() override {
     if (const std::string missing = mpirun_missing(); !missing.empty()) GTEST_SKIP() << missing;
   }
+};
+
+/// Names a test by how many devices each process has: "2And1Devices".
+std::string device_counts_label(const ::testing::TestParamInfo<std::vector<int>>& info);
+
+/// A folder that goes with its owner.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  std::string path() const { return folder_.string(); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+ private:
+  std::filesystem::path folder_;
 };
 
 }  // namespace vitrine::test

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// collectives_worker DEVICES: every collective on that many devices of this process and those of the others, with inputs whose sums are exact in
+// every dtype; fails on the first element that is not what it has to be.
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/copy.h"
+#include "runtime/error.h"
+#include "runtime/half.h"
+#include "tests/multi_process/worker.h"
+
+namespace vitrine::test {
+namespace {
+
+constexpr int64_t kWidth = 3;  // elements of a row
+constexpr float kUntouched = -1;
+using Value = std::function<float(int64_t)>;
+
+/// Element i of a rank's input: a whole number, of which the sum over six ranks is exact in bf16.
+float input_value(int rank, int64_t i) { return static_cast<float>((i % 1021 * 7 + rank * 5) % 42); }
+
+std::vector<std::byte> to_storage(const std::vector<float>& values, DType dtype) {
+  std::vector<std::byte> bytes(values.size() * static_cast<size_t>(size_of(dtype)));
+  const auto count = static_cast<int64_t>(values.size());
+  if (dtype == DType::f32) std::copy_n(reinterpret_cast<const std::byte*>(values.data()), bytes.size(), bytes.data());
+  if (dtype == DType::f16) cpu::narrow(values.data(), reinterpret_cast<cpu::Half*>(bytes.data()), count);
+  if (dtype == DType::bf16) cpu::narrow(values.data(), reinterpret_cast<cpu::BFloat16*>(bytes.data()), count);
+  return bytes;
+}
+
+std::vector<std::byte> to_storage(int64_t count, const Value& value, DType dtype) {
+  std::vector<float> values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = value(i);
+  return to_storage(values, dtype);
+}
+
+class Collectives {
+ public:
+  explicit Collectives(DeviceGroup& devices) : devices_(devices), communicators_(make_communicators(devices)), size_(devices.world_size()) {}
+
+  int size() const { return size_; }
+  void sums(DType dtype, int64_t count, int root, bool in_place);
+  void scattered_sums(DType dtype, int64_t rows, bool in_place);
+  void copies(DType dtype, int64_t rows, int root, bool in_place);
+  void parts(DType dtype, const std::vector<int64_t>& counts, int root, bool in_place);
+  void barrier();
+  void order();
+
+ private:
+  ExecContext& ctx(int device) { return devices_[device].compute(); }
+  Communicator& comm(int device) { return *communicators_[static_cast<size_t>(device)]; }
+  int rank(int device) const { return devices_.first_rank() + device; }
+  template <class Work>
+  void for_each_device(const Work& work) {
+    for (int device = 0; device < devices_.size(); ++device) work(device);
+  }
+
+  Tensor filled(int device, const Shape& shape, DType dtype, const Value& value) {
+    Tensor tensor = ctx(device).allocate(shape, dtype, Category::communication, "test");
+    const std::vector<std::byte> bytes = to_storage(shape.numel(), value, dtype);
+    if (!bytes.empty()) copy(ctx(device), ConstView(bytes.data(), shape, dtype, DeviceId::host()), tensor);
+    ctx(device).stream().synchronize();
+    return tensor;
+  }
+  Tensor untouched(int device, const Shape& shape, DType dtype) {
+    return filled(device, shape, dtype, [](int64_t) { return kUntouched; });
+  }
+  Tensor input(int device, const Shape& shape, DType dtype) {
+    return filled(device, shape, dtype, [this, device](int64_t i) { return input_value(rank(device), i); });
+  }
+  float sum(int64_t i) const {
+    float all = 0;
+    for (int r = 0; r < size_; ++r) all += input_value(r, i);
+    return all;
+  }
+  void expect(const char* what, int device, const View& found, const Value& value) {
+    const std::vector<std::byte> wanted = to_storage(found.numel(), value, found.dtype);
+    std::vector<std::byte> bytes(wanted.size());
+    if (!bytes.empty()) copy(ctx(device), found, View{bytes.data(), found.shape, found.dtype, DeviceId::host()});
+    ctx(device).stream().synchronize();
+    if (bytes == wanted) return;
+    const auto place = std::mismatch(wanted.begin(), wanted.end(), bytes.begin()).first - wanted.begin();
+    throw std::runtime_error(fmt::format("{} of {} elements of {}: rank {} has a wrong element {}", what, found.numel(), dtype_name(found.dtype),
+                                         rank(device), place / size_of(found.dtype)));
+  }
+
+  DeviceGroup& devices_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  int size_;
+};
+
+void Collectives::sums(DType dtype, int64_t count, int root, bool in_place) {
+  std::vector<Tensor> all, all_sums, one, one_sum;
+  for_each_device([&](int d) {
+    all.push_back(input(d, {count}, dtype));
+    one.push_back(input(d, {count}, dtype));
+    all_sums.push_back(in_place ? all.back() : untouched(d, {count}, dtype));
+    one_sum.push_back(in_place && rank(d) == root ? one.back() : untouched(d, {count}, dtype));
+  });
+  for_each_device([&](int d) {
+    const auto i = static_cast<size_t>(d);
+    comm(d).all_reduce(ctx(d), all[i], all_sums[i]);
+    comm(d).reduce(ctx(d), one[i], rank(d) == root || !in_place ? View(one_sum[i]) : View(), root);
+  });
+  devices_.synchronize();
+  for_each_device([&](int d) {
+    const auto i = static_cast<size_t>(d);
+    const bool is_root = rank(d) == root;
+    const auto summed = [this](int64_t e) { return sum(e); };
+    const auto given = [r = rank(d)](int64_t e) { return input_value(r, e); };
+    expect("all_reduce", d, all_sums[i], summed);
+    if (!in_place) expect("all_reduce's input", d, all[i], given);
+    if (!in_place || !is_root) expect("reduce's input", d, one[i], given);
+    if (is_root) expect("reduce", d, one_sum[i], summed);
+    if (!is_root) expect("reduce's output on another rank than the root", d, one_sum[i], [](int64_t) { return kUntouched; });
+  });
+}
+
+void Collectives::scattered_sums(DType dtype, int64_t rows, bool in_place) {
+  std::vector<Tensor> whole, part;
+  for_each_device([&](int d) {
+    whole.push_back(input(d, {rows * size_, kWidth}, dtype));
+    part.push_back(in_place ? whole.back().rows(rank(d) * rows, (rank(d) + 1) * rows) : untouched(d, {rows, kWidth}, dtype));
+  });
+  for_each_device([&](int d) { comm(d).reduce_scatter(ctx(d), whole[static_cast<size_t>(d)], part[static_cast<size_t>(d)]); });
+  devices_.synchronize();
+  for_each_device([&](int d) {
+    const int64_t first = rank(d) * rows * kWidth;
+    expect("reduce_scatter", d, part[static_cast<size_t>(d)], [&](int64_t e) { return sum(first + e); });
+    if (in_place) return;
+    expect("reduce_scatter's input", d, whole[static_cast<size_t>(d)], [r = rank(d)](int64_t e) { return input_value(r, e); });
+  });
+}
+
+void Collectives::copies(DType dtype, int64_t rows, int root, bool in_place) {
+  std::vector<Tensor> sent, received, part, whole;
+  for_each_device([&](int d) {
+    sent.push_back(input(d, {rows, kWidth}, dtype));
+    received.push_back(in_place ? sent.back() : untouched(d, {rows, kWidth}, dtype));
+    whole.push_back(untouched(d, {rows * size_, kWidth}, dtype));
+    part.push_back(in_place ? whole.back().rows(rank(d) * rows, (rank(d) + 1) * rows) : Tensor());
+    const Tensor own = input(d, {rows, kWidth}, dtype);
+    if (in_place) {
+      copy(ctx(d), own, part.back());
+    } else {
+      part.back() = own;
+    }
+  });
+  for_each_device([&](int d) {
+    const auto i = static_cast<size_t>(d);
+    comm(d).broadcast(ctx(d), rank(d) == root ? ConstView(sent[i]) : ConstView(), received[i], root);
+    comm(d).all_gather(ctx(d), part[i], whole[i]);
+  });
+  devices_.synchronize();
+  for_each_device([&](int d) {
+    const auto i = static_cast<size_t>(d);
+    const int64_t count = rows * kWidth;
+    expect("broadcast", d, received[i], [root](int64_t e) { return input_value(root, e); });
+    expect("all_gather", d, whole[i], [count](int64_t e) { return input_value(static_cast<int>(e / count), e % count); });
+  });
+}
+
+void Collectives::parts(DType dtype, const std::vector<int64_t>& counts, int root, bool in_place) {
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const auto first_of = [&](int r) { return std::accumulate(counts.begin(), counts.begin() + r, int64_t{0}); };
+  const auto own_rows = [&](const Tensor& whole, int r) { return whole.rows(first_of(r), first_of(r) + counts[static_cast<size_t>(r)]); };
+  std::vector<Tensor> whole, scattered, gathered, part;
+  for_each_device([&](int d) {
+    const int r = rank(d);
+    const Shape own{counts[static_cast<size_t>(r)], kWidth}, all{r == root ? total : 0, kWidth};
+    const bool within = in_place && r == root;
+    whole.push_back(input(d, all, dtype));
+    scattered.push_back(within ? own_rows(whole.back(), r) : untouched(d, own, dtype));
+    gathered.push_back(untouched(d, all, dtype));
+    part.push_back(within ? own_rows(gathered.back(), r) : input(d, own, dtype));
+    if (within) copy(ctx(d), input(d, own, dtype), part.back());
+  });
+  for_each_device([&](int d) {
+    const auto i = static_cast<size_t>(d);
+    const bool is_root = rank(d) == root;
+    comm(d).scatter(ctx(d), is_root ? ConstView(whole[i]) : ConstView(), counts, scattered[i], root);
+    comm(d).gather(ctx(d), part[i], counts, is_root ? View(gathered[i]) : View(), root);
+  });
+  devices_.synchronize();
+  for_each_device([&](int d) {
+    const auto i = static_cast<size_t>(d);
+    expect("scatter", d, scattered[i], [&](int64_t e) { return input_value(root, first_of(rank(d)) * kWidth + e); });
+    if (rank(d) != root) return;
+    std::vector<float> wanted;
+    for (int r = 0; r < size_; ++r) {
+      for (int64_t e = 0; e < counts[static_cast<size_t>(r)] * kWidth; ++e) wanted.push_back(input_value(r, e));
+    }
+    expect("gather", d, gathered[i], [&](int64_t e) { return wanted[static_cast<size_t>(e)]; });
+  });
+}
+
+void Collectives::barrier() {
+  for_each_device([&](int d) { comm(d).barrier(ctx(d)); });
+  devices_.synchronize();
+}
+
+/// What a collective writes cannot be used by another stream before that waits for it.
+void Collectives::order() {
+  std::vector<Tensor> tensors;
+  for_each_device([&](int d) { tensors.push_back(input(d, {64}, DType::f32)); });
+  for_each_device([&](int d) { comm(d).all_reduce(devices_[d].communication(), tensors[static_cast<size_t>(d)]); });
+  for_each_device([&](int d) {
+    try {
+      zero(ctx(d), tensors[static_cast<size_t>(d)]);
+    } catch (const OrderError&) {
+      return;
+    }
+    throw std::runtime_error(fmt::format("rank {}: an unordered use of what a collective writes was not noticed", rank(d)));
+  });
+  devices_.synchronize();
+}
+
+/// As unequal as can be: of some ranks nothing.
+std::vector<int64_t> unequal_counts(int size, int64_t largest) {
+  std::vector<int64_t> counts;
+  for (int r = 0; r < size; ++r) counts.push_back(largest * ((r * 2 + 1) % 3) / 2);
+  return counts;
+}
+
+void run_all(Collectives& collectives) {
+  const int size = collectives.size();
+  for (const bool in_place : {false, true}) {
+    for (const int64_t count : {0, 1, 1023}) {
+      for (int root = 0; root < size; ++root) {
+        for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) collectives.sums(dtype, count, root, in_place);
+        collectives.copies(DType::f32, count, root, in_place);
+        collectives.parts(DType::f32, unequal_counts(size, count), root, in_place);
+        collectives.parts(DType::f16, std::vector<int64_t>(static_cast<size_t>(size), count), root, in_place);
+      }
+      for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) collectives.scattered_sums(dtype, count, in_place);
+    }
+    collectives.barrier();
+  }
+  // Several segments, of which each process has 1 MiB.
+  constexpr int64_t kLargeBytes = int64_t{5} << 20;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const int64_t elements = kLargeBytes / size_of(dtype) + 1;
+    const bool in_place = dtype == DType::f32;
+    collectives.sums(dtype, elements, size - 1, in_place);
+    collectives.scattered_sums(dtype, elements / 2 / kWidth, in_place);
+    collectives.copies(dtype, elements / 2 / kWidth, size / 2, in_place);
+    collectives.parts(dtype, unequal_counts(size, elements / 2 / kWidth), size - 1, in_place);
+  }
+  collectives.order();
+  collectives.barrier();
+}
+
+}  // namespace
+}  // namespace vitrine::test
+
+int main(int argc, char** argv) {
+  using namespace vitrine::test;
+  return run_worker([&](const std::shared_ptr<vitrine::World>& world) {
+    if (argc != 2) throw std::invalid_argument("usage: collectives_worker DEVICES");
+    vitrine::DeviceGroup devices(worker_group(world, std::stoi(argv[1])));
+    Collectives collectives(devices);
+    run_all(collectives);
+  });
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/multi_process/engine_case.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "runtime/world/world.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+
+namespace {
+
+constexpr uint32_t kSteps = 5;
+constexpr int64_t kEvaluated = 7;
+
+Precision fp16() {
+  Precision precision;
+  precision.compute = DType::f16;
+  precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+  // At the default scale the first gradients of such small models are not finite.
+  precision.loss_scaling.scale = 1024;
+  return precision;
+}
+
+Precision fp16_with_an_overflow() {
+  Precision precision = fp16();
+  precision.loss_scaling.scale = 0x1p30;
+  precision.loss_scaling.constants.backoff_factor = 0x1p-20F;
+  return precision;
+}
+
+Precision reduced_in(DType dtype) {
+  Precision precision;
+  precision.reduce_dtype = dtype;
+  return precision;
+}
+
+Precision clipped() {
+  Precision precision;
+  precision.clip_norm = 0.1;
+  return precision;
+}
+
+/// This process's rows of a batch, with memory of their own.
+OwnedBatch rows_of(const Model& model, const OwnedBatch& whole, const std::vector<RowRange>& rows) {
+  OwnedBatch part;
+  const auto samples = static_cast<int64_t>(whole.memory->labels.size());
+  const int64_t bytes = whole.image_shape.numel() / samples;
+  for (const RowRange& range : rows) {
+    const auto& from = *whole.memory;
+    part.memory->bytes.insert(part.memory->bytes.end(), from.bytes.begin() + range.begin * bytes, from.bytes.begin() + range.end * bytes);
+    part.memory->labels.insert(part.memory->labels.end(), from.labels.begin() + range.begin, from.labels.begin() + range.end);
+  }
+  part.image_shape = model.input_shape(row_count(rows));
+  return part;
+}
+
+HostBatch part_of(const Model& model, const OwnedBatch& whole, const BatchPlan& plan, const DeviceGroup& devices) {
+  const auto rows = rows_of_processes(plan, devices.devices_of_processes())[static_cast<size_t>(devices.process())];
+  HostBatch batch = rows_of(model, whole, rows).view();
+  batch.global_samples = plan.batch_size;
+  return batch;
+}
+
+std::vector<double> sum_over_processes(const DeviceGroup& devices, std::vector<double> values) {
+  if (devices.process_count() == 1) return values;
+  const std::string mine(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
+  std::fill(values.begin(), values.end(), 0.0);
+  for (const std::string& part : devices.world()->all_gather("what the evaluation found", mine)) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      double value = 0;
+      std::memcpy(&value, part.data() + i * sizeof(double), sizeof(double));
+      values[i] += value;
+    }
+  }
+  return values;
+}
+
+template <class T>
+void write(std::ofstream& file, const std::vector<T>& values) {
+  const size_t count = values.size();
+  file.write(reinterpret_cast<const char*>(&count), sizeof count);
+  file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(count * sizeof(T)));
+}
+
+template <class T>
+void read(std::ifstream& file, std::vector<T>& values) {
+  size_t count = 0;
+  file.read(reinterpret_cast<char*>(&count), sizeof count);
+  values.resize(count);
+  file.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(count * sizeof(T)));
+}
+
+}  // namespace
+
+std::vector<EngineCase> engine_cases() {
+  // The second device, and both of a process, are without samples for some numbers of devices.
+  const std::vector<double> weights = {3, 0, 2, 1, 0, 0, 1, 4};
+  return {{"equal", 3, 12},
+          {"equal_accumulated", 4, 13, 3},
+          {"weights", 5, 12, 1, weights},
+          {"weights_accumulated", 6, 11, 3, weights},
+          {"fewer_samples_than_devices", 7, 3},
+          {"clipped", 8, 12, 1, weights, clipped()},
+          {"fp16", 3, 12, 1, {}, fp16(), 0.2, 1e-3},
+          {"fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 1e-3},
+          {"fp16_overflow", 10, 12, 1, {}, fp16_with_an_overflow(), 0.2, 1e-3},
+          {"reduced_in_f16", 11, 12, 1, {}, reduced_in(DType::f16), 0.3, 1e-3},
+          {"reduced_in_bf16", 12, 13, 3, weights, reduced_in(DType::bf16), 0.3, 1e-2}};
+}
+
+EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices) {
+  const Model model = random_model(engine_case.seed);
+  const int64_t full = engine_case.batch_size, shorter = std::max<int64_t>(1, full * 2 / 3);
+  EngineConfig config = small_config(model, full);
+  config.accumulate = engine_case.accumulate;
+  config.precision = engine_case.precision;
+  Split& split = config.scheme.split;
+  if (!engine_case.weights.empty()) {
+    split.kind = Split::Kind::weights;
+    split.weights.assign(engine_case.weights.begin(), engine_case.weights.begin() + devices.world_size());
+  }
+  Engine engine(model, devices, config, {{full, shorter}, {kEvaluated}});
+  EngineResult result;
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    const int64_t samples = step + 1 == kSteps ? shorter : full;
+    const BatchPlan plan = plan_batch(split, samples, config.accumulate, devices.world_size());
+    engine.train_step(part_of(model, random_batch(model, samples, engine_case.seed * 100 + step, engine_case.ignored), plan, devices));
+  }
+  for (const Totals& totals : engine.take_step_totals(true)) result.losses.push_back(totals.mean_loss());
+  const BatchPlan plan = plan_batch(split, kEvaluated, 1, devices.world_size());
+  const Totals found = engine.evaluate(part_of(model, random_batch(model, kEvaluated, 77, 0.2), plan, devices));
+  result.evaluation = sum_over_processes(devices, {found.loss_sum, static_cast<double>(found.valid), static_cast<double>(found.correct)});
+  engine.verify_replicas();
+  result.parameters = engine.parameters(0);
+  engine.finish();
+  return result;
+}
+
+void save_result(const std::string& path, const EngineResult& result) {
+  std::ofstream file(path, std::ios::binary);
+  write(file, result.parameters);
+  write(file, result.losses);
+  write(file, result.evaluation);
+}
+
+EngineResult load_result(const std::string& path) {
+  EngineResult result;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return result;
+  read(file, result.parameters);
+  read(file, result.losses);
+  read(file, result.evaluation);
+  return result;
+}
+
+}  // namespace vitrine::test

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine_worker DEVICES FOLDER: trains every case of engine_case.h on that many devices of this process, and those of the others; rank 0 writes what
+// came of each into the folder.
+#include <stdexcept>
+
+#include "tests/multi_process/engine_case.h"
+#include "tests/multi_process/worker.h"
+
+int main(int argc, char** argv) {
+  using namespace vitrine::test;
+  return run_worker([&](const std::shared_ptr<vitrine::World>& world) {
+    if (argc != 3) throw std::invalid_argument("usage: engine_worker DEVICES FOLDER");
+    for (const EngineCase& engine_case : engine_cases()) {
+      try {
+        vitrine::DeviceGroup devices(worker_group(world, std::stoi(argv[1])));
+        const EngineResult result = run_engine_case(engine_case, devices);
+        if (world->rank() == 0) save_result(std::string(argv[2]) + "/" + engine_case.name, result);
+      } catch (const std::exception& error) {
+        throw std::runtime_error(engine_case.name + ": " + error.what());
+      }
+    }
+  });
+}
