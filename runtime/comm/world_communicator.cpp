@@ -20,6 +20,9 @@ namespace {
 using comm::Call;
 using comm::Operation;
 
+// As long as the world takes to find who died.
+constexpr int64_t kEchoPatienceMs = 2000;
+
 /// What the communicators of one process share.
 class ProcessGroup {
  public:
@@ -27,6 +30,7 @@ class ProcessGroup {
       : locals(std::move(local_ends)), counts(devices.devices_of_processes()), process(devices.process()), world(devices.options().world) {
     if (devices[0].id().backend == Backend::meta) return;
     exchange = comm::make_mpi_exchange(*world);
+    number = world->new_group();
     handler_ = world->on_failure([this](const std::string& reason) { end(reason); });
   }
   ~ProcessGroup() {
@@ -39,6 +43,16 @@ class ProcessGroup {
     locals[0]->abort(reason);
     if (exchange) exchange->abort(reason);
   }
+  /// An error of the transport is more often a peer's than this process's.
+  template <class Work>
+  void exchange_with_peers(const Work& work) {
+    try {
+      work(*exchange);
+    } catch (const CommError& error) {
+      world->fail(error.what(), kEchoPatienceMs);
+      throw;
+    }
+  }
   int first_rank(int of_process) const { return std::accumulate(counts.begin(), counts.begin() + of_process, 0); }
   int process_of(int rank) const {
     int found = 0;
@@ -49,6 +63,7 @@ class ProcessGroup {
   std::vector<std::unique_ptr<Communicator>> locals;
   std::vector<int> counts;  // devices of each process
   int process;
+  int number = 0;                                   // among the groups of the world
   std::shared_ptr<World> world;                     // null on meta
   std::unique_ptr<comm::ProcessExchange> exchange;  // null on meta
 
@@ -68,8 +83,9 @@ class WorldCommunicator final : public CheckedCommunicator {
     return fmt::format("{}, {} ranks, sums in rank order", group_->exchange->description(), size());
   }
   void abort(const std::string& reason) override {
-    group_->end(reason);
     if (group_->world) group_->world->fail(reason);
+    const std::string verdict = failure();
+    group_->end(verdict.empty() ? reason : verdict);
   }
   std::string failure() override { return group_->world ? group_->world->failure() : std::string(); }
 
@@ -121,7 +137,7 @@ class WorldCommunicator final : public CheckedCommunicator {
   template <class Work>
   void lead(const Job& job, const ConstView& reads, const View& writes, Work work) {
     job.ctx.dispatch({comm::operation_name(job.call.operation), {reads}, {writes}},
-                     [group = group_, work = std::move(work)] { work(*group->exchange); });
+                     [group = group_, work = std::move(work)] { group->exchange_with_peers(work); });
   }
 
   std::shared_ptr<ProcessGroup> group_;
@@ -162,6 +178,7 @@ void WorldCommunicator::queue(ExecContext& ctx, const OpInfo& info, Call call) {
         fmt::format("{}: rank {} left its view out; with several processes every rank passes one, of 0 rows if need be", info.name, rank()));
   }
   CollectiveRecord record = comm::record_of(ctx, call, issued_++);
+  record.group = group_->number;
   const uint64_t tag = record.signature ^ record.sequence;
   const auto waiting = std::make_shared<std::optional<World::Waiting>>();
   ctx.dispatch({info.name, {}, {}, info.bytes_moved}, [world = group_->world, device = device_, record = std::move(record), waiting] {
