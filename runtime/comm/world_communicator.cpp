@@ -22,6 +22,8 @@ using comm::Call;
 using comm::Operation;
 
 constexpr int64_t kShortestNotedWaitNs = 500;
+// As long as the world takes to find who died.
+constexpr int64_t kEchoPatienceMs = 2000;
 
 /// What the communicators of one process share.
 class ProcessGroup {
@@ -39,6 +41,7 @@ class ProcessGroup {
         wait_causes_[p][static_cast<size_t>(op)] = fmt::format("rank {} in {}", p, comm::operation_name(static_cast<Operation>(op)));
       }
     }
+    number = world->new_group();
     handler_ = world->on_failure([this](const std::string& reason) { end(reason); });
   }
   ~ProcessGroup() {
@@ -60,6 +63,17 @@ class ProcessGroup {
     locals[0]->abort(reason);
     if (exchange) exchange->abort(reason);
   }
+  /// Once all processes are there. An error of the transport is more often a peer's than this process's.
+  template <class Work>
+  void exchange_with_peers(Operation operation, uint64_t tag, CpuStream* traced, const Work& work) {
+    try {
+      meet(operation, tag, traced);
+      work(*exchange);
+    } catch (const CommError& error) {
+      world->fail(error.what(), kEchoPatienceMs);
+      throw;
+    }
+  }
   int first_rank(int of_process) const { return std::accumulate(counts.begin(), counts.begin() + of_process, 0); }
   int process_of(int rank) const {
     int found = 0;
@@ -70,6 +84,7 @@ class ProcessGroup {
   std::vector<std::unique_ptr<Communicator>> locals;
   std::vector<int> counts;  // devices of each process
   int process;
+  int number = 0;                                   // among the groups of the world
   std::shared_ptr<World> world;                     // null on meta
   std::unique_ptr<comm::ProcessExchange> exchange;  // null on meta
 
@@ -90,8 +105,9 @@ class WorldCommunicator final : public CheckedCommunicator {
     return fmt::format("{}, {} ranks, sums in rank order", group_->exchange->description(), size());
   }
   void abort(const std::string& reason) override {
-    group_->end(reason);
     if (group_->world) group_->world->fail(reason);
+    const std::string verdict = failure();
+    group_->end(verdict.empty() ? reason : verdict);
   }
   std::string failure() override { return group_->world ? group_->world->failure() : std::string(); }
 
@@ -146,8 +162,7 @@ class WorldCommunicator final : public CheckedCommunicator {
         job.ctx.backend() == Backend::cpu && job.ctx.trace_level() != TraceLevel::off ? static_cast<CpuStream*>(&job.ctx.stream()) : nullptr;
     job.ctx.dispatch({comm::operation_name(job.call.operation), {reads}, {writes}},
                      [group = group_, operation = job.call.operation, tag = job.tag, traced, work = std::move(work)] {
-                       group->meet(operation, tag, traced);
-                       work(*group->exchange);
+                       group->exchange_with_peers(operation, tag, traced, work);
                      });
   }
 
@@ -189,6 +204,7 @@ void WorldCommunicator::queue(ExecContext& ctx, const OpInfo& info, Call call) {
         fmt::format("{}: rank {} left its view out; with several processes every rank passes one, of 0 rows if need be", info.name, rank()));
   }
   CollectiveRecord record = comm::record_of(ctx, call, issued_++);
+  record.group = group_->number;
   const uint64_t tag = record.signature ^ record.sequence;
   const auto waiting = std::make_shared<std::optional<World::Waiting>>();
   ctx.dispatch({info.name, {}, {}, info.bytes_moved}, [world = group_->world, device = device_, record = std::move(record), waiting] {
