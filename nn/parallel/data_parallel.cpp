@@ -129,9 +129,9 @@ DataParallel::DataParallel(const Model& model, DeviceGroup& devices, const Engin
 DataParallel::~DataParallel() {
   State& s = *state_;
   std::optional<World::Waiting> waiting;
-  if (s.devices.process_count() > 1) {
+  if (World* world = s.devices.world(); world != nullptr && s.devices.process_count() > 1) {
     // Other processes may still be about their part of what is done here: an abort would fail the whole world.
-    waiting.emplace(*s.devices.world(), "the last collectives");
+    waiting.emplace(*world, "the last collectives");
   } else if (s.communicators) {
     (*s.communicators)[0]->abort("the engine ends");
   }
