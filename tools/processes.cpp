@@ -78,11 +78,10 @@ Processes::Processes(Options& options) {
     silence_stdout();
     keep_interrupts_quiet();
   }
-  // Told at once, for a launcher may end this process soon. Rank 0 tells for all, unless it is the one that died or hangs.
-  world_->on_failure([leads = leads()](const std::string& reason) {
+  // Told at once, for a launcher may end this process soon. Rank 0 tells for all, unless it is gone.
+  world_->on_failure([world = world_.get()](const std::string& reason) {
     keep_interrupts_quiet();  // the launcher ends the survivors with a signal
-    const bool rank0_is_gone = reason.rfind("rank 0 ", 0) == 0 && reason.find(" failed: ") == std::string::npos;
-    if (!leads && !rank0_is_gone) return;
+    if (!world->found_failure()) return;
     fmt::print(stderr, "vitrine: {}\n", reason);
     std::fflush(stderr);
   });

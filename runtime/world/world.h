@@ -83,6 +83,8 @@ class World {
   void fail(const std::string& reason, int64_t patience_ms = 0);
   /// Why the world has failed; empty while it has not. From any thread.
   std::string failure() const;
+  /// Whether this process found it itself, and was not told by rank 0: so where it should be printed. Rank 0 finds it, or those who lost rank 0.
+  bool found_failure() const;
   /// Called once when the world fails, on the world's own thread, or at once if it has. The number takes it away again: once remove_handler() is back
   /// it is not being called and never will be. A handler may call on, does not throw, and does not destroy the world.
   uint64_t on_failure(std::function<void(const std::string&)> handler);

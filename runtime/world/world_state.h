@@ -62,7 +62,7 @@ struct World::State {
   void send_to_hub(const std::string& bytes);
   void send_to_members(const std::string& bytes);
   void take_gathered(std::vector<std::string> parts);
-  void declare(const std::string& verdict);
+  void declare(const std::string& verdict, bool found_here = true);
   /// Ends the process when that has not been stopped within options.exit_after_ms.
   void exit_in_time();
   /// "; rank 2 has come to collective 17 (...)", or empty.
@@ -108,6 +108,7 @@ struct World::State {
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::string failure;
+  bool found_failure = false;
   bool warm = false, closing = false, stopping = false, closed = false;
   std::vector<Slot> slots;
   bool slots_told = true;

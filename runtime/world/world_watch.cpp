@@ -273,7 +273,7 @@ void World::State::handle_from_hub(const std::string& bytes) {
       return take_gathered(std::move(parts));
     }
     case MessageKind::verdict:
-      return declare(reader.text());
+      return declare(reader.text(), false);
     case MessageKind::bye:
       hub_said_bye = true;
       return;
@@ -288,7 +288,7 @@ void World::State::take_gathered(std::vector<std::string> parts) {
   changed.notify_all();
 }
 
-void World::State::declare(const std::string& verdict) {
+void World::State::declare(const std::string& verdict, bool found_here) {
   {
     const std::lock_guard lock(mutex);
     if (!failure.empty()) return;
@@ -298,6 +298,7 @@ void World::State::declare(const std::string& verdict) {
   {
     const std::lock_guard lock(mutex);
     failure = verdict;
+    found_failure = found_here;
     failed_ns = steady_now_ns();
     changed.notify_all();
   }

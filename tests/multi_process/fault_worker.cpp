@@ -118,8 +118,8 @@ int run(const Fault& fault, int64_t timeout_ms) {
   options.exit_after_ms = 2000;
   const auto world = std::make_shared<World>(options);
   const int rank = world->rank();
-  world->on_failure([rank](const std::string& reason) {
-    if (rank == 0 || reason.rfind("rank 0 ", 0) == 0) std::cerr << "world: " + reason + "\n" << std::flush;
+  world->on_failure([&world](const std::string& reason) {
+    if (world->found_failure()) std::cerr << "world: " + reason + "\n" << std::flush;
   });
   try {
     DeviceGroupOptions group;

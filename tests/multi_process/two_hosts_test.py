@@ -118,9 +118,13 @@ def names_who_is_cut_off(folder):
         told += line
         verdict = line if "rank 2 (" in line or "rank 3 (" in line else ""
     waited = time.monotonic() - begin
-    child.kill()
+    child.terminate()
+    try:
+        child.wait(10)
+    except subprocess.TimeoutExpired:  # it may wait for its daemon on the other host
+        child.kill()
+        child.wait()
     child.stderr.close()
-    child.wait()
     for pid in subprocess.run(["ip", "netns", "pids", NAMES[1]], capture_output=True, text=True).stdout.split():
         os.kill(int(pid), 9)  # those whom no launcher reaches any more
     check("on host1) hangs: nothing was heard of it" in verdict, f"the culprit is not named:\n{told}")
@@ -131,7 +135,8 @@ def names_who_is_cut_off(folder):
 def main():
     try:
         make_hosts()
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
+            ENVIRONMENT["OMPI_MCA_btl_vader_backing_directory"] = shared  # what mpirun cannot remove when it is killed
             trains_as_one_host(folder)
             names_who_is_cut_off(folder)
     finally:
