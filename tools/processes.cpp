@@ -81,6 +81,8 @@ Processes::Processes(Options& options) {
   // Told at once, for a launcher may end this process soon. Rank 0 tells for all, unless it is the one that died or hangs.
   world_->on_failure([leads = leads()](const std::string& reason) {
     keep_interrupts_quiet();  // the launcher ends the survivors with a signal
+    // It ends all of them when they take too long after an interrupt.
+    if (interrupted() && reason.find(" died: ") != std::string::npos) return;
     const bool rank0_is_gone = reason.rfind("rank 0 ", 0) == 0 && reason.find(" failed: ") == std::string::npos;
     if (!leads && !rank0_is_gone) return;
     fmt::print(stderr, "vitrine: {}\n", reason);
