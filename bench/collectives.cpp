@@ -7,16 +7,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
-#include "runtime/comm/communicator.h"
+#include "bench/collective_calls.h"
 #include "runtime/copy.h"
 
-namespace vitrine {
+namespace vitrine::bench {
 namespace {
 
 struct World {
@@ -43,55 +42,27 @@ struct World {
     return tensors;
   }
 
+  Rank rank(int r) {
+    const auto i = static_cast<size_t>(r);
+    return {*communicators[i], devices[r].compute(), inputs[i], outputs[i]};
+  }
+
   DeviceGroup devices;
   std::vector<std::unique_ptr<Communicator>> communicators;
   std::vector<Tensor> inputs, outputs;
 };
 
-using Issue = std::function<void(World&, int rank)>;
-
-void all_reduce(World& w, int r) { w.communicators[static_cast<size_t>(r)]->all_reduce(w.devices[r].compute(), w.inputs[static_cast<size_t>(r)]); }
-
-void reduce(World& w, int r) {
-  const auto i = static_cast<size_t>(r);
-  w.communicators[i]->reduce(w.devices[r].compute(), w.inputs[i], w.inputs[i], 0);
-}
-
-void broadcast(World& w, int r) { w.communicators[static_cast<size_t>(r)]->broadcast(w.devices[r].compute(), w.inputs[static_cast<size_t>(r)], 0); }
-
-void reduce_scatter(World& w, int r) {
-  const auto i = static_cast<size_t>(r);
-  const int64_t n = w.devices.size(), rows = w.inputs[i].numel() / n;
-  w.communicators[i]->reduce_scatter(w.devices[r].compute(), w.inputs[i].rows(0, rows * n), w.outputs[i].rows(0, rows));
-}
-
-void all_gather(World& w, int r) {
-  const auto i = static_cast<size_t>(r);
-  const int64_t n = w.devices.size(), rows = w.inputs[i].numel() / n;
-  w.communicators[i]->all_gather(w.devices[r].compute(), w.inputs[i].rows(0, rows), w.outputs[i].rows(0, rows * n));
-}
-
-void scatter(World& w, int r) {
-  const auto i = static_cast<size_t>(r);
-  const int64_t n = w.devices.size(), rows = w.inputs[i].numel() / n;
-  const std::vector<int64_t> counts(static_cast<size_t>(n), rows);
-  w.communicators[i]->scatter(w.devices[r].compute(), w.inputs[i].rows(0, rows * n), counts, w.outputs[i].rows(0, rows), 0);
-}
-
-void barrier(World& w, int r) { w.communicators[static_cast<size_t>(r)]->barrier(w.devices[r].compute()); }
-
-void copy_own(World& w, int r) {
-  const auto i = static_cast<size_t>(r);
-  const View from = w.inputs[i], to = w.outputs[i];
-  w.devices[r].compute().dispatch({"memcpy", {from}, {to}, 0}, [=] { std::memcpy(to.data, from.data, static_cast<size_t>(from.bytes())); });
+void copy_own(const Rank& r) {
+  const View from = r.input, to = r.output;
+  r.ctx.dispatch({"memcpy", {from}, {to}, 0}, [=] { std::memcpy(to.data, from.data, static_cast<size_t>(from.bytes())); });
 }
 
 /// Time between the first and the last of the operations on device 0, everything being queued before the first starts.
-double queued_seconds(World& world, const Issue& issue, int operations) {
+double queued_seconds(World& world, Issue issue, int operations) {
   std::atomic<uint32_t> gate{0};
   int64_t begin_ns = 0, end_ns = 0;
   const auto stamp = [&](int rank, int64_t* time_ns) {
-    barrier(world, rank);
+    barrier(world.rank(rank));
     world.devices[rank].compute().dispatch({"clock", {}, {}, 0}, [rank, time_ns] {
       if (rank == 0) *time_ns = steady_now_ns();
     });
@@ -99,7 +70,7 @@ double queued_seconds(World& world, const Issue& issue, int operations) {
   for (int r = 0; r < world.devices.size(); ++r) world.devices[r].compute().dispatch({"gate", {}, {}, 0}, [&gate] { gate.wait(0); });
   for (int r = 0; r < world.devices.size(); ++r) {
     stamp(r, &begin_ns);
-    for (int k = 0; k < operations; ++k) issue(world, r);
+    for (int k = 0; k < operations; ++k) issue(world.rank(r));
     stamp(r, &end_ns);
   }
   gate = 1;
@@ -115,7 +86,7 @@ void report(benchmark::State& state, int64_t bytes, double factor) {
   }
 }
 
-void run_queued(benchmark::State& state, const Issue& issue, double (*factor)(double)) {
+void run_queued(benchmark::State& state, Issue issue, double (*factor)(double)) {
   const int64_t bytes = state.range(1);
   World world(static_cast<int>(state.range(0)), bytes);
   const int operations = static_cast<int>(std::clamp<int64_t>((int64_t{64} << 20) / (bytes + 1), 2, 200));
@@ -124,19 +95,14 @@ void run_queued(benchmark::State& state, const Issue& issue, double (*factor)(do
   report(state, bytes, factor(static_cast<double>(state.range(0))));
 }
 
-void run_synced(benchmark::State& state, const Issue& issue, double (*factor)(double)) {
+void run_synced(benchmark::State& state, Issue issue, double (*factor)(double)) {
   World world(static_cast<int>(state.range(0)), state.range(1));
   for (auto _ : state) {
-    for (int r = 0; r < world.devices.size(); ++r) issue(world, r);
+    for (int r = 0; r < world.devices.size(); ++r) issue(world.rank(r));
     world.devices.synchronize();
   }
   report(state, state.range(1), factor(static_cast<double>(state.range(0))));
 }
-
-double ring_factor(double n) { return 2 * (n - 1) / n; }
-double part_factor(double n) { return (n - 1) / n; }
-double whole_factor(double) { return 1; }
-double no_factor(double) { return 0; }
 
 constexpr int64_t kBytes[] = {int64_t{4} << 10, int64_t{64} << 10, int64_t{1} << 20, int64_t{25} << 20, int64_t{256} << 20};
 
@@ -164,10 +130,12 @@ BENCHMARK_CAPTURE(run_queued, broadcast, broadcast, whole_factor)->Apply(sizes_q
 BENCHMARK_CAPTURE(run_queued, reduce_scatter, reduce_scatter, part_factor)->Apply(sizes_queued);
 BENCHMARK_CAPTURE(run_queued, all_gather, all_gather, part_factor)->Apply(sizes_queued);
 BENCHMARK_CAPTURE(run_queued, scatter, scatter, part_factor)->Apply(sizes_queued);
+BENCHMARK_CAPTURE(run_queued, gather, gather, part_factor)->Apply(sizes_queued);
+BENCHMARK_CAPTURE(run_queued, gpu0_star, gpu0_star, star_factor)->Apply(sizes_queued);
 BENCHMARK_CAPTURE(run_queued, barrier, barrier, no_factor)->Args({2, 4})->Args({4, 4})->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(run_synced, barrier, barrier, no_factor)->Args({2, 4})->Args({4, 4})->UseRealTime()->Unit(benchmark::kMicrosecond);
 
 }  // namespace
-}  // namespace vitrine
+}  // namespace vitrine::bench
 
 BENCHMARK_MAIN();

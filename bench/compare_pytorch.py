@@ -8,7 +8,7 @@ autocast worth the name; there fp16 has no peer).
 On the CPU, PyTorch runs eager, in a process of its own, once as it comes ("default") and once with malloc told to keep its memory and to back it
 with huge pages ("tuned"); in both, the faster of the contiguous and channels_last layouts counts. Its inputs are ready f32 images; Vitrine's
 are u8 images that it loads and normalises as part of the step. The peer of several devices is DistributedDataParallel on Gloo, one process
-for each device.
+for each device; so is Vitrine in the jobs whose names end in -mpi, started by mpirun.
 
 On a GPU (--device cuda), PyTorch runs eager, once as it comes and once with fused optimizer and cuDNN's search for the fastest
 algorithms ("tuned"); TF32 is off on both sides but for the jobs whose names end in -tf32. Its inputs lie on the GPU; Vitrine's come from
@@ -37,6 +37,7 @@ JOBS = {  # threads: on each device
     "small-cnn-b128-bf16": {"model": "small-cnn", "size": 32, "batch": 128, "devices": 1, "threads": 4, "optimizer": "adam", "steps": 100,
                             "precision": "bf16"},
     "alexnet-4x32": {"model": "alexnet", "size": 227, "batch": 128, "devices": 4, "threads": 1, "optimizer": "adamw", "steps": 5},
+    "alexnet-4x32-mpi": {"model": "alexnet", "size": 227, "batch": 128, "devices": 4, "threads": 1, "optimizer": "adamw", "steps": 5, "mpi": True},
 }
 GPU_JOBS = {
     "alexnet-b512": {"model": "alexnet", "size": 227, "batch": 512, "optimizer": "adamw", "steps": 40},
@@ -183,7 +184,10 @@ def run_vitrine(program, job):
     if "device" in job:
         command += ["--devices", "cuda:0"] + ["--tf32"] * job.get("tf32", False)
     else:
-        command += ["--devices", f"cpu:0-{job['devices'] - 1}" if job["devices"] > 1 else "cpu:0", "--threads-per-device", str(job["threads"])]
+        several = job["devices"] > 1 and "mpi" not in job
+        command += ["--devices", f"cpu:0-{job['devices'] - 1}" if several else "cpu:0", "--threads-per-device", str(job["threads"])]
+    if "mpi" in job:
+        command = ["mpirun", "--bind-to", "none", "-np", str(job["devices"]), *command]
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if run.returncode != 0:
         sys.exit(f"compare_pytorch: failed with {run.returncode}: {' '.join(command)}")

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -13,10 +14,23 @@
 #include "nn/parallel/data_parallel_state.h"
 #include "runtime/copy.h"
 #include "runtime/half.h"
+#include "runtime/world/world.h"
 
 namespace vitrine {
 
 namespace {
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
+
+}  // namespace
 
 bool is_comm_error(const std::exception_ptr& error) {
   try {
@@ -27,8 +41,6 @@ bool is_comm_error(const std::exception_ptr& error) {
     return false;
   }
 }
-
-}  // namespace
 
 void widen_on_host(DType dtype, const void* values, int64_t count, float* wide) {
   switch (dtype) {
@@ -60,7 +72,7 @@ void DataParallel::State::for_each_at_once(const std::function<void(Replica&)>& 
     } catch (...) {
       errors[static_cast<size_t>(i)] = std::current_exception();
       // Those who wait for this replica would wait in vain.
-      if (communicators) communicator(r).abort(r.device.name() + " failed while it issued its work; see that device's error");
+      if (communicators) communicator(r).abort(r.device.name() + " failed while it issued its work: " + text_of(std::current_exception()));
     }
   });
   // The cause is the first failure that is not the echo of another one.
@@ -116,9 +128,13 @@ DataParallel::DataParallel(const Model& model, DeviceGroup& devices, const Engin
 
 DataParallel::~DataParallel() {
   State& s = *state_;
-  // Other processes may still be about their part of what is done here: an abort would fail the whole world.
-  const bool all_done = s.last_slot < 0 && s.devices.process_count() > 1;
-  if (s.communicators && !all_done) (*s.communicators)[0]->abort("the engine ends");
+  std::optional<World::Waiting> waiting;
+  if (World* world = s.devices.world(); world != nullptr && s.devices.process_count() > 1) {
+    // Other processes may still be about their part of what is done here: an abort would fail the whole world.
+    waiting.emplace(*world, "the last collectives");
+  } else if (s.communicators) {
+    (*s.communicators)[0]->abort("the engine ends");
+  }
   for (int i = 0; i < s.devices.size(); ++i) {
     try {
       s.devices[i].synchronize();

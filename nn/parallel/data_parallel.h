@@ -143,8 +143,8 @@ class DataParallel {
   /// True when an operation has failed on some device.
   bool failed() const;
   /// Wakes everybody that waits for a peer, waits for all devices, throws away what was under way, and makes the parts usable again. Returns the root
-  /// cause with its device's name put before it, or null when nothing had failed.
-  /// With several processes a failure is for good, and `known`, the reason to give up if there is one already, is told to the others.
+  /// cause with its device's name put before it, or null when nothing had failed. `known`, the reason to give up if there is one already, is it
+  /// unless it only is the echo of another. With several processes a failure is for good, and told to the others.
   std::exception_ptr recover(const std::exception_ptr& known = nullptr);
 
   static constexpr int kStepSlots = 3;

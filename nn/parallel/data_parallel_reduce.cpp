@@ -22,6 +22,8 @@ namespace {
 
 constexpr int64_t kPollsBeforeSleep = 200;
 constexpr std::chrono::microseconds kPollInterval{20};
+// As long as the world takes to find who died: an error of a communicator may be the echo of that.
+constexpr int64_t kEchoPatienceMs = 2000;
 
 }  // namespace
 
@@ -229,7 +231,6 @@ void DataParallel::read_overflows(View host) {
 }
 
 void DataParallel::record_step_done(int slot) {
-  state_->last_slot = slot;
   state_->for_each([&](Replica& r) { r.compute().record(*r.step_done[static_cast<size_t>(slot)]); });
 }
 
@@ -253,7 +254,6 @@ void DataParallel::wait_step_done(int slot) {
     }
     done.synchronize();
   }
-  if (slot == s.last_slot) s.last_slot = -1;
 }
 
 void DataParallel::set_parameters(std::span<const float> flat) {
@@ -275,6 +275,7 @@ void DataParallel::set_parameters(std::span<const float> flat) {
   });
   s.devices.synchronize();
   if (s.devices.process_count() == 1) return;
+  const World::Waiting waiting(*s.devices.world(), "the parameters of rank 0");
   s.for_each_at_once([&](Replica& r) {
     const PhaseScope phase(r.communication(), Phase::replicate, "parameters");
     s.communicator(r).broadcast(r.communication(), r.parameters, 0);
@@ -342,6 +343,8 @@ void DataParallel::State::tell_world(const std::exception_ptr& error) {
   if (devices.process_count() == 1) return;
   try {
     std::rethrow_exception(error);
+  } catch (const CommError& e) {
+    devices.world()->fail(e.what(), kEchoPatienceMs);
   } catch (const std::exception& e) {
     devices.world()->fail(e.what());
   } catch (...) {
@@ -351,16 +354,16 @@ void DataParallel::State::tell_world(const std::exception_ptr& error) {
 
 std::exception_ptr DataParallel::recover(const std::exception_ptr& known) {
   State& s = *state_;
-  if (known) s.tell_world(known);
   // The cause is the first failure that is not the echo of another one.
   std::exception_ptr cause, echo;
+  const std::string broken = s.communicators ? (*s.communicators)[0]->failure() : std::string();
+  if (!broken.empty()) echo = std::make_exception_ptr(CommError(broken));
+  if (known) (is_comm_error(known) ? echo : cause) = known;
   // GPUs that only found wrong data finish what was issued: it changes nothing, while an abort in its midst might.
-  const bool aborts = s.communicators && (s.threads == nullptr || s.is_stuck());
-  if (aborts) {
-    const std::string broken = (*s.communicators)[0]->failure();
-    if (!broken.empty()) echo = std::make_exception_ptr(CommError(broken));
-    (*s.communicators)[0]->abort("a step was given up");
-  }
+  const bool aborts = s.communicators && (!s.on_gpus() || s.is_stuck());
+  const std::exception_ptr told = cause ? cause : echo;
+  if (known || aborts) s.tell_world(told ? told : std::make_exception_ptr(CommError("a step was given up")));
+  if (aborts) (*s.communicators)[0]->abort("a step was given up");
   for (auto& r : s.replicas) {
     for (ExecContext* ctx : {&r->compute(), &r->copy(), &r->communication()}) {
       try {
@@ -398,6 +401,7 @@ std::exception_ptr DataParallel::recover(const std::exception_ptr& known) {
   }
   if (s.devices.checker() != nullptr) s.devices.checker()->forget_accesses();
   if (cause) s.tell_world(cause);
+  if (s.devices.process_count() > 1 && !s.devices.world()->failure().empty()) echo = std::make_exception_ptr(CommError(s.devices.world()->failure()));
   return cause ? cause : echo;
 }
 

@@ -18,6 +18,9 @@ namespace vitrine {
 /// count values of f32, f16 or bf16 in host memory, as f32.
 void widen_on_host(DType dtype, const void* values, int64_t count, float* wide);
 
+/// The error of a communicator, which may be the echo of another failure.
+bool is_comm_error(const std::exception_ptr& error);
+
 struct DataParallel::State {
   State(const Model& model, DeviceGroup& devices, const EngineConfig& config);
 
@@ -44,7 +47,7 @@ struct DataParallel::State {
   /// When it fails on one, the others' collectives are aborted; the root cause is thrown.
   void for_each_at_once(const std::function<void(Replica&)>& work);
 
-  /// With several processes: tells the others that this one fails, unless they know.
+  /// With several processes: tells the others that this one fails, unless they know or soon find another cause.
   void tell_world(const std::exception_ptr& error);
   bool on_gpus() const { return devices[0].id().backend == Backend::cuda; }
 
@@ -85,7 +88,6 @@ struct DataParallel::State {
   /// Those that were aborted: spans not yet taken point to their names.
   std::vector<std::shared_ptr<std::vector<std::unique_ptr<Communicator>>>> retired;
 
-  int last_slot = -1;  // of the last step whose end was recorded, and not yet waited for
   bool votes_to_stop = false;
   int64_t step = 0;
   int64_t micro_batch = 0;

@@ -233,10 +233,9 @@ void Engine::train_step(const HostBatch& batch) {
   try {
     s.issue(batch, plan, slot);
   } catch (...) {
-    const std::exception_ptr error = std::current_exception();
-    s.parts->recover(error);
+    const std::exception_ptr cause = s.parts->recover(std::current_exception());
     s.give_up_step();
-    std::rethrow_exception(error);
+    std::rethrow_exception(cause);
   }
   s.in_flight.push_back({slot, batch.hold, s.steps == 0, s.parts->watches_outputs()});
   s.trained_sizes.insert(samples);
@@ -267,10 +266,9 @@ Totals Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
     s.parts->evaluate(batch, sizes);
     s.parts->read_evaluation(totals, logits != nullptr ? logits->data() + before : nullptr);
   } catch (...) {
-    const std::exception_ptr error = std::current_exception();
-    s.parts->recover(error);
+    const std::exception_ptr cause = s.parts->recover(std::current_exception());
     s.give_up_step();
-    std::rethrow_exception(error);
+    std::rethrow_exception(cause);
   }
   s.evaluated_sizes.insert(samples);
   Totals sum;

@@ -40,8 +40,14 @@ constexpr int kSpinsBeforeYield = 64;
 
 class MpiExchange final : public ProcessExchange {
  public:
-  MpiExchange() {
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+  explicit MpiExchange(const World& world) {
+    // A peer that failed will never join: so not the call that waits.
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &request), "MPI_Comm_idup");
+    for (int done = 0; done == 0; sched_yield()) {
+      check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
+      if (const std::string failure = world.failure(); !failure.empty()) throw CommError(failure);
+    }
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(comm_, &rank_);
     MPI_Comm_size(comm_, &size_);
@@ -65,7 +71,7 @@ class MpiExchange final : public ProcessExchange {
   void gather(const void* mine, void* whole, std::span<const int64_t> counts, int root, uint64_t tag) override;
   void scatter(const void* whole, void* mine, std::span<const int64_t> counts, int root, uint64_t tag) override;
   void all_gather(void* whole, std::span<const int64_t> counts, uint64_t tag) override;
-  void barrier(uint64_t tag) override;
+  int meet(uint64_t tag) override;
   void abort(const std::string& reason) override {
     const std::lock_guard lock(reason_mutex_);
     if (reason_.empty()) reason_ = reason.empty() ? "the group was aborted" : reason;
@@ -78,6 +84,7 @@ class MpiExchange final : public ProcessExchange {
    public:
     Batch(MpiExchange& exchange, uint64_t tag) : exchange_(exchange), tag_(exchange.fold(tag)) {}
     void send(int to, const void* bytes, int64_t count);
+    void send_empty(int to);
     void receive(int from, void* bytes, int64_t count);
     /// Returns once all of them have come and gone.
     void wait();
@@ -120,6 +127,11 @@ void MpiExchange::Batch::send(int to, const void* bytes, int64_t count) {
     const auto part = static_cast<int>(std::min(kLargestMessageBytes, count - at));
     check(MPI_Isend(static_cast<const std::byte*>(bytes) + at, part, MPI_BYTE, to, tag_, exchange_.comm_, &requests_.emplace_back()), "MPI_Isend");
   }
+}
+
+void MpiExchange::Batch::send_empty(int to) {
+  const std::lock_guard lock(exchange_.mpi_mutex_);
+  check(MPI_Isend(nullptr, 0, MPI_BYTE, to, tag_, exchange_.comm_, &requests_.emplace_back()), "MPI_Isend");
 }
 
 void MpiExchange::Batch::receive(int from, void* bytes, int64_t count) {
@@ -271,15 +283,33 @@ void MpiExchange::all_gather(void* whole, std::span<const int64_t> counts, uint6
   batch.wait();
 }
 
-void MpiExchange::barrier(uint64_t tag) {
-  // source  dissemination: Hensgen, Finkel, Manber, "Two Algorithms for Barrier Synchronization", 1988
-  std::byte sent{}, received{};
-  for (int distance = 1; distance < size_; distance *= 2) {
-    Batch batch(*this, tag);
-    batch.receive((rank_ + size_ - distance) % size_, &received, 1);
-    batch.send((rank_ + distance) % size_, &sent, 1);
-    batch.wait();
+int MpiExchange::meet(uint64_t tag) {
+  if (size_ == 1) return rank_;
+  const auto peers = static_cast<size_t>(size_ - 1);
+  const auto peer = [&](size_t i) { return (rank_ + size_ - 1 - static_cast<int>(i)) % size_; };
+  Batch sends(*this, tag);
+  for (size_t i = 0; i < peers; ++i) sends.send_empty(peer(i));
+  std::vector<MPI_Request> arrivals(peers);
+  std::vector<int> arrived(peers);
+  {
+    const std::lock_guard lock(mpi_mutex_);
+    for (size_t i = 0; i < peers; ++i) check(MPI_Irecv(nullptr, 0, MPI_BYTE, peer(i), fold(tag), comm_, &arrivals[i]), "MPI_Irecv");
   }
+  int last = rank_;
+  size_t count = 0;
+  for (int64_t round = 0; count < peers; ++round) {
+    throw_if_aborted();
+    int now = 0;
+    {
+      const std::lock_guard lock(mpi_mutex_);
+      check(MPI_Testsome(static_cast<int>(peers), arrivals.data(), &now, arrived.data(), MPI_STATUSES_IGNORE), "MPI_Testsome");
+    }
+    if (now > 0) last = peer(static_cast<size_t>(arrived[static_cast<size_t>(now - 1)]));
+    count += static_cast<size_t>(std::max(0, now));
+    if (round >= kSpinsBeforeYield) sched_yield();
+  }
+  sends.wait();
+  return last;
 }
 
 }  // namespace
@@ -289,7 +319,7 @@ std::unique_ptr<ProcessExchange> make_mpi_exchange(const World& world) {
     throw UnsupportedError(
         fmt::format("CPU devices of several processes reduce over MPI, but this world met otherwise ({}); {}", world.description(), kMpiRun));
   }
-  return std::make_unique<MpiExchange>();
+  return std::make_unique<MpiExchange>(world);
 }
 
 #else

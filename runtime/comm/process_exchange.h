@@ -38,7 +38,8 @@ class ProcessExchange {
   virtual void scatter(const void* whole, void* mine, std::span<const int64_t> counts, int root, uint64_t tag) = 0;
   /// gather() to all: each process's own bytes are at their place already.
   virtual void all_gather(void* whole, std::span<const int64_t> counts, uint64_t tag) = 0;
-  virtual void barrier(uint64_t tag) = 0;
+  /// Waits until all processes have come here; returns the one that came last, or this one. So what follows is no longer waiting for who is late.
+  virtual int meet(uint64_t tag) = 0;
 
   /// Ends what waits, now and later, with CommError(reason). From any thread.
   virtual void abort(const std::string& reason) = 0;

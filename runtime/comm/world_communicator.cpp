@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/world_communicator.h"
 
+#include <array>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -20,13 +21,27 @@ namespace {
 using comm::Call;
 using comm::Operation;
 
+constexpr int64_t kShortestNotedWaitNs = 500;
+// As long as the world takes to find who died.
+constexpr int64_t kEchoPatienceMs = 2000;
+
 /// What the communicators of one process share.
 class ProcessGroup {
  public:
   ProcessGroup(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>> local_ends)
       : locals(std::move(local_ends)), counts(devices.devices_of_processes()), process(devices.process()), world(devices.options().world) {
     if (devices[0].id().backend == Backend::meta) return;
-    exchange = comm::make_mpi_exchange(*world);
+    {
+      const World::Waiting waiting(*world, "the opening of communicators");
+      exchange = comm::make_mpi_exchange(*world);
+    }
+    wait_causes_.resize(counts.size());
+    for (size_t p = 0; p < counts.size(); ++p) {
+      for (int op = 0; op < comm::kOperationCount; ++op) {
+        wait_causes_[p][static_cast<size_t>(op)] = fmt::format("rank {} in {}", p, comm::operation_name(static_cast<Operation>(op)));
+      }
+    }
+    number = world->new_group();
     handler_ = world->on_failure([this](const std::string& reason) { end(reason); });
   }
   ~ProcessGroup() {
@@ -35,9 +50,29 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
+  /// Waits for the other processes; notes on the stream, if it is traced, for whom.
+  void meet(Operation operation, uint64_t tag, CpuStream* traced) {
+    const int64_t begin_ns = traced != nullptr ? steady_now_ns() : 0;
+    const int last = exchange->meet(tag);
+    if (traced == nullptr || last == process) return;
+    const int64_t now_ns = steady_now_ns();
+    if (now_ns - begin_ns < kShortestNotedWaitNs) return;
+    traced->note_wait(begin_ns, now_ns, wait_causes_[static_cast<size_t>(last)][static_cast<size_t>(operation)].c_str());
+  }
   void end(const std::string& reason) {
     locals[0]->abort(reason);
     if (exchange) exchange->abort(reason);
+  }
+  /// Once all processes are there. An error of the transport is more often a peer's than this process's.
+  template <class Work>
+  void exchange_with_peers(Operation operation, uint64_t tag, CpuStream* traced, const Work& work) {
+    try {
+      meet(operation, tag, traced);
+      work(*exchange);
+    } catch (const CommError& error) {
+      world->fail(error.what(), kEchoPatienceMs);
+      throw;
+    }
   }
   int first_rank(int of_process) const { return std::accumulate(counts.begin(), counts.begin() + of_process, 0); }
   int process_of(int rank) const {
@@ -49,11 +84,13 @@ class ProcessGroup {
   std::vector<std::unique_ptr<Communicator>> locals;
   std::vector<int> counts;  // devices of each process
   int process;
+  int number = 0;                                   // among the groups of the world
   std::shared_ptr<World> world;                     // null on meta
   std::unique_ptr<comm::ProcessExchange> exchange;  // null on meta
 
  private:
   uint64_t handler_ = 0;
+  std::vector<std::array<std::string, comm::kOperationCount>> wait_causes_;  // of each process: "rank 2 in all_reduce"
 };
 
 class WorldCommunicator final : public CheckedCommunicator {
@@ -68,8 +105,9 @@ class WorldCommunicator final : public CheckedCommunicator {
     return fmt::format("{}, {} ranks, sums in rank order", group_->exchange->description(), size());
   }
   void abort(const std::string& reason) override {
-    group_->end(reason);
     if (group_->world) group_->world->fail(reason);
+    const std::string verdict = failure();
+    group_->end(verdict.empty() ? reason : verdict);
   }
   std::string failure() override { return group_->world ? group_->world->failure() : std::string(); }
 
@@ -117,11 +155,15 @@ class WorldCommunicator final : public CheckedCommunicator {
   std::vector<int64_t> of_this_process(const std::vector<int64_t>& of_ranks) const;
   std::vector<int64_t> only(int local_rank, int64_t elements) const;
 
-  /// Queues what the process's first device does with the exchange.
+  /// Queues what the process's first device does with the exchange, once all processes are there.
   template <class Work>
   void lead(const Job& job, const ConstView& reads, const View& writes, Work work) {
+    CpuStream* const traced =
+        job.ctx.backend() == Backend::cpu && job.ctx.trace_level() != TraceLevel::off ? static_cast<CpuStream*>(&job.ctx.stream()) : nullptr;
     job.ctx.dispatch({comm::operation_name(job.call.operation), {reads}, {writes}},
-                     [group = group_, work = std::move(work)] { work(*group->exchange); });
+                     [group = group_, operation = job.call.operation, tag = job.tag, traced, work = std::move(work)] {
+                       group->exchange_with_peers(operation, tag, traced, work);
+                     });
   }
 
   std::shared_ptr<ProcessGroup> group_;
@@ -162,6 +204,7 @@ void WorldCommunicator::queue(ExecContext& ctx, const OpInfo& info, Call call) {
         fmt::format("{}: rank {} left its view out; with several processes every rank passes one, of 0 rows if need be", info.name, rank()));
   }
   CollectiveRecord record = comm::record_of(ctx, call, issued_++);
+  record.group = group_->number;
   const uint64_t tag = record.signature ^ record.sequence;
   const auto waiting = std::make_shared<std::optional<World::Waiting>>();
   ctx.dispatch({info.name, {}, {}, info.bytes_moved}, [world = group_->world, device = device_, record = std::move(record), waiting] {
@@ -345,7 +388,7 @@ void WorldCommunicator::gather(const Job& job) {
 
 void WorldCommunicator::barrier(const Job& job) {
   if (!alone()) local().barrier(job.ctx);
-  if (leads()) lead(job, View(), View(), [tag = job.tag](comm::ProcessExchange& exchange) { exchange.barrier(tag); });
+  if (leads()) lead(job, View(), View(), [](comm::ProcessExchange&) {});
   if (!alone()) local().barrier(job.ctx);
 }
 

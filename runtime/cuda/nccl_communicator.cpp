@@ -27,6 +27,12 @@ using comm::Call;
 using comm::Operation;
 using Clock = std::chrono::steady_clock;
 
+// As long as the world takes to find who died.
+constexpr int64_t kEchoPatienceMs = 2000;
+// A call is taken in at once unless NCCL has to connect to a peer first.
+constexpr int64_t kPollsBeforeWaiting = 100;
+constexpr std::chrono::seconds kLongestFarewell{2};
+
 /// Of elements that are summed.
 ncclDataType_t nccl_type(DType dtype) {
   if (dtype == DType::f16) return ncclFloat16;
@@ -58,10 +64,12 @@ class NcclGroup {
     for (int i = 0; i < devices.size(); ++i) ranks_[static_cast<size_t>(i)].name = fmt::format("rank {} ({})", first_rank_ + i, devices[i].name());
     // The world knows better than a deadline of this process alone who is late.
     if (world_) timeout_ms_ = std::numeric_limits<int32_t>::max();
+    if (world_) number_ = world_->new_group();
     if (world_) handler_ = world_->on_failure([this](const std::string& reason) { abort(reason); });
   }
   ~NcclGroup() {
     if (world_) world_->remove_handler(handler_);
+    if (world_ && owned_ && world_->failure().empty()) leave_peers();
     for (Rank& rank : ranks_) {
       if (rank.comm != nullptr && owned_) ncclCommAbort(rank.comm);  // nothing is under way: the streams were waited for
       if (rank.word != nullptr) cudaFree(rank.word);
@@ -70,6 +78,7 @@ class NcclGroup {
   }
 
   void create(DeviceGroup& devices);
+  void start_joining(DeviceGroup& devices, const ncclUniqueId& id);
   void adopt(DeviceGroup& devices);
 
   /// Calls NCCL for a rank and waits until the call has been taken in: only then may an event be recorded behind it.
@@ -86,7 +95,9 @@ class NcclGroup {
       }
     }
     const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
-    while (in_progress(rank)) {
+    std::optional<World::Waiting> waiting;
+    for (int64_t polls = 0; in_progress(rank); ++polls) {
+      if (world_ && polls == kPollsBeforeWaiting) waiting.emplace(*world_, fmt::format("{} of {}", operation, rank.name));
       if (Clock::now() > deadline) {
         const std::string reason = fmt::format(
             "{}: {} waited longer than {} ms for its peers: {} have not issued it; every rank must issue the same "
@@ -105,6 +116,8 @@ class NcclGroup {
   int first_rank() const { return first_rank_; }
   int world_size() const { return world_size_; }
   World* world() const { return world_.get(); }
+  /// Among the groups of the world.
+  int number() const { return number_; }
 
  private:
   struct Rank {
@@ -116,6 +129,25 @@ class NcclGroup {
   };
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
 
+  /// Between ncclGroupStart and ncclGroupEnd, whatever is thrown.
+  class GroupCalls {
+   public:
+    GroupCalls() { VITRINE_NCCL_CHECK(nullptr, ncclGroupStart()); }
+    ~GroupCalls() {
+      if (!ended_) ncclGroupEnd();
+    }
+    GroupCalls(const GroupCalls&) = delete;
+    GroupCalls& operator=(const GroupCalls&) = delete;
+    void end() {
+      ended_ = true;
+      VITRINE_NCCL_CHECK(nullptr, ncclGroupEnd());
+    }
+
+   private:
+    bool ended_ = false;
+  };
+  /// Peers on other machines may still need what NCCL sends behind the streams' backs: lets it finish, where it soon does.
+  void leave_peers() noexcept;
   /// throws the reason when the group is aborted, or an asynchronous error.
   bool in_progress(Rank& rank) {
     const std::lock_guard lock(rank.mutex);
@@ -151,10 +183,41 @@ class NcclGroup {
   int first_rank_, world_size_;
   int64_t timeout_ms_;
   std::shared_ptr<World> world_;  // null when this process is alone
+  int number_ = 0;
   uint64_t handler_ = 0;
   std::mutex mutex_;
   std::string reason_;
 };
+
+void NcclGroup::start_joining(DeviceGroup& devices, const ncclUniqueId& id) {
+  // The world may fail meanwhile, and would abort what is being made.
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (Rank& rank : ranks_) locks.emplace_back(rank.mutex);
+  throw_if_broken();
+  GroupCalls calls;
+  for (int i = 0; i < devices.size(); ++i) {
+    const DeviceScope scope(devices[i].id().index);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    VITRINE_NCCL_CHECK(nullptr, ncclCommInitRankConfig(&at(i).comm, world_size_, id, first_rank_ + i, &config));
+  }
+  calls.end();
+}
+
+void NcclGroup::leave_peers() noexcept {
+  for (Rank& rank : ranks_) {
+    if (rank.comm != nullptr) ncclCommFinalize(rank.comm);
+  }
+  const Clock::time_point deadline = Clock::now() + kLongestFarewell;
+  for (Rank& rank : ranks_) {
+    ncclResult_t state = ncclInProgress;
+    while (rank.comm != nullptr && ncclCommGetAsyncError(rank.comm, &state) == ncclSuccess && state == ncclInProgress && Clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    if (rank.comm == nullptr || state != ncclSuccess) continue;
+    ncclCommDestroy(rank.comm);
+    rank.comm = nullptr;
+  }
+}
 
 void NcclGroup::create(DeviceGroup& devices) {
   setenv("NCCL_ALGO", "Ring", 0);
@@ -168,14 +231,7 @@ void NcclGroup::create(DeviceGroup& devices) {
   }
   std::optional<World::Waiting> waiting;
   if (world_) waiting.emplace(*world_, "the joining of NCCL's ranks");
-  VITRINE_NCCL_CHECK(nullptr, ncclGroupStart());
-  for (int i = 0; i < devices.size(); ++i) {
-    const DeviceScope scope(devices[i].id().index);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    VITRINE_NCCL_CHECK(nullptr, ncclCommInitRankConfig(&at(i).comm, world_size_, id, first_rank_ + i, &config));
-  }
-  VITRINE_NCCL_CHECK(nullptr, ncclGroupEnd());
+  start_joining(devices, id);
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
   for (Rank& rank : ranks_) {
     while (in_progress(rank)) {
@@ -250,8 +306,13 @@ class NcclCommunicator final : public CheckedCommunicator {
     return fmt::format("NCCL {}, {} ranks, algorithm {}, protocol {}", nccl_version(), size(), of("NCCL_ALGO"), of("NCCL_PROTO"));
   }
   void abort(const std::string& reason) override {
-    group_->abort(reason);
-    if (group_->world() != nullptr) group_->world()->fail(reason);
+    // NCCL tells of a peer that is gone, too: the world knows better which one.
+    World* const world = group_->world();
+    if (world == nullptr) return group_->abort(reason);
+    const std::string broken = group_->failure();
+    world->fail(broken.empty() ? reason : broken, broken.empty() ? 0 : kEchoPatienceMs);
+    const std::string verdict = world->failure();
+    group_->abort(verdict.empty() ? reason : verdict);
   }
   std::string failure() override { return group_->failure(); }
 
@@ -261,7 +322,12 @@ class NcclCommunicator final : public CheckedCommunicator {
         info, [] {},
         [&] {
           if (call.operation == Operation::scatter || call.operation == Operation::gather) copy_own_rows(ctx, call);
-          if (World* world = group_->world()) world->begin_collective(device_, comm::record_of(ctx, call, issued_++));
+          if (World* world = group_->world()) {
+            CollectiveRecord record = comm::record_of(ctx, call, issued_++);
+            record.group = group_->number();
+            record.end_is_told = false;  // only the GPU knows
+            world->begin_collective(device_, record);
+          }
           group_->call(device_, info.name, [&](ncclComm_t comm) { issue(ctx, call, comm); });
         });
   }

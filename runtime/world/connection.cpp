@@ -35,6 +35,15 @@ std::string finish_connecting(int fd, int64_t timeout_ms) {
   return error == 0 ? std::string() : std::strerror(error);
 }
 
+/// A socket that connects to a free port of its own machine may be given that very port, and so talk to itself.
+bool talks_to_itself(int fd) {
+  sockaddr_storage own{}, other{};
+  socklen_t own_size = sizeof own, other_size = sizeof other;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size);
+  getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size);
+  return own_size == other_size && std::memcmp(&own, &other, own_size) == 0;
+}
+
 }  // namespace
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
@@ -49,24 +58,28 @@ Descriptor::~Descriptor() {
 Connection::Connection(Descriptor socket) : socket_(std::move(socket)) { prepare(socket_.get()); }
 
 void Connection::send(std::string_view message) {
+  if (!takes_more_) return;
   const uint64_t size = message.size();
   unsent_.append(reinterpret_cast<const char*>(&size), sizeof size);
   unsent_.append(message);
   flush();
 }
 
-bool Connection::flush() {
-  while (!unsent_.empty() && !gone_) {
-    const ssize_t sent = ::send(socket_.get(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL);
-    if (sent > 0) {
-      unsent_.erase(0, static_cast<size_t>(sent));
+void Connection::flush() {
+  while (has_unsent()) {
+    const ssize_t count = ::send(socket_.get(), unsent_.data() + sent_, unsent_.size() - sent_, MSG_NOSIGNAL);
+    if (count > 0) {
+      sent_ += static_cast<size_t>(count);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      break;
+      return;
     } else if (errno != EINTR) {
-      gone_ = true;
+      // What the other side has sent before it went can still be read.
+      takes_more_ = false;
+      break;
     }
   }
-  return !gone_;
+  unsent_.clear();
+  sent_ = 0;
 }
 
 bool Connection::receive() {
@@ -86,11 +99,11 @@ bool Connection::receive() {
   return !gone_;
 }
 
-std::optional<std::string> Connection::take() {
+std::optional<std::string> Connection::take(uint64_t largest) {
   uint64_t size = 0;
   if (received_.size() - taken_ >= sizeof size) {
     std::memcpy(&size, received_.data() + taken_, sizeof size);
-    if (size > kLargestMessage) throw CommError("what came over a connection between processes is no message of Vitrine's");
+    if (size > largest) throw CommError("what came over a connection between processes is no message of Vitrine's");
     if (received_.size() - taken_ - sizeof size >= size) {
       std::string message = received_.substr(taken_ + sizeof size, size);
       taken_ += sizeof size + size;
@@ -155,6 +168,7 @@ Descriptor connect_to(const std::string& host, int port, int64_t timeout_ms, std
     std::string failed;
     if (connect(fd.get(), at->ai_addr, at->ai_addrlen) != 0)
       failed = errno == EINPROGRESS ? finish_connecting(fd.get(), timeout_ms) : std::strerror(errno);
+    if (failed.empty() && talks_to_itself(fd.get())) failed = std::strerror(ECONNREFUSED);
     if (failed.empty()) {
       connected = std::move(fd);
     } else {

@@ -33,21 +33,22 @@ class Connection {
   explicit Connection(Descriptor socket);
   int descriptor() const { return socket_.get(); }
 
-  /// Queues a message, and sends what the socket takes.
+  /// Queues a message, and sends what the socket takes. Nothing happens once the other side takes nothing more.
   void send(std::string_view message);
-  /// Sends what is left. False once the other side is gone.
-  bool flush();
-  bool has_unsent() const { return !unsent_.empty(); }
-  /// Reads what has come. False once the other side is gone; messages that came before can still be taken.
+  /// Sends what is left.
+  void flush();
+  bool has_unsent() const { return sent_ < unsent_.size(); }
+  /// Reads what has come. False once the other side is gone and all that it sent is here; it can still be taken.
   bool receive();
-  /// The next whole message. throws CommError when what came is no message.
-  std::optional<std::string> take();
+  bool gone() const { return gone_; }
+  /// The next whole message. throws CommError when what came is no message, or one larger than `largest`.
+  std::optional<std::string> take(uint64_t largest = kLargestMessage);
 
  private:
   Descriptor socket_;
   std::string unsent_, received_;
-  size_t taken_ = 0;  // of received_
-  bool gone_ = false;
+  size_t sent_ = 0, taken_ = 0;            // of these
+  bool takes_more_ = true, gone_ = false;  // the other side
 };
 
 /// Listens on all interfaces. port 0: one that is free. throws CommError naming the port and why.

@@ -31,10 +31,10 @@ Address Address::parse(const std::string& text) {
   std::istringstream in(text);
   std::string magic, token;
   Address address;
-  if (!(in >> magic >> token >> address.port >> address.host_name) || magic != "vitrine") {
+  const bool whole = (in >> magic >> token >> address.port >> address.host_name) && magic == "vitrine";
+  const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), address.token, 16);
+  if (!whole || error != std::errc{} || end != token.data() + token.size() || address.port < 1 || address.port > 65535)
     throw CommError("'" + text.substr(0, 80) + "' is not where a run of Vitrine meets");
-  }
-  address.token = std::stoull(token, nullptr, 16);
   for (std::string host; in >> host;) address.hosts.push_back(host);
   return address;
 }

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include "runtime/error.h"
-#include "runtime/units.h"
 
 namespace vitrine {
 
 std::string CollectiveRecord::str() const {
-  return fmt::format("collective {} ({}{}{}, {} bytes, phase {}, step {})", sequence, operation, label.empty() ? "" : " of ", label, bytes, phase,
+  return fmt::format("collective {}{} ({}{}{}, {} bytes, phase {}, step {})", sequence,
+                     group == 0 ? std::string() : fmt::format(" of group {}", group), operation, label.empty() ? "" : " of ", label, bytes, phase,
                      step);
 }
 
@@ -28,7 +28,9 @@ Writer& Writer::record(const CollectiveRecord& value) {
       .text(value.label)
       .text(value.phase)
       .number(value.step)
-      .number(value.bytes);
+      .number(value.bytes)
+      .number(value.group)
+      .number(static_cast<uint8_t>(value.end_is_told));
 }
 
 std::string_view Reader::take(size_t bytes) {
@@ -49,6 +51,8 @@ CollectiveRecord Reader::record() {
   record.phase = text();
   record.step = number<int64_t>();
   record.bytes = number<int64_t>();
+  record.group = number<int>();
+  record.end_is_told = number<uint8_t>() != 0;
   return record;
 }
 

@@ -14,17 +14,18 @@ namespace vitrine::world {
 
 enum class MessageKind : uint8_t {
   hello,     // member -> hub: who it is
-  refused,   // hub -> member: why it may not join
+  refused,   // hub -> member: why it may not join, and whether it may later
+  accepted,  // hub -> member: it has joined
   welcome,   // hub -> member: all are here
   beat,      // both ways: alive; from the hub with where it stands
   devices,   // member -> hub: the names of its devices
   progress,  // member -> hub: collectives that a device began and finished
-  waiting,   // member -> hub: it has waited too long, for this
+  waiting,   // member -> hub: it has waited too long, for this; nothing: it waits no more
   gather,    // member -> hub: its part of a gathering
   gathered,  // hub -> member: all parts
   error,     // member -> hub: it fails, for this reason
   verdict,   // hub -> member: the world has failed, for this reason
-  bye,       // member -> hub: it ends as it should
+  bye,       // member -> hub: it ends as it should; from the hub once all have said so
 };
 
 /// Puts values behind each other, in the machine's byte order: all processes run the same program.

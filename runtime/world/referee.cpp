@@ -2,6 +2,7 @@
 #include "runtime/world/referee.h"
 
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,8 +19,19 @@ void Referee::join(int rank, std::string name, int64_t now_ns) {
   m.joined = true;
 }
 
+void Referee::leave(int rank) {
+  if (member(rank).joined) --joined_;
+  member(rank).joined = false;
+}
+
 std::string Referee::ranks_text(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+std::string Referee::ranks_text(const std::vector<Place>& places) {
+  std::set<int> ranks;
+  for (const Place& place : places) ranks.insert(place.first);
+  return ranks_text(std::vector<int>(ranks.begin(), ranks.end()));
 }
 
 std::string Referee::missing() const {
@@ -58,59 +70,80 @@ void Referee::progress(int rank, int device, uint64_t finished, std::span<const 
   DeviceState& state = m.devices[static_cast<size_t>(device)];
   state.finished = std::max(state.finished, finished);
   for (const CollectiveRecord& record : begun) {
-    if (record.sequence >= state.begun) state.last = record;
-    state.begun = std::max(state.begun, record.sequence + 1);
-    Round& round = rounds_[record.sequence];
-    round.records.push_back({{rank, device}, record});
-    if (static_cast<int>(round.records.size()) < device_count()) continue;
-    compare(record.sequence, round);
-    rounds_.erase(record.sequence);
+    state.last = record;
+    ++state.begun;
+    const std::pair<int, uint64_t> key{record.group, record.sequence};
+    Round& round = rounds_[key];
+    round.emplace(Place{rank, device}, record);
+    if (static_cast<int>(round.size()) < device_count()) continue;
+    compare(round);
+    rounds_.erase(key);
   }
 }
 
-void Referee::compare(uint64_t /*sequence*/, const Round& round) {
-  // What most of the devices began is taken for right; of two that disagree, the one of the lower rank.
-  std::map<uint64_t, int> votes;
-  for (const auto& [place, record] : round.records) ++votes[record.signature];
-  if (votes.size() == 1) return;
-  const CollectiveRecord* right = nullptr;
-  std::pair<int, int> right_place;
-  for (const auto& [place, record] : round.records) {
-    const int count = votes[record.signature];
-    if (right == nullptr || count > votes[right->signature] || (count == votes[right->signature] && place < right_place)) {
-      right = &record;
-      right_place = place;
-    }
+namespace {
+
+/// Of places and what each has, the places that have what most have, and those that do not; of two that are had equally often, what the first place
+/// has is taken for right.
+template <class Place, class Value>
+std::pair<std::vector<Place>, std::vector<Place>> divide(const std::vector<std::pair<Place, Value>>& votes) {
+  std::map<Value, int> counts;
+  for (const auto& [place, value] : votes) ++counts[value];
+  const auto right = std::max_element(votes.begin(), votes.end(), [&](const auto& a, const auto& b) { return counts[a.second] < counts[b.second]; });
+  std::pair<std::vector<Place>, std::vector<Place>> parts;
+  for (const auto& [place, value] : votes) (value == right->second ? parts.first : parts.second).push_back(place);
+  return parts;
+}
+
+constexpr const char* kSameCollectives = "every rank must issue the same collectives in the same order";
+
+}  // namespace
+
+void Referee::compare(const Round& round) {
+  std::vector<std::pair<Place, uint64_t>> votes;
+  for (const auto& [place, record] : round) votes.emplace_back(place, record.signature);
+  const auto [right, wrong] = divide(votes);
+  if (wrong.empty()) return;
+  const auto [rank, device] = wrong.front();
+  decide(fmt::format("{} began {}, where {} began {}; {}", who(rank, device), round.at(wrong.front()).str(), ranks_text(right),
+                     round.at(right.front()).str(), kSameCollectives));
+}
+
+void Referee::compare_counts() {
+  std::vector<std::pair<Place, uint64_t>> votes;
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::vector<DeviceState>& devices = member(rank).devices;
+    for (size_t d = 0; d < devices.size(); ++d) votes.emplace_back(Place{rank, static_cast<int>(d)}, devices[d].begun);
   }
-  std::vector<int> others;
-  std::string wrong;
-  for (const auto& [place, record] : round.records) {
-    if (record.signature == right->signature) {
-      if (std::find(others.begin(), others.end(), place.first) == others.end()) others.push_back(place.first);
-    } else if (wrong.empty()) {
-      wrong = fmt::format("{} began {}", who(place.first, place.second), record.str());
-    }
-  }
-  std::sort(others.begin(), others.end());
-  decide(fmt::format("{}, where {} began {}; every rank must issue the same collectives in the same order", wrong, ranks_text(others), right->str()));
+  if (votes.empty()) return;
+  const auto [right, wrong] = divide(votes);
+  if (wrong.empty()) return;
+  const auto count = [&](const Place& place) { return member(place.first).devices[static_cast<size_t>(place.second)].begun; };
+  const Place odd = wrong.front();
+  const auto lacked = std::find_if(rounds_.begin(), rounds_.end(), [&](const auto& round) { return !round.second.contains(odd); });
+  const std::string which = lacked == rounds_.end() ? position(odd.first) : fmt::format("it lacks {}", lacked->second.begin()->second.str());
+  decide(fmt::format("{} began {} collectives, where {} began {}; {}; {}", who(odd.first, odd.second), count(odd), ranks_text(right),
+                     count(right.front()), which, kSameCollectives));
 }
 
 std::string Referee::position(int rank) const {
   const Member& m = member(rank);
-  const DeviceState* furthest = nullptr;
+  const DeviceState* behind = nullptr;
   for (const DeviceState& state : m.devices) {
-    if (furthest == nullptr || state.begun < furthest->begun) furthest = &state;
+    if (behind == nullptr || state.begun < behind->begun) behind = &state;
   }
-  if (furthest == nullptr || !furthest->last) {
+  if (behind == nullptr || !behind->last) {
     return m.gathering.empty() ? "it had begun no collective" : fmt::format("it had begun no collective; its last exchange was for {}", m.gathering);
   }
-  return fmt::format("its last was {}, {}", furthest->last->str(),
-                     furthest->finished >= furthest->begun ? "which it finished" : "which it did not finish");
+  if (!behind->last->end_is_told) return fmt::format("its last was {}", behind->last->str());
+  return fmt::format("its last was {}, {}", behind->last->str(), behind->finished >= behind->begun ? "which it finished" : "which it did not finish");
 }
 
 void Referee::overdue(int rank, std::string what, int64_t waited_ms, int64_t now_ns) {
-  if (!overdue_) overdue_ = Overdue{rank, std::move(what), waited_ms, now_ns};
+  member(rank).overdue = Overdue{std::move(what), waited_ms, now_ns};
 }
+
+void Referee::not_overdue(int rank) { member(rank).overdue.reset(); }
 
 std::optional<std::vector<std::string>> Referee::gather(int rank, uint64_t sequence, std::string what, std::string part) {
   Member& m = member(rank);
@@ -120,9 +153,10 @@ std::optional<std::vector<std::string>> Referee::gather(int rank, uint64_t seque
   if (gathering.parts.empty()) {
     gathering.parts.resize(members_.size());
     gathering.what = what;
+    gathering.first_rank = rank;
   } else if (gathering.what != what) {
-    decide(fmt::format("{} came to exchange {}, where others came to exchange {}; all ranks must run the same program with the same options", m.name,
-                       what, gathering.what));
+    decide(fmt::format("{} came to exchange {}, where rank {} came to exchange {}; all ranks must run the same program with the same options", m.name,
+                       what, gathering.first_rank, gathering.what));
     return std::nullopt;
   }
   if (!gathering.parts[static_cast<size_t>(rank)]) ++gathering.present;
@@ -172,20 +206,27 @@ void Referee::tick(int64_t now_ns) {
     const int rank = dead_->first;
     decide(fmt::format("{} died: its connection closed without a word; {}{}", member(rank).name, position(rank), others_position(rank)));
   }
-  if (overdue_ && now_ns - overdue_->told_ns >= kJudgeAfterNs) judge(now_ns);
+  const Member* oldest = nullptr;
+  for (const Member& m : members_) {
+    if (m.overdue && (oldest == nullptr || m.overdue->told_ns < oldest->overdue->told_ns)) oldest = &m;
+  }
+  if (oldest != nullptr && now_ns - oldest->overdue->told_ns >= kJudgeAfterNs) judge(*oldest, now_ns);
 }
 
-void Referee::judge(int64_t now_ns) {
-  const Overdue overdue = *std::exchange(overdue_, std::nullopt);
+void Referee::judge(const Member& waits, int64_t now_ns) {
   const std::string waiting =
-      fmt::format("{} has waited {:.1f} s in {}", member(overdue.rank).name, static_cast<double>(overdue.waited_ms) * 1e-3, overdue.what);
+      fmt::format("{} has waited {:.1f} s in {}", waits.name, static_cast<double>(waits.overdue->waited_ms) * 1e-3, waits.overdue->what);
+  int silent = -1;  // the longest
   for (int rank = 0; rank < size(); ++rank) {
     const Member& m = member(rank);
-    if (m.said_bye || now_ns - m.heard_ns < kSilentNs) continue;
+    if (!m.said_bye && now_ns - m.heard_ns >= kSilentNs && (silent < 0 || m.heard_ns < member(silent).heard_ns)) silent = rank;
+  }
+  if (silent >= 0) {
+    const Member& m = member(silent);
     return decide(
         fmt::format("{} hangs: nothing was heard of it for {:.1f} s, though its connection is open (is it stopped, or its machine out of reach?); "
                     "{}{}. {}",
-                    m.name, static_cast<double>(now_ns - m.heard_ns) * 1e-9, position(rank), others_position(rank), waiting));
+                    m.name, static_cast<double>(now_ns - m.heard_ns) * 1e-9, position(silent), others_position(silent), waiting));
   }
   // Who has begun the fewest collectives, and who the most.
   const DeviceState* first = nullptr;

@@ -22,6 +22,8 @@ class Referee {
 
   /// A process is there, and is called `name` from now on ("rank 2 (pid 77 on node1)").
   void join(int rank, std::string name, int64_t now_ns);
+  /// It went again before all had come.
+  void leave(int rank);
   bool complete() const { return joined_ == size(); }
   /// "ranks 2, 3" that have not joined.
   std::string missing() const;
@@ -30,10 +32,13 @@ class Referee {
   void set_devices(int rank, std::vector<std::string> names);
   /// A device began these collectives, in order, and has finished `finished` in all. Records are compared with those of the others.
   void progress(int rank, int device, uint64_t finished, std::span<const CollectiveRecord> begun);
-  /// A process has waited too long. Judged a little later, when all who live have been heard.
+  /// A process has waited too long. Judged a little later, when all who live have been heard, unless it waits no more by then.
   void overdue(int rank, std::string what, int64_t waited_ms, int64_t now_ns);
+  void not_overdue(int rank);
   /// A process takes part in gathering number `sequence`. Returns all parts in rank order once all have come.
   std::optional<std::vector<std::string>> gather(int rank, uint64_t sequence, std::string what, std::string part);
+  /// Once all processes have come to their end: whether they began the same number of collectives.
+  void compare_counts();
   void fail(int rank, const std::string& reason);
   /// A process ends as it should, or is gone: without a word unless it said so. Judged a little later, when the others have told how far they came.
   void bye(int rank);
@@ -58,6 +63,10 @@ class Referee {
     uint64_t begun = 0, finished = 0;
     std::optional<CollectiveRecord> last;
   };
+  struct Overdue {
+    std::string what;
+    int64_t waited_ms, told_ns;
+  };
   struct Member {
     std::string name;
     bool joined = false, said_bye = false, gone = false;
@@ -65,12 +74,13 @@ class Referee {
     std::vector<DeviceState> devices;
     uint64_t gatherings = 0;
     std::string gathering;  // what the last one is for
+    std::optional<Overdue> overdue;
   };
   /// What the devices began as one collective, until all have.
-  struct Round {
-    std::vector<std::pair<std::pair<int, int>, CollectiveRecord>> records;  // (rank, device)
-  };
+  using Place = std::pair<int, int>;  // rank, device
+  using Round = std::map<Place, CollectiveRecord>;
   struct Gathering {
+    int first_rank = 0;  // of those who came
     std::string what;
     std::vector<std::optional<std::string>> parts;
     int present = 0;
@@ -78,25 +88,21 @@ class Referee {
   Member& member(int rank) { return members_[static_cast<size_t>(rank)]; }
   const Member& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
   int device_count() const;
-  void compare(uint64_t sequence, const Round& round);
-  void judge(int64_t now_ns);
+  void compare(const Round& round);
+  void judge(const Member& waits, int64_t now_ns);
   /// "others have come to collective 17 (...)", where some have come further than this process; else empty.
   std::string others_position(int rank) const;
   void decide(std::string verdict);
   /// "rank 2 (pid 77 on node1)", with the device where it has several.
   std::string who(int rank, int device) const;
   static std::string ranks_text(const std::vector<int>& ranks);
+  /// The ranks of these places.
+  static std::string ranks_text(const std::vector<Place>& places);
 
   std::vector<Member> members_;
   int joined_ = 0;
-  std::map<uint64_t, Round> rounds_;
+  std::map<std::pair<int, uint64_t>, Round> rounds_;  // by group and sequence
   std::map<uint64_t, Gathering> gatherings_;
-  struct Overdue {
-    int rank;
-    std::string what;
-    int64_t waited_ms, told_ns;
-  };
-  std::optional<Overdue> overdue_;
   std::optional<std::pair<int, int64_t>> dead_;  // rank, when it was noticed
   std::string verdict_;
 };

@@ -56,6 +56,8 @@ class World {
 
   /// Names this process's devices; returns everybody's, in rank order. Before the first collective.
   std::vector<std::vector<std::string>> register_devices(const std::vector<std::string>& names);
+  /// A number for a group of communicators, the same on all processes, which make them in the same order.
+  int new_group();
   /// Told by the communicators: device `device` of this process begins a collective, and has finished one more. From any thread.
   void begin_collective(int device, const CollectiveRecord& record);
   void finish_collective(int device);
@@ -75,16 +77,18 @@ class World {
 
   /// From here on the timeout is as configured: the first step is done.
   void set_warm();
-  /// This process fails: the others are told, and the world ends. Returns once they were, and all handlers have been called; likewise where the world
-  /// has failed already, so that a process may end behind it.
-  void fail(const std::string& reason);
+  /// This process fails: the others are told, and the world ends. Returns once they were and all handlers have been called, or after a second;
+  /// likewise where the world has failed already, so that a process may end behind it.
+  ///   patience_ms  how long a failure that may be the echo of another process's waits for that one to be found
+  void fail(const std::string& reason, int64_t patience_ms = 0);
   /// Why the world has failed; empty while it has not. From any thread.
   std::string failure() const;
-  /// Called once when the world fails, on the world's own thread, or at once if it has; 0 takes it away again.
+  /// Called once when the world fails, on the world's own thread, or at once if it has. The number takes it away again: once remove_handler() is back
+  /// it is not being called and never will be. A handler may call on, does not throw, and does not destroy the world.
   uint64_t on_failure(std::function<void(const std::string&)> handler);
   void remove_handler(uint64_t id);
 
-  /// Waits until all processes are done, and checks that all began the same collectives. throws CommError.
+  /// Waits until all processes are done, and checks that all began the same collectives: once per world, as its last call. throws CommError.
   void close();
   bool closed() const;
 

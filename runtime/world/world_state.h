@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+
+#include "runtime/error.h"
+#include "runtime/world/connection.h"
+#include "runtime/world/meeting.h"
+#include "runtime/world/message.h"
+#include "runtime/world/mpi_session.h"
+#include "runtime/world/referee.h"
+#include "runtime/world/world.h"
+
+/// Private to runtime/world.
+namespace vitrine {
+
+namespace world {
+inline constexpr int64_t kMs = 1'000'000;  // in nanoseconds
+inline constexpr const char* kEndOfRun = "the end of the run";
+
+/// "rank 2 (pid 77 on node1)": this process.
+std::string process_name(int rank);
+}  // namespace world
+
+/// What a world is made of: rank 0 is its hub, which keeps a connection to each other process, its members, and the referee.
+struct World::State {
+  explicit State(const WorldOptions& o) : options(o), rank(o.rank), size(o.size), referee(o.size) {}
+
+  // Meeting: world_meeting.cpp.
+  void meet();
+  void wait_for_members();
+  /// Takes a process in, or refuses it. False when whoever connected is no process of Vitrine's, or is gone.
+  bool greet(world::Connection& connection, uint64_t token);
+  /// Forgets processes that went again before all had come.
+  void forget_those_who_left();
+  void find_hub();
+  bool try_hub(const world::Address& address, std::string& problem);
+  /// Waits for the hub's answers to a hello until all processes have come.
+  bool wait_for_welcome(world::Connection& connection, const std::string& where, std::string& problem);
+  int64_t meeting_ms() const { return options.timeout_ms * kFirstStepFactor; }
+
+  // The world's own thread: world_watch.cpp.
+  void watch();
+  void wait_for_something();
+  void tell_local(int64_t now_ns);
+  void tell_progress();
+  void check_waits(int64_t now_ns);
+  void serve_members(int64_t now_ns);
+  void serve_hub(int64_t now_ns);
+  void handle_from_member(int from, const std::string& bytes, int64_t now_ns);
+  void handle_from_hub(const std::string& bytes);
+  void send_to_hub(const std::string& bytes);
+  void send_to_members(const std::string& bytes);
+  void take_gathered(std::vector<std::string> parts);
+  void declare(const std::string& verdict);
+  /// Ends the process when that has not been stopped within options.exit_after_ms.
+  void exit_in_time();
+  /// "; rank 2 has come to collective 17 (...)", or empty.
+  std::string own_position() const;
+  bool has_unsent() const;
+  bool done(int64_t now_ns);
+
+  void wake();
+  /// Stops the world's threads and waits for their end.
+  void stop();
+  bool is_hub() const { return rank == 0; }
+  void throw_if_failed_locked() const {
+    if (!failure.empty()) throw CommError(failure);
+  }
+  static constexpr int kFirstStepFactor = 5;
+  static constexpr int64_t kByeTimeoutNs = 10'000 * world::kMs;
+  int64_t timeout_ns() const { return options.timeout_ms * world::kMs * (warm ? 1 : kFirstStepFactor); }
+
+  struct Slot {
+    std::string name;
+    uint64_t finished = 0, told_finished = 0;
+    std::optional<CollectiveRecord> last;
+    std::vector<CollectiveRecord> fresh;  // begun, and not yet told
+  };
+  struct Wait {
+    std::string what;
+    int64_t since_ns = 0;
+  };
+  struct Gathering {
+    uint64_t sequence;
+    std::string what, part;
+  };
+
+  WorldOptions options;
+  int rank, size, local_rank = 0, local_size = 1;
+  std::string met_text, machine;
+  int host_count = 1;
+  std::unique_ptr<world::MpiSession> mpi;
+  world::Descriptor wake_up{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::thread thread, exit_thread;
+
+  // Under the mutex: what other threads hand to the world's thread and get from it.
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  std::string failure;
+  bool warm = false, closing = false, stopping = false, closed = false;
+  std::vector<Slot> slots;
+  bool slots_told = true;
+  std::map<uint64_t, Wait> waits;
+  uint64_t next_id = 1, next_gathering = 0;
+  int next_group = 0;
+  std::optional<Gathering> to_gather;
+  std::optional<std::vector<std::string>> gathered;
+  std::string error_to_tell;
+  std::recursive_mutex handler_mutex;  // held while handlers are called, which may call on
+  bool announced = false;
+  bool all_told = false;  // of the failure: the other processes, and the handlers; under `mutex`
+  std::map<uint64_t, std::function<void(const std::string&)>> handlers;
+
+  // Of the world's thread.
+  world::Referee referee;
+  std::vector<std::optional<world::Connection>> members;  // of the hub, by rank
+  std::optional<world::Connection> hub;                   // of the others
+  std::string last_refusal;                               // of the hub, while it meets
+  std::string hub_name, hub_position = "nothing is known of its collectives";
+  int64_t hub_heard_ns = 0, last_beat_ns = 0, failed_ns = 0, bye_ns = 0;
+  uint64_t complaint = 0;  // the wait that the hub was told of
+  bool said_bye = false, hub_said_bye = false;
+};
+
+}  // namespace vitrine

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// The world's own thread: carries messages between the processes, and learns of failures.
+#include <algorithm>
+#include <chrono>
+
+#include <poll.h>
+#include <unistd.h>
+
+#include "runtime/trace/span.h"
+#include "runtime/world/world_state.h"
+
+namespace vitrine {
+
+using namespace world;  // NOLINT: its private parts
+
+namespace {
+
+constexpr int kTickMs = 50;
+constexpr int64_t kBeatNs = 200 * kMs;
+// Longer than the hub takes to judge.
+constexpr int64_t kHubSilentNs = 2500 * kMs;
+constexpr int64_t kLongestFarewellNs = 1000 * kMs;
+
+}  // namespace
+
+void World::State::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_up.get(), &one, sizeof one);
+}
+
+void World::State::stop() {
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+    changed.notify_all();
+  }
+  wake();
+  if (thread.joinable()) thread.join();
+  if (exit_thread.joinable()) exit_thread.join();
+}
+
+void World::State::wait_for_something() {
+  std::vector<pollfd> waiting = {{wake_up.get(), POLLIN, 0}};
+  const auto add = [&](const std::optional<Connection>& c) {
+    if (c && !c->gone()) waiting.push_back({c->descriptor(), static_cast<short>(POLLIN | (c->has_unsent() ? POLLOUT : 0)), 0});
+  };
+  for (const auto& member : members) add(member);
+  add(hub);
+  poll(waiting.data(), waiting.size(), kTickMs);
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t taken = read(wake_up.get(), &count, sizeof count);
+}
+
+void World::State::watch() {
+  while (true) {
+    wait_for_something();
+    const int64_t now_ns = steady_now_ns();
+    try {
+      is_hub() ? serve_members(now_ns) : serve_hub(now_ns);
+      tell_local(now_ns);
+      check_waits(now_ns);
+      if (is_hub()) {
+        referee.tick(now_ns);
+        if (!referee.verdict().empty()) declare(referee.verdict());
+      }
+    } catch (const std::exception& error) {
+      declare(fmt::format("{}: its watch over the others failed: {}", process_name(rank), error.what()));
+    }
+    if (done(now_ns)) return;
+  }
+}
+
+bool World::State::has_unsent() const {
+  return (hub && hub->has_unsent()) || std::any_of(members.begin(), members.end(), [](const auto& m) { return m && m->has_unsent(); });
+}
+
+bool World::State::done(int64_t now_ns) {
+  const std::lock_guard lock(mutex);
+  // A verdict goes out before who found it goes.
+  if (stopping) return failure.empty() || !has_unsent() || now_ns - failed_ns > kLongestFarewellNs;
+  if (!closing || closed) return closed;
+  if (bye_ns == 0) bye_ns = now_ns;
+  const bool too_long = now_ns - bye_ns > kByeTimeoutNs;
+  if (is_hub()) {
+    referee.bye(0);
+    if (!said_bye && (referee.all_said_bye() || too_long)) {
+      said_bye = true;
+      send_to_members(Writer(MessageKind::bye).bytes());
+    }
+    closed = said_bye && (!has_unsent() || too_long);
+  } else {
+    if (!said_bye) hub->send(Writer(MessageKind::bye).bytes());
+    said_bye = true;
+    closed = hub_said_bye || hub->gone() || too_long;
+  }
+  if (closed) changed.notify_all();
+  return closed;
+}
+
+void World::State::send_to_hub(const std::string& bytes) {
+  if (is_hub()) {
+    handle_from_member(0, bytes, steady_now_ns());
+  } else {
+    hub->send(bytes);
+  }
+}
+
+void World::State::send_to_members(const std::string& bytes) {
+  for (auto& member : members) {
+    if (member) member->send(bytes);
+  }
+}
+
+void World::State::tell_progress() {
+  std::vector<std::string> messages;
+  {
+    const std::lock_guard lock(mutex);
+    if (!slots_told) {
+      Writer writer(MessageKind::devices);
+      writer.number(slots.size());
+      for (const Slot& slot : slots) writer.text(slot.name);
+      messages.push_back(writer.bytes());
+      slots_told = true;
+    }
+    for (size_t i = 0; i < slots.size(); ++i) {
+      Slot& slot = slots[i];
+      if (slot.fresh.empty() && slot.finished == slot.told_finished) continue;
+      Writer writer(MessageKind::progress);
+      writer.number(static_cast<int>(i)).number(slot.finished).number(slot.fresh.size());
+      for (const CollectiveRecord& record : slot.fresh) writer.record(record);
+      slot.fresh.clear();
+      slot.told_finished = slot.finished;
+      messages.push_back(writer.bytes());
+    }
+  }
+  for (const std::string& message : messages) send_to_hub(message);
+}
+
+void World::State::tell_local(int64_t now_ns) {
+  std::optional<Gathering> gathering;
+  std::string error;
+  {
+    const std::lock_guard lock(mutex);
+    gathering = std::exchange(to_gather, std::nullopt);
+    error = std::exchange(error_to_tell, {});
+  }
+  // Progress first: when a gathering is complete, all that was begun before it has been compared.
+  tell_progress();
+  if (gathering) send_to_hub(Writer(MessageKind::gather).number(gathering->sequence).text(gathering->what).text(gathering->part).bytes());
+  if (!error.empty()) send_to_hub(Writer(MessageKind::error).text(error).bytes());
+  if (now_ns - last_beat_ns < kBeatNs) return;
+  last_beat_ns = now_ns;
+  if (is_hub()) {
+    referee.hear(0, now_ns);
+    send_to_members(Writer(MessageKind::beat).text(referee.position(0)).bytes());
+  } else {
+    hub->send(Writer(MessageKind::beat).bytes());
+  }
+}
+
+void World::State::check_waits(int64_t now_ns) {
+  std::string what;
+  int64_t waited_ns = 0;
+  uint64_t longest = 0;
+  {
+    const std::lock_guard lock(mutex);
+    if (!failure.empty()) return;
+    for (const auto& [id, wait] : waits) {
+      if (now_ns - wait.since_ns < timeout_ns() || now_ns - wait.since_ns <= waited_ns) continue;
+      waited_ns = now_ns - wait.since_ns;
+      longest = id;
+      what = wait.what;
+    }
+  }
+  if (longest != complaint) send_to_hub(Writer(MessageKind::waiting).text(what).number(waited_ns / kMs).bytes());
+  complaint = longest;
+  if (is_hub() || longest == 0 || now_ns - hub_heard_ns < kHubSilentNs) return;
+  declare(
+      fmt::format("{} hangs: nothing was heard of it for {:.1f} s, though its connection is open (is it stopped, or its machine out of reach?); {}{}",
+                  hub_name, static_cast<double>(now_ns - hub_heard_ns) * 1e-9, hub_position, own_position()));
+}
+
+void World::State::serve_members(int64_t now_ns) {
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!members[i]) continue;
+    const int who = static_cast<int>(i);
+    const bool open = members[i]->receive();
+    members[i]->flush();
+    try {
+      while (auto bytes = members[i]->take()) handle_from_member(who, *bytes, now_ns);
+    } catch (const std::exception& error) {
+      referee.fail(who, fmt::format("it sent what cannot be read: {}", error.what()));
+      members[i].reset();
+      continue;
+    }
+    if (open) continue;
+    members[i].reset();
+    referee.lost(who, now_ns);
+  }
+}
+
+void World::State::handle_from_member(int from, const std::string& bytes, int64_t now_ns) {
+  Reader reader(bytes);
+  referee.hear(from, now_ns);
+  switch (reader.number<MessageKind>()) {
+    case MessageKind::devices: {
+      std::vector<std::string> names(reader.number<size_t>());
+      for (std::string& name : names) name = reader.text();
+      return referee.set_devices(from, std::move(names));
+    }
+    case MessageKind::progress: {
+      const int device = reader.number<int>();
+      const auto finished = reader.number<uint64_t>();
+      std::vector<CollectiveRecord> begun(reader.number<size_t>());
+      for (CollectiveRecord& record : begun) record = reader.record();
+      return referee.progress(from, device, finished, begun);
+    }
+    case MessageKind::waiting: {
+      std::string what = reader.text();
+      if (what.empty()) return referee.not_overdue(from);
+      return referee.overdue(from, std::move(what), reader.number<int64_t>(), now_ns);
+    }
+    case MessageKind::gather: {
+      const auto sequence = reader.number<uint64_t>();
+      std::string what = reader.text();
+      const bool ends = what == kEndOfRun;
+      std::optional<std::vector<std::string>> parts = referee.gather(from, sequence, std::move(what), reader.text());
+      if (!parts) return;
+      if (ends) referee.compare_counts();
+      if (!referee.verdict().empty()) return;
+      Writer writer(MessageKind::gathered);
+      for (const std::string& part : *parts) writer.text(part);
+      send_to_members(writer.bytes());
+      return take_gathered(std::move(*parts));
+    }
+    case MessageKind::error:
+      return referee.fail(from, reader.text());
+    case MessageKind::bye:
+      return referee.bye(from);
+    default:
+      return;
+  }
+}
+
+void World::State::serve_hub(int64_t now_ns) {
+  const bool open = hub->receive();
+  hub->flush();
+  while (auto bytes = hub->take()) {
+    hub_heard_ns = now_ns;
+    handle_from_hub(*bytes);
+  }
+  if (!open && !said_bye && !hub_said_bye)
+    declare(fmt::format("{} died: its connection closed without a word; {}{}", hub_name, hub_position, own_position()));
+}
+
+std::string World::State::own_position() const {
+  const std::lock_guard lock(mutex);
+  for (const Slot& slot : slots) {
+    if (slot.last) return fmt::format("; rank {} has come to {}", rank, slot.last->str());
+  }
+  return {};
+}
+
+void World::State::handle_from_hub(const std::string& bytes) {
+  Reader reader(bytes);
+  switch (reader.number<MessageKind>()) {
+    case MessageKind::beat:
+      hub_position = reader.text();
+      return;
+    case MessageKind::gathered: {
+      std::vector<std::string> parts(static_cast<size_t>(size));
+      for (std::string& part : parts) part = reader.text();
+      return take_gathered(std::move(parts));
+    }
+    case MessageKind::verdict:
+      return declare(reader.text());
+    case MessageKind::bye:
+      hub_said_bye = true;
+      return;
+    default:
+      return;
+  }
+}
+
+void World::State::take_gathered(std::vector<std::string> parts) {
+  const std::lock_guard lock(mutex);
+  gathered = std::move(parts);
+  changed.notify_all();
+}
+
+void World::State::declare(const std::string& verdict) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!failure.empty()) return;
+  }
+  // The others first: who sees the failure here may end the process.
+  if (is_hub()) send_to_members(Writer(MessageKind::verdict).text(verdict).bytes());
+  {
+    const std::lock_guard lock(mutex);
+    failure = verdict;
+    failed_ns = steady_now_ns();
+    changed.notify_all();
+  }
+  // A thread of its own: what handlers end may take long, or never come back.
+  if (options.exit_after_ms > 0) exit_thread = std::thread([this] { exit_in_time(); });
+  const std::lock_guard lock(handler_mutex);
+  announced = true;
+  while (!handlers.empty()) {
+    const auto handler = handlers.extract(handlers.begin());
+    try {
+      handler.mapped()(verdict);
+    } catch (...) {  // the others are called all the same
+    }
+  }
+  const std::lock_guard told(mutex);
+  all_told = true;
+  changed.notify_all();
+}
+
+void World::State::exit_in_time() {
+  std::unique_lock lock(mutex);
+  const bool ended = changed.wait_for(lock, std::chrono::milliseconds(options.exit_after_ms), [&] { return stopping || closed; });
+  if (!ended) _exit(1);
+}
+
+}  // namespace vitrine
