@@ -49,7 +49,7 @@ TEST_F(ProcessInterrupts, OneProcessIsAskedAndAllEndBehindOneStep) {
 TEST_F(ProcessInterrupts, MpirunIsInterruptedAndTheWeightsAreSaved) {
   // Seconds that mpirun waits before it sends SIGTERM, and again before SIGKILL.
   Command command = endless();
-  command.insert(command.begin() + 1, {"--mca", "odls_base_sigkill_timeout", "3"});
+  command.insert(command.begin() + 1, {"--mca", "odls_base_sigkill_timeout", "2"});
   ChildProcess child(command, ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("epoch 2/"));
   child.send_signal(SIGINT);
