@@ -30,6 +30,11 @@ AgreementFields unpack(const std::string& text) {
   return fields;
 }
 
+/// "rank 2 has", "ranks 0, 1 have".
+std::string ranks_have(const std::vector<size_t>& ranks) {
+  return fmt::format("{} {} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), ranks.size() == 1 ? "has" : "have");
+}
+
 std::string value_of(const AgreementFields& fields, const std::string& name) {
   const auto found = std::find_if(fields.begin(), fields.end(), [&](const auto& field) { return field.first == name; });
   return found == fields.end() ? "nothing" : found->second;
@@ -55,8 +60,7 @@ std::string describe_disagreement(const std::vector<AgreementFields>& fields) {
     });
     for (const auto& [value, who] : ranks) {
       if (value == meant->first) continue;
-      text += fmt::format("{}{} {} has {} {}, where {} {} has {}", text.empty() ? "" : "; ", who.size() == 1 ? "rank" : "ranks", fmt::join(who, ", "),
-                          name, value, meant->second.size() == 1 ? "rank" : "ranks", fmt::join(meant->second, ", "), meant->first);
+      text += fmt::format("{}{} {} {}, where {} {}", text.empty() ? "" : "; ", ranks_have(who), name, value, ranks_have(meant->second), meant->first);
     }
   }
   return text;

@@ -2,6 +2,8 @@
 #include "tests/multi_process/mpirun.h"
 
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 
 #include <unistd.h>
@@ -46,6 +48,22 @@ ChildResult mpirun(int processes, const Command& command) {
 
 ChildResult mpirun(const std::vector<Command>& commands) {
   return ChildProcess(mpirun_command(commands), ChildProcess::Streams::pipes, mpirun_environment()).wait();
+}
+
+pid_t process_of_rank(pid_t mpirun, int rank) {
+  const auto content = [](const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string parent = "\nPPid:\t" + std::to_string(mpirun) + "\n";
+  const std::string variable = std::string(1, '\0') + "OMPI_COMM_WORLD_RANK=" + std::to_string(rank) + '\0';
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (content(entry.path() / "status").find(parent) == std::string::npos) continue;
+    if (content(entry.path() / "environ").find(variable) != std::string::npos) return std::stoi(name);
+  }
+  throw std::runtime_error("mpirun has no rank " + std::to_string(rank));
 }
 
 std::string device_counts_label(const ::testing::TestParamInfo<std::vector<int>>& info) {

@@ -37,6 +37,9 @@ class MpirunTest : public ::testing::Test {
   }
 };
 
+/// A process that mpirun, whose process id is given, has started; throws when it is not there.
+pid_t process_of_rank(pid_t mpirun, int rank);
+
 /// Names a test by how many devices each process has: "2And1Devices".
 std::string device_counts_label(const ::testing::TestParamInfo<std::vector<int>>& info);
 

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// The program in four processes does what it does in one with four devices.
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <set>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/multi_process/mpirun.h"
@@ -9,14 +15,127 @@ namespace {
 
 using Json = nlohmann::json;
 
-class Processes : public MpirunTest {};
+// With 43 more for the test: four divide neither.
+const Command kJob = {"--model", "small-cnn", "--data", "synthetic:215", "--threads-per-device", "1", "--batch-size", "32"};
 
-TEST_F(Processes, RankZeroPrintsForAll) {
-  const ChildResult result = mpirun(4, vitrine_command({"train", "--model", "mlp", "--data", "synthetic:200", "--devices", "cpu:0",
-                                                        "--threads-per-device", "1", "--batch-size", "32", "--steps", "3", "--json"}));
-  ASSERT_EQ(result.exit_code, 0) << result.error;
+Command with(Command first, const Command& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
+Json parse(const ChildResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_EQ(result.output.find('\n'), result.output.size() - 1) << "stdout holds more than one line";
-  EXPECT_EQ(Json::parse(result.output)["step_losses"].size(), 3U);
+  return Json::parse(result.output);
+}
+
+Json in_one_process(const std::string& command, const Command& arguments) {
+  return parse(run_vitrine(with(with({command}, kJob), with(arguments, {"--devices", "cpu:0-3", "--json"}))));
+}
+
+Json in_processes(int processes, const std::string& command, const Command& arguments) {
+  return parse(mpirun(processes, vitrine_command(with(with({command}, kJob), with(arguments, {"--json"})))));
+}
+
+std::string content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class Processes : public MpirunTest {
+ protected:
+  TempFolder folder_;
+};
+
+TEST_F(Processes, TrainAsOneDoes) {
+  const Command training = {"--epochs", "2", "--accumulate", "2"};
+  const Json one = in_one_process("train", training);
+  const Json four = in_processes(4, "train", with(training, {"--verify-replicas", "2"}));
+  EXPECT_EQ(one["processes"], 1);
+  EXPECT_EQ(four["processes"], 4);
+  ASSERT_EQ(one["step_losses"].size(), 14U);  // six full batches and one of 23, twice
+  ASSERT_EQ(four["step_losses"].size(), one["step_losses"].size());
+  for (size_t i = 0; i < one["step_losses"].size(); ++i) {
+    const double loss = one["step_losses"][i];
+    EXPECT_NEAR(four["step_losses"][i].get<double>(), loss, 1e-5 * loss) << "step " << i;
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    const Json& expected = one["epochs"][i];
+    const Json& found = four["epochs"][i];
+    EXPECT_EQ(found["samples"], expected["samples"]);
+    EXPECT_EQ(found["test_accuracy"], expected["test_accuracy"]);
+    EXPECT_NEAR(found["test_loss"].get<double>(), expected["test_loss"].get<double>(), 1e-5);
+    EXPECT_NEAR(found["train_loss"].get<double>(), expected["train_loss"].get<double>(), 1e-5);
+  }
+}
+
+TEST_F(Processes, ListTheDevicesOfAllRanks) {
+  const Json json = in_processes(2, "train", {"--devices", "cpu:0-1", "--steps", "3", "--split", "3,0,2,1"});
+  const std::vector<std::string> names = {"rank 0 cpu:0", "rank 0 cpu:1", "rank 1 cpu:0", "rank 1 cpu:1"};
+  const std::vector<int> samples = {16, 0, 11, 5};
+  ASSERT_EQ(json["devices"].size(), names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Json& device = json["devices"][i];
+    EXPECT_EQ(device["device"], names[i]);
+    EXPECT_EQ(device["samples_per_step"], samples[i]);
+    EXPECT_GT(device["peak_bytes"].get<int64_t>(), 0);
+    EXPECT_EQ(device["peak_bytes"], device["planned_peak_bytes"]);
+  }
+  std::set<std::string> with_phases;
+  for (const Json& row : json["phases"]) with_phases.insert(row["device"].get<std::string>());
+  EXPECT_EQ(with_phases, std::set<std::string>(names.begin(), names.end()));
+}
+
+TEST_F(Processes, EvaluateEverySampleOnce) {
+  const std::string weights = folder_.path("w.safetensors");
+  const Json trained = in_processes(4, "train", {"--epochs", "1", "--save", weights});
+  const Command evaluation = {"--weights", weights, "--save-logits"};
+  const Json one = in_one_process("eval", with(evaluation, {folder_.path("one.npy")}));
+  const Json four = in_processes(4, "eval", with(evaluation, {folder_.path("four.npy")}));
+  const Json three = in_processes(3, "eval", with(evaluation, {folder_.path("three.npy"), "--devices", "cpu:0-1"}));
+  for (const Json* json : {&one, &four, &three}) {
+    EXPECT_EQ((*json)["samples"], 43);
+    EXPECT_EQ((*json)["test_accuracy"], trained["epochs"][0]["test_accuracy"]);
+    EXPECT_NEAR((*json)["test_loss"].get<double>(), trained["epochs"][0]["test_loss"].get<double>(), 1e-5);
+  }
+  EXPECT_EQ(four["devices"].size(), 4U);
+  EXPECT_EQ(three["devices"].size(), 6U);
+  EXPECT_FALSE(content(folder_.path("one.npy")).empty());
+  EXPECT_EQ(content(folder_.path("four.npy")), content(folder_.path("one.npy")));
+  EXPECT_EQ(content(folder_.path("three.npy")).size(), content(folder_.path("one.npy")).size());
+}
+
+TEST_F(Processes, StartFromTheWeightsOfRankZero) {
+  const std::string weights = folder_.path("w.safetensors");
+  in_one_process("train", {"--steps", "2", "--seed", "5", "--save", weights});
+  // Rank 1 finds no such file on its machine, and needs none.
+  const auto start = [](const std::string& file) {
+    return vitrine_command(with(with({"train"}, kJob), {"--steps", "2", "--devices", "cpu:0-1", "--init", file, "--json", "--verify-replicas", "1"}));
+  };
+  const Json two = parse(mpirun({start(weights), start(folder_.path("nothing"))}));
+  const Json one = in_one_process("train", {"--steps", "2", "--init", weights});
+  for (size_t i = 0; i < 2; ++i) {
+    const double loss = one["step_losses"][i];
+    EXPECT_NEAR(two["step_losses"][i].get<double>(), loss, 1e-5 * loss);
+  }
+}
+
+TEST_F(Processes, WriteATraceEach) {
+  in_processes(2, "train", {"--steps", "2", "--trace", folder_.path("t.json")});
+  for (const char* name : {"t.json", "t.rank1.json"}) EXPECT_FALSE(Json::parse(content(folder_.path(name)))["traceEvents"].empty()) << name;
+}
+
+TEST_F(Processes, CollectivesAreRight) {
+  const ChildResult result =
+      mpirun(3, vitrine_command({"collectives", "--devices", "cpu:0-1", "-b", "1K", "-e", "4M", "-f", "4096", "-n", "2", "-w", "1", "--json"}));
+  const Json json = parse(result);
+  EXPECT_EQ(json["wrong"], 0);
+  ASSERT_EQ(json["results"].size(), 16U);
+  for (const Json& row : json["results"]) {
+    EXPECT_EQ(row["out_of_place"]["wrong"], 0) << row;
+    EXPECT_EQ(row["in_place"]["wrong"], 0) << row;
+  }
+  EXPECT_NE(json["config"]["communicator"].get<std::string>().find("6 ranks"), std::string::npos) << json["config"];
 }
 
 }  // namespace

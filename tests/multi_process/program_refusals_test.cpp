@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What several processes are refused, and what is said when a launcher's traces make no sense.
+#include <algorithm>
+
+#include "tests/multi_process/mpirun.h"
+#include "tests/tools/run_vitrine.h"
+
+namespace vitrine::test {
+namespace {
+
+const Command kJob = {"train", "--model", "mlp", "--data", "synthetic:100", "--threads-per-device", "1", "--steps", "2"};
+
+Command job(const Command& more) {
+  Command all = vitrine_command(kJob);
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+void expect_usage_error(const ChildResult& result, const std::vector<std::string>& parts) {
+  EXPECT_EQ(result.exit_code, 2) << result.error;
+  EXPECT_EQ(result.output, "");
+  for (const std::string& part : parts) EXPECT_NE(result.error.find(part), std::string::npos) << part << " is not in\n" << result.error;
+}
+
+class ProcessRefusals : public MpirunTest {};
+
+TEST_F(ProcessRefusals, OptionsThatDifferAreNamedWithTheRank) {
+  expect_usage_error(mpirun({job({"--precision", "fp16"}),
+                             job({"--precision", "fp16", "--batch-size", "32", "--clip-norm", "2", "--loss-scale-growth-interval", "7"})}),
+                     {"rank 1 has batch size 32, where rank 0 has 64", "clipping norm 2, gradients in f32, where rank 0 has f16, clipping norm 0",
+                      "rank 1 has loss scaling", "every 7 steps", "every 2000 steps"});
+  expect_usage_error(mpirun({job({}), job({"--no-shuffle", "--init", "w.safetensors"})}),
+                     {"rank 1 has --shuffle off, where rank 0 has on", "rank 1 has --init a file, where rank 0 has nothing"});
+}
+
+TEST_F(ProcessRefusals, TheOneThatDiffersFromMostIsNamed) {
+  expect_usage_error(mpirun({job({"--lr", "0.5"}), job({}), job({})}), {"rank 0 has optimizer adamw lr 0.5", "where ranks 1, 2 have"});
+}
+
+TEST_F(ProcessRefusals, SchemesOfOneProcessAreRefusedByNameAndOnce) {
+  const std::vector<Command> schemes = {{"--mode", "dp"}, {"--mode", "balanced", "--split", "gpu0=4"}, {"--mode", "criterion"}, {"--reduce", "gpu0"}};
+  for (const Command& scheme : schemes) {
+    const ChildResult result = mpirun(3, job(scheme));
+    const std::string reason = ": it works in one process";
+    expect_usage_error(result, {scheme[0] + " " + scheme[1] + reason, "use --mode ddp"});
+    EXPECT_EQ(result.error.find(reason), result.error.rfind(reason)) << result.error;
+  }
+}
+
+TEST_F(ProcessRefusals, CompareIsForOneProcess) {
+  expect_usage_error(mpirun(2, vitrine_command({"compare", "--data", "synthetic:100"})), {"compare: it runs in one process, but 2 were started"});
+}
+
+/// In one process, whose environment is that of a launcher.
+ChildResult launched(const Command& arguments, const std::vector<std::string>& environment) {
+  return ChildProcess(job(arguments), ChildProcess::Streams::pipes, environment).wait();
+}
+
+const std::vector<std::string> kTorchrun = {"RANK=0",           "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                                            "MASTER_PORT=29511"};
+
+TEST(LauncherEnvironment, WhatIsMissingIsNamed) {
+  for (const std::string name : {"WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
+    std::vector<std::string> environment = kTorchrun;
+    // The name alone takes the variable away.
+    std::replace_if(
+        environment.begin(), environment.end(), [&](const std::string& entry) { return entry.rfind(name + "=", 0) == 0; }, name);
+    expect_usage_error(launched({}, environment), {name});
+  }
+  expect_usage_error(launched({}, {"OMPI_COMM_WORLD_RANK=0"}), {"OMPI_COMM_WORLD_SIZE"});
+  expect_usage_error(launched({"--rank", "1"}, {}), {"--world-size"});
+}
+
+TEST(LauncherEnvironment, CpuDevicesNeedMpi) {
+  expect_usage_error(launched({"--devices", "cpu:0"}, kTorchrun), {"reduce over MPI", "were started by torchrun", "mpirun -np 2 vitrine"});
+  expect_usage_error(launched({"--devices", "cpu:0", "--rank", "0", "--world-size", "3", "--init", "file:/tmp/nowhere"}, {}),
+                     {"meet by --init", "mpirun -np 3 vitrine"});
+}
+
+TEST(LauncherEnvironment, InitIsAMeetingPlaceOrAFile) {
+  expect_usage_error(launched({"--init", "tcp://127.0.0.1:29512"}, {}), {"--init tcp://127.0.0.1:29512: there is one process only"});
+  expect_usage_error(launched({"--init", "file:/tmp/nowhere"}, {}), {"--init file:/tmp/nowhere: there is one process only"});
+  const ChildResult result = launched({"--init", "/nonexistent/tcp.safetensors"}, {});
+  EXPECT_EQ(result.exit_code, 1) << result.error;
+  EXPECT_NE(result.error.find("/nonexistent/tcp.safetensors"), std::string::npos) << result.error;
+}
+
+TEST(LauncherEnvironment, TheLocalRankIsTakenInBothSpellings) {
+  for (const char* option : {"--local_rank=0", "--local-rank=0"}) {
+    const ChildResult result = launched({option, "--devices", "cpu:0"}, {});
+    EXPECT_EQ(result.exit_code, 0) << option << ": " << result.error;
+  }
+}
+
+}  // namespace
+}  // namespace vitrine::test

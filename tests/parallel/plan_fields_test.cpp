@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/plan_fields.h"
+
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "nn/layers/dropout.h"
+#include "nn/parallel/data_parallel.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+AgreementFields fields_of(const Model& model, const EngineConfig& config) {
+  return plan_fields(model, FlatLayout(model.net->parameters(), DataParallel::kTail), config, {{config.batch_size}, {7}});
+}
+
+TEST(PlanFields, TellWhatTrainingDependsOn) {
+  using Change = std::function<void(EngineConfig&)>;
+  const std::vector<std::pair<std::string, Change>> changes = {
+      {"rank 1 has split 1,2, where rank 0 has equal", [](EngineConfig& c) { c.scheme.split = parse_split("1,2"); }},
+      {"rank 1 has batch size 13", [](EngineConfig& c) { c.batch_size = 13; }},
+      {"rank 1 has accumulation 2", [](EngineConfig& c) { c.accumulate = 2; }},
+      {"rank 1 has buckets", [](EngineConfig& c) { c.bucket_bytes = 512; }},
+      {"rank 1 has optimizer sgd lr 0.06", [](EngineConfig& c) { c.optimizer.set_learning_rate(0.0625); }},
+      {"rank 1 has precision f16", [](EngineConfig& c) { c.precision.compute = DType::f16; }},
+      {"rank 1 has precision f32, clipping norm 2", [](EngineConfig& c) { c.precision.clip_norm = 2; }},
+      {"rank 1 has precision f32, clipping norm 0, gradients in bf16", [](EngineConfig& c) { c.precision.reduce_dtype = DType::bf16; }},
+      {"rank 1 has loss scaling fixed 65536, where rank 0 has none",
+       [](EngineConfig& c) { c.precision.loss_scaling.kind = LossScaling::Kind::fixed; }},
+      {"rank 1 has seed 8, where rank 0 has 7", [](EngineConfig& c) { c.seed = 8; }},
+      {"rank 1 has ignored index 3", [](EngineConfig& c) { c.ignore_index = 3; }},
+      {"rank 1 has images f32", [](EngineConfig& c) { c.image_dtype = DType::f32; }},
+      {"rank 1 has normalization mean 0.5", [](EngineConfig& c) { c.normalization.mean[0] = 0.5F; }},
+  };
+  const Model model = random_model(3);
+  const EngineConfig config = small_config(model, 12);
+  EXPECT_EQ(describe_disagreement({fields_of(model, config), fields_of(random_model(3), config)}), "");
+  for (const auto& [message, change] : changes) {
+    EngineConfig changed = config;
+    change(changed);
+    const std::string found = describe_disagreement({fields_of(model, config), fields_of(model, changed)});
+    EXPECT_NE(found.find(message), std::string::npos) << message << " is not in: " << found;
+  }
+}
+
+TEST(PlanFields, TellLayersWithoutParametersToo) {
+  const auto with_dropout = [](float p) { return planted_model(std::make_unique<Dropout>(p, 0)); };
+  const Model half = with_dropout(0.5F), less = with_dropout(0.25F);
+  const EngineConfig config = small_config(half, 12);
+  EXPECT_EQ(describe_disagreement({fields_of(half, config), fields_of(less, config)}),
+            "rank 1 has layer planted dropout(0.25), where rank 0 has dropout(0.5)");
+}
+
+}  // namespace
+}  // namespace vitrine::test
