@@ -340,7 +340,7 @@ bool DataParallel::failed() const {
 }
 
 void DataParallel::State::tell_world(const std::exception_ptr& error) {
-  if (devices.process_count() == 1) return;
+  if (devices.world() == nullptr || devices.process_count() == 1) return;
   try {
     std::rethrow_exception(error);
   } catch (const CommError& e) {
@@ -401,7 +401,8 @@ std::exception_ptr DataParallel::recover(const std::exception_ptr& known) {
   }
   if (s.devices.checker() != nullptr) s.devices.checker()->forget_accesses();
   if (cause) s.tell_world(cause);
-  if (s.devices.process_count() > 1 && !s.devices.world()->failure().empty()) echo = std::make_exception_ptr(CommError(s.devices.world()->failure()));
+  if (const std::string verdict = s.devices.world() != nullptr ? s.devices.world()->failure() : std::string(); !verdict.empty())
+    echo = std::make_exception_ptr(CommError(verdict));
   return cause ? cause : echo;
 }
 

@@ -8,24 +8,25 @@
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
+#include "runtime/world/message.h"
 
 namespace vitrine {
 namespace {
 
-constexpr char kEnd = '\0';
-
 std::string pack(const AgreementFields& fields) {
-  std::string text;
-  for (const auto& [name, value] : fields) text += name + kEnd + value + kEnd;
-  return text;
+  world::Writer writer(world::MessageKind::gather);
+  writer.number(fields.size());
+  for (const auto& [name, value] : fields) writer.text(name).text(value);
+  return writer.bytes();
 }
 
-AgreementFields unpack(const std::string& text) {
-  AgreementFields fields;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t name_end = text.find(kEnd, begin), value_end = text.find(kEnd, name_end + 1);
-    fields.emplace_back(text.substr(begin, name_end - begin), text.substr(name_end + 1, value_end - name_end - 1));
-    begin = value_end + 1;
+AgreementFields unpack(const std::string& bytes) {
+  world::Reader reader(bytes);
+  reader.number<world::MessageKind>();
+  AgreementFields fields(reader.number<size_t>());
+  for (auto& [name, value] : fields) {
+    name = reader.text();
+    value = reader.text();
   }
   return fields;
 }

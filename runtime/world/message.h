@@ -12,6 +12,9 @@
 /// What the processes of a world tell each other. Private to runtime/world.
 namespace vitrine::world {
 
+/// What a hello begins with: "VIT2".
+inline constexpr uint32_t kMagic = 0x56495432;
+
 enum class MessageKind : uint8_t {
   hello,     // member -> hub: who it is
   refused,   // hub -> member: why it may not join, and whether it may later

@@ -14,11 +14,10 @@ using namespace world;  // NOLINT: its private parts
 
 namespace {
 
-constexpr uint32_t kMagic = 0x56495432;  // "VIT2"
 constexpr uint64_t kLargestHello = 4096;
 constexpr int64_t kConnectMs = 1000;
 // A hub that does not answer a hello for so long is none.
-constexpr int64_t kAnswerMs = 10000;
+constexpr int64_t kAnswerMs = 3000;
 
 std::string seconds(int64_t milliseconds) { return fmt::format("{:g} s", static_cast<double>(milliseconds) * 1e-3); }
 
@@ -99,8 +98,9 @@ void World::State::wait_for_members() {
   const int64_t deadline_ns = steady_now_ns() + meeting_ms() * kMs;
   while (true) {
     while (Descriptor socket = accept_one(listener)) strangers.emplace_back(std::move(socket));
-    std::erase_if(strangers, [&](Connection& stranger) { return !greet(stranger, address.token); });
+    // Before their successors are greeted.
     forget_those_who_left();
+    std::erase_if(strangers, [&](Connection& stranger) { return !greet(stranger, address.token); });
     if (referee.complete()) break;
     if (steady_now_ns() > deadline_ns) {
       const std::string reason =

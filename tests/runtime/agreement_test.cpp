@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What has to be the same on all processes is compared, and the ranks that differ are named.
+#include "runtime/world/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/error.h"
+#include "tests/runtime/processes.h"
+#include "tests/support/expect_contains.h"
+
+namespace vitrine::test {
+namespace {
+
+AgreementFields fields(const std::string& batch, const std::string& model = "mlp") { return {{"--batch-size", batch}, {"--model", model}}; }
+
+TEST(Disagreement, ThereIsNoneAmongEquals) {
+  EXPECT_EQ(describe_disagreement({fields("64")}), "");
+  EXPECT_EQ(describe_disagreement({fields("64"), fields("64"), fields("64")}), "");
+  EXPECT_EQ(describe_disagreement({{}, {}}), "");
+  EXPECT_EQ(describe_disagreement({{{"a", "1"}, {"b", "2"}}, {{"b", "2"}, {"a", "1"}}}), "");
+}
+
+TEST(Disagreement, TheMinorityIsNamedWithBothValues) {
+  EXPECT_EQ(describe_disagreement({fields("64"), fields("32"), fields("64")}), "rank 1 has --batch-size 32, where ranks 0, 2 have 64");
+  EXPECT_EQ(describe_disagreement({fields("32"), fields("64"), fields("64")}), "rank 0 has --batch-size 32, where ranks 1, 2 have 64");
+}
+
+TEST(Disagreement, BetweenEqualsTheLowestRankIsTakenForRight) {
+  EXPECT_EQ(describe_disagreement({fields("64"), fields("32")}), "rank 1 has --batch-size 32, where rank 0 has 64");
+  EXPECT_EQ(describe_disagreement({fields("32"), fields("64"), fields("64"), fields("32")}),
+            "ranks 1, 2 have --batch-size 64, where ranks 0, 3 have 32");
+}
+
+TEST(Disagreement, EveryFieldThatDiffersIsTold) {
+  EXPECT_EQ(describe_disagreement({fields("64"), fields("64", "vgg16"), fields("32")}),
+            "rank 2 has --batch-size 32, where ranks 0, 1 have 64; rank 1 has --model vgg16, where ranks 0, 2 have mlp");
+}
+
+TEST(Disagreement, AFieldThatIsMissingIsNothing) {
+  EXPECT_EQ(describe_disagreement({fields("64"), fields("64"), {{"--batch-size", "64"}}}), "rank 2 has --model nothing, where ranks 0, 1 have mlp");
+}
+
+TEST(Agreement, EqualProcessesGoOn) {
+  run_processes(3, [](World& world) {
+    require_agreement(world, "how they train", fields("64"));
+    EXPECT_EQ(world.all_gather("more", "x"), std::vector<std::string>(3, "x"));
+    world.close();
+  });
+}
+
+TEST(Agreement, ADisagreementIsTheSameConfigErrorOnAllAndClosesTheWorld) {
+  std::vector<std::string> texts(4);
+  run_processes(4, [&](World& world) {
+    try {
+      require_agreement(world, "how they train", fields(world.rank() == 2 ? "100" : "64"));
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const ConfigError& error) {
+      texts[static_cast<size_t>(world.rank())] = error.what();
+    }
+    EXPECT_TRUE(world.closed());
+    EXPECT_EQ(world.failure(), "");
+  });
+  EXPECT_EQ(texts[0], "the processes disagree in how they train: rank 2 has --batch-size 100, where ranks 0, 1, 3 have 64; start all of them alike");
+  EXPECT_EQ(texts, std::vector<std::string>(4, texts[0]));
+}
+
+TEST(Agreement, ValuesMayHaveAnyBytes) {
+  run_processes(2, [&](World& world) {
+    require_agreement(world, "odd values", {{"empty", ""}, {"", "no name"}, {"lines", "a\nb"}, {"zero", std::string("a\0b", 3)}});
+    world.close();
+  });
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the processes of a world tell each other, and the connections that carry it.
+#include "runtime/world/message.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/error.h"
+#include "runtime/world/connection.h"
+#include "tests/support/expect_contains.h"
+
+namespace vitrine::world {
+namespace {
+
+constexpr std::chrono::seconds kLongEnough{60};
+
+TEST(Message, ValuesComeOutAsTheyWentIn) {
+  CollectiveRecord record;
+  record.sequence = 17;
+  record.signature = ~uint64_t{0};
+  record.operation = "all_reduce";
+  record.label = "";
+  record.phase = "reduce";
+  record.step = -1;
+  record.bytes = int64_t{1} << 40;
+  record.group = 3;
+  record.end_is_told = false;
+  const std::string bytes = Writer(MessageKind::progress).number(42).text(std::string("a\0b", 3)).record(record).number(uint8_t{255}).bytes();
+  Reader reader(bytes);
+  EXPECT_EQ(reader.number<MessageKind>(), MessageKind::progress);
+  EXPECT_EQ(reader.number<int>(), 42);
+  EXPECT_EQ(reader.text(), std::string("a\0b", 3));
+  const CollectiveRecord read = reader.record();
+  EXPECT_EQ(read.str(), record.str());
+  EXPECT_EQ(read.signature, record.signature);
+  EXPECT_EQ(read.group, 3);
+  EXPECT_FALSE(read.end_is_told);
+  EXPECT_EQ(reader.number<uint8_t>(), 255);
+  EXPECT_THROW(reader.number<uint8_t>(), CommError);
+}
+
+TEST(Message, EveryCutIsNoticed) {
+  CollectiveRecord record;
+  record.operation = "barrier";
+  const std::string bytes = Writer(MessageKind::progress).text("label").record(record).bytes();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    Reader reader(std::string_view(bytes).substr(0, size));
+    const auto read = [&] {
+      reader.number<MessageKind>();
+      reader.text();
+      reader.record();
+    };
+    EXPECT_THROW(read(), CommError) << size;
+  }
+}
+
+TEST(Message, ACollectiveIsWordedWithAllThatIsKnown) {
+  CollectiveRecord record{.sequence = 17, .operation = "all_reduce", .label = "bucket 3", .phase = "reduce", .step = 5, .bytes = 1048576};
+  EXPECT_EQ(record.str(), "collective 17 (all_reduce of bucket 3, 1048576 bytes, phase reduce, step 5)");
+  record.label.clear();
+  record.group = 2;
+  EXPECT_EQ(record.str(), "collective 17 of group 2 (all_reduce, 1048576 bytes, phase reduce, step 5)");
+}
+
+/// Two ends of a connection; one of them may be a bare socket.
+class ConnectionTest : public ::testing::Test {
+ protected:
+  ConnectionTest() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    here.emplace(Descriptor(ends[0]));
+    there = Descriptor(ends[1]);
+  }
+  void write_bytes(std::string_view bytes) { ASSERT_EQ(::write(there.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size())); }
+  static std::string framed(std::string_view message) {
+    const uint64_t size = message.size();
+    return std::string(reinterpret_cast<const char*>(&size), sizeof size) + std::string(message);
+  }
+
+  std::optional<Connection> here;
+  Descriptor there;
+};
+
+TEST_F(ConnectionTest, MessagesComeWholeHoweverTheyAreCut) {
+  const std::string bytes = framed("first") + framed("") + framed(std::string(1000, 'x'));
+  std::vector<std::string> messages;
+  for (const char byte : bytes) {
+    write_bytes({&byte, 1});
+    EXPECT_TRUE(here->receive());
+    while (auto message = here->take()) messages.push_back(*message);
+  }
+  EXPECT_EQ(messages, (std::vector<std::string>{"first", "", std::string(1000, 'x')}));
+}
+
+TEST_F(ConnectionTest, SeveralMessagesMayComeAtOnce) {
+  std::string bytes;
+  for (int i = 0; i < 100; ++i) bytes += framed(std::to_string(i));
+  write_bytes(bytes);
+  EXPECT_TRUE(here->receive());
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(here->take(), std::to_string(i));
+  EXPECT_FALSE(here->take());
+}
+
+TEST_F(ConnectionTest, LargeMessagesAreSentBitByBit) {
+  Connection other(std::move(there));
+  std::string large(size_t{9} << 20, '\0');
+  for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7 + i / 1000);
+  here->send(large);
+  here->send("behind it");
+  EXPECT_TRUE(here->has_unsent()) << "9 MiB are more than a socket takes";
+  std::vector<std::string> messages;
+  const auto give_up = std::chrono::steady_clock::now() + kLongEnough;
+  while (messages.size() < 2 && std::chrono::steady_clock::now() < give_up) {
+    here->flush();
+    other.receive();
+    while (auto message = other.take()) messages.push_back(std::move(*message));
+  }
+  ASSERT_EQ(messages.size(), 2U);
+  EXPECT_TRUE(messages[0] == large);
+  EXPECT_EQ(messages[1], "behind it");
+  EXPECT_FALSE(here->has_unsent());
+}
+
+TEST_F(ConnectionTest, ASizeThatCannotBeIsRefused) {
+  write_bytes("GET / HTTP/1.1\r\nHost: node1\r\n\r\n");
+  EXPECT_TRUE(here->receive());
+  EXPECT_THROW(here->take(), CommError);
+}
+
+TEST_F(ConnectionTest, ALimitOfTheCallersIsKept) {
+  write_bytes(framed(std::string(100, 'x')));
+  EXPECT_TRUE(here->receive());
+  EXPECT_THROW(here->take(99), CommError);
+  EXPECT_EQ(here->take(100)->size(), 100U);
+}
+
+TEST_F(ConnectionTest, WhatCameBeforeTheEndCanBeTaken) {
+  write_bytes(framed("last words") + "\x09");
+  there = Descriptor();
+  EXPECT_FALSE(here->receive());
+  EXPECT_TRUE(here->gone());
+  EXPECT_EQ(here->take(), "last words");
+  EXPECT_FALSE(here->take()) << "half a message is none";
+}
+
+TEST_F(ConnectionTest, WhatCameIsReadEvenWhenSendingFails) {
+  write_bytes(framed("last words"));
+  there = Descriptor();
+  here->send("nobody listens");
+  here->send("nobody listens");
+  EXPECT_FALSE(here->has_unsent());
+  EXPECT_FALSE(here->receive());
+  EXPECT_EQ(here->take(), "last words");
+}
+
+TEST(Listening, APortThatIsTakenIsNamed) {
+  const Descriptor first = listen_on(0);
+  try {
+    listen_on(port_of(first));
+    FAIL() << "two listen on one port";
+  } catch (const CommError& error) {
+    expect_contains(error.what(), "rank 0 cannot listen on port " + std::to_string(port_of(first)));
+    expect_contains(error.what(), "--init");
+  }
+}
+
+TEST(Listening, ThereIsNobodyBeforeSomebodyConnects) {
+  const Descriptor listener = listen_on(0);
+  EXPECT_FALSE(accept_one(listener));
+  std::string problem;
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    const Descriptor client = connect_to(host, port_of(listener), 60000, problem);
+    ASSERT_TRUE(client) << problem;
+    EXPECT_TRUE(accept_one(listener));
+  }
+}
+
+TEST(Listening, WhyThereIsNoConnectionIsSaid) {
+  int port = 0;
+  {
+    const Descriptor listener = listen_on(0);
+    port = port_of(listener);
+  }
+  std::string problem;
+  EXPECT_FALSE(connect_to("127.0.0.1", port, 1000, problem));
+  expect_contains(problem, "127.0.0.1:" + std::to_string(port));
+  EXPECT_FALSE(connect_to("no-such-host.invalid", 1, 1000, problem));
+  expect_contains(problem, "no-such-host.invalid");
+}
+
+TEST(Listening, NoSocketConnectsToItself) {
+  // TCP connects a socket with itself when it is given the port that it connects to: one of those that are given out.
+  int port = 0;
+  std::string problem;
+  {
+    const Descriptor listener = listen_on(0);
+    port = port_of(connect_to("127.0.0.1", port_of(listener), 60000, problem));
+  }
+  for (int i = 0; i < 40000; ++i) {
+    if (connect_to("127.0.0.1", port, 60000, problem)) FAIL() << "attempt " << i << ": connected, though nobody listens";
+  }
+  expect_contains(problem, "Connection refused");
+}
+
+}  // namespace
+}  // namespace vitrine::world

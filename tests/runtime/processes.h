@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/error.h"
+#include "runtime/world/world.h"
+#include "tests/data/temp_folder.h"
+
+/// Worlds of several processes, which are threads of the test's.
+namespace vitrine::test {
+
+/// Where they are expected to succeed they have all the time they may need on a machine that is busy with other things.
+inline constexpr int64_t kPatientMs = 60000;
+
+inline WorldOptions process_options(int rank, int size, const std::string& init, int64_t timeout_ms = kPatientMs) {
+  WorldOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.init = init;
+  options.timeout_ms = timeout_ms;
+  return options;
+}
+
+/// A meeting place of its own.
+class MeetingPlace {
+ public:
+  std::string path() const { return (folder_.path() / "meet").string(); }
+  std::string init() const { return "file:" + path(); }
+
+ private:
+  TempFolder folder_;
+};
+
+/// Runs work(rank) on a thread for each rank; what it throws fails the test.
+inline void run_ranks(int size, const std::function<void(int)>& work) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&work, rank] {
+      try {
+        work(rank);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// The same with a world for each, which has met; it is destroyed where work returns.
+inline void run_processes(int size, const std::function<void(World&)>& work, const std::string& init = {}, int64_t timeout_ms = kPatientMs) {
+  const MeetingPlace place;
+  run_ranks(size, [&](int rank) {
+    World world(process_options(rank, size, init.empty() ? place.init() : init, timeout_ms));
+    work(world);
+  });
+}
+
+/// What `work` throws as a CommError; fails the test when it throws nothing.
+inline std::string comm_error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const CommError& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+/// Checks at its end that no thread and no open file was left behind.
+class LeavesNothingBehind {
+ public:
+  LeavesNothingBehind() {
+    std::thread([] {}).join();  // sanitizers start a thread of their own with the first one
+    threads_ = entries_of("/proc/self/task");
+    files_ = entries_of("/proc/self/fd");
+  }
+  ~LeavesNothingBehind() {
+    // A thread that has been joined is listed for a little longer.
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatientMs);
+    while (entries_of("/proc/self/task") > threads_ && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
+    EXPECT_LE(entries_of("/proc/self/task"), threads_);
+    EXPECT_EQ(entries_of("/proc/self/fd"), files_);
+  }
+  LeavesNothingBehind(const LeavesNothingBehind&) = delete;
+  LeavesNothingBehind& operator=(const LeavesNothingBehind&) = delete;
+
+ private:
+  static int entries_of(const char* folder) {
+    int count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+    return count;
+  }
+  int threads_ = 0, files_ = 0;
+};
+
+}  // namespace vitrine::test

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is to blame when the processes of a world do not go on.
+#include "runtime/world/referee.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/expect_contains.h"
+
+namespace vitrine::world {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+CollectiveRecord record(uint64_t sequence, uint64_t signature, const std::string& label = "bucket 3") {
+  CollectiveRecord r;
+  r.sequence = sequence;
+  r.signature = signature;
+  r.operation = "all_reduce";
+  r.label = label;
+  r.phase = "reduce";
+  r.step = 5;
+  r.bytes = 4096;
+  return r;
+}
+
+/// A complete world in which every process has the same number of devices.
+class RefereeTest : public ::testing::Test {
+ protected:
+  void open(int size, int devices = 1) {
+    referee = Referee(size);
+    for (int rank = 0; rank < size; ++rank) {
+      referee.join(rank, "rank " + std::to_string(rank) + " (pid 7" + std::to_string(rank) + " on node1)", 0);
+      std::vector<std::string> names;
+      for (int d = 0; d < devices; ++d) names.push_back("cuda:" + std::to_string(d));
+      referee.set_devices(rank, names);
+    }
+  }
+  void begin(int rank, const CollectiveRecord& r, int device = 0) { referee.progress(rank, device, 0, {&r, 1}); }
+  void finish(int rank, uint64_t count, int device = 0) { referee.progress(rank, device, count, {}); }
+  void begin_all(const CollectiveRecord& r) {
+    for (int rank = 0; rank < referee.size(); ++rank) begin(rank, r);
+  }
+  /// All give signs of life but `silent`, until what is overdue or gone at `from_ns` has been judged.
+  void judge(int64_t from_ns, int silent = -1) {
+    for (int64_t now_ns = from_ns; now_ns <= from_ns + 2 * kSecond; now_ns += kSecond / 5) {
+      for (int rank = 0; rank < referee.size(); ++rank) {
+        if (rank != silent) referee.hear(rank, now_ns);
+      }
+      referee.tick(now_ns);
+    }
+  }
+  void expect_verdict(std::initializer_list<const char*> parts) {
+    for (const char* part : parts) expect_contains(referee.verdict(), part);
+  }
+
+  Referee referee{1};
+};
+
+TEST_F(RefereeTest, KnowsWhoHasNotJoined) {
+  Referee r(4);
+  r.join(0, "rank 0", 0);
+  r.join(2, "rank 2", 0);
+  EXPECT_FALSE(r.complete());
+  EXPECT_EQ(r.missing(), "ranks 1, 3");
+  r.join(2, "rank 2", 0);  // once more
+  r.join(3, "rank 3", 0);
+  EXPECT_EQ(r.missing(), "rank 1");
+  r.join(1, "rank 1", 0);
+  EXPECT_TRUE(r.complete());
+  r.leave(3);
+  r.leave(3);
+  EXPECT_FALSE(r.complete());
+  EXPECT_EQ(r.missing(), "rank 3");
+}
+
+TEST_F(RefereeTest, EqualCollectivesInAnyOrderOfArrivalAreNoFailure) {
+  open(3, 2);
+  for (uint64_t sequence = 0; sequence < 20; ++sequence) {
+    for (int place = 0; place < 6; ++place) {
+      const int at = static_cast<int>((static_cast<uint64_t>(place) * 5 + sequence) % 6);
+      begin(at / 2, record(sequence, 100 + sequence), at % 2);
+    }
+  }
+  // One that is ahead is no failure either.
+  begin(2, record(20, 1), 1);
+  begin(2, record(21, 2), 1);
+  judge(0);
+  EXPECT_EQ(referee.verdict(), "");
+}
+
+TEST_F(RefereeTest, ADeathBeforeTheFirstCollective) {
+  open(3);
+  referee.gather(1, 0, "the plan", "p");
+  referee.lost(1, kSecond);
+  EXPECT_EQ(referee.verdict(), "") << "others may still tell how far they came";
+  judge(kSecond);
+  expect_verdict(
+      {"rank 1 (pid 71 on node1) died: its connection closed without a word", "it had begun no collective", "its last exchange was for the plan"});
+}
+
+TEST_F(RefereeTest, ADeathAmidACollectiveTellsWhereItStood) {
+  open(4);
+  begin_all(record(16, 1, "bucket 2"));
+  for (int rank = 0; rank < 4; ++rank) finish(rank, 1);
+  begin(2, record(17, 2));
+  referee.lost(2, kSecond);
+  begin(0, record(17, 2));  // told after the death was noticed
+  begin(0, record(18, 3, "bucket 4"));
+  judge(kSecond);
+  expect_verdict({"rank 2 (pid 72 on node1) died", "its last was collective 17 (all_reduce of bucket 3, 4096 bytes, phase reduce, step 5)",
+                  "which it did not finish", "others have come to collective 18 (all_reduce of bucket 4"});
+}
+
+TEST_F(RefereeTest, WhatADeadProcessHadFinishedIsSaidSo) {
+  open(2);
+  begin_all(record(0, 1));
+  finish(1, 1);
+  referee.lost(1, kSecond);
+  judge(kSecond);
+  expect_verdict({"rank 1", "collective 0", "which it finished"});
+}
+
+TEST_F(RefereeTest, WhetherACollectiveEndedIsNotGuessed) {
+  open(2);
+  CollectiveRecord r = record(0, 1);
+  r.end_is_told = false;
+  begin(1, r);
+  EXPECT_EQ(referee.position(1), "its last was " + r.str());
+}
+
+TEST_F(RefereeTest, WhoSaidGoodbyeMayGo) {
+  open(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(referee.all_said_bye());
+    referee.bye(rank);
+  }
+  EXPECT_TRUE(referee.all_said_bye());
+  referee.lost(1, kSecond);
+  judge(kSecond);
+  EXPECT_EQ(referee.verdict(), "");
+}
+
+TEST_F(RefereeTest, WhoIsSilentWhileOthersWaitHangs) {
+  open(4);
+  begin_all(record(0, 1));
+  begin(0, record(1, 2, "bucket 4"));
+  referee.overdue(0, "collective 1", 3000, 10 * kSecond);
+  referee.overdue(3, "the exchange of votes", 3000, 10 * kSecond);
+  judge(10 * kSecond, 2);
+  expect_verdict({"rank 2 (pid 72 on node1) hangs: nothing was heard of it for", "collective 0 (all_reduce of bucket 3",
+                  "others have come to collective 1 (all_reduce of bucket 4", "rank 0 (pid 70 on node1) has waited 3.0 s in collective 1"});
+}
+
+TEST_F(RefereeTest, OfSeveralSilentOnesTheOneThatWasSilentFirst) {
+  open(4);
+  for (int rank = 0; rank < 4; ++rank) referee.hear(rank, rank == 3 ? 2 * kSecond : rank == 1 ? 4 * kSecond : 10 * kSecond);
+  referee.overdue(0, "x", 3000, 10 * kSecond);
+  referee.tick(10 * kSecond + Referee::kJudgeAfterNs);
+  expect_verdict({"rank 3 (pid 73 on node1) hangs"});
+}
+
+TEST_F(RefereeTest, WhoHasBegunFewerCollectivesIsLate) {
+  open(4);
+  begin_all(record(0, 1));
+  for (const int rank : {0, 1, 3}) begin(rank, record(1, 2, "bucket 4"));
+  finish(2, 1);
+  referee.overdue(1, "collective 1", 2500, 10 * kSecond);
+  judge(10 * kSecond);
+  expect_verdict(
+      {"rank 2 (pid 72 on node1) is late: others have begun collective 1 (all_reduce of bucket 4, 4096 bytes, phase reduce, step 5), "
+       "and it has not",
+       "its last was collective 0", "which it finished", "rank 1 (pid 71 on node1) has waited 2.5 s in collective 1"});
+}
+
+TEST_F(RefereeTest, WhoHasBegunNoneIsLateToo) {
+  open(3);
+  begin(1, record(0, 1));
+  begin(2, record(0, 1));
+  referee.overdue(2, "collective 0", 2500, kSecond);
+  judge(kSecond);
+  expect_verdict({"rank 0 (pid 70 on node1) is late: others have begun collective 0", "it had begun no collective"});
+}
+
+TEST_F(RefereeTest, TheLateDeviceOfSeveralIsNamed) {
+  open(2, 3);
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int d = 0; d < 3; ++d) {
+      if (rank != 1 || d != 2) begin(rank, record(0, 1), d);
+    }
+  }
+  referee.overdue(0, "collective 0", 2500, kSecond);
+  judge(kSecond);
+  expect_verdict({"rank 1 (pid 71 on node1), device cuda:2 is late"});
+}
+
+TEST_F(RefereeTest, WhoDoesNotComeToAnExchangeIsLate) {
+  open(3);
+  begin_all(record(0, 1));
+  for (const int rank : {0, 2}) EXPECT_FALSE(referee.gather(rank, 0, "the votes", "v"));
+  referee.overdue(0, "the exchange of the votes", 4000, kSecond);
+  judge(kSecond);
+  expect_verdict({"rank 1 (pid 71 on node1) is late: others have come to exchange the votes, and it has not", "collective 0",
+                  "rank 0 (pid 70 on node1) has waited 4.0 s in the exchange of the votes"});
+}
+
+TEST_F(RefereeTest, WhenAllWaitItIsTheNetwork) {
+  open(2);
+  begin_all(record(0, 1));
+  referee.overdue(1, "collective 0", 4000, kSecond);
+  judge(kSecond);
+  expect_verdict({"rank 1 (pid 71 on node1) has waited 4.0 s in collective 0, which every rank has begun", "network", "--timeout"});
+}
+
+TEST_F(RefereeTest, AWaitThatEndsBeforeItIsJudgedBlamesNobody) {
+  open(3);
+  begin(0, record(0, 1));
+  referee.overdue(0, "collective 0", 3000, kSecond);
+  referee.tick(kSecond + kSecond / 2);
+  referee.not_overdue(0);
+  judge(kSecond);
+  EXPECT_EQ(referee.verdict(), "");
+  // Another one's wait still counts.
+  referee.overdue(0, "collective 0", 3000, 4 * kSecond);
+  referee.overdue(2, "an exchange", 3000, 4 * kSecond);
+  referee.not_overdue(0);
+  judge(4 * kSecond);
+  expect_verdict({"rank 2 (pid 72 on node1) has waited 3.0 s in an exchange"});
+}
+
+TEST_F(RefereeTest, TheOneWhoIssuesAnotherCollectiveIsNamedAgainstTheMajority) {
+  // Whoever comes first or last.
+  for (const std::vector<int>& order : {std::vector<int>{0, 1, 2, 3}, {1, 0, 2, 3}, {3, 2, 0, 1}}) {
+    open(4);
+    for (const int rank : order) {
+      EXPECT_EQ(referee.verdict(), "");
+      begin(rank, rank == 1 ? record(7, 99, "bucket 0") : record(7, 42));
+    }
+    expect_verdict(
+        {"rank 1 (pid 71 on node1) began collective 7 (all_reduce of bucket 0, 4096 bytes, phase reduce, step 5), where ranks 0, 2, 3 began "
+         "collective 7 (all_reduce of bucket 3",
+         "the same collectives in the same order"});
+  }
+}
+
+TEST_F(RefereeTest, RankZeroMayBeTheOneWhoIsWrong) {
+  open(3);
+  for (int rank = 0; rank < 3; ++rank) begin(rank, record(0, rank == 0 ? 1 : 2));
+  expect_verdict({"rank 0 (pid 70 on node1) began collective 0", "where ranks 1, 2 began"});
+}
+
+TEST_F(RefereeTest, OfTwoThatDisagreeTheLowerRankIsTakenForRight) {
+  for (const int first : {0, 1}) {
+    open(2);
+    for (const int rank : {first, 1 - first}) begin(rank, record(3, static_cast<uint64_t>(rank)));
+    expect_verdict({"rank 1 (pid 71 on node1) began collective 3", "where rank 0 began collective 3"});
+  }
+}
+
+TEST_F(RefereeTest, DevicesVoteAndTheWrongOneIsNamed) {
+  open(2, 2);
+  begin(0, record(0, 1), 0);
+  begin(0, record(0, 1), 1);
+  begin(1, record(0, 1), 0);
+  begin(1, record(0, 2), 1);
+  expect_verdict({"rank 1 (pid 71 on node1), device cuda:1 began collective 0", "where ranks 0, 1 began"});
+}
+
+TEST_F(RefereeTest, GroupsOfCommunicatorsAreComparedApart) {
+  open(2);
+  CollectiveRecord second = record(0, 8);
+  second.group = 1;
+  begin(0, record(0, 1));
+  begin(0, second);
+  begin(1, second);  // the other way round: the groups know nothing of each other
+  begin(1, record(0, 1));
+  judge(0);
+  EXPECT_EQ(referee.verdict(), "");
+  second.signature = 9;
+  second.sequence = 1;
+  begin(0, second);
+  second.signature = 10;
+  begin(1, second);
+  expect_verdict({"rank 1", "collective 1 of group 1 (all_reduce"});
+}
+
+TEST_F(RefereeTest, FewerCollectivesAtTheEndNameTheOneThatIsLacking) {
+  open(3);
+  begin_all(record(0, 1));
+  for (const int rank : {0, 2}) begin(rank, record(1, 2, "bucket 9"));
+  referee.compare_counts();
+  expect_verdict({"rank 1 (pid 71 on node1) began 1 collectives, where ranks 0, 2 began 2", "it lacks collective 1 (all_reduce of bucket 9",
+                  "the same collectives"});
+}
+
+TEST_F(RefereeTest, MoreCollectivesAtTheEndNameTheLast) {
+  open(3);
+  begin_all(record(0, 1));
+  begin(2, record(1, 2, "bucket 9"));
+  referee.compare_counts();
+  expect_verdict({"rank 2 (pid 72 on node1) began 2 collectives, where ranks 0, 1 began 1", "its last was collective 1 (all_reduce of bucket 9"});
+}
+
+TEST_F(RefereeTest, EqualCountsAtTheEndAreFine) {
+  open(3);
+  referee.compare_counts();
+  begin_all(record(0, 1));
+  referee.compare_counts();
+  EXPECT_EQ(referee.verdict(), "");
+}
+
+TEST_F(RefereeTest, AFailureIsToldWithReasonAndPosition) {
+  open(3);
+  begin(2, record(4, 1));
+  referee.fail(2, "cuda:0: out of memory");
+  expect_verdict({"rank 2 (pid 72 on node1) failed: cuda:0: out of memory", "its last was collective 4 (all_reduce of bucket 3"});
+}
+
+TEST_F(RefereeTest, PartsOfAGatheringComeInRankOrder) {
+  open(3);
+  EXPECT_FALSE(referee.gather(2, 0, "names", "c"));
+  EXPECT_FALSE(referee.gather(0, 0, "names", ""));
+  const auto parts = referee.gather(1, 0, "names", "b");
+  ASSERT_TRUE(parts);
+  EXPECT_EQ(*parts, (std::vector<std::string>{"", "b", "c"}));
+}
+
+TEST_F(RefereeTest, ExchangesForDifferentPurposesAreADisagreement) {
+  open(3);
+  EXPECT_FALSE(referee.gather(2, 0, "the plan", ""));
+  EXPECT_FALSE(referee.gather(0, 0, "the votes", ""));
+  expect_verdict({"rank 0 (pid 70 on node1) came to exchange the votes, where rank 2 came to exchange the plan", "the same program"});
+}
+
+TEST_F(RefereeTest, TheFirstCauseStays) {
+  open(3);
+  referee.fail(1, "first");
+  const std::string first = referee.verdict();
+  referee.fail(2, "second");
+  referee.lost(0, kSecond);
+  begin(0, record(0, 1));
+  begin(1, record(0, 2));
+  begin(2, record(0, 3));
+  referee.overdue(0, "x", 1000, kSecond);
+  judge(kSecond);
+  EXPECT_EQ(referee.verdict(), first);
+}
+
+TEST_F(RefereeTest, OfTwoDeathsTheFirstIsTheCause) {
+  open(3);
+  referee.lost(2, kSecond);
+  referee.lost(1, kSecond + 1);
+  judge(kSecond);
+  expect_verdict({"rank 2 (pid 72 on node1) died"});
+}
+
+TEST_F(RefereeTest, AReasonThatComesRightAfterADeathWins) {
+  open(3);
+  referee.lost(1, kSecond);
+  referee.fail(2, "out of memory");
+  judge(kSecond);
+  expect_verdict({"rank 2 (pid 72 on node1) failed: out of memory"});
+}
+
+}  // namespace
+}  // namespace vitrine::world

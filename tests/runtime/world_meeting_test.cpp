@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes that do not meet, or not at once: who is missing or refused is said by name, and strangers do no harm.
+#include <atomic>
+#include <fstream>
+
+#include <sys/socket.h>
+
+#include "tests/runtime/fake_process.h"
+#include "tests/runtime/processes.h"
+#include "tests/support/expect_contains.h"
+
+namespace vitrine::test {
+namespace {
+
+// The meeting waits five times as long.
+constexpr int64_t kImpatientMs = 300;
+
+struct Member {
+  int rank, size;
+};
+
+/// What each of these processes ends with, when they try to meet.
+std::vector<std::string> errors_of(const std::vector<Member>& processes, const std::string& init, int64_t timeout_ms = kImpatientMs) {
+  std::vector<std::string> errors(processes.size());
+  run_ranks(static_cast<int>(processes.size()), [&](int i) {
+    const auto [rank, size] = processes[static_cast<size_t>(i)];
+    errors[static_cast<size_t>(i)] =
+        comm_error_of([&, rank = rank, size = size] { const World world(process_options(rank, size, init, timeout_ms)); });
+  });
+  return errors;
+}
+
+class WorldMeeting : public ::testing::Test {
+ protected:
+  ~WorldMeeting() override { EXPECT_FALSE(std::filesystem::exists(place.path())) << "the address was left behind"; }
+  void write_text(const std::string& text) const { std::ofstream(place.path()) << text; }
+
+  LeavesNothingBehind check;
+  MeetingPlace place;
+};
+
+TEST_F(WorldMeeting, WithoutRankZeroEndsInTime) {
+  const std::vector<std::string> errors = errors_of({{1, 3}, {2, 3}}, place.init());
+  expect_contains(errors[0], "rank 1 could not reach rank 0 at " + place.init() + " within 1.5 s: the file is not there; was it started?");
+  expect_contains(errors[1], "rank 2 could not reach rank 0");
+}
+
+TEST_F(WorldMeeting, WithoutRankZeroAtAPortEndsInTime) {
+  const int port = world::port_of(world::listen_on(0));
+  const std::string init = "tcp://127.0.0.1:" + std::to_string(port);
+  expect_contains(errors_of({{1, 2}}, init)[0],
+                  "rank 1 could not reach rank 0 at " + init + " within 1.5 s: 127.0.0.1:" + std::to_string(port) + ": Conn");
+}
+
+TEST_F(WorldMeeting, WithARankMissingNamesItEverywhere) {
+  const std::vector<std::string> errors = errors_of({{0, 5}, {1, 5}, {3, 5}}, place.init());
+  expect_contains(errors[0], "rank 0 waited 1.5 s for ranks 2, 4 of 5 processes, which did not come; were they started");
+  // Who came is told the same, unless its own patience ended first.
+  for (const size_t i : {1, 2}) {
+    if (errors[i].find("could not reach") == std::string::npos) {
+      EXPECT_EQ(errors[i], errors[0]);
+    }
+  }
+}
+
+TEST_F(WorldMeeting, AnotherSizeIsRefusedAtOnceAndToldByRankZero) {
+  const std::vector<std::string> errors = errors_of({{0, 2}, {1, 3}}, place.init());
+  expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
+  expect_contains(errors[1], "refuses it: it counts 3 processes, rank 0 counts 2; give every process its own --rank and the same --world-size");
+  expect_contains(errors[0], "for rank 1 of 2 processes");
+  expect_contains(errors[0], "came and was refused: it counts 3 processes, rank 0 counts 2");
+}
+
+TEST_F(WorldMeeting, ARankTwiceIsRefused) {
+  const std::vector<std::string> errors = errors_of({{0, 3}, {1, 3}, {1, 3}}, place.init());
+  const bool first = errors[1].find("cannot join") != std::string::npos;
+  expect_contains(errors[first ? 1 : 2], "refuses it: there is another rank 1");
+  expect_contains(errors[0], "for rank 2 of 3 processes");
+  expect_contains(errors[0], "there is another rank 1");
+}
+
+TEST_F(WorldMeeting, ASecondRankZeroAtOnePortIsRefused) {
+  const std::string init = "tcp://127.0.0.1:" + std::to_string(world::port_of(world::listen_on(0)));
+  const std::vector<std::string> errors = errors_of({{0, 2}, {0, 2}}, init);
+  const bool first = errors[0].find("cannot listen") != std::string::npos;
+  expect_contains(errors[first ? 0 : 1], "rank 0 cannot listen on port");
+}
+
+TEST_F(WorldMeeting, AFolderThatIsNotThereIsNamed) {
+  expect_contains(comm_error_of([] { const World world(process_options(0, 2, "file:/no/such/folder/meet", kImpatientMs)); }),
+                  "--init file:/no/such/folder/meet: it cannot be written (No such file or directory)");
+}
+
+TEST_F(WorldMeeting, AFileOfTheUsersIsNotOverwritten) {
+  const std::string text = "label,pixel0\n7,0\n";
+  write_text(text);
+  for (const std::string& error : errors_of({{0, 2}, {1, 2}}, place.init())) expect_contains(error, "is not where a run of Vitrine meets");
+  EXPECT_EQ(world::read_address(place.path()), text);
+  std::filesystem::remove(place.path());
+}
+
+/// The processes meet although something of another kind is at their place; one is late, so that it is met with for sure.
+void expect_meeting(
+    const MeetingPlace& place, const std::function<void()>& before_the_last = [] {}) {
+  run_ranks(3, [&](int rank) {
+    if (rank == 2) before_the_last();
+    World world(process_options(rank, 3, place.init()));
+    EXPECT_EQ(world.all_gather("x", std::to_string(rank)), (std::vector<std::string>{"0", "1", "2"}));
+    world.close();
+  });
+}
+
+TEST_F(WorldMeeting, AnEmptyFileIsNoObstacle) {
+  write_text("");
+  expect_meeting(place);
+}
+
+TEST_F(WorldMeeting, StrangersAtThePortAreIgnored) {
+  std::vector<FakeProcess> strangers;
+  expect_meeting(place, [&] {
+    const std::string address = wait_for_address(place.path());
+    const auto say = [&](const std::string& bytes) {
+      strangers.emplace_back(connect_to_address(address));
+      EXPECT_EQ(::send(strangers.back().connection.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    };
+    const auto framed = [](const std::string& message) {
+      const uint64_t size = message.size();
+      return std::string(reinterpret_cast<const char*>(&size), sizeof size) + message;
+    };
+    say("GET / HTTP/1.1\r\nHost: node1\r\n\r\n");
+    say("");
+    say("\x03");
+    say(std::string("\x16\x03\x01\x02\x00\x01\x00\x01", 8));
+    say(framed(""));
+    say(framed("a message of no kind"));
+    say(framed(world::Writer(world::MessageKind::hello).bytes()));
+    say(framed(world::Writer(world::MessageKind::hello).number(~world::kMagic).bytes()));
+    say(framed(
+        world::Writer(world::MessageKind::hello).number(world::kMagic).number(uint64_t{1}).number(2).number(3).text("of another run").bytes()));
+    say(framed(world::Writer(world::MessageKind::bye).bytes()));
+    strangers.emplace_back(connect_to_address(address));
+    strangers.pop_back();  // and is gone again
+  });
+  for (FakeProcess& stranger : strangers) EXPECT_THROW(stranger.wait_for(world::MessageKind::welcome), std::exception);
+}
+
+TEST_F(WorldMeeting, WhoWentBeforeAllHadComeMayReturn) {
+  std::atomic<bool> went{false};
+  run_ranks(3, [&](int rank) {
+    if (rank == 2) {
+      const std::string address = wait_for_address(place.path());
+      FakeProcess first(connect_to_address(address));
+      first.send(world::Writer(world::MessageKind::hello)
+                     .number(world::kMagic)
+                     .number(world::Address::parse(address).token)
+                     .number(2)
+                     .number(3)
+                     .text("rank 2"));
+      first.wait_for(world::MessageKind::accepted);
+    }
+    if (rank == 2) went = true;
+    while (rank == 1 && !went) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    World world(process_options(rank, 3, place.init()));
+    world.close();
+  });
+}
+
+/// An address that an earlier run left, at which somebody listens who is not its rank 0.
+class StaleAddress : public WorldMeeting {
+ protected:
+  /// Rank 1 first, which finds the stale address for sure; `serve` gets its connection.
+  void expect_meeting_after(const std::function<void(std::optional<FakeProcess>&)>& serve) {
+    const world::Descriptor listener = world::listen_on(0);
+    world::write_address(place.path(), {world::make_token(), world::port_of(listener), world::host_name(), {}});
+    run_ranks(2, [&](int rank) {
+      std::optional<FakeProcess> stranger;
+      if (rank == 0) {
+        world::Descriptor socket;
+        while (!(socket = world::accept_one(listener))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        stranger.emplace(std::move(socket));
+        serve(stranger);
+      }
+      World world(process_options(rank, 2, place.init()));
+      world.close();
+    });
+  }
+};
+
+TEST_F(StaleAddress, WhereNobodyListens) {
+  int port = 0;
+  {
+    const world::Descriptor listener = world::listen_on(0);
+    port = world::port_of(listener);
+  }
+  world::write_address(place.path(), {world::make_token(), port, world::host_name(), {}});
+  run_ranks(2, [&](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    World world(process_options(rank, 2, place.init()));
+    world.close();
+  });
+}
+
+TEST_F(StaleAddress, WhereAnHttpServerListens) {
+  expect_meeting_after([](std::optional<FakeProcess>& server) {
+    const std::string answer = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+    EXPECT_EQ(::send(server->connection.descriptor(), answer.data(), answer.size(), MSG_NOSIGNAL), static_cast<ssize_t>(answer.size()));
+  });
+}
+
+TEST_F(StaleAddress, WhereSomebodyHangsUp) {
+  expect_meeting_after([](std::optional<FakeProcess>& server) { server.reset(); });
+}
+
+TEST_F(StaleAddress, WhereAnotherRunMeets) {
+  expect_meeting_after([](std::optional<FakeProcess>& server) {
+    server->wait_for(world::MessageKind::hello);
+    server->send(world::Writer(world::MessageKind::refused).number(uint8_t{1}).text("it belongs to another run"));
+  });
+}
+
+TEST_F(StaleAddress, WhereSomebodySaysNothing) {
+  expect_meeting_after([](std::optional<FakeProcess>& /*server*/) {});
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Worlds whose processes are threads of this test: what they exchange, and how they end.
+#include "runtime/world/world.h"
+
+#include <atomic>
+
+#include "runtime/world/connection.h"
+#include "tests/runtime/processes.h"
+#include "tests/support/expect_contains.h"
+
+namespace vitrine::test {
+namespace {
+
+/// A port that nobody listens on.
+int free_port() { return world::port_of(world::listen_on(0)); }
+
+/// Meeting by file and by port.
+class Worlds : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string init() const { return GetParam() == std::string("tcp") ? "tcp://127.0.0.1:" + std::to_string(free_port()) : place_.init(); }
+  void run(int size, const std::function<void(World&)>& work) const { run_processes(size, work, init()); }
+
+  LeavesNothingBehind check_;
+  MeetingPlace place_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Meeting, Worlds, ::testing::Values("file", "tcp"), [](const auto& test) { return std::string(test.param); });
+
+TEST_P(Worlds, KnowWhoTheyAreAndWhere) {
+  std::atomic<int> local_ranks{0};
+  const std::string where = init();
+  run_processes(
+      3,
+      [&](World& world) {
+        EXPECT_EQ(world.size(), 3);
+        EXPECT_EQ(world.local_rank(), world.rank());
+        EXPECT_EQ(world.local_size(), 3);
+        local_ranks += 1 << world.local_rank();
+        EXPECT_FALSE(world.over_mpi());
+        EXPECT_FALSE(world.machine().empty());
+        EXPECT_EQ(world.description(), "3 processes on 1 host, met at " + where);
+        EXPECT_FALSE(world.closed());
+        world.close();
+        EXPECT_TRUE(world.closed());
+        EXPECT_EQ(world.failure(), "");
+      },
+      where);
+  EXPECT_EQ(local_ranks, 7);
+  EXPECT_FALSE(std::filesystem::exists(place_.path()));
+}
+
+TEST_P(Worlds, GatherEverybodysBytesInRankOrder) {
+  run(4, [&](World& world) {
+    const auto part = [](int rank, int round) {
+      // Of each rank an empty part now and then, and some of several megabytes.
+      const size_t size = (rank + round) % 4 == 0 ? 0 : (rank + round) % 4 == 1 ? (size_t{3} << 20) + static_cast<size_t>(rank) : 5;
+      std::string bytes(size, static_cast<char>('a' + rank));
+      for (size_t i = 0; i < bytes.size(); i += 4096) bytes[i] = static_cast<char>(round);
+      return bytes;
+    };
+    for (int round = 0; round < 8; ++round) {
+      const std::vector<std::string> all = world.all_gather("parts", part(world.rank(), round));
+      ASSERT_EQ(all.size(), 4U);
+      for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(all[static_cast<size_t>(rank)] == part(rank, round)) << rank << " in round " << round;
+    }
+    world.close();
+  });
+}
+
+TEST_P(Worlds, ManySmallExchangesKeepTheirOrder) {
+  run(4, [&](World& world) {
+    for (int round = 0; round < 500; ++round) {
+      const std::vector<std::string> all = world.all_gather("a count", std::to_string(world.rank() * 1000 + round));
+      for (int rank = 0; rank < 4; ++rank) ASSERT_EQ(all[static_cast<size_t>(rank)], std::to_string(rank * 1000 + round));
+    }
+    world.close();
+  });
+}
+
+TEST_P(Worlds, BroadcastRankZerosBytes) {
+  run(3, [&](World& world) {
+    EXPECT_EQ(world.broadcast("an id", world.rank() == 0 ? "from rank 0" : "ignored"), "from rank 0");
+    EXPECT_EQ(world.broadcast("nothing", ""), "");
+    world.close();
+  });
+}
+
+TEST_P(Worlds, RegisterEverybodysDevices) {
+  run(3, [&](World& world) {
+    const std::vector<std::vector<std::string>> devices = {{"cuda:0", "cuda:1"}, {}, {"cuda:0"}};
+    EXPECT_EQ(world.register_devices(devices[static_cast<size_t>(world.rank())]), devices);
+    world.close();
+  });
+}
+
+TEST_P(Worlds, OfOneProcessNeedNoMeetingPlace) {
+  World world(WorldOptions{});
+  EXPECT_EQ(world.description(), "1 process on 1 host, met alone");
+  EXPECT_EQ(world.all_gather("x", "mine"), std::vector<std::string>{"mine"});
+  EXPECT_EQ(world.register_devices({"cpu:0"}).size(), 1U);
+  world.begin_collective(0, {});
+  world.finish_collective(0);
+  world.close();
+}
+
+CollectiveRecord record_of(int64_t sequence, uint64_t signature = 1) {
+  CollectiveRecord r;
+  r.sequence = static_cast<uint64_t>(sequence);
+  r.signature = signature;
+  r.operation = "all_reduce";
+  r.label = "bucket " + std::to_string(sequence % 4);
+  r.phase = "reduce";
+  r.step = sequence / 4;
+  r.bytes = 4096;
+  return r;
+}
+
+TEST_P(Worlds, ThatBeganTheSameCollectivesCloseInPeace) {
+  run(4, [&](World& world) {
+    world.register_devices({"cuda:0", "cuda:1"});
+    // Two devices, each told of by a thread of its own.
+    run_ranks(2, [&](int device) {
+      for (int64_t i = 0; i < 2000; ++i) {
+        world.begin_collective(device, record_of(i));
+        if (i % 2 == 0) world.finish_collective(device);
+      }
+    });
+    world.close();
+    EXPECT_TRUE(world.closed());
+    EXPECT_EQ(world.failure(), "");
+  });
+}
+
+TEST_P(Worlds, WithUnequalNumbersOfCollectivesFailAtTheirEnd) {
+  std::vector<std::string> texts(3);
+  run(3, [&](World& world) {
+    world.register_devices({"cpu:0"});
+    for (int64_t i = 0; i < (world.rank() == 1 ? 5 : 6); ++i) world.begin_collective(0, record_of(i));
+    texts[static_cast<size_t>(world.rank())] = comm_error_of([&] { world.close(); });
+    EXPECT_EQ(world.failure(), texts[static_cast<size_t>(world.rank())]);
+    EXPECT_FALSE(world.closed());
+  });
+  EXPECT_EQ(texts, std::vector<std::string>(3, texts[0]));
+  expect_contains(texts[0], "rank 1 (pid ");
+  expect_contains(texts[0], "began 5 collectives, where ranks 0, 2 began 6");
+  expect_contains(texts[0], "it lacks collective 5 (all_reduce of bucket 1, 4096 bytes, phase reduce, step 1)");
+}
+
+TEST_P(Worlds, MayBeUsedByOneGroupOfDevicesAfterAnother) {
+  run(2, [&](World& world) {
+    for (int64_t groups = 0; groups < 3; ++groups) {
+      world.register_devices(std::vector<std::string>(static_cast<size_t>(3 - groups), "cpu:0"));
+      const int group = world.new_group();
+      EXPECT_EQ(group, groups);
+      for (int device = 0; device < 3 - groups; ++device) {
+        for (int64_t i = 0; i < 3; ++i) {
+          CollectiveRecord r = record_of(i, static_cast<uint64_t>(groups + i));
+          r.group = group;
+          world.begin_collective(device, r);
+        }
+      }
+      world.all_gather("the end of a part", "");
+    }
+    world.close();
+  });
+}
+
+TEST_P(Worlds, ExchangeNothingOnceClosed) {
+  run(2, [&](World& world) {
+    world.close();
+    const std::string text = comm_error_of([&] { world.all_gather("late thoughts", ""); });
+    expect_contains(text, "the exchange of late thoughts: this process has left the world");
+    world.fail("too late");  // nobody is there who could be told
+    EXPECT_EQ(world.failure(), "");
+  });
+}
+
+TEST_P(Worlds, CloseThoughOneIsMuchLaterThanTheOthers) {
+  run(3, [&](World& world) {
+    if (world.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    world.close();
+    EXPECT_TRUE(world.closed());
+  });
+}
+
+TEST_P(Worlds, MeetAgainAtTheSamePlace) {
+  const std::string where = init();
+  for (int i = 0; i < 3; ++i) {
+    run_processes(
+        2, [&](World& world) { world.close(); }, where);
+  }
+}
+
+TEST(WorldOptions, ThatCannotBeAreRefused) {
+  EXPECT_THROW(World(process_options(2, 2, "file:/tmp/x")), ConfigError);
+  EXPECT_THROW(World(process_options(-1, 2, "file:/tmp/x")), ConfigError);
+  EXPECT_THROW(World(process_options(0, 0, "file:/tmp/x")), ConfigError);
+  EXPECT_THROW(World(process_options(0, 2, "file:/tmp/x", 0)), ConfigError);
+  EXPECT_THROW(World(process_options(0, 2, "nowhere")), ConfigError);
+  EXPECT_THROW(World(process_options(1, 2, "nowhere")), ConfigError);
+}
+
+}  // namespace
+}  // namespace vitrine::test
