@@ -51,6 +51,9 @@ class Connection {
   bool takes_more_ = true, gone_ = false;  // the other side
 };
 
+/// What a thread in poll() is woken by: readable once an 8-byte number was written to it.
+Descriptor make_event();
+
 /// Listens on all interfaces. port 0: one that is free. throws CommError naming the port and why.
 Descriptor listen_on(int port);
 int port_of(const Descriptor& socket);

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <fstream>
 
+#include <fmt/format.h>
+
 #include "runtime/trace/span.h"
 #include "runtime/world/world_state.h"
 

@@ -10,9 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include <fmt/format.h>
-#include <sys/eventfd.h>
-
 #include "runtime/error.h"
 #include "runtime/world/connection.h"
 #include "runtime/world/meeting.h"
@@ -101,7 +98,7 @@ struct World::State {
   std::string met_text, machine;
   int host_count = 1;
   std::unique_ptr<world::MpiSession> mpi;
-  world::Descriptor wake_up{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  world::Descriptor wake_up = world::make_event();
   std::thread thread, exit_thread;
 
   // Under the mutex: what other threads hand to the world's thread and get from it.
