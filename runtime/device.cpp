@@ -226,6 +226,7 @@ HostMemory DeviceGroup::host_memory() const { return options_.devices[0].backend
 std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin() const {
   DeviceGroupOptions twin;
   twin.place = place_;
+  if (devices_[0]->id().backend == Backend::cuda) twin.place->gpus = true;
   twin.check_order = options_.check_order;
   for (size_t i = 0; i < devices_.size(); ++i) {
     twin.devices.push_back({Backend::meta, static_cast<int>(i)});

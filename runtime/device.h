@@ -18,6 +18,7 @@ class World;
 struct WorldPlace {
   int process = 0;
   std::vector<int> devices = {};  // of each process
+  bool gpus = false;              // which exchange without memory of ours
 };
 
 /// How a group of devices is opened.
