@@ -47,6 +47,37 @@ DeviceScope::DeviceScope(int device) {
   if (previous_ != device) VITRINE_CUDA_CHECK(cudaSetDevice(device));
 }
 
-DeviceScope::~DeviceScope() { cudaSetDevice(previous_); }
+DeviceScope::~DeviceScope() { set_device_back(previous_); }
+
+bool is_in_use(int device) {
+  // CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active), of the driver, which is not linked.
+  using GetState = int (*)(int, unsigned*, int*);
+  static const GetState get_state = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    const cudaError_t code = cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 7000, cudaEnableDefault, &found);
+    if (code != cudaSuccess) cudaGetLastError();
+    return code == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<GetState>(function) : nullptr;
+  }();
+  unsigned flags = 0;
+  int active = 0;
+  return get_state == nullptr || get_state(device, &flags, &active) != 0 || active != 0;
+}
+
+int device_in_use() {
+  int current = 0, count = 0;
+  VITRINE_CUDA_CHECK(cudaGetDevice(&current));
+  if (is_in_use(current)) return current;
+  VITRINE_CUDA_CHECK(cudaGetDeviceCount(&count));
+  for (int device = 0; device < count; ++device) {
+    if (is_in_use(device)) return device;
+  }
+  return current;
+}
+
+void set_device_back(int device) noexcept {
+  int current = 0;
+  if (cudaGetDevice(&current) == cudaSuccess && current != device && is_in_use(device)) cudaSetDevice(device);
+}
 
 }  // namespace vitrine::cuda

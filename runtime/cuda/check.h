@@ -16,7 +16,15 @@ void check_device(const char* expression, const char* file, int line);
 /// For calls that concern another device than the current one.
 #define VITRINE_CUDA_CHECK_ON(device, expression) ::vitrine::cuda::check((expression), #expression, __FILE__, __LINE__, device)
 
-/// Makes `device` current on this thread for its lifetime.
+/// Whether this process uses a GPU already. Asking does not begin to.
+bool is_in_use(int device);
+/// A GPU that this process uses already: the current one if possible.
+int device_in_use();
+/// Makes a device current again that was so before, unless this would be its first use in this process: CUDA takes hundreds of MiB of a GPU that is
+/// only made current, and a process may have been given another one.
+void set_device_back(int device) noexcept;
+
+/// Makes `device` current on this thread for its lifetime, and then, as set_device_back() does, the one that was.
 class DeviceScope {
  public:
   explicit DeviceScope(int device);

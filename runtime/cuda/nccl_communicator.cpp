@@ -61,7 +61,11 @@ class NcclGroup {
         world_size_(devices.world_size()),
         timeout_ms_(devices.options().comm_timeout_ms),
         world_(devices.process_count() > 1 ? devices.options().world : nullptr) {
-    for (int i = 0; i < devices.size(); ++i) ranks_[static_cast<size_t>(i)].name = fmt::format("rank {} ({})", first_rank_ + i, devices[i].name());
+    for (int i = 0; i < devices.size(); ++i) {
+      Rank& rank = at(i);
+      rank.name = fmt::format("rank {} ({})", first_rank_ + i, devices[i].name());
+      rank.gpu = devices[i].id().index;
+    }
     // The world knows better than a deadline of this process alone who is late.
     if (world_) timeout_ms_ = std::numeric_limits<int32_t>::max();
     if (world_) number_ = world_->new_group();
@@ -88,6 +92,7 @@ class NcclGroup {
     {
       const std::lock_guard lock(rank.mutex);
       throw_if_broken();
+      throw_if_world_failed();
       try {
         work(rank.comm);
       } catch (...) {
@@ -123,6 +128,7 @@ class NcclGroup {
   struct Rank {
     std::mutex mutex;  // held while NCCL is called: an abort frees the communicator
     ncclComm_t comm = nullptr;
+    int gpu = 0;
     void* word = nullptr;  // one float in device memory, for barriers
     std::string name;
     std::atomic<int64_t> issued{0};
@@ -161,6 +167,12 @@ class NcclGroup {
   void throw_if_broken() {
     const std::lock_guard lock(mutex_);
     if (!reason_.empty()) throw CommError(reason_);
+  }
+  /// The world aborts this group a moment after it has failed.
+  void throw_if_world_failed() {
+    if (!world_) return;
+    const std::string verdict = world_->failure();
+    if (!verdict.empty()) throw CommError(verdict);
   }
   std::string late_peers(int index) {
     std::string late;
@@ -272,8 +284,13 @@ void NcclGroup::abort(const std::string& reason) {
   }
   for (Rank& rank : ranks_) {
     const std::lock_guard lock(rank.mutex);
-    if (rank.comm != nullptr) ncclCommAbort(rank.comm);
+    if (rank.comm == nullptr) continue;
+    int previous = 0;
+    const bool known = cudaGetDevice(&previous) == cudaSuccess;
+    cudaSetDevice(rank.gpu);  // NCCL goes back to the device that is current: it must be one that is in use
+    ncclCommAbort(rank.comm);
     rank.comm = nullptr;
+    if (known) set_device_back(previous);
   }
 }
 

@@ -11,6 +11,7 @@ namespace vitrine::cuda {
 
 void* allocate_pinned(int64_t bytes) {
   void* memory = nullptr;
+  const DeviceScope scope(device_in_use());
   const cudaError_t code = cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable | cudaHostAllocMapped);
   if (code == cudaErrorMemoryAllocation) {
     cudaGetLastError();

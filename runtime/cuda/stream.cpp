@@ -100,7 +100,7 @@ int CudaStream::enter() {
 }
 
 void CudaStream::leave(int previous) noexcept {
-  if (previous >= 0 && previous != identity().device.index) cudaSetDevice(previous);
+  if (previous >= 0 && previous != identity().device.index) cuda::set_device_back(previous);
 }
 
 void CudaStream::do_record(Event& event) {
@@ -158,7 +158,7 @@ cudaEvent_t CudaStream::timing_event() noexcept {
     spare_.pop_back();
   } else if (cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(identity().device.index) == cudaSuccess) {
     if (cudaEventCreate(&event) != cudaSuccess) event = nullptr;
-    cudaSetDevice(previous);
+    cuda::set_device_back(previous);
   }
   if (event != nullptr && cudaEventRecord(event, stream_) != cudaSuccess) {
     cudaEventDestroy(event);

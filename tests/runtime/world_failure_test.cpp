@@ -151,7 +151,7 @@ TEST_F(WorldFailure, AFailureIsToldWithItsReason) {
 }
 
 TEST_F(WorldFailure, WhoFailsMayEndAtOnceAndTheReasonStillArrives) {
-  // Rank 0 tells the others before itself: else they would find it dead.
+  // The verdict goes out before the world of who found it goes.
   for (int i = 0; i < 20; ++i) {
     for (const int culprit : {0, 1}) {
       const MeetingPlace place;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 /// What tests set and ask of the imitated GPUs. Everything applies to the whole process; between tests, reset().
 namespace vitrine::standins {
@@ -25,10 +26,17 @@ void configure(const Machine& machine);
 /// configure() with the defaults.
 void reset();
 
+/// Takes this thread for the one of a process of its own that works with these devices: what waits for all work of its process waits for theirs only,
+/// until the thread ends.
+void be_process_of(std::vector<int> devices);
+
 /// Streams, events, memory on devices and pinned, handles, communicators: how many are not destroyed yet.
 int64_t live_objects();
 /// Bytes that cudaMalloc has given out on a device.
 int64_t allocated_bytes(int device);
+
+/// Whether anybody has used the device: made it current, or called what needs one while it was.
+bool has_context(int device);
 
 /// The next cudaMalloc on the device finds no memory.
 void fail_next_malloc(int device);

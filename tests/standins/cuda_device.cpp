@@ -2,6 +2,7 @@
 // The imitated CUDA runtime: devices, errors, versions.
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "tests/standins/machine.h"
 
@@ -21,6 +22,16 @@ Device* known_device(int index, cudaError_t& code) {
   if (device != nullptr || code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice || code == cudaErrorInvalidDevice) return device;
   code = cudaSuccess;
   return &standins::state().devices[static_cast<size_t>(index)];
+}
+
+// CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned*, int*).
+int get_primary_context_state(int index, unsigned* flags, int* active) {
+  cudaError_t code = cudaSuccess;
+  const Device* const device = known_device(index, code);
+  if (device == nullptr) return code;
+  *flags = 0;
+  *active = device->has_context.load(std::memory_order_relaxed) ? 1 : 0;
+  return cudaSuccess;
 }
 
 struct ErrorText {
@@ -88,8 +99,18 @@ cudaError_t cudaGetDevice(int* index) {
 
 cudaError_t cudaSetDevice(int index) {
   cudaError_t code = cudaSuccess;
-  if (known_device(index, code) == nullptr) return tell(code);
+  Device* const device = known_device(index, code);
+  if (device == nullptr) return tell(code);
+  standins::make_context(*device);  // since CUDA 12
   standins::current_index() = index;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  const bool known = std::string_view(symbol) == "cuDevicePrimaryCtxGetState";
+  *function = known ? reinterpret_cast<void*>(&get_primary_context_state) : nullptr;
+  if (found != nullptr) *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
 

@@ -77,11 +77,6 @@ bool unmap(void* p, bool pinned) {
   return true;
 }
 
-void make_context(Device& device) {
-  if (!device.has_context) device.used_bytes += standins::kContextBytes;
-  device.has_context = true;
-}
-
 enum class Place { pageable, pinned, device, wrong };
 
 // Where [p, p + bytes) lies; says what is wrong with it.
@@ -148,7 +143,6 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
   *p = nullptr;
   if (bytes == 0) return cudaSuccess;
   const std::unique_lock lock(state().mutex);
-  make_context(*device);
   const bool fails = std::exchange(device->fail_next_malloc, false);
   const int64_t free_bytes = state().machine.capacity_bytes - device->used_bytes;
   if (fails || static_cast<int64_t>(bytes) > free_bytes) return tell(cudaErrorMemoryAllocation);
@@ -175,7 +169,6 @@ cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
   *p = nullptr;
   if (bytes == 0) return cudaSuccess;
   const std::unique_lock lock(state().mutex);
-  make_context(*device);
   *p = map(bytes, kHost);
   return *p == nullptr ? tell(cudaErrorMemoryAllocation) : cudaSuccess;
 }
@@ -184,7 +177,7 @@ cudaError_t cudaMallocHost(void** p, size_t bytes) { return cudaHostAlloc(p, byt
 
 cudaError_t cudaFreeHost(void* p) {
   if (p == nullptr) return cudaSuccess;
-  for (const Device& device : state().devices) standins::drain(device.index);
+  standins::drain_all();
   const std::unique_lock lock(state().mutex);
   if (unmap(p, true)) return cudaSuccess;
   explain("cudaFreeHost: %p is no live pinned allocation", p);
@@ -203,7 +196,6 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   Device* const device = current_device(code);
   if (device == nullptr) return tell(code);
   const std::unique_lock lock(state().mutex);
-  make_context(*device);
   *total_bytes = static_cast<size_t>(state().machine.capacity_bytes);
   *free_bytes = static_cast<size_t>(std::max<int64_t>(0, state().machine.capacity_bytes - device->used_bytes));
   return cudaSuccess;

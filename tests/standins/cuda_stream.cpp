@@ -104,6 +104,12 @@ void drain(int device) {
   for (const auto& stream : streams) stream->synchronize();
 }
 
+void drain_all() {
+  for (const Device& device : state().devices) {
+    if (is_of_this_process(device.index)) drain(device.index);
+  }
+}
+
 }  // namespace vitrine::standins
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {

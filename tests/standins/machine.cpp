@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/standins/machine.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,7 @@ namespace vitrine::standins {
 namespace {
 
 thread_local int thread_device = 0;
+thread_local std::vector<int> process_devices;  // empty: all
 thread_local cudaError_t last_error = cudaSuccess;
 
 // CUDA takes the numbers up to the first that names no device.
@@ -106,7 +108,23 @@ Device* usable_device(int index, cudaError_t& code) {
   return &device;
 }
 
-Device* current_device(cudaError_t& code) { return usable_device(thread_device, code); }
+bool is_of_this_process(int device) {
+  return process_devices.empty() || std::find(process_devices.begin(), process_devices.end(), device) != process_devices.end();
+}
+
+void be_process_of(std::vector<int> devices) { process_devices = std::move(devices); }
+
+Device* current_device(cudaError_t& code) {
+  Device* const device = usable_device(thread_device, code);
+  if (device != nullptr) make_context(*device);
+  return device;
+}
+
+void make_context(Device& device) {
+  if (device.has_context.load(std::memory_order_relaxed)) return;
+  const std::unique_lock lock(state().mutex);
+  if (!device.has_context.exchange(true, std::memory_order_relaxed)) device.used_bytes += kContextBytes;
+}
 
 std::optional<Allocation> find_allocation(const void* p, bool end_counts) {
   State& s = state();
@@ -183,6 +201,8 @@ int64_t allocated_bytes(int device) {
   for (const auto& [begin, a] : s.allocations) bytes += !a.freed && a.device == device ? static_cast<int64_t>(a.bytes) : 0;
   return bytes;
 }
+
+bool has_context(int device) { return state().devices.at(static_cast<size_t>(device)).has_context.load(); }
 
 void fail_next_malloc(int device) {
   State& s = state();

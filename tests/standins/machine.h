@@ -36,9 +36,9 @@ struct Device {
   int physical = 0;                     // before CUDA_VISIBLE_DEVICES
   std::atomic<int> error{cudaSuccess};  // stays: what CUDA calls a sticky error
   std::atomic<int64_t> launches_to_failure{0};
+  std::atomic<bool> has_context{false};
   // Under State::mutex.
   int64_t used_bytes = 0;
-  bool has_context = false;
   bool fail_next_malloc = false;
   std::array<bool, kMostDevices> peers{};
 };
@@ -65,6 +65,9 @@ struct State {
 };
 State& state();
 
+/// See be_process_of().
+bool is_of_this_process(int device);
+
 /// Keeps the thread's last error, as every function of CUDA does.
 cudaError_t tell(cudaError_t code);
 cudaError_t take_last_error(bool clear);
@@ -73,7 +76,10 @@ cudaError_t take_last_error(bool clear);
 int& current_index();
 /// The device; null and the reason in `code` when there is none or it is in error.
 Device* usable_device(int index, cudaError_t& code);
+/// The same, for calls that need a context on it.
 Device* current_device(cudaError_t& code);
+/// What CUDA does with a device when it is made current, or first used: some of its memory goes.
+void make_context(Device& device);
 
 /// The allocation, freed ones too, that holds p; one behind its end counts when `end_counts`. nullopt: ordinary host memory.
 std::optional<Allocation> find_allocation(const void* p, bool end_counts = false);
@@ -82,6 +88,8 @@ std::optional<Allocation> find_allocation(const void* p, bool end_counts = false
 bool is_live(cudaStream_t stream, const char* call);
 /// Waits for all work of a device.
 void drain(int device);
+/// Waits for all work of this process.
+void drain_all();
 
 /// Whether work of the device may touch [p, p + bytes): its own memory, that of peers whose access is enabled, pinned memory; null when bytes is 0.
 /// Says what is wrong. With 0 bytes, one behind the end is in.

@@ -46,12 +46,14 @@ struct ncclComm {
   int rank = 0, size = 0;
   bool blocking = true;
   std::atomic<bool> aborted{false};
+  std::atomic<int> under_way{0};  // calls that are not carried out yet
 
   std::mutex mutex;  // of what follows
   ncclResult_t error = ncclSuccess;
   std::string last_error;
   uint64_t collectives = 0;
   int polls_to_go = 0;
+  bool finalizing = false;
   std::vector<std::function<void()>> pending;  // what polling takes in
 };
 
@@ -136,7 +138,7 @@ ncclResult_t poll(ncclComm& comm) {
   if (!is_ready(comm)) return ncclInProgress;
   if (comm.polls_to_go > 0 && --comm.polls_to_go > 0) return ncclInProgress;
   take_in(comm);
-  return ncclSuccess;
+  return comm.finalizing && comm.under_way.load(std::memory_order_relaxed) > 0 ? ncclInProgress : ncclSuccess;
 }
 
 size_t input_count(const CollectiveCall& call, int size) {
@@ -182,18 +184,22 @@ ncclResult_t issue(ncclComm* comm, const std::vector<Queued>& calls) {
       touches = may_touch(*comm, q) && touches;
       continue;
     }
+    ++comm->under_way;
     comm->pending.push_back([comm, q, sequence = comm->collectives++, stays_away = hangs || fails] {
       standins::queue_work(q.stream, may_touch(*comm, q), [comm, call = q.call, sequence, stays_away] {
         if (stays_away) return comm->group->meeting.stay_away(comm->aborted);
         comm->group->meeting.collective(comm->rank, sequence, call, comm->aborted);
+        comm->under_way.fetch_sub(1, std::memory_order_relaxed);
       });
     });
   }
   if (!transfers.empty()) {
+    ++comm->under_way;
     comm->pending.push_back([comm, transfers, transfer_stream, touches, stays_away = hangs || fails] {
       standins::queue_work(transfer_stream, touches, [comm, transfers, stays_away]() mutable {
         if (stays_away) return comm->group->meeting.stay_away(comm->aborted);
         comm->group->meeting.transfer(comm->rank, transfers, comm->aborted);
+        comm->under_way.fetch_sub(1, std::memory_order_relaxed);
       });
     });
   }
@@ -413,7 +419,13 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t handle) { return find(handle, "ncclCommFinalize") == nullptr ? ncclInvalidArgument : ncclSuccess; }
+ncclResult_t ncclCommFinalize(ncclComm_t handle) {
+  ncclComm* const comm = find(handle, "ncclCommFinalize");
+  if (comm == nullptr) return ncclInvalidArgument;
+  const std::lock_guard lock(comm->mutex);
+  comm->finalizing = true;
+  return comm->blocking ? ncclSuccess : ncclInProgress;
+}
 
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   ncclComm* const comm = find(handle, "ncclCommDestroy");
