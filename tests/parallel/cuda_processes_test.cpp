@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPUs of several processes over the stand-ins: each process is a thread with a world, devices and an engine of its own. They train as one process
+// does; and when one of them dies, fails, goes astray or does not come, all others end and name it.
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "nn/layers/linear.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/copy.h"
+#include "runtime/error.h"
+#include "tests/parallel/random_model.h"
+#include "tests/runtime/processes.h"
+#include "tests/standins/controls.h"
+#include "tests/support/expect_contains.h"
+
+namespace vitrine::test {
+namespace {
+
+constexpr int64_t kBatch = 24;
+constexpr int kSteps = 4;
+// After the first step; what is too late, where lateness is wanted.
+constexpr int64_t kImpatientMs = 3000;
+
+/// The identity, until its device runs out of memory.
+class Planted final : public Layer {
+ public:
+  explicit Planted(const std::atomic<bool>& armed) : armed_(armed) {}
+  std::string describe() const override { return "planted"; }
+  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
+  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
+    if (armed_ && ctx.backend() != Backend::meta) ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
+    copy(ctx, inputs[0], outputs[0]);
+    return {};
+  }
+  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
+                const Pass&) const override {
+    if (grad_inputs[0]) copy(ctx, grad_outputs[0], grad_inputs[0]);
+  }
+
+ private:
+  const std::atomic<bool>& armed_;
+};
+
+DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<World> world) {
+  DeviceGroupOptions options;
+  for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
+  options.memory_bytes = {int64_t{64} << 20};
+  options.check_order = true;
+  options.world = std::move(world);
+  return options;
+}
+
+/// One of the processes, from its meeting on.
+struct Process {
+  Process(int rank, int size, const MeetingPlace& place, const std::vector<int>& gpus, int64_t timeout_ms)
+      : world(std::make_shared<World>(process_options(rank, size, place.init(), timeout_ms))), devices(group_of(gpus, world)) {
+    standins::be_process_of(gpus);
+  }
+
+  std::shared_ptr<World> world;
+  DeviceGroup devices;
+};
+
+/// This process's rows of a batch that all of them know.
+HostBatch part_of(const OwnedBatch& whole, const DeviceGroup& devices) {
+  HostBatch batch = whole.view();
+  const int64_t each = kBatch / devices.world_size(), first = devices.first_rank() * each;
+  batch.images = batch.images.rows(first, first + devices.size() * each);
+  batch.labels = batch.labels.rows(first, first + devices.size() * each);
+  batch.global_samples = kBatch;
+  return batch;
+}
+
+class CudaProcesses : public ::testing::Test {
+ protected:
+  CudaProcesses() {
+    { const DeviceGroup warm_up(group_of({0}, nullptr)); }
+    standins::reset();
+    check_.emplace();
+  }
+  ~CudaProcesses() override {
+    check_.reset();
+    EXPECT_EQ(standins::live_objects(), 0);
+    standins::reset();
+  }
+
+  /// Trains a small model; returns the parameters of all devices, in rank order. No processes: one, with as many devices as they have together.
+  static std::vector<std::vector<float>> train(const std::vector<std::vector<int>>& gpus_of_processes, bool together, uint32_t seed) {
+    std::vector<int> all;
+    for (const auto& gpus : gpus_of_processes) all.insert(all.end(), gpus.begin(), gpus.end());
+    std::vector<std::vector<float>> parameters(all.size());
+    const auto work = [&](DeviceGroup& devices) {
+      const Model model = random_model(seed);
+      Engine engine(model, devices, small_config(model, kBatch), {{kBatch}, {}});
+      for (uint32_t step = 0; step < kSteps; ++step) engine.train_step(part_of(random_batch(model, kBatch, step, 0.2), devices));
+      engine.finish();
+      for (int d = 0; d < devices.size(); ++d) parameters[static_cast<size_t>(devices.first_rank() + d)] = engine.parameters(d);
+    };
+    if (together) {
+      DeviceGroup devices(group_of(all, nullptr));
+      work(devices);
+      return parameters;
+    }
+    const MeetingPlace place;
+    const int size = static_cast<int>(gpus_of_processes.size());
+    run_ranks(size, [&](int rank) {
+      Process process(rank, size, place, gpus_of_processes[static_cast<size_t>(rank)], kPatientMs);
+      work(process.devices);
+      process.world->close();
+    });
+    return parameters;
+  }
+
+ private:
+  std::optional<LeavesNothingBehind> check_;
+};
+
+TEST_F(CudaProcesses, TrainAsOneProcessDoes) {
+  for (const std::vector<std::vector<int>>& gpus : {std::vector<std::vector<int>>{{0}, {1}, {2}, {3}}, {{0, 1}, {2, 3}}, {{5}, {2, 7}}}) {
+    const uint32_t seed = static_cast<uint32_t>(gpus.size());
+    const auto apart = train(gpus, false, seed), again = train(gpus, false, seed), together = train(gpus, true, seed);
+    for (size_t rank = 0; rank < apart.size(); ++rank) {
+      EXPECT_LT(relative_difference(apart[rank], together[rank]), 1e-5) << rank;
+      EXPECT_EQ(apart[rank], apart[0]) << "replica " << rank;
+      EXPECT_EQ(apart[rank], again[rank]) << "run to run, of rank " << rank;
+    }
+  }
+}
+
+TEST_F(CudaProcesses, TouchNoGpuButTheirOwn) {
+  train({{3}, {5}}, false, 1);
+  for (int gpu = 0; gpu < 8; ++gpu) EXPECT_EQ(standins::has_context(gpu), gpu == 3 || gpu == 5) << "cuda:" << gpu;
+}
+
+TEST_F(CudaProcesses, WithOneGpuForTwoAreRefused) {
+  const MeetingPlace place;
+  run_ranks(3, [&](int rank) {
+    try {
+      const Process process(rank, 3, place, {rank == 2 ? 1 : rank}, kPatientMs);
+      ADD_FAILURE() << "opened";
+    } catch (const UnsupportedError& error) {
+      expect_contains(error.what(), "ranks 1 and 2 both use the GPU 0000:02:00.0");
+      expect_contains(error.what(), "GPUs of its own");
+    }
+  });
+}
+
+/// Four processes that train until one of them misbehaves.
+class CudaFault : public CudaProcesses {
+ protected:
+  static constexpr int kProcesses = 4;
+
+  /// What a process does in each step; false: it ends here, without a word.
+  using Step = std::function<bool(Process&, Engine&, int step)>;
+
+  /// `culprit` does what it does from the third step on; the others' errors must be the same CommError, which is returned.
+  std::string verdict_when(int culprit, const Step& misbehave, int64_t timeout_ms = kPatientMs) {
+    const MeetingPlace place;
+    std::vector<std::string> verdicts(kProcesses);
+    const auto begin = std::chrono::steady_clock::now();
+    run_ranks(kProcesses, [&](int rank) {
+      const bool is_culprit = rank == culprit;
+      static const std::atomic<bool> kNever{false};
+      Process process(rank, kProcesses, place, {rank}, timeout_ms);
+      const Model model = planted_model(std::make_unique<Planted>(is_culprit ? armed_ : kNever));
+      Engine engine(model, process.devices, small_config(model, kBatch), {{kBatch}, {}});
+      const OwnedBatch whole = random_batch(model, kBatch, 1, 0);
+      const auto train = [&] {
+        for (int step = 0; step < kLongRun; ++step) {
+          if (step == 2) engine.take_step_totals(true);
+          if (is_culprit && step >= 2 && !misbehave(process, engine, step)) return false;
+          engine.train_step(part_of(whole, process.devices));
+        }
+        return true;
+      };
+      try {
+        if (train()) ADD_FAILURE() << "rank " << rank << " was not stopped";
+      } catch (const CommError& error) {
+        verdicts[static_cast<size_t>(rank)] = error.what();
+        EXPECT_EQ(process.world->failure(), error.what());
+        // For good.
+        EXPECT_THROW(engine.train_step(part_of(whole, process.devices)), CommError);
+        EXPECT_THROW(process.world->all_gather("more", ""), CommError);
+      } catch (const Error& error) {
+        EXPECT_TRUE(is_culprit) << "rank " << rank << ": " << error.what();
+        own_error_ = error.what();
+      }
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kPatientMs));
+    std::set<std::string> told(verdicts.begin(), verdicts.end());
+    told.erase("");
+    EXPECT_EQ(told.size(), 1U) << (told.empty() ? "nobody learnt of it" : *told.begin() + "\n" + *told.rbegin());
+    for (int rank = 0; rank < kProcesses; ++rank) EXPECT_TRUE(rank == culprit || !verdicts[static_cast<size_t>(rank)].empty()) << rank;
+    return told.empty() ? std::string() : *told.begin();
+  }
+
+  std::string own_error_;           // of the culprit
+  std::atomic<bool> armed_{false};  // what is planted in its model
+
+ private:
+  static constexpr int kLongRun = 100000;
+};
+
+TEST_F(CudaFault, ADeath) {
+  const std::string verdict = verdict_when(2, [](Process&, Engine&, int) { return false; });
+  expect_contains(verdict, "rank 2 (pid ");
+  expect_contains(verdict, ") died: its connection closed without a word; its last was collective ");
+  expect_contains(verdict, "all_reduce of bucket ");
+  expect_contains(verdict, "phase reduce, step 1)");
+}
+
+TEST_F(CudaFault, ADeathThatNcclNoticesFirst) {
+  const std::string verdict = verdict_when(2, [](Process&, Engine&, int) {
+    standins::break_nccl(0);  // as the real one does when a peer is gone
+    standins::break_nccl(3);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    return false;
+  });
+  expect_contains(verdict, "rank 2 (pid ");
+  expect_contains(verdict, ") died: its connection closed without a word");
+}
+
+TEST_F(CudaFault, NcclBreaksOfItself) {
+  const std::string verdict = verdict_when(1, [](Process&, Engine&, int step) {
+    if (step == 2) standins::break_nccl(1);
+    return true;
+  });
+  expect_contains(verdict, "rank 1 (pid ");
+  expect_contains(verdict, "failed: ");
+  expect_contains(verdict, "rank 1 (cuda:1): NCCL reports ");
+}
+
+TEST_F(CudaFault, OutOfMemoryWhileIssuing) {
+  const std::string verdict = verdict_when(3, [this](Process&, Engine&, int) {
+    armed_ = true;
+    return true;
+  });
+  expect_contains(verdict, "rank 3 (pid ");
+  expect_contains(verdict, "failed: cuda:3: ");
+  expect_contains(verdict, "what does not fit");
+  expect_contains(own_error_, "what does not fit");
+}
+
+TEST_F(CudaFault, AKernelThatFaults) {
+  const std::string verdict = verdict_when(1, [](Process&, Engine&, int step) {
+    if (step == 2) standins::fail_launch(1, 3);
+    return true;
+  });
+  expect_contains(verdict, "rank 1 (pid ");
+  expect_contains(verdict, "failed: cuda:1");
+  expect_contains(own_error_ + verdict, "illegal");
+}
+
+TEST_F(CudaFault, AProcessThatDoesNotCome) {
+  const std::string verdict = verdict_when(
+      2,
+      [](Process& process, Engine&, int) {
+        while (process.world->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        return true;
+      },
+      kImpatientMs);
+  expect_contains(verdict, "rank 2 (pid ");
+  expect_contains(verdict, ") is late: others have begun collective ");
+  expect_contains(verdict, "and it has not; its last was collective ");
+  expect_contains(verdict, "has waited ");
+  expect_contains(verdict, " s in step ");
+}
+
+TEST_F(CudaFault, TheFirstProcessDoesNotCome) {
+  const std::string verdict = verdict_when(
+      0,
+      [](Process& process, Engine&, int) {
+        while (process.world->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        return true;
+      },
+      kImpatientMs);
+  expect_contains(verdict, "rank 0 (pid ");
+  expect_contains(verdict, ") is late: others have begun collective ");
+}
+
+TEST_F(CudaFault, TheFirstProcessDies) {
+  // Each of the others notices it itself, and tells where it stands.
+  const MeetingPlace place;
+  std::atomic<int> told{0};
+  run_ranks(3, [&](int rank) {
+    Process process(rank, 3, place, {rank}, kPatientMs);
+    const Model model = random_model(1);
+    Engine engine(model, process.devices, small_config(model, kBatch), {{kBatch}, {}});
+    const OwnedBatch whole = random_batch(model, kBatch, 1, 0);
+    engine.train_step(part_of(whole, process.devices));
+    engine.take_step_totals(true);
+    if (rank == 0) return;
+    const std::string verdict = comm_error_of([&] {
+      while (true) engine.train_step(part_of(whole, process.devices));
+    });
+    expect_contains(verdict, "rank 0 (pid ");
+    expect_contains(verdict, ") died: its connection closed without a word");
+    ++told;
+  });
+  EXPECT_EQ(told, 2);
+}
+
+TEST_F(CudaFault, AnExceptionOfTheCallersIsNotMadeIntoAnother) {
+  // The engine goes with a step under way; the reason is told afterwards.
+  const MeetingPlace place;
+  std::vector<std::string> verdicts(3);
+  run_ranks(3, [&](int rank) {
+    Process process(rank, 3, place, {rank}, kPatientMs);
+    const Model model = random_model(1);
+    const OwnedBatch whole = random_batch(model, kBatch, 1, 0);
+    try {
+      Engine engine(model, process.devices, small_config(model, kBatch), {{kBatch}, {}});
+      for (int step = 0;; ++step) {
+        engine.train_step(part_of(whole, process.devices));
+        if (rank == 1 && step == 3) throw DataError("image 7 cannot be read");
+      }
+    } catch (const DataError& error) {
+      process.world->fail(error.what());
+    } catch (const CommError&) {
+    }
+    verdicts[static_cast<size_t>(rank)] = process.world->failure();
+  });
+  EXPECT_EQ(verdicts, std::vector<std::string>(3, verdicts[0]));
+  expect_contains(verdicts[0], "rank 1 (pid ");
+  expect_contains(verdicts[0], "failed: image 7 cannot be read; its last was collective ");
+}
+
+/// Four processes that issue collectives by hand.
+class CudaCollectiveFault : public CudaProcesses {
+ protected:
+  static constexpr int kProcesses = 4;
+
+  /// issue(rank, all_reduce) issues a step's collectives, all_reduce(bucket, count) each.
+  using Issue = std::function<void(int rank, const std::function<void(int, int64_t)>& all_reduce)>;
+  static std::string verdict_of(const Issue& issue) {
+    static constexpr const char* kNames[] = {"bucket 0", "bucket 1", "bucket 2", "bucket 3"};
+    const MeetingPlace place;
+    std::vector<std::string> verdicts(kProcesses);
+    run_ranks(kProcesses, [&](int rank) {
+      Process process(rank, kProcesses, place, {rank}, kPatientMs);
+      const auto communicators = make_communicators(process.devices);
+      ExecContext& ctx = process.devices[0].communication();
+      const Tensor values = ctx.allocate({1024}, DType::f32, Category::communication, "values");
+      zero(ctx, values);
+      ctx.set_step(6);
+      const std::string text = comm_error_of([&] {
+        issue(rank, [&](int bucket, int64_t count) {
+          const PhaseScope phase(ctx, Phase::reduce, kNames[bucket]);
+          communicators[0]->all_reduce(ctx, values.view().rows(0, count));
+        });
+        while (process.world->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        ctx.stream().synchronize();  // what was issued is aborted
+        communicators[0]->barrier(ctx);
+      });
+      verdicts[static_cast<size_t>(rank)] = process.world->failure();
+      EXPECT_EQ(text, verdicts[static_cast<size_t>(rank)]);
+    });
+    EXPECT_EQ(verdicts, std::vector<std::string>(kProcesses, verdicts[0]));
+    return verdicts[0];
+  }
+};
+
+TEST_F(CudaCollectiveFault, AnotherCount) {
+  const std::string verdict = verdict_of([](int rank, const auto& all_reduce) {
+    for (int bucket = 0; bucket < 4; ++bucket) all_reduce(bucket, 100 * (bucket + 1) - (rank == 1 && bucket == 2 ? 1 : 0));
+  });
+  expect_contains(verdict, "rank 1 (pid ");
+  expect_contains(verdict, "began collective 2 (all_reduce of bucket 2, 1196 bytes, phase reduce, step 6), where ranks 0, 2, 3 began");
+  expect_contains(verdict, "collective 2 (all_reduce of bucket 2, 1200 bytes");
+}
+
+TEST_F(CudaCollectiveFault, ASkippedCollective) {
+  const std::string verdict = verdict_of([](int rank, const auto& all_reduce) {
+    for (int bucket = 0; bucket < 4; ++bucket) {
+      if (rank != 3 || bucket != 1) all_reduce(bucket, 100);
+    }
+  });
+  expect_contains(verdict, "rank 3 (pid ");
+  expect_contains(verdict,
+                  "began collective 1 (all_reduce of bucket 2, 400 bytes, phase reduce, step 6), where ranks 0, 1, 2 began collective 1 "
+                  "(all_reduce of bucket 1");
+}
+
+TEST_F(CudaCollectiveFault, AnotherOrder) {
+  const std::string verdict = verdict_of([](int rank, const auto& all_reduce) {
+    for (const int bucket : {0, rank == 0 ? 2 : 1, rank == 0 ? 1 : 2, 3}) all_reduce(bucket, 100);
+  });
+  expect_contains(verdict, "rank 0 (pid ");
+  expect_contains(verdict, "began collective 1 (all_reduce of bucket 2");
+}
+
+TEST_F(CudaCollectiveFault, ARankOfNcclsThatDoesNotJoin) {
+  standins::hang_nccl_init(2);
+  const MeetingPlace place;
+  run_ranks(3, [&](int rank) {
+    Process process(rank, 3, place, {rank}, kImpatientMs / 5);
+    expect_contains(comm_error_of([&] { make_communicators(process.devices); }), "s in the joining of NCCL's ranks");
+  });
+}
+
+}  // namespace
+}  // namespace vitrine::test
