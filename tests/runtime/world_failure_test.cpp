@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process of a world dies, hangs, is late, fails or does something else than the others: all of them learn who it was, and what waits ends.
 #include <atomic>
+#include <filesystem>
 #include <mutex>
 
 #include <unistd.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processes that do not meet, or not at once: who is missing or refused is said by name, and strangers do no harm.
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 
 #include <sys/socket.h>

@@ -3,6 +3,7 @@
 #include "runtime/world/world.h"
 
 #include <atomic>
+#include <filesystem>
 
 #include "runtime/world/connection.h"
 #include "tests/runtime/processes.h"
