@@ -163,9 +163,9 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
   std::vector<CoreShare> shares;
   if (options_.devices[0].backend == Backend::cpu) {
-    std::vector<int> cores = available_cores();
-    if (options_.world) cores = share_cores(*options_.world, cores);
-    shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_);
+    const std::vector<int> available = available_cores();
+    const std::vector<int> cores = options_.world ? share_cores(*options_.world, available) : available;
+    shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_, cores.size() < available.size());
   }
   if (options_.devices[0].backend == Backend::cuda) open_gpus(options_);
   std::vector<int64_t> capacities;  // before the first device takes any

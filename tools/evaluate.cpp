@@ -61,18 +61,17 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   Part sum;
   std::vector<float> part_logits;
   for (int64_t done = 0; const auto item = source.next(done);) {
-    sum.interrupted = interrupted() ? 1 : 0;
-    // Where outputs are gathered batch by batch, all go on to the end.
-    if (sum.interrupted > 0 && (alone || logits == nullptr)) break;
     const Totals totals = run.engine->evaluate(item->batch, alone ? logits : logits != nullptr ? &part_logits : nullptr);
     if (!alone && logits != nullptr) gather_logits(run, *logits, part_logits);
-    sum.loss_sum += totals.loss_sum;
-    sum.valid += totals.valid;
-    sum.correct += totals.correct;
+    Part part{totals.loss_sum, totals.valid, totals.correct, interrupted() ? 1 : 0};
+    // Batch by batch: so no process gets far ahead of the others, who hangs is noticed, and all end together.
+    if (!alone) part = sum_over_world(*run.devices->world(), part);
+    if (part.interrupted > 0) return std::nullopt;
+    sum.loss_sum += part.loss_sum;
+    sum.valid += part.valid;
+    sum.correct += part.correct;
     progress.update(++done, sum.valid, sum.loss_sum / static_cast<double>(sum.valid));
   }
-  if (!alone) sum = sum_over_world(*run.devices->world(), sum);
-  if (sum.interrupted > 0) return std::nullopt;
   VITRINE_ASSERT(sum.valid == job.data.test.size(), "every sample is evaluated once");
   Evaluation result;
   result.loss = sum.loss_sum / static_cast<double>(sum.valid);

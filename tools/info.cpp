@@ -36,7 +36,8 @@ std::vector<Part> parts() {
       {"cudnn", VITRINE_BUILD_CUDNN != 0, "fast convolution on GPUs; without it our own", "install cuDNN 9, then configure and build again"},
       {"nccl", VITRINE_BUILD_NCCL != 0, "collectives between GPUs; without it direct copies between peers",
        "install NCCL, then configure and build again"},
-      {"mpi", false, "several processes", "training in several processes is not part of this version"},
+      {"mpi", VITRINE_BUILD_MPI != 0, "CPU devices of several processes, and processes that mpirun starts",
+       "install libopenmpi-dev, then configure and build again"},
       {"onednn", VITRINE_BUILD_ONEDNN != 0, "fast convolution and matrix products on the CPU", "install libdnnl-dev, then configure and build again"},
       {"openmp", VITRINE_BUILD_OPENMP != 0, "several threads in a CPU device", "use a compiler with OpenMP, then configure and build again"},
   };

@@ -91,6 +91,7 @@ void check_for_several_processes(const Options& o, const Scheme& scheme) {
 }  // namespace
 
 void check_combinations(const Options& o) {
+  if (!std::isfinite(o.timeout_seconds)) throw ConfigError(fmt::format("--timeout {}: it must be a number of seconds", o.timeout_seconds));
   if (o.batch_dim != 0) {
     throw ConfigError(
         fmt::format("--batch-dim {}: samples are dimension 0 of every tensor here, so that a device's slice of the batch is one contiguous "

@@ -64,6 +64,8 @@ Processes::Processes(Options& options) {
     }
     return;
   }
+  // Before the others are waited for.
+  if (!on_cpus(options) && cuda_device_count() == 0) throw UnsupportedError(fmt::format("cuda: {}", query_gpus(false).problem));
   WorldOptions world;
   world.rank = launch.rank;
   world.size = launch.world_size;

@@ -14,6 +14,7 @@
 
 #include "nn/checkpoint.h"
 #include "runtime/error.h"
+#include "runtime/hash.h"
 #include "runtime/world/agreement.h"
 
 namespace vitrine::tools {
@@ -165,12 +166,23 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   return config;
 }
 
+namespace {
+
+std::string content_of(const Dataset& set) {
+  const uint64_t pixels = hash_bytes(kHashStart, set.pixels.data(), static_cast<int64_t>(set.pixels.size()));
+  return fmt::format("{:016x}", hash_bytes(pixels, set.labels.data(), static_cast<int64_t>(set.labels.size() * sizeof set.labels[0])));
+}
+
+}  // namespace
+
 void agree_on_run(const Options& options, const Job& job, World& world) {
   const Dataset& train = job.data.train;
   require_agreement(world, "how they train",
                     {{"command", options.command == Options::Command::train ? "train" : "eval"},
                      {"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(), job.data.test.size(),
                                               train.height, train.width, train.channels, train.classes)},
+                     {"images and labels (hash)", content_of(job.data.train) + " " + content_of(job.data.test)},
+                     {"--timeout", fmt::format("{}", options.timeout_seconds)},
                      {"--shuffle", options.shuffle ? "on" : "off"},
                      {"--drop-last", options.drop_last ? "on" : "off"},
                      {"--epochs", std::to_string(options.epochs.value_or(options.steps ? 0 : 1))},

@@ -57,8 +57,11 @@ void Engine::verify_replicas() {
     std::map<std::string, std::vector<std::string>> holders;
     for (const auto& [who, hashes] : replicas) holders[hashes.substr(static_cast<size_t>(i) * 16, 16)].push_back(who);
     if (holders.size() == 1) continue;
-    const auto fewest =
-        std::min_element(holders.begin(), holders.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+    // Among as many, not those of the first replica.
+    const auto has_first = [&](const auto& group) { return group.second.front() == replicas.front().first; };
+    const auto fewest = std::min_element(holders.begin(), holders.end(), [&](const auto& a, const auto& b) {
+      return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : !has_first(a) && has_first(b);
+    });
     throw CommError(
         fmt::format("the replicas differ after {} steps: the {} of {} is not that of the others; parameters that were set on one replica only, a "
                     "collective that was skipped, or memory that fails can be the cause",

@@ -66,15 +66,16 @@ std::vector<int> available_cores() {
 }
 
 std::vector<CoreShare> divide_cores(std::span<const int> available, int devices, std::span<const int> threads_per_device,
-                                    std::vector<std::string>& warnings) {
+                                    std::vector<std::string>& warnings, bool shared) {
   if (devices < 1) return {};
   if (available.empty()) throw DeviceError("divide_cores: no core is available to this process");
   const std::vector<int> threads = threads_per_device.empty() ? equal_shares(available.size(), devices) : wanted_threads(devices, threads_per_device);
   int64_t total = 0;
   for (const int t : threads) total += t;
   if (total > static_cast<int64_t>(available.size())) {
-    const char* const remedy = under_mpi() ? "the launcher binds this process too narrowly: start it with mpirun --bind-to none"
-                                           : "use fewer devices or fewer threads per device";
+    const char* const remedy = shared        ? "other processes have the rest of them: use fewer processes, devices or threads per device"
+                               : under_mpi() ? "the launcher binds this process too narrowly: start it with mpirun --bind-to none"
+                                             : "use fewer devices or fewer threads per device";
     warnings.push_back(fmt::format("{} CPU {} with {} threads share {} {} and slow each other down; {}", devices, devices == 1 ? "device" : "devices",
                                    total, available.size(), available.size() == 1 ? "core" : "cores", remedy));
   }

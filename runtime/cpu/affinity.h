@@ -22,7 +22,8 @@ std::vector<int> available_cores();
 ///   threads_per_device  empty, one value for all, or one each: a device then gets that many threads and as many cores of its own
 /// When there are fewer cores than threads are wanted, devices share cores in turn and `warnings` gains a line with the remedy.
 /// throws  ConfigError on a list of the wrong length or a value below 1; DeviceError when `available` is empty
+///   shared  `available` is this process's part of what it has in common with others: a launcher that binds is not to blame then
 std::vector<CoreShare> divide_cores(std::span<const int> available, int devices, std::span<const int> threads_per_device,
-                                    std::vector<std::string>& warnings);
+                                    std::vector<std::string>& warnings, bool shared = false);
 
 }  // namespace vitrine

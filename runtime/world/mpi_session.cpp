@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/world/mpi_session.h"
 
-#include <array>
 #include <chrono>
-#include <cstdlib>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
 #include <thread>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "runtime/error.h"
 #ifdef VITRINE_HAVE_MPI
@@ -18,9 +20,45 @@ namespace vitrine::world {
 #ifdef VITRINE_HAVE_MPI
 namespace {
 
+/// Ends the process unless it is gone in time.
+class Deadline {
+ public:
+  Deadline(int rank, int64_t deadline_ms) {
+    if (deadline_ms > 0) thread_ = std::thread([this, rank, deadline_ms] { watch(rank, deadline_ms); });
+  }
+  ~Deadline() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+
+ private:
+  void watch(int rank, int64_t deadline_ms) {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, std::chrono::milliseconds(deadline_ms), [&] { return over_; })) return;
+    fmt::print(
+        stderr,
+        "vitrine: rank {} waited {} s in MPI_Init for the other processes: one of them has not come, or hangs (mpirun knows which were started)\n",
+        rank, deadline_ms / 1000);
+    std::fflush(stderr);
+    _exit(1);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
 class OpenSession final : public MpiSession {
  public:
-  OpenSession() {
+  OpenSession(int rank, int64_t deadline_ms) {
+    const Deadline deadline(rank, deadline_ms);
     int initialized = 0, provided = 0;
     MPI_Initialized(&initialized);
     if (initialized != 0) {
@@ -38,15 +76,6 @@ class OpenSession final : public MpiSession {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::string version() const override {
-    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
-    int length = 0;
-    MPI_Get_library_version(text.data(), &length);
-    const std::string whole(text.data());
-    // "Open MPI v4.1.4, package: ..."
-    return whole.substr(0, whole.find_first_of(",\n"));
-  }
-
   std::string broadcast(const std::string& from_rank0, int64_t timeout_ms) override {
     uint64_t length = from_rank0.size();
     broadcast_bytes(&length, sizeof length, timeout_ms);
@@ -83,11 +112,11 @@ class OpenSession final : public MpiSession {
 
 }  // namespace
 
-std::unique_ptr<MpiSession> MpiSession::open() { return std::make_unique<OpenSession>(); }
+std::unique_ptr<MpiSession> MpiSession::open(int rank, int64_t deadline_ms) { return std::make_unique<OpenSession>(rank, deadline_ms); }
 
 #else
 
-std::unique_ptr<MpiSession> MpiSession::open() {
+std::unique_ptr<MpiSession> MpiSession::open(int /*rank*/, int64_t /*deadline_ms*/) {
   throw UnsupportedError(
       "MPI is not built in, so the processes cannot meet over it; build with libopenmpi-dev installed, or, with GPUs, say where to meet with "
       "--init tcp://HOST:PORT or --init file:PATH");

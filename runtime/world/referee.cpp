@@ -95,6 +95,7 @@ std::pair<std::vector<Place>, std::vector<Place>> divide(const std::vector<std::
   return parts;
 }
 
+constexpr int64_t kPauseEchoNs = 5'000'000'000;
 constexpr const char* kSameCollectives = "every rank must issue the same collectives in the same order";
 
 }  // namespace
@@ -135,8 +136,9 @@ std::string Referee::position(int rank) const {
   if (behind == nullptr || !behind->last) {
     return m.gathering.empty() ? "it had begun no collective" : fmt::format("it had begun no collective; its last exchange was for {}", m.gathering);
   }
-  if (!behind->last->end_is_told) return fmt::format("its last was {}", behind->last->str());
-  return fmt::format("its last was {}, {}", behind->last->str(), behind->finished >= behind->begun ? "which it finished" : "which it did not finish");
+  if (!behind->last->end_is_told) return fmt::format("its last known was {}", behind->last->str());
+  return fmt::format("its last known was {}, {}", behind->last->str(),
+                     behind->finished >= behind->begun ? "which it finished" : "which it did not finish");
 }
 
 void Referee::overdue(int rank, std::string what, int64_t waited_ms, int64_t now_ns) {
@@ -200,10 +202,16 @@ bool Referee::all_said_bye() const {
   return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.said_bye || m.gone; });
 }
 
+void Referee::was_stopped(int64_t pause_ns, int64_t now_ns) { pause_ = {pause_ns, now_ns}; }
+
 void Referee::tick(int64_t now_ns) {
   if (!verdict_.empty()) return;
   if (dead_ && now_ns - dead_->second >= kDeathAfterNs) {
     const int rank = dead_->first;
+    if (pause_ && dead_->second - pause_->second < kPauseEchoNs) {
+      return decide(fmt::format("{} hung: it was stopped for {:.1f} s; {}. Meanwhile {} has gone", member(0).name,
+                                static_cast<double>(pause_->first) * 1e-9, position(0), member(rank).name));
+    }
     decide(fmt::format("{} died: its connection closed without a word; {}{}", member(rank).name, position(rank), others_position(rank)));
   }
   const Member* oldest = nullptr;

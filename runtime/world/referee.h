@@ -44,6 +44,8 @@ class Referee {
   void bye(int rank);
   void lost(int rank, int64_t now_ns);
   bool all_said_bye() const;
+  /// Rank 0, whose referee this is, did nothing for so long: it was stopped. Whoever is gone thereafter went because of that.
+  void was_stopped(int64_t pause_ns, int64_t now_ns);
   void tick(int64_t now_ns);
 
   /// Why the world has failed: the first cause found. Empty while it has not.
@@ -103,7 +105,8 @@ class Referee {
   int joined_ = 0;
   std::map<std::pair<int, uint64_t>, Round> rounds_;  // by group and sequence
   std::map<uint64_t, Gathering> gatherings_;
-  std::optional<std::pair<int, int64_t>> dead_;  // rank, when it was noticed
+  std::optional<std::pair<int64_t, int64_t>> pause_;  // how long, until when
+  std::optional<std::pair<int, int64_t>> dead_;       // rank, when it was noticed
   std::string verdict_;
 };
 

@@ -72,7 +72,7 @@ void World::State::meet() {
     return;
   }
   if (options.init.empty()) {
-    mpi = MpiSession::open();
+    mpi = MpiSession::open(rank, options.exit_after_ms > 0 ? meeting_ms() : 0);
     if (mpi->rank() != rank || mpi->size() != size) {
       throw CommError(
           fmt::format("MPI says that this is rank {} of {}, but it was started as rank {} of {}; was it started by mpirun (under Slurm: "

@@ -127,6 +127,7 @@ struct World::State {
   std::string last_refusal;                               // of the hub, while it meets
   std::string hub_name, hub_position = "nothing is known of its collectives";
   int64_t hub_heard_ns = 0, last_beat_ns = 0, failed_ns = 0, bye_ns = 0;
+  int64_t watched_ns = 0;  // when the thread last looked
   uint64_t complaint = 0;  // the wait that the hub was told of
   bool said_bye = false, hub_said_bye = false;
 };

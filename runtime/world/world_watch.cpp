@@ -56,6 +56,8 @@ void World::State::watch() {
   while (true) {
     wait_for_something();
     const int64_t now_ns = steady_now_ns();
+    if (watched_ns != 0 && now_ns - watched_ns > Referee::kSilentNs) referee.was_stopped(now_ns - watched_ns, now_ns);
+    watched_ns = now_ns;
     try {
       is_hub() ? serve_members(now_ns) : serve_hub(now_ns);
       tell_local(now_ns);

@@ -98,6 +98,8 @@ TEST_P(Faults, TheCulpritIsNamedAndAllEndInTime) {
     EXPECT_LT(seconds, kStartSeconds + kEndSeconds) << told;
     const std::regex sentence(fmt::format("world: rank {} \\(pid [0-9]+ on [^)]+\\) {}", culprit, c.verdict));
     EXPECT_TRUE(std::regex_search(told, sentence)) << "expected: rank " << culprit << " ... " << c.verdict << "\n" << told;
+    const std::regex another(fmt::format("world: rank [^{}]", culprit));
+    EXPECT_FALSE(std::regex_search(told, another)) << "somebody else is blamed too\n" << told;
     const std::regex position("collective [0-9]+ \\(all_reduce of bucket [0-9]+, [0-9]+ bytes, phase reduce, step [0-9]+\\)");
     EXPECT_TRUE(std::regex_search(told, position)) << told;
     EXPECT_EQ(processes_with(marker), std::vector<std::string>{}) << told;

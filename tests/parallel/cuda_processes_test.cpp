@@ -209,7 +209,7 @@ class CudaFault : public CudaProcesses {
 TEST_F(CudaFault, ADeath) {
   const std::string verdict = verdict_when(2, [](Process&, Engine&, int) { return false; });
   expect_contains(verdict, "rank 2 (pid ");
-  expect_contains(verdict, ") died: its connection closed without a word; its last was collective ");
+  expect_contains(verdict, ") died: its connection closed without a word; its last known was collective ");
   expect_contains(verdict, "all_reduce of bucket ");
   expect_contains(verdict, "phase reduce, step 1)");
 }
@@ -266,7 +266,7 @@ TEST_F(CudaFault, AProcessThatDoesNotCome) {
       kImpatientMs);
   expect_contains(verdict, "rank 2 (pid ");
   expect_contains(verdict, ") is late: others have begun collective ");
-  expect_contains(verdict, "and it has not; its last was collective ");
+  expect_contains(verdict, "and it has not; its last known was collective ");
   expect_contains(verdict, "has waited ");
   expect_contains(verdict, " s in step ");
 }
@@ -327,7 +327,7 @@ TEST_F(CudaFault, AnExceptionOfTheCallersIsNotMadeIntoAnother) {
   });
   EXPECT_EQ(verdicts, std::vector<std::string>(3, verdicts[0]));
   expect_contains(verdicts[0], "rank 1 (pid ");
-  expect_contains(verdicts[0], "failed: image 7 cannot be read; its last was collective ");
+  expect_contains(verdicts[0], "failed: image 7 cannot be read; its last known was collective ");
 }
 
 /// Four processes that issue collectives by hand.

@@ -107,7 +107,7 @@ TEST_F(RefereeTest, ADeathAmidACollectiveTellsWhereItStood) {
   begin(0, record(17, 2));  // told after the death was noticed
   begin(0, record(18, 3, "bucket 4"));
   judge(kSecond);
-  expect_verdict({"rank 2 (pid 72 on node1) died", "its last was collective 17 (all_reduce of bucket 3, 4096 bytes, phase reduce, step 5)",
+  expect_verdict({"rank 2 (pid 72 on node1) died", "its last known was collective 17 (all_reduce of bucket 3, 4096 bytes, phase reduce, step 5)",
                   "which it did not finish", "others have come to collective 18 (all_reduce of bucket 4"});
 }
 
@@ -125,7 +125,7 @@ TEST_F(RefereeTest, WhetherACollectiveEndedIsNotGuessed) {
   CollectiveRecord r = record(0, 1);
   r.end_is_told = false;
   begin(1, r);
-  EXPECT_EQ(referee.position(1), "its last was " + r.str());
+  EXPECT_EQ(referee.position(1), "its last known was " + r.str());
 }
 
 TEST_F(RefereeTest, WhoSaidGoodbyeMayGo) {
@@ -169,7 +169,7 @@ TEST_F(RefereeTest, WhoHasBegunFewerCollectivesIsLate) {
   expect_verdict(
       {"rank 2 (pid 72 on node1) is late: others have begun collective 1 (all_reduce of bucket 4, 4096 bytes, phase reduce, step 5), "
        "and it has not",
-       "its last was collective 0", "which it finished", "rank 1 (pid 71 on node1) has waited 2.5 s in collective 1"});
+       "its last known was collective 0", "which it finished", "rank 1 (pid 71 on node1) has waited 2.5 s in collective 1"});
 }
 
 TEST_F(RefereeTest, WhoHasBegunNoneIsLateToo) {
@@ -297,7 +297,8 @@ TEST_F(RefereeTest, MoreCollectivesAtTheEndNameTheLast) {
   begin_all(record(0, 1));
   begin(2, record(1, 2, "bucket 9"));
   referee.compare_counts();
-  expect_verdict({"rank 2 (pid 72 on node1) began 2 collectives, where ranks 0, 1 began 1", "its last was collective 1 (all_reduce of bucket 9"});
+  expect_verdict(
+      {"rank 2 (pid 72 on node1) began 2 collectives, where ranks 0, 1 began 1", "its last known was collective 1 (all_reduce of bucket 9"});
 }
 
 TEST_F(RefereeTest, EqualCountsAtTheEndAreFine) {
@@ -312,7 +313,7 @@ TEST_F(RefereeTest, AFailureIsToldWithReasonAndPosition) {
   open(3);
   begin(2, record(4, 1));
   referee.fail(2, "cuda:0: out of memory");
-  expect_verdict({"rank 2 (pid 72 on node1) failed: cuda:0: out of memory", "its last was collective 4 (all_reduce of bucket 3"});
+  expect_verdict({"rank 2 (pid 72 on node1) failed: cuda:0: out of memory", "its last known was collective 4 (all_reduce of bucket 3"});
 }
 
 TEST_F(RefereeTest, PartsOfAGatheringComeInRankOrder) {

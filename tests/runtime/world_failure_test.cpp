@@ -109,9 +109,9 @@ TEST_F(WorldFailure, ADeathIsNoticedThoughNobodyWaits) {
     if (world.rank() == 1) return;
     note(world.rank(), verdict_of(world));
   });
-  expect_verdict(2,
-                 {"rank 1 (pid ", "died", "its last was collective 0 (all_reduce of bucket 0, 4096 bytes, phase reduce, step 5), which it finished",
-                  "others have come to collective 1 (all_reduce of bucket 1"});
+  expect_verdict(
+      2, {"rank 1 (pid ", "died", "its last known was collective 0 (all_reduce of bucket 0, 4096 bytes, phase reduce, step 5), which it finished",
+          "others have come to collective 1 (all_reduce of bucket 1"});
 }
 
 TEST_F(WorldFailure, TheDeathOfRankZeroIsNoticedByEachOfTheOthers) {
@@ -126,7 +126,7 @@ TEST_F(WorldFailure, TheDeathOfRankZeroIsNoticedByEachOfTheOthers) {
   });
   for (const size_t rank : {1, 2}) {
     expect_contains(verdicts[rank], "rank 0 (pid ");
-    expect_contains(verdicts[rank], ") died: its connection closed without a word; its last was collective 0 (all_reduce");
+    expect_contains(verdicts[rank], ") died: its connection closed without a word; its last known was collective 0 (all_reduce");
     expect_contains(verdicts[rank], "rank " + std::to_string(rank) + " has come to collective 1");
   }
 }
@@ -147,7 +147,7 @@ TEST_F(WorldFailure, AFailureIsToldWithItsReason) {
     });
     EXPECT_EQ(verdicts, std::vector<std::string>(3, verdicts[0]));
     expect_contains(verdicts[0], "rank " + std::to_string(culprit) + " (pid ");
-    expect_contains(verdicts[0], "failed: cuda:0: out of memory; its last was collective 7 (all_reduce of bucket 7");
+    expect_contains(verdicts[0], "failed: cuda:0: out of memory; its last known was collective 7 (all_reduce of bucket 7");
   }
 }
 
@@ -247,7 +247,7 @@ TEST_F(LateProcess, ThatDoesNotBeginACollective) {
   });
   expect_verdict(
       3, {"rank 1 (pid ", "is late: others have begun collective 1 (all_reduce of bucket 1, 4096 bytes, phase reduce, step 5), and it has not",
-          "its last was collective 0", "which it finished", "s in collective 1 (all_reduce"});
+          "its last known was collective 0", "which it finished", "s in collective 1 (all_reduce"});
 }
 
 TEST_F(LateProcess, NobodyIsWhenAllWaitForEachOther) {
@@ -308,7 +308,7 @@ TEST_F(WorldFailure, ARankZeroThatIsSilentHangs) {
   run_ranks(2, [&](int rank) {
     if (rank == 0) {
       FakeProcess silent = lead_one(place.path());
-      silent.send(world::Writer(world::MessageKind::beat).text("its last was something"));
+      silent.send(world::Writer(world::MessageKind::beat).text("its last known was something"));
       for (int i = 0; i < 6000 && noted() < 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return;
     }
@@ -319,7 +319,7 @@ TEST_F(WorldFailure, ARankZeroThatIsSilentHangs) {
     expect_all_calls_fail(world, verdict);
   });
   std::filesystem::remove(place.path());
-  expect_verdict(1, {"rank 0 (fake) hangs: nothing was heard of it for ", "its last was something"});
+  expect_verdict(1, {"rank 0 (fake) hangs: nothing was heard of it for ", "its last known was something"});
 }
 
 TEST_F(WorldFailure, WhatCannotBeReadIsBlamedOnWhoSentIt) {
