@@ -161,6 +161,12 @@ void CollectiveBench::for_each_device(const std::function<void(int)>& work) {
   }
 }
 
+void CollectiveBench::synchronize() {
+  std::optional<World::Waiting> waiting;  // for whom never comes
+  if (devices_->process_count() > 1) waiting.emplace(*devices_->world(), "a collective");
+  devices_->synchronize();
+}
+
 void CollectiveBench::meet(const char* what, int64_t* sum) {
   if (devices_->process_count() == 1) return;
   int64_t total = 0;
@@ -231,7 +237,7 @@ CollectiveTiming CollectiveBench::time(const Run& run) {
   if (run.check) {
     fill(run);
     for_each_device([&](int d) { issue(run, d); });
-    devices_->synchronize();
+    synchronize();
     int64_t wrong = count_wrong(run);
     meet("the wrong elements", &wrong);
     timing.wrong = wrong;
@@ -240,7 +246,7 @@ CollectiveTiming CollectiveBench::time(const Run& run) {
     for_each_device([&](int d) {
       for (int i = 0; i < times; ++i) issue(run, d);
     });
-    devices_->synchronize();
+    synchronize();
   };
   repeat(run.warm_up);
   meet("the start of the timing");

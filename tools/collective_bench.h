@@ -64,6 +64,8 @@ class CollectiveBench {
   Buffers buffers(const Run& run, int device) const;
   void issue(const Run& run, int device);
   void for_each_device(const std::function<void(int)>& work);
+  /// Waits for the devices.
+  void synchronize();
   /// Returns when all processes are here.
   void meet(const char* what, int64_t* sum = nullptr);
   void fill(const Run& run);
