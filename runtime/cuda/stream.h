@@ -60,7 +60,7 @@ class CudaStream final : public Stream {
   bool owned_;
   std::function<void(const std::string&)> handler_;
   std::vector<FaultSlot> faults_;
-  cudaEvent_t anchor_ = nullptr;
+  cudaEvent_t anchor_ = nullptr, next_anchor_ = nullptr;
   int64_t anchor_ns_ = 0;
   std::vector<TimedSpan> open_, closed_;
   std::vector<cudaEvent_t> spare_;
