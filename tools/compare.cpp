@@ -77,7 +77,7 @@ class Comparison {
     Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
                        engine_config(options_, job_, scheme, precision), train_workload(options_, job_, steps_, false), options_.init);
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
-    PhaseRecorder recorder(run, false);
+    PhaseRecorder recorder(run);
     ModeResult result;
     result.name = name;
     result.scheme = scheme;

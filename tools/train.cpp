@@ -19,6 +19,7 @@
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
 #include "tools/progress.h"
+#include "tools/recorded_steps.h"
 #include "tools/report.h"
 #include "tools/step_record.h"
 #include "tools/trace_file.h"
@@ -51,7 +52,8 @@ class Training {
         total_steps_(options.steps.value_or(epoch_count_ * steps_per_epoch_)),
         first_step_(engine_.steps_issued()),
         source_(job.data.train, train_loader_config(options, job, run, epoch_count_)),
-        recorder_(run, !options.trace.empty()),
+        recorded_(options, total_steps_),
+        recorder_(run, recorded_.spans()),
         record_(engine_.config().precision) {}
 
   /// Trains to the end or until interrupted.
@@ -80,6 +82,7 @@ class Training {
   const std::vector<double>& step_losses() const { return step_losses_; }
   const std::vector<EpochResult>& epochs() const { return epochs_; }
   const PhaseRecorder& recorder() const { return recorder_; }
+  const RecordedSteps& recorded() const { return recorded_; }
   const StepRecord& record() const { return record_; }
 
  private:
@@ -108,6 +111,7 @@ class Training {
       }
       const auto item = source_.next(engine_.steps_issued());
       VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
+      recorded_.before_step(*run_.devices, engine_.steps_issued());
       engine_.train_step(item->batch);
       result.samples += item->batch.global_samples > 0 ? item->batch.global_samples : item->samples();
       take_totals(false);
@@ -138,6 +142,7 @@ class Training {
   bool stopped_ = false;
   int64_t steps_per_epoch_, epoch_count_, total_steps_, first_step_;
   BatchSource source_;
+  RecordedSteps recorded_;
   PhaseRecorder recorder_;
   StepRecord record_;
   std::vector<double> step_losses_;
@@ -159,7 +164,7 @@ void save_what_was_reached(const Options& options, const Job& job, Engine& engin
 }
 
 /// Each process writes a file of its own: FILE.json, and FILE.rank1.json and so on.
-std::string trace_path(const std::string& path, const Processes& processes) {
+std::string path_of_rank(const std::string& path, const Processes& processes) {
   if (path.empty() || processes.leads()) return path;
   const size_t dot = path.rfind('.');
   const bool has_ending = dot != std::string::npos && path.find('/', dot) == std::string::npos;
@@ -247,14 +252,15 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
 int run_train(const Options& options, const Processes& processes) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
   if (processes.leads()) check_writable("--save", options.save);
-  const std::string trace = trace_path(options.trace, processes);
+  const std::string trace = path_of_rank(options.trace, processes), memory_history = path_of_rank(options.memory_history, processes);
   check_writable("--trace", trace);
+  check_writable("--memory-history", memory_history);
   auto group = std::make_unique<DeviceGroup>(device_group_options(options, devices, processes.world()));
   const Scheme scheme = resolve_scheme(options, devices, group->world_size());
   const Job job = open_job(options);
   if (processes.world()) agree_on_run(options, job, *processes.world());
   Run run = open_run(std::move(group), job, engine_config(options, job, scheme, resolve_precision(options)),
-                     train_workload(options, job, options.steps, options.evaluate), options.init, !options.trace.empty());
+                     train_workload(options, job, options.steps, options.evaluate), options.init, RecordedSteps::all(options));
   if (!options.json) fmt::print("{}\n", describe_run(options, job, run, options.mode_name()));
   std::fflush(stdout);
 
@@ -270,6 +276,7 @@ int run_train(const Options& options, const Processes& processes) {
   if (options.verify_replicas > 0) run.engine->verify_replicas();
   if (!options.save.empty() && processes.leads()) save(options, job, *run.engine);
   if (!trace.empty()) write_trace_file(trace, *run.devices, training.recorder().kept_spans());
+  if (!memory_history.empty()) write_memory_history(memory_history, *run.devices, training.recorded());
   print_results(options, job, devices, processes, run, training);
   return training.stopped() ? kExitInterrupted : kExitOk;
 }

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "tests/support/trace_nesting.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -190,10 +191,20 @@ TEST_F(Train, WritesAChromeTrace) {
   run_json("train", {"--steps", "3", "--no-eval", "--trace", path("trace.json")});
   std::ifstream file(path("trace.json"));
   const Json trace = Json::parse(file);
-  const Json& events = trace.is_object() ? trace["traceEvents"] : trace;
-  int forwards = 0;
+  const Json& events = trace.at("traceEvents");
+  EXPECT_EQ(first_overlap(events), "");
+  int forwards = 0, counters = 0;
+  for (const Json& event : events) counters += event["ph"] == "C" ? 1 : 0;
+  EXPECT_GT(counters, 20);
   for (const Json& event : events) forwards += event["ph"] == "X" && event.dump().find("forward") != std::string::npos ? 1 : 0;
   EXPECT_GE(forwards, 6);  // three steps on two devices
+}
+
+TEST_F(Train, WritesWhatDevicesHeldForPyTorchsViewer) {
+  run_json("train", {"--steps", "6", "--no-eval", "--memory-history", path("memory.pickle")});
+  const ChildResult checked =
+      ChildProcess({"python3", VITRINE_SOURCE_DIR "/tests/tools/check_memory_snapshot.py", path("memory.pickle"), "2"}).wait();
+  EXPECT_EQ(checked.exit_code, 0) << checked.output << checked.error;
 }
 
 TEST_F(Train, TablesNameTimeAndMemory) {
