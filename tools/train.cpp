@@ -21,6 +21,7 @@
 #include "tools/progress.h"
 #include "tools/recorded_steps.h"
 #include "tools/report.h"
+#include "tools/run_report.h"
 #include "tools/step_record.h"
 #include "tools/trace_file.h"
 #include "tools/world_measurements.h"
@@ -208,10 +209,40 @@ Json convolutions_json(const std::vector<Conv2dChoice>& choices) {
   return json;
 }
 
+std::vector<EpochFigures> epoch_figures(const Training& training, int64_t batch_size) {
+  std::vector<EpochFigures> figures;
+  double step = 0;
+  for (const EpochResult& e : training.epochs()) {
+    step += std::ceil(static_cast<double>(e.samples) / static_cast<double>(batch_size));
+    figures.push_back({step, e.totals.mean_loss(), e.test ? e.test->loss : NAN, e.test ? e.test->accuracy : NAN});
+  }
+  return figures;
+}
+
+void write_report(const Options& options, const Job& job, const Processes& processes, Run& run, const Training& training,
+                  const Measurements& measurements) {
+  TrainReport report;
+  report.title = fmt::format("{} on {} devices, {}", job.model.name, run.devices->world_size(), options.mode_name());
+  report.command_line = command_line(options);
+  report.facts = run_facts(options, job, run, options.mode_name());
+  report.figures = findings_input(options, run, measurements);
+  report.figures.steps = static_cast<int64_t>(training.step_losses().size());
+  report.figures.skipped_steps = training.record().skipped();
+  report.outside = describe_outside(measurements.figures, processes.count());
+  report.processes = processes.count();
+  report.step_losses = training.step_losses();
+  report.epochs = epoch_figures(training, options.batch_size);
+  for (const StepRecord::Change& change : training.record().loss_scales()) {
+    report.loss_scales.push_back({static_cast<double>(change.step + 1), change.loss_scale});
+    report.figures.loss_scale = change.loss_scale;
+  }
+  add_recorded_step(report, run, training.recorder().kept_spans(), training.recorded());
+  html::write_page("--report", options.report, train_page(report));
+}
+
 void print_results(const Options& options, const Job& job, const std::vector<DeviceId>& devices, const Processes& processes, Run& run,
-                   const Training& training) {
-  const PhaseRecorder& recorder = training.recorder();
-  const auto [figures, tables, communication] = gather_measurements(processes, {measure_devices(run), recorder.tables(), recorder.communication()});
+                   const Training& training, const Measurements& measurements) {
+  const auto& [figures, tables, communication] = measurements;
   std::vector<std::string> names;
   for (const DeviceFigures& device : figures) names.push_back(device.device);
   const std::vector<Conv2dChoice> convolutions = conv2d_choices((*run.devices)[0].compute());
@@ -245,13 +276,17 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
   const std::string convolution = convolution_report(convolutions);
   if (!convolution.empty()) fmt::print("\n{}", convolution);
   if (!options.save.empty()) fmt::print("\nThe weights are in {}\n", options.save);
+  if (!options.report.empty()) fmt::print("\nThe report is in {}\n", options.report);
 }
 
 }  // namespace
 
 int run_train(const Options& options, const Processes& processes) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
-  if (processes.leads()) check_writable("--save", options.save);
+  if (processes.leads()) {
+    check_writable("--save", options.save);
+    check_writable("--report", options.report);
+  }
   const std::string trace = path_of_rank(options.trace, processes), memory_history = path_of_rank(options.memory_history, processes);
   check_writable("--trace", trace);
   check_writable("--memory-history", memory_history);
@@ -277,7 +312,10 @@ int run_train(const Options& options, const Processes& processes) {
   if (!options.save.empty() && processes.leads()) save(options, job, *run.engine);
   if (!trace.empty()) write_trace_file(trace, *run.devices, training.recorder().kept_spans());
   if (!memory_history.empty()) write_memory_history(memory_history, *run.devices, training.recorded());
-  print_results(options, job, devices, processes, run, training);
+  const Measurements measurements =
+      gather_measurements(processes, {measure_devices(run), training.recorder().tables(), training.recorder().communication()});
+  if (!options.report.empty() && processes.leads()) write_report(options, job, processes, run, training, measurements);
+  print_results(options, job, devices, processes, run, training, measurements);
   return training.stopped() ? kExitInterrupted : kExitOk;
 }
 
