@@ -14,7 +14,7 @@ namespace vitrine::tools::html {
 
 namespace {
 
-constexpr double kTop = 22, kPlotHeight = 170, kBottom = 20;
+constexpr double kTop = 12, kPlotHeight = 170, kBottom = 20;
 constexpr size_t kMostPoints = 600;
 
 struct Range {
@@ -58,18 +58,29 @@ class Drawing {
     if (chart_.from_zero && !chart_.logarithmic) up_.include(0);
     if (up_.low == up_.high) up_.high = up_.low + 1;
     axes();
-    for (size_t c = 0; c < chart_.curves.size(); ++c) draw(chart_.curves[c], c);
-    return svg_.str();
+    for (const Curve& curve : chart_.curves) draw(curve);
+    return names() + svg_.str();
   }
 
  private:
+  /// Each curve's name with its last value.
+  std::string names() const {
+    std::string html = "<ul class=\"legend\">";
+    for (const Curve& curve : chart_.curves) {
+      const auto last = std::find_if(curve.points.rbegin(), curve.points.rend(), [](const CurvePoint& p) { return std::isfinite(p.y); });
+      const std::string value = last == curve.points.rend() ? std::string() : fmt::format(": {:.6g} at last", last->y);
+      html += fmt::format("<li><span class=\"swatch {}\"></span>{}{}</li>", curve.css_class, escape(curve.name), value);
+    }
+    return html + "</ul>\n";
+  }
+
   double value(double y) const { return chart_.logarithmic ? std::log2(y) : y; }
   double x(double at) const { return across_.low == across_.high ? 50 : 1 + 98 * (at - across_.low) / (across_.high - across_.low); }
   double y(double at) const { return kTop + kPlotHeight * (1 - (at - up_.low) / ((up_.high - up_.low) * 1.05)); }
 
   void axes() {
     const double span = up_.high - up_.low;
-    for (const double tick : ticks(span, 4)) {
+    for (const double tick : ticks(span, chart_.logarithmic ? std::clamp(static_cast<int>(span), 1, 4) : 4)) {
       if (tick > span * 1.001) continue;
       const double at = up_.low + tick;
       svg_.line({0, y(at)}, {100, y(at)}, "grid");
@@ -80,7 +91,7 @@ class Drawing {
     if (across_.high > across_.low) svg_.text({100, bottom}, Svg::Anchor::end, "axis", fmt::format("{} {:.0f}", chart_.x_name, across_.high));
   }
 
-  void draw(const Curve& curve, size_t index) {
+  void draw(const Curve& curve) {
     std::vector<Svg::Point> piece;
     const auto finish = [&] {
       if (piece.size() > 1) svg_.curve(piece, "curve " + curve.css_class, curve.name);
@@ -102,12 +113,6 @@ class Drawing {
           svg_.dot({x(p.x), y(value(p.y))}, 4, curve.css_class, fmt::format("{}, {} {:.0f}: {:.4g}", curve.name, chart_.x_name, p.x, p.y));
       }
     }
-    // Names stand side by side above the plot.
-    const double column = 100.0 / static_cast<double>(chart_.curves.size());
-    svg_.rect(column * static_cast<double>(index), 4, 2.5, 8, "part " + curve.css_class);
-    const auto last = std::find_if(curve.points.rbegin(), curve.points.rend(), [](const CurvePoint& p) { return std::isfinite(p.y); });
-    svg_.text({column * static_cast<double>(index) + 3.5, 12}, Svg::Anchor::start, "name",
-              last == curve.points.rend() ? curve.name : fmt::format("{}: {:.4g} at last", curve.name, last->y));
   }
 
   const CurveChart& chart_;

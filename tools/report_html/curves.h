@@ -27,8 +27,8 @@ struct CurveChart {
   bool logarithmic = false;  // in powers of two
 };
 
-/// Curves over a common axis, each named at its end. Long ones are thinned out: of each stretch the smallest and the largest value stay. Empty where
-/// there are no points.
+/// HTML: curves over a common axis, each named above with its last value. Long ones are thinned out: of each stretch the smallest and the largest
+/// value stay. Empty where there are no points.
 std::string curve_chart(const CurveChart& chart);
 
 }  // namespace vitrine::tools::html

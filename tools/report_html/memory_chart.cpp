@@ -43,12 +43,9 @@ class Drawing {
  public:
   explicit Drawing(const MemoryChart& chart)
       : chart_(chart), timeline_(chart.timeline), svg_(kTop + kPlotHeight + kBottom, "Memory of " + chart.device + " over one step, by category") {
-    const int64_t peak = peak_bytes();
-    const bool has_line = chart.capacity_bytes > 0 && chart.capacity_bytes <= kCapacityDrawn * peak;
-    largest_ = std::max({peak, chart.planned_bytes, has_line ? chart.capacity_bytes : int64_t{0}});
+    largest_ = std::max(chart.largest_bytes(), chart.scale_bytes);
     ticks_ = byte_ticks(largest_);
-    largest_ = std::max(largest_, ticks_[ticks_.size() - 2]);
-    capacity_drawn_ = has_line;
+    capacity_drawn_ = chart.capacity_bytes > 0 && chart.capacity_bytes <= largest_;
   }
 
   std::string str() {
@@ -225,6 +222,12 @@ class Drawing {
 };
 
 }  // namespace
+
+int64_t MemoryChart::largest_bytes() const {
+  if (timeline.moments.empty()) return 0;
+  const int64_t peak = timeline.moments[timeline.peak].extent_bytes;
+  return std::max({peak, planned_bytes, capacity_bytes <= kCapacityDrawn * peak ? capacity_bytes : int64_t{0}});
+}
 
 std::string memory_chart(const MemoryChart& chart) {
   if (chart.timeline.moments.size() < 2) return {};

@@ -13,6 +13,10 @@ struct MemoryChart {
   MemoryTimeline timeline;
   int64_t capacity_bytes = 0;  // 0: without limit
   int64_t planned_bytes = 0;   // the peak of the plan; 0: none to show
+  int64_t scale_bytes = 0;     // the axis goes at least this far, so that devices can be compared
+
+  /// How far the axis must go.
+  int64_t largest_bytes() const;
 };
 
 /// Bytes by category, stacked, over the order of the changes: phases as bands above, lines for capacity and plan, every large block by its name.

@@ -59,7 +59,10 @@ std::vector<MemoryChart> alike_together(const std::vector<MemoryChart>& charts) 
 
 std::string memory_over_time(const TrainReport& report) {
   std::string charts;
-  for (const MemoryChart& chart : alike_together(report.memory)) {
+  int64_t scale_bytes = 0;
+  for (const MemoryChart& chart : report.memory) scale_bytes = std::max(scale_bytes, chart.largest_bytes());
+  for (MemoryChart chart : alike_together(report.memory)) {
+    chart.scale_bytes = scale_bytes;
     const std::string drawn = memory_chart(chart);
     if (drawn.empty()) continue;
     const int64_t peak = chart.timeline.moments[chart.timeline.peak].extent_bytes;
