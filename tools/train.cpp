@@ -11,7 +11,9 @@
 #include "kernels/conv2d_choice.h"
 #include "nn/checkpoint.h"
 #include "runtime/error.h"
+#include "tools/balance.h"
 #include "tools/batches.h"
+#include "tools/choose.h"
 #include "tools/commands.h"
 #include "tools/communication_report.h"
 #include "tools/describe.h"
@@ -240,8 +242,8 @@ void write_report(const Options& options, const Job& job, const Processes& proce
   html::write_page("--report", options.report, train_page(report));
 }
 
-void print_results(const Options& options, const Job& job, const std::vector<DeviceId>& devices, const Processes& processes, Run& run,
-                   const Training& training, const Measurements& measurements) {
+void print_results(const Options& options, const std::vector<std::string>& notes, const Job& job, const std::vector<DeviceId>& devices,
+                   const Processes& processes, Run& run, const Training& training, const Measurements& measurements) {
   const auto& [figures, tables, communication] = measurements;
   std::vector<std::string> names;
   for (const DeviceFigures& device : figures) names.push_back(device.device);
@@ -249,6 +251,7 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
   if (options.json) {
     Json json;
     json["config"] = config_json(options, job, devices, run.devices->world_size());
+    json["notes"] = notes;
     json["processes"] = processes.count();
     json["step_losses"] = training.step_losses();
     json["loss_scale"] = training.record().loss_scale_json();
@@ -281,18 +284,23 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
 
 }  // namespace
 
-int run_train(const Options& options, const Processes& processes) {
-  const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
+int run_train(const Options& asked, const Processes& processes) {
+  const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
   if (processes.leads()) {
-    check_writable("--save", options.save);
-    check_writable("--report", options.report);
+    check_writable("--save", asked.save);
+    check_writable("--report", asked.report);
   }
-  const std::string trace = path_of_rank(options.trace, processes), memory_history = path_of_rank(options.memory_history, processes);
+  const std::string trace = path_of_rank(asked.trace, processes), memory_history = path_of_rank(asked.memory_history, processes);
   check_writable("--trace", trace);
   check_writable("--memory-history", memory_history);
-  auto group = std::make_unique<DeviceGroup>(device_group_options(options, devices, processes.world()));
+  auto group = std::make_unique<DeviceGroup>(device_group_options(asked, devices, processes.world()));
+  resolve_scheme(asked, devices, group->world_size());
+  const Job job = open_job(asked);
+  Chosen chosen = choose_by_plan(asked, job, *group);
+  if (asked.choices.split && asked.balance == "time") balance_by_time(chosen, job, group);
+  for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", note);
+  const Options& options = chosen.options;
   const Scheme scheme = resolve_scheme(options, devices, group->world_size());
-  const Job job = open_job(options);
   if (processes.world()) agree_on_run(options, job, *processes.world());
   Run run = open_run(std::move(group), job, engine_config(options, job, scheme, resolve_precision(options)),
                      train_workload(options, job, options.steps, options.evaluate), options.init, RecordedSteps::all(options));
@@ -315,7 +323,7 @@ int run_train(const Options& options, const Processes& processes) {
   const Measurements measurements =
       gather_measurements(processes, {measure_devices(run), training.recorder().tables(), training.recorder().communication()});
   if (!options.report.empty() && processes.leads()) write_report(options, job, processes, run, training, measurements);
-  print_results(options, job, devices, processes, run, training, measurements);
+  print_results(options, chosen.notes, job, devices, processes, run, training, measurements);
   return training.stopped() ? kExitInterrupted : kExitOk;
 }
 
