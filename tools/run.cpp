@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "nn/checkpoint.h"
+#include "nn/segments.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/world/agreement.h"
@@ -73,7 +74,12 @@ Job open_job(const Options& options) {
   const Dataset& train = job.data.train;
   ModelOptions model_options;
   model_options.image_size = options.image_size;
-  if (options.image_size == 0 && options.model != "alexnet") {
+  if (options.model == "wide-head") {
+    throw ConfigError(
+        "--model wide-head: it has a target at every position of a sequence, but data sets have one label for each image; see its memory with "
+        "vitrine plan, train it from C++, or choose another model");
+  }
+  if (options.image_size == 0 && options.model != "alexnet" && options.model != "vgg16") {
     if (train.height != train.width) {
       throw ConfigError(
           fmt::format("{}: images are {} x {}, but models take square ones; choose with --image-size", train.name, train.height, train.width));
@@ -148,11 +154,18 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   return group;
 }
 
+int resolve_checkpoint_segments(const Options& options, const Model& model) {
+  const std::optional<int> given = parse_checkpoint_segments(options.checkpoint_segments);
+  return given ? *given : square_root_segments(*model.net, model.input_shape(1));
+}
+
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
   EngineConfig config;
   config.scheme = scheme;
   config.batch_size = options.batch_size;
   config.accumulate = options.accumulate;
+  config.checkpoint_segments = resolve_checkpoint_segments(options, job.model);
+  config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
   config.precision = precision;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));

@@ -75,6 +75,11 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
     }
   }
   if (model.net == nullptr) throw ConfigError("engine: the model has no network");
+  const Shape input = model.input_shape(1);
+  if (const Shape output = model.net->output_shapes({&input, 1})[0]; output.numel() != model.logits_shape(1).numel()) {
+    throw ShapeError(fmt::format("engine: model {} makes {} of one sample, but {} targets of {} classes need as many elements as {}", model.name,
+                                 output.str(), model.targets_per_sample, model.classes, model.logits_shape(1).str()));
+  }
   validate_precision(config.precision, devices);
 }
 
@@ -99,8 +104,9 @@ std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devi
       const int64_t samples = global_samples;  // at least as many as its part has
       const Shape images =
           config.image_dtype == DType::f32 ? model.input_shape(samples) : Shape{samples, config.image_height, config.image_width, model.channels};
-      return HostBatch{
-          ConstView(&address, images, config.image_dtype, DeviceId::host()), ConstView(&address, {samples}, DType::i32, DeviceId::host()), {}};
+      return HostBatch{ConstView(&address, images, config.image_dtype, DeviceId::host()),
+                       ConstView(&address, model.label_shape(samples), DType::i32, DeviceId::host()),
+                       {}};
     };
     // The first step and a steady one, with the next batch's images already there; then the other sizes.
     for (const int64_t samples : workload.train_batches) {
@@ -226,10 +232,7 @@ void Engine::train_step(const HostBatch& batch) {
   const BatchPlan plan =
       samples == s.config.batch_size ? s.full_batch : plan_batch(s.config.scheme.split, samples, s.config.accumulate, s.devices.world_size());
   const int64_t rows = row_count(rows_of_processes(plan, s.devices.devices_of_processes())[static_cast<size_t>(s.devices.process())]);
-  if (batch.labels.shape[0] != rows) {
-    throw ConfigError(
-        fmt::format("train_step: this process's part of a batch of {} has {} samples, but {} came", samples, rows, batch.labels.shape[0]));
-  }
+  s.check_labels(batch, samples, rows, "train_step");
   try {
     s.issue(batch, plan, slot);
   } catch (...) {
@@ -254,14 +257,11 @@ Totals Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
   const std::vector<int64_t> all_sizes = evaluation_sizes(s.config, samples, s.devices.world_size());
   const std::span<const int64_t> sizes = s.here(all_sizes);
   const int64_t rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  if (batch.labels.shape[0] != rows) {
-    throw ConfigError(
-        fmt::format("evaluate: this process's part of a batch of {} has {} samples, but {} came", samples, rows, batch.labels.shape[0]));
-  }
+  s.check_labels(batch, samples, rows, "evaluate");
   while (!s.in_flight.empty()) s.finish_oldest();
   std::vector<float> totals(static_cast<size_t>(s.devices.size() * LossTotals::kCount), 0.0F);
   const size_t before = logits != nullptr ? logits->size() : 0;
-  if (logits != nullptr) logits->resize(before + static_cast<size_t>(rows * s.model.classes));
+  if (logits != nullptr) logits->resize(before + static_cast<size_t>(s.model.logits_shape(rows).numel()));
   try {
     s.parts->evaluate(batch, sizes);
     s.parts->read_evaluation(totals, logits != nullptr ? logits->data() + before : nullptr);
