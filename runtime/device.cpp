@@ -26,8 +26,6 @@
 namespace vitrine {
 namespace {
 
-constexpr int64_t kMetaCapacity = int64_t{1} << 43;
-
 int64_t machine_memory_bytes() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGE_SIZE)); }
 
 template <class T>
@@ -57,15 +55,18 @@ int64_t used_bytes(int) { return 0; }
 int64_t capacity_of(const DeviceGroupOptions& options, size_t i) {
   if (!options.memory_bytes.empty()) return options.memory_bytes[options.memory_bytes.size() == 1 ? 0 : i];
   if (options.devices[i].backend == Backend::cuda) return default_capacity(options, i);
-  if (options.devices[i].backend == Backend::meta) return kMetaCapacity;
+  if (options.devices[i].backend == Backend::meta) return DeviceGroup::kUnlimitedBytes;
   return machine_memory_bytes() / static_cast<int64_t>(options.devices.size());
 }
 
-Device::Parts meta_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker* checker) {
+Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker) {
+  const DeviceId id = options.devices[i];
+  const int ordinal = static_cast<int>(i);
   Device::Parts parts;
   parts.id = id;
   parts.ordinal = ordinal;
-  parts.pool = std::make_shared<Pool>(id.str(), std::make_unique<MetaSlab>(ordinal), capacity);
+  if (!options.names.empty()) parts.name = options.names[i];
+  parts.pool = std::make_shared<Pool>(parts.name.empty() ? id.str() : parts.name, std::make_unique<MetaSlab>(ordinal), capacity);
   const auto stream = [&](StreamRole role) { return std::make_unique<MetaStream>(Stream::Identity{id, ordinal, role}, checker); };
   parts.compute = stream(StreamRole::compute);
   parts.copy = stream(StreamRole::copy);
@@ -125,6 +126,8 @@ void refuse_shared_gpus(World& world, const DeviceGroupOptions& options) {
 
 }  // namespace
 
+std::string logical_name(DeviceId id, size_t place) { return fmt::format("{}#{}", id.str(), place); }
+
 Device::Device(Parts parts) : parts_(std::move(parts)) {
   const ExecContext::Options compute{parts_.trace, parts_.thread_count, parts_.tf32};
   const ExecContext::Options single{parts_.trace, 1, parts_.tf32};
@@ -159,6 +162,7 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   if (count == 0) throw ConfigError("devices: the list is empty; name at least one, such as cpu:0");
   check_list(options_.memory_bytes, count, "device memory");
   check_list(options_.threads_per_device, count, "threads per device");
+  if (!options_.names.empty() && options_.names.size() != count) throw ConfigError("devices: give each a name, or none");
   place_ = options_.place.value_or(WorldPlace{0, {static_cast<int>(count)}});
   if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
   std::vector<CoreShare> shares;
@@ -176,7 +180,7 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
     if (id.backend != options_.devices[0].backend) throw ConfigError("devices: one group has devices of one backend");
     switch (id.backend) {
       case Backend::meta:
-        devices_.push_back(std::make_unique<Device>(meta_parts(id, ordinal, capacities[i], checker_.get())));
+        devices_.push_back(std::make_unique<Device>(meta_parts(options_, i, capacities[i], checker_.get())));
         break;
       case Backend::cpu:
         devices_.push_back(std::make_unique<Device>(cpu_parts(id, ordinal, capacities[i], checker_.get(), shares[i], options_.trace)));
@@ -223,14 +227,36 @@ DeviceGroup::~DeviceGroup() {
 
 HostMemory DeviceGroup::host_memory() const { return options_.devices[0].backend == Backend::cuda ? HostMemory::pinned : HostMemory::pageable; }
 
-std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin() const {
+std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& options) {
+  if (options.devices.empty()) throw ConfigError("devices: the list is empty; name at least one, such as cpu:0");
+  check_list(options.memory_bytes, options.devices.size(), "device memory");
+  const Backend backend = options.devices[0].backend;
+  const int gpus = backend == Backend::cuda ? cuda_device_count() : 0;
+  DeviceGroupOptions twin;
+  twin.check_order = options.check_order;
+  twin.place = options.place.value_or(WorldPlace{0, {static_cast<int>(options.devices.size())}});
+  twin.place->gpus = twin.place->gpus || backend == Backend::cuda;
+  for (size_t i = 0; i < options.devices.size(); ++i) {
+    const DeviceId id = options.devices[i];
+    if (id.backend != backend) throw ConfigError("devices: one group has devices of one backend");
+    const bool shared = std::count(options.devices.begin(), options.devices.end(), id) > 1;
+    const bool absent = backend == Backend::cuda && id.index >= gpus && options.memory_bytes.empty();
+    twin.devices.push_back({Backend::meta, static_cast<int>(i)});
+    twin.names.push_back(shared ? logical_name(id, i) : id.str());
+    twin.memory_bytes.push_back(absent ? kUnlimitedBytes : capacity_of(options, i));
+  }
+  return std::make_unique<DeviceGroup>(twin);
+}
+
+std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin(std::optional<int> limited) const {
   DeviceGroupOptions twin;
   twin.place = place_;
   if (devices_[0]->id().backend == Backend::cuda) twin.place->gpus = true;
   twin.check_order = options_.check_order;
   for (size_t i = 0; i < devices_.size(); ++i) {
     twin.devices.push_back({Backend::meta, static_cast<int>(i)});
-    twin.memory_bytes.push_back(kMetaCapacity);
+    twin.names.push_back(devices_[i]->name());
+    twin.memory_bytes.push_back(limited == static_cast<int>(i) ? devices_[i]->pool().capacity_bytes() : kUnlimitedBytes);
   }
   return std::make_unique<DeviceGroup>(twin);
 }

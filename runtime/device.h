@@ -28,6 +28,8 @@ struct DeviceGroupOptions {
   std::shared_ptr<World> world = {};
   /// Meta devices only: the place that they are planned for, in a world that need not be there.
   std::optional<WorldPlace> place = {};
+  /// Meta devices only: what messages call them; empty: by their ids.
+  std::vector<std::string> names = {};
   /// Capacity of each device's pool: empty (the machine's memory divided among the devices; of a GPU what is free, less 5 %, divided among its
   /// logical devices), one value for all, or one each.
   std::vector<int64_t> memory_bytes = {};
@@ -45,6 +47,9 @@ struct DeviceGroupOptions {
   /// How long a collective waits on the host for its peers in this process before it is given up.
   int64_t comm_timeout_ms = 60000;
 };
+
+/// "cuda:0#1": a device that the list names several times, by its place in the list.
+std::string logical_name(DeviceId id, size_t place);
 
 /// One logical device: a pool, three streams with a context each.
 class Device {
@@ -109,8 +114,12 @@ class DeviceGroup {
   OrderChecker* checker() { return checker_.get(); }
   /// What was noticed when opening (an affinity mask too narrow, say), for the program to print.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  /// The same number of devices at the same place on meta, without a limit to their memory: what a plan runs on.
-  std::unique_ptr<DeviceGroup> meta_twin() const;
+  /// Meta devices in place of those of `options`, which need not be there: with their names and the capacities that they would have. A GPU that is
+  /// not there has no limit (kUnlimitedBytes) unless `options` names one. throws ConfigError.
+  static std::unique_ptr<DeviceGroup> planned(const DeviceGroupOptions& options);
+  /// The same on meta, at the same place: what a plan runs on. Without limits to their memory, but for device `limited`, which has its capacity.
+  std::unique_ptr<DeviceGroup> meta_twin(std::optional<int> limited = {}) const;
+  static constexpr int64_t kUnlimitedBytes = int64_t{1} << 43;
   void synchronize();
 
  private:

@@ -73,7 +73,8 @@ void rethrow_with_prefix(std::exception_ptr error, const std::string& prefix) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
-    throw_kind(e.kind(), prefix + e.what());
+    const std::string message = e.what();
+    throw_kind(e.kind(), message.rfind(prefix, 0) == 0 ? message : prefix + message);
   } catch (const std::bad_alloc&) {
     throw OutOfMemory(prefix + "host memory is exhausted");
   } catch (const std::invalid_argument& e) {

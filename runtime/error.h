@@ -43,7 +43,7 @@ VITRINE_DEFINE_ERROR(ConfigError, config)
 VITRINE_DEFINE_ERROR(DivergedError, diverged)
 #undef VITRINE_DEFINE_ERROR
 
-/// The same error, same class, with `prefix` put before its message: how a replica's device gets into a message.
+/// The same error, same class, with `prefix` put before its message unless it begins so: how a replica's device gets into a message.
 /// std::bad_alloc becomes OutOfMemory; other foreign exceptions become the nearest standard class that carries a message.
 [[noreturn]] void rethrow_with_prefix(std::exception_ptr error, const std::string& prefix);
 

@@ -2,6 +2,7 @@
 // The flags of the program and their help.
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
@@ -24,6 +25,7 @@ Examples:
   vitrine train --model alexnet --data cifar10:DIR --devices cpu:0-3 --mode balanced --split gpu0=4 --batch-size 64
   vitrine compare --model small-cnn --data fashion-mnist:DIR --devices cpu:0-3 --steps 20
   vitrine eval --model small-cnn --data cifar10:DIR --weights model.safetensors
+  vitrine plan --model alexnet --devices cuda:0-3 --mode dp --device-memory 8GiB --batch-size max
   mpirun -np 4 vitrine train --model small-cnn --data synthetic
   vitrine collectives all_reduce --devices cpu:0-3 -b 64K -e 64M -f 4
   vitrine info
@@ -84,17 +86,50 @@ void add_process_options(CLI::App& app, Options& o) {
       ->group(group);
 }
 
-void add_batch_options(CLI::App& app, Options& o) {
+/// A whole number from 1 to `most`, or `word`, which leaves it to be chosen.
+template <class Number>
+CLI::Option* add_number_or_word(CLI::App& app, const std::string& names, Number& number, Number most, const std::string& word, bool& chosen,
+                                const std::string& help) {
+  const auto read = [&number, &chosen, most, word, names](const std::string& text) {
+    chosen = text == word;
+    if (chosen) return;
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > int64_t{most}) {
+      throw ConfigError(fmt::format("{} {}: it must be a whole number from 1 to {}, or {}", names.substr(0, names.find(',')), text, most, word));
+    }
+    number = static_cast<Number>(value);
+  };
+  return app.add_option_function<std::string>(names, read, help)->type_name("N|" + word)->default_str(std::to_string(number));
+}
+
+void add_batch_options(CLI::App& app, Options& o, bool may_choose) {
   const char* group = "Batch";
-  app.add_option("--batch-size", o.batch_size, "Samples of one optimizer step, over all devices and micro-batches")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(group);
+  const std::string help = "Samples of one optimizer step, over all devices and micro-batches";
+  if (may_choose) {
+    add_number_or_word(app, "--batch-size", o.batch_size, int64_t{1} << 40, "max", o.choices.batch_size, help + "; max: the most that fit")
+        ->group(group);
+  } else {
+    app.add_option("--batch-size", o.batch_size, help)->check(CLI::PositiveNumber)->capture_default_str()->group(group);
+  }
   app.add_option("--batch-dim", o.batch_dim, "Dimension that is split: 0 is the only one")->capture_default_str()->group(group);
 }
 
-void add_split_options(CLI::App& app, Options& o, const char* group) {
-  app.add_option("--split", o.split, "Shares of the devices: equal | 2,3,3 (weights) | gpu0=N (N samples per step on device 0)")->group(group);
+void add_split_options(CLI::App& app, Options& o, const char* group, bool may_choose) {
+  const std::string help = "Shares of the devices: equal | 2,3,3 (weights) | gpu0=N (N samples per step on device 0)";
+  if (may_choose) {
+    const auto read = [&o](const std::string& text) {
+      o.choices.split = text == "auto";
+      o.split = o.choices.split ? std::optional<std::string>() : text;
+    };
+    app.add_option_function<std::string>("--split", read, help + " | auto (by --balance)")->group(group);
+    app.add_option("--balance", o.balance, "What --split auto makes even: the memory left on each device (planned), or their time (measured first)")
+        ->check(CLI::IsMember({"memory", "time"}))
+        ->capture_default_str()
+        ->group(group);
+  } else {
+    app.add_option("--split", o.split, help)->group(group);
+  }
   app.add_option("--gpu0-bsz", o.gpu0_batch_size, "N: the same as --mode balanced --split gpu0=N")->check(CLI::NonNegativeNumber)->group(group);
 }
 
@@ -111,7 +146,7 @@ void add_bucket_options(CLI::App& app, Options& o) {
 void add_scheme_options(CLI::App& app, Options& o) {
   const char* group = "Scheme";
   app.add_option("--mode", o.mode, "dp, balanced, criterion or ddp [ddp]")->check(CLI::IsMember(scheme_names()))->group(group);
-  add_split_options(app, o, group);
+  add_split_options(app, o, group, true);
   app.add_option("--staging", o.staging, "device0 (whole batch there first) or host (slices straight to their devices) [the mode's]")
       ->check(CLI::IsMember({"device0", "host"}))
       ->group(group);
@@ -125,12 +160,18 @@ void add_scheme_options(CLI::App& app, Options& o) {
   app.add_option("--output-device", o.output_device, "Where outputs are gathered: one of --devices [the first]")->group(group);
 }
 
-void add_training_options(CLI::App& app, Options& o) {
+void add_training_options(CLI::App& app, Options& o, bool may_choose) {
   const char* group = "Training";
-  app.add_option("--accumulate,--acc-grad", o.accumulate, "Micro-batches of each step")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str()
-      ->group(group);
+  if (may_choose) {
+    add_number_or_word(app, "--accumulate,--acc-grad", o.accumulate, 1 << 20, "auto", o.choices.accumulate,
+                       "Micro-batches of each step; auto: the fewest that fit")
+        ->group(group);
+  } else {
+    app.add_option("--accumulate,--acc-grad", o.accumulate, "Micro-batches of each step")
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str()
+        ->group(group);
+  }
   app.add_option("--checkpoint-segments", o.checkpoint_segments,
                  "Activation checkpointing: keep only the inputs of so many segments of the model, and compute the rest again in backward; auto: the "
                  "square root of the number of its parts")
@@ -184,24 +225,29 @@ void add_precision_options(CLI::App& app, Options& o) {
 
 void add_output_options(CLI::App& app, Options& o) { app.add_flag("--json", o.json, "Print one JSON object on stdout")->group("Output"); }
 
-void add_train(CLI::App& parent, Options& o) {
-  CLI::App& app = *parent.add_subcommand("train", "Train a model data-parallel");
+/// What train and plan have in common.
+void add_run_options(CLI::App& app, Options& o) {
   add_model_options(app, o);
   add_device_options(app, o);
   add_scheme_options(app, o);
-  add_batch_options(app, o);
-  add_training_options(app, o);
+  add_batch_options(app, o, true);
+  add_training_options(app, o, true);
   add_precision_options(app, o);
-  add_process_options(app, o);
-  app.add_option("--verify-replicas", o.verify_replicas, "Compare the parameters of all replicas every N steps, not only at the start")
-      ->check(CLI::PositiveNumber)
-      ->group("Processes");
   app.add_option("--epochs", o.epochs, "Passes over the training set [1]")->check(CLI::PositiveNumber)->group("Training");
   app.add_option("--steps", o.steps, "Optimizer steps, instead of --epochs")->check(CLI::PositiveNumber)->group("Training");
   app.add_flag_callback(
          "--no-eval", [&o] { o.evaluate = false; }, "Do not evaluate on the test set")
       ->group("Training");
   add_output_options(app, o);
+}
+
+void add_train(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("train", "Train a model data-parallel");
+  add_run_options(app, o);
+  add_process_options(app, o);
+  app.add_option("--verify-replicas", o.verify_replicas, "Compare the parameters of all replicas every N steps, not only at the start")
+      ->check(CLI::PositiveNumber)
+      ->group("Processes");
   app.add_option("--save", o.save, "Write the weights to FILE.safetensors at the end")->group("Output");
   app.add_option("--trace", o.trace, "Write a Chrome trace to FILE.json (open it in Perfetto)")->group("Output");
   app.add_option("--trace-level", o.trace_level, "What is timed: off, phase or operation")
@@ -210,13 +256,18 @@ void add_train(CLI::App& parent, Options& o) {
       ->group("Output");
 }
 
+void add_plan(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("plan", "Say, without running it, how much memory each device of a train command needs, for what and when");
+  add_run_options(app, o);
+}
+
 void add_eval(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("eval", "Evaluate weights on the test set: every sample once");
   add_model_options(app, o);
   app.add_option("--weights", o.weights, "FILE.safetensors with PyTorch's names and layouts")->required()->group("Model and data");
   add_device_options(app, o);
   add_precision_option(app, o);
-  add_batch_options(app, o);
+  add_batch_options(app, o, false);
   add_process_options(app, o);
   add_init_option(app, o, "Where processes meet: tcp://HOST:PORT, file:PATH [over MPI, or as the launcher says]");
   add_output_options(app, o);
@@ -228,12 +279,12 @@ void add_compare(CLI::App& parent, Options& o) {
   app.add_option("--modes", o.modes, "Schemes to run")->capture_default_str()->group("Scheme");
   app.add_option("--precisions", o.precisions, "Precisions to run each in, with loss scales: fp32,fp16:none,fp16:dynamic [that of --precision]")
       ->group("Precision");
-  add_split_options(app, o, "Scheme");
+  add_split_options(app, o, "Scheme", false);
   add_bucket_options(app, o);
   add_model_options(app, o);
   add_device_options(app, o);
-  add_batch_options(app, o);
-  add_training_options(app, o);
+  add_batch_options(app, o, false);
+  add_training_options(app, o, false);
   add_precision_options(app, o);
   app.add_option("--steps", o.steps, "Optimizer steps of each scheme; figures are of those after the first [11]")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 40))
@@ -353,6 +404,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.get_formatter()->column_width(34);
   add_train(app, options);
+  add_plan(app, options);
   add_eval(app, options);
   add_compare(app, options);
   CollectiveTexts texts;
@@ -368,6 +420,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
     options.command = command->get_name() == "train"         ? Options::Command::train
                       : command->get_name() == "eval"        ? Options::Command::eval
                       : command->get_name() == "compare"     ? Options::Command::compare
+                      : command->get_name() == "plan"        ? Options::Command::plan
                       : command->get_name() == "collectives" ? Options::Command::collectives
                                                              : Options::Command::info;
     if (options.command == Options::Command::collectives) resolve_collectives(*command, texts, options.collectives);
@@ -385,11 +438,12 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
     const std::vector<std::string> unexpected = app.remaining(true);
     if (unexpected.empty() || arguments.empty()) return usage_error(command, error.what());
     if (command == nullptr)
-      return usage_error(command, fmt::format("there is no command '{}'; use train, eval, compare, collectives or info", unexpected.front()));
+      return usage_error(command, fmt::format("there is no command '{}'; use train, plan, eval, compare, collectives or info", unexpected.front()));
     // An option that is not known leaves its value behind too; the option is what to tell.
     const auto option = std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind("--", 0) == 0; });
     return usage_error(command, describe_unexpected(*command, option == unexpected.end() ? unexpected.front() : *option));
   } catch (const ConfigError& error) {
+    if (!app.get_subcommands().empty()) command = app.get_subcommands().front();
     return usage_error(command, error.what());
   }
 }

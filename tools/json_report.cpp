@@ -43,6 +43,12 @@ Json training_json(const Options& o, const Job& job) {
   return json;
 }
 
+Json bytes_by_category_json(const BytesByCategory& bytes) {
+  Json json;
+  for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c) json[category_name(static_cast<Category>(c))] = bytes[c];
+  return json;
+}
+
 }  // namespace
 
 Json scheme_json(const Scheme& scheme, const std::vector<DeviceId>& devices) {
@@ -89,7 +95,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
     for (const auto& [name, precision] : resolve_compare_precisions(o)) json["precisions"].push_back(name);
   }
   json["reduce_dtype"] = o.reduce_dtype;
-  if (o.command != Options::Command::train) return json;
+  if (o.command != Options::Command::train && o.command != Options::Command::plan) return json;
   json["bucket_mb"] = o.bucket_mb;
   json["first_bucket_mb"] = o.first_bucket_mb;
   json["mode"] = o.mode_name();
@@ -97,6 +103,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["epochs"] = o.steps ? Json() : Json(o.epochs.value_or(1));
   json["steps"] = o.steps ? Json(*o.steps) : Json();
   json["evaluate"] = o.evaluate;
+  if (o.command == Options::Command::plan) return json;
   json["save"] = text_or_null(o.save);
   json["trace"] = text_or_null(o.trace);
   json["trace_level"] = o.trace_level;
@@ -106,14 +113,12 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
 Json devices_json(const std::vector<DeviceFigures>& devices) {
   Json json = Json::array();
   for (const DeviceFigures& d : devices) {
-    Json by_category;
-    for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c)
-      by_category[category_name(static_cast<Category>(c))] = d.pool.peak_by_category[c];
     json.push_back({{"device", d.device},
                     {"samples_per_step", d.samples_per_step},
                     {"peak_bytes", d.pool.peak_bytes},
-                    {"peak_bytes_by_category", by_category},
+                    {"peak_bytes_by_category", bytes_by_category_json(d.pool.peak_by_category)},
                     {"planned_peak_bytes", d.plan.peak_bytes},
+                    {"planned_peak_bytes_by_category", bytes_by_category_json(d.plan.peak_by_category)},
                     {"capacity_bytes", d.pool.capacity_bytes},
                     {"outside_bytes", d.outside_bytes}});
   }

@@ -23,6 +23,9 @@ int run(const vitrine::tools::Options& options, vitrine::tools::Processes& proce
     case Command::compare:
       require_alone(processes, "compare");
       return vitrine::tools::run_compare(options);
+    case Command::plan:
+      require_alone(processes, "plan");
+      return vitrine::tools::run_plan(options);
     case Command::collectives:
       return vitrine::tools::run_collectives(options, processes);
     case Command::info:

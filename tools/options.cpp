@@ -58,7 +58,7 @@ int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices
 
 void check_training(const Options& o) {
   if (o.epochs && o.steps) throw ConfigError("--epochs and --steps both say how long to train; give one of them");
-  if (o.accumulate > o.batch_size) {
+  if (!o.choices.batch_size && o.accumulate > o.batch_size) {
     throw ConfigError(fmt::format("--accumulate {}: a batch of {} samples has no more than {} micro-batches; lower it, or raise --batch-size",
                                   o.accumulate, o.batch_size, o.batch_size));
   }
@@ -72,6 +72,16 @@ void check_training(const Options& o) {
     resolve_compare_precisions(o);
   } else {
     resolve_precision(o);
+  }
+}
+
+void check_choices(const Options& o) {
+  if (o.choices.batch_size && o.choices.accumulate) {
+    throw ConfigError("--batch-size max with --accumulate auto: in micro-batches of a few samples any batch fits; give one of them a number");
+  }
+  if (o.balance == "time" && !o.choices.split) throw ConfigError("--balance time: it says how --split auto shares the batch; add --split auto");
+  if (o.balance == "time" && o.command == Options::Command::plan) {
+    throw ConfigError("--balance time: a plan measures no time; give --split the weights that vitrine train finds, or leave --balance out");
   }
 }
 
@@ -99,12 +109,13 @@ void check_combinations(const Options& o) {
                     "range and needs no copy to be cut; leave --batch-dim out, and put the samples first in your data",
                     o.batch_dim));
   }
-  if (o.gpu0_batch_size && o.split) throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
+  if (o.gpu0_batch_size && (o.split || o.choices.split)) throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
   if (o.split) parse_split(*o.split);
   parse_memory_list(o.device_memory);
   parse_thread_list(o.threads_per_device);
   resolve_workspace(o, Backend::cpu);
-  if (o.command == Options::Command::train) {
+  if (o.command == Options::Command::train || o.command == Options::Command::plan) {
+    check_choices(o);
     if (o.gpu0_batch_size && o.mode && *o.mode != "balanced") {
       throw ConfigError(
           fmt::format("--gpu0-bsz {0} means --mode balanced --split gpu0={0}, but --mode is {1}; leave --mode out, or use --split gpu0={0} "
@@ -112,7 +123,7 @@ void check_combinations(const Options& o) {
                       *o.gpu0_batch_size, *o.mode));
     }
   }
-  if (o.command == Options::Command::train || o.command == Options::Command::compare) check_training(o);
+  if (o.command == Options::Command::train || o.command == Options::Command::compare || o.command == Options::Command::plan) check_training(o);
 }
 
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {
@@ -130,6 +141,7 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
   Scheme scheme = scheme_preset(o.mode_name());
   if (o.gpu0_batch_size) scheme.split.gpu0 = *o.gpu0_batch_size;
   if (o.split) scheme.split = parse_split(*o.split);
+  if (o.choices.split) scheme.split = Split{};  // to begin with
   if (o.staging) scheme.staging = *o.staging == "host" ? Staging::host : Staging::device0;
   if (o.loss_at) scheme.loss_at = *o.loss_at == "gathered" ? LossAt::gathered : LossAt::parallel;
   if (o.reduce) scheme.reduce = *o.reduce == "gpu0" ? Reduce::gpu0 : Reduce::allreduce;
@@ -147,7 +159,8 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
         fmt::format("--broadcast {}: every device updates its own parameters under --reduce allreduce, nothing is sent; leave it out", *o.broadcast));
   }
   if (world_size && *world_size > static_cast<int>(devices.size())) check_for_several_processes(o, scheme);
-  validate_split(scheme.split, o.batch_size, world_size.value_or(static_cast<int>(devices.size())));
+  const int64_t batch_size = o.choices.batch_size ? std::max(o.batch_size, scheme.split.gpu0) : o.batch_size;
+  validate_split(scheme.split, batch_size, world_size.value_or(static_cast<int>(devices.size())));
   return scheme;
 }
 

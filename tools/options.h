@@ -26,9 +26,19 @@ struct CollectiveOptions {
   int root = 0;
 };
 
+/// What is left to choose by plans: tools/choose.h does.
+struct Choices {
+  bool batch_size = false;  // --batch-size max
+  bool split = false;       // --split auto
+  bool accumulate = false;  // --accumulate auto
+  bool checkpoint = false;  // --checkpoint auto
+
+  bool any() const { return batch_size || split || accumulate || checkpoint; }
+};
+
 /// What the command line says, checked as far as it can be without opening anything.
 struct Options {
-  enum class Command { train, eval, compare, collectives, info } command = Command::train;
+  enum class Command { train, eval, compare, plan, collectives, info } command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
@@ -65,6 +75,8 @@ struct Options {
   int64_t batch_size = 64;
   int accumulate = 1;
   std::string checkpoint_segments = "1", loss_gradient = "in-place";
+  Choices choices;
+  std::string balance = "memory";  // --split auto: by memory or time
   std::optional<int64_t> epochs, steps;
   bool evaluate = true;
   std::string optimizer = "adamw";

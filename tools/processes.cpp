@@ -72,6 +72,10 @@ Processes::Processes(Options& options) {
   world.init = meeting_place(options, launch);
   world.timeout_ms = static_cast<int64_t>(options.timeout_seconds * 1000);
   world.exit_after_ms = kExitAfterMs;
+  world.tell_failure = [](const std::string& reason) {
+    fmt::print(stderr, "vitrine: {}\n", reason);
+    std::fflush(stderr);
+  };
   world_ = std::make_shared<World>(world);
   options.quiet = !leads();
   if (leads()) {
@@ -80,13 +84,7 @@ Processes::Processes(Options& options) {
     silence_stdout();
     keep_interrupts_quiet();
   }
-  // Told at once, for a launcher may end this process soon. Rank 0 tells for all, unless it is gone.
-  world_->on_failure([world = world_.get()](const std::string& reason) {
-    keep_interrupts_quiet();  // the launcher ends the survivors with a signal
-    if (!world->found_failure()) return;
-    fmt::print(stderr, "vitrine: {}\n", reason);
-    std::fflush(stderr);
-  });
+  world_->on_failure([](const std::string&) { keep_interrupts_quiet(); });  // the launcher ends the survivors with a signal
 }
 
 void Processes::fail(const std::string& reason, bool usage) {

@@ -91,35 +91,41 @@ std::string phase_block(std::span<const std::string> devices, std::span<const Ph
   return table.str(style);
 }
 
+/// Each device has two columns: what was measured, and what was planned.
 std::string memory_block(std::span<const DeviceFigures> devices, const Style& style) {
   std::vector<Table::Column> columns = {{"at the peak", Table::Align::left}};
   for (const DeviceFigures& device : devices) {
     columns.push_back({device.device});
-    columns.push_back({"share"});
+    columns.push_back({"planned"});
   }
   Table table(columns, "Where the memory went");
   for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c) {
-    if (std::all_of(devices.begin(), devices.end(), [&](const DeviceFigures& d) { return d.pool.peak_by_category[c] == 0; })) continue;
+    const auto is_nothing = [&](const DeviceFigures& d) { return d.pool.peak_by_category[c] == 0 && d.plan.peak_by_category[c] == 0; };
+    if (std::all_of(devices.begin(), devices.end(), is_nothing)) continue;
     std::vector<std::string> cells = {category_name(static_cast<Category>(c))};
-    for (const DeviceFigures& d : devices) {
-      const int64_t bytes = d.pool.peak_by_category[c];
-      cells.insert(cells.end(), {bytes_or_nothing(bytes), format_share(static_cast<double>(bytes) / static_cast<double>(d.pool.peak_bytes))});
-    }
+    for (const DeviceFigures& d : devices)
+      cells.insert(cells.end(), {bytes_or_nothing(d.pool.peak_by_category[c]), bytes_or_nothing(d.plan.peak_by_category[c])});
     table.add_row(cells);
   }
   table.add_rule();
-  const auto row = [&](const char* name, const auto& value) {
+  const auto row = [&](const char* name, const auto& measured, const auto& planned) {
     std::vector<std::string> cells = {name};
-    for (const DeviceFigures& d : devices) cells.insert(cells.end(), {value(d), ""});
+    for (const DeviceFigures& d : devices) cells.insert(cells.end(), {measured(d), planned(d)});
     table.add_row(cells);
   };
-  row("peak, measured", [](const DeviceFigures& d) { return format_bytes(d.pool.peak_bytes); });
-  row("peak, planned", [](const DeviceFigures& d) { return d.plan.peak_bytes == d.pool.peak_bytes ? "the same" : format_bytes(d.plan.peak_bytes); });
-  row("reached in", [](const DeviceFigures& d) {
-    return d.pool.peak_layer.empty() ? std::string(phase_name(d.pool.peak_phase))
-                                     : fmt::format("{} {}", phase_name(d.pool.peak_phase), d.pool.peak_layer);
-  });
-  row("outside the pool", [](const DeviceFigures& d) { return format_bytes(d.outside_bytes); });
+  const auto nothing = [](const DeviceFigures&) { return std::string(); };
+  const auto moment = [](Phase phase, const std::string& layer) {
+    return layer.empty() ? std::string(phase_name(phase)) : fmt::format("{} {}", phase_name(phase), layer);
+  };
+  row(
+      "peak", [](const DeviceFigures& d) { return format_bytes(d.pool.peak_bytes); },
+      [](const DeviceFigures& d) { return d.plan.peak_bytes == d.pool.peak_bytes ? "to the byte" : format_bytes(d.plan.peak_bytes); });
+  row(
+      "reached in", [&](const DeviceFigures& d) { return moment(d.pool.peak_phase, d.pool.peak_layer); }, nothing);
+  row(
+      "capacity", [](const DeviceFigures& d) { return format_bytes(d.pool.capacity_bytes); }, nothing);
+  row(
+      "outside the pool", [](const DeviceFigures& d) { return format_bytes(d.outside_bytes); }, nothing);
   return table.str(style);
 }
 

@@ -74,6 +74,10 @@ Job open_job(const Options& options) {
   const Dataset& train = job.data.train;
   ModelOptions model_options;
   model_options.image_size = options.image_size;
+  if (options.model == "wide-head" && options.command == Options::Command::plan) {
+    job.model = make_model(options.model, {.image_size = options.image_size, .dropout = options.dropout});
+    return job;
+  }
   if (options.model == "wide-head") {
     throw ConfigError(
         "--model wide-head: it has a target at every position of a sequence, but data sets have one label for each image; see its memory with "
@@ -96,17 +100,39 @@ Job open_job(const Options& options) {
 
 int64_t evaluate_batch_size(const Options& options) { return (options.batch_size + options.accumulate - 1) / options.accumulate; }
 
-Workload train_workload(const Options& options, const Job& job, std::optional<int64_t> steps, bool evaluate) {
-  Workload workload;
-  const int64_t count = job.data.train.size();
-  workload.train_batches = batch_sizes(count, options.batch_size, options.drop_last);
-  if (workload.train_batches.empty()) {
-    throw ConfigError(fmt::format("{}: {} samples make no full batch of {}, and --drop-last leaves out the rest; lower --batch-size",
-                                  job.data.train.name, count, options.batch_size));
+namespace {
+
+/// What a workload depends on beside batch size and micro-batches.
+struct WorkloadSource {
+  Options options;
+  std::string data;
+  int64_t train_samples = 0, test_samples = 0;
+  std::optional<int64_t> steps;
+  bool evaluate = false;
+
+  Workload under(int64_t batch_size, int accumulate) const {
+    Options sized = options;
+    sized.batch_size = batch_size;
+    sized.accumulate = accumulate;
+    Workload workload;
+    workload.train_batches = batch_sizes(train_samples, batch_size, sized.drop_last);
+    if (workload.train_batches.empty()) {
+      throw ConfigError(fmt::format("{}: {} samples make no full batch of {}, and --drop-last leaves out the rest; lower --batch-size", data,
+                                    train_samples, batch_size));
+    }
+    // A run that ends before the short last batch need not plan for it.
+    if (workload.train_batches.size() == 2 && steps && *steps <= train_samples / batch_size) workload.train_batches.pop_back();
+    if (evaluate) workload.evaluate_batches = batch_sizes(test_samples, evaluate_batch_size(sized), false);
+    return workload;
   }
-  // A run that ends before the short last batch need not plan for it.
-  if (workload.train_batches.size() == 2 && steps && *steps <= count / options.batch_size) workload.train_batches.pop_back();
-  if (evaluate) workload.evaluate_batches = evaluate_workload(options, job).evaluate_batches;
+};
+
+}  // namespace
+
+Workload train_workload(const Options& options, const Job& job, std::optional<int64_t> steps, bool evaluate) {
+  const WorkloadSource source{options, job.data.train.name, job.data.train.size(), job.data.test.size(), steps, evaluate};
+  Workload workload = source.under(options.batch_size, options.accumulate);
+  workload.under = [source](const EngineConfig& config) { return source.under(config.batch_size, config.accumulate); };
   return workload;
 }
 
@@ -135,8 +161,10 @@ LoaderConfig evaluate_loader_config(const Options& options, const Job& job, cons
 }
 
 DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<World> world) {
-  if (std::any_of(devices.begin(), devices.end(), [](const DeviceId& id) { return id.backend == Backend::meta; })) {
-    throw ConfigError("--devices: meta devices compute nothing, so there is nothing to train or to evaluate on them; use cpu or cuda devices");
+  const auto is_meta = [](const DeviceId& id) { return id.backend == Backend::meta; };
+  if (options.command != Options::Command::plan && std::any_of(devices.begin(), devices.end(), is_meta)) {
+    throw ConfigError(
+        "--devices: meta devices compute nothing, so there is nothing to train or to evaluate on them; use cpu or cuda devices, or vitrine plan");
   }
   const bool on_gpus = devices[0].backend == Backend::cuda;
   if (on_gpus && !options.threads_per_device.empty()) {
@@ -173,9 +201,11 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.seed = options.seed;
   config.normalization = job.normalization;
   config.workspace_bytes = resolve_workspace(options, backend_of(options));
-  config.image_dtype = options.host_preprocess() ? DType::f32 : DType::u8;
-  config.image_height = options.host_preprocess() ? job.model.height : job.data.train.height;
-  config.image_width = options.host_preprocess() ? job.model.width : job.data.train.width;
+  // Of a model whose samples are no images, no data set brings any; they are planned as they are.
+  const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
+  config.image_dtype = ready_made ? DType::f32 : DType::u8;
+  config.image_height = ready_made ? job.model.height : job.data.train.height;
+  config.image_width = ready_made ? job.model.width : job.data.train.width;
   return config;
 }
 

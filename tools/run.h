@@ -44,6 +44,7 @@ int64_t evaluate_batch_size(const Options& options);
 LoaderConfig train_loader_config(const Options& options, const Job& job, const Run& run, int64_t epochs);
 LoaderConfig evaluate_loader_config(const Options& options, const Job& job, const Run& run);
 
+/// throws ConfigError; on meta devices too, unless it is for a plan.
 DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<World> world = {});
 /// --checkpoint-segments; auto: the square root of the model's parts. throws ConfigError.
 int resolve_checkpoint_segments(const Options& options, const Model& model);

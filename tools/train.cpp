@@ -12,6 +12,7 @@
 #include "nn/checkpoint.h"
 #include "runtime/error.h"
 #include "tools/batches.h"
+#include "tools/choose.h"
 #include "tools/commands.h"
 #include "tools/communication_report.h"
 #include "tools/describe.h"
@@ -244,14 +245,18 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
 
 }  // namespace
 
-int run_train(const Options& options, const Processes& processes) {
-  const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
-  if (processes.leads()) check_writable("--save", options.save);
-  const std::string trace = trace_path(options.trace, processes);
+int run_train(const Options& asked, const Processes& processes) {
+  const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
+  if (processes.leads()) check_writable("--save", asked.save);
+  const std::string trace = trace_path(asked.trace, processes);
   check_writable("--trace", trace);
-  auto group = std::make_unique<DeviceGroup>(device_group_options(options, devices, processes.world()));
+  auto group = std::make_unique<DeviceGroup>(device_group_options(asked, devices, processes.world()));
+  resolve_scheme(asked, devices, group->world_size());
+  const Job job = open_job(asked);
+  const Chosen chosen = choose_by_plan(asked, job, *group);
+  for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", note);
+  const Options& options = chosen.options;
   const Scheme scheme = resolve_scheme(options, devices, group->world_size());
-  const Job job = open_job(options);
   if (processes.world()) agree_on_run(options, job, *processes.world());
   Run run = open_run(std::move(group), job, engine_config(options, job, scheme, resolve_precision(options)),
                      train_workload(options, job, options.steps, options.evaluate), options.init, !options.trace.empty());

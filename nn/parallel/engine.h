@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -20,6 +21,9 @@ namespace vitrine {
 struct Workload {
   std::vector<int64_t> train_batches;     // distinct sizes, the full one first
   std::vector<int64_t> evaluate_batches;  // distinct sizes of evaluation batches
+  /// What they would be under another batch size or number of micro-batches, for advice when memory is short. Null: one full batch, and evaluation
+  /// batches of a micro-batch if there are any.
+  std::function<Workload(const EngineConfig&)> under = nullptr;
 };
 
 /// Totals of one optimizer step or one evaluation batch, over all devices.
@@ -41,20 +45,38 @@ struct Totals {
   double mean_loss() const;
 };
 
+/// What a layer (or, outside layers, a tensor) keeps in memory from its forward to its backward pass.
+struct HeldBytes {
+  std::string layer;
+  int64_t bytes = 0;
+};
+
+/// Of a plan: the peaks, or also what layers hold and how memory changes over a step.
+enum class PlanDetail { peaks, layers };
+
 /// What a plan says of one device.
 struct DevicePlan {
   int64_t peak_bytes = 0;
   BytesByCategory peak_by_category{};
   Phase peak_phase = Phase::setup;
   std::string peak_layer;
+
+  // With PlanDetail::layers:
+  std::vector<HeldBytes> held;       // activations at the end of the forward pass (of the micro-batch that holds most), in their order
+  std::vector<MemoryEvent> history;  // of the setup, the first step and a steady one
+  size_t steady_step = 0;            // where in the history the steady step begins
 };
+
+/// "phase backward of layer features.3".
+std::string describe_peak(const DevicePlan& plan);
 
 /// Trains one model data-parallel on a group of devices, under any scheme; with a world (DeviceGroupOptions::world) together with the engines of its
 /// other processes, which then are constructed, stepped and asked for totals alike. A failure of one is then the failure of all, for good: CommError
 /// names the culprit.
 ///
-/// Construction plans the workload on meta, takes one slab of the planned size from each device (throws OutOfMemory naming device and plan when its
-/// capacity is smaller), and fills the parameters from the seed. Afterwards nothing on a device is allocated from the system.
+/// Construction plans the workload on meta, takes one slab of the planned size from each device, and fills the parameters from the seed. When a
+/// capacity is smaller it throws OutOfMemory naming device, tensor, layer and phase, what the device holds by then, and what would fit; nothing has
+/// been taken then, and a smaller engine can be constructed on the same devices. Afterwards nothing on a device is allocated from the system.
 /// Every scheme and split computes the single-device gradient: gradients are summed over samples and divided by the number of valid targets once.
 class Engine {
  public:
@@ -65,8 +87,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// The plan alone, without touching the devices (a group of meta devices will do).
-  static std::vector<DevicePlan> plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload);
+  /// The plan alone, without touching the devices (DeviceGroup::planned() will do).
+  static std::vector<DevicePlan> plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
+                                      PlanDetail detail = PlanDetail::peaks);
 
   /// Issues one optimizer step; returns before the devices have done it. At most two steps are in flight. throws the first error of any device,
   /// with its name; the engine can then go on from the parameters it had (of the last finished step). Where NCCL failed, or was

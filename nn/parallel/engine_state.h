@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -26,6 +27,9 @@ Totals totals_from(const float* values);
 /// Samples of each device of all processes in an evaluation batch.
 std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t samples, int world_size);
 
+/// The largest numbers of samples in the batches that are planned for.
+DataParallel::Capacity capacity_for(const EngineConfig& config, const Workload& workload, const DeviceGroup& devices);
+
 struct Engine::State {
   struct Issued {
     int slot;
@@ -36,7 +40,12 @@ struct Engine::State {
 
   State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w) : model(m), devices(d), config(std::move(c)), workload(std::move(w)) {}
 
+  static void walk(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload, const std::function<void()>& on_step);
+  /// throws OutOfMemory before any device has given memory.
   void reserve();
+  /// Bytes of its plan beyond a device's capacity; below 0 where it fits.
+  int64_t lacks(int device) const;
+  [[noreturn]] void throw_out_of_memory(const std::vector<int>& lacking) const;
   /// Waits for the oldest step in flight and books its totals. throws what has failed.
   void finish_oldest();
   void throw_if_failed();

@@ -100,7 +100,7 @@ Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   }
   const int ordinal = static_cast<int>(i);
   Device::Parts parts;
-  if (std::count(options.devices.begin(), options.devices.end(), id) > 1) parts.name = fmt::format("{}#{}", id.str(), i);
+  if (std::count(options.devices.begin(), options.devices.end(), id) > 1) parts.name = logical_name(id, i);
   parts.id = id;
   parts.ordinal = ordinal;
   parts.trace = options.trace;

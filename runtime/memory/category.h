@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 namespace vitrine {
 
@@ -12,5 +13,7 @@ inline constexpr int kCategoryCount = 9;
 const char* category_name(Category category);
 
 using BytesByCategory = std::array<int64_t, kCategoryCount>;
+/// "activations 3.1 MiB, parameters 1.0 MiB": the largest first, those of no bytes left out.
+std::string describe_by_size(const BytesByCategory& bytes);
 
 }  // namespace vitrine

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/memory/offset_allocator.h"
 
+#include <algorithm>
 #include <iterator>
 #include <limits>
 
@@ -19,6 +20,12 @@ int64_t OffsetAllocator::peek(int64_t bytes) const {
     }
   }
   return best;
+}
+
+int64_t OffsetAllocator::largest_hole() const {
+  int64_t largest = 0;
+  for (const auto& [offset, hole] : holes_) largest = std::max(largest, hole);
+  return largest;
 }
 
 int64_t OffsetAllocator::allocate(int64_t bytes) {

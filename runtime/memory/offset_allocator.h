@@ -22,6 +22,8 @@ class OffsetAllocator {
   /// End of the highest block in use.
   int64_t extent() const { return extent_; }
   int64_t allocated_bytes() const { return allocated_; }
+  /// Bytes of the largest hole below the extent.
+  int64_t largest_hole() const;
 
  private:
   std::map<int64_t, int64_t> holes_;  // offset -> bytes, disjoint, never adjacent, all below extent_

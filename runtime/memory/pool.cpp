@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include <fmt/format.h>
 
@@ -134,22 +133,14 @@ void Pool::reset_peak() {
 }
 
 void Pool::throw_out_of_memory(int64_t bytes, std::string_view tensor_name) const {
-  const int64_t allocated = offsets_.allocated_bytes();
+  const int64_t allocated = offsets_.allocated_bytes(), free = limit_bytes() - allocated;
+  const int64_t piece = std::max(offsets_.largest_hole(), limit_bytes() - offsets_.extent());
   std::string text = fmt::format(
-      "{}: out of memory: tried to allocate {} ({} bytes) for {}{}{} in phase {}; capacity {}, allocated {}, reserved {}, free {}", device_name_,
-      format_bytes(bytes), bytes, tensor_name.empty() ? "a tensor" : tensor_name, *layer_ != '\0' ? " of layer " : "", layer_, phase_name(phase_),
-      format_bytes(capacity_bytes_), format_bytes(allocated), format_bytes(slab_->size_bytes()), format_bytes(limit_bytes() - allocated));
-  std::array<int, kCategoryCount> order{};
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int a, int b) { return by_category_[static_cast<size_t>(a)] > by_category_[static_cast<size_t>(b)]; });
-  const char* separator = "; held: ";
-  for (int c : order) {
-    const int64_t held = by_category_[static_cast<size_t>(c)];
-    if (held == 0) break;
-    text += fmt::format("{}{} {}", separator, category_name(static_cast<Category>(c)), format_bytes(held));
-    separator = ", ";
-  }
+      "{}: out of memory. Tried to allocate {} ({} bytes) for {}{}{} in phase {} ({} total capacity; {} already allocated; {} free{}; {} reserved).",
+      device_name_, format_bytes(bytes), bytes, tensor_name.empty() ? "a tensor" : tensor_name, *layer_ != '\0' ? " of layer " : "", layer_,
+      phase_name(phase_), format_bytes(capacity_bytes_), format_bytes(allocated), format_bytes(free),
+      piece < free ? fmt::format(", {} of it in one piece", format_bytes(piece)) : "", format_bytes(slab_->size_bytes()));
+  if (allocated > 0) text += fmt::format(" It holds {}.", describe_by_size(by_category_));
   throw OutOfMemory(text);
 }
 

@@ -165,11 +165,6 @@ std::string World::failure() const {
   return state_->failure;
 }
 
-bool World::found_failure() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->found_failure;
-}
-
 uint64_t World::on_failure(std::function<void(const std::string&)> handler) {
   State& s = *state_;
   const std::lock_guard handlers(s.handler_mutex);

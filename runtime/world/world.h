@@ -23,6 +23,9 @@ struct WorldOptions {
   int64_t timeout_ms = 60000;
   /// Ends the process, with status 1, this long after the world has failed if it has not ended by itself; 0: never.
   int64_t exit_after_ms = 0;
+  /// Called, with the reason, in the process that finds that the world has failed, before the others learn of it: they may end then, and a launcher
+  /// end this one. That is rank 0, or those who lost it. It must not wait for anything.
+  std::function<void(const std::string&)> tell_failure = {};
 };
 
 /// The processes of a run, as one of them sees them: small exchanges on the host, and a watch over each other. A thread of its own keeps
@@ -83,8 +86,6 @@ class World {
   void fail(const std::string& reason, int64_t patience_ms = 0);
   /// Why the world has failed; empty while it has not. From any thread.
   std::string failure() const;
-  /// Whether this process found it itself, and was not told by rank 0: so where it should be printed. Rank 0 finds it, or those who lost rank 0.
-  bool found_failure() const;
   /// Called once when the world fails, on the world's own thread, or at once if it has. The number takes it away again: once remove_handler() is back
   /// it is not being called and never will be. A handler may call on, does not throw, and does not destroy the world.
   uint64_t on_failure(std::function<void(const std::string&)> handler);

@@ -105,7 +105,6 @@ struct World::State {
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::string failure;
-  bool found_failure = false;
   bool warm = false, closing = false, stopping = false, closed = false;
   std::vector<Slot> slots;
   bool slots_told = true;

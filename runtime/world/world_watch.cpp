@@ -296,12 +296,12 @@ void World::State::declare(const std::string& verdict, bool found_here) {
     const std::lock_guard lock(mutex);
     if (!failure.empty()) return;
   }
+  if (found_here && options.tell_failure) options.tell_failure(verdict);
   // The others first: who sees the failure here may end the process.
   if (is_hub()) send_to_members(Writer(MessageKind::verdict).text(verdict).bytes());
   {
     const std::lock_guard lock(mutex);
     failure = verdict;
-    found_failure = found_here;
     failed_ns = steady_now_ns();
     changed.notify_all();
   }

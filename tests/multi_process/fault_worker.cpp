@@ -116,11 +116,9 @@ int run(const Fault& fault, int64_t timeout_ms) {
   options.size = std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE"));
   options.timeout_ms = timeout_ms;
   options.exit_after_ms = 2000;
+  options.tell_failure = [](const std::string& reason) { std::cerr << "world: " + reason + "\n" << std::flush; };
   const auto world = std::make_shared<World>(options);
   const int rank = world->rank();
-  world->on_failure([&world](const std::string& reason) {
-    if (world->found_failure()) std::cerr << "world: " + reason + "\n" << std::flush;
-  });
   try {
     DeviceGroupOptions group;
     group.devices = {{Backend::cpu, 0}};

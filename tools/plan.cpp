@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "nn/parallel/fit.h"
+#include "tools/choose.h"
+#include "tools/commands.h"
+#include "tools/describe.h"
+#include "tools/json_report.h"
+#include "tools/plan_report.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+Json plan_json(const std::vector<PlannedDevice>& devices) {
+  std::vector<DeviceFigures> figures;
+  for (const PlannedDevice& d : devices) {
+    DeviceFigures device;
+    device.device = d.name;
+    device.samples_per_step = d.samples_per_step;
+    device.plan = d.plan;
+    device.pool.peak_bytes = d.plan.peak_bytes;
+    device.pool.peak_by_category = d.plan.peak_by_category;
+    device.pool.capacity_bytes = d.capacity_bytes.value_or(0);
+    figures.push_back(device);
+  }
+  Json json = devices_json(figures);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const PlannedDevice& d = devices[i];
+    json[i].erase("outside_bytes");
+    if (!d.capacity_bytes) json[i]["capacity_bytes"] = Json();
+    json[i]["fits"] = d.fits();
+    json[i]["peak"] = {{"phase", phase_name(d.plan.peak_phase)}, {"layer", d.plan.peak_layer}};
+    json[i]["held"] = Json::array();
+    for (const HeldBytes& held : d.plan.held) json[i]["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});
+  }
+  return json;
+}
+
+}  // namespace
+
+int run_plan(const Options& asked) {
+  const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
+  const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(device_group_options(asked, devices));
+  const Job job = open_job(asked);
+  const Chosen chosen = choose_by_plan(asked, job, *group);
+  const Options& options = chosen.options;
+  const Scheme scheme = resolve_scheme(options, devices);
+  const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
+  const std::vector<DevicePlan> plans =
+      Engine::plan(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate), PlanDetail::layers);
+
+  const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group->world_size());
+  std::vector<PlannedDevice> planned;
+  for (int d = 0; d < group->size(); ++d) {
+    const int64_t capacity = (*group)[d].pool().capacity_bytes();
+    planned.push_back({(*group)[d].name(), batch.device_samples(d),
+                       capacity == DeviceGroup::kUnlimitedBytes ? std::optional<int64_t>() : std::optional(capacity), plans[static_cast<size_t>(d)]});
+  }
+  const bool fits = std::all_of(planned.begin(), planned.end(), [](const PlannedDevice& d) { return d.fits(); });
+  const std::string remedies =
+      fits ? std::string() : describe_remedies(Fitting(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate)));
+  if (options.json) {
+    Json json;
+    json["config"] = config_json(options, job, devices);
+    json["devices"] = plan_json(planned);
+    json["notes"] = chosen.notes;
+    json["fits"] = fits;
+    json["remedies"] = fits ? Json() : Json(remedies);
+    print_json(json);
+    return fits ? kExitOk : kExitFailure;
+  }
+  for (const std::string& note : chosen.notes) fmt::print("{}\n", note);
+  const FlatLayout layout(job.model.net->parameters(), 0);
+  fmt::print("{}\n{}: {} samples per step as {}, split {}, loss {}, reduce {}\n\n", describe_job(job, layout), options.mode_name(),
+             options.batch_size, describe_batch(batch), scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce));
+  fmt::print("{}", plan_report(planned, Style::of(fileno(stdout))));
+  if (!fits) fmt::print("\nIt does not fit. {}\n", remedies);
+  return fits ? kExitOk : kExitFailure;
+}
+
+}  // namespace vitrine::tools
