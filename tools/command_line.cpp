@@ -37,7 +37,7 @@ void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and data";
   app.add_option("--model", o.model, "What is trained")->check(CLI::IsMember(model_names()))->capture_default_str()->group(group);
   app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR or synthetic[:COUNT]")->capture_default_str()->group(group);
-  app.add_option("--image-size", o.image_size, "Height and width the model gets [227 for alexnet, else the data's]")
+  app.add_option("--image-size", o.image_size, "Height and width the model gets [227 for alexnet, 224 for vgg16, else the data's]")
       ->check(CLI::PositiveNumber)
       ->group(group);
   app.add_option("--preprocess", o.preprocess, "Where images are resized and normalised: host (the loader) or device")
@@ -172,6 +172,15 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
         ->capture_default_str()
         ->group(group);
   }
+  app.add_option("--checkpoint-segments", o.checkpoint_segments,
+                 "Activation checkpointing: keep only the inputs of so many segments of the model, and compute the rest again in backward; auto: the "
+                 "square root of the number of its parts")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--loss-gradient", o.loss_gradient, "Where the gradient of the outputs is written: in-place (over them) or apart")
+      ->check(CLI::IsMember({"in-place", "apart"}))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw")
       ->check(CLI::IsMember({"sgd", "adam", "adamw"}))
       ->capture_default_str()

@@ -25,6 +25,14 @@ std::string describe_precision(const EngineConfig& config) {
   return text;
 }
 
+/// ", 4 checkpoint segments, gradient of outputs apart"; empty where neither was asked for.
+std::string describe_memory(const EngineConfig& config) {
+  std::string text;
+  if (config.checkpoint_segments > 1) text += fmt::format(", {} checkpoint segments", config.checkpoint_segments);
+  if (!config.loss_gradient_in_place) text += ", gradient of outputs apart";
+  return text;
+}
+
 int64_t bytes_of(const Dataset& set) { return static_cast<int64_t>(set.pixels.size() + set.labels.size() * sizeof(int32_t)); }
 
 }  // namespace
@@ -59,10 +67,11 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
   const std::string precision = describe_precision(run.engine->config());
   const OptimizerConfig& optimizer = run.engine->config().optimizer;
   const std::string communicator = run.engine->communicator();
-  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {}{}{})\n{}, lr {}, seed {}{}\n",
+  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {}{}{})\n{}, lr {}, seed {}{}{}\n",
                      describe_job(job, run.engine->layout()), mode, devices, options.batch_size, describe_batch(run.engine->batch_plan()),
                      scheme.split.str(), staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce),
-                     communicator.empty() ? "" : " by ", communicator, optimizer.name(), optimizer.learning_rate(), options.seed, precision);
+                     communicator.empty() ? "" : " by ", communicator, optimizer.name(), optimizer.learning_rate(), options.seed, precision,
+                     describe_memory(run.engine->config()));
 }
 
 std::string describe_batch(const BatchPlan& plan) {

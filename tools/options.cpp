@@ -66,6 +66,7 @@ void check_training(const Options& o) {
     throw ConfigError(fmt::format("--dropout {}: the probability must be >= 0 and < 1", *o.dropout));
   }
   if (!o.trace.empty() && o.trace_level == "off") throw ConfigError("--trace needs timings, but --trace-level is off; use phase or operation");
+  parse_checkpoint_segments(o.checkpoint_segments);
   resolve_optimizer(o);
   if (o.command == Options::Command::compare) {
     resolve_compare_precisions(o);
@@ -224,6 +225,14 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
         fmt::format("--loss-scale-growth-interval: no loss scale of --precisions {} changes; add fp16:dynamic, or leave it out", o.precisions));
   }
   return precisions;
+}
+
+std::optional<int> parse_checkpoint_segments(const std::string& text) {
+  if (text == "auto") return std::nullopt;
+  int segments = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), segments);
+  if (error == std::errc{} && end == text.data() + text.size() && segments >= 1) return segments;
+  throw ConfigError(fmt::format("--checkpoint-segments {}: it must be a number of at least 1, which means no checkpointing, or auto", text));
 }
 
 OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay); }

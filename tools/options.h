@@ -74,6 +74,7 @@ struct Options {
 
   int64_t batch_size = 64;
   int accumulate = 1;
+  std::string checkpoint_segments = "1", loss_gradient = "in-place";
   Choices choices;
   std::string balance = "memory";  // --split auto: by memory or time
   std::optional<int64_t> epochs, steps;
@@ -135,6 +136,8 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
 /// without a name. The growth interval goes to those whose scale is dynamic, --broadcast to those that have a shadow. throws ConfigError.
 std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
 OptimizerConfig resolve_optimizer(const Options& options);
+/// Segments of activation checkpointing; none for auto, which depends on the model. throws ConfigError.
+std::optional<int> parse_checkpoint_segments(const std::string& text);
 /// Precision, loss scaling, clipping, and in what gradients and parameters travel. throws ConfigError.
 Precision resolve_precision(const Options& options);
 TraceLevel resolve_trace_level(const Options& options);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "nn/checkpoint.h"
+#include "nn/segments.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/world/agreement.h"
@@ -73,7 +74,16 @@ Job open_job(const Options& options) {
   const Dataset& train = job.data.train;
   ModelOptions model_options;
   model_options.image_size = options.image_size;
-  if (options.image_size == 0 && options.model != "alexnet") {
+  if (options.model == "wide-head" && options.command == Options::Command::plan) {
+    job.model = make_model(options.model, {.image_size = options.image_size, .dropout = options.dropout});
+    return job;
+  }
+  if (options.model == "wide-head") {
+    throw ConfigError(
+        "--model wide-head: it has a target at every position of a sequence, but data sets have one label for each image; see its memory with "
+        "vitrine plan, train it from C++, or choose another model");
+  }
+  if (options.image_size == 0 && options.model != "alexnet" && options.model != "vgg16") {
     if (train.height != train.width) {
       throw ConfigError(
           fmt::format("{}: images are {} x {}, but models take square ones; choose with --image-size", train.name, train.height, train.width));
@@ -172,11 +182,18 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   return group;
 }
 
+int resolve_checkpoint_segments(const Options& options, const Model& model) {
+  const std::optional<int> given = parse_checkpoint_segments(options.checkpoint_segments);
+  return given ? *given : square_root_segments(*model.net, model.input_shape(1));
+}
+
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
   EngineConfig config;
   config.scheme = scheme;
   config.batch_size = options.batch_size;
   config.accumulate = options.accumulate;
+  config.checkpoint_segments = resolve_checkpoint_segments(options, job.model);
+  config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
   config.precision = precision;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
@@ -184,9 +201,11 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.seed = options.seed;
   config.normalization = job.normalization;
   config.workspace_bytes = resolve_workspace(options, backend_of(options));
-  config.image_dtype = options.host_preprocess() ? DType::f32 : DType::u8;
-  config.image_height = options.host_preprocess() ? job.model.height : job.data.train.height;
-  config.image_width = options.host_preprocess() ? job.model.width : job.data.train.width;
+  // Of a model whose samples are no images, no data set brings any; they are planned as they are.
+  const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
+  config.image_dtype = ready_made ? DType::f32 : DType::u8;
+  config.image_height = ready_made ? job.model.height : job.data.train.height;
+  config.image_width = ready_made ? job.model.width : job.data.train.width;
   return config;
 }
 
