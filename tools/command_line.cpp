@@ -177,6 +177,14 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
                  "square root of the number of its parts")
       ->capture_default_str()
       ->group(group);
+  if (may_choose) {
+    app.add_option_function<std::string>(
+           "--checkpoint", [&o](const std::string& text) { o.choices.checkpoint = text == "auto"; },
+           "none, or auto: the fewest --checkpoint-segments with which the run fits")
+        ->check(CLI::IsMember({"none", "auto"}))
+        ->default_str("none")
+        ->group(group);
+  }
   app.add_option("--loss-gradient", o.loss_gradient, "Where the gradient of the outputs is written: in-place (over them) or apart")
       ->check(CLI::IsMember({"in-place", "apart"}))
       ->capture_default_str()

@@ -79,6 +79,9 @@ void check_choices(const Options& o) {
   if (o.choices.batch_size && o.choices.accumulate) {
     throw ConfigError("--batch-size max with --accumulate auto: in micro-batches of a few samples any batch fits; give one of them a number");
   }
+  if (o.choices.checkpoint && o.checkpoint_segments != "1") {
+    throw ConfigError("--checkpoint auto and --checkpoint-segments both say how many segments; give one of them");
+  }
   if (o.balance == "time" && !o.choices.split) throw ConfigError("--balance time: it says how --split auto shares the batch; add --split auto");
   if (o.balance == "time" && o.command == Options::Command::plan) {
     throw ConfigError("--balance time: a plan measures no time; give --split the weights that vitrine train finds, or leave --balance out");
