@@ -11,6 +11,7 @@
 #include "kernels/conv2d_choice.h"
 #include "nn/checkpoint.h"
 #include "runtime/error.h"
+#include "tools/balance.h"
 #include "tools/batches.h"
 #include "tools/choose.h"
 #include "tools/commands.h"
@@ -204,8 +205,8 @@ Json convolutions_json(const std::vector<Conv2dChoice>& choices) {
   return json;
 }
 
-void print_results(const Options& options, const Job& job, const std::vector<DeviceId>& devices, const Processes& processes, Run& run,
-                   const Training& training) {
+void print_results(const Options& options, const std::vector<std::string>& notes, const Job& job, const std::vector<DeviceId>& devices,
+                   const Processes& processes, Run& run, const Training& training) {
   const PhaseRecorder& recorder = training.recorder();
   const auto [figures, tables, communication] = gather_measurements(processes, {measure_devices(run), recorder.tables(), recorder.communication()});
   std::vector<std::string> names;
@@ -214,6 +215,7 @@ void print_results(const Options& options, const Job& job, const std::vector<Dev
   if (options.json) {
     Json json;
     json["config"] = config_json(options, job, devices, run.devices->world_size());
+    json["notes"] = notes;
     json["processes"] = processes.count();
     json["step_losses"] = training.step_losses();
     json["loss_scale"] = training.record().loss_scale_json();
@@ -253,7 +255,8 @@ int run_train(const Options& asked, const Processes& processes) {
   auto group = std::make_unique<DeviceGroup>(device_group_options(asked, devices, processes.world()));
   resolve_scheme(asked, devices, group->world_size());
   const Job job = open_job(asked);
-  const Chosen chosen = choose_by_plan(asked, job, *group);
+  Chosen chosen = choose_by_plan(asked, job, *group);
+  if (asked.choices.split && asked.balance == "time") balance_by_time(chosen, job, group);
   for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", note);
   const Options& options = chosen.options;
   const Scheme scheme = resolve_scheme(options, devices, group->world_size());
@@ -275,7 +278,7 @@ int run_train(const Options& asked, const Processes& processes) {
   if (options.verify_replicas > 0) run.engine->verify_replicas();
   if (!options.save.empty() && processes.leads()) save(options, job, *run.engine);
   if (!trace.empty()) write_trace_file(trace, *run.devices, training.recorder().kept_spans());
-  print_results(options, job, devices, processes, run, training);
+  print_results(options, chosen.notes, job, devices, processes, run, training);
   return training.stopped() ? kExitInterrupted : kExitOk;
 }
 

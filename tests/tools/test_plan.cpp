@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// vitrine plan, and what train chooses with it.
+#include <random>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/expect_contains.h"
+#include "tests/tools/run_vitrine.h"
+
+namespace vitrine::test {
+namespace {
+
+using Json = nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+Arguments with(Arguments first, const Arguments& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
+Json json_of(const Arguments& arguments, int exit_code = 0) {
+  const ChildResult result = run_vitrine(with(arguments, {"--json"}));
+  EXPECT_EQ(result.exit_code, exit_code) << fmt::format("{}\n{}", fmt::join(arguments, " "), result.error);
+  return Json::parse(result.output);
+}
+
+/// A train command without "train"; small enough for its epoch to take well below a second.
+Arguments random_command(std::mt19937& random) {
+  const auto pick = [&](const Arguments& values) { return values[random() % values.size()]; };
+  const std::string model = pick({"mlp", "lenet5", "small-cnn", "small-cnn", "alexnet"});
+  const int devices = std::vector<int>{1, 2, 4}[random() % 3];
+  const std::string mode = pick({"dp", "balanced", "criterion", "ddp"});
+  Arguments command = {"--model",
+                       model,
+                       "--data",
+                       "synthetic:40",
+                       "--devices",
+                       fmt::format("cpu:0-{}", devices - 1),
+                       "--threads-per-device",
+                       "1",
+                       "--mode",
+                       mode,
+                       "--batch-size",
+                       "16",
+                       "--optimizer",
+                       pick({"sgd", "adamw"}),
+                       "--epochs",
+                       "1",
+                       "--accumulate",
+                       pick({"1", "2", "3"}),
+                       "--precision",
+                       pick({"fp32", "fp16"})};
+  if (mode == "balanced") command = with(command, {"--split", devices == 1 ? "gpu0=16" : "gpu0=3"});
+  if (model == "alexnet") command = with(command, {"--image-size", "63"});
+  return command;
+}
+
+TEST(Plan, IsWhatTrainMeasuresToTheByte) {
+  std::mt19937 random(20261121);
+  for (int draw = 0; draw < 12; ++draw) {
+    const Arguments command = random_command(random);
+    SCOPED_TRACE(fmt::format("{}", fmt::join(command, " ")));
+    const Json plan = json_of(with({"plan"}, command)), run = json_of(with({"train"}, command));
+    ASSERT_EQ(plan["devices"].size(), run["devices"].size());
+    for (size_t d = 0; d < plan["devices"].size(); ++d) {
+      const Json &planned = plan["devices"][d], &measured = run["devices"][d];
+      EXPECT_EQ(planned["device"], measured["device"]);
+      EXPECT_EQ(planned["peak_bytes"], measured["peak_bytes"]);
+      EXPECT_EQ(planned["peak_bytes_by_category"], measured["peak_bytes_by_category"]);
+      EXPECT_EQ(planned["samples_per_step"], measured["samples_per_step"]);
+      EXPECT_EQ(measured["planned_peak_bytes"], measured["peak_bytes"]);
+      EXPECT_EQ(measured["planned_peak_bytes_by_category"], measured["peak_bytes_by_category"]);
+    }
+  }
+}
+
+const Arguments kSmall = {"--model", "small-cnn", "--data", "synthetic:300", "--mode", "dp", "--no-eval"};
+
+TEST(Plan, ThatMuchRunsAndOneByteLessDoesNot) {
+  const Arguments command = with(kSmall, {"--devices", "cpu:0-1", "--batch-size", "24", "--steps", "2"});
+  const Json devices = json_of(with({"plan"}, command))["devices"];
+  const int64_t first = devices[0]["peak_bytes"], second = devices[1]["peak_bytes"];
+  const auto train = [&](int64_t a, int64_t b) {
+    return run_vitrine(with(with({"train"}, command), {"--device-memory", fmt::format("{},{}", a, b)}));
+  };
+  EXPECT_EQ(train(first, second).exit_code, 0);
+  const ChildResult less = train(first, second - 1);
+  EXPECT_EQ(less.exit_code, 1);
+  EXPECT_EQ(less.output, "");
+  expect_contains(less.error, "cpu:1: out of memory. Tried to allocate");
+  expect_contains(less.error, "What would fit: --batch-size");
+  const Json refused = json_of(with(with({"plan"}, command), {"--device-memory", fmt::format("{},{}", first - 1, second)}), 1);
+  EXPECT_EQ(refused["fits"], false);
+  EXPECT_EQ(refused["devices"][0]["fits"], false);
+  EXPECT_EQ(refused["devices"][1]["fits"], true);
+  expect_contains(refused["remedies"], "--accumulate 2");
+}
+
+TEST(Plan, TellsWhatLayersHoldAndWhenThePeakIs) {
+  const Json json = json_of(with(with({"plan"}, kSmall), {"--devices", "cuda:0-3", "--batch-size", "64"}));
+  ASSERT_EQ(json["devices"].size(), 4U);
+  for (const Json& device : json["devices"]) {
+    EXPECT_EQ(device["peak"]["phase"], "backward");
+    EXPECT_FALSE(device["peak"]["layer"].get<std::string>().empty());
+    EXPECT_EQ(device["held"][0]["layer"], "input");
+    EXPECT_EQ(device["held"][1]["layer"], "features.0");
+    EXPECT_GT(device["held"][1]["bytes"].get<int64_t>(), 0);
+    EXPECT_FALSE(device.contains("outside_bytes"));
+  }
+  const ChildResult text = run_vitrine(with(with({"plan"}, kSmall), {"--devices", "meta:0-3", "--batch-size", "64"}));
+  EXPECT_EQ(text.exit_code, 0);
+  for (const char* part : {"meta:1 to meta:3", "What each device needs", "The same as bars", "P parameters", "features.3", "in all", "reached in"}) {
+    expect_contains(text.output, part);
+  }
+}
+
+TEST(Plan, SixtyFourDevicesWithTenGigabytesOfParametersEach) {
+  const Json json = json_of({"plan", "--model", "mlp", "--image-size", "1810", "--devices", "cuda:0-63", "--batch-size", "640"});
+  ASSERT_EQ(json["devices"].size(), 64U);
+  EXPECT_GT(json["devices"][63]["peak_bytes_by_category"]["parameters"].get<int64_t>(), 10'000'000'000);
+}
+
+TEST(Choose, TheLargestBatchRuns) {
+  const Arguments command = with(kSmall, {"--devices", "cpu:0-2", "--device-memory", "50MiB,45MiB,40MiB", "--batch-size", "max", "--steps", "2"});
+  const Json even = json_of(with(with({"train"}, command), {"--split", "auto"})), equal = json_of(with({"train"}, command));
+  const int64_t most = even["config"]["batch_size"];
+  EXPECT_GT(most, equal["config"]["batch_size"].get<int64_t>());
+  EXPECT_GT(even["devices"][0]["samples_per_step"].get<int64_t>(), even["devices"][2]["samples_per_step"].get<int64_t>());
+  const ChildResult told = run_vitrine(with(with({"plan"}, command), {"--split", "auto"}));
+  expect_contains(told.output, fmt::format("--batch-size {} --split ", most));
+  expect_contains(told.output, fmt::format("a batch of {} would be ", most + 1));
+  const Arguments one_more = with(kSmall, {"--devices", "cpu:0-2", "--device-memory", "50MiB,45MiB,40MiB", "--batch-size", std::to_string(most + 1)});
+  EXPECT_EQ(json_of(with(with({"plan"}, one_more), {"--split", "equal"}), 1)["fits"], false);
+}
+
+TEST(Choose, TheFewestMicroBatchesRun) {
+  const Arguments command = with(kSmall, {"--devices", "cpu:0", "--device-memory", "50MiB", "--batch-size", "200", "--steps", "2"});
+  const Json json = json_of(with(with({"train"}, command), {"--accumulate", "auto"}));
+  const int64_t count = json["config"]["accumulate"];
+  EXPECT_GT(count, 1);
+  EXPECT_EQ(json_of(with(with({"plan"}, command), {"--accumulate", std::to_string(count - 1)}), 1)["fits"], false);
+}
+
+TEST(Choose, SaysWhyNothingFits) {
+  const ChildResult result = run_vitrine(with(with({"train"}, kSmall), {"--devices", "cpu:0", "--device-memory", "16MiB", "--batch-size", "max"}));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.output, "");
+  expect_contains(result.error, "--batch-size max: nothing fits");
+  expect_contains(result.error, "too much");
+  expect_contains(result.error, "--device-memory");
+}
+
+TEST(Choose, BalancesMeasuredTimes) {
+  const Json json =
+      json_of(with(with({"train"}, kSmall), {"--devices", "cpu:0-1", "--split", "auto", "--balance", "time", "--batch-size", "24", "--steps", "2"}));
+  EXPECT_EQ(json["devices"][0]["samples_per_step"].get<int64_t>() + json["devices"][1]["samples_per_step"].get<int64_t>(), 24);
+  std::string notes;
+  for (const Json& note : json["notes"]) notes += note.get<std::string>() + "\n";
+  expect_contains(notes, "--balance time: 24 samples as 12+12 take ");
+  expect_contains(notes, "fitted: cpu:0 ");
+  EXPECT_EQ(json["step_losses"].size(), 2U);
+}
+
+void expect_usage_error(const Arguments& arguments, const std::string& part) {
+  const ChildResult result = run_vitrine(arguments);
+  EXPECT_EQ(result.exit_code, 2) << result.error;
+  EXPECT_EQ(result.output, "");
+  expect_contains(result.error, part);
+}
+
+TEST(Choose, ContradictionsAreRefused) {
+  expect_usage_error({"train", "--batch-size", "most"}, "vitrine train: --batch-size most: it must be a whole number");
+  expect_usage_error({"train", "--batch-size", "0"}, "--batch-size 0: it must be a whole number");
+  expect_usage_error({"train", "--accumulate", "-1"}, "--accumulate -1: it must be a whole number");
+  expect_usage_error({"train", "--batch-size", "max", "--accumulate", "auto"}, "give one of them a number");
+  expect_usage_error({"train", "--gpu0-bsz", "4", "--split", "auto"}, "both give the split");
+  expect_usage_error({"train", "--balance", "time"}, "add --split auto");
+  expect_usage_error({"plan", "--split", "auto", "--balance", "time"}, "a plan measures no time");
+  expect_usage_error({"compare", "--batch-size", "max"}, "--batch-size");
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/balance.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "nn/parallel/fit.h"
+#include "nn/parallel/time_balance.h"
+#include "runtime/error.h"
+#include "runtime/units.h"
+#include "tools/batches.h"
+#include "tools/interrupt.h"
+#include "tools/measure.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+constexpr int64_t kWarmSteps = 2, kMeasuredSteps = 5;
+constexpr int kMostChanges = 4;
+// What a device does with its own samples; the rest it shares with the others or waits for them.
+constexpr std::array kOwnWork = {Phase::preprocess, Phase::forward, Phase::loss, Phase::backward};
+
+EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices) {
+  config.scheme.split = Split{Split::Kind::weights, {slices.begin(), slices.end()}, 0};
+  return config;
+}
+
+class TimeBalance {
+ public:
+  TimeBalance(const Options& options, const Job& job, std::unique_ptr<DeviceGroup>& devices)
+      : options_(options), job_(job), devices_(devices), measured_(static_cast<size_t>(devices->size())) {}
+
+  /// Seconds of the slowest device for a micro-batch of these slices.
+  double measure(const EngineConfig& config) {
+    Options sized = options_;
+    sized.batch_size = config.batch_size;
+    Workload workload;
+    workload.train_batches = {config.batch_size};
+    Run run = open_run(std::move(devices_), job_, config, workload, {});
+    const BatchPlan plan = run.engine->batch_plan();
+    {
+      BatchSource source(job_.data.train, train_loader_config(sized, job_, run, kWarmSteps + kMeasuredSteps));
+      PhaseRecorder recorder(run, false);
+      for (int64_t step = 0; step < kWarmSteps + kMeasuredSteps && !interrupted(); ++step) {
+        const auto item = source.next(step);
+        VITRINE_ASSERT(item.has_value(), "an epoch has a batch, and there is one for each step");
+        if (item->batch.labels.shape[0] == config.batch_size) run.engine->train_step(item->batch);
+      }
+      run.engine->take_step_totals(true);
+      recorder.collect({}, kWarmSteps);
+      book(recorder.tables(), plan);
+    }
+    run.engine.reset();
+    devices_ = std::move(run.devices);
+    double slowest = 0;
+    for (const std::vector<SliceMeasurement>& m : measured_) slowest = std::max(slowest, m.back().seconds);
+    return slowest;
+  }
+
+  std::vector<SliceTime> times() const {
+    std::vector<SliceTime> times;
+    for (const std::vector<SliceMeasurement>& m : measured_) times.push_back(fit_slice_time(m));
+    return times;
+  }
+
+ private:
+  void book(const std::vector<PhaseTable>& tables, const BatchPlan& plan) {
+    for (size_t d = 0; d < tables.size(); ++d) {
+      double seconds = 0;
+      for (const PhaseRow& row : tables[d].rows) {
+        if (std::find(kOwnWork.begin(), kOwnWork.end(), row.phase) != kOwnWork.end()) seconds += row.seconds;
+      }
+      const auto micro_batches = static_cast<double>(plan.micro_batches());
+      const auto steps = static_cast<double>(std::max<int64_t>(1, tables[d].steps));
+      measured_[d].push_back({plan.device_samples(static_cast<int>(d)) / plan.micro_batches(), seconds / steps / micro_batches});
+    }
+  }
+
+  const Options& options_;
+  const Job& job_;
+  std::unique_ptr<DeviceGroup>& devices_;
+  std::vector<std::vector<SliceMeasurement>> measured_;
+};
+
+/// The fastest slices whose plan fits.
+std::vector<int64_t> fastest_that_fit(const Fitting& fitting, const EngineConfig& config, const std::vector<SliceTime>& times, int64_t samples) {
+  std::vector<int64_t> most(times.size(), samples);
+  while (true) {
+    std::vector<int64_t> slices = balance_time(times, samples, most);
+    const Fit fit = fitting.plan(with_slices(config, slices));
+    if (fit.fits()) return slices;
+    bool lowered = false;
+    for (size_t d = 0; d < slices.size(); ++d) {
+      if (fit.headroom[d] >= 0 || slices[d] == 0) continue;
+      most[d] = slices[d] - std::max<int64_t>(1, slices[d] / 32);
+      lowered = true;
+    }
+    int64_t room = 0;
+    for (const int64_t m : most) room += m;
+    if (!lowered || room < samples) return fitting.even_split(config).slices;
+  }
+}
+
+std::string describe(const std::vector<SliceTime>& times, DeviceGroup& devices) {
+  std::vector<std::string> parts;
+  for (size_t d = 0; d < times.size(); ++d) {
+    parts.push_back(
+        fmt::format("{} {} + {} a sample", devices[static_cast<int>(d)].name(), format_seconds(times[d].fixed), format_seconds(times[d].each)));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace
+
+void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup>& devices) {
+  Options& options = chosen.options;
+  if (resolve_trace_level(options) == TraceLevel::off) throw ConfigError("--balance time measures phases, but --trace-level is off; use phase");
+  if (devices->size() == 1) return;
+  const Scheme scheme = resolve_scheme(options, resolve_devices(options, cuda_device_count()), devices->world_size());
+  EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
+  const int64_t samples = (config.batch_size + config.accumulate - 1) / config.accumulate;
+  std::vector<int64_t> slices = equal_parts(samples, devices->size());
+  if (Fitting fitting(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
+      !fitting.plan(with_slices(config, slices)).fits()) {
+    slices = fitting.even_split(config).slices;
+  }
+  TimeBalance balance(options, job, devices);
+  // Half of the batch is the second point of each device's line.
+  EngineConfig half = with_slices(config, slices);
+  half.batch_size = std::max<int64_t>(half.accumulate, half.batch_size / 2);
+  balance.measure(half);
+  double seconds = balance.measure(with_slices(config, slices));
+  chosen.notes.push_back(fmt::format("--balance time: {} samples as {} take {}", samples, fmt::join(slices, "+"), format_seconds(seconds)));
+  for (int change = 0; change < kMostChanges && !interrupted(); ++change) {
+    const std::vector<SliceTime> times = balance.times();
+    const Fitting fitting(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
+    const std::vector<int64_t> next = fastest_that_fit(fitting, config, times, samples);
+    const double promised = longest_time(times, next);
+    chosen.notes.push_back(fmt::format("  fitted: {}", describe(times, *devices)));
+    if (next == slices || promised > seconds * (1 - kLeastGain)) {
+      chosen.notes.push_back(fmt::format("  {} stays: {} would take {}, and changes for less than {:.0f} % are not made", fmt::join(slices, "+"),
+                                         fmt::join(next, "+"), format_seconds(promised), kLeastGain * 100));
+      break;
+    }
+    const double found = balance.measure(with_slices(config, next));
+    const bool better = found < seconds;
+    chosen.notes.push_back(fmt::format("  changed to {}: {} promised, {} measured{}", fmt::join(next, "+"), format_seconds(promised),
+                                       format_seconds(found), better ? "" : fmt::format("; back to {}", fmt::join(slices, "+"))));
+    if (!better) break;
+    slices = next;
+    seconds = found;
+  }
+  options.split = fmt::format("{}", fmt::join(slices, ","));
+}
+
+}  // namespace vitrine::tools
