@@ -55,7 +55,8 @@ void add_device_options(CLI::App& app, Options& o) {
       ->group(group);
   app.add_option("--device-memory", o.device_memory, "Capacity of each device: 512MiB, or a list; a plain number is bytes [the machine's, shared]")
       ->group(group);
-  app.add_option("--workspace", o.workspace, "Scratch of each device's libraries: 64MiB [32MiB; 256MiB on GPUs]")->group(group);
+  app.add_option("--workspace", o.workspace, "Scratch of each device's libraries: 64MiB [by the model's convolutions, at most 32MiB; 256MiB on GPUs]")
+      ->group(group);
   app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, shared]")->group(group);
   app.add_flag("--tf32", o.tf32, "Let GPUs round the inputs of matrix products and convolutions to TF32: faster, 10 bits of mantissa")->group(group);
   app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);

@@ -116,7 +116,7 @@ void check_combinations(const Options& o) {
   if (o.split) parse_split(*o.split);
   parse_memory_list(o.device_memory);
   parse_thread_list(o.threads_per_device);
-  resolve_workspace(o, Backend::cpu);
+  parse_workspace(o);
   if (o.command == Options::Command::train || o.command == Options::Command::plan) {
     check_choices(o);
     if (o.gpu0_batch_size && o.mode && *o.mode != "balanced") {
@@ -283,8 +283,8 @@ std::vector<int64_t> parse_memory_list(const std::string& text) {
   return values;
 }
 
-int64_t resolve_workspace(const Options& options, Backend backend) {
-  if (options.workspace.empty()) return int64_t{backend == Backend::cuda ? 256 : 32} << 20;
+std::optional<int64_t> parse_workspace(const Options& options) {
+  if (options.workspace.empty()) return std::nullopt;
   try {
     return parse_bytes(options.workspace);
   } catch (const ConfigError& error) {

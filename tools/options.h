@@ -56,7 +56,7 @@ struct Options {
 
   std::string devices;  // empty: the GPU of the local rank, else cpu:0
   std::string device_memory;
-  std::string workspace;  // empty: by backend
+  std::string workspace;  // empty: by backend and model
   std::string threads_per_device;
   bool tf32 = false;
 #ifdef VITRINE_CHECK_ORDER
@@ -143,8 +143,8 @@ Precision resolve_precision(const Options& options);
 TraceLevel resolve_trace_level(const Options& options);
 /// "512MiB" or "512MiB,1GiB" to bytes; "2" or "2,1" to counts. throws ConfigError naming the option.
 std::vector<int64_t> parse_memory_list(const std::string& text);
-/// Of each device's compute stream: "64MiB", or what suits the backend. throws ConfigError.
-int64_t resolve_workspace(const Options& options, Backend backend);
+/// Of each device's compute stream: "64MiB"; none where it depends on backend and model. throws ConfigError.
+std::optional<int64_t> parse_workspace(const Options& options);
 std::vector<int> parse_thread_list(const std::string& text);
 
 /// "host", "gathered", "gpu0", ...: as the options spell them.

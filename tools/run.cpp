@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/libraries.h"
 #include "nn/checkpoint.h"
 #include "nn/segments.h"
 #include "runtime/error.h"
@@ -187,6 +188,27 @@ int resolve_checkpoint_segments(const Options& options, const Model& model) {
   return given ? *given : square_root_segments(*model.net, model.input_shape(1));
 }
 
+namespace {
+
+/// oneDNN's f32 convolutions take their packed weights and what threads add up in, of one layer at a time, and its matrix products next to nothing.
+/// All others take what there is, and are slower with less. A function of shapes alone, so that plans hold anywhere.
+int64_t default_workspace(const Model& model, Backend backend, const Precision& precision) {
+  constexpr int64_t kMiB = int64_t{1} << 20, kBlock = 16, kCopies = 8;
+  if (backend == Backend::cuda) return 256 * kMiB;
+  const std::vector<LibraryInfo> libraries = kernel_libraries();
+  const bool packs = std::any_of(libraries.begin(), libraries.end(), [](const LibraryInfo& library) { return library.name == "oneDNN"; });
+  if (!packs || precision.compute != DType::f32) return 32 * kMiB;
+  int64_t largest = 0;
+  for (const ParamSpec& spec : model.net->parameters()) {
+    if (spec.layout.kind != CheckpointLayout::Kind::conv_oihw) continue;
+    const auto blocked = [](int64_t channels) { return (channels + kBlock - 1) / kBlock * kBlock; };
+    largest = std::max(largest, blocked(spec.shape[0]) * spec.shape[1] * spec.shape[2] * blocked(spec.shape[3]) * size_of(DType::f32));
+  }
+  return std::clamp(kCopies * largest, kMiB, 32 * kMiB);
+}
+
+}  // namespace
+
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
   EngineConfig config;
   config.scheme = scheme;
@@ -200,7 +222,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
   config.seed = options.seed;
   config.normalization = job.normalization;
-  config.workspace_bytes = resolve_workspace(options, backend_of(options));
+  config.workspace_bytes = parse_workspace(options).value_or(default_workspace(job.model, backend_of(options), precision));
   // Of a model whose samples are no images, no data set brings any; they are planned as they are.
   const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
   config.image_dtype = ready_made ? DType::f32 : DType::u8;

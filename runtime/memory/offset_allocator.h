@@ -13,7 +13,8 @@ class OffsetAllocator {
   static constexpr int64_t kAlignment = 256;
   static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-  /// Offset of a block of aligned(bytes) bytes: the smallest hole that takes it (of several the highest, so that the lower one may grow), or the end of the extent.
+  /// Offset of a block of aligned(bytes) bytes: the smallest hole that takes it (of several the highest, so that the lower one may grow), or the end
+  /// of the extent.
   int64_t allocate(int64_t bytes);
   /// The offset that allocate(bytes) would return, without taking it.
   int64_t peek(int64_t bytes) const;
