@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training speed of Vitrine and of PyTorch on the same CPU cores or the same GPU, measured in turns, as samples per second and ratios.
+"""Training speed and memory of Vitrine and of PyTorch on the same CPU cores or the same GPU: samples per second, measured in turns, and bytes at the peak.
 
 Jobs whose names end in -fp16 or -bf16 run in mixed precision on both sides: PyTorch under autocast, fp16 with GradScaler (on the CPU only bf16 has an
 autocast worth the name; there fp16 has no peer).
@@ -15,6 +15,11 @@ algorithms ("tuned"); TF32 is off on both sides but for the jobs whose names end
 pinned memory.
 
 Both sides leave out warm-up steps; each figure is the median over the rounds.
+
+Memory is that of one device at its peak, in a run of its own. PyTorch's on the CPU is what its allocator had handed out, by the memory profile, from
+before the model was made to the end of three steps: parameters, gradients, optimizer state, inputs, activations and temporary tensors, without
+what oneDNN takes from the system by itself; on a GPU it is torch.cuda.max_memory_allocated(), without what the caching allocator reserves
+beyond. Vitrine's is all that it takes from the device: staging, library workspace and gaps between blocks included.
 
 usage: compare_pytorch.py [--device cpu|cuda] [--vitrine build/release/bin/vitrine] [--rounds 3] [--jobs NAME,...] [--json FILE]
 PyTorch from Debian's python3-torch will do: it needs no torchvision.
@@ -103,6 +108,37 @@ def make_step(torch, job, model, images, labels, optimizer, loss_function):
     return step
 
 
+def peak_of_torch(torch, job, layout):
+    """Bytes allocated at the peak of three training steps, the model and what it is trained with included."""
+    on_gpu = job.get("device") == "cuda"
+    device = "cuda" if on_gpu else "cpu"
+    samples = job["batch"] // job["devices"]
+
+    def steps():
+        model = make_torch_model(torch, job["model"]).to(device=device, memory_format=layout)
+        images = torch.randn(samples, 3, job["size"], job["size"], device=device).to(memory_format=layout)
+        labels = torch.randint(0, 10, (samples,), device=device)
+        trained = torch.nn.parallel.DistributedDataParallel(model) if job["devices"] > 1 else model
+        optimizer = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[job["optimizer"]](model.parameters(), lr=1e-4)
+        train = make_step(torch, job, trained, images, labels, optimizer, torch.nn.CrossEntropyLoss())
+        for _ in range(3):
+            optimizer.zero_grad(set_to_none=True)
+            train()
+
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+        steps()
+        return torch.cuda.max_memory_allocated()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        steps()
+    held = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak
+
+
 def time_torch_on_gpu(torch, job, layout, tuned):
     """Seconds of a training step: the mean over all of them, since the host runs ahead of the GPU."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = job.get("tf32", False)
@@ -144,8 +180,8 @@ def time_torch(torch, job, layout, rank_count):
     return statistics.median(times)
 
 
-def torch_child(job, rank, rank_count, rendezvous, tuned):
-    """Runs in the process that is measured; prints {layout: seconds of a step}."""
+def torch_child(job, rank, rank_count, rendezvous, tuned, memory):
+    """Runs in the process that is measured; prints {layout: seconds of a step}, or {layout: bytes} of memory."""
     import torch
     on_gpu = job.get("device") == "cuda"
     torch.set_num_threads(job["threads"])
@@ -154,28 +190,42 @@ def torch_child(job, rank, rank_count, rendezvous, tuned):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=rank_count)
     layouts = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+    if memory:
+        print(json.dumps({"bytes": {name: peak_of_torch(torch, job, layout) for name, layout in layouts.items()}}))
+        return
     seconds = {name: time_torch_on_gpu(torch, job, layout, tuned) if on_gpu else time_torch(torch, job, layout, rank_count)
                for name, layout in layouts.items()}
     print(json.dumps({"seconds": seconds, "version": torch.__version__, "gpu": torch.cuda.get_device_name() if on_gpu else None}))
 
 
-def run_torch(python, job, tuned):
-    """{layout: samples per second} and PyTorch's version."""
+def run_torch_children(python, job, flags, tuned):
+    """What each of its processes printed."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(job["threads"]), **(TUNED if tuned and "device" not in job else {})}
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = os.path.join(folder, "rendezvous")
-        command = [python, os.path.abspath(__file__), "--child", json.dumps(job), "--rendezvous", rendezvous] + ["--tuned"] * tuned + ["--rank"]
+        command = [python, os.path.abspath(__file__), "--child", json.dumps(job), "--rendezvous", rendezvous, *flags, "--rank"]
         children = [subprocess.Popen(command + [str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(job["devices"])]
         outputs = [child.communicate()[0] for child in children]
     if any(child.returncode != 0 for child in children):
         sys.exit(f"compare_pytorch: PyTorch failed on {job['model']}, see above")
-    answers = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return [json.loads(output.splitlines()[-1]) for output in outputs]
+
+
+def peak_torch(python, job):
+    """Bytes at the peak of one process, in the layout that needs less."""
+    answers = run_torch_children(python, job, ["--memory"], False)
+    return min(max(a["bytes"][layout] for a in answers) for layout in answers[0]["bytes"])
+
+
+def run_torch(python, job, tuned):
+    """{layout: samples per second} and PyTorch's version."""
+    answers = run_torch_children(python, job, ["--tuned"] * tuned, tuned)
     slowest = {layout: max(a["seconds"][layout] for a in answers) for layout in answers[0]["seconds"]}
     return {layout: job["batch"] / seconds for layout, seconds in slowest.items()}, answers[0]["version"]
 
 
 def run_vitrine(program, job):
-    """Samples per second over the steps after the first, from the run's own account of its wall time."""
+    """Samples per second over the steps after the first, from the run's own account of its wall time, and bytes of one device at its peak."""
     steps = WARM_UP + job["steps"]
     command = [program, "train", "--model", job["model"], "--data", f"synthetic:{max(4 * job['batch'], 1024)}", "--image-size", str(job["size"]),
                "--batch-size", str(job["batch"]), "--optimizer", job["optimizer"], "--lr", "1e-4", "--steps", str(steps), "--drop-last", "--no-eval", "--json"]
@@ -193,7 +243,8 @@ def run_vitrine(program, job):
         sys.exit(f"compare_pytorch: failed with {run.returncode}: {' '.join(command)}")
     result = json.loads(run.stdout)
     row = max(result["phases"], key=lambda phase: phase["share"])
-    return job["batch"] * (steps - 1) / (row["seconds"] / row["share"])
+    peak = max(device["peak_bytes"] for device in result["devices"])
+    return job["batch"] * (steps - 1) / (row["seconds"] / row["share"]), peak
 
 
 def has_torch(python):
@@ -221,9 +272,11 @@ def measure(name, job, python, program, rounds):
             speeds, version = run_torch(python, job, tuned)
             layouts[side] = max(speeds, key=speeds.get)
             samples[side].append(speeds[layouts[side]])
-        samples["vitrine"].append(run_vitrine(program, job))
+        speed, peak = run_vitrine(program, job)
+        samples["vitrine"].append(speed)
     medians = {side: statistics.median(values) for side, values in samples.items()}
-    return {"job": job, "samples_per_second": medians, "rounds": samples, "layouts": layouts, "pytorch_version": version,
+    peaks = {"pytorch": peak_torch(python, job), "vitrine": peak}
+    return {"job": job, "samples_per_second": medians, "peak_bytes": peaks, "peak_ratio": peaks["vitrine"] / peaks["pytorch"], "rounds": samples, "layouts": layouts, "pytorch_version": version,
             "ratio_to_default": medians["vitrine"] / medians["pytorch"], "ratio_to_tuned": medians["vitrine"] / medians["pytorch_tuned"]}
 
 
@@ -233,6 +286,10 @@ def print_table(results):
         speed = result["samples_per_second"]
         print(f"{name:24}{speed['pytorch']:10.1f}{speed['pytorch_tuned']:10.1f}{speed['vitrine']:10.1f}"
               f"{result['ratio_to_default']:12.2f}{result['ratio_to_tuned']:10.2f}")
+    print(f"\n{'MB at the peak':24}{'PyTorch':>10}{'Vitrine':>20}{'/ PyTorch':>12}")
+    for name, result in results.items():
+        peak = result["peak_bytes"]
+        print(f"{name:24}{peak['pytorch'] / 1e6:10.1f}{peak['vitrine'] / 1e6:20.1f}{result['peak_ratio']:12.2f}")
 
 
 def main():
@@ -245,12 +302,13 @@ def main():
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--tuned", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--rendezvous", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         job = json.loads(arguments.child)
-        torch_child(job, arguments.rank, job["devices"], arguments.rendezvous, arguments.tuned)
+        torch_child(job, arguments.rank, job["devices"], arguments.rendezvous, arguments.tuned, arguments.memory)
         return
     jobs = GPU_JOBS if arguments.device == "cuda" else JOBS
     names = arguments.jobs.split(",") if arguments.jobs else list(jobs)

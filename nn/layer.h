@@ -22,8 +22,8 @@ struct Pass {
 
 /// How a parameter is filled at the start.
 struct Init {
-  enum class Kind { zeros, ones, uniform } kind = Kind::zeros;
-  float bound = 0.0F;  // uniform in (-bound, bound)
+  enum class Kind { zeros, ones, uniform, normal } kind = Kind::zeros;
+  float bound = 0.0F;  // uniform in (-bound, bound); normal: the standard deviation
 };
 
 /// How a parameter is stored here and in a checkpoint, which has PyTorch's layout.
@@ -54,6 +54,13 @@ struct Saved {
   std::vector<Saved> parts;
 };
 
+/// What a layer needs of its own output in backward, and then keeps of it.
+enum class OutputNeed : uint8_t {
+  nothing,
+  sign,    // which elements are above 0 (a merged ReLU)
+  values,  // or nothing is known
+};
+
 /// A function with parameters and an explicit backward pass. A layer holds configuration only: parameters, gradients and activations come in and
 /// go out. Precision is that of the tensors handed in: outputs and what is kept have the inputs' dtype (f32, f16 or bf16), parameters too, gradients
 /// of parameters are f32. A layer may be made of layers; inputs and outputs are several tensors. Dimension 0 is the batch, which may be empty (then
@@ -70,6 +77,10 @@ class Layer {
   /// True where the output is the input under the shape of output_shapes (a flatten, an adaptive pooling to the size it gets, dropout in
   /// evaluation): the caller then passes the input's memory on, and the gradient's likewise, and calls neither forward nor backward.
   virtual bool is_identity(std::span<const Shape> inputs, const Pass& pass) const;
+  virtual OutputNeed output_need() const;
+  /// True where outputs[0] may be inputs[0], of which others may still need the sign: elements that this layer makes 0 have no gradient, all others
+  /// keep their sign (dropout, ReLU).
+  virtual bool forward_in_place() const;
   /// True where grad_inputs[0] may be grad_outputs[0] (an elementwise layer).
   virtual bool backward_in_place() const;
 

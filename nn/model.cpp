@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/model.h"
 
+#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -17,26 +18,36 @@
 namespace vitrine {
 namespace {
 
+constexpr int64_t kWideHeadFeatures = 512;
+
 // Adds parts one by one and keeps the shape that the next one gets.
 class Builder {
  public:
   explicit Builder(const Shape& input) : shape_(input) {}
 
+  /// From now on weights are normal and biases zero: of convolutions as He et al. 2015 by the outputs (fan_out), of Linear with deviation 0.01.
+  void start_normal() { normal_ = true; }
+
   void conv(std::string name, int64_t out_channels, int64_t window, int64_t stride, int64_t pad) {
-    add(std::move(name),
-        std::make_unique<Conv2d>(Conv2dLayerConfig{
-            .in_channels = shape_[3], .out_channels = out_channels, .window = window, .conv = {.stride = stride, .pad = pad, .relu = true}}));
+    conv(name, out_channels, window, stride, pad, true);
   }
-  void max_pool(std::string name, int64_t window, int64_t stride) {
-    add(std::move(name), std::make_unique<MaxPool2d>(Pool2dConfig{.window = window, .stride = stride}));
+  /// A convolution, then a maximum, then the ReLU that stands between them in papers: the same values, and the larger tensor is not kept for it.
+  void conv_and_max_pool(std::string conv_name, int64_t out_channels, int64_t window, int64_t stride, int64_t pad, std::string pool_name,
+                         int64_t pool_window, int64_t pool_stride) {
+    conv(std::move(conv_name), out_channels, window, stride, pad, false);
+    add(std::move(pool_name), std::make_unique<MaxPool2d>(Pool2dConfig{.window = pool_window, .stride = pool_stride}, true));
   }
   void flatten() {
     if (shape_.rank() == 4) flattened_ = {CheckpointLayout::Kind::linear_chw, shape_[1], shape_[2], shape_[3]};
     add("flatten", std::make_unique<Flatten>());
   }
   void linear(std::string name, int64_t out_features, bool relu) {
-    add(std::move(name), std::make_unique<Linear>(LinearConfig{
-                             .in_features = shape_[1], .out_features = out_features, .relu = relu, .weight_layout = std::exchange(flattened_, {})}));
+    add(std::move(name),
+        std::make_unique<Linear>(LinearConfig{.in_features = shape_[shape_.rank() - 1],
+                                              .out_features = out_features,
+                                              .relu = relu,
+                                              .weight_init = normal_ ? std::optional<Init>({Init::Kind::normal, 0.01F}) : std::nullopt,
+                                              .weight_layout = std::exchange(flattened_, {})}));
   }
   void add(std::string name, std::unique_ptr<Layer> layer) {
     try {
@@ -49,71 +60,111 @@ class Builder {
   std::unique_ptr<Sequential> build() { return std::make_unique<Sequential>(std::move(parts_)); }
 
  private:
+  void conv(std::string name, int64_t out_channels, int64_t window, int64_t stride, int64_t pad, bool relu) {
+    Conv2dLayerConfig config{.in_channels = shape_[3], .out_channels = out_channels, .window = window, .conv = {stride, pad, relu}};
+    if (normal_) config.weight_init = {Init::Kind::normal, static_cast<float>(std::sqrt(2.0 / static_cast<double>(out_channels * window * window)))};
+    add(std::move(name), std::make_unique<Conv2d>(config));
+  }
+
   Shape shape_;
+  bool normal_ = false;
   CheckpointLayout flattened_;  // what the next Linear reads, when it follows the flatten
   std::vector<Sequential::Part> parts_;
 };
 
 // Krizhevsky 2014, as torchvision has it: numbers that are missing here are ReLUs, merged into the layer before.
-void build_alexnet(Builder& b, const ModelOptions& options) {
+void build_alexnet(Builder& b, const ModelOptions& options, int64_t classes) {
   const float p = options.dropout.value_or(0.5F);
-  b.conv("features.0", 64, 11, 4, 2);
-  b.max_pool("features.2", 3, 2);
-  b.conv("features.3", 192, 5, 1, 2);
-  b.max_pool("features.5", 3, 2);
+  b.conv_and_max_pool("features.0", 64, 11, 4, 2, "features.2", 3, 2);
+  b.conv_and_max_pool("features.3", 192, 5, 1, 2, "features.5", 3, 2);
   b.conv("features.6", 384, 3, 1, 1);
   b.conv("features.8", 256, 3, 1, 1);
-  b.conv("features.10", 256, 3, 1, 1);
-  b.max_pool("features.12", 3, 2);
+  b.conv_and_max_pool("features.10", 256, 3, 1, 1, "features.12", 3, 2);
   b.add("avgpool", std::make_unique<AdaptiveAvgPool2d>(6, 6));
   b.flatten();
   b.add("classifier.0", std::make_unique<Dropout>(p, 0));
   b.linear("classifier.1", 4096, true);
   b.add("classifier.3", std::make_unique<Dropout>(p, 1));
   b.linear("classifier.4", 4096, true);
-  b.linear("classifier.6", options.classes, false);
+  b.linear("classifier.6", classes, false);
 }
 
-void build_small_cnn(Builder& b, const ModelOptions& options) {
-  b.conv("features.0", 32, 3, 1, 1);
-  b.max_pool("features.2", 2, 2);
-  b.conv("features.3", 64, 3, 1, 1);
-  b.max_pool("features.5", 2, 2);
+// Simonyan & Zisserman 2015, configuration D, as torchvision has it.
+void build_vgg16(Builder& b, const ModelOptions& options, int64_t classes) {
+  const float p = options.dropout.value_or(0.5F);
+  b.start_normal();
+  struct Block {
+    int64_t channels, convolutions;
+  };
+  int64_t index = 0;
+  const auto next = [&index](int64_t layers) { return fmt::format("features.{}", std::exchange(index, index + layers)); };
+  for (const Block block : {Block{64, 2}, {128, 2}, {256, 3}, {512, 3}, {512, 3}}) {
+    for (int64_t i = 1; i < block.convolutions; ++i) b.conv(next(2), block.channels, 3, 1, 1);
+    const std::string conv = next(2);
+    b.conv_and_max_pool(conv, block.channels, 3, 1, 1, next(1), 2, 2);
+  }
+  b.add("avgpool", std::make_unique<AdaptiveAvgPool2d>(7, 7));
+  b.flatten();
+  b.linear("classifier.0", 4096, true);
+  b.add("classifier.2", std::make_unique<Dropout>(p, 0));
+  b.linear("classifier.3", 4096, true);
+  b.add("classifier.5", std::make_unique<Dropout>(p, 1));
+  b.linear("classifier.6", classes, false);
+}
+
+void build_small_cnn(Builder& b, const ModelOptions&, int64_t classes) {
+  b.conv_and_max_pool("features.0", 32, 3, 1, 1, "features.2", 2, 2);
+  b.conv_and_max_pool("features.3", 64, 3, 1, 1, "features.5", 2, 2);
   b.flatten();
   b.linear("classifier.0", 128, true);
-  b.linear("classifier.2", options.classes, false);
+  b.linear("classifier.2", classes, false);
 }
 
-void build_lenet5(Builder& b, const ModelOptions& options) {
-  b.conv("conv1", 6, 5, 1, 2);
-  b.max_pool("pool1", 2, 2);
-  b.conv("conv2", 16, 5, 1, 0);
-  b.max_pool("pool2", 2, 2);
+void build_lenet5(Builder& b, const ModelOptions&, int64_t classes) {
+  b.conv_and_max_pool("conv1", 6, 5, 1, 2, "pool1", 2, 2);
+  b.conv_and_max_pool("conv2", 16, 5, 1, 0, "pool2", 2, 2);
   b.flatten();
   b.linear("fc1", 120, true);
   b.linear("fc2", 84, true);
-  b.linear("fc3", options.classes, false);
+  b.linear("fc3", classes, false);
 }
 
-void build_mlp(Builder& b, const ModelOptions& options) {
+void build_mlp(Builder& b, const ModelOptions&, int64_t classes) {
   b.flatten();
   b.linear("classifier.0", 256, true);
   b.linear("classifier.2", 128, true);
-  b.linear("classifier.4", options.classes, false);
+  b.linear("classifier.4", classes, false);
+}
+
+void build_wide_head(Builder& b, const ModelOptions&, int64_t classes) {
+  b.linear("encoder", kWideHeadFeatures, true);
+  b.linear("decoder", classes, false);
 }
 
 struct Recipe {
   std::string name;
-  int64_t image_size;  // 0: given by the data
   bool has_dropout;
-  void (*build)(Builder&, const ModelOptions&);
+  void (*build)(Builder&, const ModelOptions&, int64_t classes);
+  int64_t image_size = 0;  // 0: given by the data
+  int64_t channels = 3, classes = 10;
+  bool sequence = false;  // of image_size positions, each with a target
 };
 
 const std::vector<Recipe>& recipes() {
-  static const std::vector<Recipe> all{{"alexnet", 227, true, build_alexnet},
-                                       {"small-cnn", 0, false, build_small_cnn},
-                                       {"lenet5", 0, false, build_lenet5},
-                                       {"mlp", 0, false, build_mlp}};
+  static const std::vector<Recipe> all{
+      {.name = "alexnet", .has_dropout = true, .build = build_alexnet, .image_size = 227},
+      {.name = "vgg16", .has_dropout = true, .build = build_vgg16, .image_size = 224},
+      {.name = "small-cnn", .has_dropout = false, .build = build_small_cnn},
+      {.name = "lenet5", .has_dropout = false, .build = build_lenet5},
+      {.name = "mlp", .has_dropout = false, .build = build_mlp},
+      {.name = "wide-head",
+       .has_dropout = false,
+       .build = build_wide_head,
+       .image_size = 250,
+       .channels = kWideHeadFeatures,
+       .classes = 40000,
+       .sequence = true},
+  };
   return all;
 }
 
@@ -138,17 +189,20 @@ const std::vector<std::string>& model_names() {
 Model make_model(const std::string& name, const ModelOptions& options) {
   const Recipe& recipe = find_recipe(name);
   const int64_t size = options.image_size != 0 ? options.image_size : recipe.image_size;
+  const int64_t channels = options.channels.value_or(recipe.channels), classes = options.classes.value_or(recipe.classes);
   if (size < 1) throw ConfigError(fmt::format("make_model: {} needs an image_size of at least 1, got {}", name, options.image_size));
-  if (options.channels < 1 || options.classes < 1) {
-    throw ConfigError(fmt::format("make_model: {} has channels {} and classes {}; both must be at least 1", name, options.channels, options.classes));
+  if (channels < 1 || classes < 1) {
+    throw ConfigError(fmt::format("make_model: {} has channels {} and classes {}; both must be at least 1", name, channels, classes));
   }
   if (!recipe.has_dropout && options.dropout.value_or(0.0F) != 0.0F) {
-    throw ConfigError(fmt::format("make_model: {} has no dropout to set to {}; leave the option out, or choose alexnet", name, *options.dropout));
+    throw ConfigError(
+        fmt::format("make_model: {} has no dropout to set to {}; leave the option out, or choose alexnet or vgg16", name, *options.dropout));
   }
-  Model model{.name = name, .height = size, .width = size, .channels = options.channels, .classes = options.classes, .net = nullptr};
+  Model model{.name = name, .height = size, .width = recipe.sequence ? 1 : size, .channels = channels, .classes = classes, .net = nullptr};
+  if (recipe.sequence) model.targets_per_sample = size;
   Builder builder(model.input_shape(1));
   try {
-    recipe.build(builder, options);
+    recipe.build(builder, options, classes);
   } catch (const ShapeError&) {
     rethrow_with_prefix(std::current_exception(), fmt::format("make_model: {} needs images larger than {}x{}: ", name, size, size));
   }

@@ -26,6 +26,9 @@ void fill(const Init& init, PhiloxSequence random, std::span<float> values) {
     case Init::Kind::uniform:
       for (float& v : values) v = (2.0F * random.next_uniform() - 1.0F) * init.bound;
       return;
+    case Init::Kind::normal:
+      for (float& v : values) v = random.next_normal() * init.bound;
+      return;
   }
 }
 

@@ -64,23 +64,22 @@ bool Sequential::is_identity(std::span<const Shape> inputs, const Pass& pass) co
 
 Saved Sequential::forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const {
   Tensor output = outputs[0];
-  return run_forward(ctx, params, inputs[0], output, pass, nullptr);
+  return run_forward(ctx, params, inputs[0], output, pass, nullptr, {});
 }
 
 void Sequential::backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
                           GradMode mode, const Pass& pass) const {
-  run_backward(ctx, params, saved, grad_outputs[0], grad_inputs[0], grad_params, mode, pass, nullptr);
+  run_backward(ctx, params, saved, grad_outputs[0], grad_inputs[0], grad_params, mode, pass, nullptr, {});
 }
 
-Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass,
-                               const OutputReady& observe) const {
-  output = {};
-  return run_forward(ctx, params, input, output, pass, observe);
+Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass, const OutputReady& observe,
+                               Cuts cuts) const {
+  return run_forward(ctx, params, input, output, pass, observe, cuts);
 }
 
 void Sequential::backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode,
-                               const Pass& pass, const GradientsReady& ready) const {
-  run_backward(ctx, params, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, ready);
+                               const Pass& pass, const GradientsReady& ready, Cuts cuts) const {
+  run_backward(ctx, params, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, ready, cuts);
 }
 
 ParamViews Sequential::of_part(ParamViews all, size_t part) const {
@@ -92,49 +91,109 @@ bool Sequential::part_is_identity(size_t part, const Shape& input, const Pass& p
   return parts_[part].layer->is_identity({&input, 1}, pass);
 }
 
-// Writes into `output` where it is given, else sets it to what the last part allocated.
-Saved Sequential::run_forward(ExecContext& ctx, ParamViews params, Tensor x, Tensor& output, const Pass& pass, const OutputReady& observe) const {
-  std::vector<Shape> shapes{x.shape()};  // of each part's input, then of the output
-  size_t last = parts_.size();           // the last part that computes; those behind it pass its output on
+// The shape of each part's input, then of the output.
+std::vector<Shape> Sequential::shapes_of_parts(const Shape& input) const {
+  std::vector<Shape> shapes{input};
+  for (const Part& part : parts_) shapes.push_back(part.layer->output_shapes({&shapes.back(), 1})[0]);
+  return shapes;
+}
+
+std::vector<int> Sequential::computing_parts(const Shape& input, const Pass& pass) const {
+  const std::vector<Shape> shapes = shapes_of_parts(input);
+  std::vector<int> computing;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    if (!part_is_identity(i, shapes[i], pass)) last = i;
-    shapes.push_back(parts_[i].layer->output_shapes({&shapes[i], 1})[0]);
+    if (!part_is_identity(i, shapes[i], pass)) computing.push_back(static_cast<int>(i));
   }
-  Saved saved;
-  saved.parts.resize(parts_.size());
-  for (size_t i = 0; i < parts_.size(); ++i) {
+  return computing;
+}
+
+bool Sequential::output_is_free(const Shape& input, const Pass& pass) const {
+  const std::vector<int> computing = computing_parts(input, pass);
+  for (size_t i = computing.size(); i-- > 0;) {
+    const Layer& layer = *parts_[static_cast<size_t>(computing[i])].layer;
+    if (layer.output_need() != OutputNeed::nothing) return false;
+    if (!layer.forward_in_place()) return true;
+  }
+  return false;  // the output may lie in the input's memory
+}
+
+Sequential::Range Sequential::segment(Cuts cuts, size_t index) const {
+  return {index == 0 ? 0 : static_cast<size_t>(cuts[index - 1]), index == cuts.size() ? parts_.size() : static_cast<size_t>(cuts[index])};
+}
+
+// Returns the output of the last of `parts`; where `output` is given, the last part of the model that computes writes there.
+// What the parts keep goes to `saved`, or is let go at once where that is null.
+Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, Tensor x, Range parts, std::span<const Shape> shapes, const Tensor& output,
+                             std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const {
+  size_t last = parts.end;  // the last part that computes, if it has an output to write to
+  while (output && last > parts.begin && part_is_identity(last - 1, shapes[last - 1], pass)) --last;
+  const Layer* before = nullptr;  // made x
+  for (size_t i = parts.begin; i < parts.end; ++i) {
     if (part_is_identity(i, shapes[i], pass)) {
       x = x.reshape(shapes[i + 1]);
       continue;
     }
+    const Layer& layer = *parts_[i].layer;
     const LayerScope scope(ctx, parts_[i].name.c_str());
-    Tensor y = i == last && output ? output.reshape(shapes[i + 1])
-                                   : ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
-    saved.parts[i] = parts_[i].layer->forward(ctx, of_part(params, i), {&x, 1}, {&y, 1}, pass);
+    Tensor y;
+    if (output && i + 1 == last) {
+      y = output.reshape(shapes[i + 1]);
+    } else if (layer.forward_in_place() && before != nullptr && before->output_need() != OutputNeed::values) {
+      y = x;
+    } else {
+      y = ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
+    }
+    Saved kept = layer.forward(ctx, of_part(params, i), {&x, 1}, {&y, 1}, pass);
+    if (saved != nullptr) (*saved)[i] = std::move(kept);
     if (observe) observe(static_cast<int>(i), y);
     x = std::move(y);  // lets go of the input, unless the part kept it
+    before = &layer;
+  }
+  return x;
+}
+
+// Writes into `output` where it is given, else sets it to what the last part allocated.
+Saved Sequential::run_forward(ExecContext& ctx, ParamViews params, Tensor x, Tensor& output, const Pass& pass, const OutputReady& observe,
+                              Cuts cuts) const {
+  Saved saved;
+  saved.shapes = shapes_of_parts(x.shape());
+  saved.parts.resize(parts_.size());
+  const std::vector<int> computing = computing_parts(x.shape(), pass);
+  const size_t last = computing.empty() ? 0 : static_cast<size_t>(computing.back());
+  for (size_t s = 0; s <= cuts.size(); ++s) {
+    const Range range = segment(cuts, s);
+    const bool keeps = s == cuts.size();
+    if (!keeps && pass.training) saved.tensors.push_back(x);
+    const bool writes_output = output && !computing.empty() && range.begin <= last && last < range.end;
+    x = run_parts(ctx, params, std::move(x), range, saved.shapes, writes_output ? output : Tensor(), keeps ? &saved.parts : nullptr, pass, observe);
   }
   if (!output) {
     output = std::move(x);
-  } else if (last == parts_.size()) {
-    copy(ctx, x, output);
+  } else if (computing.empty()) {
+    copy(ctx, x.reshape(output.shape()), output);
   }
-  if (!pass.training) return {};
-  saved.shapes = std::move(shapes);
-  return saved;
+  return pass.training ? std::move(saved) : Saved();
 }
 
 // Writes the gradient of the input where grad_input is given; otherwise ends at the first part with parameters.
 void Sequential::run_backward(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad, const Tensor& grad_input, ParamViews grad_params,
-                              GradMode mode, const Pass& pass, const GradientsReady& ready) const {
+                              GradMode mode, const Pass& pass, const GradientsReady& ready, Cuts cuts) const {
   const std::vector<Shape>& shapes = saved.shapes;
-  VITRINE_ASSERT(shapes.size() == parts_.size() + 1, "Sequential::backward needs what a forward pass in training returned");
+  VITRINE_ASSERT(shapes.size() == parts_.size() + 1 && saved.tensors.size() == cuts.size(),
+                 "Sequential::backward needs what a forward pass in training, cut alike, returned");
   size_t first = parts_.size();  // the first part whose backward runs
   for (size_t i = parts_.size(); i-- > 0;) {
     const bool wanted = grad_input ? !part_is_identity(i, shapes[i], pass) : first_parameter_[i] < first_parameter_[i + 1];
     if (wanted) first = i;
   }
+  grad = grad.reshape(shapes.back());
+  size_t current = cuts.size();  // the segment that part i is in
   for (size_t i = parts_.size(); i-- > first;) {
+    if (i < segment(cuts, current).begin) {
+      const PhaseScope phase(ctx, Phase::recompute);
+      --current;
+      run_parts(ctx, params, std::exchange(saved.tensors[current], {}), segment(cuts, current), shapes, {}, &saved.parts, pass, nullptr);
+    }
     if (part_is_identity(i, shapes[i], pass)) {
       grad = grad.reshape(shapes[i]);
       continue;

@@ -56,6 +56,13 @@ Shape Shape::with_dim0(int64_t size) const {
   return Shape(std::span<const int64_t>(sizes.data(), static_cast<size_t>(rank_)));
 }
 
+Shape Shape::with_last(int64_t size) const {
+  VITRINE_ASSERT(rank_ > 0, "with_last needs at least one dimension");
+  std::array<int64_t, kMaxRank> sizes = sizes_;
+  sizes[static_cast<size_t>(rank_) - 1] = size;
+  return Shape(std::span<const int64_t>(sizes.data(), static_cast<size_t>(rank_)));
+}
+
 std::string Shape::str() const { return fmt::format("({})", fmt::join(sizes_.begin(), sizes_.begin() + rank_, ", ")); }
 
 bool Shape::operator==(const Shape& other) const {

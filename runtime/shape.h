@@ -26,6 +26,8 @@ class Shape {
   int64_t numel() const;
   /// The same shape with dimension 0 replaced: a slice of the batch.
   Shape with_dim0(int64_t size) const;
+  /// The same shape with the last dimension replaced. Rank 1 or more (asserted).
+  Shape with_last(int64_t size) const;
   /// "(64, 784)".
   std::string str() const;
 

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kWarmSteps = 2, kMeasuredSteps = 5;
 constexpr int kMostChanges = 4;
 // What a device does with its own samples; the rest it shares with the others or waits for them.
-constexpr std::array kOwnWork = {Phase::preprocess, Phase::forward, Phase::loss, Phase::backward};
+constexpr std::array kOwnWork = {Phase::preprocess, Phase::forward, Phase::loss, Phase::backward, Phase::recompute};
 
 EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices) {
   config.scheme.split = Split{Split::Kind::weights, {slices.begin(), slices.end()}, 0};

@@ -37,7 +37,7 @@ void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and data";
   app.add_option("--model", o.model, "What is trained")->check(CLI::IsMember(model_names()))->capture_default_str()->group(group);
   app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR or synthetic[:COUNT]")->capture_default_str()->group(group);
-  app.add_option("--image-size", o.image_size, "Height and width the model gets [227 for alexnet, else the data's]")
+  app.add_option("--image-size", o.image_size, "Height and width the model gets [227 for alexnet, 224 for vgg16, else the data's]")
       ->check(CLI::PositiveNumber)
       ->group(group);
   app.add_option("--preprocess", o.preprocess, "Where images are resized and normalised: host (the loader) or device")
@@ -55,7 +55,8 @@ void add_device_options(CLI::App& app, Options& o) {
       ->group(group);
   app.add_option("--device-memory", o.device_memory, "Capacity of each device: 512MiB, or a list; a plain number is bytes [the machine's, shared]")
       ->group(group);
-  app.add_option("--workspace", o.workspace, "Scratch of each device's libraries: 64MiB [32MiB; 256MiB on GPUs]")->group(group);
+  app.add_option("--workspace", o.workspace, "Scratch of each device's libraries: 64MiB [by the model's convolutions, at most 32MiB; 256MiB on GPUs]")
+      ->group(group);
   app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, shared]")->group(group);
   app.add_flag("--tf32", o.tf32, "Let GPUs round the inputs of matrix products and convolutions to TF32: faster, 10 bits of mantissa")->group(group);
   app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);
@@ -172,6 +173,23 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
         ->capture_default_str()
         ->group(group);
   }
+  app.add_option("--checkpoint-segments", o.checkpoint_segments,
+                 "Activation checkpointing: keep only the inputs of so many segments of the model, and compute the rest again in backward; auto: the "
+                 "square root of the number of its parts")
+      ->capture_default_str()
+      ->group(group);
+  if (may_choose) {
+    app.add_option_function<std::string>(
+           "--checkpoint", [&o](const std::string& text) { o.choices.checkpoint = text == "auto"; },
+           "none, or auto: the fewest --checkpoint-segments with which the run fits")
+        ->check(CLI::IsMember({"none", "auto"}))
+        ->default_str("none")
+        ->group(group);
+  }
+  app.add_option("--loss-gradient", o.loss_gradient, "Where the gradient of the outputs is written: in-place (over them) or apart")
+      ->check(CLI::IsMember({"in-place", "apart"}))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw")
       ->check(CLI::IsMember({"sgd", "adam", "adamw"}))
       ->capture_default_str()
@@ -259,6 +277,7 @@ void add_train(CLI::App& parent, Options& o) {
 void add_plan(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("plan", "Say, without running it, how much memory each device of a train command needs, for what and when");
   add_run_options(app, o);
+  add_report_option(app, o);
 }
 
 void add_eval(CLI::App& parent, Options& o) {

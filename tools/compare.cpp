@@ -217,12 +217,21 @@ std::string time_table(const std::vector<ModeResult>& results, const Style& styl
       {"forward", {Phase::forward}},
       {"loss", {Phase::gather, Phase::loss, Phase::scatter_grad}},
       {"backward", {Phase::backward}},
+      {"recompute", {Phase::recompute}},
       {"reduce", {Phase::reduce, Phase::unscale}},
       {"update", {Phase::optimizer, Phase::cast}},
       {"wait", {Phase::wait}},
   };
   std::vector<Table::Column> columns = {{"mode", Table::Align::left}, {"device", Table::Align::left}};
-  for (const PhaseGroup& group : groups) columns.push_back({group.title});
+  const bool recomputes = std::any_of(results.begin(), results.end(), [](const ModeResult& result) {
+    return std::any_of(result.tables.begin(), result.tables.end(), [](const PhaseTable& t) {
+      return std::any_of(t.rows.begin(), t.rows.end(), [](const PhaseRow& row) { return row.phase == Phase::recompute; });
+    });
+  });
+  const auto shown = [&](const PhaseGroup& group) { return recomputes || *group.phases.begin() != Phase::recompute; };
+  for (const PhaseGroup& group : groups) {
+    if (shown(group)) columns.push_back({group.title});
+  }
   columns.insert(columns.end(), {{"step"}, {"waits most for", Table::Align::left}});
   Table table(columns, "Where a step's time went (ms)");
   for (const ModeResult& result : results) {
@@ -232,6 +241,7 @@ std::string time_table(const std::vector<ModeResult>& results, const Style& styl
       const auto per_step = [&](double seconds) { return format_ms(seconds / static_cast<double>(t.steps)); };
       std::vector<std::string> cells = {&t == &result.tables.front() ? result.name : "", result.devices[static_cast<size_t>(t.ordinal)].device};
       for (const PhaseGroup& group : groups) {
+        if (!shown(group)) continue;
         double seconds = 0.0;
         for (const PhaseRow& row : t.rows) {
           if (std::find(group.phases.begin(), group.phases.end(), row.phase) != group.phases.end()) seconds += row.seconds;

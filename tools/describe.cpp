@@ -30,6 +30,13 @@ std::string describe_job(const Job& job, const FlatLayout& layout) {
                      format_count(train.size()), train.height, train.width, train.channels, format_count(job.data.test.size()));
 }
 
+std::string describe_memory(const EngineConfig& config) {
+  std::string text;
+  if (config.checkpoint_segments > 1) text += fmt::format(", {} checkpoint segments", config.checkpoint_segments);
+  if (!config.loss_gradient_in_place) text += ", gradient of outputs apart";
+  return text;
+}
+
 std::string describe_precision(const EngineConfig& config) {
   const Precision& p = config.precision;
   std::string text;
@@ -58,10 +65,11 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
   const std::string precision = describe_precision(run.engine->config());
   const OptimizerConfig& optimizer = run.engine->config().optimizer;
   const std::string communicator = run.engine->communicator();
-  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {}{}{})\n{}, lr {}, seed {}{}\n",
+  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {}{}{})\n{}, lr {}, seed {}{}{}\n",
                      describe_job(job, run.engine->layout()), mode, devices, options.batch_size, describe_batch(run.engine->batch_plan()),
                      scheme.split.str(), staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce),
-                     communicator.empty() ? "" : " by ", communicator, optimizer.name(), optimizer.learning_rate(), options.seed, precision);
+                     communicator.empty() ? "" : " by ", communicator, optimizer.name(), optimizer.learning_rate(), options.seed, precision,
+                     describe_memory(run.engine->config()));
 }
 
 std::string describe_batch(const BatchPlan& plan) {

@@ -17,11 +17,13 @@ Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json
 /// A float as people write it: 0.1, not 0.10000000149011612.
 Json decimal(float value) { return std::isfinite(value) ? Json(std::stod(fmt::format("{}", value))) : Json(); }
 
-Json training_json(const Options& o) {
+Json training_json(const Options& o, const Job& job) {
   Json json;
   const OptimizerConfig optimizer = resolve_optimizer(o);
   const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
   json["accumulate"] = o.accumulate;
+  json["checkpoint_segments"] = resolve_checkpoint_segments(o, job.model);
+  json["loss_gradient"] = o.loss_gradient;
   json["optimizer"] = optimizer.name();
   json["lr"] = optimizer.learning_rate();
   json["weight_decay"] = sgd ? optimizer.sgd.weight_decay : optimizer.adam.weight_decay;
@@ -86,7 +88,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
     json["save_logits"] = text_or_null(o.save_logits);
     return json;
   }
-  json.update(training_json(o));
+  json.update(training_json(o, job));
   if (o.precisions.empty()) {
     json.update(precision_json(resolve_precision(o)));
   } else {

@@ -72,6 +72,7 @@ void check_training(const Options& o) {
     parse_step_range(o.record_steps);
     if (!o.records()) throw ConfigError("--record-steps: nothing is recorded; add --report, --trace or --memory-history, or leave it out");
   }
+  parse_checkpoint_segments(o.checkpoint_segments);
   resolve_optimizer(o);
   if (o.command == Options::Command::compare) {
     resolve_compare_precisions(o);
@@ -83,6 +84,9 @@ void check_training(const Options& o) {
 void check_choices(const Options& o) {
   if (o.choices.batch_size && o.choices.accumulate) {
     throw ConfigError("--batch-size max with --accumulate auto: in micro-batches of a few samples any batch fits; give one of them a number");
+  }
+  if (o.choices.checkpoint && o.checkpoint_segments != "1") {
+    throw ConfigError("--checkpoint auto and --checkpoint-segments both say how many segments; give one of them");
   }
   if (o.balance == "time" && !o.choices.split) throw ConfigError("--balance time: it says how --split auto shares the batch; add --split auto");
   if (o.balance == "time" && o.command == Options::Command::plan) {
@@ -118,7 +122,7 @@ void check_combinations(const Options& o) {
   if (o.split) parse_split(*o.split);
   parse_memory_list(o.device_memory);
   parse_thread_list(o.threads_per_device);
-  resolve_workspace(o, Backend::cpu);
+  parse_workspace(o);
   if (o.command == Options::Command::train || o.command == Options::Command::plan) {
     check_choices(o);
     if (o.gpu0_batch_size && o.mode && *o.mode != "balanced") {
@@ -232,6 +236,14 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
   return precisions;
 }
 
+std::optional<int> parse_checkpoint_segments(const std::string& text) {
+  if (text == "auto") return std::nullopt;
+  int segments = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), segments);
+  if (error == std::errc{} && end == text.data() + text.size() && segments >= 1) return segments;
+  throw ConfigError(fmt::format("--checkpoint-segments {}: it must be a number of at least 1, which means no checkpointing, or auto", text));
+}
+
 OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay); }
 
 Precision resolve_precision(const Options& o) {
@@ -277,8 +289,8 @@ std::vector<int64_t> parse_memory_list(const std::string& text) {
   return values;
 }
 
-int64_t resolve_workspace(const Options& options, Backend backend) {
-  if (options.workspace.empty()) return int64_t{backend == Backend::cuda ? 256 : 32} << 20;
+std::optional<int64_t> parse_workspace(const Options& options) {
+  if (options.workspace.empty()) return std::nullopt;
   try {
     return parse_bytes(options.workspace);
   } catch (const ConfigError& error) {

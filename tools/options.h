@@ -56,7 +56,7 @@ struct Options {
 
   std::string devices;  // empty: the GPU of the local rank, else cpu:0
   std::string device_memory;
-  std::string workspace;  // empty: by backend
+  std::string workspace;  // empty: by backend and model
   std::string threads_per_device;
   bool tf32 = false;
 #ifdef VITRINE_CHECK_ORDER
@@ -74,6 +74,7 @@ struct Options {
 
   int64_t batch_size = 64;
   int accumulate = 1;
+  std::string checkpoint_segments = "1", loss_gradient = "in-place";
   Choices choices;
   std::string balance = "memory";  // --split auto: by memory or time
   std::optional<int64_t> epochs, steps;
@@ -140,13 +141,15 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
 /// without a name. The growth interval goes to those whose scale is dynamic, --broadcast to those that have a shadow. throws ConfigError.
 std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
 OptimizerConfig resolve_optimizer(const Options& options);
+/// Segments of activation checkpointing; none for auto, which depends on the model. throws ConfigError.
+std::optional<int> parse_checkpoint_segments(const std::string& text);
 /// Precision, loss scaling, clipping, and in what gradients and parameters travel. throws ConfigError.
 Precision resolve_precision(const Options& options);
 TraceLevel resolve_trace_level(const Options& options);
 /// "512MiB" or "512MiB,1GiB" to bytes; "2" or "2,1" to counts. throws ConfigError naming the option.
 std::vector<int64_t> parse_memory_list(const std::string& text);
-/// Of each device's compute stream: "64MiB", or what suits the backend. throws ConfigError.
-int64_t resolve_workspace(const Options& options, Backend backend);
+/// Of each device's compute stream: "64MiB"; none where it depends on backend and model. throws ConfigError.
+std::optional<int64_t> parse_workspace(const Options& options);
 /// "2-4" or "3", counted from 1, to a range counted from 0. throws ConfigError.
 StepRange parse_step_range(const std::string& text);
 std::vector<int> parse_thread_list(const std::string& text);

@@ -12,7 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/libraries.h"
 #include "nn/checkpoint.h"
+#include "nn/segments.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/world/agreement.h"
@@ -73,7 +75,16 @@ Job open_job(const Options& options) {
   const Dataset& train = job.data.train;
   ModelOptions model_options;
   model_options.image_size = options.image_size;
-  if (options.image_size == 0 && options.model != "alexnet") {
+  if (options.model == "wide-head" && options.command == Options::Command::plan) {
+    job.model = make_model(options.model, {.image_size = options.image_size, .dropout = options.dropout});
+    return job;
+  }
+  if (options.model == "wide-head") {
+    throw ConfigError(
+        "--model wide-head: it has a target at every position of a sequence, but data sets have one label for each image; see its memory with "
+        "vitrine plan, train it from C++, or choose another model");
+  }
+  if (options.image_size == 0 && options.model != "alexnet" && options.model != "vgg16") {
     if (train.height != train.width) {
       throw ConfigError(
           fmt::format("{}: images are {} x {}, but models take square ones; choose with --image-size", train.name, train.height, train.width));
@@ -172,21 +183,51 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   return group;
 }
 
+int resolve_checkpoint_segments(const Options& options, const Model& model) {
+  const std::optional<int> given = parse_checkpoint_segments(options.checkpoint_segments);
+  return given ? *given : square_root_segments(*model.net, model.input_shape(1));
+}
+
+namespace {
+
+/// oneDNN's f32 convolutions take their packed weights and what threads add up in, of one layer at a time, and its matrix products next to nothing.
+/// All others take what there is, and are slower with less. A function of shapes alone, so that plans hold anywhere.
+int64_t default_workspace(const Model& model, Backend backend, const Precision& precision) {
+  constexpr int64_t kMiB = int64_t{1} << 20, kBlock = 16, kCopies = 8;
+  if (backend == Backend::cuda) return 256 * kMiB;
+  const std::vector<LibraryInfo> libraries = kernel_libraries();
+  const bool packs = std::any_of(libraries.begin(), libraries.end(), [](const LibraryInfo& library) { return library.name == "oneDNN"; });
+  if (!packs || precision.compute != DType::f32) return 32 * kMiB;
+  int64_t largest = 0;
+  for (const ParamSpec& spec : model.net->parameters()) {
+    if (spec.layout.kind != CheckpointLayout::Kind::conv_oihw) continue;
+    const auto blocked = [](int64_t channels) { return (channels + kBlock - 1) / kBlock * kBlock; };
+    largest = std::max(largest, blocked(spec.shape[0]) * spec.shape[1] * spec.shape[2] * blocked(spec.shape[3]) * size_of(DType::f32));
+  }
+  return std::clamp(kCopies * largest, kMiB, 32 * kMiB);
+}
+
+}  // namespace
+
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
   EngineConfig config;
   config.scheme = scheme;
   config.batch_size = options.batch_size;
   config.accumulate = options.accumulate;
+  config.checkpoint_segments = resolve_checkpoint_segments(options, job.model);
+  config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
   config.precision = precision;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
   config.seed = options.seed;
   config.normalization = job.normalization;
-  config.workspace_bytes = resolve_workspace(options, backend_of(options));
-  config.image_dtype = options.host_preprocess() ? DType::f32 : DType::u8;
-  config.image_height = options.host_preprocess() ? job.model.height : job.data.train.height;
-  config.image_width = options.host_preprocess() ? job.model.width : job.data.train.width;
+  config.workspace_bytes = parse_workspace(options).value_or(default_workspace(job.model, backend_of(options), precision));
+  // Of a model whose samples are no images, no data set brings any; they are planned as they are.
+  const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
+  config.image_dtype = ready_made ? DType::f32 : DType::u8;
+  config.image_height = ready_made ? job.model.height : job.data.train.height;
+  config.image_width = ready_made ? job.model.width : job.data.train.width;
   return config;
 }
 

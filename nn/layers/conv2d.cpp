@@ -26,8 +26,8 @@ std::string Conv2d::describe() const {
 std::vector<ParamSpec> Conv2d::parameters() const {
   const auto fan_in = static_cast<double>(config_.in_channels * config_.window * config_.window);
   const Init init{Init::Kind::uniform, static_cast<float>(1.0 / std::sqrt(fan_in))};
-  std::vector<ParamSpec> specs{{"weight", weight_shape(), init, {CheckpointLayout::Kind::conv_oihw}}};
-  if (config_.bias) specs.push_back({"bias", {config_.out_channels}, init, {}});
+  std::vector<ParamSpec> specs{{"weight", weight_shape(), config_.weight_init.value_or(init), {CheckpointLayout::Kind::conv_oihw}}};
+  if (config_.bias) specs.push_back({"bias", {config_.out_channels}, config_.weight_init ? Init{} : init, {}});
   return specs;
 }
 

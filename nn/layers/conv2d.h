@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include "kernels/conv2d.h"
 #include "nn/layer.h"
 
@@ -11,7 +13,8 @@ struct Conv2dLayerConfig {
   int64_t out_channels = 0;
   int64_t window = 0;  // height and width
   bool bias = true;
-  Conv2dConfig conv = {};  // stride, pad, merged ReLU
+  std::optional<Init> weight_init = {};  // the bias then starts at zero; else both as torch.nn.Conv2d's
+  Conv2dConfig conv = {};                // stride, pad, merged ReLU
 };
 
 /// Convolution of images (N, H, W, C) to (N, P, Q, K), then ReLU where merged. Parameters: weight (K, R, S, C), bias (K). Keeps x, and y where
@@ -24,6 +27,7 @@ class Conv2d final : public Layer {
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;
   std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  OutputNeed output_need() const override { return config_.conv.relu ? OutputNeed::sign : OutputNeed::nothing; }
   Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
   void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
                 GradMode mode, const Pass& pass) const override;

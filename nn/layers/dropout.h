@@ -15,6 +15,8 @@ class Dropout final : public Layer {
   std::string describe() const override;
   std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
   bool is_identity(std::span<const Shape> inputs, const Pass& pass) const override;
+  OutputNeed output_need() const override { return OutputNeed::nothing; }
+  bool forward_in_place() const override { return true; }
   bool backward_in_place() const override { return true; }
   Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
   void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,

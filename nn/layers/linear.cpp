@@ -11,6 +11,15 @@
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace {
+
+/// (..., features) as a matrix of rows.
+View as_rows(const View& x) {
+  const int64_t features = x.shape[x.shape.rank() - 1];
+  return x.reshape({x.numel() / features, features});
+}
+
+}  // namespace
 
 Linear::Linear(const LinearConfig& config) : config_(config) {
   if (config.in_features < 1 || config.out_features < 1) {
@@ -31,21 +40,21 @@ std::string Linear::describe() const {
 
 std::vector<ParamSpec> Linear::parameters() const {
   const Init init{Init::Kind::uniform, static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.in_features)))};
-  std::vector<ParamSpec> specs{{"weight", {config_.out_features, config_.in_features}, init, config_.weight_layout}};
-  if (config_.bias) specs.push_back({"bias", {config_.out_features}, init, {}});
+  std::vector<ParamSpec> specs{{"weight", {config_.out_features, config_.in_features}, config_.weight_init.value_or(init), config_.weight_layout}};
+  if (config_.bias) specs.push_back({"bias", {config_.out_features}, config_.weight_init ? Init{} : init, {}});
   return specs;
 }
 
 std::vector<Shape> Linear::output_shapes(std::span<const Shape> inputs) const {
   const Shape& x = single_input(*this, inputs);
-  if (x.rank() != 2 || x[1] != config_.in_features) {
-    throw ShapeError(fmt::format("{}: input has shape {} but (N, {}) is needed", describe(), x.str(), config_.in_features));
+  if (x.rank() < 2 || x[x.rank() - 1] != config_.in_features) {
+    throw ShapeError(fmt::format("{}: input has shape {} but (N, ..., {}) is needed", describe(), x.str(), config_.in_features));
   }
-  return {{x[0], config_.out_features}};
+  return {x.with_last(config_.out_features)};
 }
 
 Saved Linear::forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const {
-  linear_forward(ctx, inputs[0], params[0], config_.bias ? params[1] : View{}, config_.relu, outputs[0]);
+  linear_forward(ctx, as_rows(inputs[0]), params[0], config_.bias ? params[1] : View{}, config_.relu, as_rows(outputs[0]));
   if (!pass.training) return {};
   Saved saved;
   saved.tensors.push_back(inputs[0]);
@@ -55,10 +64,10 @@ Saved Linear::forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tenso
 
 void Linear::backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
                       GradMode mode, const Pass& /*pass*/) const {
-  const Tensor& grad_y = grad_outputs[0];
-  if (config_.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y);
-  linear_backward_weight(ctx, saved.tensors[0], grad_y, grad_params[0], config_.bias ? grad_params[1] : View{}, mode);
-  if (grad_inputs[0]) linear_backward_data(ctx, grad_y, params[0], grad_inputs[0]);
+  const View grad_y = as_rows(grad_outputs[0]);
+  if (config_.relu) relu_backward(ctx, as_rows(saved.tensors[1]), grad_y, grad_y);
+  linear_backward_weight(ctx, as_rows(saved.tensors[0]), grad_y, grad_params[0], config_.bias ? grad_params[1] : View{}, mode);
+  if (grad_inputs[0]) linear_backward_data(ctx, grad_y, params[0], as_rows(grad_inputs[0]));
 }
 
 }  // namespace vitrine

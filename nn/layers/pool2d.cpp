@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/relu.h"
 #include "nn/layers/check.h"
 #include "runtime/error.h"
 
@@ -15,7 +16,7 @@ std::string describe_pool(const char* name, const Pool2dConfig& config) {
 
 }  // namespace
 
-std::string MaxPool2d::describe() const { return describe_pool("max_pool2d", config_); }
+std::string MaxPool2d::describe() const { return describe_pool("max_pool2d", config_) + (relu_ ? " + relu" : ""); }
 
 std::vector<Shape> MaxPool2d::output_shapes(std::span<const Shape> inputs) const {
   return {pool2d_output_shape(config_, single_image_input(*this, inputs))};
@@ -25,12 +26,17 @@ Saved MaxPool2d::forward(ExecContext& ctx, ParamViews /*params*/, Tensors inputs
   Saved saved;
   if (pass.training) saved.tensors.push_back(ctx.allocate(outputs[0].shape(), DType::u8, Category::activations, "max_pool2d.indices"));
   max_pool2d_forward(ctx, config_, inputs[0], outputs[0], pass.training ? saved.tensors[0].view() : View{});
+  if (!relu_) return saved;
+  relu_forward(ctx, outputs[0], outputs[0]);
+  if (pass.training) saved.tensors.push_back(outputs[0]);
   return saved;
 }
 
 void MaxPool2d::backward(ExecContext& ctx, ParamViews /*params*/, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs,
                          ParamViews /*grad_params*/, GradMode /*mode*/, const Pass& /*pass*/) const {
-  if (grad_inputs[0]) max_pool2d_backward(ctx, config_, grad_outputs[0], saved.tensors[0], grad_inputs[0]);
+  if (!grad_inputs[0]) return;
+  if (relu_) relu_backward(ctx, saved.tensors[1], grad_outputs[0], grad_outputs[0]);
+  max_pool2d_backward(ctx, config_, grad_outputs[0], saved.tensors[0], grad_inputs[0]);
 }
 
 std::string AvgPool2d::describe() const { return describe_pool("avg_pool2d", config_); }

@@ -6,19 +6,22 @@
 
 namespace vitrine {
 
-/// Maximum over windows of images (N, H, W, C). Keeps one byte for each output: where in its window the maximum was.
+/// Maximum over windows of images (N, H, W, C), then ReLU where merged. Keeps one byte for each output, where in its window the maximum was, and y
+/// where ReLU is merged. A ReLU gives the same, bit for bit, before the maximum and behind it; behind it, the larger tensor is not kept for its sign.
 class MaxPool2d final : public Layer {
  public:
-  explicit MaxPool2d(const Pool2dConfig& config) : config_(config) {}
+  explicit MaxPool2d(const Pool2dConfig& config, bool relu = false) : config_(config), relu_(relu) {}
 
   std::string describe() const override;
   std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  OutputNeed output_need() const override { return relu_ ? OutputNeed::sign : OutputNeed::nothing; }
   Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
   void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
                 GradMode mode, const Pass& pass) const override;
 
  private:
   Pool2dConfig config_;
+  bool relu_;
 };
 
 /// Mean over windows, padding counted. Keeps nothing.
@@ -28,6 +31,7 @@ class AvgPool2d final : public Layer {
 
   std::string describe() const override;
   std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  OutputNeed output_need() const override { return OutputNeed::nothing; }
   Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
   void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
                 GradMode mode, const Pass& pass) const override;
@@ -44,6 +48,7 @@ class AdaptiveAvgPool2d final : public Layer {
 
   std::string describe() const override;
   std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  OutputNeed output_need() const override { return OutputNeed::nothing; }
   bool is_identity(std::span<const Shape> inputs, const Pass& pass) const override;
   Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
   void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,

@@ -15,6 +15,7 @@ class Residual final : public Layer {
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;
   std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  OutputNeed output_need() const override { return relu_ ? OutputNeed::sign : OutputNeed::nothing; }
   Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
   void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
                 GradMode mode, const Pass& pass) const override;

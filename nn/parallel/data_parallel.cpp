@@ -12,6 +12,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/non_finite.h"
 #include "nn/parallel/data_parallel_state.h"
+#include "nn/segments.h"
 #include "runtime/copy.h"
 #include "runtime/half.h"
 #include "runtime/world/world.h"
@@ -60,7 +61,10 @@ DataParallel::State::State(const Model& m, DeviceGroup& d, const EngineConfig& c
       layout(m.net->parameters(), kTail),
       buckets(make_buckets(layout, c.first_bucket_bytes, c.bucket_bytes)),
       finished(finished_elements(layout)),
-      outputs(static_cast<size_t>(d.size())) {}
+      cuts(cut_in_segments(*m.net, m.input_shape(1), c.precision.compute, c.checkpoint_segments)),
+      gradient_over_output(c.loss_gradient_in_place && m.net->output_is_free(m.input_shape(1), Pass{})),
+      outputs(static_cast<size_t>(d.size())),
+      output_gradients(static_cast<size_t>(d.size())) {}
 
 void DataParallel::State::for_each_at_once(const std::function<void(Replica&)>& work) {
   if (threads == nullptr) return for_each(work);
@@ -177,6 +181,8 @@ void DataParallel::State::next_micro_batch() {
     r->forget_micro_batch();
   }
   std::fill(outputs.begin(), outputs.end(), Tensor());
+  std::fill(output_gradients.begin(), output_gradients.end(), Tensor());
+  gathered = Tensor();
   ++micro_batch;
 }
 
@@ -202,10 +208,10 @@ void DataParallel::State::stage(Replica& r, const HostBatch& batch, int64_t firs
   bring(batch.images, root_slot.images, slot.images);
   if (config.scheme.loss_at == LossAt::parallel) {
     bring(batch.labels, root_slot.labels, slot.labels);
-    if (r.samples > 0) r.targets = slot.labels.rows(0, r.samples);
+    if (r.samples > 0) r.targets = slot.labels.rows(0, r.samples).reshape({r.samples * model.targets_per_sample});
   } else if (r.ordinal == config.scheme.output_device) {
     vitrine::copy(ctx, batch.labels.rows(first, first + total), slot.labels.view().rows(0, total));
-    r.targets = slot.labels.rows(0, total);
+    r.targets = slot.labels.rows(0, total).reshape({total * model.targets_per_sample});
   }
   ctx.record(*slot.staged);
 }
@@ -253,6 +259,10 @@ void DataParallel::scatter(const HostBatch& batch, std::span<const int64_t> size
 void DataParallel::forward(bool training) {
   State& s = *state_;
   s.training = training;
+  const bool gathers = training && s.config.scheme.loss_at == LossAt::gathered;
+  const auto samples_end = s.sizes.begin() + s.config.scheme.output_device;
+  const int64_t before = s.model.targets_per_sample * std::accumulate(s.sizes.begin(), samples_end, int64_t{0});
+  const int64_t total = std::accumulate(s.sizes.begin(), s.sizes.end(), int64_t{0});
   s.for_each_at_once([&](Replica& r) {
     if (r.samples == 0) return;
     const PhaseScope phase(r.compute(), Phase::forward);
@@ -260,7 +270,14 @@ void DataParallel::forward(bool training) {
     const Tensor input = std::move(r.input);
     Sequential::OutputReady observe;
     if (training && s.watches_outputs) observe = [&r](int part, const Tensor& output) { find_non_finite(r.compute(), output, part, r.overflowed); };
-    r.saved = s.model.net->forward_from(r.compute(), r.parameter_views, input, s.outputs[static_cast<size_t>(r.ordinal)], pass, observe);
+    Tensor& output = s.outputs[static_cast<size_t>(r.ordinal)];
+    const Shape logits = s.model.logits_shape(r.samples);
+    if (gathers && &r == &s.output_replica()) {
+      s.gathered = r.compute().allocate(s.model.logits_shape(total), s.config.precision.compute, Category::activations, "gathered outputs");
+      output = s.gathered.rows(before, before + logits[0]);
+    }
+    r.saved = s.model.net->forward_from(r.compute(), r.parameter_views, input, output, pass, observe, s.cuts);
+    output = output.reshape(logits);
     if (!training) r.saved = Saved();
   });
 }
@@ -271,16 +288,23 @@ Tensor DataParallel::gather(int device) {
   ExecContext& ctx = target.compute();
   const PhaseScope phase(ctx, Phase::gather);
   const int64_t total = std::accumulate(s.sizes.begin(), s.sizes.end(), int64_t{0});
-  Tensor gathered = ctx.allocate({total, s.model.classes}, s.config.precision.compute, Category::activations, "gathered outputs");
+  Tensor gathered;
+  if (s.gathered && &target == &s.output_replica()) {
+    gathered = std::exchange(s.gathered, {});
+  } else {
+    gathered = ctx.allocate(s.model.logits_shape(total), s.config.precision.compute, Category::activations, "gathered outputs");
+  }
   int64_t at = 0;
   for (auto& r : s.replicas) {
     if (r->samples == 0) continue;
+    const Tensor& output = s.outputs[static_cast<size_t>(r->ordinal)];
+    const Tensor rows = gathered.rows(at, at + output.shape()[0]);
     if (r.get() != &target) {
       r->compute().record(*r->outputs_ready);
       ctx.wait(*r->outputs_ready, "forward of another device");
     }
-    copy(ctx, s.outputs[static_cast<size_t>(r->ordinal)], gathered.rows(at, at + r->samples));
-    at += r->samples;
+    if (output.view().data != rows.view().data) copy(ctx, output, rows);
+    at += output.shape()[0];
   }
   ctx.record(*target.outputs_read);
   for (auto& r : s.replicas) {
@@ -291,23 +315,41 @@ Tensor DataParallel::gather(int device) {
   return gathered;
 }
 
-void DataParallel::set_output_gradients(const Tensor& gradients, int device) {
-  State& s = *state_;
-  Replica& source = s.replica(device);
+void DataParallel::State::hand_out_gradients(const Tensor& gradients, int device) {
+  Replica& source = replica(device);
   source.compute().record(*source.loss_ready);
   int64_t at = 0;
-  s.for_each([&](Replica& r) {
+  for_each([&](Replica& r) {
     if (r.samples == 0) return;
     ExecContext& ctx = r.compute();
     const PhaseScope phase(ctx, Phase::scatter_grad);
-    if (&r != &source) ctx.wait(*source.loss_ready, "loss");
-    copy(ctx, gradients.rows(at, at + r.samples), s.outputs[static_cast<size_t>(r.ordinal)]);
-    at += r.samples;
+    const Tensor& output = outputs[static_cast<size_t>(r.ordinal)];
+    Tensor& gradient = output_gradients[static_cast<size_t>(r.ordinal)];
+    const Tensor rows = gradients.rows(at, at + output.shape()[0]);
+    at += output.shape()[0];
+    if (&r == &source) {
+      gradient = rows;
+      return;
+    }
+    gradient = gradient_over_output ? output : ctx.allocate(output.shape(), output.dtype(), Category::activations, "gradient of outputs");
+    ctx.wait(*source.loss_ready, "loss");
+    copy(ctx, rows, gradient);
     ctx.record(*r.gradients_taken);
   });
-  s.output_gradients = gradients;
-  s.output_gradients_device = device;
+  handed_out = gradients;
+  handed_out_device = device;
 }
+
+void DataParallel::State::release_handed_out() {
+  Replica& source = replica(handed_out_device);
+  const PhaseScope phase(source.compute(), Phase::scatter_grad);
+  for (auto& r : replicas) {
+    if (r->samples > 0 && r.get() != &source) source.compute().wait(*r->gradients_taken, "scatter_grad");
+  }
+  handed_out = Tensor();
+}
+
+void DataParallel::set_output_gradients(const Tensor& gradients, int device) { state_->hand_out_gradients(gradients, device); }
 
 void DataParallel::add_totals(const Tensor& totals, int device) {
   Replica& r = state_->replica(device);
@@ -317,23 +359,32 @@ void DataParallel::add_totals(const Tensor& totals, int device) {
 
 void DataParallel::State::loss_of(Replica& r, const Tensor& logits, const View& gradients, const View& totals) {
   const PhaseScope phase(r.compute(), Phase::loss);
-  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(config.batch_size)};
+  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(nominal_targets())};
   softmax_cross_entropy(r.compute(), loss_config, logits, r.targets, gradients ? r.scaler->scale() : View(), gradients, totals);
 }
 
 void DataParallel::loss() {
   State& s = *state_;
+  // Over the logits, or beside them.
+  const auto gradient_of = [&](Replica& r, const Tensor& logits) {
+    const PhaseScope phase(r.compute(), Phase::loss);
+    return s.gradient_over_output ? logits : r.compute().allocate(logits.shape(), logits.dtype(), Category::activations, "gradient of outputs");
+  };
   if (s.config.scheme.loss_at == LossAt::parallel) {
     s.for_each_at_once([&](Replica& r) {
+      if (r.samples == 0) return;
       const Tensor& logits = s.outputs[static_cast<size_t>(r.ordinal)];
-      if (r.samples > 0) s.loss_of(r, logits, logits, r.totals());
+      Tensor& gradient = s.output_gradients[static_cast<size_t>(r.ordinal)];
+      gradient = gradient_of(r, logits);
+      s.loss_of(r, logits, gradient, r.totals());
     });
     return;
   }
   const int device = s.config.scheme.output_device;
   const Tensor gathered = gather(device);
-  s.loss_of(s.output_replica(), gathered, gathered, s.output_replica().totals());
-  set_output_gradients(gathered, device);
+  const Tensor gradient = gradient_of(s.output_replica(), gathered);
+  s.loss_of(s.output_replica(), gathered, gradient, s.output_replica().totals());
+  s.hand_out_gradients(gradient, device);
 }
 
 DataParallel::NoReductionScope::NoReductionScope(DataParallel& parallel)
@@ -361,7 +412,7 @@ void DataParallel::evaluate(const HostBatch& batch, std::span<const int64_t> siz
     copy(ctx, batch.images.rows(at, at + r.samples), slot.images.view().rows(0, r.samples));
     copy(ctx, batch.labels.rows(at, at + r.samples), slot.labels.view().rows(0, r.samples));
     ctx.record(*slot.staged);
-    r.targets = slot.labels.rows(0, r.samples);
+    r.targets = slot.labels.rows(0, r.samples).reshape({r.samples * s.model.targets_per_sample});
     at += r.samples;
     s.prepare_input(r);
   });
@@ -378,7 +429,7 @@ void DataParallel::read_evaluation(std::span<float> totals_of_devices, float* ou
   const int64_t samples = std::accumulate(s.sizes.begin(), s.sizes.end(), int64_t{0});
   const DType dtype = s.config.precision.compute;
   const bool widens = outputs != nullptr && dtype != DType::f32;
-  std::vector<std::byte> narrow(widens ? static_cast<size_t>(samples * s.model.classes * size_of(dtype)) : 0);
+  std::vector<std::byte> narrow(widens ? static_cast<size_t>(s.model.logits_shape(samples).numel() * size_of(dtype)) : 0);
   std::byte* const target = widens ? narrow.data() : reinterpret_cast<std::byte*>(outputs);
   int64_t at = 0;
   s.for_each([&](Replica& r) {
@@ -387,12 +438,12 @@ void DataParallel::read_evaluation(std::span<float> totals_of_devices, float* ou
     copy(r.compute(), r.evaluate_totals, View{totals, {LossTotals::kCount}, DType::f32, DeviceId::host()});
     if (outputs != nullptr && r.samples > 0) {
       const Tensor& logits = s.outputs[static_cast<size_t>(r.ordinal)];
-      copy(r.compute(), logits, View{target + at * s.model.classes * size_of(dtype), logits.shape(), dtype, DeviceId::host()});
-      at += r.samples;
+      copy(r.compute(), logits, View{target + at * size_of(dtype), logits.shape(), dtype, DeviceId::host()});
+      at += logits.numel();
     }
   });
   s.devices.synchronize();
-  if (widens) widen_on_host(dtype, narrow.data(), at * s.model.classes, outputs);
+  if (widens) widen_on_host(dtype, narrow.data(), at, outputs);
 }
 
 }  // namespace vitrine

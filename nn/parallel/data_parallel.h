@@ -60,16 +60,18 @@ class DataParallel {
   void scatter(const HostBatch& batch, std::span<const int64_t> sizes, int64_t first, std::optional<int64_t> position = {});
   /// Runs the model on every device's slice. Outputs: outputs(), one for each device, empty where it has no samples.
   void forward(bool training);
-  const std::vector<Tensor>& outputs() const;
-  /// All outputs, in batch order, on one device. The devices' own outputs stay.
+  const std::vector<Tensor>& outputs() const;  // of Model::logits_shape()
+  /// All outputs, in batch order, on one device. The devices' own outputs stay; in training, that of the scheme's output device, where outputs are
+  /// gathered for the loss, is a part of what the first call returns.
   Tensor gather(int device);
-  /// Gradients of the last gather(), shape as it: their rows go back to the devices, in place of the outputs.
+  /// Gradients of the last gather(), shape as it: their rows go back to the devices, in place of the outputs or apart (EngineConfig). On `device`
+  /// backward() works on those given, whose content is lost.
   void set_output_gradients(const Tensor& gradients, int device);
   /// Adds totals (LossTotals::kCount, f32) of a loss of one's own, computed on `device`, to those that the reduction sums: update() divides by their
   /// count of valid targets.
   void add_totals(const Tensor& totals, int device);
   /// The scheme's loss: cross-entropy of every target, on each device or on the output device; its gradient, scaled by 1 / batch_size of the
-  /// configuration, takes the place of the outputs. Losses and counts add up in the totals.
+  /// configuration, takes the place of the outputs or lies apart. Losses and counts add up in the totals.
   void loss();
   /// Runs the model backward from the outputs' gradients; gradients add up over calls since begin_step(). With `last`, gradients are reduced
   /// as they become ready (allreduce), unless a NoReductionScope is open.

@@ -91,16 +91,17 @@ void DataParallel::State::backward_of(Replica& r, bool reduce_now) {
   r.has_gradients = true;
   Sequential::GradientsReady ready = [](int) {};
   if (reduce_now) ready = [this, &r](int first_parameter) { issue_buckets(r, finished[static_cast<size_t>(first_parameter)]); };
-  model.net->backward_from(r.compute(), r.parameter_views, std::move(r.saved), std::move(outputs[static_cast<size_t>(r.ordinal)]), r.gradient_views,
-                           mode, pass, ready);
-  r.saved = Saved();
   outputs[static_cast<size_t>(r.ordinal)] = Tensor();
+  Tensor gradient = std::exchange(output_gradients[static_cast<size_t>(r.ordinal)], {});
+  model.net->backward_from(r.compute(), r.parameter_views, std::exchange(r.saved, {}), std::move(gradient), r.gradient_views, mode, pass, ready,
+                           cuts);
 }
 
 void DataParallel::backward(bool last) {
   State& s = *state_;
   const bool reduce_now = last && s.reduction_on && s.reduces() && s.config.scheme.reduce == Reduce::allreduce;
   s.for_each_at_once([&](Replica& r) {
+    if (r.ordinal == s.handed_out_device && s.handed_out) s.release_handed_out();
     if (r.samples > 0) return s.backward_of(r, reduce_now);
     if (!reduce_now) return;
     // Its peers may wait on the host until it takes part.
@@ -108,14 +109,6 @@ void DataParallel::backward(bool last) {
     s.ensure_gradients(r);
     s.issue_buckets(r, std::numeric_limits<int64_t>::max());
   });
-  if (!s.output_gradients) return;
-  // Their memory is free again only when every device has taken its rows.
-  Replica& source = s.replica(s.output_gradients_device);
-  const PhaseScope phase(source.compute(), Phase::scatter_grad);
-  for (auto& r : s.replicas) {
-    if (r->samples > 0 && r.get() != &source) source.compute().wait(*r->gradients_taken, "scatter_grad");
-  }
-  s.output_gradients = Tensor();
 }
 
 void DataParallel::reduce() {
@@ -146,7 +139,7 @@ void DataParallel::State::unpack_gradients(Replica& r) {
 
 void DataParallel::unscale() {
   State& s = *state_;
-  const auto nominal = static_cast<float>(s.config.batch_size);
+  const auto nominal = static_cast<float>(s.nominal_targets());
   s.for_each_at_once([&](Replica& r) {
     if (!s.updates(r.ordinal)) return;
     r.scaler->unscale(r.compute(), nominal, r.gradients.view().rows(0, s.layout.parameter_elements()), r.totals(), s.config.precision.checks());
@@ -386,7 +379,8 @@ std::exception_ptr DataParallel::recover(const std::exception_ptr& known) {
     if (!cause) cause = std::current_exception();
   }
   s.outputs.assign(s.outputs.size(), Tensor());
-  s.output_gradients = Tensor();
+  std::fill(s.output_gradients.begin(), s.output_gradients.end(), Tensor());
+  s.gathered = s.handed_out = Tensor();
   // NCCL communicators that were handed in cannot be made anew, nor those whose peers are other processes: they stay aborted, and say so.
   if (aborts && s.devices.options().nccl_communicators.empty() && s.devices.process_count() == 1) {
     s.retired.push_back(s.communicators);

@@ -72,6 +72,11 @@ struct DataParallel::State {
   void unpack_gradients(Replica& r);
   std::vector<float> read_flat(Replica& r, const View& flat);
   bool reduces_packed() const { return config.precision.reduce_dtype != DType::f32; }
+  /// Gradients of a batch's outputs go to the devices whose outputs they are.
+  void hand_out_gradients(const Tensor& gradients, int device);
+  /// Gives up the gradients that were handed out, as soon as all devices have taken their rows.
+  void release_handed_out();
+  int64_t nominal_targets() const { return config.batch_size * model.targets_per_sample; }
   bool broadcasts_shadow() const { return config.precision.mixed() && !config.precision.broadcasts_masters; }
   /// The shadow is made anew from the masters, where a replica has both.
   void cast_parameters(Replica& r);
@@ -96,9 +101,13 @@ struct DataParallel::State {
   bool measures_reduction = false;
   bool reduction_on = true;
   std::vector<int64_t> sizes;
-  std::vector<Tensor> outputs;
-  Tensor output_gradients;  // on the output device, until all devices have taken theirs
-  int output_gradients_device = 0;
+  std::vector<int> cuts;        // segments of activation checkpointing
+  bool gradient_over_output;    // or apart
+  std::vector<Tensor> outputs;  // logits_shape() of the device's samples
+  Tensor gathered;              // of all of them, where the output device has written its own into it
+  std::vector<Tensor> output_gradients;
+  Tensor handed_out;  // all gradients, on the output device, until all devices have taken theirs
+  int handed_out_device = 0;
 };
 
 }  // namespace vitrine

@@ -102,10 +102,7 @@ void Engine::train_step(const HostBatch& batch) {
   const BatchPlan plan =
       samples == s.config.batch_size ? s.full_batch : plan_batch(s.config.scheme.split, samples, s.config.accumulate, s.devices.world_size());
   const int64_t rows = row_count(rows_of_processes(plan, s.devices.devices_of_processes())[static_cast<size_t>(s.devices.process())]);
-  if (batch.labels.shape[0] != rows) {
-    throw ConfigError(
-        fmt::format("train_step: this process's part of a batch of {} has {} samples, but {} came", samples, rows, batch.labels.shape[0]));
-  }
+  s.check_labels(batch, samples, rows, "train_step");
   try {
     s.issue(batch, plan, slot);
   } catch (...) {
@@ -130,14 +127,11 @@ Totals Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
   const std::vector<int64_t> all_sizes = evaluation_sizes(s.config, samples, s.devices.world_size());
   const std::span<const int64_t> sizes = s.here(all_sizes);
   const int64_t rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  if (batch.labels.shape[0] != rows) {
-    throw ConfigError(
-        fmt::format("evaluate: this process's part of a batch of {} has {} samples, but {} came", samples, rows, batch.labels.shape[0]));
-  }
+  s.check_labels(batch, samples, rows, "evaluate");
   while (!s.in_flight.empty()) s.finish_oldest();
   std::vector<float> totals(static_cast<size_t>(s.devices.size() * LossTotals::kCount), 0.0F);
   const size_t before = logits != nullptr ? logits->size() : 0;
-  if (logits != nullptr) logits->resize(before + static_cast<size_t>(rows * s.model.classes));
+  if (logits != nullptr) logits->resize(before + static_cast<size_t>(s.model.logits_shape(rows).numel()));
   try {
     s.parts->evaluate(batch, sizes);
     s.parts->read_evaluation(totals, logits != nullptr ? logits->data() + before : nullptr);

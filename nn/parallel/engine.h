@@ -98,8 +98,8 @@ class Engine {
   /// Totals of the steps finished since the last call, in order. With `wait`, of all steps issued.
   std::vector<Totals> take_step_totals(bool wait);
 
-  /// Runs one batch forward without dropout; waits. logits, if not null: appended (B * classes), in batch order. With several processes totals and
-  /// logits are of this process's part; no process waits for another.
+  /// Runs one batch forward without dropout; waits. logits, if not null: appended (one row of classes for each target), in batch order. With several
+  /// processes totals and logits are of this process's part; no process waits for another.
   Totals evaluate(const HostBatch& batch, std::vector<float>* logits = nullptr);
 
   /// Parameters as one flat host buffer in layout(); replicas are made equal by set.

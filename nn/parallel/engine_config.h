@@ -29,6 +29,11 @@ struct EngineConfig {
   Scheme scheme;
   int64_t batch_size = 64;  // global: of one optimizer step, over all devices and micro-batches
   int accumulate = 1;       // micro-batches per optimizer step
+  /// Activation checkpointing: of all but the last of so many segments of the model only the input is kept for backward, which computes the rest
+  /// again (see segments.h). 1: all is kept.
+  int checkpoint_segments = 1;
+  /// The gradient of the outputs is written over them, except where the model's last part still needs them; else it has memory of its own.
+  bool loss_gradient_in_place = true;
   OptimizerConfig optimizer;
   Precision precision;
   uint64_t seed = 0;
@@ -42,7 +47,7 @@ struct EngineConfig {
   int64_t first_bucket_bytes = int64_t{1} << 20;  // ... of which the first is smaller
 };
 
-/// A batch in host memory: images and labels (B) i32. `hold` is kept until the devices have read it.
+/// A batch in host memory: images (B, ...) and labels i32 of Model::label_shape(B). `hold` is kept until the devices have read it.
 /// With several processes each has its rows of the global batch, those that rows_of_processes() names, one range behind the other.
 struct HostBatch {
   ConstView images;

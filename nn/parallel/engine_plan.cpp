@@ -54,6 +54,11 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
     }
   }
   if (model.net == nullptr) throw ConfigError("engine: the model has no network");
+  const Shape input = model.input_shape(1);
+  if (const Shape output = model.net->output_shapes({&input, 1})[0]; output.numel() != model.logits_shape(1).numel()) {
+    throw ShapeError(fmt::format("engine: model {} makes {} of one sample, but {} targets of {} classes need as many elements as {}", model.name,
+                                 output.str(), model.targets_per_sample, model.classes, model.logits_shape(1).str()));
+  }
   validate_precision(config.precision, devices);
 }
 
@@ -130,8 +135,9 @@ void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConf
     const int64_t samples = global_samples;  // at least as many as its part has
     const Shape images =
         config.image_dtype == DType::f32 ? model.input_shape(samples) : Shape{samples, config.image_height, config.image_width, model.channels};
-    return HostBatch{
-        ConstView(&address, images, config.image_dtype, DeviceId::host()), ConstView(&address, {samples}, DType::i32, DeviceId::host()), {}};
+    return HostBatch{ConstView(&address, images, config.image_dtype, DeviceId::host()),
+                     ConstView(&address, model.label_shape(samples), DType::i32, DeviceId::host()),
+                     {}};
   };
   for (size_t b = 0; b < workload.train_batches.size(); ++b) {
     const int64_t samples = workload.train_batches[b];

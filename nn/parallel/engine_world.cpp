@@ -32,6 +32,16 @@ int64_t Engine::State::global_samples(const HostBatch& batch, const std::vector<
   return samples;
 }
 
+void Engine::State::check_labels(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const {
+  const Shape& labels = batch.labels.shape;
+  if (labels[0] != rows) {
+    throw ConfigError(fmt::format("{}: this process's part of a batch of {} has {} samples, but {} came", operation, samples, rows, labels[0]));
+  }
+  if (labels == model.label_shape(rows)) return;
+  throw ShapeError(fmt::format("{}: labels have shape {}, but {} of {} samples are needed: {} for each", operation, labels.str(),
+                               model.label_shape(rows).str(), rows, model.targets_per_sample));
+}
+
 void Engine::verify_replicas() {
   State& s = *state_;
   while (!s.in_flight.empty()) s.finish_oldest();

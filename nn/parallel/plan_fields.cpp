@@ -38,6 +38,7 @@ std::string describe(const Precision& p) {
 AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config, const Workload& workload) {
   AgreementFields fields;
   fields.emplace_back("model", model.name);
+  fields.emplace_back("targets per sample", std::to_string(model.targets_per_sample));
   // One field for each layer and parameter, so that the first that differs is named.
   for (const Sequential::Part& part : model.net->parts()) fields.emplace_back("layer " + part.name, part.layer->describe());
   for (int i = 0; i < layout.size(); ++i) {
@@ -52,6 +53,8 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("split", config.scheme.split.str());
   fields.emplace_back("batch size", std::to_string(config.batch_size));
   fields.emplace_back("accumulation", std::to_string(config.accumulate));
+  fields.emplace_back("checkpoint segments", std::to_string(config.checkpoint_segments));
+  fields.emplace_back("loss gradient", config.loss_gradient_in_place ? "in place" : "apart");
   fields.emplace_back("optimizer", describe(config.optimizer));
   fields.emplace_back("precision", describe(config.precision));
   fields.emplace_back("loss scaling", describe(config.precision.loss_scaling));

@@ -56,7 +56,7 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
   const PhaseScope copy_setup(copy(), Phase::setup);
   for (StagingSlot& s : slots) {
     s.images = copy().allocate(image_shape(model, config, slice), config.image_dtype, Category::staging, "images");
-    s.labels = copy().allocate({labels}, DType::i32, Category::staging, "labels");
+    s.labels = copy().allocate(model.label_shape(labels), DType::i32, Category::staging, "labels");
   }
   make_events();
 }

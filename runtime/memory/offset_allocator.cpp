@@ -14,7 +14,7 @@ int64_t OffsetAllocator::peek(int64_t bytes) const {
   int64_t best = extent_;
   int64_t best_size = std::numeric_limits<int64_t>::max();
   for (const auto& [offset, hole] : holes_) {
-    if (hole >= size && hole < best_size) {
+    if (hole >= size && hole <= best_size) {
       best = offset;
       best_size = hole;
     }

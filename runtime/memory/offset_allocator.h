@@ -6,14 +6,15 @@
 
 namespace vitrine {
 
-/// Hands out offsets in [0, infinity) by best fit, lowest offset first: the same calls give the same offsets on every machine.
+/// Hands out offsets in [0, infinity) by best fit, of equal holes the highest: the same calls give the same offsets on every machine.
 /// Sizes are rounded up to kAlignment. It knows no memory; Pool puts a slab under it. Not thread-safe.
 class OffsetAllocator {
  public:
   static constexpr int64_t kAlignment = 256;
   static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-  /// Offset of a block of aligned(bytes) bytes: the smallest hole that takes it, or the end of the extent.
+  /// Offset of a block of aligned(bytes) bytes: the smallest hole that takes it (of several the highest, so that the lower one may grow), or the end
+  /// of the extent.
   int64_t allocate(int64_t bytes);
   /// The offset that allocate(bytes) would return, without taking it.
   int64_t peek(int64_t bytes) const;

@@ -6,9 +6,9 @@
 namespace vitrine {
 
 const char* phase_name(Phase phase) {
-  static constexpr const char* kNames[kPhaseCount] = {"data",      "stage",        "scatter",  "preprocess", "replicate", "forward",   "gather",
-                                                      "loss",      "scatter_grad", "backward", "reduce",     "unscale",   "optimizer", "cast",
-                                                      "broadcast", "evaluate",     "setup",    "wait",       "step"};
+  static constexpr const char* kNames[kPhaseCount] = {"data", "stage",        "scatter",  "preprocess", "replicate", "forward", "gather",
+                                                      "loss", "scatter_grad", "backward", "recompute",  "reduce",    "unscale", "optimizer",
+                                                      "cast", "broadcast",    "evaluate", "setup",      "wait",      "step"};
   return kNames[static_cast<int>(phase)];
 }
 

@@ -9,8 +9,9 @@ namespace vitrine {
 /// How much is timed: nothing, the phases of a step, or every operation too.
 enum class TraceLevel : uint8_t { off, phase, operation };
 
-/// The named parts of a training step. `wait` is time in which a stream waited for another one, for a peer or for the host; `step` marks
-/// the start of a step on a compute stream and lasts no time.
+/// The named parts of a training step. `recompute` is what activation checkpointing computes a second time, within backward and no part of it. `wait`
+/// is time in which a stream waited for another one, for a peer or for the host; `step` marks the start of a step on a compute stream and lasts no
+/// time.
 enum class Phase : uint8_t {
   data,
   stage,
@@ -22,6 +23,7 @@ enum class Phase : uint8_t {
   loss,
   scatter_grad,
   backward,
+  recompute,
   reduce,
   unscale,
   optimizer,
@@ -32,7 +34,7 @@ enum class Phase : uint8_t {
   wait,
   step,
 };
-inline constexpr int kPhaseCount = 19;
+inline constexpr int kPhaseCount = 20;
 /// "forward", "scatter_grad", ...
 const char* phase_name(Phase phase);
 

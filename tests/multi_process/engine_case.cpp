@@ -54,6 +54,7 @@ OwnedBatch rows_of(const Model& model, const OwnedBatch& whole, const std::vecto
     part.memory->labels.insert(part.memory->labels.end(), from.labels.begin() + range.begin, from.labels.begin() + range.end);
   }
   part.image_shape = model.input_shape(row_count(rows));
+  part.label_shape = model.label_shape(row_count(rows));
   return part;
 }
 

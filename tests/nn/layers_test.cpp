@@ -64,11 +64,23 @@ TEST(LayerGradients, Pooling) {
     const Pool2dConfig config = t.config;
     check_gradients(MaxPool2d(config), {2, t.h, t.w, t.c}, kTraining, ++seed,
                     [config](const DoubleTensor& x, const Params&) { return reference_max_pool2d(config, x); });
+    check_gradients(MaxPool2d(config, true), {2, t.h, t.w, t.c}, kTraining, ++seed,
+                    [config](const DoubleTensor& x, const Params&) { return reference_max_pool2d(config, reference_relu(x)); });
     check_gradients(AvgPool2d(config), {2, t.h, t.w, t.c}, kTraining, ++seed,
                     [config](const DoubleTensor& x, const Params&) { return reference_avg_pool2d(config, x); });
     check_gradients(AdaptiveAvgPool2d(3, 2), {2, t.h, t.w, t.c}, kTraining, ++seed,
                     [](const DoubleTensor& x, const Params&) { return reference_adaptive_avg_pool2d(3, 2, x); });
   }
+}
+
+TEST(LayerGradients, LinearOverLeadingDimensions) {
+  const Linear layer({.in_features = 7, .out_features = 4, .relu = true});
+  check_gradients(layer, {2, 3, 2, 7}, kTraining, 450, [](DoubleTensor x, const Params& p) {
+    x.shape = {12, 7};
+    DoubleTensor y = reference_relu(reference_linear(x, p[0], &p[1]));
+    y.shape = {2, 3, 2, 4};
+    return y;
+  });
 }
 
 TEST(LayerGradients, Dropout) {
@@ -116,6 +128,7 @@ TEST(Layers, KeepOnlyWhatBackwardNeeds) {
   EXPECT_EQ(kept(Conv2d(conv_relu), kTraining), x.bytes() + 2 * x.bytes());
   EXPECT_EQ(kept(Conv2d(conv_relu), evaluation), 0);
   EXPECT_EQ(kept(MaxPool2d({2, 2, 0}), kTraining), 2 * 4 * 4 * 4);
+  EXPECT_EQ(kept(MaxPool2d({2, 2, 0}, true), kTraining), 2 * 4 * 4 * 4 + x.bytes() / 4);
   EXPECT_EQ(kept(MaxPool2d({2, 2, 0}), evaluation), 0);
   EXPECT_EQ(kept(AvgPool2d({2, 2, 0}), kTraining), 0);
   EXPECT_EQ(kept(Dropout(0.5F, 0), kTraining), 0);
@@ -125,7 +138,7 @@ TEST(Layers, RefuseInputsThatDoNotFit) {
   const Shape images{2, 8, 8, 3};
   const Shape rows{2, 10};
   EXPECT_THROW(Linear({.in_features = 11, .out_features = 2}).output_shapes({&rows, 1}), ShapeError);
-  EXPECT_THROW(Linear({.in_features = 3, .out_features = 2}).output_shapes({&images, 1}), ShapeError);
+  EXPECT_THROW(Linear({.in_features = 8, .out_features = 2}).output_shapes({&images, 1}), ShapeError);
   EXPECT_THROW(Conv2d({.in_channels = 4, .out_channels = 2, .window = 3}).output_shapes({&images, 1}), ShapeError);
   EXPECT_THROW(Conv2d({.in_channels = 3, .out_channels = 2, .window = 9}).output_shapes({&images, 1}), ShapeError);
   EXPECT_THROW(MaxPool2d({2, 2, 0}).output_shapes({&rows, 1}), ShapeError);

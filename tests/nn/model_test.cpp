@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/model.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "nn/parameter_store.h"
@@ -31,6 +33,35 @@ TEST(Models, AlexNetHasTorchvisionsParameters) {
   EXPECT_EQ(model.input_shape(2), (Shape{2, 227, 227, 3}));
 }
 
+// torchvision.models.vgg16(): names, counts and initialisation.
+TEST(Models, Vgg16IsTorchvisions) {
+  const Model model = make_model("vgg16", {.classes = 1000});
+  EXPECT_EQ(parameter_count(model), 138'357'544);
+  EXPECT_EQ(model.input_shape(1), (Shape{1, 224, 224, 3}));
+  std::vector<std::string> weights;
+  for (const ParamSpec& spec : model.net->parameters()) {
+    if (!spec.name.ends_with(".weight")) {
+      EXPECT_EQ(spec.init.kind, Init::Kind::zeros) << spec.name;
+      continue;
+    }
+    weights.push_back(spec.name.substr(0, spec.name.size() - 7));
+    EXPECT_EQ(spec.init.kind, Init::Kind::normal) << spec.name;
+    EXPECT_FLOAT_EQ(spec.init.bound, spec.shape.rank() == 2 ? 0.01F : std::sqrt(2.0F / static_cast<float>(9 * spec.shape[0]))) << spec.name;
+  }
+  EXPECT_EQ(weights, (std::vector<std::string>{"features.0", "features.2", "features.5", "features.7", "features.10", "features.12", "features.14",
+                                               "features.17", "features.19", "features.21", "features.24", "features.26", "features.28",
+                                               "classifier.0", "classifier.3", "classifier.6"}));
+}
+
+TEST(Models, WideHeadHasATargetAtEveryPosition) {
+  const Model model = make_model("wide-head", {});
+  EXPECT_EQ(names_and_shapes(model),
+            (std::vector<std::string>{"encoder.weight (512, 512)", "encoder.bias (512)", "decoder.weight (40000, 512)", "decoder.bias (40000)"}));
+  EXPECT_EQ(model.input_shape(2), (Shape{2, 250, 1, 512}));
+  EXPECT_EQ(model.label_shape(2), (Shape{2, 250}));
+  EXPECT_EQ(model.logits_shape(32).numel() * 4, 1'280'000'000);
+}
+
 TEST(Models, TheOthersHaveTheirNamesAndCounts) {
   const Model small_cnn = make_model("small-cnn", {.image_size = 32});
   EXPECT_EQ(names_and_shapes(small_cnn),
@@ -51,7 +82,8 @@ TEST(Models, GiveLogitsForEveryClass) {
     for (const int64_t size : {64, 96}) {
       const Model model = make_model(name, {.image_size = size, .channels = 2, .classes = 7});
       const Shape input = model.input_shape(3);
-      EXPECT_EQ(model.net->output_shapes({&input, 1})[0], (Shape{3, 7})) << name;
+      EXPECT_EQ(model.net->output_shapes({&input, 1})[0].numel(), model.logits_shape(3).numel()) << name;
+      EXPECT_EQ(model.logits_shape(3), (Shape{name == "wide-head" ? 3 * size : 3, 7}));
     }
   }
 }
@@ -64,7 +96,7 @@ TEST(Models, TheFirstLinearKnowsTheImageItFlattens) {
       ++flattened;
       EXPECT_EQ(spec.layout.h * spec.layout.w * spec.layout.c, spec.shape[1]) << name;
     }
-    EXPECT_EQ(flattened, 1) << name;
+    EXPECT_EQ(flattened, name == "wide-head" ? 0 : 1) << name;
   }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/sequential.h"
 
+#include <array>
+#include <span>
+
 #include <gtest/gtest.h>
 
 #include "nn/layers/conv2d.h"
@@ -78,6 +81,14 @@ TEST(SequentialGradients, ElementwiseLayersWorkInPlace) {
   check_gradients(*net, {2, 4, 5, 2}, kTraining, 4, [](const DoubleTensor& x, const Params& p) {
     const DropoutConfig config{.p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 1, .first_sample = kTraining.first_sample};
     return reference_dropout(config, reference_relu(reference_conv2d(kConv, x, p[0], &p[1])));
+  });
+}
+
+TEST(SequentialGradients, AReluBehindTheMaximumIsAsGoodAsBefore) {
+  const auto net = sequential(conv("conv", 2, 3, kConv), part<MaxPool2d>("pool", Pool2dConfig{3, 2, 1}, true), part<Dropout>("drop", 0.25F, 1));
+  check_gradients(*net, {2, 6, 5, 2}, kTraining, 9, [](const DoubleTensor& x, const Params& p) {
+    const DropoutConfig config{.p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 1, .first_sample = kTraining.first_sample};
+    return reference_dropout(config, reference_max_pool2d({3, 2, 1}, reference_conv2d(kConvRelu, x, p[0], &p[1])));
   });
 }
 
@@ -188,6 +199,47 @@ TEST_P(Outermost, EvaluationKeepsNothingButTheOutput) {
   const Saved saved = net_->forward_from(ctx(), layout_.views(params_), input_, output, kEvaluation);
   EXPECT_TRUE(saved.parts.empty());
   EXPECT_EQ(activation_bytes(), OffsetAllocator::aligned(output.bytes()));
+}
+
+TEST_P(Outermost, ElementwiseLayersTakeNoMemoryWhereTheirInputIsFree) {
+  const auto net = sequential(part<Dropout>("first", 0.5F, 0), part<Flatten>("flatten"),
+                              part<Linear>("fc1", LinearConfig{.in_features = 72, .out_features = 9, .relu = true}), part<Dropout>("drop", 0.5F, 1),
+                              part<ReLU>("relu"), part<Linear>("fc2", LinearConfig{.in_features = 9, .out_features = 3}));
+  const FlatLayout layout(net->parameters(), 0);
+  const Tensor params = ctx().allocate({layout.parameter_elements()}, DType::f32, Category::parameters, "params");
+  zero(ctx(), params);
+  static constexpr std::array kFromRelu{4};
+  for (const Sequential::Cuts cuts : {Sequential::Cuts(), Sequential::Cuts(kFromRelu)}) {
+    group_[0].pool().record_history(true);
+    const size_t before = group_[0].pool().history().size();
+    Tensor output;
+    net->forward_from(ctx(), layout.views(params), input_, output, kTraining, nullptr, cuts);
+    std::vector<std::string> names;
+    for (const MemoryEvent& event : std::span(group_[0].pool().history()).subspan(before)) {
+      if (event.bytes > 0) names.push_back(event.tensor);
+    }
+    // The model's input belongs to the caller, and the input of a segment is kept as it was.
+    std::vector<std::string> expected{"first.output", "fc1.output", "fc2.output"};
+    if (!cuts.empty()) expected.insert(expected.begin() + 2, "relu.output");
+    EXPECT_EQ(names, expected);
+  }
+}
+
+TEST_P(Outermost, SegmentsKeepTheirInputsOnly) {
+  const std::array cuts{4, 6};  // at drop, and at fc2
+  Tensor output;
+  Saved saved = net_->forward_from(ctx(), layout_.views(params_), input_, output, kTraining, nullptr, cuts);
+  ASSERT_EQ(saved.tensors.size(), 2U);
+  EXPECT_EQ(saved.tensors[0].view().data, input_.view().data);
+  EXPECT_EQ(saved.tensors[1].shape(), (Shape{3, 36}));
+  EXPECT_EQ(activation_bytes(), 512 + 256 + 256);  // what drop and fc2 read, and the output
+  std::vector<int> ready;
+  Tensor grad = ctx().allocate(output.shape(), DType::f32, Category::activations, "grad");
+  zero(ctx(), grad);
+  net_->backward_from(
+      ctx(), layout_.views(params_), std::move(saved), std::move(grad), layout_.views(grads_), GradMode::overwrite, kTraining,
+      [&](int first_parameter) { ready.push_back(first_parameter); }, cuts);
+  EXPECT_EQ(ready, (std::vector<int>{4, 2, 0}));
 }
 
 TEST_P(Outermost, WorkIsBookedUnderTheLayersName) {

@@ -96,7 +96,7 @@ TEST(OutOfMemoryText, OffersASplitWhereDevicesAreUnequal) {
 TEST(OutOfMemoryText, SaysWhenNothingWouldFit) {
   const Model model = random_model(1);
   DeviceGroup group(devices_with({4096}));
-  expect_contains(refusal(model, group, config_of(model, "ddp", 8)), "No batch size, split or number of micro-batches makes it fit");
+  expect_contains(refusal(model, group, config_of(model, "ddp", 8)), "No batch size, split, number of micro-batches or checkpointing makes it fit");
 }
 
 TEST(Fitting, FindsTheLargestBatch) {
@@ -163,6 +163,27 @@ TEST(Fitting, EvensOutWhatIsLeftOnUnequalDevices) {
     }
     run_steps(model, group, fit.config);
   }
+}
+
+TEST(Fitting, FindsTheFewestSegmentsOfCheckpointing) {
+  const Model model = make_model("small-cnn", {.image_size = 16});
+  const EngineConfig config = config_of(model, "ddp", 64);
+  EngineConfig segmented = config;
+  segmented.checkpoint_segments = 3;
+  DeviceGroup group(devices_with(peaks(model, 2, segmented)));
+  const Fitting fitting(model, group, config, {{64}, {}});
+  EXPECT_FALSE(fitting.as_it_is({}).has_value());
+  const std::optional<Fit> fit = fitting.as_it_is({.checkpoint = true});
+  ASSERT_TRUE(fit.has_value());
+  EXPECT_GE(fit->config.checkpoint_segments, 2);
+  EXPECT_LE(fit->config.checkpoint_segments, 3);
+  segmented.checkpoint_segments = fit->config.checkpoint_segments - 1;
+  EXPECT_FALSE(fitting.plan(segmented).fits());
+  run_steps(model, group, fit->config);
+  const std::string text = refusal(model, group, config);
+  expect_contains(text, "--checkpoint-segments " + std::to_string(fit->config.checkpoint_segments));
+  // Beside the largest batch: more samples than without.
+  EXPECT_GT(fitting.largest_batch(500, {.checkpoint = true})->config.batch_size, fitting.largest_batch(500, {})->config.batch_size);
 }
 
 TEST(Fitting, TheArithmeticAddsUp) {

@@ -36,9 +36,10 @@ Model random_model(uint32_t seed) {
     config.out_channels = draw(3, 9);
     config.window = 3;
     config.conv.pad = 1;
-    config.conv.relu = true;
+    const bool relu_behind = seed % 2 == 1;
+    config.conv.relu = !relu_behind;
     grow(name, std::make_unique<Conv2d>(config));
-    grow("features." + std::to_string(2 * i + 1), std::make_unique<MaxPool2d>(Pool2dConfig{2, 2, 0}));
+    grow("features." + std::to_string(2 * i + 1), std::make_unique<MaxPool2d>(Pool2dConfig{2, 2, 0}, relu_behind));
   }
   grow("flatten", std::make_unique<Flatten>());
   const int64_t hidden = draw(5, 20);
@@ -80,13 +81,14 @@ HostBatch OwnedBatch::view() const {
   const bool is_float = !memory->floats.empty();
   const void* data = is_float ? static_cast<const void*>(memory->floats.data()) : memory->bytes.data();
   return {ConstView(data, image_shape, is_float ? DType::f32 : DType::u8, DeviceId::host()),
-          ConstView(memory->labels.data(), {static_cast<int64_t>(memory->labels.size())}, DType::i32, DeviceId::host()), memory};
+          ConstView(memory->labels.data(), label_shape, DType::i32, DeviceId::host()), memory};
 }
 
 OwnedBatch random_batch(const Model& model, int64_t samples, uint32_t seed, double ignored, DType dtype) {
   std::mt19937 random(seed);
   OwnedBatch batch;
   batch.image_shape = model.input_shape(samples);
+  batch.label_shape = model.label_shape(samples);
   const auto count = static_cast<size_t>(batch.image_shape.numel());
   if (dtype == DType::u8) {
     batch.memory->bytes.resize(count);
@@ -95,7 +97,7 @@ OwnedBatch random_batch(const Model& model, int64_t samples, uint32_t seed, doub
     batch.memory->floats.resize(count);
     for (float& f : batch.memory->floats) f = static_cast<float>(random() % 2000) * 1e-3F - 1.0F;
   }
-  for (int64_t i = 0; i < samples; ++i) {
+  for (int64_t i = 0; i < batch.label_shape.numel(); ++i) {
     const bool ignore = static_cast<double>(random() % 1000) < ignored * 1000;
     batch.memory->labels.push_back(ignore ? -100 : static_cast<int32_t>(random() % static_cast<uint32_t>(model.classes)));
   }

@@ -13,7 +13,8 @@
 /// Small models, batches drawn from a seed, and what engine tests do with them.
 namespace vitrine::test {
 
-/// Two or three convolution blocks with pooling and dropout, or a multi-layer perceptron with dropout; images 8 to 12 pixels wide, 5 classes.
+/// Up to two convolution blocks, with ReLU before the pooling or behind it, and dropout, or a multi-layer perceptron with dropout; images 8 to 12
+/// pixels wide, 5 classes.
 Model random_model(uint32_t seed);
 
 /// A layer of a test's own between two Linear layers: flatten (4x4x1), fc1 (16 to 300), `planted` (300 to 300), fc2 (300 to 5).
@@ -27,7 +28,7 @@ struct OwnedBatch {
     std::vector<int32_t> labels;
   };
   std::shared_ptr<Memory> memory = std::make_shared<Memory>();
-  Shape image_shape;
+  Shape image_shape, label_shape;
   /// Keeps the memory until the devices have read it.
   HostBatch view() const;
 };

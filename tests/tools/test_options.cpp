@@ -45,6 +45,8 @@ TEST(Options, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(o.mode_name(), "ddp");
   EXPECT_EQ(o.batch_size, 64);
   EXPECT_EQ(o.accumulate, 1);
+  EXPECT_EQ(parse_checkpoint_segments(o.checkpoint_segments), 1);
+  EXPECT_EQ(o.loss_gradient, "in-place");
   EXPECT_EQ(o.optimizer, "adamw");
   EXPECT_EQ(o.seed, 0U);
   EXPECT_TRUE(o.shuffle && o.evaluate);
@@ -197,10 +199,33 @@ TEST(Options, RefusesContradictions) {
   EXPECT_CONTAINS(usage_error("train --trace a.json --trace-level off"), "--trace-level");
 }
 
+TEST(Options, CheckpointSegmentsAreANumberOrAuto) {
+  EXPECT_EQ(parse_checkpoint_segments(parsed("train --checkpoint-segments 3").checkpoint_segments), 3);
+  EXPECT_EQ(parse_checkpoint_segments(parsed("compare --checkpoint-segments auto").checkpoint_segments), std::nullopt);
+  for (const char* value : {"0", "-1", "1.5", "sqrt"}) EXPECT_CONTAINS(usage_error(std::string("train --checkpoint-segments ") + value), value);
+}
+
 TEST(Options, RefusesValuesOutOfRange) {
-  for (const char* arguments : {"--batch-size 0", "--batch-size x", "--accumulate 0", "--epochs 0", "--steps 0", "--dropout 1", "--dropout -0.5",
-                                "--model vgg", "--mode fsdp", "--split a", "--device-memory 12Q", "--device-memory 0", "--threads-per-device 0",
-                                "--threads-per-device 1,x", "--preprocess gpu", "--seed -1", "--lr -1", "--optimizer lion", "--workers 0"}) {
+  for (const char* arguments : {"--batch-size 0",
+                                "--batch-size x",
+                                "--accumulate 0",
+                                "--epochs 0",
+                                "--steps 0",
+                                "--dropout 1",
+                                "--dropout -0.5",
+                                "--model vgg",
+                                "--loss-gradient beside",
+                                "--mode fsdp",
+                                "--split a",
+                                "--device-memory 12Q",
+                                "--device-memory 0",
+                                "--threads-per-device 0",
+                                "--threads-per-device 1,x",
+                                "--preprocess gpu",
+                                "--seed -1",
+                                "--lr -1",
+                                "--optimizer lion",
+                                "--workers 0"}) {
     EXPECT_FALSE(usage_error(std::string("train ") + arguments).empty()) << arguments;
   }
   EXPECT_CONTAINS(usage_error("eval"), "--weights");

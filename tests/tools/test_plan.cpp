@@ -30,7 +30,7 @@ Json json_of(const Arguments& arguments, int exit_code = 0) {
 /// A train command without "train"; small enough for its epoch to take well below a second.
 Arguments random_command(std::mt19937& random) {
   const auto pick = [&](const Arguments& values) { return values[random() % values.size()]; };
-  const std::string model = pick({"mlp", "lenet5", "small-cnn", "small-cnn", "alexnet"});
+  const std::string model = pick({"mlp", "lenet5", "small-cnn", "small-cnn", "alexnet", "vgg16"});
   const int devices = std::vector<int>{1, 2, 4}[random() % 3];
   const std::string mode = pick({"dp", "balanced", "criterion", "ddp"});
   Arguments command = {"--model",
@@ -52,9 +52,12 @@ Arguments random_command(std::mt19937& random) {
                        "--accumulate",
                        pick({"1", "2", "3"}),
                        "--precision",
-                       pick({"fp32", "fp16"})};
+                       pick({"fp32", "fp16"}),
+                       "--checkpoint-segments",
+                       pick({"1", "2", "3", "auto"})};
   if (mode == "balanced") command = with(command, {"--split", devices == 1 ? "gpu0=16" : "gpu0=3"});
   if (model == "alexnet") command = with(command, {"--image-size", "63"});
+  if (model == "vgg16") command = with(command, {"--image-size", "32"});
   return command;
 }
 
@@ -144,6 +147,30 @@ TEST(Choose, TheFewestMicroBatchesRun) {
   EXPECT_EQ(json_of(with(with({"plan"}, command), {"--accumulate", std::to_string(count - 1)}), 1)["fits"], false);
 }
 
+TEST(Choose, CheckpointingMakesItFit) {
+  const Arguments command = with(kSmall, {"--devices", "cpu:0", "--device-memory", "56MiB", "--batch-size", "64", "--steps", "2"});
+  EXPECT_EQ(json_of(with({"plan"}, command), 1)["fits"], false);
+  const Json json = json_of(with(with({"train"}, command), {"--checkpoint", "auto"}));
+  EXPECT_GT(json["config"]["checkpoint_segments"], 1);
+  double recomputed = 0;
+  for (const Json& row : json["phases"]) recomputed += row["phase"] == "recompute" ? row["seconds"].get<double>() : 0.0;
+  EXPECT_GT(recomputed, 0.0);
+}
+
+TEST(Plan, TheOutputsOfAWideHeadFillTheFirstDeviceUnlessTheLossIsTakenOnEach) {
+  const auto activations = [](const Arguments& more, size_t device) {
+    const Json json = json_of(with({"plan", "--model", "wide-head", "--devices", "cuda:0-3", "--batch-size", "32", "--no-eval"}, more));
+    return json["devices"][device]["peak_bytes_by_category"]["activations"].get<double>();
+  };
+  constexpr double kOutputs = 32.0 * 250 * 40000 * 4;  // 1.28 GB
+  const double dp = activations({"--mode", "dp"}, 0), apart = activations({"--mode", "dp", "--loss-gradient", "apart"}, 0);
+  EXPECT_GT(dp, kOutputs);
+  EXPECT_LT(dp, 1.5 * kOutputs);
+  EXPECT_GT(apart, 2 * kOutputs);
+  EXPECT_LT(activations({"--mode", "criterion"}, 0), 0.5 * kOutputs);
+  EXPECT_LT(activations({"--mode", "dp"}, 1), 0.5 * kOutputs);
+}
+
 TEST(Choose, SaysWhyNothingFits) {
   const ChildResult result = run_vitrine(with(with({"train"}, kSmall), {"--devices", "cpu:0", "--device-memory", "16MiB", "--batch-size", "max"}));
   EXPECT_EQ(result.exit_code, 1);
@@ -177,6 +204,7 @@ TEST(Choose, ContradictionsAreRefused) {
   expect_usage_error({"train", "--accumulate", "-1"}, "--accumulate -1: it must be a whole number");
   expect_usage_error({"train", "--batch-size", "max", "--accumulate", "auto"}, "give one of them a number");
   expect_usage_error({"train", "--gpu0-bsz", "4", "--split", "auto"}, "both give the split");
+  expect_usage_error({"train", "--checkpoint", "auto", "--checkpoint-segments", "2"}, "give one of them");
   expect_usage_error({"train", "--balance", "time"}, "add --split auto");
   expect_usage_error({"plan", "--split", "auto", "--balance", "time"}, "a plan measures no time");
   expect_usage_error({"compare", "--batch-size", "max"}, "--batch-size");

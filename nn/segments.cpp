@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/segments.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "nn/parameter_store.h"
+#include "runtime/device.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+constexpr Pass kTraining{.training = true};
+
+/// Blocks of memory by address.
+using Blocks = std::map<const void*, int64_t>;
+
+void add_blocks(const Saved& saved, Blocks& blocks) {
+  for (const Tensor& tensor : saved.tensors) {
+    int64_t& bytes = blocks[tensor.view().data];
+    bytes = std::max(bytes, tensor.bytes());
+  }
+  for (const Saved& part : saved.parts) add_blocks(part, blocks);
+}
+
+int64_t total_bytes(const Blocks& blocks) {
+  int64_t total = 0;
+  for (const auto& [address, bytes] : blocks) total += bytes;
+  return total;
+}
+
+/// What the parts that compute keep of one sample: `inputs` the block that each reads, `kept` what each keeps.
+struct Kept {
+  std::vector<Blocks> inputs, kept;
+};
+
+Kept measure(const Sequential& net, const Shape& batch, DType compute) {
+  DeviceGroup group({.devices = {DeviceId{Backend::meta, 0}}, .memory_bytes = {int64_t{1} << 42}});
+  ExecContext& ctx = group[0].compute();
+  const FlatLayout layout(net.parameters(), 0);
+  const Tensor flat = ctx.allocate({layout.parameter_elements()}, compute, Category::parameters, "parameters");
+  const std::vector<View> parameters = layout.views(flat);
+  const Tensor input = ctx.allocate(batch.with_dim0(1), compute, Category::activations, "input");
+  // Outputs stay alive so that no two blocks have one address.
+  std::vector<Tensor> outputs{input};
+  Tensor output;
+  const Saved saved = net.forward_from(ctx, parameters, input, output, kTraining, [&](int, const Tensor& y) { outputs.push_back(y); });
+  Kept result;
+  const std::vector<int> computing = net.computing_parts(input.shape(), kTraining);
+  for (size_t k = 0; k < computing.size(); ++k) {
+    result.inputs.push_back({{outputs[k].view().data, outputs[k].bytes()}});
+    add_blocks(saved.parts[static_cast<size_t>(computing[k])], result.kept.emplace_back());
+  }
+  return result;
+}
+
+/// kept_by[i][j]: bytes that parts i to j (of those that compute) keep together, the first one's input in any case.
+std::vector<std::vector<int64_t>> bytes_of_runs(const Kept& parts) {
+  const size_t count = parts.kept.size();
+  std::vector<std::vector<int64_t>> bytes(count, std::vector<int64_t>(count));
+  for (size_t i = 0; i < count; ++i) {
+    Blocks blocks = parts.inputs[i];
+    for (size_t j = i; j < count; ++j) {
+      for (const auto& [address, size] : parts.kept[j]) blocks.try_emplace(address, size);
+      bytes[i][j] = total_bytes(blocks);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+int most_segments(const Sequential& net, const Shape& input) { return static_cast<int>(net.computing_parts(input.with_dim0(1), kTraining).size()); }
+
+int square_root_segments(const Sequential& net, const Shape& input) {
+  return std::max(1, static_cast<int>(std::lround(std::sqrt(most_segments(net, input)))));
+}
+
+std::vector<int> cut_in_segments(const Sequential& net, const Shape& input, DType compute, int segments) {
+  if (segments < 1) throw ConfigError(fmt::format("checkpoint segments: {} is not a positive number; 1 means no checkpointing", segments));
+  if (segments == 1) return {};
+  const std::vector<int> computing = net.computing_parts(input.with_dim0(1), kTraining);
+  const size_t count = computing.size(), runs = static_cast<size_t>(segments);
+  if (runs > count) {
+    throw ConfigError(
+        fmt::format("checkpoint segments: {} segments of a model with {} parts that compute; give at most {}, or auto", segments, count, count));
+  }
+  const Kept parts = measure(net, input, compute);
+  const std::vector<std::vector<int64_t>> bytes = bytes_of_runs(parts);
+  // most[s][i]: the least of the most that is kept at once by the parts from i on, cut in s + 1 runs, beside what lies before them.
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  std::vector<std::vector<int64_t>> most(runs, std::vector<int64_t>(count, kNever));
+  std::vector<std::vector<size_t>> next(runs, std::vector<size_t>(count, count));
+  for (size_t i = 0; i < count; ++i) most[0][i] = bytes[i][count - 1];
+  for (size_t s = 1; s < runs; ++s) {
+    for (size_t i = 0; i + s < count; ++i) {
+      for (size_t j = i + 1; j + s <= count; ++j) {
+        const int64_t behind = total_bytes(parts.inputs[i]) + most[s - 1][j];
+        const int64_t at_once = std::max(bytes[i][j - 1], behind);
+        if (most[s - 1][j] == kNever || at_once >= most[s][i]) continue;
+        most[s][i] = at_once;
+        next[s][i] = j;
+      }
+    }
+  }
+  std::vector<int> cuts;
+  size_t at = 0;
+  for (size_t s = runs - 1; s > 0; --s) {
+    at = next[s][at];
+    cuts.push_back(computing[at]);
+  }
+  return cuts;
+}
+
+}  // namespace vitrine

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activation checkpointing changes what is held, and the time that it takes, but no bit of any result.
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "nn/layers/conv2d.h"
+#include "nn/layers/dropout.h"
+#include "nn/layers/flatten.h"
+#include "nn/layers/linear.h"
+#include "nn/layers/pool2d.h"
+#include "nn/layers/residual.h"
+#include "nn/segments.h"
+#include "runtime/error.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+std::unique_ptr<Layer> conv(int64_t in, int64_t out, bool relu) {
+  return std::make_unique<Conv2d>(Conv2dLayerConfig{.in_channels = in, .out_channels = out, .window = 3, .conv = {.pad = 1, .relu = relu}});
+}
+
+std::unique_ptr<Layer> linear(int64_t in, int64_t out, bool relu) {
+  return std::make_unique<Linear>(LinearConfig{.in_features = in, .out_features = out, .relu = relu});
+}
+
+/// Residual blocks, identities between parts, and dropout that works in place.
+Model residual_model() {
+  Model model{.name = "residual", .height = 8, .width = 8, .channels = 2, .classes = 5, .net = nullptr};
+  const auto body = [](int64_t in, int64_t out) {
+    std::vector<Sequential::Part> parts;
+    parts.push_back({"conv1", conv(in, out, true)});
+    parts.push_back({"conv2", conv(out, out, false)});
+    return std::make_unique<Sequential>(std::move(parts));
+  };
+  const auto projection = [](int64_t in, int64_t out) {
+    std::vector<Sequential::Part> parts;
+    parts.push_back({"downsample", conv(in, out, false)});
+    return std::make_unique<Sequential>(std::move(parts));
+  };
+  std::vector<Sequential::Part> parts;
+  parts.push_back({"stem", conv(2, 4, false)});
+  parts.push_back({"pool", std::make_unique<MaxPool2d>(Pool2dConfig{2, 2, 0}, true)});
+  parts.push_back({"same", std::make_unique<AdaptiveAvgPool2d>(4, 4)});
+  parts.push_back({"block1", std::make_unique<Residual>(body(4, 4), nullptr, true)});
+  parts.push_back({"drop1", std::make_unique<Dropout>(0.3F, 0)});
+  parts.push_back({"block2", std::make_unique<Residual>(body(4, 6), projection(4, 6), true)});
+  parts.push_back({"flatten", std::make_unique<Flatten>()});
+  parts.push_back({"drop2", std::make_unique<Dropout>(0.4F, 1)});
+  parts.push_back({"fc1", linear(96, 12, true)});
+  parts.push_back({"drop3", std::make_unique<Dropout>(0.4F, 2)});
+  parts.push_back({"fc2", linear(12, 5, false)});
+  model.net = std::make_unique<Sequential>(std::move(parts));
+  return model;
+}
+
+Model model_of(uint32_t seed) {
+  switch (seed % 6) {
+    case 0:
+      return residual_model();
+    case 1:
+      return make_model("small-cnn", {.image_size = 8});
+    case 2:
+      return make_model("lenet5", {.image_size = 14, .channels = 1});
+    case 3:
+      return make_model("mlp", {.image_size = 6});
+    case 4:
+      return make_model("wide-head", {.image_size = 5, .channels = 4, .classes = 7});
+    default:
+      return random_model(seed);
+  }
+}
+
+struct Result {
+  std::vector<float> gradients, weights;
+  std::vector<double> losses;
+  bool operator==(const Result&) const = default;
+};
+
+Result run(const Model& model, int devices, const EngineConfig& config) {
+  DeviceGroup group(test_group(devices));
+  Engine engine(model, group, config, {{config.batch_size}, {4}});
+  if (config.precision.loss_scaling.active()) engine.set_loss_scale_state(256.0F, 0);
+  Result result;
+  for (uint32_t step = 0; step < 3; ++step) {
+    engine.train_step(random_batch(model, config.batch_size, step, 0.1, config.image_dtype).view());
+    for (const Totals& t : engine.take_step_totals(true)) {
+      EXPECT_FALSE(t.skipped) << t.overflow;
+      result.losses.push_back(t.mean_loss());
+    }
+    if (step == 0) result.gradients = engine.gradients(0);
+  }
+  engine.evaluate(random_batch(model, 4, 9, 0, config.image_dtype).view());
+  result.weights = engine.parameters(0);
+  engine.finish();  // asserts that the plan was met to the byte
+  return result;
+}
+
+class Checkpointing : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(Checkpointing, GivesTheSameBits) {
+  const uint32_t seed = GetParam();
+  std::mt19937 random(seed);
+  const Model model = model_of(seed);
+  const int parts = static_cast<int>(model.net->computing_parts(model.input_shape(1), Pass{}).size());
+  EngineConfig config = small_config(model, 6 + static_cast<int64_t>(random() % 6));
+  config.scheme = scheme_preset(scheme_names()[seed % scheme_names().size()]);
+  config.accumulate = 1 + static_cast<int>(random() % 2);
+  if (seed % 6 == 4) config.image_dtype = DType::f32;
+  for (const DType compute : {DType::f32, DType::f16}) {
+    config.precision = Precision();
+    config.precision.compute = compute;
+    if (compute == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+    const int devices = 1 + static_cast<int>(random() % 3);
+    if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = devices == 1 ? config.batch_size : 2;
+    config.checkpoint_segments = 1;
+    config.loss_gradient_in_place = true;
+    const Result whole = run(model, devices, config);
+    for (const int segments : {2, square_root_segments(*model.net, model.input_shape(1)), parts}) {
+      config.checkpoint_segments = segments;
+      config.loss_gradient_in_place = !config.loss_gradient_in_place;
+      EXPECT_TRUE(run(model, devices, config) == whole)
+          << model.name << " in " << segments << " segments on " << devices << " devices in " << dtype_name(compute);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, Checkpointing, ::testing::Range(0U, 12U));
+
+std::vector<DevicePlan> plan(const Model& model, int devices, const char* mode, int64_t batch_size, int segments, bool in_place = true) {
+  DeviceGroupOptions options;
+  for (int d = 0; d < devices; ++d) options.devices.push_back({Backend::meta, d});
+  options.memory_bytes = {int64_t{1} << 42};
+  const DeviceGroup group(options);
+  EngineConfig config = small_config(model, batch_size);
+  config.scheme = scheme_preset(mode);
+  config.image_dtype = DType::f32;
+  config.checkpoint_segments = segments;
+  config.loss_gradient_in_place = in_place;
+  return Engine::plan(model, group, config, {{batch_size}, {}});
+}
+
+int64_t activations(const DevicePlan& plan) { return plan.peak_by_category[static_cast<size_t>(Category::activations)]; }
+
+TEST(Segments, HoldLessOfDeepModels) {
+  for (const char* name : {"alexnet", "vgg16"}) {
+    const Model model = make_model(name, {});
+    const int segments = square_root_segments(*model.net, model.input_shape(1));
+    const DevicePlan whole = plan(model, 1, "ddp", 64, 1)[0], cut = plan(model, 1, "ddp", 64, segments)[0];
+    EXPECT_LT(cut.peak_bytes, whole.peak_bytes) << name;
+    EXPECT_LT(activations(cut), activations(whole)) << name;
+  }
+}
+
+TEST(Segments, AreCutWhereThePartsKeepMost) {
+  const Model model = make_model("vgg16", {});
+  const std::vector<int> cuts = cut_in_segments(*model.net, model.input_shape(64), DType::f32, 4);
+  ASSERT_EQ(cuts.size(), 3U);
+  EXPECT_TRUE(std::is_sorted(cuts.begin(), cuts.end()));
+  // Large images come first: of 21 parts that compute, equal counts would give the first segment five or six.
+  EXPECT_LE(cuts[0], 4);
+  EXPECT_EQ(square_root_segments(*model.net, model.input_shape(1)), 5);
+  EXPECT_TRUE(cut_in_segments(*model.net, model.input_shape(1), DType::f32, 1).empty());
+}
+
+TEST(Segments, MoreThanPartsAreRefusedByNumber) {
+  const Model model = make_model("mlp", {.image_size = 6});
+  DeviceGroup group(test_group(1));
+  EngineConfig config = small_config(model, 4);
+  for (const int segments : {4, 0}) {
+    config.checkpoint_segments = segments;
+    try {
+      const Engine engine(model, group, config, {{4}, {}});
+      FAIL() << segments << " segments were taken";
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("checkpoint segments: " + std::to_string(segments)), std::string::npos) << error.what();
+    }
+  }
+  config.checkpoint_segments = 3;
+  EXPECT_NO_THROW(Engine(model, group, config, {{4}, {}}));
+}
+
+TEST(Segments, TakeTheirTimeUnderANameOfItsOwn) {
+  const Model model = make_model("small-cnn", {.image_size = 8});
+  for (const int segments : {1, 3}) {
+    DeviceGroupOptions options = test_group(1);
+    options.trace = TraceLevel::phase;
+    DeviceGroup group(options);
+    EngineConfig config = small_config(model, 4);
+    config.checkpoint_segments = segments;
+    Engine engine(model, group, config, {{4}, {}});
+    engine.train_step(random_batch(model, 4, 1, 0).view());
+    engine.finish();
+    int recomputed = 0;
+    for (const SpanRecord& span : group[0].compute().stream().take_spans()) {
+      if (span.info.phase != Phase::recompute) continue;
+      ++recomputed;
+      EXPECT_EQ(span.depth, 1) << "not within backward";
+      EXPECT_GT(span.end_ns, span.begin_ns);
+    }
+    EXPECT_EQ(recomputed, segments - 1);
+  }
+}
+
+// What a step over 40,000 classes needs on the device where outputs are gathered.
+TEST(WideHead, OutputsAreOnDevice0UnderDpAndTheirGradientLiesOverThemOrBeside) {
+  const Model model = make_model("wide-head", {});
+  constexpr int64_t kOutputs = int64_t{32} * 250 * 40000 * 4;
+  const DevicePlan over = plan(model, 4, "dp", 32, 1)[0], beside = plan(model, 4, "dp", 32, 1, false)[0];
+  // Without the gradient beside them the peak is a little later, when other things are held.
+  EXPECT_NEAR(static_cast<double>(beside.peak_bytes - over.peak_bytes), kOutputs, kOutputs * 0.01);
+  EXPECT_GE(activations(over), kOutputs);
+  EXPECT_LT(activations(over), kOutputs + kOutputs / 10);
+  for (const DevicePlan& device : plan(model, 4, "criterion", 32, 1)) EXPECT_LT(activations(device), kOutputs / 4 + kOutputs / 10);
+}
+
+TEST(WideHead, TrainsAlikeUnderEverySchemeAndSplit) {
+  const Model model = make_model("wide-head", {.image_size = 6, .channels = 4, .classes = 9});
+  EngineConfig config = small_config(model, 7);
+  config.image_dtype = DType::f32;
+  const Result reference = run(model, 1, config);
+  for (const char* mode : {"dp", "criterion", "ddp"}) {
+    for (const char* split : {"equal", "2,0,3", "gpu0=1"}) {
+      config.scheme = scheme_preset(mode);
+      config.scheme.split = parse_split(split);
+      for (const int accumulate : {1, 3}) {
+        config.accumulate = accumulate;
+        const Result result = run(model, 3, config);
+        EXPECT_LT(relative_difference(result.gradients, reference.gradients), 1e-5) << mode << ", split " << split;
+        EXPECT_LT(relative_difference(result.weights, reference.weights), 1e-5) << mode << ", split " << split;
+        for (size_t i = 0; i < reference.losses.size(); ++i) EXPECT_NEAR(result.losses[i], reference.losses[i], 1e-5 * reference.losses[i]);
+      }
+    }
+  }
+}
+
+TEST(WideHead, EvaluatesEveryTarget) {
+  const Model model = make_model("wide-head", {.image_size = 6, .channels = 4, .classes = 9});
+  DeviceGroup group(test_group(2));
+  EngineConfig config = small_config(model, 4);
+  config.image_dtype = DType::f32;
+  Engine engine(model, group, config, {{4}, {5}});
+  std::vector<float> logits;
+  EXPECT_EQ(engine.evaluate(random_batch(model, 5, 1, 0, DType::f32).view(), &logits).valid, 30);
+  EXPECT_EQ(logits.size(), 30U * 9U);
+  OwnedBatch wrong = random_batch(model, 4, 1, 0, DType::f32);
+  wrong.label_shape = {4};
+  EXPECT_THROW(engine.train_step(wrong.view()), ShapeError);
+}
+
+// A merged ReLU at the end needs its output in backward: the gradient may not be written over it.
+TEST(LossGradient, LiesApartWhereTheLastPartNeedsItsOutput) {
+  for (const bool drops : {false, true}) {
+    Model model{.name = "relu at the end", .height = 4, .width = 4, .channels = 1, .classes = 5, .net = nullptr};
+    std::vector<Sequential::Part> parts;
+    parts.push_back({"flatten", std::make_unique<Flatten>()});
+    parts.push_back({"fc", linear(16, 5, true)});
+    if (drops) parts.push_back({"drop", std::make_unique<Dropout>(0.5F, 0)});
+    model.net = std::make_unique<Sequential>(std::move(parts));
+    for (const char* mode : {"dp", "ddp"}) {
+      EngineConfig config = small_config(model, 6);
+      config.scheme = scheme_preset(mode);
+      const Result in_place = run(model, 2, config);
+      config.loss_gradient_in_place = false;
+      EXPECT_TRUE(run(model, 2, config) == in_place) << mode;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vitrine::test
