@@ -191,6 +191,7 @@ class Drawing {
       if (bytes > 0) svg_.text({0, y(bytes) - 3}, Svg::Anchor::start, "axis halo", text);
     }
     if (capacity_drawn_) {
+      svg_.line({0, y(chart_.capacity_bytes)}, {100, y(chart_.capacity_bytes)}, "beneath");
       svg_.line({0, y(chart_.capacity_bytes)}, {100, y(chart_.capacity_bytes)}, "capacity");
       svg_.text({100, y(chart_.capacity_bytes) - 4}, Svg::Anchor::end, "axis halo", "capacity " + short_bytes(chart_.capacity_bytes));
     }
