@@ -44,7 +44,7 @@ class TimeBalance {
     const BatchPlan plan = run.engine->batch_plan();
     {
       BatchSource source(job_.data.train, train_loader_config(sized, job_, run, kWarmSteps + kMeasuredSteps));
-      PhaseRecorder recorder(run, false);
+      PhaseRecorder recorder(run);
       for (int64_t step = 0; step < kWarmSteps + kMeasuredSteps && !interrupted(); ++step) {
         const auto item = source.next(step);
         VITRINE_ASSERT(item.has_value(), "an epoch has a batch, and there is one for each step");

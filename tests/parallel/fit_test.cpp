@@ -245,13 +245,13 @@ TEST(PlanDetails, WhatLayersHoldIsAllOfTheActivationsAtTheEndOfForward) {
     EXPECT_LE(held, plans[d].peak_bytes);
     // The steady step begins and ends with the same bytes, and reaches the peak of a full batch.
     int64_t bytes = 0, at_begin = 0, most = 0;
-    for (size_t i = 0; i < plans[d].history.size(); ++i) {
-      if (i == plans[d].steady_step) at_begin = bytes;
-      bytes += plans[d].history[i].bytes;
+    for (size_t i = 0; i < plans[d].history.changes.size(); ++i) {
+      if (i == plans[d].history.steps.at(1).change) at_begin = bytes;
+      bytes += plans[d].history.changes[i].bytes;
       most = std::max(most, bytes);
     }
-    EXPECT_GT(plans[d].steady_step, 0U);
-    EXPECT_LT(plans[d].steady_step, plans[d].history.size());
+    EXPECT_GT(plans[d].history.steps.at(1).change, 0U);
+    EXPECT_LT(plans[d].history.steps.at(1).change, plans[d].history.changes.size());
     EXPECT_EQ(bytes, at_begin);
     EXPECT_LE(most, plans[d].peak_bytes);
   }
