@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine plan, and what train chooses with it.
+#include <algorithm>
 #include <random>
 
 #include <fmt/format.h>
@@ -106,13 +107,13 @@ TEST(Plan, TellsWhatLayersHoldAndWhenThePeakIs) {
     EXPECT_EQ(device["peak"]["phase"], "backward");
     EXPECT_FALSE(device["peak"]["layer"].get<std::string>().empty());
     EXPECT_EQ(device["held"][0]["layer"], "input");
-    EXPECT_EQ(device["held"][1]["layer"], "features.0");
-    EXPECT_GT(device["held"][1]["bytes"].get<int64_t>(), 0);
+    EXPECT_TRUE(std::any_of(device["held"].begin(), device["held"].end(),
+                            [](const Json& held) { return held["layer"] == "features.2" && held["bytes"].get<int64_t>() > 0; }));
     EXPECT_FALSE(device.contains("outside_bytes"));
   }
   const ChildResult text = run_vitrine(with(with({"plan"}, kSmall), {"--devices", "meta:0-3", "--batch-size", "64"}));
   EXPECT_EQ(text.exit_code, 0);
-  for (const char* part : {"meta:1 to meta:3", "What each device needs", "The same as bars", "P parameters", "features.3", "in all", "reached in"}) {
+  for (const char* part : {"meta:1 to meta:3", "What each device needs", "The same as bars", "P parameters", "features.5", "in all", "reached in"}) {
     expect_contains(text.output, part);
   }
 }
@@ -124,7 +125,7 @@ TEST(Plan, SixtyFourDevicesWithTenGigabytesOfParametersEach) {
 }
 
 TEST(Choose, TheLargestBatchRuns) {
-  const Arguments command = with(kSmall, {"--devices", "cpu:0-2", "--device-memory", "50MiB,45MiB,40MiB", "--batch-size", "max", "--steps", "2"});
+  const Arguments command = with(kSmall, {"--devices", "cpu:0-2", "--device-memory", "30MiB,25MiB,20MiB", "--batch-size", "max", "--steps", "2"});
   const Json even = json_of(with(with({"train"}, command), {"--split", "auto"})), equal = json_of(with({"train"}, command));
   const int64_t most = even["config"]["batch_size"];
   EXPECT_GT(most, equal["config"]["batch_size"].get<int64_t>());
@@ -132,7 +133,7 @@ TEST(Choose, TheLargestBatchRuns) {
   const ChildResult told = run_vitrine(with(with({"plan"}, command), {"--split", "auto"}));
   expect_contains(told.output, fmt::format("--batch-size {} --split ", most));
   expect_contains(told.output, fmt::format("a batch of {} would be ", most + 1));
-  const Arguments one_more = with(kSmall, {"--devices", "cpu:0-2", "--device-memory", "50MiB,45MiB,40MiB", "--batch-size", std::to_string(most + 1)});
+  const Arguments one_more = with(kSmall, {"--devices", "cpu:0-2", "--device-memory", "30MiB,25MiB,20MiB", "--batch-size", std::to_string(most + 1)});
   EXPECT_EQ(json_of(with(with({"plan"}, one_more), {"--split", "equal"}), 1)["fits"], false);
 }
 
@@ -145,7 +146,7 @@ TEST(Choose, TheFewestMicroBatchesRun) {
 }
 
 TEST(Choose, SaysWhyNothingFits) {
-  const ChildResult result = run_vitrine(with(with({"train"}, kSmall), {"--devices", "cpu:0", "--device-memory", "16MiB", "--batch-size", "max"}));
+  const ChildResult result = run_vitrine(with(with({"train"}, kSmall), {"--devices", "cpu:0", "--device-memory", "8MiB", "--batch-size", "max"}));
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.output, "");
   expect_contains(result.error, "--batch-size max: nothing fits");
