@@ -75,9 +75,10 @@ std::vector<std::vector<int64_t>> bytes_of_runs(const Kept& parts) {
 
 }  // namespace
 
+int most_segments(const Sequential& net, const Shape& input) { return static_cast<int>(net.computing_parts(input.with_dim0(1), kTraining).size()); }
+
 int square_root_segments(const Sequential& net, const Shape& input) {
-  const auto parts = static_cast<double>(net.computing_parts(input.with_dim0(1), kTraining).size());
-  return std::max(1, static_cast<int>(std::lround(std::sqrt(parts))));
+  return std::max(1, static_cast<int>(std::lround(std::sqrt(most_segments(net, input)))));
 }
 
 std::vector<int> cut_in_segments(const Sequential& net, const Shape& input, DType compute, int segments) {

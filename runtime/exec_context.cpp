@@ -33,6 +33,7 @@ void ExecContext::wait(Event& event, const char* cause) {
 }
 
 void ExecContext::mark_step() {
+  pool_->mark_step(step_);
   if (options_.trace == TraceLevel::off) return;
   begin_span({Phase::step, "", "", "", step_});
   end_span();

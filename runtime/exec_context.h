@@ -100,6 +100,7 @@ class ExecContext {
   const char* layer() const { return layer_; }
   int64_t step() const { return step_; }
   void set_step(int64_t step) { step_ = step; }
+  /// The step begins here: a mark in the trace and in the pool's history.
   void mark_step();
 
  private:

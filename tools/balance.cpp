@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kWarmSteps = 2, kMeasuredSteps = 5;
 constexpr int kMostChanges = 4;
 // What a device does with its own samples; the rest it shares with the others or waits for them.
-constexpr std::array kOwnWork = {Phase::preprocess, Phase::forward, Phase::loss, Phase::backward};
+constexpr std::array kOwnWork = {Phase::preprocess, Phase::forward, Phase::loss, Phase::backward, Phase::recompute};
 
 EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices) {
   config.scheme.split = Split{Split::Kind::weights, {slices.begin(), slices.end()}, 0};
@@ -44,7 +44,7 @@ class TimeBalance {
     const BatchPlan plan = run.engine->batch_plan();
     {
       BatchSource source(job_.data.train, train_loader_config(sized, job_, run, kWarmSteps + kMeasuredSteps));
-      PhaseRecorder recorder(run, false);
+      PhaseRecorder recorder(run);
       for (int64_t step = 0; step < kWarmSteps + kMeasuredSteps && !interrupted(); ++step) {
         const auto item = source.next(step);
         VITRINE_ASSERT(item.has_value(), "an epoch has a batch, and there is one for each step");

@@ -178,6 +178,14 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
                  "square root of the number of its parts")
       ->capture_default_str()
       ->group(group);
+  if (may_choose) {
+    app.add_option_function<std::string>(
+           "--checkpoint", [&o](const std::string& text) { o.choices.checkpoint = text == "auto"; },
+           "none, or auto: the fewest --checkpoint-segments with which the run fits")
+        ->check(CLI::IsMember({"none", "auto"}))
+        ->default_str("none")
+        ->group(group);
+  }
   app.add_option("--loss-gradient", o.loss_gradient, "Where the gradient of the outputs is written: in-place (over them) or apart")
       ->check(CLI::IsMember({"in-place", "apart"}))
       ->capture_default_str()
@@ -226,6 +234,10 @@ void add_precision_options(CLI::App& app, Options& o) {
 
 void add_output_options(CLI::App& app, Options& o) { app.add_flag("--json", o.json, "Print one JSON object on stdout")->group("Output"); }
 
+void add_report_option(CLI::App& app, Options& o) {
+  app.add_option("--report", o.report, "Write a page with charts and findings to FILE.html")->group("Output");
+}
+
 /// What train and plan have in common.
 void add_run_options(CLI::App& app, Options& o) {
   add_model_options(app, o);
@@ -250,7 +262,12 @@ void add_train(CLI::App& parent, Options& o) {
       ->check(CLI::PositiveNumber)
       ->group("Processes");
   app.add_option("--save", o.save, "Write the weights to FILE.safetensors at the end")->group("Output");
+  add_report_option(app, o);
   app.add_option("--trace", o.trace, "Write a Chrome trace to FILE.json (open it in Perfetto)")->group("Output");
+  app.add_option("--memory-history", o.memory_history, "Write what the devices held to FILE.pickle (open it at pytorch.org/memory_viz)")
+      ->group("Output");
+  app.add_option("--record-steps", o.record_steps, "Steps that --report, --trace and --memory-history show in detail [2-4; of --trace all]")
+      ->group("Output");
   app.add_option("--trace-level", o.trace_level, "What is timed: off, phase or operation")
       ->check(CLI::IsMember({"off", "phase", "operation"}))
       ->capture_default_str()
@@ -291,6 +308,7 @@ void add_compare(CLI::App& parent, Options& o) {
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 40))
       ->group("Training");
   add_output_options(app, o);
+  add_report_option(app, o);
 }
 
 /// A size of nccl-tests: 8, 64K, 32M, 1G (powers of 1024), or 64KiB.
@@ -426,6 +444,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
                                                              : Options::Command::info;
     if (options.command == Options::Command::collectives) resolve_collectives(*command, texts, options.collectives);
     check_combinations(options);
+    options.arguments = arguments;
     result.options = options;
     return result;
   } catch (const CLI::ParseError& error) {

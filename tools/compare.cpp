@@ -16,6 +16,8 @@
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
 #include "tools/progress.h"
+#include "tools/report_html/compare_report.h"
+#include "tools/run_report.h"
 #include "tools/tables.h"
 
 namespace vitrine::tools {
@@ -35,6 +37,7 @@ struct ModeResult {
   std::vector<PhaseTable> tables;
   std::vector<CommunicationTable> communication;
   std::string batch;
+  FindingsInput figures;  // for a report
 };
 
 /// || gradients / loss_scale - reference || / || reference ||
@@ -77,7 +80,7 @@ class Comparison {
     Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
                        engine_config(options_, job_, scheme, precision), train_workload(options_, job_, steps_, false), options_.init);
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
-    PhaseRecorder recorder(run, false);
+    PhaseRecorder recorder(run);
     ModeResult result;
     result.name = name;
     result.scheme = scheme;
@@ -115,11 +118,21 @@ class Comparison {
     result.devices = measure_devices(run);
     result.tables = recorder.tables();
     result.communication = recorder.communication();
+    result.figures = findings_input(options_, run, {result.devices, result.tables, result.communication});
+    machine_ = machine_facts(*run.devices);
+    job_facts_ = describe_job(job_, run.engine->layout());
     return result;
   }
 
   const std::vector<DeviceId>& devices() const { return devices_; }
   int64_t steps() const { return steps_; }
+  /// Of the last run.
+  Facts facts() const {
+    Facts facts = {{"model and data", job_facts_},
+                   {"batch", fmt::format("{} samples per step; {} steps after the first under each scheme", options_.batch_size, steps_ - 1)}};
+    facts.insert(facts.end(), machine_.begin(), machine_.end());
+    return facts;
+  }
 
  private:
   static int64_t take_step(Engine& engine, BatchSource& source) {
@@ -142,6 +155,8 @@ class Comparison {
   std::vector<DeviceId> devices_;
   int64_t steps_, epochs_;
   std::vector<float> reference_;
+  Facts machine_;
+  std::string job_facts_;
 };
 
 /// "1,234", or "1,234 (2)" after two skipped steps.
@@ -243,6 +258,19 @@ std::string time_table(const std::vector<ModeResult>& results, const Style& styl
   return table.str(style);
 }
 
+void write_report(const Options& options, const Job& job, const Comparison& comparison, const std::vector<ModeResult>& results) {
+  CompareReport report;
+  report.title = fmt::format("{} on {} devices under each scheme", job.model.name, comparison.devices().size());
+  report.command_line = command_line(options);
+  report.facts = comparison.facts();
+  report.outside = describe_outside(results.front().devices, 1);
+  report.rounding = rounding_hint(results);
+  for (const ModeResult& result : results) {
+    report.schemes.push_back({result.name, result.batch, result.samples_per_second, result.gradient_difference, result.skipped, result.figures});
+  }
+  html::write_page("--report", options.report, compare_page(report));
+}
+
 void print_results(const Options& options, const Job& job, const Comparison& comparison, const std::vector<ModeResult>& results) {
   const std::vector<std::string> names = device_names(comparison.devices());
   if (options.json) {
@@ -273,6 +301,7 @@ void print_results(const Options& options, const Job& job, const Comparison& com
   for (const ModeResult& result : results) width = std::max(width, result.name.size());
   for (const ModeResult& result : results) fmt::print("  {:<{}} {}\n", result.name, width, result.batch);
   fmt::print("\n{}\n{}", summary_table(results, style), time_table(results, style));
+  if (!options.report.empty()) fmt::print("\nThe report is in {}\n", options.report);
 }
 
 }  // namespace
@@ -283,6 +312,7 @@ int run_compare(const Options& options) {
   const auto schemes = resolve_compare_schemes(options, devices, notes);
   const auto precisions = resolve_compare_precisions(options);
   device_group_options(options, devices);
+  check_writable("--report", options.report);
   const Job job = open_job(options);
   for (const std::string& note : notes) fmt::print(options.json ? stderr : stdout, "{}\n", note);
   std::fflush(stdout);
@@ -297,6 +327,7 @@ int run_compare(const Options& options) {
       if (auto result = comparison.run_mode(label, scheme, precision)) results.push_back(std::move(*result));
     }
   }
+  if (!options.report.empty() && !results.empty()) write_report(options, job, comparison, results);
   print_results(options, job, comparison, results);
   return interrupted() ? kExitInterrupted : kExitOk;
 }

@@ -13,18 +13,6 @@ namespace {
 // A plan of more micro-batches than this is told by its first ones.
 constexpr size_t kMicroBatchesTold = 4;
 
-/// ", fp16, loss scale dynamic, clipped at norm 1, gradients reduced in f16"; empty when all is f32.
-std::string describe_precision(const EngineConfig& config) {
-  const Precision& p = config.precision;
-  std::string text;
-  if (p.mixed()) text += fmt::format(", {}", precision_name(p.compute));
-  if (p.mixed() || p.loss_scaling.active()) text += fmt::format(", loss scale {}", loss_scale_name(p.loss_scaling));
-  if (p.clip_norm > 0.0) text += fmt::format(", clipped at norm {}", p.clip_norm);
-  if (p.reduce_dtype != DType::f32) text += fmt::format(", gradients reduced in {}", dtype_name(p.reduce_dtype));
-  if (p.mixed() && config.scheme.reduce == Reduce::gpu0) text += fmt::format(", {} broadcast", p.broadcasts_masters ? "masters" : "shadow");
-  return text;
-}
-
 /// ", 4 checkpoint segments, gradient of outputs apart"; empty where neither was asked for.
 std::string describe_memory(const EngineConfig& config) {
   std::string text;
@@ -48,6 +36,17 @@ std::string describe_job(const Job& job, const FlatLayout& layout) {
   return fmt::format("{}, {} parameters, images {}x{}x{}; {}: {} images {}x{}x{}, test set: {}", job.model.name,
                      format_count(layout.parameter_count()), job.model.height, job.model.width, job.model.channels, train.name,
                      format_count(train.size()), train.height, train.width, train.channels, format_count(job.data.test.size()));
+}
+
+std::string describe_precision(const EngineConfig& config) {
+  const Precision& p = config.precision;
+  std::string text;
+  if (p.mixed()) text += fmt::format(", {}", precision_name(p.compute));
+  if (p.mixed() || p.loss_scaling.active()) text += fmt::format(", loss scale {}", loss_scale_name(p.loss_scaling));
+  if (p.clip_norm > 0.0) text += fmt::format(", clipped at norm {}", p.clip_norm);
+  if (p.reduce_dtype != DType::f32) text += fmt::format(", gradients reduced in {}", dtype_name(p.reduce_dtype));
+  if (p.mixed() && config.scheme.reduce == Reduce::gpu0) text += fmt::format(", {} broadcast", p.broadcasts_masters ? "masters" : "shadow");
+  return text;
 }
 
 std::string describe_run(const Options& options, const Job& job, Run& run, const std::string& mode) {

@@ -18,6 +18,9 @@ std::string describe_job(const Job& job, const FlatLayout& layout);
 /// "32+32", "2+3+3 | 2+3+3": samples of each device, micro-batch by micro-batch.
 std::string describe_batch(const BatchPlan& plan);
 
+/// ", fp16, loss scale dynamic, clipped at norm 1, gradients reduced in f16"; empty when all is f32.
+std::string describe_precision(const EngineConfig& config);
+
 /// Bytes of images and labels.
 int64_t dataset_bytes(const DatasetPair& data);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
 
 #include <unistd.h>
@@ -13,14 +14,17 @@ namespace vitrine::tools {
 
 namespace {
 
-void append(std::vector<SpanRecord>& to, const std::vector<SpanRecord>& from) { to.insert(to.end(), from.begin(), from.end()); }
+void append(std::vector<SpanRecord>& to, const std::vector<SpanRecord>& from, const StepRange& steps) {
+  std::copy_if(from.begin(), from.end(), std::back_inserter(to),
+               [&](const SpanRecord& span) { return span.info.step >= steps.first_step && span.info.step <= steps.last_step; });
+}
 
 }  // namespace
 
-PhaseRecorder::PhaseRecorder(Run& run, bool keep_spans)
+PhaseRecorder::PhaseRecorder(Run& run, std::optional<StepRange> keep)
     : devices_(*run.devices),
       group_{devices_.world_size(), run.engine->config().scheme.reduce == Reduce::allreduce},
-      keep_spans_(keep_spans),
+      keep_(keep),
       tables_(static_cast<size_t>(devices_.size())),
       communication_(tables_.size()),
       kept_(tables_.size()) {
@@ -38,12 +42,12 @@ void PhaseRecorder::collect(const std::vector<SpanRecord>& host, int64_t first_s
                       host};
     add_phase_table(tables_[static_cast<size_t>(d)], make_phase_table(spans, range));
     add_communication_table(communication_[static_cast<size_t>(d)], make_communication_table(spans, group_, range));
-    if (!keep_spans_) continue;
+    if (!keep_) continue;
     DeviceSpans& kept = kept_[static_cast<size_t>(d)];
-    append(kept.compute, spans.compute);
-    append(kept.copy, spans.copy);
-    append(kept.communication, spans.communication);
-    append(kept.host, spans.host);
+    append(kept.compute, spans.compute, *keep_);
+    append(kept.copy, spans.copy, *keep_);
+    append(kept.communication, spans.communication, *keep_);
+    append(kept.host, spans.host, *keep_);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,8 @@ namespace vitrine::tools {
 /// Adds up where the time of steps went and what communication cost, device by device, over any number of stretches of consecutive steps.
 class PhaseRecorder {
  public:
-  /// keep_spans  for a trace file
-  PhaseRecorder(Run& run, bool keep_spans);
+  /// keep  the steps whose spans are kept, for a trace file or a report
+  explicit PhaseRecorder(Run& run, std::optional<StepRange> keep = {});
 
   /// Ends a stretch: marks its end, waits for the devices, and books its spans. Steps before `first_step` are left out.
   ///   host  the waits for data
@@ -29,7 +30,7 @@ class PhaseRecorder {
  private:
   DeviceGroup& devices_;
   CommunicationGroup group_;
-  bool keep_spans_;
+  std::optional<StepRange> keep_;
   std::vector<PhaseTable> tables_;
   std::vector<CommunicationTable> communication_;
   std::vector<DeviceSpans> kept_;

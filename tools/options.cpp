@@ -65,7 +65,13 @@ void check_training(const Options& o) {
   if (o.dropout && !(*o.dropout >= 0.0F && *o.dropout < 1.0F)) {
     throw ConfigError(fmt::format("--dropout {}: the probability must be >= 0 and < 1", *o.dropout));
   }
-  if (!o.trace.empty() && o.trace_level == "off") throw ConfigError("--trace needs timings, but --trace-level is off; use phase or operation");
+  if (o.trace_level == "off" && (!o.trace.empty() || !o.report.empty())) {
+    throw ConfigError(fmt::format("{} needs timings, but --trace-level is off; use phase or operation", o.trace.empty() ? "--report" : "--trace"));
+  }
+  if (!o.record_steps.empty()) {
+    parse_step_range(o.record_steps);
+    if (!o.records()) throw ConfigError("--record-steps: nothing is recorded; add --report, --trace or --memory-history, or leave it out");
+  }
   parse_checkpoint_segments(o.checkpoint_segments);
   resolve_optimizer(o);
   if (o.command == Options::Command::compare) {
@@ -78,6 +84,9 @@ void check_training(const Options& o) {
 void check_choices(const Options& o) {
   if (o.choices.batch_size && o.choices.accumulate) {
     throw ConfigError("--batch-size max with --accumulate auto: in micro-batches of a few samples any batch fits; give one of them a number");
+  }
+  if (o.choices.checkpoint && o.checkpoint_segments != "1") {
+    throw ConfigError("--checkpoint auto and --checkpoint-segments both say how many segments; give one of them");
   }
   if (o.balance == "time" && !o.choices.split) throw ConfigError("--balance time: it says how --split auto shares the batch; add --split auto");
   if (o.balance == "time" && o.command == Options::Command::plan) {
@@ -287,6 +296,18 @@ std::optional<int64_t> parse_workspace(const Options& options) {
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("--workspace {}: {}", options.workspace, error.what()));
   }
+}
+
+StepRange parse_step_range(const std::string& text) {
+  const char* end = text.data() + text.size();
+  StepRange range;
+  std::from_chars_result read = std::from_chars(text.data(), end, range.first_step);
+  range.last_step = range.first_step;
+  if (read.ec == std::errc{} && read.ptr != end && *read.ptr == '-') read = std::from_chars(read.ptr + 1, end, range.last_step);
+  if (read.ec != std::errc{} || read.ptr != end || range.first_step < 1 || range.last_step < range.first_step) {
+    throw ConfigError(fmt::format("--record-steps {}: it must be a step or a range of steps, counted from 1, such as 2-4", text));
+  }
+  return {range.first_step - 1, range.last_step - 1};
 }
 
 std::vector<int> parse_thread_list(const std::string& text) {

@@ -10,7 +10,7 @@
 #include "nn/parallel/optimizer.h"
 #include "nn/parallel/scheme.h"
 #include "runtime/device_id.h"
-#include "runtime/trace/span.h"
+#include "runtime/trace/phase_table.h"
 
 namespace vitrine::tools {
 
@@ -98,10 +98,15 @@ struct Options {
   std::string weights, save_logits;  // eval
   CollectiveOptions collectives;
 
-  std::string trace;
+  std::string trace, report, memory_history;
+  std::string record_steps;  // "2-4"; empty: those, and of a trace all
   std::string trace_level = "phase";
   bool json = false;
 
+  std::vector<std::string> arguments;  // as they were given
+
+  /// Something beside tables is made of times and memory.
+  bool records() const { return !trace.empty() || !report.empty() || !memory_history.empty(); }
   bool host_preprocess() const { return preprocess == "host"; }
   /// The preset: --mode, or what --gpu0-bsz stands for, or ddp.
   std::string mode_name() const { return gpu0_batch_size ? "balanced" : mode.value_or("ddp"); }
@@ -145,6 +150,8 @@ TraceLevel resolve_trace_level(const Options& options);
 std::vector<int64_t> parse_memory_list(const std::string& text);
 /// Of each device's compute stream: "64MiB"; none where it depends on backend and model. throws ConfigError.
 std::optional<int64_t> parse_workspace(const Options& options);
+/// "2-4" or "3", counted from 1, to a range counted from 0. throws ConfigError.
+StepRange parse_step_range(const std::string& text);
 std::vector<int> parse_thread_list(const std::string& text);
 
 /// "host", "gathered", "gpu0", ...: as the options spell them.

@@ -12,12 +12,19 @@ namespace vitrine::tools {
 /// What the steps of a run tell of loss scaling and clipping.
 class StepRecord {
  public:
+  struct Change {
+    int64_t step;  // the first with the new scale
+    double loss_scale;
+  };
+
   explicit StepRecord(const Precision& precision) : precision_(precision) {}
   /// Steps in order.
   void add(const Totals& totals);
   /// The scale that the next step would have.
   void end(double loss_scale);
 
+  /// The first step's loss scale, then each change; empty where losses are not scaled.
+  std::vector<Change> loss_scales() const { return precision_.loss_scaling.active() ? scales_ : std::vector<Change>{}; }
   int64_t skipped() const { return static_cast<int64_t>(overflows_.size()); }
   /// A line or two for people; empty where nothing is scaled or clipped.
   std::string report() const;
@@ -33,10 +40,6 @@ class StepRecord {
     int64_t step;  // from 0
     double loss_scale;
     std::string where;
-  };
-  struct Change {
-    int64_t step;  // the first with the new scale
-    double loss_scale;
   };
   Precision precision_;
   std::vector<Overflow> overflows_;

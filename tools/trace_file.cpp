@@ -14,10 +14,11 @@ namespace vitrine::tools {
 
 void write_trace_file(const std::string& path, DeviceGroup& devices, const std::vector<DeviceSpans>& spans) {
   std::vector<TraceProcess> processes;
+  const std::string rank = devices.process_count() > 1 ? fmt::format("rank {} ", devices.process()) : std::string();
   // The waits for data are the same in every device's spans.
-  processes.push_back({"host", {{"data", spans.front().host}}, {}});
+  processes.push_back({rank + "host", {{"data", spans.front().host}}, {}});
   for (const DeviceSpans& device : spans) {
-    processes.push_back({devices[device.ordinal].name(),
+    processes.push_back({rank + devices[device.ordinal].name(),
                          {{"compute", device.compute}, {"copy", device.copy}, {"communication", device.communication}},
                          devices[device.ordinal].pool().history()});
   }

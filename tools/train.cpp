@@ -21,7 +21,9 @@
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
 #include "tools/progress.h"
+#include "tools/recorded_steps.h"
 #include "tools/report.h"
+#include "tools/run_report.h"
 #include "tools/step_record.h"
 #include "tools/trace_file.h"
 #include "tools/world_measurements.h"
@@ -53,7 +55,8 @@ class Training {
         total_steps_(options.steps.value_or(epoch_count_ * steps_per_epoch_)),
         first_step_(engine_.steps_issued()),
         source_(job.data.train, train_loader_config(options, job, run, epoch_count_)),
-        recorder_(run, !options.trace.empty()),
+        recorded_(options, total_steps_),
+        recorder_(run, recorded_.spans()),
         record_(engine_.config().precision) {}
 
   /// Trains to the end or until interrupted.
@@ -82,6 +85,7 @@ class Training {
   const std::vector<double>& step_losses() const { return step_losses_; }
   const std::vector<EpochResult>& epochs() const { return epochs_; }
   const PhaseRecorder& recorder() const { return recorder_; }
+  const RecordedSteps& recorded() const { return recorded_; }
   const StepRecord& record() const { return record_; }
 
  private:
@@ -110,6 +114,7 @@ class Training {
       }
       const auto item = source_.next(engine_.steps_issued());
       VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
+      recorded_.before_step(*run_.devices, engine_.steps_issued());
       engine_.train_step(item->batch);
       result.samples += item->batch.global_samples > 0 ? item->batch.global_samples : item->samples();
       take_totals(false);
@@ -140,6 +145,7 @@ class Training {
   bool stopped_ = false;
   int64_t steps_per_epoch_, epoch_count_, total_steps_, first_step_;
   BatchSource source_;
+  RecordedSteps recorded_;
   PhaseRecorder recorder_;
   StepRecord record_;
   std::vector<double> step_losses_;
@@ -161,7 +167,7 @@ void save_what_was_reached(const Options& options, const Job& job, Engine& engin
 }
 
 /// Each process writes a file of its own: FILE.json, and FILE.rank1.json and so on.
-std::string trace_path(const std::string& path, const Processes& processes) {
+std::string path_of_rank(const std::string& path, const Processes& processes) {
   if (path.empty() || processes.leads()) return path;
   const size_t dot = path.rfind('.');
   const bool has_ending = dot != std::string::npos && path.find('/', dot) == std::string::npos;
@@ -205,10 +211,40 @@ Json convolutions_json(const std::vector<Conv2dChoice>& choices) {
   return json;
 }
 
+std::vector<EpochFigures> epoch_figures(const Training& training, int64_t batch_size) {
+  std::vector<EpochFigures> figures;
+  double step = 0;
+  for (const EpochResult& e : training.epochs()) {
+    step += std::ceil(static_cast<double>(e.samples) / static_cast<double>(batch_size));
+    figures.push_back({step, e.totals.mean_loss(), e.test ? e.test->loss : NAN, e.test ? e.test->accuracy : NAN});
+  }
+  return figures;
+}
+
+void write_report(const Options& options, const Job& job, const Processes& processes, Run& run, const Training& training,
+                  const Measurements& measurements) {
+  TrainReport report;
+  report.title = fmt::format("{} on {} devices, {}", job.model.name, run.devices->world_size(), options.mode_name());
+  report.command_line = command_line(options);
+  report.facts = run_facts(options, job, run, options.mode_name());
+  report.figures = findings_input(options, run, measurements);
+  report.figures.steps = static_cast<int64_t>(training.step_losses().size());
+  report.figures.skipped_steps = training.record().skipped();
+  report.outside = describe_outside(measurements.figures, processes.count());
+  report.processes = processes.count();
+  report.step_losses = training.step_losses();
+  report.epochs = epoch_figures(training, options.batch_size);
+  for (const StepRecord::Change& change : training.record().loss_scales()) {
+    report.loss_scales.push_back({static_cast<double>(change.step + 1), change.loss_scale});
+    report.figures.loss_scale = change.loss_scale;
+  }
+  add_recorded_step(report, run, training.recorder().kept_spans(), training.recorded());
+  html::write_page("--report", options.report, train_page(report));
+}
+
 void print_results(const Options& options, const std::vector<std::string>& notes, const Job& job, const std::vector<DeviceId>& devices,
-                   const Processes& processes, Run& run, const Training& training) {
-  const PhaseRecorder& recorder = training.recorder();
-  const auto [figures, tables, communication] = gather_measurements(processes, {measure_devices(run), recorder.tables(), recorder.communication()});
+                   const Processes& processes, Run& run, const Training& training, const Measurements& measurements) {
+  const auto& [figures, tables, communication] = measurements;
   std::vector<std::string> names;
   for (const DeviceFigures& device : figures) names.push_back(device.device);
   const std::vector<Conv2dChoice> convolutions = conv2d_choices((*run.devices)[0].compute());
@@ -243,15 +279,20 @@ void print_results(const Options& options, const std::vector<std::string>& notes
   const std::string convolution = convolution_report(convolutions);
   if (!convolution.empty()) fmt::print("\n{}", convolution);
   if (!options.save.empty()) fmt::print("\nThe weights are in {}\n", options.save);
+  if (!options.report.empty()) fmt::print("\nThe report is in {}\n", options.report);
 }
 
 }  // namespace
 
 int run_train(const Options& asked, const Processes& processes) {
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
-  if (processes.leads()) check_writable("--save", asked.save);
-  const std::string trace = trace_path(asked.trace, processes);
+  if (processes.leads()) {
+    check_writable("--save", asked.save);
+    check_writable("--report", asked.report);
+  }
+  const std::string trace = path_of_rank(asked.trace, processes), memory_history = path_of_rank(asked.memory_history, processes);
   check_writable("--trace", trace);
+  check_writable("--memory-history", memory_history);
   auto group = std::make_unique<DeviceGroup>(device_group_options(asked, devices, processes.world()));
   resolve_scheme(asked, devices, group->world_size());
   const Job job = open_job(asked);
@@ -262,7 +303,7 @@ int run_train(const Options& asked, const Processes& processes) {
   const Scheme scheme = resolve_scheme(options, devices, group->world_size());
   if (processes.world()) agree_on_run(options, job, *processes.world());
   Run run = open_run(std::move(group), job, engine_config(options, job, scheme, resolve_precision(options)),
-                     train_workload(options, job, options.steps, options.evaluate), options.init, !options.trace.empty());
+                     train_workload(options, job, options.steps, options.evaluate), options.init, RecordedSteps::all(options));
   if (!options.json) fmt::print("{}\n", describe_run(options, job, run, options.mode_name()));
   std::fflush(stdout);
 
@@ -278,7 +319,11 @@ int run_train(const Options& asked, const Processes& processes) {
   if (options.verify_replicas > 0) run.engine->verify_replicas();
   if (!options.save.empty() && processes.leads()) save(options, job, *run.engine);
   if (!trace.empty()) write_trace_file(trace, *run.devices, training.recorder().kept_spans());
-  print_results(options, chosen.notes, job, devices, processes, run, training);
+  if (!memory_history.empty()) write_memory_history(memory_history, *run.devices, training.recorded());
+  const Measurements measurements =
+      gather_measurements(processes, {measure_devices(run), training.recorder().tables(), training.recorder().communication()});
+  if (!options.report.empty() && processes.leads()) write_report(options, job, processes, run, training, measurements);
+  print_results(options, chosen.notes, job, devices, processes, run, training, measurements);
   return training.stopped() ? kExitInterrupted : kExitOk;
 }
 

@@ -62,9 +62,8 @@ struct DevicePlan {
   std::string peak_layer;
 
   // With PlanDetail::layers:
-  std::vector<HeldBytes> held;       // activations at the end of the forward pass (of the micro-batch that holds most), in their order
-  std::vector<MemoryEvent> history;  // of the setup, the first step and a steady one
-  size_t steady_step = 0;            // where in the history the steady step begins
+  std::vector<HeldBytes> held;  // activations at the end of the forward pass (of the micro-batch that holds most), in their order
+  MemoryHistory history;        // of the setup, the first step and a steady one: a mark for each step
 };
 
 /// "phase backward of layer features.3".

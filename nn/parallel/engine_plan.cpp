@@ -166,7 +166,6 @@ std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devi
     for (int i = 0; i < twin->size(); ++i) {
       DevicePlan& plan = plans[static_cast<size_t>(i)];
       Pool& pool = (*twin)[i].pool();
-      if (steps == 1) plan.steady_step = pool.history().size();
       if (steps < 2) continue;
       plan.history = pool.history();
       pool.record_history(false);
@@ -183,7 +182,7 @@ std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devi
     plan.peak_by_category = s.peak_by_category;
     plan.peak_phase = s.peak_phase;
     plan.peak_layer = s.peak_layer;
-    plan.held = held_for_backward(plan.history);
+    plan.held = held_for_backward(plan.history.changes);
   }
   return plans;
 }

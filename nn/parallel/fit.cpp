@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "nn/segments.h"
 #include "runtime/units.h"
 
 namespace vitrine {
@@ -136,8 +137,17 @@ Fit Fitting::even_split(const EngineConfig& config) const {
 }
 
 Fit Fitting::candidate(const EngineConfig& config, Freedom freedom) const {
-  Fit fit = plan(config);
-  return freedom.split && !fit.fits() ? even_split(config) : fit;
+  const auto with_split = [&](const EngineConfig& changed) {
+    Fit fit = plan(changed);
+    return freedom.split && !fit.fits() ? even_split(changed) : fit;
+  };
+  Fit fit = with_split(config);
+  if (fit.fits() || !freedom.checkpoint) return fit;
+  // More segments recompute more: all but the last one.
+  EngineConfig changed = config;
+  const int most = most_segments(*model_.net, model_.input_shape(1));
+  for (changed.checkpoint_segments = 2; changed.checkpoint_segments <= most && !fit.fits(); ++changed.checkpoint_segments) fit = with_split(changed);
+  return fit;
 }
 
 std::optional<Fit> Fitting::answer(std::optional<Fit> fit, Freedom freedom) const {
@@ -179,6 +189,12 @@ std::optional<Fit> Fitting::largest_batch(int64_t most, Freedom freedom) const {
     if (fit.fits()) best = std::move(fit);
   }
   return answer(std::move(best), freedom);
+}
+
+std::optional<Fit> Fitting::as_it_is(Freedom freedom) const {
+  Fit fit = candidate(config_, freedom);
+  if (!fit.fits()) return std::nullopt;
+  return answer(std::move(fit), freedom);
 }
 
 std::optional<Fit> Fitting::fewest_micro_batches(Freedom freedom) const {
@@ -237,9 +253,13 @@ std::string describe_remedies(const Fitting& fitting) {
     remedies.push_back(remedy);
   }
   if (const auto fit = fitting.fewest_micro_batches({})) remedies.push_back(fmt::format("--accumulate {}", fit->config.accumulate));
-  if (const Fit fit = fitting.even_split(config); fit.fits()) remedies.push_back(fmt::format("--split {}", fit.config.scheme.split.str()));
+  if (const auto fit = fitting.as_it_is({.split = true})) remedies.push_back(fmt::format("--split {}", fit->config.scheme.split.str()));
+  if (const auto fit = fitting.as_it_is({.checkpoint = true})) {
+    remedies.push_back(fmt::format("--checkpoint-segments {}", fit->config.checkpoint_segments));
+  }
   if (remedies.empty()) {
-    return "No batch size, split or number of micro-batches makes it fit: what does not depend on the batch is too large by itself. Give the devices "
+    return "No batch size, split, number of micro-batches or checkpointing makes it fit: what does not depend on the batch is too large by itself. "
+           "Give the devices "
            "more memory (--device-memory), or take a smaller model, a smaller --workspace, or an optimizer with less state (--optimizer sgd).";
   }
   std::string text = "What would fit: ";

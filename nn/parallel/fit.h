@@ -39,13 +39,16 @@ class Fitting {
 
   /// What may be chosen for the user beside what is searched for.
   struct Freedom {
-    bool split = false;  // each candidate gets its even_split()
+    bool split = false;       // each candidate gets its even_split()
+    bool checkpoint = false;  // and the fewest segments of activation checkpointing with which it fits
   };
   /// The largest batch size up to `most` that fits (that fits while none of the next eight does: a plan need not grow with each sample). None: not
   /// even the smallest does.
   std::optional<Fit> largest_batch(int64_t most, Freedom freedom) const;
   /// The fewest micro-batches. None: not even micro-batches of a sample for each device fit.
   std::optional<Fit> fewest_micro_batches(Freedom freedom) const;
+  /// The configuration as it is but for what `freedom` allows. None: it does not fit.
+  std::optional<Fit> as_it_is(Freedom freedom) const;
 
   /// "cpu:1: 3.1 MiB + 16 samples x 2.0 MiB = 35.1 MiB of 40.0 MiB, 4.9 MiB free", a line for each device: its peak as a line through this plan and
   /// that of half the batch.

@@ -38,7 +38,10 @@ Pool::Block Pool::allocate(int64_t bytes, Category category, Stream& stream, std
   order_after_last_use(offset, size, stream);
   by_category_[static_cast<size_t>(category)] += size;
   note_peak();
-  if (history_on_) history_.push_back({steady_now_ns(), offset, size, category, phase_, std::string(tensor_name), layer_});
+  if (size > 0) {
+    const auto held = held_.insert_or_assign(offset, MemoryEvent{steady_now_ns(), offset, size, category, phase_, std::string(tensor_name), layer_});
+    if (history_on_) history_.changes.push_back(held.first->second);
+  }
   return {offset, bytes, category, static_cast<char*>(slab_->base()) + offset, &stream};
 }
 
@@ -47,7 +50,9 @@ void Pool::free(const Block& block) noexcept {
   offsets_.free(block.offset, block.bytes);
   by_category_[static_cast<size_t>(block.category)] -= size;
   if (size == 0) return;
-  if (history_on_) history_.push_back({steady_now_ns(), block.offset, -size, block.category, phase_, {}, layer_});
+  const auto held = held_.find(block.offset);
+  if (history_on_) history_.changes.push_back({steady_now_ns(), block.offset, -size, block.category, phase_, std::move(held->second.tensor), layer_});
+  held_.erase(held);
   auto& ranges = last_use_->ranges;
   int64_t begin = block.offset, end = block.offset + size;
   auto next = ranges.lower_bound(begin);
@@ -116,6 +121,19 @@ void Pool::reserve(int64_t bytes) {
 void Pool::set_position(Phase phase, const char* layer) {
   phase_ = phase;
   layer_ = layer;
+}
+
+void Pool::record_history(bool on) {
+  if (on) {
+    history_ = MemoryHistory{};
+    for (const auto& [offset, block] : held_) history_.at_start.push_back(block);
+  }
+  history_on_ = on;
+}
+
+void Pool::mark_step(int64_t step) {
+  set_position(Phase::step, "");
+  if (history_on_) history_.steps.push_back({step, steady_now_ns(), history_.changes.size()});
 }
 
 PoolStatistics Pool::statistics() const {

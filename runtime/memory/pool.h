@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/memory/category.h"
+#include "runtime/memory/history.h"
 #include "runtime/memory/offset_allocator.h"
 #include "runtime/memory/slab.h"
 #include "runtime/stream.h"
@@ -25,17 +27,6 @@ struct PoolStatistics {
   BytesByCategory peak_by_category{};  // sums to peak_bytes, with fragmentation
   Phase peak_phase = Phase::setup;
   std::string peak_layer;
-};
-
-/// A change of what a pool holds, for memory timelines.
-struct MemoryEvent {
-  int64_t time_ns = 0;
-  int64_t offset = 0;
-  int64_t bytes = 0;  // negative: given back
-  Category category = Category::activations;
-  Phase phase = Phase::setup;
-  std::string tensor;
-  std::string layer;
 };
 
 /// All memory of one device: blocks with a category and a name, at deterministic offsets in a slab.
@@ -76,9 +67,11 @@ class Pool {
   int64_t capacity_bytes() const { return capacity_bytes_; }
   const std::string& device_name() const { return device_name_; }
 
-  /// Keeps a record of every allocate and free from now on.
-  void record_history(bool on) { history_on_ = on; }
-  const std::vector<MemoryEvent>& history() const { return history_; }
+  /// on: begins a new record of every allocate and free, with the blocks that are there now. off: ends it; history() keeps what it has.
+  void record_history(bool on);
+  const MemoryHistory& history() const { return history_; }
+  /// A step begins here, for the record; until the next position is set, changes lie before its first phase.
+  void mark_step(int64_t step);
 
   static constexpr int64_t kGrowthBytes = int64_t{32} << 20;
 
@@ -99,8 +92,9 @@ class Pool {
   PoolStatistics peak_;
   Phase phase_ = Phase::setup;
   const char* layer_ = "";
+  std::map<int64_t, MemoryEvent> held_;  // offset -> how the block there was taken
   bool history_on_ = false;
-  std::vector<MemoryEvent> history_;
+  MemoryHistory history_;
 };
 
 }  // namespace vitrine

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <ostream>
 #include <string_view>
 
@@ -39,6 +40,14 @@ std::string slice_name(const SpanRecord& span) {
   return phase_name(info.phase);
 }
 
+/// When a history begins; nothing where it tells of no moment.
+std::optional<int64_t> begin_of(const MemoryHistory& history) {
+  std::optional<int64_t> begin;
+  if (!history.changes.empty()) begin = history.changes.front().time_ns;
+  if (!history.steps.empty()) begin = std::min(begin.value_or(history.steps.front().time_ns), history.steps.front().time_ns);
+  return begin;
+}
+
 class TraceWriter {
  public:
   explicit TraceWriter(std::ostream& out) : out_(out) { out_ << "{\"displayTimeUnit\": \"ns\", \"traceEvents\": ["; }
@@ -65,20 +74,25 @@ class TraceWriter {
     event(fmt::format(R"({{"ph": "X", {}, "dur": {}, "args": {{{}}}}})", head, microseconds(span.end_ns - span.begin_ns), args));
   }
 
-  void memory(size_t pid, const std::vector<MemoryEvent>& history, int64_t start_ns) {
+  void memory(size_t pid, const MemoryHistory& history, int64_t start_ns) {
     BytesByCategory held{};
-    for (const MemoryEvent& change : history) {
+    for (const MemoryEvent& block : history.at_start) held[static_cast<size_t>(block.category)] += block.bytes;
+    if (const auto begin_ns = begin_of(history)) counter(pid, held, *begin_ns - start_ns);
+    for (const MemoryEvent& change : history.changes) {
       held[static_cast<size_t>(change.category)] += change.bytes;
-      std::string args;
-      for (size_t c = 0; c < held.size(); ++c) {
-        args += fmt::format(R"({}"{}": {})", args.empty() ? "" : ", ", category_name(static_cast<Category>(c)), held[c]);
-      }
-      event(
-          fmt::format(R"({{"ph": "C", "pid": {}, "ts": {}, "name": "memory", "args": {{{}}}}})", pid, microseconds(change.time_ns - start_ns), args));
+      counter(pid, held, change.time_ns - start_ns);
     }
   }
 
  private:
+  void counter(size_t pid, const BytesByCategory& held, int64_t time_ns) {
+    std::string args;
+    for (size_t c = 0; c < held.size(); ++c) {
+      args += fmt::format(R"({}"{}": {})", args.empty() ? "" : ", ", category_name(static_cast<Category>(c)), held[c]);
+    }
+    event(fmt::format(R"({{"ph": "C", "pid": {}, "ts": {}, "name": "memory", "args": {{{}}}}})", pid, microseconds(time_ns), args));
+  }
+
   void event(const std::string& json) {
     out_ << (first_ ? "\n" : ",\n") << json;
     first_ = false;
@@ -94,17 +108,28 @@ int64_t first_time_ns(std::span<const TraceProcess> processes) {
     for (const TraceThread& thread : process.threads) {
       for (const SpanRecord& span : thread.spans) first = std::min(first, span.begin_ns);
     }
-    for (const MemoryEvent& change : process.memory) first = std::min(first, change.time_ns);
+    first = std::min(first, begin_of(process.memory).value_or(first));
   }
   return first;
 }
 
-/// Outer spans before those that begin with them: viewers nest slices in the order of the file.
+/// Outer spans before those that begin with them: viewers nest slices in the order of the file. Each ends
+/// within those around it and before the next.
 std::vector<SpanRecord> outermost_first(std::vector<SpanRecord> spans) {
   std::stable_sort(spans.begin(), spans.end(), [](const SpanRecord& a, const SpanRecord& b) {
     if (a.begin_ns != b.begin_ns) return a.begin_ns < b.begin_ns;
     return a.depth < b.depth;
   });
+  std::vector<SpanRecord*> open;
+  for (SpanRecord& span : spans) {
+    if (span.info.phase == Phase::step) continue;
+    while (!open.empty() && (open.back()->end_ns <= span.begin_ns || open.back()->depth >= span.depth)) {
+      open.back()->end_ns = std::min(open.back()->end_ns, span.begin_ns);
+      open.pop_back();
+    }
+    if (!open.empty()) span.end_ns = std::min(span.end_ns, open.back()->end_ns);
+    open.push_back(&span);
+  }
   return spans;
 }
 

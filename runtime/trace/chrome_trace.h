@@ -21,12 +21,13 @@ struct TraceThread {
 struct TraceProcess {
   std::string name;                  // "rank 0, cpu:1"
   std::vector<TraceThread> threads;  // shown in this order
-  std::vector<MemoryEvent> memory;   // Pool::history(), oldest first
+  MemoryHistory memory;              // Pool::history()
 };
 
 /// Writes the spans as Chrome's Trace Event JSON, which Perfetto opens: a process for each device, a thread for each stream, a complete event for
-/// each span (args: phase, layer, operation, cause, step, bytes), an instant for each step, a counter for memory by category. Times start at the
-/// first event.
+/// each span (args: phase, layer, operation, cause, step, bytes), an instant for each step, a counter for memory by category, over the stretch that
+/// the history covers. Slices of a thread nest strictly: a span that a clock's rounding lets outlast the one around it, or reach into the next, is
+/// cut. Times start at the first event.
 void write_chrome_trace(std::ostream& out, std::span<const TraceProcess> processes);
 
 }  // namespace vitrine

@@ -247,7 +247,7 @@ TEST_P(Outermost, WorkIsBookedUnderTheLayersName) {
   Tensor output;
   net_->forward_from(ctx(), layout_.views(params_), input_, output, kEvaluation);
   std::vector<std::string> names;
-  for (const MemoryEvent& event : group_[0].pool().history()) {
+  for (const MemoryEvent& event : group_[0].pool().history().changes) {
     if (event.bytes > 0) names.push_back(event.layer + "/" + event.tensor);
   }
   EXPECT_EQ(names, (std::vector<std::string>{"conv/conv.output", "pool/pool.output", "fc1/fc1.output", "fc2/fc2.output"}));

@@ -96,7 +96,7 @@ TEST(OutOfMemoryText, OffersASplitWhereDevicesAreUnequal) {
 TEST(OutOfMemoryText, SaysWhenNothingWouldFit) {
   const Model model = random_model(1);
   DeviceGroup group(devices_with({4096}));
-  expect_contains(refusal(model, group, config_of(model, "ddp", 8)), "No batch size, split or number of micro-batches makes it fit");
+  expect_contains(refusal(model, group, config_of(model, "ddp", 8)), "No batch size, split, number of micro-batches or checkpointing makes it fit");
 }
 
 TEST(Fitting, FindsTheLargestBatch) {
@@ -165,6 +165,27 @@ TEST(Fitting, EvensOutWhatIsLeftOnUnequalDevices) {
   }
 }
 
+TEST(Fitting, FindsTheFewestSegmentsOfCheckpointing) {
+  const Model model = make_model("small-cnn", {.image_size = 16});
+  const EngineConfig config = config_of(model, "ddp", 64);
+  EngineConfig segmented = config;
+  segmented.checkpoint_segments = 3;
+  DeviceGroup group(devices_with(peaks(model, 2, segmented)));
+  const Fitting fitting(model, group, config, {{64}, {}});
+  EXPECT_FALSE(fitting.as_it_is({}).has_value());
+  const std::optional<Fit> fit = fitting.as_it_is({.checkpoint = true});
+  ASSERT_TRUE(fit.has_value());
+  EXPECT_GE(fit->config.checkpoint_segments, 2);
+  EXPECT_LE(fit->config.checkpoint_segments, 3);
+  segmented.checkpoint_segments = fit->config.checkpoint_segments - 1;
+  EXPECT_FALSE(fitting.plan(segmented).fits());
+  run_steps(model, group, fit->config);
+  const std::string text = refusal(model, group, config);
+  expect_contains(text, "--checkpoint-segments " + std::to_string(fit->config.checkpoint_segments));
+  // Beside the largest batch: more samples than without.
+  EXPECT_GT(fitting.largest_batch(500, {.checkpoint = true})->config.batch_size, fitting.largest_batch(500, {})->config.batch_size);
+}
+
 TEST(Fitting, TheArithmeticAddsUp) {
   const Model model = random_model(2);
   const EngineConfig config = config_of(model, "ddp", 16);
@@ -224,13 +245,13 @@ TEST(PlanDetails, WhatLayersHoldIsAllOfTheActivationsAtTheEndOfForward) {
     EXPECT_LE(held, plans[d].peak_bytes);
     // The steady step begins and ends with the same bytes, and reaches the peak of a full batch.
     int64_t bytes = 0, at_begin = 0, most = 0;
-    for (size_t i = 0; i < plans[d].history.size(); ++i) {
-      if (i == plans[d].steady_step) at_begin = bytes;
-      bytes += plans[d].history[i].bytes;
+    for (size_t i = 0; i < plans[d].history.changes.size(); ++i) {
+      if (i == plans[d].history.steps.at(1).change) at_begin = bytes;
+      bytes += plans[d].history.changes[i].bytes;
       most = std::max(most, bytes);
     }
-    EXPECT_GT(plans[d].steady_step, 0U);
-    EXPECT_LT(plans[d].steady_step, plans[d].history.size());
+    EXPECT_GT(plans[d].history.steps.at(1).change, 0U);
+    EXPECT_LT(plans[d].history.steps.at(1).change, plans[d].history.changes.size());
     EXPECT_EQ(bytes, at_begin);
     EXPECT_LE(most, plans[d].peak_bytes);
   }

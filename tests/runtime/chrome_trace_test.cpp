@@ -2,15 +2,19 @@
 #include "runtime/trace/chrome_trace.h"
 
 #include <map>
+#include <random>
 #include <sstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/trace_nesting.h"
+
 namespace vitrine {
 namespace {
 
 using nlohmann::json;
+using test::first_overlap;
 
 SpanRecord span(const SpanInfo& info, int64_t begin_ns, int64_t end_ns, int depth, int64_t bytes = 0) {
   return {info, begin_ns, end_ns, bytes, depth};
@@ -47,7 +51,10 @@ std::vector<TraceProcess> example() {
   MemoryEvent given_back = taken;
   given_back.time_ns = 1003500;
   given_back.bytes = -4096;
-  device.memory = {taken, given_back};
+  MemoryEvent before = taken;
+  before.bytes = 1024;
+  device.memory.at_start = {before};
+  device.memory.changes = {taken, given_back};
   return {TraceProcess{"rank 0, host", {}, {}}, device};
 }
 
@@ -91,11 +98,26 @@ TEST(ChromeTrace, StepsAreInstantsAndMemoryIsACounter) {
   ASSERT_EQ(steps.size(), 1u);
   EXPECT_EQ(steps[0]["args"]["step"], 7);
   const std::vector<json> memory = events_of(events, "C");
-  ASSERT_EQ(memory.size(), 2u);
+  ASSERT_EQ(memory.size(), 3u);
   EXPECT_DOUBLE_EQ(memory[0]["ts"].get<double>(), 0);
-  EXPECT_EQ(memory[0]["args"]["gradients"], 4096);
-  EXPECT_EQ(memory[0]["args"]["activations"], 0);
-  EXPECT_EQ(memory[1]["args"]["gradients"], 0);
+  EXPECT_EQ(memory[0]["args"]["gradients"], 1024);
+  EXPECT_EQ(memory[1]["args"]["gradients"], 5120);
+  EXPECT_EQ(memory[1]["args"]["activations"], 0);
+  EXPECT_EQ(memory[2]["args"]["gradients"], 1024);
+}
+
+TEST(ChromeTrace, SlicesNestWhateverTheClockRounds) {
+  std::mt19937 random(3);
+  TraceThread thread{"compute", {}};
+  for (int64_t begin = 0; begin < 400000; begin += 4000) {
+    const auto rounded = [&](int64_t time_ns) { return time_ns + static_cast<int64_t>(random() % 600); };
+    thread.spans.push_back(span({Phase::forward, "fc", "gemm", "", 0}, rounded(begin + 100), rounded(begin + 4000), 2));
+    thread.spans.push_back(span({Phase::forward, "fc", "", "", 0}, rounded(begin), rounded(begin + 4000), 1));
+  }
+  thread.spans.push_back(span({Phase::forward, "", "", "", 0}, 0, 400000, 0));
+  const json events = written({TraceProcess{"cpu:0", {thread}, {}}});
+  EXPECT_EQ(events_of(events, "X").size(), 201u);
+  EXPECT_EQ(first_overlap(events), "");
 }
 
 TEST(ChromeTrace, NothingIsStillATrace) { EXPECT_TRUE(written({}).empty()); }

@@ -7,6 +7,7 @@
 
 #include "runtime/device.h"
 #include "runtime/error.h"
+#include "runtime/memory/timeline.h"
 
 namespace vitrine {
 namespace {
@@ -163,16 +164,84 @@ TEST_P(PoolTest, AddressesAreStableFromRoundToRound) {
   }
 }
 
-TEST_P(PoolTest, HistoryTellsEveryChange) {
+TEST_P(PoolTest, HistoryBeginsWithTheBlocksThatAreThereAndTellsEveryChange) {
   DeviceGroup group = open(1 << 20);
   auto& ctx = group[0].compute();
-  group[0].pool().record_history(true);
-  { const Tensor t = ctx.allocate({10}, DType::f32, Category::staging, "images"); }
-  const auto& history = group[0].pool().history();
-  ASSERT_EQ(history.size(), 2U);
-  EXPECT_EQ(history[0].bytes, 256);
-  EXPECT_EQ(history[0].tensor, "images");
-  EXPECT_EQ(history[1].bytes, -256);
+  auto& pool = group[0].pool();
+  const Tensor weight = [&] {
+    const LayerScope layer(ctx, "fc");
+    return ctx.allocate({64}, DType::f32, Category::parameters, "weight");
+  }();
+  { const Tensor before = ctx.allocate({10}, DType::f32, Category::staging, "before"); }
+  pool.record_history(true);
+  ctx.set_step(7);
+  ctx.mark_step();
+  {
+    const Tensor t = ctx.allocate({10}, DType::f32, Category::staging, "images"), nothing = ctx.allocate({0}, DType::f32, Category::staging, "empty");
+  }
+  pool.record_history(false);
+  const Tensor after = ctx.allocate({10}, DType::f32, Category::staging, "after");
+  const MemoryHistory& history = pool.history();
+  ASSERT_EQ(history.at_start.size(), 1U);
+  EXPECT_EQ(history.at_start[0].tensor, "weight");
+  EXPECT_EQ(history.at_start[0].layer, "fc");
+  EXPECT_EQ(history.at_start[0].bytes, 256);
+  ASSERT_EQ(history.changes.size(), 2U);
+  EXPECT_EQ(history.changes[0].bytes, 256);
+  EXPECT_EQ(history.changes[0].tensor, "images");
+  EXPECT_EQ(history.changes[1].bytes, -256);
+  EXPECT_EQ(history.changes[1].tensor, "images");
+  ASSERT_EQ(history.steps.size(), 1U);
+  EXPECT_EQ(history.steps[0].step, 7);
+  EXPECT_EQ(history.steps[0].change, 0U);
+  pool.record_history(true);
+  EXPECT_EQ(pool.history().at_start.size(), 2U);
+  EXPECT_TRUE(pool.history().changes.empty());
+}
+
+TEST_P(PoolTest, ATimelineFollowsThePoolToTheByte) {
+  DeviceGroup group = open(8 << 20);
+  auto& ctx = group[0].compute();
+  auto& pool = group[0].pool();
+  std::mt19937 random(5);
+  std::vector<Tensor> held;
+  const auto change = [&] {
+    if (held.empty() || random() % 5 < 3) {
+      const PhaseScope phase(ctx, random() % 2 == 0 ? Phase::forward : Phase::backward);
+      const auto category = static_cast<Category>(random() % (kCategoryCount - 1));
+      held.push_back(ctx.allocate({1 + static_cast<int64_t>(random() % 5000)}, DType::f32, category, "t" + std::to_string(random() % 9)));
+    } else {
+      held.erase(held.begin() + static_cast<std::ptrdiff_t>(random() % held.size()));
+    }
+  };
+  for (int i = 0; i < 30; ++i) change();
+  pool.record_history(true);
+  std::vector<PoolStatistics> statistics;
+  for (int step = 0; step < 4; ++step) {
+    ctx.set_step(step);
+    ctx.mark_step();
+    pool.reset_peak();
+    for (int i = 0; i < 40; ++i) {
+      change();
+      if (step == 2) statistics.push_back(pool.statistics());
+    }
+  }
+  const MemoryHistory one = cut_history(pool.history(), find_mark(pool.history(), 2).value());
+  ASSERT_EQ(one.changes.size(), 40U);
+  const MemoryTimeline timeline = make_memory_timeline(one);
+  ASSERT_EQ(timeline.moments.size(), 41U);
+  for (size_t i = 0; i < 40; ++i) {
+    BytesByCategory expected = statistics[i].allocated_by_category;
+    const MemoryMoment& moment = timeline.moments[i + 1];
+    expected[static_cast<size_t>(Category::fragmentation)] = moment.extent_bytes - statistics[i].allocated_bytes;
+    EXPECT_EQ(moment.by_category, expected) << i;
+    int64_t in_blocks = 0;
+    for (const HeldBlock& block : timeline.blocks) in_blocks += block.first <= i + 1 && i + 1 < block.end ? block.bytes : 0;
+    EXPECT_EQ(in_blocks, statistics[i].allocated_bytes) << i;
+  }
+  EXPECT_EQ(timeline.moments[timeline.peak].extent_bytes, statistics.back().peak_bytes);
+  EXPECT_EQ(timeline.moments[timeline.peak].by_category, statistics.back().peak_by_category);
+  EXPECT_FALSE(find_mark(one, 3).has_value());
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, PoolTest, ::testing::Values(Backend::cpu, Backend::meta),

@@ -231,6 +231,18 @@ TEST(Options, RefusesValuesOutOfRange) {
   EXPECT_CONTAINS(usage_error("eval"), "--weights");
 }
 
+TEST(Options, StepsToRecordCountFromOne) {
+  EXPECT_EQ(parse_step_range("2-4").first_step, 1);
+  EXPECT_EQ(parse_step_range("2-4").last_step, 3);
+  EXPECT_EQ(parse_step_range("7").first_step, 6);
+  EXPECT_EQ(parse_step_range("7").last_step, 6);
+  for (const char* wrong : {"0", "4-2", "2-", "-3", "a", "2-4x", "1,2"}) EXPECT_THROW(parse_step_range(wrong), ConfigError) << wrong;
+  EXPECT_EQ(parse_command_line({"train", "--record-steps", "2-4"}).exit_code, kExitUsage);
+  EXPECT_EQ(parse_command_line({"train", "--record-steps", "0", "--report", "r.html"}).exit_code, kExitUsage);
+  EXPECT_EQ(parse_command_line({"train", "--report", "r.html", "--trace-level", "off"}).exit_code, kExitUsage);
+  EXPECT_TRUE(parse_command_line({"train", "--record-steps", "5-6", "--memory-history", "m.pickle", "--trace-level", "off"}).options.has_value());
+}
+
 TEST(Options, SchemeMustFitTheDevices) {
   const auto refuses = [](const char* arguments, int devices) {
     EXPECT_THROW(resolve_scheme(parsed(arguments), cpu_devices(devices)), ConfigError) << arguments;

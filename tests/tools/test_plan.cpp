@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine plan, and what train chooses with it.
-#include <algorithm>
 #include <random>
 
 #include <fmt/format.h>
@@ -31,7 +30,7 @@ Json json_of(const Arguments& arguments, int exit_code = 0) {
 /// A train command without "train"; small enough for its epoch to take well below a second.
 Arguments random_command(std::mt19937& random) {
   const auto pick = [&](const Arguments& values) { return values[random() % values.size()]; };
-  const std::string model = pick({"mlp", "lenet5", "small-cnn", "small-cnn", "alexnet"});
+  const std::string model = pick({"mlp", "lenet5", "small-cnn", "small-cnn", "alexnet", "vgg16"});
   const int devices = std::vector<int>{1, 2, 4}[random() % 3];
   const std::string mode = pick({"dp", "balanced", "criterion", "ddp"});
   Arguments command = {"--model",
@@ -53,9 +52,12 @@ Arguments random_command(std::mt19937& random) {
                        "--accumulate",
                        pick({"1", "2", "3"}),
                        "--precision",
-                       pick({"fp32", "fp16"})};
+                       pick({"fp32", "fp16"}),
+                       "--checkpoint-segments",
+                       pick({"1", "2", "3", "auto"})};
   if (mode == "balanced") command = with(command, {"--split", devices == 1 ? "gpu0=16" : "gpu0=3"});
   if (model == "alexnet") command = with(command, {"--image-size", "63"});
+  if (model == "vgg16") command = with(command, {"--image-size", "32"});
   return command;
 }
 
@@ -107,8 +109,8 @@ TEST(Plan, TellsWhatLayersHoldAndWhenThePeakIs) {
     EXPECT_EQ(device["peak"]["phase"], "backward");
     EXPECT_FALSE(device["peak"]["layer"].get<std::string>().empty());
     EXPECT_EQ(device["held"][0]["layer"], "input");
-    EXPECT_TRUE(std::any_of(device["held"].begin(), device["held"].end(),
-                            [](const Json& held) { return held["layer"] == "features.2" && held["bytes"].get<int64_t>() > 0; }));
+    EXPECT_EQ(device["held"].back()["layer"], device["device"] == "cuda:0" ? "classifier.0" : "classifier.2");
+    for (const Json& held : device["held"]) EXPECT_GT(held["bytes"].get<int64_t>(), 0);
     EXPECT_FALSE(device.contains("outside_bytes"));
   }
   const ChildResult text = run_vitrine(with(with({"plan"}, kSmall), {"--devices", "meta:0-3", "--batch-size", "64"}));
@@ -125,7 +127,7 @@ TEST(Plan, SixtyFourDevicesWithTenGigabytesOfParametersEach) {
 }
 
 TEST(Choose, TheLargestBatchRuns) {
-  const Arguments command = with(kSmall, {"--devices", "cpu:0-2", "--device-memory", "30MiB,25MiB,20MiB", "--batch-size", "max", "--steps", "2"});
+  const Arguments command = with(kSmall, {"--devices", "cpu:0-2", "--device-memory", "24MiB,20MiB,12MiB", "--batch-size", "max", "--steps", "2"});
   const Json even = json_of(with(with({"train"}, command), {"--split", "auto"})), equal = json_of(with({"train"}, command));
   const int64_t most = even["config"]["batch_size"];
   EXPECT_GT(most, equal["config"]["batch_size"].get<int64_t>());
@@ -133,16 +135,42 @@ TEST(Choose, TheLargestBatchRuns) {
   const ChildResult told = run_vitrine(with(with({"plan"}, command), {"--split", "auto"}));
   expect_contains(told.output, fmt::format("--batch-size {} --split ", most));
   expect_contains(told.output, fmt::format("a batch of {} would be ", most + 1));
-  const Arguments one_more = with(kSmall, {"--devices", "cpu:0-2", "--device-memory", "30MiB,25MiB,20MiB", "--batch-size", std::to_string(most + 1)});
+  const Arguments one_more = with(kSmall, {"--devices", "cpu:0-2", "--device-memory", "24MiB,20MiB,12MiB", "--batch-size", std::to_string(most + 1)});
   EXPECT_EQ(json_of(with(with({"plan"}, one_more), {"--split", "equal"}), 1)["fits"], false);
 }
 
 TEST(Choose, TheFewestMicroBatchesRun) {
-  const Arguments command = with(kSmall, {"--devices", "cpu:0", "--device-memory", "50MiB", "--batch-size", "200", "--steps", "2"});
+  const Arguments command = with(kSmall, {"--devices", "cpu:0", "--device-memory", "30MiB", "--batch-size", "200", "--steps", "2"});
   const Json json = json_of(with(with({"train"}, command), {"--accumulate", "auto"}));
   const int64_t count = json["config"]["accumulate"];
   EXPECT_GT(count, 1);
   EXPECT_EQ(json_of(with(with({"plan"}, command), {"--accumulate", std::to_string(count - 1)}), 1)["fits"], false);
+}
+
+TEST(Choose, CheckpointingMakesItFit) {
+  Arguments command = with(kSmall, {"--devices", "cpu:0", "--batch-size", "64", "--steps", "2"});
+  const int64_t less = json_of(with(with({"plan"}, command), {"--checkpoint-segments", "auto"}))["devices"][0]["peak_bytes"];
+  command = with(command, {"--device-memory", std::to_string(less)});
+  EXPECT_EQ(json_of(with({"plan"}, command), 1)["fits"], false);
+  const Json json = json_of(with(with({"train"}, command), {"--checkpoint", "auto"}));
+  EXPECT_GT(json["config"]["checkpoint_segments"], 1);
+  double recomputed = 0;
+  for (const Json& row : json["phases"]) recomputed += row["phase"] == "recompute" ? row["seconds"].get<double>() : 0.0;
+  EXPECT_GT(recomputed, 0.0);
+}
+
+TEST(Plan, TheOutputsOfAWideHeadFillTheFirstDeviceUnlessTheLossIsTakenOnEach) {
+  const auto activations = [](const Arguments& more, size_t device) {
+    const Json json = json_of(with({"plan", "--model", "wide-head", "--devices", "cuda:0-3", "--batch-size", "32", "--no-eval"}, more));
+    return json["devices"][device]["peak_bytes_by_category"]["activations"].get<double>();
+  };
+  constexpr double kOutputs = 32.0 * 250 * 40000 * 4;  // 1.28 GB
+  const double dp = activations({"--mode", "dp"}, 0), apart = activations({"--mode", "dp", "--loss-gradient", "apart"}, 0);
+  EXPECT_GT(dp, kOutputs);
+  EXPECT_LT(dp, 1.5 * kOutputs);
+  EXPECT_GT(apart, 2 * kOutputs);
+  EXPECT_LT(activations({"--mode", "criterion"}, 0), 0.5 * kOutputs);
+  EXPECT_LT(activations({"--mode", "dp"}, 1), 0.5 * kOutputs);
 }
 
 TEST(Choose, SaysWhyNothingFits) {
@@ -178,6 +206,7 @@ TEST(Choose, ContradictionsAreRefused) {
   expect_usage_error({"train", "--accumulate", "-1"}, "--accumulate -1: it must be a whole number");
   expect_usage_error({"train", "--batch-size", "max", "--accumulate", "auto"}, "give one of them a number");
   expect_usage_error({"train", "--gpu0-bsz", "4", "--split", "auto"}, "both give the split");
+  expect_usage_error({"train", "--checkpoint", "auto", "--checkpoint-segments", "2"}, "give one of them");
   expect_usage_error({"train", "--balance", "time"}, "add --split auto");
   expect_usage_error({"plan", "--split", "auto", "--balance", "time"}, "a plan measures no time");
   expect_usage_error({"compare", "--batch-size", "max"}, "--batch-size");

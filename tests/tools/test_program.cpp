@@ -6,11 +6,13 @@
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "tests/support/trace_nesting.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
@@ -190,10 +192,35 @@ TEST_F(Train, WritesAChromeTrace) {
   run_json("train", {"--steps", "3", "--no-eval", "--trace", path("trace.json")});
   std::ifstream file(path("trace.json"));
   const Json trace = Json::parse(file);
-  const Json& events = trace.is_object() ? trace["traceEvents"] : trace;
-  int forwards = 0;
+  const Json& events = trace.at("traceEvents");
+  EXPECT_EQ(first_overlap(events), "");
+  int forwards = 0, counters = 0;
+  for (const Json& event : events) counters += event["ph"] == "C" ? 1 : 0;
+  EXPECT_GT(counters, 20);
   for (const Json& event : events) forwards += event["ph"] == "X" && event.dump().find("forward") != std::string::npos ? 1 : 0;
   EXPECT_GE(forwards, 6);  // three steps on two devices
+}
+
+TEST_F(Train, WritesWhatDevicesHeldForPyTorchsViewer) {
+  run_json("train", {"--steps", "6", "--no-eval", "--accumulate", "16", "--record-steps", "2-5", "--memory-history", path("memory.pickle")});
+  const ChildResult checked =
+      ChildProcess({"python3", VITRINE_SOURCE_DIR "/tests/tools/check_memory_snapshot.py", path("memory.pickle"), "2"}).wait();
+  EXPECT_EQ(checked.exit_code, 0) << checked.output << checked.error;
+}
+
+TEST_F(Train, ATraceOfSomeStepsHasThoseOnly) {
+  run_json("train", {"--steps", "7", "--no-eval", "--record-steps", "3-4", "--trace", path("trace.json")});
+  std::ifstream file(path("trace.json"));
+  std::set<int> steps;
+  size_t counters = 0;
+  const Json trace = Json::parse(file);
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event["ph"] == "X" && event["name"] == "forward") steps.insert(event["args"]["step"].get<int>());
+    counters += event["ph"] == "C" ? 1 : 0;
+  }
+  // The step behind them ends the last one.
+  EXPECT_EQ(steps, (std::set<int>{2, 3, 4}));
+  EXPECT_GT(counters, 20U);
 }
 
 TEST_F(Train, TablesNameTimeAndMemory) {

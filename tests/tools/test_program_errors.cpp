@@ -44,6 +44,9 @@ TEST(ProgramErrors, WhereNothingCanBeWrittenIsSaidBeforeTraining) {
   expect_failure({"train", "--data", "synthetic:100", "--save", "/nonexistent/w.safetensors"}, 1, "--save /nonexistent/w.safetensors");
   expect_failure({"train", "--data", "synthetic:100", "--save", folder}, 1, "it is a folder");
   expect_failure({"train", "--data", "synthetic:100", "--trace", "/nonexistent/t.json"}, 1, "--trace");
+  expect_failure({"train", "--data", "synthetic:100", "--report", "/nonexistent/r.html"}, 1, "--report /nonexistent/r.html");
+  expect_failure({"train", "--data", "synthetic:100", "--memory-history", "/nonexistent/m.pickle"}, 1, "--memory-history");
+  expect_failure({"compare", "--data", "synthetic:100", "--report", "/nonexistent/r.html"}, 1, "--report /nonexistent/r.html");
 }
 
 }  // namespace

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the program with --report and looks at the pages in a headless Chromium: no error, no request, every chart drawn, nothing wider than the
+screen, in both colour schemes, in print. Skipped (77) where there is no Chromium.
+
+usage: check_report.py PROGRAM [FOLDER]      with FOLDER the pages and screenshots of them stay there
+"""
+import base64
+import os
+import subprocess
+import sys
+import tempfile
+
+from browser import Browser, find_browser
+
+COMMON = ["--model", "mlp", "--data", "synthetic:200", "--devices", "cpu:0-1", "--threads-per-device", "1", "--batch-size", "32"]
+RUNS = {  # page: arguments, charts it has at least, words that must be there
+    "train": (["train", "--mode", "dp", "--epochs", "2", "--precision", "fp16", "--device-memory", "20MiB", "--workspace", "1MiB", "--trace-level", "operation"],
+              7, ["equal to the byte", "capacity 20 MiB", "wait for", "loss scale", "test accuracy", "outside the pool", "Findings", "oneDNN|Eigen"]),
+    "compare": (["compare", "--steps", "4", "--modes", "dp,ddp"], 5, ["samples/s", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
+}
+
+# What a look at the page finds wrong, and how many charts it has.
+LOOK = r"""
+(() => {
+  const wrong = [], charts = [...document.querySelectorAll('svg.chart')];
+  for (const chart of charts) {
+    const name = chart.getAttribute('aria-label'), box = chart.getBoundingClientRect();
+    if (!(box.width > 100 && box.height > 10)) wrong.push(name + ': the chart has no size');
+    const shapes = [...chart.querySelectorAll('rect,path,circle')].filter((s) => !s.matches('.track'));
+    const drawn = shapes.filter((s) => { const b = s.getBoundingClientRect(); return b.width + b.height > 1; });
+    if (drawn.length === 0) wrong.push(name + ': nothing is drawn');
+    for (const s of drawn) {
+      const b = s.getBoundingClientRect();
+      if (b.left < box.left - 6 || b.right > box.right + 6 || b.top < box.top - 6 || b.bottom > box.bottom + 6) wrong.push(name + ': a shape lies outside');
+    }
+    for (const text of chart.querySelectorAll(':scope > text')) {
+      const b = text.getBoundingClientRect();
+      if (b.left < box.left - 2 || b.right > box.right + 2) wrong.push(name + ': text leaves the chart: ' + text.textContent);
+    }
+  }
+  if (document.documentElement.scrollWidth > innerWidth) wrong.push('the page is wider than the screen');
+  for (const id of [...document.querySelectorAll('nav a')].map((a) => a.hash)) if (!document.querySelector(id)) wrong.push('no part ' + id);
+  return {wrong, charts: charts.length, text: document.body.textContent, page: getComputedStyle(document.body).backgroundColor};
+})()
+"""
+# Scrolls to the first shape and gives its middle, when the page has come to rest.
+POINT = r"""
+(async () => {
+  const middle = () => { const b = document.querySelector('svg.chart .part').getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2]; };
+  scrollTo(0, middle()[1] + scrollY - 300);
+  for (let i = 0; i < 3; ++i) await new Promise(requestAnimationFrame);
+  return middle();
+})()
+"""
+
+
+def complaints(browser):
+    """Errors and requests since the page was opened."""
+    found = []
+    for event in browser.events:
+        method, parameters = event.get("method"), event.get("params", {})
+        if method in ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"):
+            found.append(f"{method}: {parameters}")
+        if method == "Network.requestWillBeSent" and not parameters["request"]["url"].startswith(("file:", "data:")):
+            found.append("a request: " + parameters["request"]["url"])
+    return found
+
+
+def check_page(browser, name, path, charts, words):
+    pages = {}
+    for width in (360, 1200):
+        for dark in (False, True):
+            browser.open("file://" + path, width, dark)
+            seen = browser.evaluate(LOOK)
+            where = f"{name} at {width} px, {'dark' if dark else 'light'}"
+            wrong = seen["wrong"] + complaints(browser)
+            assert not wrong, f"{where}: {wrong}"
+            assert seen["charts"] >= charts, f"{where}: {seen['charts']} charts"
+            for word in words:
+                assert any(w in seen["text"] for w in word.split("|")), f"{where}: '{word}' is not there"
+            pages[dark] = seen["page"]
+            shot = browser.call("Page.captureScreenshot", captureBeyondViewport=True)
+            with open(f"{path[:-5]}_{width}{'_dark' if dark else ''}.png", "wb") as file:
+                file.write(base64.b64decode(shot["data"]))
+    assert pages[False] != pages[True], "both colour schemes look alike"
+    x, y = browser.evaluate(POINT)
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    told = browser.evaluate("(() => { const t = document.getElementById('tip'); return t.hidden ? '' : t.textContent; })()")
+    assert told, f"{name}: hovering over a shape tells nothing"
+    pdf = base64.b64decode(browser.call("Page.printToPDF", printBackground=True)["data"])
+    assert pdf.startswith(b"%PDF") and len(pdf) > 10000, f"{name}: printing gave {len(pdf)} bytes"
+    assert not complaints(browser), complaints(browser)
+
+
+def main():
+    path = find_browser()
+    if path is None:
+        print("skipped: there is no Chromium here; install it with: apt-get install chromium")
+        return 77
+    with tempfile.TemporaryDirectory(prefix="vitrine_report_") as temporary:
+        folder = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else temporary
+        for name, (arguments, _, _) in RUNS.items():
+            command = [sys.argv[1], *arguments, *COMMON, "--report", os.path.join(folder, name + ".html")]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        browser = Browser(path)
+        try:
+            for name, (_, charts, words) in RUNS.items():
+                check_page(browser, name, os.path.join(folder, name + ".html"), charts, words)
+        finally:
+            browser.close()
+    print("both pages are drawn")
+    return 0
+
+
+sys.exit(main())

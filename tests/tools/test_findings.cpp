@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "tools/report_html/compare_report.h"
+#include "tools/report_html/findings.h"
+
+namespace vitrine::tools {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+int64_t& held(DeviceFigures& device, Category category) { return device.pool.peak_by_category[static_cast<size_t>(category)]; }
+
+/// Two devices that do the same in 10 steps of 100 ms, of which nothing is worth a word.
+FindingsInput calm() {
+  FindingsInput in;
+  in.scheme = scheme_preset("ddp");
+  in.batch_size = 64;
+  in.bucket_bytes = 25 * kMiB;
+  in.first_bucket_bytes = kMiB;
+  in.steps = 11;
+  for (int d = 0; d < 2; ++d) {
+    DeviceFigures device;
+    device.device = d == 0 ? "cpu:0" : "cpu:1";
+    device.samples_per_step = 32;
+    held(device, Category::activations) = 60 * kMiB;
+    held(device, Category::parameters) = 40 * kMiB;
+    device.pool.peak_bytes = 100 * kMiB;
+    device.pool.capacity_bytes = 1000 * kMiB;
+    in.figures.push_back(device);
+    PhaseTable table;
+    table.ordinal = d;
+    table.steps = 10;
+    table.wall_seconds = 1;
+    table.rows = {{Phase::forward, d, 0.35, 0.35, 0, 10, 0}, {Phase::backward, d, 0.6, 0.6, 0, 10, 0}, {Phase::wait, d, 0.05, 0.05, 0, 10, 0}};
+    table.waits = {{"reduce", 0.05, 0.05}};
+    in.tables.push_back(table);
+    CommunicationTable communication;
+    communication.ordinal = d;
+    communication.steps = 10;
+    for (int b = 0; b < 2; ++b) {
+      CommunicationRow row;
+      row.layer = "bucket " + std::to_string(b);
+      row.buffer_bytes = 10 * 8 * kMiB;
+      row.hidden_seconds = 0.04;
+      row.exposed_seconds = 0.01;
+      communication.rows.push_back(row);
+    }
+    in.communication.push_back(communication);
+  }
+  return in;
+}
+
+void grow(FindingsInput& in, size_t device, Category category, int64_t bytes) {
+  held(in.figures[device], category) += bytes;
+  in.figures[device].pool.peak_bytes += bytes;
+}
+
+/// The finding there must be, with its remedy.
+std::string told(const std::optional<Finding>& finding) { return finding ? finding->text + " " + finding->remedy : "nothing"; }
+
+#define EXPECT_TELLS(finding, part) EXPECT_NE(told(finding).find(part), std::string::npos) << told(finding)
+
+TEST(Findings, NothingStandsOutInACalmRun) {
+  for (const Finding& finding : find_findings(calm())) ADD_FAILURE() << finding.text;
+}
+
+TEST(Findings, OutputsGatheredForTheLoss) {
+  FindingsInput in = calm();
+  in.scheme = scheme_preset("dp");
+  grow(in, 0, Category::activations, 2300 * kMiB);
+  EXPECT_TELLS(uneven_memory(in), "cpu:0 holds 2.2 GiB more than the others, mostly activations (2.2 GiB): outputs gathered for the loss");
+  EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
+  // Where the blocks are known and none holds gathered outputs, that is not the reason.
+  in.timelines.resize(2);
+  in.timelines[0].moments.resize(1);
+  in.timelines[0].blocks = {{0, kMiB, Category::activations, Phase::forward, "fc.output", "fc", 0, 1}};
+  EXPECT_EQ(told(uneven_memory(in)).find("--mode criterion"), std::string::npos);
+  in.timelines[0].blocks[0].tensor = "gathered outputs";
+  EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
+}
+
+TEST(Findings, OtherReasonsWhyADeviceHoldsMore) {
+  FindingsInput staged = calm();
+  staged.scheme = scheme_preset("criterion");
+  grow(staged, 0, Category::staging, 50 * kMiB);
+  EXPECT_TELLS(uneven_memory(staged), "`--staging host`");
+  FindingsInput updates = calm();
+  updates.scheme = scheme_preset("dp");
+  grow(updates, 0, Category::optimizer, 80 * kMiB);
+  EXPECT_TELLS(uneven_memory(updates), "`--split gpu0=16`");
+  FindingsInput larger = calm();
+  larger.figures[1].samples_per_step = 40;
+  grow(larger, 1, Category::activations, 30 * kMiB);
+  EXPECT_TELLS(uneven_memory(larger), "cpu:1 holds 30 MiB more");
+  EXPECT_TELLS(uneven_memory(larger), "`--split equal`");
+  FindingsInput little = calm();
+  grow(little, 1, Category::activations, 2 * kMiB);
+  EXPECT_FALSE(uneven_memory(little).has_value());
+}
+
+TEST(Findings, LittleHeadroomAndLargeWorkspace) {
+  FindingsInput in = calm();
+  in.figures[1].pool.capacity_bytes = 102 * kMiB;
+  EXPECT_TELLS(little_headroom(in), "cpu:1 uses 98 % of its 102 MiB");
+  EXPECT_TELLS(little_headroom(in), "`--accumulate 2`");
+  EXPECT_FALSE(large_workspace(in).has_value());
+  grow(in, 0, Category::workspace, 256 * kMiB);
+  EXPECT_TELLS(large_workspace(in), "72 % of cpu:0's memory");
+  EXPECT_TELLS(large_workspace(in), "`--workspace 64MiB`");
+}
+
+TEST(Findings, WaitsForDataAndForTheHost) {
+  FindingsInput in = calm();
+  in.tables[1].rows.insert(in.tables[1].rows.begin(), {Phase::data, 1, 0.46, 0.46, 0, 10, 0});
+  in.workers = 2;
+  EXPECT_TELLS(waits_for_data(in), "46 % of the step waits for data");
+  EXPECT_TELLS(waits_for_data(in), "raise `--workers`, which is 2, say to 4");
+  EXPECT_EQ(told(waits_for_data(in)).find("--preprocess"), std::string::npos);
+  in.host_preprocess = true;
+  EXPECT_TELLS(waits_for_data(in), "`--preprocess device`");
+  EXPECT_FALSE(waits_for_host(in).has_value());
+  in.tables[0].waits = {{"host", 0.2, 0.2}};
+  EXPECT_TELLS(waits_for_host(in), "20 % of the step cpu:0 has nothing to do");
+  EXPECT_TELLS(waits_for_host(in), "`--batch-size 128`");
+}
+
+TEST(Findings, AnIdleDeviceGetsMoreSamples) {
+  FindingsInput in = calm();
+  in.tables[1].rows = {
+      {Phase::forward, 1, 0.1, 0.1, 0, 10, 0}, {Phase::backward, 1, 0.2167, 0.2167, 0, 10, 0}, {Phase::wait, 1, 0.68, 0.68, 0, 10, 0}};
+  EXPECT_TELLS(idle_device(in), "cpu:1 idles 68 % of the step: its 32 samples take it 31.7 ms, those of cpu:0 95 ms");
+  EXPECT_TELLS(idle_device(in), "`--split 16,48`");
+  in.figures[1].samples_per_step = 0;
+  EXPECT_FALSE(idle_device(in).has_value());
+}
+
+TEST(Findings, BucketsThatHideNothing) {
+  FindingsInput one = calm();
+  for (CommunicationTable& table : one.communication) {
+    table.rows.resize(1);
+    table.rows[0].exposed_seconds = 0.04;
+  }
+  EXPECT_TELLS(single_bucket(one), "All gradients (8 MiB) travel in one bucket");
+  EXPECT_TELLS(single_bucket(one), "50 % of its time is exposed");
+  EXPECT_TELLS(single_bucket(one), "`--bucket-mb 2 --first-bucket-mb 2`");
+  one.scheme = scheme_preset("dp");
+  EXPECT_FALSE(single_bucket(one).has_value());
+
+  FindingsInput late = calm();
+  late.first_bucket_begins = 0.73;
+  EXPECT_TELLS(late_first_bucket(late), "The first bucket (8 MiB) starts when 73 % of backward are over");
+  EXPECT_TELLS(late_first_bucket(late), "`--first-bucket-mb 0.25`");
+  late.first_bucket_begins = 0.2;
+  EXPECT_FALSE(late_first_bucket(late).has_value());
+}
+
+TEST(Findings, ExposedCommunication) {
+  FindingsInput in = calm();
+  for (CommunicationTable& table : in.communication) table.rows[1].exposed_seconds = 0.3;
+  EXPECT_TELLS(exposed_communication(in), "Communication holds up 31 % of the step");
+  EXPECT_TELLS(exposed_communication(in), "`--batch-size 128 --accumulate 2`");
+  in.scheme = scheme_preset("dp");
+  EXPECT_TELLS(exposed_communication(in), "`--mode ddp`");
+}
+
+TEST(Findings, SkippedSteps) {
+  FindingsInput in = calm();
+  in.steps = 100;
+  in.skipped_steps = 4;
+  EXPECT_FALSE(skipped_steps(in).has_value());
+  in.skipped_steps = 12;
+  in.loss_scale = 2048;
+  EXPECT_TELLS(skipped_steps(in), "12 of 100 steps were skipped");
+  EXPECT_TELLS(skipped_steps(in), "`--loss-scale 2048`");
+}
+
+TEST(Findings, AllOfThemAreTold) {
+  FindingsInput in = calm();
+  in.steps = in.skipped_steps = 5;
+  grow(in, 0, Category::workspace, 256 * kMiB);
+  EXPECT_EQ(find_findings(in).size(), 3U);  // uneven, workspace, skipped
+}
+
+TEST(Findings, FirstBucketBeginsBehindItsGradients) {
+  StepView view;
+  view.step = 3;
+  const auto span = [](Phase phase, const char* cause, int64_t begin, int64_t end, int depth, int64_t step) {
+    return SpanRecord{{phase, "", "", cause, step}, begin, end, 0, depth};
+  };
+  view.compute = {span(Phase::forward, "", 100, 200, 0, 3), span(Phase::backward, "", 200, 400, 0, 3)};
+  EXPECT_FALSE(first_bucket_begin(view).has_value());
+  // The previous step's bucket, then the span that was issued early and waits for its gradients.
+  view.communication = {span(Phase::reduce, "", 100, 120, 0, 2), span(Phase::reduce, "", 150, 320, 0, 3),
+                        span(Phase::wait, "backward", 150, 250, 1, 3), span(Phase::reduce, "", 320, 420, 0, 3)};
+  EXPECT_DOUBLE_EQ(first_bucket_begin(view).value(), 0.25);
+}
+
+TEST(CompareFindings, FastestAndLeast) {
+  SchemeFigures dp{"dp", "32+32", 100, 1e-7, 0, calm()}, ddp{"ddp", "32+32", 150, 1e-7, 0, calm()};
+  grow(dp.figures, 0, Category::activations, 100 * kMiB);
+  const std::vector<Finding> findings = compare_findings({dp, ddp});
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_EQ(findings[0].text, "ddp is fastest: 150 samples/s, 1.50 times dp.");
+  EXPECT_EQ(findings[1].text, "ddp leaves most room: its fullest device holds 100 MiB, 100 MiB less than that of dp.");
+  EXPECT_TRUE(compare_findings({dp}).empty());
+  EXPECT_TRUE(compare_findings({ddp, ddp}).empty());
+}
+
+}  // namespace
+}  // namespace vitrine::tools
