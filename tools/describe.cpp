@@ -25,6 +25,10 @@ std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
 
 std::string describe_job(const Job& job, const FlatLayout& layout) {
   const Dataset& train = job.data.train;
+  if (job.model.targets_per_sample > 1) {
+    return fmt::format("{}, {} parameters, sequences of {} positions with {} features, {} classes at each", job.model.name,
+                       format_count(layout.parameter_count()), job.model.height, job.model.channels, format_count(job.model.classes));
+  }
   return fmt::format("{}, {} parameters, images {}x{}x{}; {}: {} images {}x{}x{}, test set: {}", job.model.name,
                      format_count(layout.parameter_count()), job.model.height, job.model.width, job.model.channels, train.name,
                      format_count(train.size()), train.height, train.width, train.channels, format_count(job.data.test.size()));
