@@ -277,6 +277,7 @@ void add_train(CLI::App& parent, Options& o) {
 void add_plan(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("plan", "Say, without running it, how much memory each device of a train command needs, for what and when");
   add_run_options(app, o);
+  add_report_option(app, o);
 }
 
 void add_eval(CLI::App& parent, Options& o) {

@@ -16,6 +16,7 @@
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
 #include "tools/progress.h"
+#include "tools/report.h"
 #include "tools/report_html/compare_report.h"
 #include "tools/run_report.h"
 #include "tools/tables.h"
@@ -189,14 +190,16 @@ std::string summary_table(const std::vector<ModeResult>& results, const Style& s
                {"device", Align::left},
                {"samples/step"},
                {"peak memory"},
-               {"of which activations"}},
+               {"planned"},
+               {"activations"}},
               "The same steps under each scheme");
   for (const ModeResult& result : results) {
     if (&result != &results.front()) table.add_rule();
     bool first = true;
     for (const DeviceFigures& d : result.devices) {
       table.add_row({first ? result.name : "", first ? rate(result) : "", first ? difference(result) : "", d.device, format_count(d.samples_per_step),
-                     format_bytes(d.pool.peak_bytes), format_bytes(d.pool.peak_by_category[static_cast<size_t>(Category::activations)])});
+                     format_bytes(d.pool.peak_bytes), describe_plan(d),
+                     format_bytes(d.pool.peak_by_category[static_cast<size_t>(Category::activations)])});
       first = false;
     }
   }

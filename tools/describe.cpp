@@ -13,14 +13,6 @@ namespace {
 // A plan of more micro-batches than this is told by its first ones.
 constexpr size_t kMicroBatchesTold = 4;
 
-/// ", 4 checkpoint segments, gradient of outputs apart"; empty where neither was asked for.
-std::string describe_memory(const EngineConfig& config) {
-  std::string text;
-  if (config.checkpoint_segments > 1) text += fmt::format(", {} checkpoint segments", config.checkpoint_segments);
-  if (!config.loss_gradient_in_place) text += ", gradient of outputs apart";
-  return text;
-}
-
 int64_t bytes_of(const Dataset& set) { return static_cast<int64_t>(set.pixels.size() + set.labels.size() * sizeof(int32_t)); }
 
 }  // namespace
@@ -36,6 +28,13 @@ std::string describe_job(const Job& job, const FlatLayout& layout) {
   return fmt::format("{}, {} parameters, images {}x{}x{}; {}: {} images {}x{}x{}, test set: {}", job.model.name,
                      format_count(layout.parameter_count()), job.model.height, job.model.width, job.model.channels, train.name,
                      format_count(train.size()), train.height, train.width, train.channels, format_count(job.data.test.size()));
+}
+
+std::string describe_memory(const EngineConfig& config) {
+  std::string text;
+  if (config.checkpoint_segments > 1) text += fmt::format(", {} checkpoint segments", config.checkpoint_segments);
+  if (!config.loss_gradient_in_place) text += ", gradient of outputs apart";
+  return text;
 }
 
 std::string describe_precision(const EngineConfig& config) {

@@ -11,6 +11,7 @@
 #include "tools/evaluate.h"
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
+#include "tools/report.h"
 #include "tools/tables.h"
 #include "tools/world_measurements.h"
 
@@ -50,6 +51,8 @@ int run_eval(const Options& options, const Processes& processes) {
   fmt::print("{}\n", describe_job(job, run.engine->layout()));
   fmt::print("test loss {:.4f}  test accuracy {:.4f}  {} samples, each once  {} samples/s\n", result->loss, result->accuracy,
              format_count(result->samples), format_count(std::llround(rate)));
+  fmt::print("\n{}", memory_report(gather_measurements(processes, {measure_devices(run), {}, {}}).figures, dataset_bytes(job.data),
+                                   Style::of(fileno(stdout)), processes.count()));
   if (!options.save_logits.empty()) fmt::print("The outputs are in {}\n", options.save_logits);
   return kExitOk;
 }

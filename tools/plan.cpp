@@ -11,6 +11,8 @@
 #include "tools/describe.h"
 #include "tools/json_report.h"
 #include "tools/plan_report.h"
+#include "tools/report_html/plan_page.h"
+#include "tools/run_report.h"
 
 namespace vitrine::tools {
 
@@ -41,9 +43,21 @@ Json plan_json(const std::vector<PlannedDevice>& devices) {
   return json;
 }
 
+void write_report(const Options& options, const Job& job, const Facts& facts, const std::vector<PlannedDevice>& devices,
+                  const std::string& remedies) {
+  PlanReport report;
+  report.title = fmt::format("The plan of {} on {} devices, {}", job.model.name, devices.size(), options.mode_name());
+  report.command_line = command_line(options);
+  report.facts = facts;
+  report.remedies = remedies;
+  for (const PlannedDevice& d : devices) report.devices.push_back({d.name, d.plan, d.capacity_bytes.value_or(0)});
+  html::write_page("--report", options.report, plan_page(report));
+}
+
 }  // namespace
 
 int run_plan(const Options& asked) {
+  check_writable("--report", asked.report);
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
   const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(device_group_options(asked, devices));
   const Job job = open_job(asked);
@@ -64,6 +78,14 @@ int run_plan(const Options& asked) {
   const bool fits = std::all_of(planned.begin(), planned.end(), [](const PlannedDevice& d) { return d.fits(); });
   const std::string remedies =
       fits ? std::string() : describe_remedies(Fitting(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate)));
+  const std::string model = describe_job(job, FlatLayout(job.model.net->parameters(), 0));
+  const std::string step = fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}", options.mode_name(), options.batch_size,
+                                       describe_batch(batch), scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce));
+  if (!options.report.empty()) {
+    Facts facts = {{"model and data", model}, {"scheme", step}};
+    for (const std::string& note : chosen.notes) facts.emplace_back("chosen", note);
+    write_report(options, job, facts, planned, remedies);
+  }
   if (options.json) {
     Json json;
     json["config"] = config_json(options, job, devices);
@@ -75,11 +97,10 @@ int run_plan(const Options& asked) {
     return fits ? kExitOk : kExitFailure;
   }
   for (const std::string& note : chosen.notes) fmt::print("{}\n", note);
-  const FlatLayout layout(job.model.net->parameters(), 0);
-  fmt::print("{}\n{}: {} samples per step as {}, split {}, loss {}, reduce {}\n\n", describe_job(job, layout), options.mode_name(),
-             options.batch_size, describe_batch(batch), scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce));
+  fmt::print("{}\n{}\n\n", model, step);
   fmt::print("{}", plan_report(planned, Style::of(fileno(stdout))));
   if (!fits) fmt::print("\nIt does not fit. {}\n", remedies);
+  if (!options.report.empty()) fmt::print("\nThe report is in {}\n", options.report);
   return fits ? kExitOk : kExitFailure;
 }
 

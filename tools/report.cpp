@@ -118,8 +118,7 @@ std::string memory_block(std::span<const DeviceFigures> devices, const Style& st
     return layer.empty() ? std::string(phase_name(phase)) : fmt::format("{} {}", phase_name(phase), layer);
   };
   row(
-      "peak", [](const DeviceFigures& d) { return format_bytes(d.pool.peak_bytes); },
-      [](const DeviceFigures& d) { return d.plan.peak_bytes == d.pool.peak_bytes ? "to the byte" : format_bytes(d.plan.peak_bytes); });
+      "peak", [](const DeviceFigures& d) { return format_bytes(d.pool.peak_bytes); }, describe_plan);
   row(
       "reached in", [&](const DeviceFigures& d) { return moment(d.pool.peak_phase, d.pool.peak_layer); }, nothing);
   row(
@@ -130,6 +129,11 @@ std::string memory_block(std::span<const DeviceFigures> devices, const Style& st
 }
 
 }  // namespace
+
+std::string describe_plan(const DeviceFigures& device) {
+  const bool met = device.plan.peak_bytes == device.pool.peak_bytes && device.plan.peak_by_category == device.pool.peak_by_category;
+  return met ? "to the byte" : format_bytes(device.plan.peak_bytes);
+}
 
 std::string phase_report(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables, const Style& style) {
   if (tables.empty() || tables.front().steps == 0) return {};

@@ -9,6 +9,9 @@
 
 namespace vitrine::tools {
 
+/// "to the byte" where the measured peak and its categories are the planned ones, else the planned peak.
+std::string describe_plan(const DeviceFigures& device);
+
 /// Where the time went: a row for each phase, two columns for each device, waits by their cause.
 std::string phase_report(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables, const Style& style);
 

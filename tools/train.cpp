@@ -221,12 +221,13 @@ std::vector<EpochFigures> epoch_figures(const Training& training, int64_t batch_
   return figures;
 }
 
-void write_report(const Options& options, const Job& job, const Processes& processes, Run& run, const Training& training,
-                  const Measurements& measurements) {
+void write_report(const Options& options, const std::vector<std::string>& notes, const Job& job, const Processes& processes, Run& run,
+                  const Training& training, const Measurements& measurements) {
   TrainReport report;
   report.title = fmt::format("{} on {} devices, {}", job.model.name, run.devices->world_size(), options.mode_name());
   report.command_line = command_line(options);
   report.facts = run_facts(options, job, run, options.mode_name());
+  for (const std::string& note : notes) report.facts.emplace_back("chosen", note);
   report.figures = findings_input(options, run, measurements);
   report.figures.steps = static_cast<int64_t>(training.step_losses().size());
   report.figures.skipped_steps = training.record().skipped();
@@ -322,7 +323,7 @@ int run_train(const Options& asked, const Processes& processes) {
   if (!memory_history.empty()) write_memory_history(memory_history, *run.devices, training.recorded());
   const Measurements measurements =
       gather_measurements(processes, {measure_devices(run), training.recorder().tables(), training.recorder().communication()});
-  if (!options.report.empty() && processes.leads()) write_report(options, job, processes, run, training, measurements);
+  if (!options.report.empty() && processes.leads()) write_report(options, chosen.notes, job, processes, run, training, measurements);
   print_results(options, chosen.notes, job, devices, processes, run, training, measurements);
   return training.stopped() ? kExitInterrupted : kExitOk;
 }

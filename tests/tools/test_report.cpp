@@ -75,6 +75,8 @@ std::vector<DeviceFigures> example_devices() {
   device.device = "cpu:0";
   device.samples_per_step = 32;
   device.plan.peak_bytes = device.pool.peak_bytes = 3 << 20;
+  device.plan.peak_by_category[static_cast<size_t>(Category::parameters)] = 1 << 20;
+  device.plan.peak_by_category[static_cast<size_t>(Category::activations)] = 2 << 20;
   device.pool.peak_by_category[static_cast<size_t>(Category::parameters)] = 1 << 20;
   device.pool.peak_by_category[static_cast<size_t>(Category::activations)] = 2 << 20;
   device.pool.peak_phase = Phase::backward;

@@ -9,6 +9,7 @@
 #include "tools/report_html/html.h"
 #include "tools/report_html/memory_chart.h"
 #include "tools/report_html/palette.h"
+#include "tools/report_html/plan_page.h"
 #include "tools/report_html/scale.h"
 #include "tools/report_html/sections.h"
 #include "tools/report_html/step_chart.h"
@@ -210,6 +211,32 @@ TEST(TrainPage, IsCompleteByItself) {
                            "prefers-color-scheme:dark", "@media print"})
     EXPECT_HAS(page, part);
   for (const char* address : {"http:", "https:", "src=", "@import", "url(//"}) EXPECT_EQ(page.find(address), std::string::npos) << address;
+}
+
+TEST(PlanPage, TellsOfTheSteadyStepAndWhatLayersHold) {
+  PlanReport report;
+  report.title = "plan";
+  for (const char* name : {"meta:0", "meta:1", "meta:2"}) {
+    PlannedMemory device;
+    device.device = name;
+    device.plan.peak_bytes = 9216;
+    device.plan.peak_by_category[0] = 9216;
+    device.plan.peak_phase = Phase::backward;
+    device.plan.held = {{"fc<1>", 2048}};
+    device.plan.history.changes = {{10, 0, 4096, Category::parameters, Phase::setup, "weight", ""},
+                                   {20, 4096, 1024, Category::activations, Phase::forward, "first", "fc"},
+                                   {30, 4096, -1024, Category::activations, Phase::backward, "first", "fc"},
+                                   {40, 4096, 2048, Category::activations, Phase::forward, "steady", "fc"}};
+    device.plan.history.steps = {{0, 15, 1}, {0, 35, 3}};
+    report.devices.push_back(device);
+  }
+  report.devices.back().plan.peak_bytes += 256;
+  const std::string page = plan_page(report).str();
+  for (const char* part : {"meta:0, meta:1", "fc&lt;1&gt;", "activations 2 KiB: steady, layer fc", "has room for its plan", "not known"})
+    EXPECT_HAS(page, part);
+  EXPECT_EQ(page.find("first, layer fc"), std::string::npos);
+  report.remedies = "Lower --batch-size.";
+  EXPECT_HAS(plan_page(report).str(), "It does not fit. Lower --batch-size.");
 }
 
 }  // namespace

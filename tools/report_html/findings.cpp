@@ -116,9 +116,11 @@ std::optional<Finding> little_headroom(const FindingsInput& in) {
   };
   const auto tightest = std::max_element(in.figures.begin(), in.figures.end(), [&](const auto& a, const auto& b) { return share(a) < share(b); });
   if (share(*tightest) < kNearCapacity) return std::nullopt;
-  return Finding{fmt::format("{} uses {} of its {}: a larger batch will not fit.", tightest->device, percent(share(*tightest)),
-                             short_bytes(tightest->pool.capacity_bytes)),
-                 fmt::format("`--accumulate {}` halves the activations and changes no gradient.", in.accumulate * 2)};
+  return Finding{
+      fmt::format("{} uses {} of its {}: a larger batch will not fit.", tightest->device, percent(share(*tightest)),
+                  short_bytes(tightest->pool.capacity_bytes)),
+      fmt::format("`--accumulate {}` halves the activations, `--checkpoint-segments auto` computes most of them again; neither changes a gradient.",
+                  in.accumulate * 2)};
 }
 
 std::optional<Finding> large_workspace(const FindingsInput& in) {
@@ -157,7 +159,7 @@ std::optional<Finding> idle_device(const FindingsInput& in) {
   std::vector<double> busy, rates;
   for (const PhaseTable& table : in.tables) {
     const int64_t samples = in.figures[static_cast<size_t>(table.ordinal)].samples_per_step;
-    busy.push_back(seconds_in(table, Phase::forward) + seconds_in(table, Phase::backward));
+    busy.push_back(seconds_in(table, Phase::forward) + seconds_in(table, Phase::recompute) + seconds_in(table, Phase::backward));
     if (samples == 0 || busy.back() <= 0 || table.steps == 0) return std::nullopt;
     rates.push_back(static_cast<double>(samples) / busy.back());
   }

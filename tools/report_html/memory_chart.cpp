@@ -17,7 +17,7 @@ namespace vitrine::tools::html {
 
 namespace {
 
-constexpr double kBandHeight = 16, kTop = 40, kPlotHeight = 240, kBottom = 20;
+constexpr double kBandHeight = 16, kTop = 48, kPlotHeight = 240, kBottom = 20;
 // A block below this share of the peak is drawn with the others of its category, and so are those beyond this number.
 constexpr double kShareDrawn = 0.01;
 constexpr size_t kBlocksDrawn = 400;
@@ -191,6 +191,7 @@ class Drawing {
       if (bytes > 0) svg_.text({0, y(bytes) - 3}, Svg::Anchor::start, "axis halo", text);
     }
     if (capacity_drawn_) {
+      svg_.line({0, y(chart_.capacity_bytes)}, {100, y(chart_.capacity_bytes)}, "beneath");
       svg_.line({0, y(chart_.capacity_bytes)}, {100, y(chart_.capacity_bytes)}, "capacity");
       svg_.text({100, y(chart_.capacity_bytes) - 4}, Svg::Anchor::end, "axis halo", "capacity " + short_bytes(chart_.capacity_bytes));
     }
@@ -200,11 +201,8 @@ class Drawing {
     const std::string where = fmt::format("{}{}{}", phase_name(moment.phase), moment.layer.empty() ? "" : " ", moment.layer);
     svg_.dot({at, y(peak_bytes())}, 4, "peak",
              fmt::format("the peak: {} ({} bytes) in {}", short_bytes(peak_bytes()), format_count(peak_bytes()), where));
-    svg_.text({at, kBandHeight + 14},
-              at < 35   ? Svg::Anchor::start
-              : at > 65 ? Svg::Anchor::end
-                        : Svg::Anchor::middle,
-              "strong halo", fmt::format("peak {} in {}", short_bytes(peak_bytes()), where));
+    svg_.text({at < 50 ? 0.0 : 100.0, kBandHeight + 14}, at < 50 ? Svg::Anchor::start : Svg::Anchor::end, "strong halo",
+              fmt::format("peak {} in {}", short_bytes(peak_bytes()), where));
   }
 
   struct Text {
@@ -240,7 +238,7 @@ std::string peak_holders(const MemoryTimeline& timeline, size_t count) {
     if (block.first <= timeline.peak && timeline.peak < block.end) held.push_back(&block);
   }
   std::stable_sort(held.begin(), held.end(), [](const HeldBlock* a, const HeldBlock* b) { return a->bytes > b->bytes; });
-  HtmlTable table({"tensor", "layer", "category", "bytes", "taken in"});
+  HtmlTable table({"tensor", "bytes", "category", "layer", "taken in"});
   int64_t rest = 0;
   for (size_t i = 0; i < held.size(); ++i) {
     if (i >= count) {
@@ -248,9 +246,9 @@ std::string peak_holders(const MemoryTimeline& timeline, size_t count) {
       continue;
     }
     const HeldBlock& block = *held[i];
-    table.add_row({block.tensor, block.layer, category_name(block.category), short_bytes(block.bytes), phase_name(block.phase)});
+    table.add_row({block.tensor, short_bytes(block.bytes), category_name(block.category), block.layer, phase_name(block.phase)});
   }
-  if (held.size() > count) table.add_row({fmt::format("{} more", held.size() - count), "", "", short_bytes(rest), ""});
+  if (held.size() > count) table.add_row({fmt::format("{} more", held.size() - count), short_bytes(rest), "", "", ""});
   return table.str();
 }
 

@@ -49,6 +49,7 @@ svg .axis.halo{fill:var(--ink)}
 svg .grid{stroke:var(--grid)}
 svg .border{stroke:var(--line);stroke-dasharray:2 3}
 svg .capacity{stroke:var(--mark);stroke-width:2}
+svg .beneath{stroke:var(--page);stroke-width:5}
 svg .plan{stroke:var(--ink);stroke-dasharray:6 4}
 svg .peak{fill:var(--page);stroke:var(--ink);stroke-width:2}
 svg .track{fill:var(--card);background:none}

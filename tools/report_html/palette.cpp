@@ -64,6 +64,8 @@ Name phase_colour(Phase phase) {
       return teal;
     case Phase::backward:
       return orange;
+    case Phase::recompute:
+      return brown;
     case Phase::reduce:
     case Phase::replicate:
     case Phase::broadcast:

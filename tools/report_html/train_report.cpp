@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "tools/report_html/html.h"
+#include "tools/report_html/memory_charts.h"
 #include "tools/report_html/palette.h"
 #include "tools/report_html/scale.h"
 #include "tools/report_html/sections.h"
@@ -23,66 +24,13 @@ std::string whose(const TrainReport& report) {
   return report.processes == 1 ? std::string() : " Shown are the devices of rank 0; the tables have those of all processes.";
 }
 
-/// The categories that any of the devices holds.
-std::string categories_legend(const std::vector<MemoryChart>& charts) {
-  BytesByCategory anywhere{};
-  for (const MemoryChart& chart : charts) {
-    for (const MemoryMoment& moment : chart.timeline.moments) {
-      for (size_t c = 0; c < anywhere.size(); ++c) anywhere[c] = std::max(anywhere[c], moment.by_category[c]);
-    }
-  }
-  return legend({memory_bar({}, anywhere)});
-}
-
-bool alike(const MemoryChart& a, const MemoryChart& b) {
-  const auto same = [](const MemoryMoment& x, const MemoryMoment& y) {
-    return x.by_category == y.by_category && x.extent_bytes == y.extent_bytes && x.phase == y.phase;
-  };
-  const auto &first = a.timeline.moments, &second = b.timeline.moments;
-  return a.capacity_bytes == b.capacity_bytes && a.planned_bytes == b.planned_bytes &&
-         std::equal(first.begin(), first.end(), second.begin(), second.end(), same);
-}
-
-/// Devices that hold the same to the byte share a chart.
-std::vector<MemoryChart> alike_together(const std::vector<MemoryChart>& charts) {
-  std::vector<MemoryChart> different;
-  for (const MemoryChart& chart : charts) {
-    const auto known = std::find_if(different.begin(), different.end(), [&](const MemoryChart& other) { return alike(other, chart); });
-    if (known == different.end()) {
-      different.push_back(chart);
-    } else {
-      known->device += ", " + chart.device;
-    }
-  }
-  return different;
-}
-
 std::string memory_over_time(const TrainReport& report) {
-  std::string charts;
-  int64_t scale_bytes = 0;
-  for (const MemoryChart& chart : report.memory) scale_bytes = std::max(scale_bytes, chart.largest_bytes());
-  for (MemoryChart chart : alike_together(report.memory)) {
-    chart.scale_bytes = scale_bytes;
-    const std::string drawn = memory_chart(chart);
-    if (drawn.empty()) continue;
-    const int64_t peak = chart.timeline.moments[chart.timeline.peak].extent_bytes;
-    std::string caption = fmt::format("Peak in this step: {}", short_bytes(peak));
-    if (chart.capacity_bytes > 0) {
-      caption += fmt::format(", {} of the capacity of {}", percent(static_cast<double>(peak) / static_cast<double>(chart.capacity_bytes)),
-                             short_bytes(chart.capacity_bytes));
-    }
-    if (chart.planned_bytes > peak)
-      caption += fmt::format("; the plan's {} (dashed) are reached in other steps or in evaluation", short_bytes(chart.planned_bytes));
-    charts += "<h3>" + escape(chart.device) + "</h3>\n<figure>" + drawn + "<figcaption>" + escape(caption) + ".</figcaption></figure>\n";
-    charts += folding("Who holds it at the peak", peak_holders(chart.timeline));
-  }
-  if (charts.empty()) return {};
-  return paragraph(fmt::format("Step {}, change by change: memory is taken and given back by the host, ahead of the device's work, so the axis is "
-                               "the order of these "
-                               "changes and not time. The bands above are the phases they belong to.",
-                               report.shown_step + 1) +
-                   whose(report)) +
-         categories_legend(report.memory) + charts;
+  return memory_charts(
+      report.memory,
+      fmt::format("Step {}, change by change: memory is taken and given back by the host, ahead of the device's work, so the axis is the "
+                  "order of these changes and not time. The bands above are the phases they belong to.",
+                  report.shown_step + 1) +
+          whose(report));
 }
 
 std::string step_over_time(const TrainReport& report) {

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/report_html/memory_chart.h"
+
+namespace vitrine::tools::html {
+
+/// HTML: the charts of several devices on one scale, with a legend, captions, and who holds most at the peak. Devices that hold the same to the byte
+/// share a chart. Empty where no device has one.
+///   introduction  told before them
+std::string memory_charts(const std::vector<MemoryChart>& charts, const std::string& introduction);
+
+}  // namespace vitrine::tools::html
