@@ -34,7 +34,7 @@ class TimeBalance {
   TimeBalance(const Options& options, const Job& job, std::unique_ptr<DeviceGroup>& devices)
       : options_(options), job_(job), devices_(devices), measured_(static_cast<size_t>(devices->size())) {}
 
-  /// Seconds of the slowest device for a micro-batch of these slices.
+  /// Seconds of the slowest device for a step.
   double measure(const EngineConfig& config) {
     Options sized = options_;
     sized.batch_size = config.batch_size;
@@ -63,7 +63,13 @@ class TimeBalance {
 
   std::vector<SliceTime> times() const {
     std::vector<SliceTime> times;
-    for (const std::vector<SliceMeasurement>& m : measured_) times.push_back(fit_slice_time(m));
+    // Memory may leave a device without samples to be measured on: it counts as fast as the others together.
+    std::vector<SliceMeasurement> all;
+    for (const std::vector<SliceMeasurement>& m : measured_) all.insert(all.end(), m.begin(), m.end());
+    for (const std::vector<SliceMeasurement>& m : measured_) {
+      const bool worked = std::any_of(m.begin(), m.end(), [](const SliceMeasurement& one) { return one.samples > 0; });
+      times.push_back(fit_slice_time(worked ? m : all));
+    }
     return times;
   }
 
@@ -74,9 +80,8 @@ class TimeBalance {
       for (const PhaseRow& row : tables[d].rows) {
         if (std::find(kOwnWork.begin(), kOwnWork.end(), row.phase) != kOwnWork.end()) seconds += row.seconds;
       }
-      const auto micro_batches = static_cast<double>(plan.micro_batches());
       const auto steps = static_cast<double>(std::max<int64_t>(1, tables[d].steps));
-      measured_[d].push_back({plan.device_samples(static_cast<int>(d)) / plan.micro_batches(), seconds / steps / micro_batches});
+      measured_[d].push_back({plan.device_samples(static_cast<int>(d)), seconds / steps});
     }
   }
 
@@ -85,6 +90,16 @@ class TimeBalance {
   std::unique_ptr<DeviceGroup>& devices_;
   std::vector<std::vector<SliceMeasurement>> measured_;
 };
+
+/// Samples of each device in a step under the split that leaves most memory.
+std::vector<int64_t> even_slices(const Fitting& fitting, const EngineConfig& config) {
+  const Fit even = fitting.even_split(config);
+  const auto count = static_cast<int>(even.slices.size());
+  const BatchPlan plan = plan_batch(even.config.scheme.split, config.batch_size, config.accumulate, count);
+  std::vector<int64_t> slices;
+  for (int d = 0; d < count; ++d) slices.push_back(plan.device_samples(d));
+  return slices;
+}
 
 /// The fastest slices whose plan fits.
 std::vector<int64_t> fastest_that_fit(const Fitting& fitting, const EngineConfig& config, const std::vector<SliceTime>& times, int64_t samples) {
@@ -101,7 +116,7 @@ std::vector<int64_t> fastest_that_fit(const Fitting& fitting, const EngineConfig
     }
     int64_t room = 0;
     for (const int64_t m : most) room += m;
-    if (!lowered || room < samples) return fitting.even_split(config).slices;
+    if (!lowered || room < samples) return even_slices(fitting, config);
   }
 }
 
@@ -119,21 +134,29 @@ std::string describe(const std::vector<SliceTime>& times, DeviceGroup& devices) 
 void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup>& devices) {
   Options& options = chosen.options;
   if (resolve_trace_level(options) == TraceLevel::off) throw ConfigError("--balance time measures phases, but --trace-level is off; use phase");
-  if (devices->size() == 1) return;
   const Scheme scheme = resolve_scheme(options, resolve_devices(options, cuda_device_count()), devices->world_size());
   EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
-  const int64_t samples = (config.batch_size + config.accumulate - 1) / config.accumulate;
+  options.choices = Choices{};
+  const int64_t samples = config.batch_size, half_batch = samples / 2;
+  const auto stays = [&](const std::string& why) { chosen.notes.push_back(fmt::format("--balance time: {}; the equal split stays", why)); };
+  if (devices->size() == 1) return stays("there is one device");
+  if (samples > job.data.train.size())
+    return stays(fmt::format("no step has a full batch of {}, the training set has {}", samples, job.data.train.size()));
+  if (half_batch / config.accumulate < devices->size()) {
+    return stays(fmt::format("half of a micro-batch is to give each of {} devices a sample to measure", devices->size()));
+  }
   std::vector<int64_t> slices = equal_parts(samples, devices->size());
   if (Fitting fitting(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
       !fitting.plan(with_slices(config, slices)).fits()) {
-    slices = fitting.even_split(config).slices;
+    slices = even_slices(fitting, config);
   }
   TimeBalance balance(options, job, devices);
   // Half of the batch is the second point of each device's line.
   EngineConfig half = with_slices(config, slices);
-  half.batch_size = std::max<int64_t>(half.accumulate, half.batch_size / 2);
+  half.batch_size = half_batch;
   balance.measure(half);
   double seconds = balance.measure(with_slices(config, slices));
+  if (interrupted()) return;
   chosen.notes.push_back(fmt::format("--balance time: {} samples as {} take {}", samples, fmt::join(slices, "+"), format_seconds(seconds)));
   for (int change = 0; change < kMostChanges && !interrupted(); ++change) {
     const std::vector<SliceTime> times = balance.times();
@@ -147,6 +170,7 @@ void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup
       break;
     }
     const double found = balance.measure(with_slices(config, next));
+    if (interrupted()) return;
     const bool better = found < seconds;
     chosen.notes.push_back(fmt::format("  changed to {}: {} promised, {} measured{}", fmt::join(next, "+"), format_seconds(promised),
                                        format_seconds(found), better ? "" : fmt::format("; back to {}", fmt::join(slices, "+"))));

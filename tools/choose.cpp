@@ -55,7 +55,8 @@ std::string next_batch(const Fitting& fitting, const Fit& fit, DeviceGroup& devi
 
 Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devices) {
   Chosen chosen{options, {}};
-  const Choices& choices = options.choices;
+  Choices choices = options.choices;
+  if (options.balance == "time") choices.split = false;  // it is measured afterwards
   if (!choices.any()) return chosen;
   const std::string asked = asked_for(choices);
   if (devices.process_count() > 1) {
@@ -89,7 +90,7 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   o.checkpoint_segments = std::to_string(fit->config.checkpoint_segments);
   if (choices.split) o.split = fit->config.scheme.split.str();
   if (!choices.split && fit->config.scheme.split.kind == Split::Kind::gpu0) o.split = fit->config.scheme.split.str();
-  o.choices = Choices{};
+  o.choices = Choices{.split = options.choices.split && !choices.split};
   chosen.notes.push_back(fmt::format("{}: {}, found with the plan:", asked, found(o, choices)));
   for (const std::string& line : fitting.arithmetic(*fit)) chosen.notes.push_back("  " + line);
   if (choices.batch_size) {

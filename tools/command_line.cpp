@@ -277,6 +277,10 @@ void add_train(CLI::App& parent, Options& o) {
 void add_plan(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("plan", "Say, without running it, how much memory each device of a train command needs, for what and when");
   add_run_options(app, o);
+  app.add_option("--processes", o.processes, "Plan for the first of N processes with these devices each, as mpirun -np N would start them")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str()
+      ->group("Processes");
   add_report_option(app, o);
 }
 

@@ -23,8 +23,9 @@ int run_eval(const Options& options, const Processes& processes) {
   if (processes.leads()) check_writable("--save-logits", options.save_logits);
   const Job job = open_job(options);
   if (processes.world()) agree_on_run(options, job, *processes.world());
-  Run run = open_run(std::move(group), job, engine_config(options, job, scheme_preset("ddp"), resolve_precision(options)),
-                     evaluate_workload(options, job), options.weights);
+  EngineConfig config = engine_config(options, job, scheme_preset("ddp"), resolve_precision(options));
+  config.optimizer = make_optimizer_config("sgd", {}, {}, false, {});  // no state: nothing is updated
+  Run run = open_run(std::move(group), job, config, evaluate_workload(options, job), options.weights);
 
   std::vector<float> logits;
   const auto result = evaluate_test_set(options, job, run, "evaluating", options.save_logits.empty() ? nullptr : &logits);

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -81,6 +83,18 @@ void check_training(const Options& o) {
   }
 }
 
+/// Two outputs in one file would leave the later one alone.
+void check_files(const Options& o) {
+  std::map<std::string, const char*> taken;
+  for (const auto& [option, path] :
+       {std::pair{"--save", o.save}, {"--report", o.report}, {"--trace", o.trace}, {"--memory-history", o.memory_history}}) {
+    if (path.empty()) continue;
+    const auto [earlier, fresh] = taken.emplace(std::filesystem::weakly_canonical(std::filesystem::absolute(path)).string(), option);
+    if (!fresh)
+      throw ConfigError(fmt::format("{} and {} name one file, {}; the later would take the place of the other", earlier->second, option, path));
+  }
+}
+
 void check_choices(const Options& o) {
   if (o.choices.batch_size && o.choices.accumulate) {
     throw ConfigError("--batch-size max with --accumulate auto: in micro-batches of a few samples any batch fits; give one of them a number");
@@ -125,6 +139,7 @@ void check_combinations(const Options& o) {
   parse_workspace(o);
   if (o.command == Options::Command::train || o.command == Options::Command::plan) {
     check_choices(o);
+    check_files(o);
     if (o.gpu0_batch_size && o.mode && *o.mode != "balanced") {
       throw ConfigError(
           fmt::format("--gpu0-bsz {0} means --mode balanced --split gpu0={0}, but --mode is {1}; leave --mode out, or use --split gpu0={0} "

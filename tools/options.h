@@ -49,6 +49,7 @@ struct Options {
 
   // Of several processes:
   std::optional<int> rank, world_size, local_rank;
+  int processes = 1;            // plan: of how many this would be the first
   std::string meet;             // tcp://HOST:PORT or file:PATH; empty: as the launcher has it
   double timeout_seconds = 60;  // of a collective
   int verify_replicas = 0;      // compare the replicas every so many steps; 0: at the start only

@@ -59,11 +59,14 @@ void write_report(const Options& options, const Job& job, const Facts& facts, co
 int run_plan(const Options& asked) {
   check_writable("--report", asked.report);
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
-  const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(device_group_options(asked, devices));
+  DeviceGroupOptions group_options = device_group_options(asked, devices);
+  if (asked.processes > 1)
+    group_options.place = WorldPlace{0, std::vector<int>(static_cast<size_t>(asked.processes), static_cast<int>(devices.size()))};
+  const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(group_options);
   const Job job = open_job(asked);
   const Chosen chosen = choose_by_plan(asked, job, *group);
   const Options& options = chosen.options;
-  const Scheme scheme = resolve_scheme(options, devices);
+  const Scheme scheme = resolve_scheme(options, devices, group->world_size());
   const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
   const std::vector<DevicePlan> plans =
       Engine::plan(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate), PlanDetail::layers);
@@ -79,8 +82,10 @@ int run_plan(const Options& asked) {
   const std::string remedies =
       fits ? std::string() : describe_remedies(Fitting(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate)));
   const std::string model = describe_job(job, FlatLayout(job.model.net->parameters(), 0));
-  const std::string step = fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}", options.mode_name(), options.batch_size,
-                                       describe_batch(batch), scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce));
+  const std::string step =
+      fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(), options.batch_size, describe_batch(batch),
+                  scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
+                  options.processes > 1 ? fmt::format("; the first of {} processes", options.processes) : std::string());
   if (!options.report.empty()) {
     Facts facts = {{"model and data", model}, {"scheme", step}};
     for (const std::string& note : chosen.notes) facts.emplace_back("chosen", note);
@@ -88,7 +93,8 @@ int run_plan(const Options& asked) {
   }
   if (options.json) {
     Json json;
-    json["config"] = config_json(options, job, devices);
+    json["config"] = config_json(options, job, devices, group->world_size());
+    json["processes"] = options.processes;
     json["devices"] = plan_json(planned);
     json["notes"] = chosen.notes;
     json["fits"] = fits;

@@ -22,6 +22,10 @@ constexpr StepRange kSteps{1, 3};
 
 RecordedSteps::RecordedSteps(const Options& options, int64_t step_count)
     : steps_(options.record_steps.empty() ? kSteps : parse_step_range(options.record_steps)), records_(options.records()), all_(all(options)) {
+  if (!options.record_steps.empty() && steps_.first_step >= step_count) {
+    throw ConfigError(fmt::format("--record-steps {}: the run has {} step{}; name steps that it has", options.record_steps, step_count,
+                                  step_count == 1 ? "" : "s"));
+  }
   steps_.last_step = std::min(steps_.last_step, step_count - 1);
   steps_.first_step = std::min(steps_.first_step, steps_.last_step);
 }

@@ -129,14 +129,16 @@ void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConf
   State state(model, meta, config, workload);
   state.host_records = HostBuffer(DataParallel::kStepSlots * kRecord * size_of(DType::f32));
   state.parts = std::make_unique<DataParallel>(model, meta, config, capacity_for(config, workload, meta));
-  // Meta devices read no memory: any address stands for this process's part of the batch.
-  static const char address = 0;
+  // Meta devices read no memory, but the order checker tells ranges apart by their addresses: these belong to nothing else in the process, for no
+  // user's memory lies so high.
+  const void* const images_address = reinterpret_cast<const void*>(uintptr_t{1} << 60);
+  const void* const labels_address = reinterpret_cast<const void*>(uintptr_t{1} << 61);
   const auto batch_of = [&](int64_t global_samples) {
     const int64_t samples = global_samples;  // at least as many as its part has
     const Shape images =
         config.image_dtype == DType::f32 ? model.input_shape(samples) : Shape{samples, config.image_height, config.image_width, model.channels};
-    return HostBatch{ConstView(&address, images, config.image_dtype, DeviceId::host()),
-                     ConstView(&address, model.label_shape(samples), DType::i32, DeviceId::host()),
+    return HostBatch{ConstView(images_address, images, config.image_dtype, DeviceId::host()),
+                     ConstView(labels_address, model.label_shape(samples), DType::i32, DeviceId::host()),
                      {}};
   };
   for (size_t b = 0; b < workload.train_batches.size(); ++b) {
@@ -218,7 +220,7 @@ void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
   for (const int other : lacking) {
     if (other != device) story += fmt::format("; {} lacks {}", devices[other].name(), format_bytes(lacks(other)));
   }
-  throw OutOfMemory(story + ".\n" + describe_remedies(Fitting(model, devices, config, workload)));
+  throw OutOfMemory(story + "\n" + describe_remedies(Fitting(model, devices, config, workload)));
 }
 
 }  // namespace vitrine

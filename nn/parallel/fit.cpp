@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "nn/segments.h"
 #include "runtime/units.h"
@@ -23,7 +24,7 @@ Workload workload_under(const Workload& workload, const EngineConfig& config) {
     return under;
   }
   Workload full;
-  full.train_batches = {config.batch_size};
+  if (!workload.train_batches.empty()) full.train_batches = {config.batch_size};
   if (!workload.evaluate_batches.empty()) full.evaluate_batches = {(config.batch_size + config.accumulate - 1) / config.accumulate};
   return full;
 }
@@ -232,8 +233,11 @@ std::vector<std::string> Fitting::arithmetic(const Fit& fit) const {
     const int64_t peak = fit.plans[d].peak_bytes, samples = fit.slices[d], step = samples - smaller.slices[d];
     const int64_t each = step > 0 ? (peak - smaller.plans[d].peak_bytes) / step : 0;
     Device& device = devices_[static_cast<int>(d)];
-    std::string line = fmt::format("{}: {} + {} sample{} x {} = {}", device.name(), format_bytes(peak - samples * each), samples,
-                                   samples == 1 ? "" : "s", format_bytes(each), format_bytes(peak));
+    // Of one sample, or where the peak lies elsewhere, there is no line.
+    const std::string terms =
+        each > 0 ? fmt::format("{} + {} sample{} x {} = ", format_bytes(peak - samples * each), samples, samples == 1 ? "" : "s", format_bytes(each))
+                 : std::string();
+    std::string line = fmt::format("{}: {}{}", device.name(), terms, format_bytes(peak));
     const int64_t capacity = device.pool().capacity_bytes();
     if (capacity != DeviceGroup::kUnlimitedBytes) {
       line +=
@@ -244,27 +248,47 @@ std::vector<std::string> Fitting::arithmetic(const Fit& fit) const {
   return lines;
 }
 
+namespace {
+
+/// The options of a fit that are others than those of `config`.
+std::string changed_options(const EngineConfig& config, const EngineConfig& fit) {
+  std::vector<std::string> options;
+  if (fit.batch_size != config.batch_size) options.push_back(fmt::format("--batch-size {}", fit.batch_size));
+  if (fit.accumulate != config.accumulate) options.push_back(fmt::format("--accumulate {}", fit.accumulate));
+  if (fit.checkpoint_segments != config.checkpoint_segments) options.push_back(fmt::format("--checkpoint-segments {}", fit.checkpoint_segments));
+  if (fit.scheme.split.str() != config.scheme.split.str()) {
+    const bool gpu0 = config.scheme.split.kind == Split::Kind::gpu0;
+    options.push_back(fmt::format("--split {}{}", fit.scheme.split.str(), gpu0 ? " (in place of the share of device 0 that was given)" : ""));
+  }
+  return fmt::format("{}", fmt::join(options, " "));
+}
+
+}  // namespace
+
 std::string describe_remedies(const Fitting& fitting) {
   const EngineConfig& config = fitting.config();
   std::vector<std::string> remedies;
-  if (const auto fit = fitting.largest_batch(config.batch_size - 1, {})) {
-    std::string remedy = fmt::format("--batch-size {}", fit->config.batch_size);
-    if (fit->config.scheme.split.gpu0 != config.scheme.split.gpu0) remedy += fmt::format(" --split gpu0={}", fit->config.scheme.split.gpu0);
-    remedies.push_back(remedy);
+  const auto add = [&](const std::optional<Fit>& fit) {
+    if (fit) remedies.push_back(changed_options(config, fit->config));
+  };
+  add(fitting.largest_batch(config.batch_size - 1, {}));
+  const bool trains = fitting.trains();
+  if (trains) {
+    add(fitting.fewest_micro_batches({}));
+    add(fitting.as_it_is({.split = true}));
+    add(fitting.as_it_is({.checkpoint = true}));
+    if (remedies.empty()) {
+      add(fitting.fewest_micro_batches({.checkpoint = true}));
+      add(fitting.largest_batch(config.batch_size - 1, {.checkpoint = true}));
+    }
   }
-  if (const auto fit = fitting.fewest_micro_batches({})) remedies.push_back(fmt::format("--accumulate {}", fit->config.accumulate));
-  if (const auto fit = fitting.as_it_is({.split = true})) remedies.push_back(fmt::format("--split {}", fit->config.scheme.split.str()));
-  if (const auto fit = fitting.as_it_is({.checkpoint = true})) {
-    remedies.push_back(fmt::format("--checkpoint-segments {}", fit->config.checkpoint_segments));
-  }
-  if (remedies.empty()) {
-    return "No batch size, split, number of micro-batches or checkpointing makes it fit: what does not depend on the batch is too large by itself. "
-           "Give the devices "
-           "more memory (--device-memory), or take a smaller model, a smaller --workspace, or an optimizer with less state (--optimizer sgd).";
-  }
-  std::string text = "What would fit: ";
-  for (size_t i = 0; i < remedies.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : "; or ", remedies[i]);
-  return text + ".";
+  if (!remedies.empty()) return fmt::format("What would fit: {}", fmt::join(remedies, "; or "));
+  return trains ? "No batch size, split, number of micro-batches or checkpointing makes it fit: what does not depend on the batch is too large by "
+                  "itself. "
+                  "Give the devices more memory (--device-memory), or take a smaller model, a smaller --workspace, or an optimizer with less state "
+                  "(--optimizer sgd)"
+                : "No batch size makes it fit: what does not depend on the batch is too large by itself. Give the devices more memory "
+                  "(--device-memory), or a smaller --workspace";
 }
 
 }  // namespace vitrine

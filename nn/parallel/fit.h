@@ -31,6 +31,8 @@ class Fitting {
   Fitting(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload);
 
   const EngineConfig& config() const { return config_; }
+  /// False of an engine that only evaluates: of what can be changed it has the batch size alone.
+  bool trains() const { return !workload_.train_batches.empty(); }
   /// throws ConfigError, ShapeError as Engine::plan() does.
   Fit plan(const EngineConfig& config) const;
   /// With the samples of each micro-batch shared so that the least headroom of any device is as large as can be (the split becomes weights). Peaks

@@ -120,7 +120,7 @@ void Pool::reserve(int64_t bytes) {
 
 void Pool::set_position(Phase phase, const char* layer) {
   phase_ = phase;
-  layer_ = layer;
+  if (layer_ != layer) layer_ = layer;
 }
 
 void Pool::record_history(bool on) {
@@ -155,7 +155,7 @@ void Pool::throw_out_of_memory(int64_t bytes, std::string_view tensor_name) cons
   const int64_t piece = std::max(offsets_.largest_hole(), limit_bytes() - offsets_.extent());
   std::string text = fmt::format(
       "{}: out of memory. Tried to allocate {} ({} bytes) for {}{}{} in phase {} ({} total capacity; {} already allocated; {} free{}; {} reserved).",
-      device_name_, format_bytes(bytes), bytes, tensor_name.empty() ? "a tensor" : tensor_name, *layer_ != '\0' ? " of layer " : "", layer_,
+      device_name_, format_bytes(bytes), bytes, tensor_name.empty() ? "a tensor" : tensor_name, !layer_.empty() ? " of layer " : "", layer_,
       phase_name(phase_), format_bytes(capacity_bytes_), format_bytes(allocated), format_bytes(free),
       piece < free ? fmt::format(", {} of it in one piece", format_bytes(piece)) : "", format_bytes(slab_->size_bytes()));
   if (allocated > 0) text += fmt::format(" It holds {}.", describe_by_size(by_category_));

@@ -59,7 +59,7 @@ class Pool {
   /// throws OutOfMemory when that exceeds the capacity, ConfigError when the pool is in use.
   void reserve(int64_t bytes);
 
-  /// Where the program is, for statistics and messages. Strings must outlive the pool's use of them.
+  /// Where the program is, for statistics and messages.
   void set_position(Phase phase, const char* layer);
 
   PoolStatistics statistics() const;
@@ -91,7 +91,7 @@ class Pool {
   BytesByCategory by_category_{};
   PoolStatistics peak_;
   Phase phase_ = Phase::setup;
-  const char* layer_ = "";
+  std::string layer_;
   std::map<int64_t, MemoryEvent> held_;  // offset -> how the block there was taken
   bool history_on_ = false;
   MemoryHistory history_;

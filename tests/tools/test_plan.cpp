@@ -63,7 +63,7 @@ Arguments random_command(std::mt19937& random) {
 
 TEST(Plan, IsWhatTrainMeasuresToTheByte) {
   std::mt19937 random(20261121);
-  for (int draw = 0; draw < 12; ++draw) {
+  for (int draw = 0; draw < 10; ++draw) {
     const Arguments command = random_command(random);
     SCOPED_TRACE(fmt::format("{}", fmt::join(command, " ")));
     const Json plan = json_of(with({"plan"}, command)), run = json_of(with({"train"}, command));
@@ -191,6 +191,34 @@ TEST(Choose, BalancesMeasuredTimes) {
   expect_contains(notes, "--balance time: 24 samples as 12+12 take ");
   expect_contains(notes, "fitted: cpu:0 ");
   EXPECT_EQ(json["step_losses"].size(), 2U);
+}
+
+TEST(Choose, SmallBatchesLeaveNothingToBalance) {
+  const Json json =
+      json_of(with(with({"train"}, kSmall), {"--devices", "cpu:0-1", "--split", "auto", "--balance", "time", "--batch-size", "3", "--steps", "2"}));
+  expect_contains(json["notes"][0], "the equal split stays");
+  EXPECT_EQ(json["devices"][0]["samples_per_step"], 2);
+}
+
+TEST(Plan, OfOneOfSeveralProcessesHasTheirExchange) {
+  const Arguments command = with(kSmall, {"--devices", "cpu:0", "--batch-size", "16", "--steps", "2", "--mode", "ddp"});
+  const Json alone = json_of(with({"plan"}, command)), first = json_of(with(with({"plan"}, command), {"--processes", "2"}));
+  EXPECT_EQ(first["devices"][0]["samples_per_step"], 8);
+  EXPECT_EQ(alone["devices"][0]["peak_bytes_by_category"]["communication"], 0);
+  EXPECT_GT(first["devices"][0]["peak_bytes_by_category"]["communication"], 0);
+}
+
+TEST(Program, StepsThatTheRunDoesNotHaveCannotBeRecorded) {
+  const ChildResult result =
+      run_vitrine(with(with({"train"}, kSmall), {"--devices", "cpu:0", "--steps", "1", "--record-steps", "5-9", "--report", "unwritten.html"}));
+  EXPECT_EQ(result.exit_code, 2);
+  expect_contains(result.error, "the run has 1 step");
+}
+
+TEST(Program, TwoOutputsInOneFileAreRefused) {
+  const ChildResult result = run_vitrine({"train", "--save", "x.out", "--report", "./x.out"});
+  EXPECT_EQ(result.exit_code, 2);
+  expect_contains(result.error, "--save and --report name one file");
 }
 
 void expect_usage_error(const Arguments& arguments, const std::string& part) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tools/report_html/html.h"
 #include "tools/report_html/scale.h"
@@ -36,14 +37,17 @@ bool alike(const MemoryChart& a, const MemoryChart& b) {
 /// Devices that hold the same to the byte share a chart.
 std::vector<MemoryChart> alike_together(const std::vector<MemoryChart>& charts) {
   std::vector<MemoryChart> different;
+  std::vector<std::vector<std::string>> names;
   for (const MemoryChart& chart : charts) {
     const auto known = std::find_if(different.begin(), different.end(), [&](const MemoryChart& other) { return alike(other, chart); });
     if (known == different.end()) {
       different.push_back(chart);
+      names.push_back({chart.device});
     } else {
-      known->device += ", " + chart.device;
+      names[static_cast<size_t>(known - different.begin())].push_back(chart.device);
     }
   }
+  for (size_t i = 0; i < names.size(); ++i) different[i].device = name_together(names[i]);
   return different;
 }
 
@@ -61,6 +65,12 @@ std::string caption_of(const MemoryChart& chart) {
 }
 
 }  // namespace
+
+std::string name_together(const std::vector<std::string>& devices) {
+  constexpr size_t kNamed = 4;
+  if (devices.size() > kNamed) return fmt::format("{} to {}, {} devices", devices.front(), devices.back(), devices.size());
+  return fmt::format("{}", fmt::join(devices, ", "));
+}
 
 std::string memory_charts(const std::vector<MemoryChart>& charts, const std::string& introduction) {
   int64_t scale_bytes = 0;

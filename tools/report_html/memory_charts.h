@@ -13,4 +13,7 @@ namespace vitrine::tools::html {
 ///   introduction  told before them
 std::string memory_charts(const std::vector<MemoryChart>& charts, const std::string& introduction);
 
+/// "cpu:1, cpu:2"; of more than four "cuda:1 to cuda:63, 63 devices".
+std::string name_together(const std::vector<std::string>& devices);
+
 }  // namespace vitrine::tools::html

@@ -26,14 +26,17 @@ bool alike(const PlannedMemory& a, const PlannedMemory& b) {
 /// Devices whose plans are the same are told together.
 std::vector<PlannedMemory> alike_together(const std::vector<PlannedMemory>& devices) {
   std::vector<PlannedMemory> different;
+  std::vector<std::vector<std::string>> names;
   for (const PlannedMemory& device : devices) {
     const auto known = std::find_if(different.begin(), different.end(), [&](const PlannedMemory& other) { return alike(other, device); });
     if (known == different.end()) {
       different.push_back(device);
+      names.push_back({device.device});
     } else {
-      known->device += ", " + device.device;
+      names[static_cast<size_t>(known - different.begin())].push_back(device.device);
     }
   }
+  for (size_t i = 0; i < names.size(); ++i) different[i].device = name_together(names[i]);
   return different;
 }
 
