@@ -24,11 +24,6 @@ constexpr int kMostChanges = 4;
 // What a device does with its own samples; the rest it shares with the others or waits for them.
 constexpr std::array kOwnWork = {Phase::preprocess, Phase::forward, Phase::loss, Phase::backward, Phase::recompute};
 
-EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices) {
-  config.scheme.split = Split{Split::Kind::weights, {slices.begin(), slices.end()}, 0};
-  return config;
-}
-
 class TimeBalance {
  public:
   TimeBalance(const Options& options, const Job& job, std::unique_ptr<DeviceGroup>& devices)

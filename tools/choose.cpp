@@ -59,10 +59,12 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   if (options.balance == "time") choices.split = false;  // it is measured afterwards
   if (!choices.any()) return chosen;
   const std::string asked = asked_for(choices);
-  if (devices.process_count() > 1) {
-    throw ConfigError(fmt::format(
-        "{}: a process knows the memory of its own devices only; find the numbers with vitrine plan and all devices in --devices, and give them",
-        asked));
+  // A plan for the first of several processes may look at that one; a run of several would not know whether the others have room.
+  if (devices.world() != nullptr || (devices.process_count() > 1 && choices.split)) {
+    throw ConfigError(fmt::format("{}: a process knows the memory of its own devices only; {}", asked,
+                                  choices.split
+                                      ? "give --split weights for the devices of all processes"
+                                      : fmt::format("find the number with vitrine plan --processes {}, and give it", devices.process_count())));
   }
   Options& o = chosen.options;
   const int64_t most = job.data.train.size();

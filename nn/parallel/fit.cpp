@@ -31,10 +31,6 @@ Workload workload_under(const Workload& workload, const EngineConfig& config) {
 
 bool same_size(const EngineConfig& a, const EngineConfig& b) { return a.batch_size == b.batch_size && a.accumulate == b.accumulate; }
 
-void set_slices(EngineConfig& config, const std::vector<int64_t>& slices) {
-  config.scheme.split = Split{Split::Kind::weights, {slices.begin(), slices.end()}, 0};
-}
-
 /// Bytes of a device as a line: fixed + each * samples.
 struct Line {
   double fixed = 0, each = 0;
@@ -63,6 +59,11 @@ std::vector<int64_t> level(const std::vector<Line>& lines, const std::vector<dou
 
 }  // namespace
 
+EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices) {
+  config.scheme.split = Split{Split::Kind::weights, {slices.begin(), slices.end()}, 0};
+  return config;
+}
+
 bool Fit::fits() const { return tightest() >= 0; }
 int64_t Fit::tightest() const { return *std::min_element(headroom.begin(), headroom.end()); }
 
@@ -85,11 +86,7 @@ Fit Fitting::even_split(const EngineConfig& config) const {
   if (devices_.process_count() > 1) return plan(config);
   const auto count = static_cast<size_t>(devices_.size());
   const int64_t samples = (config.batch_size + config.accumulate - 1) / config.accumulate;
-  const auto with = [&](const std::vector<int64_t>& slices) {
-    EngineConfig changed = config;
-    set_slices(changed, slices);
-    return plan(changed);
-  };
+  const auto with = [&](const std::vector<int64_t>& slices) { return plan(with_slices(config, slices)); };
   Fit best = with(equal_parts(samples, devices_.size()));
   if (count == 1 || samples < 2) return best;
 

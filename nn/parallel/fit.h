@@ -10,6 +10,9 @@
 
 namespace vitrine {
 
+/// The configuration with a split by these numbers of samples of each device.
+EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices);
+
 /// A configuration with its plan.
 struct Fit {
   EngineConfig config;

@@ -206,6 +206,10 @@ TEST(Plan, OfOneOfSeveralProcessesHasTheirExchange) {
   EXPECT_EQ(first["devices"][0]["samples_per_step"], 8);
   EXPECT_EQ(alone["devices"][0]["peak_bytes_by_category"]["communication"], 0);
   EXPECT_GT(first["devices"][0]["peak_bytes_by_category"]["communication"], 0);
+  const Arguments search = with(kSmall, {"--devices", "cpu:0", "--mode", "ddp", "--device-memory", "20MiB", "--processes", "2", "--batch-size"});
+  const int64_t most = json_of(with(with({"plan"}, search), {"max"}))["config"]["batch_size"];
+  EXPECT_EQ(json_of(with(with({"plan"}, search), {std::to_string(most)}))["fits"], true);
+  EXPECT_EQ(json_of(with(with({"plan"}, search), {std::to_string(most + 2)}), 1)["fits"], false);  // a sample more for each process
 }
 
 TEST(Program, StepsThatTheRunDoesNotHaveCannotBeRecorded) {
