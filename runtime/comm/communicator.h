@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/device.h"
+#include <vitrine/runtime/device.h>
 
 namespace vitrine {
 

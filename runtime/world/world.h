@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/world/collective_record.h"
+#include <vitrine/runtime/world/collective_record.h>
 
 namespace vitrine {
 
