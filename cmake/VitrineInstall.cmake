@@ -3,8 +3,11 @@
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/vitrine")
 
-install(TARGETS vitrine_runtime vitrine_kernels vitrine_nn vitrine_parallel vitrine_data EXPORT vitrineTargets)
-install(EXPORT vitrineTargets NAMESPACE vitrine:: DESTINATION "${package_dir}")
+# One export for each library: a component of find_package, which needs only what that library needs.
+foreach(library runtime communication kernels nn parallel data)
+  install(TARGETS vitrine_${library} EXPORT vitrine_${library})
+  install(EXPORT vitrine_${library} NAMESPACE vitrine:: DESTINATION "${package_dir}")
+endforeach()
 
 install(FILES "${PROJECT_BINARY_DIR}/include/vitrine_version.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 

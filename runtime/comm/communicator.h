@@ -57,4 +57,7 @@ class Communicator {
 /// of several processes exchange over MPI. throws UnsupportedError naming what cannot meet and the remedy; CommError when ranks do not meet in time.
 std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices);
 
+/// "2.28.9"; empty where NCCL is not built in.
+std::string nccl_version();
+
 }  // namespace vitrine
