@@ -30,6 +30,7 @@ class CudaStream final : public Stream {
   cuda::Fault* fault_slot(cuda::FaultMessage message);
 
   std::unique_ptr<Event> make_event() override;
+  void check_owner(const void* data) override;
   int enter() override;
   void leave(int previous) noexcept override;
   void begin_span(const SpanInfo& info) override;
