@@ -145,7 +145,12 @@ Device::~Device() {
 
 int64_t Device::gpu_used_bytes() const { return parts_.id.backend == Backend::cuda ? used_bytes(parts_.id.index) : 0; }
 
+void Device::begin_synchronize() {
+  for (Stream* stream : {parts_.compute.get(), parts_.copy.get(), parts_.communication.get()}) stream->begin_synchronize();
+}
+
 void Device::synchronize() {
+  begin_synchronize();
   std::exception_ptr first;
   for (Stream* stream : {parts_.compute.get(), parts_.copy.get(), parts_.communication.get()}) {
     try {
@@ -262,6 +267,7 @@ std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin(std::optional<int> limited) 
 }
 
 void DeviceGroup::synchronize() {
+  for (auto& device : devices_) device->begin_synchronize();
   std::exception_ptr first;
   for (auto& device : devices_) {
     try {

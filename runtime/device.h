@@ -83,6 +83,8 @@ class Device {
   int64_t gpu_used_bytes() const;
   /// Blocks the host until all three streams are idle. throws the first error of any, all three then being idle and cleared.
   void synchronize();
+  /// See Stream::begin_synchronize().
+  void begin_synchronize();
 
  private:
   Parts parts_;
