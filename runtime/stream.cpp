@@ -42,8 +42,9 @@ double Event::elapsed_seconds(Event& start) {
   }
   const DeviceId& from = start.recorded_on_;
   if (from.backend != recorded_on_.backend || (from.backend == Backend::cuda && from.index != recorded_on_.index)) {
-    throw DeviceError(fmt::format("Event::elapsed_seconds: the events were recorded on {} and {}; two GPUs, or a GPU and a CPU, have no clock in common",
-                                  from.str(), recorded_on_.str()));
+    throw DeviceError(
+        fmt::format("Event::elapsed_seconds: the events were recorded on {} and {}; two GPUs, or a GPU and a CPU, have no clock in common",
+                    from.str(), recorded_on_.str()));
   }
   start.synchronize();
   synchronize();

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <vitrine/runtime/comm/reduce_op.h>
+#include "runtime/comm/reduce_op.h"
 #include "runtime/dtype.h"
 
 namespace vitrine::comm {

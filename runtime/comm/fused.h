@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include <vitrine/runtime/comm/reduce_op.h>
+#include "runtime/comm/reduce_op.h"
 #include "runtime/dtype.h"
 
 namespace vitrine::comm {

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include <vitrine/runtime/comm/reduce_op.h>
+#include "runtime/comm/reduce_op.h"
 #include "runtime/dtype.h"
 
 namespace vitrine {

@@ -22,7 +22,7 @@ namespace {
 struct Completion {
   std::atomic<uint32_t> reached{0};
   std::atomic<uint32_t> waiters{0};
-  std::atomic<bool> poisoned{false};  // the stream that recorded last was in error
+  std::atomic<bool> poisoned{false};   // the stream that recorded last was in error
   std::atomic<int64_t> reached_ns{0};  // of events that keep their time
 
   bool is_reached(uint32_t target) const { return static_cast<int32_t>(reached.load(std::memory_order_acquire) - target) >= 0; }
@@ -75,9 +75,9 @@ struct CpuStream::Worker {
   Task* tail = nullptr;
   std::byte* block = nullptr;  // tasks are made in it, one behind the other
   size_t block_used = 0;
-  void* full_block = nullptr;  // to be passed with the next task
-  bool pushed = false;               // since the last begin_synchronize()
-  uint32_t synchronizations = 0;     // begun
+  void* full_block = nullptr;     // to be passed with the next task
+  bool pushed = false;            // since the last begin_synchronize()
+  uint32_t synchronizations = 0;  // begun
   // Shared: the host adds, the worker reads; nothing goes back but `sleeping`, which the host reads relaxed, and what synchronize() waits for.
   alignas(64) std::atomic<uint32_t> published{0};
   alignas(64) std::atomic<uint32_t> sleeping{0};

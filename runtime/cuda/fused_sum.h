@@ -6,7 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <vitrine/runtime/comm/reduce_op.h>
+#include "runtime/comm/reduce_op.h"
 #include "runtime/dtype.h"
 
 namespace vitrine::cuda {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <vitrine/runtime/trace/span.h>
+#include "runtime/trace/span.h"
 
 namespace vitrine {
 
