@@ -21,7 +21,6 @@
 #include "runtime/gpu_info.h"
 #include "runtime/meta/slab.h"
 #include "runtime/meta/stream.h"
-#include "runtime/world/agreement.h"
 #include "runtime/world/world.h"
 
 namespace vitrine {
@@ -207,7 +206,15 @@ void DeviceGroup::join_world() {
   World& world = *options_.world;
   std::vector<std::string> names;
   for (const auto& device : devices_) names.push_back(device->name());
-  require_agreement(world, "their devices", {{"backend", names[0].substr(0, names[0].find(':'))}});
+  const std::string problem =
+      world.exchange("the kind of its devices", names[0].substr(0, names[0].find(':')), [](const std::vector<std::string>& kinds) {
+        const auto other = std::find_if(kinds.begin(), kinds.end(), [&](const std::string& kind) { return kind != kinds[0]; });
+        if (other == kinds.end()) return std::vector<std::string>(1);
+        return std::vector<std::string>{
+            fmt::format("devices: rank {} has {} devices, but rank 0 has {} devices; devices of one run are all cpu or all cuda",
+                        other - kinds.begin(), *other, kinds[0])};
+      });
+  if (!problem.empty()) throw ConfigError(problem);
   place_.process = world.rank();
   place_.devices = world.register_devices(names);
   if (devices_[0]->id().backend == Backend::cuda) refuse_shared_gpus(world, options_);

@@ -23,10 +23,10 @@ std::string pack(const AgreementFields& fields) {
 AgreementFields unpack(const std::string& bytes) {
   world::Reader reader(bytes);
   reader.number<world::MessageKind>();
-  AgreementFields fields;
-  for (auto left = reader.number<size_t>(); left > 0; --left) {
-    std::string name = reader.text();
-    fields.emplace_back(std::move(name), reader.text());
+  AgreementFields fields(reader.count(2 * sizeof(uint64_t)));
+  for (auto& [name, value] : fields) {
+    name = reader.shown();
+    value = reader.shown();
   }
   return fields;
 }

@@ -45,6 +45,14 @@ void Referee::hear(int rank, int64_t now_ns) { member(rank).heard_ns = now_ns; }
 
 void Referee::set_devices(int rank, std::vector<std::string> names) {
   std::vector<DeviceState>& devices = member(rank).devices;
+  // Collectives that are compared once all have begun them know devices by their number.
+  for (const auto& [key, round] : rounds_) {
+    for (const Part& part : round.parts) {
+      const auto of_rank = [&](const Place& place) { return place.first == rank; };
+      if (std::none_of(part.places.begin(), part.places.end(), of_rank)) continue;
+      return decide(fmt::format("{} failed: it named its devices again amid {}", member(rank).name, part.record.str()));
+    }
+  }
   device_count_ += static_cast<int64_t>(names.size()) - static_cast<int64_t>(devices.size());
   devices.clear();
   for (std::string& name : names) {

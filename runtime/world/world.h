@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/world/collective_record.h"
+#include <vitrine/runtime/world/collective_record.h>
 
 namespace vitrine {
 
@@ -36,18 +36,20 @@ struct WorldOptions {
 class World {
  public:
   explicit World(const WorldOptions& options);
+
+  // Virtual, like all functions that DeviceGroup calls: vitrine::runtime is linked without this class by those who do not communicate.
   /// Leaves without a word unless close() was called: the others then take this process for dead.
-  ~World();
+  virtual ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  int rank() const;
+  virtual int rank() const;
   int size() const;
   /// Among the processes on this machine: its index, and their number.
   int local_rank() const;
   int local_size() const;
   /// What tells this machine from others.
-  const std::string& machine() const;
+  virtual const std::string& machine() const;
   /// "4 processes on 2 hosts, met over MPI": for logs.
   std::string description() const;
   bool over_mpi() const;
@@ -56,7 +58,7 @@ class World {
   /// wait for each other. None sends every process's bytes to every process.
   using MakeAnswer = std::function<std::vector<std::string>(std::vector<std::string>)>;
   /// On rank 0, `answer` gets all processes' bytes in rank order and returns one answer for all, or one for each rank, which this returns there.
-  std::string exchange(const std::string& what, const std::string& mine, const MakeAnswer& answer);
+  virtual std::string exchange(const std::string& what, const std::string& mine, const MakeAnswer& answer);
   /// All processes' bytes in rank order on rank 0, nothing elsewhere.
   std::vector<std::string> gather(const std::string& what, const std::string& mine);
   /// Rank 0's bytes.
@@ -67,7 +69,7 @@ class World {
   std::vector<double> sum(const std::string& what, const std::vector<double>& mine);
 
   /// Names this process's devices; returns how many each process has, in rank order. Before the first collective.
-  std::vector<int> register_devices(const std::vector<std::string>& names);
+  virtual std::vector<int> register_devices(const std::vector<std::string>& names);
   /// A number for a group of communicators, the same on all processes, which make them in the same order.
   int new_group();
   /// Told by the communicators: device `device` of this process begins a collective, and has finished one more. From any thread.
