@@ -22,6 +22,8 @@ class CheckedCommunicator : public Communicator {
   void scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) override;
   void gather(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) override;
   void barrier(ExecContext& ctx) override;
+  /// reduce() of 16 bits whose sum, the output (f32), is not rounded.
+  void reduce_unrounded(ExecContext& ctx, ConstView input, View output, int root);
 
  protected:
   /// ordinal: of its device within the group of this process, where there are others; books_bytes: what is moved counts in the context's open span

@@ -12,9 +12,9 @@
 namespace vitrine {
 
 /// One rank's end of a group of ranks, in NCCL's manner: every rank calls the same collectives in the same order, each with its own views on
-/// its own stream (`ctx`, which may be the device's communication or compute context); work is asynchronous. Sums are added in rank order, so results
-/// have the same bits on every rank and in every run. Sums are of f32, f16 or bf16 (in one process added in f32 and
-/// rounded once; NCCL rounds at each hop); copies take any dtype. Counts are rows along dimension 0; zero is fine.
+/// its own stream (`ctx`, which may be the device's communication or compute context); work is asynchronous. Sums are added in a fixed order
+/// (rank order in one process), so results have the same bits on every rank and in every run. Sums are of f32, f16 or bf16 (on CPU added in f32 and
+/// rounded once, over any number of processes; NCCL rounds at each hop); copies take any dtype. Counts are rows along dimension 0; zero is fine.
 /// On CUDA devices the ranks meet on the host while they issue, so each rank's collectives must be issued by a thread of its own; one that waits for
 /// its peers longer than DeviceGroupOptions::comm_timeout_ms throws CommError naming them.
 ///   bytes_moved of each call is booked in ctx's open span: what this rank sends or receives.

@@ -2,7 +2,6 @@
 #include "runtime/comm/fused.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "runtime/cpu/half_lanes.h"
@@ -14,14 +13,8 @@ namespace {
 
 constexpr int64_t kVecFloats = cpu::kLanes;
 constexpr int64_t kBlockFloats = 4 * kVecFloats;
-constexpr size_t kMostInputs = 64;
 constexpr int64_t kParallelGrain = int64_t{1} << 15;  // below this a team costs more than it gives
 constexpr int64_t kCopyTileBytes = int64_t{16} << 10;
-
-template <class T>
-using Inputs = std::array<const T*, kMostInputs>;
-template <class T>
-using Outputs = std::array<T*, kMostInputs>;
 
 template <class T>
 inline cpu::FloatLanes load(const T* p) {
@@ -30,22 +23,28 @@ inline cpu::FloatLanes load(const T* p) {
   return lanes;
 }
 
+using Inputs = std::span<const void* const>;
+using Outputs = std::span<void* const>;
+
 // kInputs: their number where it is known when compiled, else 0.
-template <class T, int kInputs>
-void sum_range(const Inputs<T>& in, int input_count, const Outputs<T>& out, int output_count, int64_t begin, int64_t end) {
-  const int count = kInputs != 0 ? kInputs : input_count;
+template <class From, class To, size_t kInputs>
+void sum_range(Inputs inputs, Outputs outputs, int64_t begin, int64_t end) {
+  const size_t count = kInputs != 0 ? kInputs : inputs.size();
+  const auto in = [&](size_t r) { return static_cast<const From*>(inputs[r]); };
+  const auto out = [&](size_t r) { return static_cast<To*>(outputs[r]); };
   int64_t i = begin;
   for (; i + kBlockFloats <= end; i += kBlockFloats) {
-    cpu::FloatLanes a = load(in[0] + i), b = load(in[0] + i + kVecFloats), c = load(in[0] + i + 2 * kVecFloats), d = load(in[0] + i + 3 * kVecFloats);
-    for (int r = 1; r < count; ++r) {
-      const T* const p = in[static_cast<size_t>(r)] + i;
+    const From* const first = in(0) + i;
+    cpu::FloatLanes a = load(first), b = load(first + kVecFloats), c = load(first + 2 * kVecFloats), d = load(first + 3 * kVecFloats);
+    for (size_t r = 1; r < count; ++r) {
+      const From* const p = in(r) + i;
       a += load(p);
       b += load(p + kVecFloats);
       c += load(p + 2 * kVecFloats);
       d += load(p + 3 * kVecFloats);
     }
-    for (int r = 0; r < output_count; ++r) {
-      T* const p = out[static_cast<size_t>(r)] + i;
+    for (size_t r = 0; r < outputs.size(); ++r) {
+      To* const p = out(r) + i;
       cpu::store(a, p);
       cpu::store(b, p + kVecFloats);
       cpu::store(c, p + 2 * kVecFloats);
@@ -53,55 +52,49 @@ void sum_range(const Inputs<T>& in, int input_count, const Outputs<T>& out, int 
     }
   }
   for (; i < end; ++i) {
-    float sum = cpu::to_float(in[0][i]);
-    for (int r = 1; r < count; ++r) sum += cpu::to_float(in[static_cast<size_t>(r)][i]);
-    for (int r = 0; r < output_count; ++r) out[static_cast<size_t>(r)][i] = cpu::from_float<T>(sum);
+    float sum = cpu::to_float(in(0)[i]);
+    for (size_t r = 1; r < count; ++r) sum += cpu::to_float(in(r)[i]);
+    for (size_t r = 0; r < outputs.size(); ++r) out(r)[i] = cpu::from_float<To>(sum);
   }
 }
 
-template <class T>
-using SumRange = void (*)(const Inputs<T>&, int, const Outputs<T>&, int, int64_t, int64_t);
+using SumRange = void (*)(Inputs, Outputs, int64_t, int64_t);
 
 template <class T>
-SumRange<T> sum_range_for(size_t inputs) {
+SumRange sum_range_of(size_t inputs) {
   switch (inputs) {
     case 2:
-      return sum_range<T, 2>;
+      return sum_range<T, T, 2>;
     case 3:
-      return sum_range<T, 3>;
+      return sum_range<T, T, 3>;
     case 4:
-      return sum_range<T, 4>;
+      return sum_range<T, T, 4>;
     case 8:
-      return sum_range<T, 8>;
+      return sum_range<T, T, 8>;
     default:
-      return sum_range<T, 0>;
+      return sum_range<T, T, 0>;
   }
 }
 
-template <class T>
-void sum_of(std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end) {
-  VITRINE_ASSERT(inputs.size() <= kMostInputs && outputs.size() <= kMostInputs, "a group has at most kMostInputs ranks");
-  Inputs<T> in{};
-  Outputs<T> out{};
-  for (size_t r = 0; r < inputs.size(); ++r) in[r] = static_cast<const T*>(inputs[r]);
-  for (size_t r = 0; r < outputs.size(); ++r) out[r] = static_cast<T*>(outputs[r]);
-  const SumRange<T> sum = sum_range_for<T>(inputs.size());
-  cpu::parallel_for(end - begin, kParallelGrain, [&](int64_t b, int64_t e) {
-    sum(in, static_cast<int>(inputs.size()), out, static_cast<int>(outputs.size()), begin + b, begin + e);
-  });
+SumRange sum_range_for(DType from, DType to, size_t inputs) {
+  const bool narrows = from == DType::f32, widens = to == DType::f32;
+  VITRINE_ASSERT(from == to || narrows || widens, "a sum of 16 bits is in the same 16 bits or in f32");
+  const DType narrow = narrows ? to : from;
+  switch (narrow) {
+    case DType::f16:
+      return narrows ? sum_range<float, cpu::Half, 0> : widens ? sum_range<cpu::Half, float, 0> : sum_range_of<cpu::Half>(inputs);
+    case DType::bf16:
+      return narrows ? sum_range<float, cpu::BFloat16, 0> : widens ? sum_range<cpu::BFloat16, float, 0> : sum_range_of<cpu::BFloat16>(inputs);
+    default:
+      return sum_range_of<float>(inputs);
+  }
 }
 
 }  // namespace
 
-void sum_to_all(DType dtype, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end) {
-  switch (dtype) {
-    case DType::f16:
-      return sum_of<cpu::Half>(inputs, outputs, begin, end);
-    case DType::bf16:
-      return sum_of<cpu::BFloat16>(inputs, outputs, begin, end);
-    default:
-      return sum_of<float>(inputs, outputs, begin, end);
-  }
+void sum_to_all(DType from, Inputs inputs, DType to, Outputs outputs, int64_t begin, int64_t end) {
+  const SumRange sum = sum_range_for(from, to, inputs.size());
+  cpu::parallel_for(end - begin, kParallelGrain, [&](int64_t b, int64_t e) { sum(inputs, outputs, begin + b, begin + e); });
 }
 
 void copy_to_all(const void* source, std::span<void* const> outputs, int64_t bytes) {

@@ -9,9 +9,10 @@
 namespace vitrine::comm {
 
 /// For i in [begin, end): every output's element i becomes the sum of the inputs' elements i, added in f32 in the order of `inputs`, held in
-/// registers and rounded once.
-///   dtype  f32, f16 or bf16, of all      aliasing  an output may be an input
-void sum_to_all(DType dtype, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end);
+/// registers and rounded once, to `to`. Any number of inputs and outputs.
+///   from, to  f32, f16 or bf16: equal, or one of them f32
+///   aliasing  an output may be an input when the dtypes are equal
+void sum_to_all(DType from, std::span<const void* const> inputs, DType to, std::span<void* const> outputs, int64_t begin, int64_t end);
 
 /// Copies `bytes` bytes of the source to every output; reads them from memory once. An output that is the source is left alone.
 void copy_to_all(const void* source, std::span<void* const> outputs, int64_t bytes);
