@@ -172,7 +172,7 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   check_list(options_.memory_bytes, count, "device memory");
   check_list(options_.threads_per_device, count, "threads per device");
   if (!options_.names.empty() && options_.names.size() != count) throw ConfigError("devices: give each a name, or none");
-  take_place(options_.place.value_or(WorldPlace{0, {static_cast<int>(count)}}));
+  place_ = options_.place.value_or(WorldPlace{0, {static_cast<int>(count)}});
   if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
   std::vector<CoreShare> shares;
   if (options_.devices[0].backend == Backend::cpu) {
@@ -215,15 +215,13 @@ void DeviceGroup::join_world() {
                         other - kinds.begin(), *other, kinds[0])};
       });
   if (!problem.empty()) throw ConfigError(problem);
-  take_place({world.rank(), world.register_devices(names)});
+  place_.process = world.rank();
+  place_.devices = world.register_devices(names);
   if (devices_[0]->id().backend == Backend::cuda) refuse_shared_gpus(world, options_);
 }
 
-void DeviceGroup::take_place(WorldPlace place) {
-  place_ = std::move(place);
-  first_rank_ = std::accumulate(place_.devices.begin(), place_.devices.begin() + place_.process, 0);
-  world_size_ = std::accumulate(place_.devices.begin(), place_.devices.end(), 0);
-}
+int DeviceGroup::first_rank() const { return std::accumulate(place_.devices.begin(), place_.devices.begin() + place_.process, 0); }
+int DeviceGroup::world_size() const { return std::accumulate(place_.devices.begin(), place_.devices.end(), 0); }
 
 DeviceGroup::~DeviceGroup() {
   // Work on one device may touch the memory of another: all of it ends before the first device goes.

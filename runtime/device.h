@@ -107,8 +107,8 @@ class DeviceGroup {
   int process_count() const { return static_cast<int>(place_.devices.size()); }
   const std::vector<int>& devices_of_processes() const { return place_.devices; }
   /// The rank of this group's first device, and the number of devices of all processes.
-  int first_rank() const { return first_rank_; }
-  int world_size() const { return world_size_; }
+  int first_rank() const;
+  int world_size() const;
   /// What streams of these devices copy from and to without waiting: pinned memory for GPUs.
   HostMemory host_memory() const;
   OrderChecker* checker() { return checker_.get(); }
@@ -125,11 +125,9 @@ class DeviceGroup {
  private:
   /// Tells the other processes of these devices, and learns of theirs. throws ConfigError, UnsupportedError on those that cannot work together.
   void join_world();
-  void take_place(WorldPlace place);
 
   DeviceGroupOptions options_;
   WorldPlace place_;
-  int first_rank_ = 0, world_size_ = 0;  // of place_
   std::unique_ptr<OrderChecker> checker_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::string> warnings_;

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -48,8 +50,8 @@ ShardFunction shard_of(const Run& run, int accumulate) {
     std::map<int64_t, std::vector<RowRange>> rows;
   };
   const DeviceGroup& devices = *run.devices;
-  return [split = run.engine->config().scheme.split, accumulate, world_size = devices.world_size(), first = devices.first_rank(), size = devices.size(),
-          known = std::make_shared<Known>()](int64_t samples) {
+  return [split = run.engine->config().scheme.split, accumulate, world_size = devices.world_size(), first = devices.first_rank(),
+          size = devices.size(), known = std::make_shared<Known>()](int64_t samples) {
     const std::lock_guard lock(known->mutex);
     const auto [at, fresh] = known->rows.try_emplace(samples);
     if (fresh) at->second = part_of_process(plan_batch(split, samples, accumulate, world_size), first, size).rows;

@@ -76,7 +76,7 @@ struct Engine::State {
   EngineConfig config;
   Workload workload;
   BatchPlan full_batch;
-  std::map<int64_t, ProcessPart> training_parts;              // by samples
+  std::map<int64_t, ProcessPart> training_parts;             // by samples
   std::map<int64_t, std::vector<int64_t>> evaluation_parts;  // the same
   std::vector<DevicePlan> plans;
   HostBuffer host_records, host_overflows;
