@@ -16,6 +16,7 @@
 
 #include "kernels/libraries.h"
 #include "nn/checkpoint.h"
+#include "nn/parallel/process_part.h"
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"

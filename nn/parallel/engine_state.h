@@ -14,6 +14,7 @@
 #include "kernels/step_control.h"
 #include "nn/parallel/data_parallel.h"
 #include "nn/parallel/engine.h"
+#include "nn/parallel/process_part.h"
 #include "runtime/host_buffer.h"
 
 /// Private to nn/parallel.

@@ -55,6 +55,8 @@ namespace {
 
 constexpr int64_t kLargestMessageBytes = int64_t{1} << 30;
 constexpr int kSpinsBeforeYield = 64;
+// What came before this process did is found within so many looks.
+constexpr int kSettlingRounds = 16;
 
 class MpiExchange final : public ProcessExchange {
  public:
@@ -124,7 +126,7 @@ class MpiExchange final : public ProcessExchange {
   void gather_blocks(std::byte* whole, std::span<const int64_t> offsets, uint64_t tag);
   int meet_directly(uint64_t tag);
   int meet_along_tree(uint64_t tag);
-  /// Waits until the ranks' messages, `values`, have come; returns the index of the last, or nothing when all were there at once.
+  /// Waits until the ranks' messages, `values`, have come; returns the index of the last, or nothing when all were there already.
   std::optional<size_t> await_arrivals(std::span<const int> ranks, std::span<int32_t> values, uint64_t tag);
 
   static void check(int code, const char* what) {
@@ -387,7 +389,7 @@ std::optional<size_t> MpiExchange::await_arrivals(std::span<const int> ranks, st
       const std::lock_guard lock(mpi_mutex_);
       check(MPI_Testsome(static_cast<int>(ranks.size()), arrivals.data(), &now, arrived.data(), MPI_STATUSES_IGNORE), "MPI_Testsome");
     }
-    if (now > 0 && round > 0) last = static_cast<size_t>(arrived[static_cast<size_t>(now - 1)]);
+    if (now > 0 && round >= kSettlingRounds) last = static_cast<size_t>(arrived[static_cast<size_t>(now - 1)]);
     count += static_cast<size_t>(std::max(0, now));
     if (round >= kSpinsBeforeYield) sched_yield();
   }

@@ -32,7 +32,8 @@ TEST_P(Exchange, SumsAreRightAndHaveTheSameBitsEverywhere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Exchange,
-                         ::testing::Values(std::pair{3, 16}, std::pair{2, 1}, std::pair{3, 1}, std::pair{5, 1}, std::pair{8, 1}, std::pair{18, 16}),
+                         ::testing::Values(std::pair{3, 16}, std::pair{2, 1}, std::pair{3, 1}, std::pair{5, 1}, std::pair{8, 1}, std::pair{18, 16},
+                                           std::pair{65, 16}, std::pair{100, 16}),
                          [](const auto& test) {
                            return fmt::format("Of{}{}", test.param.first, test.param.first > test.param.second ? "AlongATree" : "Directly");
                          });
