@@ -2,7 +2,9 @@
 #include "runtime/comm/fused.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <type_traits>
 
 #include "runtime/cpu/half_lanes.h"
 #include "runtime/cpu/parallel.h"
@@ -12,9 +14,16 @@ namespace vitrine::comm {
 namespace {
 
 constexpr int64_t kVecFloats = cpu::kLanes;
-constexpr int64_t kBlockFloats = 4 * kVecFloats;
+constexpr size_t kBlockLanes = 4;
+constexpr int64_t kBlockFloats = static_cast<int64_t>(kBlockLanes) * kVecFloats;
+constexpr size_t kMostInputs = 64;
 constexpr int64_t kParallelGrain = int64_t{1} << 15;  // below this a team costs more than it gives
 constexpr int64_t kCopyTileBytes = int64_t{16} << 10;
+
+template <class T>
+using Inputs = std::array<const T*, kMostInputs>;
+template <class T>
+using Outputs = std::array<T*, kMostInputs>;
 
 template <class T>
 inline cpu::FloatLanes load(const T* p) {
@@ -23,78 +32,133 @@ inline cpu::FloatLanes load(const T* p) {
   return lanes;
 }
 
-using Inputs = std::span<const void* const>;
-using Outputs = std::span<void* const>;
+/// Combine `b` into `a`: single elements or lanes.
+struct Add {
+  template <class V>
+  static void combine(V& a, const V& b) {
+    a += b;
+  }
+};
+// A NaN on either side stays.
+struct Least {
+  template <class V>
+  static void combine(V& a, const V& b) {
+    a = (b < a) | (b != b) ? b : a;
+  }
+};
+struct Most {
+  template <class V>
+  static void combine(V& a, const V& b) {
+    a = (b > a) | (b != b) ? b : a;
+  }
+};
+
+template <class T>
+struct Range {
+  Inputs<T> inputs{};
+  Outputs<T> outputs{};
+  int input_count = 0, output_count = 0;
+  int divisor = 1;
+};
 
 // kInputs: their number where it is known when compiled, else 0.
-template <class From, class To, size_t kInputs>
-void sum_range(Inputs inputs, Outputs outputs, int64_t begin, int64_t end) {
-  const size_t count = kInputs != 0 ? kInputs : inputs.size();
-  const auto in = [&](size_t r) { return static_cast<const From*>(inputs[r]); };
-  const auto out = [&](size_t r) { return static_cast<To*>(outputs[r]); };
+template <class T, class Combine, int kInputs>
+void combine_range(const Range<T>& range, int64_t begin, int64_t end) {
+  const int count = kInputs != 0 ? kInputs : range.input_count;
+  const auto divisor = static_cast<float>(range.divisor);
   int64_t i = begin;
   for (; i + kBlockFloats <= end; i += kBlockFloats) {
-    const From* const first = in(0) + i;
-    cpu::FloatLanes a = load(first), b = load(first + kVecFloats), c = load(first + 2 * kVecFloats), d = load(first + 3 * kVecFloats);
-    for (size_t r = 1; r < count; ++r) {
-      const From* const p = in(r) + i;
-      a += load(p);
-      b += load(p + kVecFloats);
-      c += load(p + 2 * kVecFloats);
-      d += load(p + 3 * kVecFloats);
+    std::array<cpu::FloatLanes, kBlockLanes> lanes;
+    for (size_t k = 0; k < kBlockLanes; ++k) lanes[k] = load(range.inputs[0] + i + static_cast<int64_t>(k) * kVecFloats);
+    for (int r = 1; r < count; ++r) {
+      const T* const p = range.inputs[static_cast<size_t>(r)] + i;
+      for (size_t k = 0; k < kBlockLanes; ++k) Combine::combine(lanes[k], load(p + static_cast<int64_t>(k) * kVecFloats));
     }
-    for (size_t r = 0; r < outputs.size(); ++r) {
-      To* const p = out(r) + i;
-      cpu::store(a, p);
-      cpu::store(b, p + kVecFloats);
-      cpu::store(c, p + 2 * kVecFloats);
-      cpu::store(d, p + 3 * kVecFloats);
+    if (range.divisor != 1) {
+      for (cpu::FloatLanes& lane : lanes) lane /= divisor;
+    }
+    for (int r = 0; r < range.output_count; ++r) {
+      T* const p = range.outputs[static_cast<size_t>(r)] + i;
+      for (size_t k = 0; k < kBlockLanes; ++k) cpu::store(lanes[k], p + static_cast<int64_t>(k) * kVecFloats);
     }
   }
   for (; i < end; ++i) {
-    float sum = cpu::to_float(in(0)[i]);
-    for (size_t r = 1; r < count; ++r) sum += cpu::to_float(in(r)[i]);
-    for (size_t r = 0; r < outputs.size(); ++r) out(r)[i] = cpu::from_float<To>(sum);
+    float value = cpu::to_float(range.inputs[0][i]);
+    for (int r = 1; r < count; ++r) Combine::combine(value, cpu::to_float(range.inputs[static_cast<size_t>(r)][i]));
+    if (range.divisor != 1) value /= divisor;
+    for (int r = 0; r < range.output_count; ++r) range.outputs[static_cast<size_t>(r)][i] = cpu::from_float<T>(value);
   }
 }
 
-using SumRange = void (*)(Inputs, Outputs, int64_t, int64_t);
+template <class Combine>
+void combine_integers(const Range<int32_t>& range, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    int32_t value = range.inputs[0][i];
+    for (int r = 1; r < range.input_count; ++r) {
+      const int32_t next = range.inputs[static_cast<size_t>(r)][i];
+      if constexpr (std::is_same_v<Combine, Add>) {
+        value = static_cast<int32_t>(static_cast<uint32_t>(value) + static_cast<uint32_t>(next));  // wraps around
+      } else {
+        Combine::combine(value, next);
+      }
+    }
+    if (range.divisor != 1) value /= range.divisor;
+    for (int r = 0; r < range.output_count; ++r) range.outputs[static_cast<size_t>(r)][i] = value;
+  }
+}
 
 template <class T>
-SumRange sum_range_of(size_t inputs) {
+using CombineRange = void (*)(const Range<T>&, int64_t, int64_t);
+
+template <class T>
+CombineRange<T> combine_range_for(ReduceOp op, size_t inputs) {
+  if (op == ReduceOp::min) return combine_range<T, Least, 0>;
+  if (op == ReduceOp::max) return combine_range<T, Most, 0>;
   switch (inputs) {
     case 2:
-      return sum_range<T, T, 2>;
+      return combine_range<T, Add, 2>;
     case 3:
-      return sum_range<T, T, 3>;
+      return combine_range<T, Add, 3>;
     case 4:
-      return sum_range<T, T, 4>;
+      return combine_range<T, Add, 4>;
     case 8:
-      return sum_range<T, T, 8>;
+      return combine_range<T, Add, 8>;
     default:
-      return sum_range<T, T, 0>;
+      return combine_range<T, Add, 0>;
   }
 }
 
-SumRange sum_range_for(DType from, DType to, size_t inputs) {
-  const bool narrows = from == DType::f32, widens = to == DType::f32;
-  VITRINE_ASSERT(from == to || narrows || widens, "a sum of 16 bits is in the same 16 bits or in f32");
-  const DType narrow = narrows ? to : from;
-  switch (narrow) {
-    case DType::f16:
-      return narrows ? sum_range<float, cpu::Half, 0> : widens ? sum_range<cpu::Half, float, 0> : sum_range_of<cpu::Half>(inputs);
-    case DType::bf16:
-      return narrows ? sum_range<float, cpu::BFloat16, 0> : widens ? sum_range<cpu::BFloat16, float, 0> : sum_range_of<cpu::BFloat16>(inputs);
-    default:
-      return sum_range_of<float>(inputs);
-  }
+template <>
+CombineRange<int32_t> combine_range_for<int32_t>(ReduceOp op, size_t) {
+  if (op == ReduceOp::min) return combine_integers<Least>;
+  return op == ReduceOp::max ? combine_integers<Most> : combine_integers<Add>;
+}
+
+template <class T>
+void combine_all(Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end) {
+  VITRINE_ASSERT(inputs.size() <= kMostInputs && outputs.size() <= kMostInputs, "a group has at most kMostInputs ranks");
+  Range<T> range;
+  range.divisor = reduction.divisor;
+  for (const void* input : inputs) range.inputs[static_cast<size_t>(range.input_count++)] = static_cast<const T*>(input);
+  for (void* output : outputs) range.outputs[static_cast<size_t>(range.output_count++)] = static_cast<T*>(output);
+  const CombineRange<T> combine = combine_range_for<T>(reduction.op, inputs.size());
+  cpu::parallel_for(end - begin, kParallelGrain, [&](int64_t b, int64_t e) { combine(range, begin + b, begin + e); });
 }
 
 }  // namespace
 
-void sum_to_all(DType from, Inputs inputs, DType to, Outputs outputs, int64_t begin, int64_t end) {
-  const SumRange sum = sum_range_for(from, to, inputs.size());
-  cpu::parallel_for(end - begin, kParallelGrain, [&](int64_t b, int64_t e) { sum(inputs, outputs, begin + b, begin + e); });
+void combine_to_all(DType dtype, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
+                    int64_t end) {
+  switch (dtype) {
+    case DType::f16:
+      return combine_all<cpu::Half>(reduction, inputs, outputs, begin, end);
+    case DType::bf16:
+      return combine_all<cpu::BFloat16>(reduction, inputs, outputs, begin, end);
+    case DType::i32:
+      return combine_all<int32_t>(reduction, inputs, outputs, begin, end);
+    default:
+      return combine_all<float>(reduction, inputs, outputs, begin, end);
+  }
 }
 
 void copy_to_all(const void* source, std::span<void* const> outputs, int64_t bytes) {
