@@ -17,7 +17,7 @@
 #include "runtime/printable.h"
 #include "runtime/world/connection.h"
 #include "runtime/world/handshake.h"
-#include "runtime/world/secret.h"
+#include "runtime/world/private_file.h"
 
 namespace vitrine::world {
 

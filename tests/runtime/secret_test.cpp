@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "runtime/world/private_file.h"
 #include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
 
