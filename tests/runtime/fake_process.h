@@ -24,14 +24,16 @@ class FakeProcess {
     connection.send(message.bytes());
     connection.flush();
   }
-  /// The next message of this kind, without the kind; others are passed over.
+  /// The next message of this kind, without the kind; others are passed over, but a refusal ends the wait.
   std::string wait_for(world::MessageKind kind) {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (std::chrono::steady_clock::now() < give_up) {
       const bool open = connection.receive();
       while (const auto bytes = connection.take()) {
         world::Reader reader(*bytes);
-        if (reader.number<world::MessageKind>() == kind) return bytes->substr(sizeof kind);
+        const auto came = reader.number<world::MessageKind>();
+        if (came == kind) return bytes->substr(sizeof kind);
+        if (came == world::MessageKind::refused) throw std::runtime_error("refused");
       }
       if (!open) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

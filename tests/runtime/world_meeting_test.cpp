@@ -34,7 +34,11 @@ std::vector<std::string> errors_of(const std::vector<Member>& processes, const s
 class WorldMeeting : public ::testing::Test {
  protected:
   ~WorldMeeting() override { EXPECT_FALSE(std::filesystem::exists(place.path())) << "the address was left behind"; }
-  void write_text(const std::string& text) const { std::ofstream(place.path()) << text; }
+  /// Into a file that no other user may open: others are not read.
+  void write_text(const std::string& text) const {
+    std::ofstream(place.path()) << text;
+    std::filesystem::permissions(place.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  }
 
   LeavesNothingBehind check;
   MeetingPlace place;
