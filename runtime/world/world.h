@@ -18,7 +18,7 @@ struct WorldOptions {
   int rank = 0, size = 1;
   /// Where they meet: "tcp://host:port" (rank 0 listens there), "file:PATH" on a file system that all see, or empty: over MPI, which the process was
   /// started by.
-  std::string init;
+  std::string rendezvous;
   /// What proves that a process belongs to this run, the same in all of them: required where they meet at a host name or an address that is not
   /// loopback; elsewhere rank 0 makes one, and leaves it where only this user's processes find it. See find_secret() in runtime/world/secret.h.
   std::string secret = {};

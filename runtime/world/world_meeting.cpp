@@ -49,8 +49,8 @@ void World::State::meet() {
   }
   // Every process that uses MPI may connect to every other one.
   raise_descriptor_limit(2 * static_cast<uint64_t>(size) + kOtherDescriptors);
-  rendezvous = plan_rendezvous(options.init, options.secret, options.one_machine);
-  if (options.init.empty()) {
+  rendezvous = plan_rendezvous(options.rendezvous, options.secret, options.one_machine);
+  if (options.rendezvous.empty()) {
     mpi = MpiSession::open(rank, options.exit_after_ms > 0 ? meeting_ms() : 0);
     if (mpi->rank() != rank || mpi->size() != size) {
       throw CommError(
@@ -60,7 +60,7 @@ void World::State::meet() {
     }
     met_text = "over MPI";
   } else {
-    met_text = "at " + options.init;
+    met_text = "at " + options.rendezvous;
   }
   is_hub() ? wait_for_members() : find_hub();
 }

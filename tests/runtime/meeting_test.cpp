@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where processes meet: what --init says, and the address that rank 0 leaves for the others.
+// Where processes meet: what --rendezvous says, and the address that rank 0 leaves for the others.
 #include "runtime/world/meeting.h"
 
 #include <gtest/gtest.h>
