@@ -87,7 +87,7 @@ std::string read_address(const std::string& path) {
 
 std::string read_private_address(const std::string& path, std::string& problem) {
   if (access(path.c_str(), F_OK) == 0) return read_private_file(path, kLongestAddress, problem);
-  problem = "the file is not there";
+  problem = kNoAddressFile;
   return {};
 }
 

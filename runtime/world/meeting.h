@@ -29,6 +29,8 @@ std::vector<std::string> interface_addresses();
 void write_address(const std::string& path, const Address& address);
 /// Empty where there is none.
 std::string read_address(const std::string& path);
+/// What is wrong with an address file that has not been written yet.
+inline constexpr const char* kNoAddressFile = "the file is not there";
 /// The same of a file that only this user may open, else empty, and `problem` says why: who can write it chooses where the processes meet.
 std::string read_private_address(const std::string& path, std::string& problem);
 

@@ -33,7 +33,7 @@ void World::State::find_hub() {
     if (!rendezvous.address_file.empty()) {
       // With the user's secret the file need not be: it does not tell who belongs to the run.
       text = rendezvous.secret.empty() ? read_private_address(rendezvous.address_file, problem) : read_address(rendezvous.address_file);
-      if (text.empty() && !rendezvous.secret.empty()) problem = "the file is not there";
+      if (text.empty() && !rendezvous.secret.empty()) problem = kNoAddressFile;
     }
     const bool known = rendezvous.address_file.empty() || !text.empty();
     if (!text.empty()) address = Address::parse(text);
@@ -41,7 +41,7 @@ void World::State::find_hub() {
     if (!method.host.empty()) {
       address.port = method.port;
       address.hosts = {method.host};
-      if (!known) problem = fmt::format("{}:{}: rank 0 does not listen there yet", method.host, method.port);
+      if (problem == kNoAddressFile) problem = fmt::format("{}:{}: rank 0 does not listen there yet", method.host, method.port);
     }
     if (known && try_hub(address, problem)) return;
     if (steady_now_ns() > deadline_ns) {
