@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/world_communicator.h"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -9,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "runtime/comm/checked_communicator.h"
+#include "runtime/comm/fused.h"
 #include "runtime/comm/process_exchange.h"
 #include "runtime/comm/record.h"
 #include "runtime/copy.h"
@@ -25,11 +30,24 @@ constexpr int64_t kShortestNotedWaitNs = 500;
 // As long as the world takes to find who died.
 constexpr int64_t kEchoPatienceMs = 2000;
 
+void copy_bytes(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+/// Where a rank sends to and receives from; -1: nowhere.
+struct Route {
+  int to = -1, from = -1;
+};
+
 /// What the communicators of one process share.
 class ProcessGroup {
  public:
-  ProcessGroup(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>> local_ends)
+  ProcessGroup(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> local_ends)
       : locals(std::move(local_ends)), counts(devices.devices_of_processes()), process(devices.process()), world(devices.options().world) {
+    first_ranks_.assign(counts.size() + 1, 0);
+    std::inclusive_scan(counts.begin(), counts.end(), first_ranks_.begin() + 1);
+    const bool several_devices = std::any_of(counts.begin(), counts.end(), [](int count) { return count > 1; });
+    unrounded_ = several_devices || counts.size() > comm::ProcessExchange::kLargestDirect;
     plans_gpus = devices.options().place && devices.options().place->gpus;
     if (devices[0].id().backend == Backend::meta) return;
     {
@@ -75,14 +93,30 @@ class ProcessGroup {
       throw;
     }
   }
-  int first_rank(int of_process) const { return std::accumulate(counts.begin(), counts.begin() + of_process, 0); }
+  /// Of send_receive: what a device of this process asks for. Before the devices meet.
+  void add_route(uint64_t tag, int device, Route route) {
+    const std::lock_guard lock(routes_mutex_);
+    auto& routes = routes_[tag];
+    routes.resize(static_cast<size_t>(counts[static_cast<size_t>(process)]));
+    routes[static_cast<size_t>(device)] = route;
+  }
+  std::vector<Route> take_routes(uint64_t tag) {
+    const std::lock_guard lock(routes_mutex_);
+    return std::move(routes_.extract(tag).mapped());
+  }
+  int first_rank(int of_process) const { return first_ranks_[static_cast<size_t>(of_process)]; }
   int process_of(int rank) const {
-    int found = 0;
-    while (rank >= counts[static_cast<size_t>(found)]) rank -= counts[static_cast<size_t>(found++)];
-    return found;
+    return static_cast<int>(std::upper_bound(first_ranks_.begin(), first_ranks_.end(), rank) - first_ranks_.begin()) - 1;
+  }
+  /// In which sums travel between the processes: f32 where 16 bits would be rounded more than once.
+  DType partial_dtype(DType dtype) const { return unrounded_ && (dtype == DType::f16 || dtype == DType::bf16) ? DType::f32 : dtype; }
+  std::vector<int> processes_of_ranks() const {
+    std::vector<int> processes;
+    for (size_t p = 0; p < counts.size(); ++p) processes.insert(processes.end(), static_cast<size_t>(counts[p]), static_cast<int>(p));
+    return processes;
   }
 
-  std::vector<std::unique_ptr<Communicator>> locals;
+  std::vector<std::unique_ptr<LocalCommunicator>> locals;
   std::vector<int> counts;  // devices of each process
   int process;
   int number = 0;                                   // among the groups of the world
@@ -92,8 +126,41 @@ class ProcessGroup {
 
  private:
   uint64_t handler_ = 0;
+  std::vector<int> first_ranks_;  // of each process, and of one more
+  bool unrounded_ = false;
+  std::mutex routes_mutex_;
+  std::map<uint64_t, std::vector<Route>> routes_;                            // by tag
   std::vector<std::array<std::string, comm::kOperationCount>> wait_causes_;  // of each process: "rank 2 in all_reduce"
 };
+
+/// The messages of a process's ranks, whose inputs and outputs of `bytes` lie one after the other.
+void send_and_receive(ProcessGroup& group, comm::ProcessExchange& exchange, std::byte* inputs, std::byte* outputs, int64_t bytes, uint64_t tag) {
+  const std::vector<Route> routes = group.take_routes(tag);
+  const int first = group.first_rank(group.process);
+  std::vector<comm::ProcessExchange::Part> sends, receives;
+  std::map<int, std::byte*> output_of_source;  // what comes from one process comes in the order of its ranks
+  for (size_t i = 0; i < routes.size(); ++i) {
+    const int64_t offset = static_cast<int64_t>(i) * bytes;
+    if (routes[i].from >= 0) output_of_source[routes[i].from] = outputs + offset;
+    if (routes[i].to < 0) continue;
+    const int process = group.process_of(routes[i].to);
+    if (process != group.process) {
+      sends.push_back({process, inputs + offset, bytes});
+    } else {
+      const int target = routes[i].to - first;
+      if (routes[static_cast<size_t>(target)].from != first + static_cast<int>(i)) {
+        throw CommError(
+            fmt::format("send_receive: rank {} sends to rank {}, which does not receive from it", first + static_cast<int>(i), routes[i].to));
+      }
+      copy_bytes(outputs + target * bytes, inputs + offset, bytes);
+    }
+  }
+  for (const auto& [source, output] : output_of_source) {
+    const int process = group.process_of(source);
+    if (process != group.process) receives.push_back({process, output, bytes});
+  }
+  exchange.exchange(sends, receives, tag);
+}
 
 class WorldCommunicator final : public CheckedCommunicator {
  public:
@@ -104,7 +171,7 @@ class WorldCommunicator final : public CheckedCommunicator {
 
   std::string description() const override {
     if (!group_->exchange) return fmt::format("meta, {} ranks", size());
-    return fmt::format("{}, {} ranks, sums in rank order", group_->exchange->description(), size());
+    return fmt::format("{}, {} ranks", group_->exchange->description(), size());
   }
   void abort(const std::string& reason) override {
     if (group_->world) group_->world->fail(reason);
@@ -133,18 +200,21 @@ class WorldCommunicator final : public CheckedCommunicator {
   void all_gather(const Job& job);
   void scatter(const Job& job);
   void gather(const Job& job);
+  void all_to_all(const Job& job);
+  void send_receive(const Job& job);
   void barrier(const Job& job);
 
-  /// The sum over this process's devices, in `partial` of the first one.
+  /// The sum over this process's devices, in `partial` (partial_dtype()) of the first one.
   void sum_here(const Job& job, const View& input, const View& partial);
-  /// The first device sums `inout` over the processes.
-  void sum_over_processes(const Job& job, const View& inout, std::optional<int> root);
-  Tensor scratch(const Job& job, int64_t elements) { return job.ctx.allocate({elements}, job.call.dtype, Category::communication, "exchange"); }
-  Tensor sum_scratch(const Job& job, int64_t elements) {
-    return scratch(job, comm::exchange_scratch_elements(job.call.dtype, elements, static_cast<int>(group_->counts.size())));
-  }
+  /// Of the first device: its sums' memory, where rounding needs more than the result has; else the result.
+  Tensor partial_scratch(const Job& job, const View& result);
+  /// The first device sums the partials over the processes into `result`.
+  void sum_over_processes(const Job& job, const View& partial, const View& result, std::optional<int> root);
+  DType partial_dtype(const Job& job) const { return group_->partial_dtype(job.call.dtype); }
+  Tensor scratch(const Job& job, int64_t elements) { return scratch(job, elements, job.call.dtype); }
+  Tensor scratch(const Job& job, int64_t elements, DType dtype) { return job.ctx.allocate({elements}, dtype, Category::communication, "exchange"); }
 
-  Communicator& local() { return *group_->locals[static_cast<size_t>(device_)]; }
+  LocalCommunicator& local() { return *group_->locals[static_cast<size_t>(device_)]; }
   bool leads() const { return device_ == 0; }
   bool alone() const { return local_size() == 1; }
   int local_size() const { return group_->counts[static_cast<size_t>(group_->process)]; }
@@ -237,28 +307,51 @@ void WorldCommunicator::carry_out(const Job& job) {
       return scatter(job);
     case Operation::gather:
       return gather(job);
+    case Operation::all_to_all:
+      return all_to_all(job);
+    case Operation::send_receive:
+      return send_receive(job);
     case Operation::barrier:
       return barrier(job);
   }
 }
 
 void WorldCommunicator::sum_here(const Job& job, const View& input, const View& partial) {
-  if (!alone()) return local().reduce(job.ctx, input, leads() ? partial : View(), 0);
-  if (input.data != partial.data) copy(job.ctx, input, partial);
+  const bool widens = partial_dtype(job) != input.dtype;
+  // An average is divided at the end.
+  const ReduceOp op = job.call.reduction.op == ReduceOp::average ? ReduceOp::sum : job.call.reduction.op;
+  if (!alone() && widens) return local().reduce_unrounded(job.ctx, input, leads() ? partial : View(), 0, op);
+  if (!alone()) return local().reduce(job.ctx, input, leads() ? partial : View(), 0, op);
+  if (widens) {
+    job.ctx.dispatch({"widen", {input}, {partial}}, [input, partial] {
+      const void* const from = input.data;
+      void* const to = partial.data;
+      comm::combine_to_all(input.dtype, partial.dtype, {}, {&from, 1}, {&to, 1}, 0, input.numel());
+    });
+  } else if (input.data != partial.data) {
+    copy(job.ctx, input, partial);
+  }
 }
 
-void WorldCommunicator::sum_over_processes(const Job& job, const View& inout, std::optional<int> root) {
+Tensor WorldCommunicator::partial_scratch(const Job& job, const View& result) {
+  return leads() && partial_dtype(job) != result.dtype ? scratch(job, result.numel(), partial_dtype(job)) : Tensor();
+}
+
+void WorldCommunicator::sum_over_processes(const Job& job, const View& partial, const View& result, std::optional<int> root) {
   if (!leads()) return;
-  const Tensor space = sum_scratch(job, inout.numel());
-  lead(job, space, inout, [inout, root, space = space.view(), tag = job.tag](comm::ProcessExchange& exchange) {
-    exchange.sum(inout.dtype, inout.data, inout.numel(), root, space.data, space.numel(), tag);
-  });
+  const auto processes = static_cast<int>(group_->counts.size());
+  const Tensor space = scratch(job, comm::sum_scratch_elements(partial.dtype, result.numel(), processes), partial.dtype);
+  const comm::SumBuffers buffers{partial.dtype, partial.data, result.dtype, result.data, space.view().data, space.numel(), job.call.reduction};
+  lead(job, partial, result,
+       [buffers, count = result.numel(), root, tag = job.tag](comm::ProcessExchange& exchange) { exchange.sum(buffers, count, root, tag); });
 }
 
 void WorldCommunicator::all_reduce(const Job& job) {
   const View output = job.view(job.call.output, job.call.count);
-  sum_here(job, job.view(job.call.input, job.call.count), output);
-  sum_over_processes(job, output, std::nullopt);
+  const Tensor unrounded = partial_scratch(job, output);
+  const View partial = unrounded ? unrounded.view() : output;
+  sum_here(job, job.view(job.call.input, job.call.count), partial);
+  sum_over_processes(job, partial, output, std::nullopt);
   if (!alone()) local().broadcast(job.ctx, output, 0);
 }
 
@@ -266,12 +359,14 @@ void WorldCommunicator::reduce(const Job& job) {
   const int64_t count = job.call.count;
   const int root = local_root(job.call.root);
   // The sum may be made in the root's output only: elsewhere there is none, and the input must stay.
-  const Tensor space = leads() && root != 0 ? scratch(job, count) : Tensor();
-  const View partial = root == 0 ? job.view(job.call.output, count) : space.view();
+  const Tensor space = leads() && root != 0 ? scratch(job, count, job.call.dtype) : Tensor();
+  const View result = root == 0 ? job.view(job.call.output, count) : space.view();
+  const Tensor unrounded = partial_scratch(job, result);
+  const View partial = unrounded ? unrounded.view() : result;
   sum_here(job, job.view(job.call.input, count), partial);
-  sum_over_processes(job, partial, group_->process_of(job.call.root));
+  sum_over_processes(job, partial, result, group_->process_of(job.call.root));
   if (root <= 0) return;
-  local().scatter(job.ctx, leads() ? partial : View(), only(root, count), job.view(job.call.output, device_ == root ? count : 0), 0);
+  local().scatter(job.ctx, leads() ? result : View(), only(root, count), job.view(job.call.output, device_ == root ? count : 0), 0);
 }
 
 void WorldCommunicator::broadcast(const Job& job) {
@@ -297,20 +392,26 @@ void WorldCommunicator::reduce_scatter(const Job& job) {
   const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
   const int64_t total = job.call.count * size();
   const View output = job.view(job.call.output, job.call.count);
-  const Tensor partial = leads() ? scratch(job, total) : Tensor();
-  sum_here(job, job.view(job.call.input, total), partial.view());
+  const Tensor whole = leads() ? scratch(job, total, partial_dtype(job)) : Tensor();
+  sum_here(job, job.view(job.call.input, total), whole.view());
+  Tensor rounded;
   View mine;
   if (leads()) {
     const std::vector<int64_t> counts = of_processes(of_ranks);
+    const int64_t here = counts[static_cast<size_t>(group_->process)];
     const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
-    mine = partial.view().rows(first, first + counts[static_cast<size_t>(group_->process)]);
-    const Tensor space = sum_scratch(job, total);
-    lead(job, space, partial, [whole = partial.view(), counts, space = space.view(), tag = job.tag](comm::ProcessExchange& exchange) {
-      exchange.sum_scattered(whole.dtype, whole.data, counts, space.data, space.numel(), tag);
-    });
+    if (whole.dtype() == job.call.dtype) {
+      mine = whole.view().rows(first, first + here);
+    } else {
+      if (!alone()) rounded = scratch(job, here, job.call.dtype);
+      mine = alone() ? output : rounded.view();
+    }
+    const Tensor space = scratch(job, comm::scattered_scratch_elements(whole.dtype(), counts), whole.dtype());
+    const comm::SumBuffers buffers{whole.dtype(), whole.view().data, mine.dtype, mine.data, space.view().data, space.numel(), job.call.reduction};
+    lead(job, whole, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) { exchange.sum_scattered(buffers, counts, tag); });
   }
-  if (alone()) return copy(job.ctx, mine, output);
-  local().scatter(job.ctx, mine, of_this_process(of_ranks), output, 0);
+  if (!alone()) return local().scatter(job.ctx, mine, of_this_process(of_ranks), output, 0);
+  if (mine.data != output.data) copy(job.ctx, mine, output);
 }
 
 void WorldCommunicator::all_gather(const Job& job) {
@@ -389,6 +490,78 @@ void WorldCommunicator::gather(const Job& job) {
   local().scatter(job.ctx, leads() ? whole : View(), only(root, total), job.view(job.call.output, device_ == root ? total : 0), 0);
 }
 
+void WorldCommunicator::all_to_all(const Job& job) {
+  using Part = comm::ProcessExchange::Part;
+  const int64_t whole = job.call.count * size();
+  const View input = job.view(job.call.input, whole), output = job.view(job.call.output, whole);
+  // All inputs and all outputs of this process, on its first device.
+  Tensor inputs, outputs;
+  if (!alone() && leads()) {
+    inputs = scratch(job, whole * local_size());
+    outputs = scratch(job, whole * local_size());
+  }
+  const View all_inputs = alone() ? input : inputs.view(), all_outputs = alone() ? output : outputs.view();
+  const std::vector<int64_t> each(static_cast<size_t>(local_size()), whole);
+  if (!alone()) local().gather(job.ctx, input, each, all_inputs, 0);
+  if (leads()) {
+    const int64_t part_bytes = job.call.count * job.element();
+    const auto place = [&](const View& all, int local_rank, int other_rank) {
+      return static_cast<std::byte*>(all.data) + (int64_t{local_rank} * size() + other_rank) * part_bytes;
+    };
+    const int first = group_->first_rank(group_->process);
+    const std::vector<int> process_of = group_->processes_of_ranks();
+    std::vector<Part> sends, receives;
+    std::vector<std::pair<const void*, void*>> here;
+    for (int mine = 0; mine < local_size(); ++mine) {
+      for (int target = 0; target < size(); ++target) {
+        const int to = process_of[static_cast<size_t>(target)];
+        std::byte* const part = place(all_inputs, mine, target);
+        if (to == group_->process) {
+          here.emplace_back(part, place(all_outputs, target - first, first + mine));
+        } else {
+          sends.push_back({to, part, part_bytes});
+        }
+      }
+    }
+    for (int source = 0; source < size(); ++source) {
+      const int from = process_of[static_cast<size_t>(source)];
+      for (int mine = 0; from != group_->process && mine < local_size(); ++mine)
+        receives.push_back({from, place(all_outputs, mine, source), part_bytes});
+    }
+    lead(job, all_inputs, all_outputs, [sends, receives, here, part_bytes, tag = job.tag](comm::ProcessExchange& exchange) {
+      for (const auto& [from, to] : here) copy_bytes(to, from, part_bytes);
+      exchange.exchange(sends, receives, tag);
+    });
+  }
+  if (!alone()) local().scatter(job.ctx, all_outputs, each, output, 0);
+}
+
+void WorldCommunicator::send_receive(const Job& job) {
+  const int64_t count = job.call.count;
+  const bool receives = job.call.output != nullptr;
+  // What is not sent is gathered too, and not looked at: the ranks of a process do not know of each other which of them send.
+  const View input = job.view(job.call.input != nullptr ? job.call.input : job.call.known, count);
+  const Tensor unused = alone() || receives ? Tensor() : scratch(job, count);
+  const View output = receives ? job.view(job.call.output, count) : unused.view();
+  Tensor inputs, outputs;
+  if (!alone() && leads()) {
+    inputs = scratch(job, count * local_size());
+    outputs = scratch(job, count * local_size());
+  }
+  const View all_inputs = alone() ? input : inputs.view(), all_outputs = alone() ? output : outputs.view();
+  const std::vector<int64_t> each(static_cast<size_t>(local_size()), count);
+  job.ctx.dispatch({"send_receive", {}, {}}, [group = group_, device = device_, tag = job.tag, route = Route{job.call.to, job.call.from}] {
+    group->add_route(tag, device, route);
+  });
+  if (!alone()) local().gather(job.ctx, input, each, all_inputs, 0);
+  if (leads()) {
+    lead(job, all_inputs, all_outputs, [group = group_, all_inputs, all_outputs, bytes = count * job.element(), tag = job.tag](auto& exchange) {
+      send_and_receive(*group, exchange, static_cast<std::byte*>(all_inputs.data), static_cast<std::byte*>(all_outputs.data), bytes, tag);
+    });
+  }
+  if (!alone()) local().scatter(job.ctx, all_outputs, each, output, 0);
+}
+
 void WorldCommunicator::barrier(const Job& job) {
   if (!alone()) local().barrier(job.ctx);
   if (leads()) lead(job, View(), View(), [](comm::ProcessExchange&) {});
@@ -397,7 +570,7 @@ void WorldCommunicator::barrier(const Job& job) {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_world_communicators(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>> locals) {
+std::vector<std::unique_ptr<Communicator>> make_world_communicators(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> locals) {
   const auto group = std::make_shared<ProcessGroup>(devices, std::move(locals));
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int device = 0; device < devices.size(); ++device) communicators.push_back(std::make_unique<WorldCommunicator>(group, device));
