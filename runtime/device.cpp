@@ -182,7 +182,10 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   if (options_.devices[0].backend == Backend::cpu) {
     const std::vector<int> available = available_cores();
     const std::vector<int> cores = options_.world ? share_cores(*options_.world, available) : available;
-    shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_, cores.size() < available.size());
+    // Processes that share the cores share the quota.
+    std::optional<double> quota = cpu_quota();
+    if (quota) *quota *= static_cast<double>(cores.size()) / static_cast<double>(available.size());
+    shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_, cores.size() < available.size(), quota);
   }
   if (options_.devices[0].backend == Backend::cuda) open_gpus(options_);
   std::vector<int64_t> capacities;  // before the first device takes any
