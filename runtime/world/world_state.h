@@ -48,17 +48,24 @@ struct World::State {
 
   // The world's own thread: world_watch.cpp.
   void watch();
+  void listen_to_all();
   void wait_for_something();
+  /// Has wait_for_something() notice what comes from a connection, and once it takes more, where it has unsent bytes.
+  void listen_to(int who);
+  void send_to(int who, const std::string& bytes);
+  std::optional<world::Connection>& connection_to(int who) { return is_hub() ? members[static_cast<size_t>(who)] : hub; }
   void tell_local(int64_t now_ns);
   void tell_progress();
   void check_waits(int64_t now_ns);
-  void serve_members(int64_t now_ns);
+  void serve_member(int who, int64_t now_ns);
   void serve_hub(int64_t now_ns);
   void handle_from_member(int from, const std::string& bytes, int64_t now_ns);
   void handle_from_hub(const std::string& bytes);
   void send_to_hub(const std::string& bytes);
   void send_to_members(const std::string& bytes);
-  void take_gathered(std::vector<std::string> parts);
+  /// Rank 0's answer to the gathering under way, for this process.
+  void take_answer(std::string answer);
+  void send_answers(const std::vector<std::string>& answers);
   void declare(const std::string& verdict, bool found_here = true);
   /// Ends the process when that has not been stopped within options.exit_after_ms.
   void exit_in_time();
@@ -112,7 +119,9 @@ struct World::State {
   uint64_t next_id = 1, next_gathering = 0;
   int next_group = 0;
   std::optional<Gathering> to_gather;
-  std::optional<std::vector<std::string>> gathered;
+  std::optional<std::vector<std::string>> gathered;   // of the hub: all parts
+  std::optional<std::vector<std::string>> to_answer;  // of the hub: for all, or for each rank
+  std::optional<std::string> answered;
   std::string error_to_tell;
   std::recursive_mutex handler_mutex;  // held while handlers are called, which may call on
   bool announced = false;
@@ -126,8 +135,11 @@ struct World::State {
   std::string last_refusal;                               // of the hub, while it meets
   std::string hub_name, hub_position = "nothing is known of its collectives";
   int64_t hub_heard_ns = 0, last_beat_ns = 0, failed_ns = 0, bye_ns = 0;
-  int64_t watched_ns = 0;  // when the thread last looked
-  uint64_t complaint = 0;  // the wait that the hub was told of
+  world::Descriptor poll_set;              // of the connections, by the rank at their other end
+  std::vector<int> ready;                  // ranks from whom something has come, or who take more
+  std::vector<char> listened, wants_more;  // by rank: it is in the set; it is watched for taking more
+  int64_t watched_ns = 0;                  // when the thread last looked
+  uint64_t complaint = 0;                  // the wait that the hub was told of
   bool said_bye = false, hub_said_bye = false;
 };
 

@@ -87,7 +87,7 @@ inline FakeProcess lead_one(const std::string& path) {
   process.send(Writer(MessageKind::accepted));
   process.send(Writer(MessageKind::welcome).text("rank 0 (fake)"));
   process.wait_for(MessageKind::gather);
-  process.send(Writer(MessageKind::gathered).text("fake").text("other"));
+  process.send(Writer(MessageKind::gathered).text("1 2 1"));
   return process;
 }
 
