@@ -29,9 +29,12 @@ vitrine_require(nlohmann_json "Install it with: apt-get install nlohmann-json3-d
 vitrine_require(Random123 "Install it with: apt-get install librandom123-dev")
 
 if(NOT VITRINE_ONEDNN STREQUAL "OFF")
-  find_package(DNNL QUIET MODULE)
+  find_package(DNNL 2...<4 QUIET MODULE)
+  if(DNNL_VERSION AND NOT DNNL_FOUND)
+    message(WARNING "oneDNN ${DNNL_VERSION} in ${DNNL_INCLUDE_DIR} is not used: versions 2 and 3 are supported.")
+  endif()
 endif()
-vitrine_want(ONEDNN "${DNNL_FOUND}" "Install it with: apt-get install libdnnl-dev, or configure with -DVITRINE_ONEDNN=OFF (Eigen then serves).")
+vitrine_want(ONEDNN "${DNNL_FOUND}" "Versions 2 and 3 are supported. Install it with: apt-get install libdnnl-dev, or configure with -DVITRINE_ONEDNN=OFF (Eigen then serves).")
 
 if(NOT VITRINE_OPENMP STREQUAL "OFF")
   find_package(OpenMP QUIET COMPONENTS CXX)

@@ -48,6 +48,8 @@ LoaderConfig evaluate_loader_config(const Options& options, const Job& job, cons
 DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<World> world = {});
 /// --checkpoint-segments; auto: the square root of the model's parts. throws ConfigError.
 int resolve_checkpoint_segments(const Options& options, const Model& model);
+/// The workspace of a device when --workspace is not given. A function of shapes alone, so that plans hold anywhere.
+int64_t default_workspace(const Model& model, Backend backend, const Precision& precision);
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);
 
 /// What the processes of a run must have in common beside the engine's plan. throws ConfigError.
