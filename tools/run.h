@@ -50,6 +50,8 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
 int resolve_checkpoint_segments(const Options& options, const Model& model);
 /// The workspace of a device when --workspace is not given. A function of shapes alone, so that plans hold anywhere.
 int64_t default_workspace(const Model& model, Backend backend, const Precision& precision);
+/// --recompute-segments; sqrt: the square root of the number of the model's parts. throws ConfigError.
+int resolve_recompute_segments(const Options& options, const Model& model);
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);
 
 /// What the processes of a run must have in common beside the engine's plan. throws ConfigError.
