@@ -133,7 +133,7 @@ class WorldCommunicator final : public CheckedCommunicator {
   void all_gather(const Job& job);
   void scatter(const Job& job);
   void gather(const Job& job);
-  void barrier(const Job& job);
+  void run_barrier(const Job& job);
 
   /// The sum over this process's devices, in `partial` of the first one.
   void sum_here(const Job& job, const View& input, const View& partial);
@@ -238,7 +238,7 @@ void WorldCommunicator::carry_out(const Job& job) {
     case Operation::gather:
       return gather(job);
     case Operation::barrier:
-      return barrier(job);
+      return run_barrier(job);
   }
 }
 
@@ -389,7 +389,7 @@ void WorldCommunicator::gather(const Job& job) {
   local().scatter(job.ctx, leads() ? whole : View(), only(root, total), job.view(job.call.output, device_ == root ? total : 0), 0);
 }
 
-void WorldCommunicator::barrier(const Job& job) {
+void WorldCommunicator::run_barrier(const Job& job) {
   if (!alone()) local().barrier(job.ctx);
   if (leads()) lead(job, View(), View(), [](comm::ProcessExchange&) {});
   if (!alone()) local().barrier(job.ctx);
