@@ -96,7 +96,7 @@ TEST_P(OneDnn, TakesEveryConvolutionAndProductOfTheModels) {
     }
     for (const DType dtype : dtypes()) {
       TestDevice device(GetParam());
-      Fallbacks fallbacks(device, tools::default_workspace(model, Backend::cpu, {.compute = dtype}));
+      Fallbacks fallbacks(device, tools::default_workspace(model, Backend::cpu, {.compute = dtype, .loss_scaling = {}}));
       // On the device's own thread: some plans depend on the number of its threads.
       device.ctx().dispatch({"plans", {}, {}}, [&] {
         for (const int64_t samples : {1, 7, 16, 64}) fallbacks.check(*model.net, model.input_shape(samples), dtype);
