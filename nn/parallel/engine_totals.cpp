@@ -61,9 +61,9 @@ std::string Engine::State::first_overflow(const Issued& issued) {
   }
   // All processes are here: the loss is that of all.
   if (issued.watched && devices.process_count() > 1) {
-    first = std::stoi(devices.world()->exchange("the first overflow", std::to_string(first), [](const std::vector<std::string>& parts) {
+    first = std::stoi(devices.world()->exchange("the first overflow", std::to_string(first), [](const std::vector<std::string>& answers) {
       int32_t least = kNone;
-      for (const std::string& part : parts) least = std::min(least, std::stoi(part));
+      for (const std::string& answer : answers) least = std::min(least, std::stoi(answer));
       return std::vector<std::string>{std::to_string(least)};
     }));
   }

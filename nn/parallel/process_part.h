@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "nn/parallel/scheme.h"
+#include <vitrine/nn/parallel/scheme.h>
 
 namespace vitrine {
 

@@ -19,6 +19,11 @@ struct WorldOptions {
   /// Where they meet: "tcp://host:port" (rank 0 listens there), "file:PATH" on a file system that all see, or empty: over MPI, which the process was
   /// started by.
   std::string rendezvous;
+  /// What proves that a process belongs to this run, the same in all of them: required where they meet at a host name or an address that is not
+  /// loopback; elsewhere rank 0 makes one, and leaves it where only this user's processes find it. See find_secret() in runtime/world/secret.h.
+  std::string secret = {};
+  /// All processes are known to run on this machine: rank 0 then listens on its loopback interface only.
+  bool one_machine = false;
   /// How long a process may wait for its peers in one collective or exchange; five times as long until set_warm().
   int64_t timeout_ms = 60000;
   /// Ends the process, with status 1, this long after the world has failed if it has not ended by itself; 0: never.

@@ -12,6 +12,7 @@
 
 #include "runtime/error.h"
 #include "runtime/world/connection.h"
+#include "runtime/world/door.h"
 #include "runtime/world/meeting.h"
 #include "runtime/world/message.h"
 #include "runtime/world/mpi_session.h"
@@ -33,17 +34,24 @@ std::string process_name(int rank);
 struct World::State {
   explicit State(const WorldOptions& o) : options(o), rank(o.rank), size(o.size), referee(o.size) {}
 
-  // Meeting: world_meeting.cpp.
+  // Meeting: world_meeting.cpp on rank 0, world_joining.cpp elsewhere.
   void meet();
   void wait_for_members();
-  /// Takes a process in, or refuses it. False when whoever connected is no process of Vitrine's, or is gone.
-  bool greet(world::Connection& connection, uint64_t token);
+  /// Where rank 0 listens, and the key by which it knows the others.
+  world::Door open_door(world::Address& address);
+  /// A process is taken in, or told why not.
+  void take_in(world::Door::Guest guest, world::Door& door);
   /// Forgets processes that went again before all had come.
   void forget_those_who_left();
   void find_hub();
   bool try_hub(const world::Address& address, std::string& problem);
-  /// Waits for the hub's answers to a hello until all processes have come.
+  /// Proves to the hub that this process knows the run's key, and has it do the same. False when that is not rank 0 of this run.
+  bool shake_hands(world::Connection& connection, const world::Address& address, const std::string& where, std::string& problem) const;
+  /// Waits for the hub's answers until all processes have come.
   bool wait_for_welcome(world::Connection& connection, const std::string& where, std::string& problem);
+  /// The next message, for as long as the other side stays; where none comes, `problem` says so of `where`.
+  std::optional<world::Message> wait_for_answer(world::Connection& connection, int64_t patience_ms, const std::string& where,
+                                                std::string& problem) const;
   int64_t meeting_ms() const { return options.timeout_ms * kFirstStepFactor; }
 
   // The world's own thread: world_watch.cpp.
@@ -132,7 +140,8 @@ struct World::State {
   world::Referee referee;
   std::vector<std::optional<world::Connection>> members;  // of the hub, by rank
   std::optional<world::Connection> hub;                   // of the others
-  std::string last_refusal;                               // of the hub, while it meets
+  world::Rendezvous rendezvous;                           // as the options say
+  std::string last_refusal;                               // of the hub, of a process that knows the key
   std::string hub_name, hub_position = "nothing is known of its collectives";
   int64_t hub_heard_ns = 0, last_beat_ns = 0, failed_ns = 0, bye_ns = 0;
   world::Descriptor poll_set;              // of the connections, by the rank at their other end

@@ -378,6 +378,7 @@ TEST_F(WorldFailure, AHandlerThatWasTakenAwayIsNotCalled) {
     world.remove_handler(gone);
     world.remove_handler(gone);
     world.remove_handler(0);
+    world.broadcast("both have their handlers", "");
     if (world.rank() == 1) world.fail("planted");
     verdict_of(world);
     while (calls == 0) std::this_thread::yield();
