@@ -200,10 +200,8 @@ int resolve_recompute_segments(const Options& options, const Model& model) {
   return given ? *given : square_root_segments(*model.net, model.input_shape(1));
 }
 
-namespace {
-
-/// oneDNN's f32 convolutions take their packed weights and what threads add up in, of one layer at a time, and its matrix products next to nothing.
-/// All others take what there is, and are slower with less. A function of shapes alone, so that plans hold anywhere.
+// oneDNN's f32 convolutions take their packed weights and what threads add up in, of one layer at a time, and its matrix products next to nothing.
+// All others take what there is, and are slower with less.
 int64_t default_workspace(const Model& model, Backend backend, const Precision& precision) {
   constexpr int64_t kMiB = int64_t{1} << 20, kBlock = 16, kCopies = 8;
   if (backend == Backend::cuda) return 256 * kMiB;
@@ -218,8 +216,6 @@ int64_t default_workspace(const Model& model, Backend backend, const Precision& 
   }
   return std::clamp(kCopies * largest, kMiB, 32 * kMiB);
 }
-
-}  // namespace
 
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
   EngineConfig config;
