@@ -20,16 +20,16 @@ dnnl::convolution_forward::primitive_desc describe_forward(const dnnl::engine& e
 }
 
 dnnl::convolution_backward_data::primitive_desc describe_backward_data(const dnnl::engine& engine, const ConvolutionLayouts& c,
+                                                                       const dnnl::convolution_forward::primitive_desc& hint,
                                                                        const dnnl::primitive_attr& attributes) {
-  const dnnl::convolution_forward::primitive_desc hint(forward(c, false), engine);
   const dnnl::convolution_backward_data::desc operation(kDirect, c.x, c.w, c.y, c.strides, c.pad_before, c.pad_after);
   return {operation, attributes, engine, hint};
 }
 
 dnnl::convolution_backward_weights::primitive_desc describe_backward_weight(const dnnl::engine& engine, const ConvolutionLayouts& c, bool with_bias,
+                                                                            const dnnl::convolution_forward::primitive_desc& hint,
                                                                             const dnnl::primitive_attr& attributes) {
   using Descriptor = dnnl::convolution_backward_weights::desc;
-  const dnnl::convolution_forward::primitive_desc hint(forward(c, with_bias), engine);
   const Descriptor operation = with_bias ? Descriptor(kDirect, c.x, c.grad_w, c.grad_bias, c.y, c.strides, c.pad_before, c.pad_after)
                                          : Descriptor(kDirect, c.x, c.grad_w, c.y, c.strides, c.pad_before, c.pad_after);
   return {operation, attributes, engine, hint};

@@ -17,15 +17,15 @@ dnnl::convolution_forward::primitive_desc describe_forward(const dnnl::engine& e
 }
 
 dnnl::convolution_backward_data::primitive_desc describe_backward_data(const dnnl::engine& engine, const ConvolutionLayouts& c,
+                                                                       const dnnl::convolution_forward::primitive_desc& hint,
                                                                        const dnnl::primitive_attr& attributes) {
-  const auto hint = describe_forward(engine, c, false, {});
   return {engine, kDirect, c.x, c.w, c.y, c.strides, c.pad_before, c.pad_after, hint, attributes};
 }
 
 dnnl::convolution_backward_weights::primitive_desc describe_backward_weight(const dnnl::engine& engine, const ConvolutionLayouts& c, bool with_bias,
+                                                                            const dnnl::convolution_forward::primitive_desc& hint,
                                                                             const dnnl::primitive_attr& attributes) {
   using Descriptor = dnnl::convolution_backward_weights::primitive_desc;
-  const auto hint = describe_forward(engine, c, with_bias, {});
   return with_bias ? Descriptor(engine, kDirect, c.x, c.grad_w, c.grad_bias, c.y, c.strides, c.pad_before, c.pad_after, hint, attributes)
                    : Descriptor(engine, kDirect, c.x, c.grad_w, c.y, c.strides, c.pad_before, c.pad_after, hint, attributes);
 }

@@ -77,7 +77,8 @@ ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, boo
 }
 
 ConvolutionPlan make_backward_data(const OneDnnPlans& plans, const Convolution& c) {
-  dnnl::convolution_backward_data::primitive_desc descriptor = describe_backward_data(plans.engine, c, workspace_attributes());
+  const auto hint = describe_forward(plans.engine, c, false, {});
+  dnnl::convolution_backward_data::primitive_desc descriptor = describe_backward_data(plans.engine, c, hint, workspace_attributes());
   ConvolutionPlan plan;
   if (!skip_reference(descriptor)) return plan;
   plan.pass = make_pass<dnnl::convolution_backward_data>(plans, descriptor);
@@ -101,7 +102,8 @@ bool skip_racing_kernel(dnnl::convolution_backward_weights::primitive_desc& desc
 }
 
 ConvolutionPlan make_backward_weight(const OneDnnPlans& plans, const Convolution& c, bool with_bias) {
-  dnnl::convolution_backward_weights::primitive_desc descriptor = describe_backward_weight(plans.engine, c, with_bias, workspace_attributes());
+  const auto hint = describe_forward(plans.engine, c, with_bias, {});
+  dnnl::convolution_backward_weights::primitive_desc descriptor = describe_backward_weight(plans.engine, c, with_bias, hint, workspace_attributes());
   ConvolutionPlan plan;
   if (!skip_reference(descriptor) || !skip_racing_kernel(descriptor, c)) return plan;
   plan.pass = make_pass<dnnl::convolution_backward_weights>(plans, descriptor);

@@ -7,6 +7,7 @@
 /// CMake builds the file of the installed version. Private to the files onednn_*.cpp.
 ///
 /// A describe function returns the first implementation that oneDNN offers. throws dnnl::error when it offers none.
+/// `hint`, the forward pass of the same convolution without attributes, must outlive what is returned: oneDNN 2 reads it in next_impl().
 namespace vitrine::cpu::onednn {
 
 /// One convolution as oneDNN sees it: layouts of its arguments, and its windows as {rows, columns}.
@@ -18,8 +19,10 @@ struct ConvolutionLayouts {
 dnnl::convolution_forward::primitive_desc describe_forward(const dnnl::engine& engine, const ConvolutionLayouts& c, bool with_bias,
                                                            const dnnl::primitive_attr& attributes);
 dnnl::convolution_backward_data::primitive_desc describe_backward_data(const dnnl::engine& engine, const ConvolutionLayouts& c,
+                                                                       const dnnl::convolution_forward::primitive_desc& hint,
                                                                        const dnnl::primitive_attr& attributes);
 dnnl::convolution_backward_weights::primitive_desc describe_backward_weight(const dnnl::engine& engine, const ConvolutionLayouts& c, bool with_bias,
+                                                                            const dnnl::convolution_forward::primitive_desc& hint,
                                                                             const dnnl::primitive_attr& attributes);
 
 /// c = a b, plus `bias` of shape (1, N) where it is not null.
