@@ -223,6 +223,8 @@ void add_precision_options(CLI::App& app, Options& o) {
       ->check(CLI::Range(1, 1 << 30))
       ->group(group);
   app.add_option("--clip-norm", o.clip_norm, "Largest norm of the gradient over all parameters [not clipped]")->group(group);
+  app.add_flag("--allow-non-finite", o.allow_non_finite, "Train on when a loss or gradient is not finite [stop, and keep the last finite weights]")
+      ->group(group);
   app.add_option("--reduce-dtype", o.reduce_dtype, "In which gradients travel and are summed: f32, f16 or bf16")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}))
       ->capture_default_str()

@@ -32,7 +32,6 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.world_size());
   s.reserve();
   s.host_records = HostBuffer(DataParallel::kStepSlots * kRecord * size_of(DType::f32), s.devices.host_memory());
-  s.host_overflows = HostBuffer(DataParallel::kStepSlots * s.devices.size() * size_of(DType::i32), s.devices.host_memory());
   s.parts = std::make_unique<DataParallel>(s.model, s.devices, s.config, capacity_for(s.config, s.workload, s.devices));
   std::vector<float> start(static_cast<size_t>(layout().parameter_elements()), 0.0F);
   initialize(layout(), s.config.seed, start);
@@ -42,9 +41,7 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
 
 Engine::~Engine() = default;
 
-void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slot) {
-  parts->begin_step(steps);
-  parts->measure_reduction(measures_reduction());
+void Engine::State::issue_micro_batches(const HostBatch& batch, const BatchPlan& plan) {
   int last = plan.micro_batches() - 1;
   while (last > 0 && plan.micro_batch_size(last) == 0) --last;
   int64_t row = 0;  // of this process's part of the batch
@@ -57,6 +54,12 @@ void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slo
     parts->loss();
     parts->backward(k == last);
   }
+}
+
+void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slot) {
+  parts->begin_step(steps);
+  parts->measure_reduction(measures_reduction());
+  issue_micro_batches(batch, plan);
   parts->reduce();
   parts->unscale();
   if (config.precision.clip_norm > 0.0) parts->clip(config.precision.clip_norm);
@@ -65,7 +68,6 @@ void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slo
   parts->broadcast();
   parts->read_step(record(slot).rows(0, DataParallel::kTail), record(slot).rows(DataParallel::kTail, kControlEnd));
   if (measures_reduction()) parts->read_reduction_error(record(slot).rows(kControlEnd, kRecord));
-  if (parts->watches_outputs()) parts->read_overflows(overflows(slot));
   parts->record_step_done(slot);
 }
 
@@ -87,14 +89,15 @@ void Engine::State::finish_oldest() {
   parts->wait_step_done(issued.slot);
   throw_if_failed();
   in_flight.pop_front();
-  if (issued.first && devices.process_count() > 1) devices.world()->set_warm();
+  if (issued.step == 0 && devices.process_count() > 1) devices.world()->set_warm();
   finished.push_back(step_totals(issued));
-  parts->watch_outputs(!std::isfinite(finished.back().loss_sum));
+  if (finished.back().diverged) stop_training(issued, finished.back());
   throw_if_diverged(finished.back());
 }
 
 void Engine::train_step(const HostBatch& batch) {
   State& s = *state_;
+  s.parts->require_training("train_step");
   const int64_t samples = s.global_samples(batch, s.workload.train_batches, "train_step");
   while (static_cast<int>(s.in_flight.size()) >= kStepsInFlight) s.finish_oldest();
   s.throw_if_failed();
@@ -110,7 +113,7 @@ void Engine::train_step(const HostBatch& batch) {
     s.give_up_step();
     std::rethrow_exception(cause);
   }
-  s.in_flight.push_back({slot, batch.hold, s.steps == 0, s.parts->watches_outputs()});
+  s.in_flight.push_back({slot, batch, samples, s.steps});
   s.trained_sizes.insert(samples);
   ++s.steps;
 }

@@ -33,9 +33,9 @@ DataParallel::Capacity capacity_for(const EngineConfig& config, const Workload& 
 struct Engine::State {
   struct Issued {
     int slot;
-    std::shared_ptr<void> hold;
-    bool first = false;    // of the engine
-    bool watched = false;  // overflows were looked for in the outputs
+    HostBatch batch;
+    int64_t samples = 0;  // of the global batch
+    int64_t step = 0;
   };
 
   State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w) : model(m), devices(d), config(std::move(c)), workload(std::move(w)) {}
@@ -50,14 +50,15 @@ struct Engine::State {
   void finish_oldest();
   void throw_if_failed();
   void issue(const HostBatch& batch, const BatchPlan& plan, int slot);
+  /// All micro-batches forward and backward.
+  void issue_micro_batches(const HostBatch& batch, const BatchPlan& plan);
   View record(int slot) { return host_records.view({DataParallel::kStepSlots, kRecord}, DType::f32).rows(slot, slot + 1).reshape({kRecord}); }
   bool measures_reduction() const { return steps == 0 && devices.world_size() > 1 && config.precision.reduce_dtype != DType::f32; }
-  View overflows(int slot) {
-    const auto size = static_cast<int64_t>(devices.size());
-    return host_overflows.view({DataParallel::kStepSlots, size}, DType::i32).rows(slot, slot + 1).reshape({size});
-  }
   Totals step_totals(const Issued& issued);
-  std::string first_overflow(const Issued& issued);
+  /// Runs a step's batch once more, without a reduction or an update, and returns what of all processes was the first that is not finite.
+  std::string find_first_non_finite(const Issued& issued);
+  /// A step has stopped training on the devices.
+  [[noreturn]] void stop_training(const Issued& issued, Totals& totals);
   /// Refuses what does not go with several processes, and makes sure that all of them plan the same. throws ConfigError.
   void agree_with_world();
   /// Of sizes or positions of all devices, those of this process's.
@@ -77,7 +78,7 @@ struct Engine::State {
   Workload workload;
   BatchPlan full_batch;
   std::vector<DevicePlan> plans;
-  HostBuffer host_records, host_overflows;
+  HostBuffer host_records;
   std::unique_ptr<DataParallel> parts;
   std::deque<Issued> in_flight;
   std::vector<Totals> finished;
