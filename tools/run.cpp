@@ -145,6 +145,7 @@ Workload evaluate_workload(const Options& options, const Job& job) {
 
 LoaderConfig train_loader_config(const Options& options, const Job& job, const Run& run, int64_t epochs) {
   LoaderConfig config = loader_config(options, job);
+  config.checker = run.devices->checker();
   config.batch_size = options.batch_size;
   config.shuffle = options.shuffle;
   config.drop_last = options.drop_last;
@@ -155,6 +156,7 @@ LoaderConfig train_loader_config(const Options& options, const Job& job, const R
 
 LoaderConfig evaluate_loader_config(const Options& options, const Job& job, const Run& run) {
   LoaderConfig config = loader_config(options, job);
+  config.checker = run.devices->checker();
   config.batch_size = evaluate_batch_size(options);
   config.shuffle = false;
   config.shard = shard_of(run, 1);

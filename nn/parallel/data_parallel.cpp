@@ -66,6 +66,12 @@ std::vector<std::byte> narrow_on_host(DType dtype, std::span<const float> wide) 
   return narrow;
 }
 
+void note_host_read(DeviceGroup& devices, const char* operation, const ConstView& memory) {
+  if (devices.checker() == nullptr || memory.bytes() == 0) return;
+  const MemoryAccess access{memory.data, memory.bytes(), false, operation};
+  devices.checker()->on_host_access(operation, {&access, 1});
+}
+
 DataParallel::State::State(const Model& m, DeviceGroup& d, const EngineConfig& c)
     : model(m),
       devices(d),
@@ -484,6 +490,8 @@ void DataParallel::read_evaluation(std::span<float> totals_of_devices, float* ou
     }
   });
   s.devices.synchronize();
+  note_host_read(s.devices, "read_evaluation", ConstView(totals_of_devices.data(), {s.size() * LossTotals::kCount}, DType::f32, DeviceId::host()));
+  if (outputs != nullptr) note_host_read(s.devices, "read_evaluation", ConstView(target, {at}, dtype, DeviceId::host()));
   if (widens) widen_on_host(dtype, narrow.data(), at, outputs);
 }
 

@@ -67,11 +67,14 @@ class DataParallel {
   /// All outputs, in batch order, on one device. The devices' own outputs stay; in training, that of the scheme's output device, where outputs are
   /// gathered for the loss, is a part of what the first call returns.
   Tensor gather(int device);
-  /// Gradients of the last gather(), shape as it: their rows go back to the devices, in place of the outputs or apart (EngineConfig). On `device`
-  /// backward() works on those given, whose content is lost.
+  /// Gradients of the last gather(), shape and dtype as it: their rows go back to the devices, in place of the outputs or apart (EngineConfig). On
+  /// `device` backward() works on those given, whose content is lost.
+  ///   scale  the gradient of the SUM of all targets' losses, times 1 / (EngineConfig::batch_size * Model::targets_per_sample), the nominal number of
+  ///          targets of the whole optimizer step (of all devices, processes and micro-batches, not of this batch), times *loss_scale(device) where
+  ///          that is not empty. unscale() turns the sum over devices into the mean over the valid targets that add_totals() counts.
   void set_output_gradients(const Tensor& gradients, int device);
-  /// Adds totals (LossTotals::kCount, f32) of a loss of one's own, computed on `device`, to those that the reduction sums: update() divides by their
-  /// count of valid targets.
+  /// Adds totals (LossTotals::kCount, f32) of a loss of your own, computed on `device`, to those that the reduction sums: update() divides by their
+  /// count of valid targets, and a sum of losses that is not finite stops training. Digits of counts are added as they are (see LossTotals).
   void add_totals(const Tensor& totals, int device);
   /// The scheme's loss: cross-entropy of every target, on each device or on the output device; its gradient, scaled by 1 / batch_size of the
   /// configuration, takes the place of the outputs or lies apart. Losses and counts add up in the totals.

@@ -309,6 +309,7 @@ std::vector<float> DataParallel::State::read_flat(Replica& r, const View& flat) 
   void* const target = narrow.empty() ? static_cast<void*>(values.data()) : narrow.data();
   copy(r.compute(), flat, View{target, flat.shape, flat.dtype, DeviceId::host()});
   devices.synchronize();
+  note_host_read(devices, "parameters", ConstView(target, flat.shape, flat.dtype, DeviceId::host()));
   if (!narrow.empty()) widen_on_host(flat.dtype, narrow.data(), flat.numel(), values.data());
   return values;
 }

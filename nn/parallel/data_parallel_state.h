@@ -21,6 +21,9 @@ void widen_on_host(DType dtype, const void* values, int64_t count, float* wide);
 /// The same values in a 16-bit dtype.
 std::vector<std::byte> narrow_on_host(DType dtype, std::span<const float> wide);
 
+/// The host reads what streams have written there. throws OrderError where the order is checked and the host has not waited for them.
+void note_host_read(DeviceGroup& devices, const char* operation, const ConstView& memory);
+
 /// The error of a communicator, which may be the echo of another failure.
 bool is_comm_error(const std::exception_ptr& error);
 

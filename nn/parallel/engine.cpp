@@ -105,7 +105,7 @@ void Engine::train_step(const HostBatch& batch) {
   const BatchPlan plan =
       samples == s.config.batch_size ? s.full_batch : plan_batch(s.config.scheme.split, samples, s.config.accumulate, s.devices.world_size());
   const int64_t rows = row_count(rows_of_processes(plan, s.devices.devices_of_processes())[static_cast<size_t>(s.devices.process())]);
-  s.check_labels(batch, samples, rows, "train_step");
+  s.check_batch(batch, samples, rows, "train_step");
   try {
     s.issue(batch, plan, slot);
   } catch (...) {
@@ -130,7 +130,7 @@ Totals Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
   const std::vector<int64_t> all_sizes = evaluation_sizes(s.config, samples, s.devices.world_size());
   const std::span<const int64_t> sizes = s.here(all_sizes);
   const int64_t rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  s.check_labels(batch, samples, rows, "evaluate");
+  s.check_batch(batch, samples, rows, "evaluate");
   while (!s.in_flight.empty()) s.finish_oldest();
   std::vector<float> totals(static_cast<size_t>(s.devices.size() * LossTotals::kCount), 0.0F);
   const size_t before = logits != nullptr ? logits->size() : 0;

@@ -7,6 +7,7 @@
 
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/fit.h"
+#include "nn/parallel/replica.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 #include "runtime/units.h"
@@ -143,9 +144,7 @@ void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConf
   const void* const labels_address = reinterpret_cast<const void*>(uintptr_t{1} << 61);
   const auto batch_of = [&](int64_t global_samples) {
     const int64_t samples = global_samples;  // at least as many as its part has
-    const Shape images =
-        config.image_dtype == DType::f32 ? model.input_shape(samples) : Shape{samples, config.image_height, config.image_width, model.channels};
-    return HostBatch{ConstView(images_address, images, config.image_dtype, DeviceId::host()),
+    return HostBatch{ConstView(images_address, staged_shape(model, config, samples), config.image_dtype, DeviceId::host()),
                      ConstView(labels_address, model.label_shape(samples), DType::i32, DeviceId::host()),
                      {}};
   };

@@ -67,8 +67,9 @@ struct Engine::State {
   }
   /// Samples of the global batch that `batch` is this process's part of. throws ConfigError when it was not planned for, or has another size.
   int64_t global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const;
-  /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`, ShapeError unless each has the model's targets.
-  void check_labels(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const;
+  /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`; ShapeError unless each has the model's targets, and
+  /// the inputs are as the configuration says.
+  void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const;
   void throw_if_diverged(const Totals& totals);
   void give_up_step();
 
@@ -79,8 +80,8 @@ struct Engine::State {
   BatchPlan full_batch;
   std::vector<DevicePlan> plans;
   HostBuffer host_records;
+  std::deque<Issued> in_flight;  // outlives the parts, whose destructor waits for the devices: they may still read these batches
   std::unique_ptr<DataParallel> parts;
-  std::deque<Issued> in_flight;
   std::vector<Totals> finished;
   int64_t steps = 0;
   std::set<int64_t> trained_sizes, evaluated_sizes;

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "nn/parallel/data_parallel_state.h"
 #include "nn/parallel/engine_state.h"
 #include "runtime/error.h"
 #include "runtime/world/world.h"
@@ -38,6 +39,7 @@ Totals totals_from(const float* values) {
 }
 
 Totals Engine::State::step_totals(const Issued& issued) {
+  note_host_read(devices, "take_step_totals", record(issued.slot));
   const float* values = record(issued.slot).as<float>();
   const std::span<const float> control(values + DataParallel::kTail, StepControl::kCount);
   Totals totals = totals_from(values);
@@ -65,6 +67,7 @@ std::string Engine::State::find_first_non_finite(const Issued& issued) {
   parts->watch_for_non_finite(false);
   parts->read_non_finite(View{found.data(), {devices.size()}, DType::i32, DeviceId::host()});
   devices.synchronize();
+  note_host_read(devices, "find_first_non_finite", ConstView(found.data(), {devices.size()}, DType::i32, DeviceId::host()));
   int32_t first = kNone;
   for (const int32_t number : found) first = number >= 0 ? std::min(first, number) : first;
   // All processes are here: the loss is that of all.

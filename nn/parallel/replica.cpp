@@ -4,14 +4,11 @@
 #include "runtime/copy.h"
 
 namespace vitrine {
-namespace {
 
-Shape image_shape(const Model& model, const EngineConfig& config, int64_t samples) {
+Shape staged_shape(const Model& model, const EngineConfig& config, int64_t samples) {
   if (config.image_dtype == DType::f32) return model.input_shape(samples);
   return {samples, config.image_height, config.image_width, model.channels};
 }
-
-}  // namespace
 
 Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, bool updates,
                  bool reduces)
@@ -60,7 +57,7 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
 
   const PhaseScope copy_setup(copy(), Phase::setup);
   for (StagingSlot& s : slots) {
-    s.images = copy().allocate(image_shape(model, config, slice), config.image_dtype, Category::staging, "images");
+    s.images = copy().allocate(staged_shape(model, config, slice), config.image_dtype, Category::staging, "images");
     s.labels = copy().allocate(model.label_shape(labels), DType::i32, Category::staging, "labels");
   }
   make_events();

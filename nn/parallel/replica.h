@@ -15,6 +15,9 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
+/// Of the inputs of a batch, as they come from the host.
+Shape staged_shape(const Model& model, const EngineConfig& config, int64_t samples);
+
 /// Images and labels on their way to a device. Two of them, so that the next micro-batch arrives while one is worked on.
 struct StagingSlot {
   Tensor images;

@@ -32,6 +32,7 @@ std::vector<uint64_t> DataParallel::parameter_hashes(int device) {
       chunk.resize(std::max(chunk.size(), static_cast<size_t>(part.bytes())));
       copy(r.compute(), part, View{chunk.data(), part.shape, part.dtype, DeviceId::host()});
       r.compute().stream().synchronize();
+      note_host_read(s.devices, "parameter_hashes", ConstView(chunk.data(), part.shape, part.dtype, DeviceId::host()));
       hash = hash_bytes(hash, chunk.data(), part.bytes());
     }
     hashes.push_back(hash);

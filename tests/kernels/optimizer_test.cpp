@@ -135,7 +135,9 @@ TEST_F(OptimizerTest, ElementsWhoseUpdateIsNotFiniteKeepTheirValuesWhereTheStepA
                           std::all_of(second.begin(), second.end(), [](float x) { return std::isfinite(x); });
       EXPECT_EQ(finite, keeps == 1.0F) << name;
       EXPECT_EQ(device.values(control)[StepControl::kStopped], keeps == 1.0F ? StepControl::kByUpdate : 0.0F) << name;
-      if (keeps == 1.0F) EXPECT_EQ(param[position], 0.5F) << name;
+      if (keeps == 1.0F) {
+        EXPECT_EQ(param[position], 0.5F) << name;
+      }
     };
     for (const float keeps : {1.0F, 0.0F}) {
       const Tensor g = device.tensor({static_cast<int64_t>(grad.size())}, grad);
