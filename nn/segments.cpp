@@ -82,13 +82,13 @@ int square_root_segments(const Sequential& net, const Shape& input) {
 }
 
 std::vector<int> cut_in_segments(const Sequential& net, const Shape& input, DType compute, int segments) {
-  if (segments < 1) throw ConfigError(fmt::format("checkpoint segments: {} is not a positive number; 1 means no checkpointing", segments));
+  if (segments < 1) throw ConfigError(fmt::format("recompute segments: {} is not a positive number; 1 means that nothing is recomputed", segments));
   if (segments == 1) return {};
   const std::vector<int> computing = net.computing_parts(input.with_dim0(1), kTraining);
   const size_t count = computing.size(), runs = static_cast<size_t>(segments);
   if (runs > count) {
     throw ConfigError(
-        fmt::format("checkpoint segments: {} segments of a model with {} parts that compute; give at most {}, or auto", segments, count, count));
+        fmt::format("recompute segments: {} segments of a model with {} parts that compute; give at most {}, or sqrt", segments, count, count));
   }
   const Kept parts = measure(net, input, compute);
   const std::vector<std::vector<int64_t>> bytes = bytes_of_runs(parts);

@@ -23,7 +23,7 @@ std::string asked_for(const Choices& choices) {
   add(choices.batch_size, "--batch-size max");
   add(choices.split, "--split auto");
   add(choices.accumulate, "--accumulate auto");
-  add(choices.checkpoint, "--checkpoint auto");
+  add(choices.recompute_segments, "--recompute-segments auto");
   return text;
 }
 
@@ -36,7 +36,7 @@ std::string found(const Options& options, const Choices& choices) {
   add(choices.batch_size, fmt::format("--batch-size {}", options.batch_size));
   add(choices.split, fmt::format("--split {}", options.split.value_or("equal")));
   add(choices.accumulate, fmt::format("--accumulate {}", options.accumulate));
-  add(choices.checkpoint, fmt::format("--checkpoint-segments {}", options.checkpoint_segments));
+  add(choices.recompute_segments, fmt::format("--recompute-segments {}", options.recompute_segments));
   return text;
 }
 
@@ -73,7 +73,7 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   const Scheme scheme = resolve_scheme(options, resolve_devices(options, cuda_device_count()), devices.world_size());
   EngineConfig config = engine_config(o, job, scheme, resolve_precision(o));
   const Fitting fitting(job.model, devices, config, train_workload(o, job, o.steps, o.evaluate));
-  const Fitting::Freedom freedom{choices.split, choices.checkpoint};
+  const Fitting::Freedom freedom{choices.split, choices.recompute_segments};
   std::optional<Fit> fit;
   if (choices.batch_size) {
     fit = fitting.largest_batch(most, freedom);
@@ -89,7 +89,7 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   }
   o.batch_size = fit->config.batch_size;
   o.accumulate = fit->config.accumulate;
-  o.checkpoint_segments = std::to_string(fit->config.checkpoint_segments);
+  o.recompute_segments = std::to_string(fit->config.recompute_segments);
   if (choices.split) o.split = fit->config.scheme.split.str();
   if (!choices.split && fit->config.scheme.split.kind == Split::Kind::gpu0) o.split = fit->config.scheme.split.str();
   o.choices = Choices{.split = options.choices.split && !choices.split};

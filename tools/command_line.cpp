@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <functional>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
@@ -62,17 +63,22 @@ void add_device_options(CLI::App& app, Options& o) {
   app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);
 }
 
-/// --init says two things, told apart by their form.
-void add_init_option(CLI::App& app, Options& o, const char* help) {
-  app.add_option_function<std::vector<std::string>>(
-         "--init",
-         [&o](const std::vector<std::string>& values) {
-           for (const std::string& value : values) (value.rfind("tcp://", 0) == 0 || value.rfind("file:", 0) == 0 ? o.meet : o.init) = value;
-         },
-         help)
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group("Processes");
+void warn_renamed(Options& o, const std::string& old_usage, const std::string& usage) {
+  o.warnings.push_back(fmt::format("{} is deprecated; use {}", old_usage, usage));
+}
+
+/// The old --init had two meanings, told apart by the form of its value. Without `has_weights` it had the second one only.
+void add_deprecated_init(CLI::App& app, Options& o, bool has_weights) {
+  const auto read = [&o, has_weights](const std::vector<std::string>& values) {
+    for (const std::string& value : values) {
+      const bool rendezvous = value.rfind("tcp://", 0) == 0 || value.rfind("file:", 0) == 0;
+      if (!rendezvous && !has_weights) throw ConfigError(fmt::format("--init {}: expected --rendezvous tcp://HOST:PORT or file:PATH", value));
+      const std::string name = rendezvous ? "--rendezvous" : "--init-weights";
+      (rendezvous ? o.rendezvous : o.init_weights) = value;
+      warn_renamed(o, "--init " + value, name + " " + value);
+    }
+  };
+  app.add_option_function<std::vector<std::string>>("--init", read)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->group("");
 }
 
 void add_process_options(CLI::App& app, Options& o) {
@@ -80,6 +86,8 @@ void add_process_options(CLI::App& app, Options& o) {
   app.add_option("--rank", o.rank, "Of this process, where no launcher tells [by torchrun, mpirun or srun]")->group(group);
   app.add_option("--world-size", o.world_size, "Number of processes, with --rank")->group(group);
   app.add_option("--local-rank,--local_rank", o.local_rank, "Of this process on its machine: it gets the GPU of that number")->group(group);
+  app.add_option("--rendezvous", o.rendezvous, "Where processes meet: tcp://HOST:PORT or file:PATH [over MPI, or where the launcher says]")
+      ->group(group);
   app.add_option("--timeout", o.timeout_seconds,
                  "Seconds that a process waits for the others in one collective; five times as many in the first step")
       ->check(CLI::Range(0.1, 1e6))
@@ -113,7 +121,6 @@ void add_batch_options(CLI::App& app, Options& o, bool may_choose) {
   } else {
     app.add_option("--batch-size", o.batch_size, help)->check(CLI::PositiveNumber)->capture_default_str()->group(group);
   }
-  app.add_option("--batch-dim", o.batch_dim, "Dimension that is split: 0 is the only one")->capture_default_str()->group(group);
 }
 
 void add_split_options(CLI::App& app, Options& o, const char* group, bool may_choose) {
@@ -161,6 +168,38 @@ void add_scheme_options(CLI::App& app, Options& o) {
   app.add_option("--output-device", o.output_device, "Where outputs are gathered: one of --devices [the first]")->group(group);
 }
 
+void add_recompute_options(CLI::App& app, Options& o, bool may_choose) {
+  const auto set = [&o, may_choose](const std::string& text) {
+    o.choices.recompute_segments = text == "auto";
+    if (o.choices.recompute_segments && !may_choose) {
+      throw ConfigError("--recompute-segments auto: compare runs every scheme with the same number of segments; give it, or sqrt");
+    }
+    o.recompute_segments = o.choices.recompute_segments ? "1" : text;
+  };
+  const std::string help =
+      "Activation checkpointing: keep only the inputs of N segments of the model, and compute the rest again in backward; sqrt: the square root of "
+      "the number of its parts";
+  CLI::Option* option = app.add_option_function<std::string>("--recompute-segments", set, help + (may_choose ? "; auto: the fewest that fit" : ""))
+                            ->type_name(may_choose ? "N|sqrt|auto" : "N|sqrt")
+                            ->default_str("1")
+                            ->group("Training");
+  const auto add_deprecated = [&](const std::string& name, const std::function<std::string(const std::string&)>& translated) {
+    const auto read = [&o, set, name, translated, option](const std::string& text) {
+      if (option->count() > 0) throw ConfigError(fmt::format("{} is the old name of --recompute-segments; give one of them", name));
+      warn_renamed(o, fmt::format("{} {}", name, text), "--recompute-segments " + translated(text));
+      set(translated(text));
+    };
+    app.add_option_function<std::string>(name, read)->group("");
+  };
+  add_deprecated("--checkpoint-segments", [](const std::string& text) { return text == "auto" ? "sqrt" : text; });
+  if (!may_choose) return;
+  add_deprecated("--checkpoint", [](const std::string& text) {
+    if (text == "auto") return "auto";
+    if (text == "none") return "1";
+    throw ConfigError(fmt::format("--checkpoint {}: expected --recompute-segments N, sqrt or auto", text));
+  });
+}
+
 void add_training_options(CLI::App& app, Options& o, bool may_choose) {
   const char* group = "Training";
   if (may_choose) {
@@ -173,19 +212,7 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
         ->capture_default_str()
         ->group(group);
   }
-  app.add_option("--checkpoint-segments", o.checkpoint_segments,
-                 "Activation checkpointing: keep only the inputs of so many segments of the model, and compute the rest again in backward; auto: the "
-                 "square root of the number of its parts")
-      ->capture_default_str()
-      ->group(group);
-  if (may_choose) {
-    app.add_option_function<std::string>(
-           "--checkpoint", [&o](const std::string& text) { o.choices.checkpoint = text == "auto"; },
-           "none, or auto: the fewest --checkpoint-segments with which the run fits")
-        ->check(CLI::IsMember({"none", "auto"}))
-        ->default_str("none")
-        ->group(group);
-  }
+  add_recompute_options(app, o, may_choose);
   app.add_option("--loss-gradient", o.loss_gradient, "Where the gradient of the outputs is written: in-place (over them) or apart")
       ->check(CLI::IsMember({"in-place", "apart"}))
       ->capture_default_str()
@@ -205,7 +232,8 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
       ->group(group);
   app.add_flag("--shuffle,!--no-shuffle", o.shuffle, "Draw the order of samples anew in each epoch [on]")->group(group);
   app.add_flag("--drop-last", o.drop_last, "Leave out a last batch that is not full")->group(group);
-  add_init_option(app, o, "FILE.safetensors to start from [drawn from the seed]; or where processes meet: tcp://HOST:PORT, file:PATH");
+  app.add_option("--init-weights", o.init_weights, "FILE.safetensors to start from [drawn from the seed]")->group(group);
+  add_deprecated_init(app, o, true);
 }
 
 void add_precision_option(CLI::App& app, Options& o) {
@@ -294,7 +322,7 @@ void add_eval(CLI::App& parent, Options& o) {
   add_precision_option(app, o);
   add_batch_options(app, o, false);
   add_process_options(app, o);
-  add_init_option(app, o, "Where processes meet: tcp://HOST:PORT, file:PATH [over MPI, or as the launcher says]");
+  add_deprecated_init(app, o, false);
   add_output_options(app, o);
   app.add_option("--save-logits", o.save_logits, "Write the outputs of all samples, in order, to FILE.npy")->group("Output");
 }
@@ -343,7 +371,7 @@ void add_collectives(CLI::App& parent, Options& o, CollectiveTexts& t) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_device_options(app, o);
   add_process_options(app, o);
-  add_init_option(app, o, "Where processes meet: tcp://HOST:PORT, file:PATH [over MPI, or as the launcher says]");
+  add_deprecated_init(app, o, false);
   const char* group = "Sizes";
   app.add_option("-b,--minbytes", t.min_bytes, "The smallest: 8, 64K, 32M [64K, or what -e gives]")->group(group);
   app.add_option("-e,--maxbytes", t.max_bytes, "The largest [16M, or what -b gives]")->group(group);

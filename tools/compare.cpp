@@ -69,7 +69,8 @@ class Comparison {
     group.threads_per_device.clear();
     Workload workload;
     workload.train_batches = {std::min(options_.batch_size, job_.data.train.size())};
-    Run run = open_run(std::make_unique<DeviceGroup>(group), job_, engine_config(options_, job_, scheme_preset("ddp"), {}), workload, options_.init);
+    Run run = open_run(std::make_unique<DeviceGroup>(group), job_, engine_config(options_, job_, scheme_preset("ddp"), {}), workload,
+                       options_.init_weights);
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, 1));
     take_step(*run.engine, source);
     run.engine->take_step_totals(true);
@@ -79,7 +80,7 @@ class Comparison {
   /// Nothing when the program was interrupted.
   std::optional<ModeResult> run_mode(const std::string& name, const Scheme& scheme, const Precision& precision) {
     Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
-                       engine_config(options_, job_, scheme, precision), train_workload(options_, job_, steps_, false), options_.init);
+                       engine_config(options_, job_, scheme, precision), train_workload(options_, job_, steps_, false), options_.init_weights);
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(run);
     ModeResult result;

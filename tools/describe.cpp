@@ -36,7 +36,7 @@ std::string describe_job(const Job& job, const FlatLayout& layout) {
 
 std::string describe_memory(const EngineConfig& config) {
   std::string text;
-  if (config.checkpoint_segments > 1) text += fmt::format(", {} checkpoint segments", config.checkpoint_segments);
+  if (config.recompute_segments > 1) text += fmt::format(", {} recompute segments", config.recompute_segments);
   if (!config.loss_gradient_in_place) text += ", gradient of outputs apart";
   return text;
 }

@@ -22,7 +22,7 @@ Json training_json(const Options& o, const Job& job) {
   const OptimizerConfig optimizer = resolve_optimizer(o);
   const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
   json["accumulate"] = o.accumulate;
-  json["checkpoint_segments"] = resolve_checkpoint_segments(o, job.model);
+  json["recompute_segments"] = resolve_recompute_segments(o, job.model);
   json["loss_gradient"] = o.loss_gradient;
   json["optimizer"] = optimizer.name();
   json["lr"] = optimizer.learning_rate();
@@ -40,7 +40,7 @@ Json training_json(const Options& o, const Job& job) {
   json["seed"] = o.seed;
   json["shuffle"] = o.shuffle;
   json["drop_last"] = o.drop_last;
-  json["init"] = text_or_null(o.init);
+  json["init_weights"] = text_or_null(o.init_weights);
   return json;
 }
 

@@ -56,6 +56,9 @@ int main(int argc, char** argv) {
   try {
     if (options.command == Options::Command::info) return run_info(options);
     processes.emplace(options);
+    for (const std::string& warning : processes->leads() ? options.warnings : std::vector<std::string>{}) {
+      fmt::print(stderr, "vitrine: warning: {}\n", warning);
+    }
     const int status = run(options, *processes);
     processes->close();
     return status;

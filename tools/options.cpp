@@ -74,7 +74,7 @@ void check_training(const Options& o) {
     parse_step_range(o.record_steps);
     if (!o.records()) throw ConfigError("--record-steps: nothing is recorded; add --report, --trace or --memory-history, or leave it out");
   }
-  parse_checkpoint_segments(o.checkpoint_segments);
+  parse_recompute_segments(o.recompute_segments);
   resolve_optimizer(o);
   if (o.command == Options::Command::compare) {
     resolve_compare_precisions(o);
@@ -98,9 +98,6 @@ void check_files(const Options& o) {
 void check_choices(const Options& o) {
   if (o.choices.batch_size && o.choices.accumulate) {
     throw ConfigError("--batch-size max with --accumulate auto: in micro-batches of a few samples any batch fits; give one of them a number");
-  }
-  if (o.choices.checkpoint && o.checkpoint_segments != "1") {
-    throw ConfigError("--checkpoint auto and --checkpoint-segments both say how many segments; give one of them");
   }
   if (o.balance == "time" && !o.choices.split) throw ConfigError("--balance time: it says how --split auto shares the batch; add --split auto");
   if (o.balance == "time" && o.command == Options::Command::plan) {
@@ -126,12 +123,6 @@ void check_for_several_processes(const Options& o, const Scheme& scheme) {
 
 void check_combinations(const Options& o) {
   if (!std::isfinite(o.timeout_seconds)) throw ConfigError(fmt::format("--timeout {}: it must be a number of seconds", o.timeout_seconds));
-  if (o.batch_dim != 0) {
-    throw ConfigError(
-        fmt::format("--batch-dim {}: samples are dimension 0 of every tensor here, so that a device's slice of the batch is one contiguous "
-                    "range and needs no copy to be cut; leave --batch-dim out, and put the samples first in your data",
-                    o.batch_dim));
-  }
   if (o.gpu0_batch_size && (o.split || o.choices.split)) throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
   if (o.split) parse_split(*o.split);
   parse_memory_list(o.device_memory);
@@ -251,12 +242,12 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
   return precisions;
 }
 
-std::optional<int> parse_checkpoint_segments(const std::string& text) {
-  if (text == "auto") return std::nullopt;
+std::optional<int> parse_recompute_segments(const std::string& text) {
+  if (text == "sqrt") return std::nullopt;
   int segments = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), segments);
   if (error == std::errc{} && end == text.data() + text.size() && segments >= 1) return segments;
-  throw ConfigError(fmt::format("--checkpoint-segments {}: it must be a number of at least 1, which means no checkpointing, or auto", text));
+  throw ConfigError(fmt::format("--recompute-segments {}: expected a whole number of at least 1 (1: nothing is recomputed), sqrt or auto", text));
 }
 
 OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay); }

@@ -28,12 +28,12 @@ struct CollectiveOptions {
 
 /// What is left to choose by plans: tools/choose.h does.
 struct Choices {
-  bool batch_size = false;  // --batch-size max
-  bool split = false;       // --split auto
-  bool accumulate = false;  // --accumulate auto
-  bool checkpoint = false;  // --checkpoint auto
+  bool batch_size = false;          // --batch-size max
+  bool split = false;               // --split auto
+  bool accumulate = false;          // --accumulate auto
+  bool recompute_segments = false;  // --recompute-segments auto
 
-  bool any() const { return batch_size || split || accumulate || checkpoint; }
+  bool any() const { return batch_size || split || accumulate || recompute_segments; }
 };
 
 /// What the command line says, checked as far as it can be without opening anything.
@@ -50,7 +50,7 @@ struct Options {
   // Of several processes:
   std::optional<int> rank, world_size, local_rank;
   int processes = 1;            // plan: of how many this would be the first
-  std::string meet;             // tcp://HOST:PORT or file:PATH; empty: as the launcher has it
+  std::string rendezvous;       // tcp://HOST:PORT or file:PATH; empty: as the launcher has it
   double timeout_seconds = 60;  // of a collective
   int verify_replicas = 0;      // compare the replicas every so many steps; 0: at the start only
   bool quiet = false;           // this process is not the one that prints
@@ -71,11 +71,10 @@ struct Options {
   std::optional<std::string> split, staging, loss_at, reduce, output_device;
   std::optional<int64_t> gpu0_batch_size;
   double bucket_mb = 25, first_bucket_mb = 1;  // MiB
-  int batch_dim = 0;
 
   int64_t batch_size = 64;
   int accumulate = 1;
-  std::string checkpoint_segments = "1", loss_gradient = "in-place";
+  std::string recompute_segments = "1", loss_gradient = "in-place";
   Choices choices;
   std::string balance = "memory";  // --split auto: by memory or time
   std::optional<int64_t> epochs, steps;
@@ -96,7 +95,7 @@ struct Options {
   std::string reduce_dtype = "f32";
   std::optional<std::string> broadcast;
 
-  std::string init, save;
+  std::string init_weights, save;
   std::string weights, save_logits;  // eval
   CollectiveOptions collectives;
 
@@ -106,6 +105,7 @@ struct Options {
   bool json = false;
 
   std::vector<std::string> arguments;  // as they were given
+  std::vector<std::string> warnings;   // about what they say, for stderr
 
   /// Something beside tables is made of times and memory.
   bool records() const { return !trace.empty() || !report.empty() || !memory_history.empty(); }
@@ -143,8 +143,8 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
 /// without a name. The growth interval goes to those whose scale is dynamic, --broadcast to those that have a shadow. throws ConfigError.
 std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
 OptimizerConfig resolve_optimizer(const Options& options);
-/// Segments of activation checkpointing; none for auto, which depends on the model. throws ConfigError.
-std::optional<int> parse_checkpoint_segments(const std::string& text);
+/// Number of recompute segments; none for sqrt, which depends on the model. throws ConfigError.
+std::optional<int> parse_recompute_segments(const std::string& text);
 /// Precision, loss scaling, clipping, and in what gradients and parameters travel. throws ConfigError.
 Precision resolve_precision(const Options& options);
 TraceLevel resolve_trace_level(const Options& options);

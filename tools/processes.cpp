@@ -27,16 +27,17 @@ std::string meeting_place(const Options& options, const Launch& launch) {
   const bool by_mpi = launch.launcher == Launcher::open_mpi;
   // Under Slurm MPI meets by PMIx, if srun was told to offer it; for GPUs alone it is not needed.
   const bool may_use_mpi = by_mpi || launch.launcher == Launcher::slurm;
-  if (on_cpus(options) && (!may_use_mpi || !options.meet.empty())) {
-    throw ConfigError(
-        fmt::format("CPU devices of several processes reduce over MPI, but these {}; start them with mpirun -np {} vitrine ..., without --init",
-                    options.meet.empty() ? fmt::format("were started by {}", launcher_name(launch.launcher)) : "meet by --init", launch.world_size));
+  if (on_cpus(options) && (!may_use_mpi || !options.rendezvous.empty())) {
+    throw ConfigError(fmt::format(
+        "CPU devices of several processes reduce over MPI, but these {}; start them with mpirun -np {} vitrine ..., without --rendezvous",
+        options.rendezvous.empty() ? fmt::format("were started by {}", launcher_name(launch.launcher)) : "meet by --rendezvous", launch.world_size));
   }
-  if (!options.meet.empty()) return options.meet;
+  if (!options.rendezvous.empty()) return options.rendezvous;
   if (by_mpi || on_cpus(options)) return {};
   if (launch.master_address.empty() || launch.master_port == 0) {
     throw ConfigError(fmt::format(
-        "{}: nothing tells where the processes meet; add --init tcp://HOST:PORT of the first process's machine, or --init file:PATH", launch.note));
+        "{}: nothing tells where the processes meet; add --rendezvous tcp://HOST:PORT of the first process's machine, or --rendezvous file:PATH",
+        launch.note));
   }
   // torchrun's agent listens on its port itself; the next one is as free as any.
   return fmt::format("tcp://{}:{}", launch.master_address, launch.master_port + (launch.master_port_taken ? 1 : 0));
@@ -56,11 +57,11 @@ Processes::Processes(Options& options) {
   const Launch launch = detect_launch({options.rank, options.world_size, options.local_rank}, [](const char* name) { return std::getenv(name); });
   if (launch.launcher != Launch::Launcher::single || options.local_rank) options.local_rank = launch.local_rank;
   if (launch.world_size == 1) {
-    if (!options.meet.empty()) {
-      throw ConfigError(
-          fmt::format("--init {}: there is one process only, which meets nobody ({}); start several with mpirun or torchrun, or give --rank and "
-                      "--world-size",
-                      options.meet, launch.note));
+    if (!options.rendezvous.empty()) {
+      throw ConfigError(fmt::format(
+          "--rendezvous {}: there is one process only, which meets nobody ({}); start several with mpirun or torchrun, or give --rank and "
+          "--world-size",
+          options.rendezvous, launch.note));
     }
     return;
   }
@@ -69,7 +70,7 @@ Processes::Processes(Options& options) {
   WorldOptions world;
   world.rank = launch.rank;
   world.size = launch.world_size;
-  world.init = meeting_place(options, launch);
+  world.rendezvous = meeting_place(options, launch);
   world.timeout_ms = static_cast<int64_t>(options.timeout_seconds * 1000);
   world.exit_after_ms = kExitAfterMs;
   world.tell_failure = [](const std::string& reason) {

@@ -185,8 +185,8 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   return group;
 }
 
-int resolve_checkpoint_segments(const Options& options, const Model& model) {
-  const std::optional<int> given = parse_checkpoint_segments(options.checkpoint_segments);
+int resolve_recompute_segments(const Options& options, const Model& model) {
+  const std::optional<int> given = parse_recompute_segments(options.recompute_segments);
   return given ? *given : square_root_segments(*model.net, model.input_shape(1));
 }
 
@@ -216,7 +216,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.scheme = scheme;
   config.batch_size = options.batch_size;
   config.accumulate = options.accumulate;
-  config.checkpoint_segments = resolve_checkpoint_segments(options, job.model);
+  config.recompute_segments = resolve_recompute_segments(options, job.model);
   config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
   config.precision = precision;
@@ -258,7 +258,7 @@ void agree_on_run(const Options& options, const Job& job, World& world) {
                      {"--preprocess", options.preprocess},
                      {"evaluation", options.evaluate ? "on" : "off"},
                      // Which file is rank 0's business.
-                     {"--init", options.init.empty() ? "nothing" : "a file"},
+                     {"--init-weights", options.init_weights.empty() ? "nothing" : "a file"},
                      {"--save-logits", options.save_logits.empty() ? "nothing" : "a file"},
                      {"--verify-replicas", std::to_string(options.verify_replicas)}});
 }

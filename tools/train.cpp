@@ -327,7 +327,7 @@ int run_train(const Options& asked, const Processes& processes) {
   const Scheme scheme = resolve_scheme(options, devices, group->world_size());
   if (processes.world()) agree_on_run(options, job, *processes.world());
   Run run = open_run(std::move(group), job, engine_config(options, job, scheme, resolve_precision(options)),
-                     train_workload(options, job, options.steps, options.evaluate), options.init, RecordedSteps::all(options));
+                     train_workload(options, job, options.steps, options.evaluate), options.init_weights, RecordedSteps::all(options));
   if (!options.json) fmt::print("{}\n", describe_run(options, job, run, options.mode_name()));
   std::fflush(stdout);
 

@@ -79,7 +79,7 @@ DataParallel::State::State(const Model& m, DeviceGroup& d, const EngineConfig& c
       layout(m.net->parameters(), kTail),
       buckets(make_buckets(layout, c.first_bucket_bytes, c.bucket_bytes)),
       finished(finished_elements(layout)),
-      cuts(cut_in_segments(*m.net, m.input_shape(1), c.precision.compute, c.checkpoint_segments)),
+      cuts(cut_in_segments(*m.net, m.input_shape(1), c.precision.compute, c.recompute_segments)),
       gradient_over_output(c.loss_gradient_in_place && m.net->output_is_free(m.input_shape(1), Pass{})),
       outputs(static_cast<size_t>(d.size())),
       output_gradients(static_cast<size_t>(d.size())) {}

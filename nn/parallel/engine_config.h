@@ -31,7 +31,7 @@ struct EngineConfig {
   int accumulate = 1;       // micro-batches per optimizer step
   /// Activation checkpointing: of all but the last of so many segments of the model only the input is kept for backward, which computes the rest
   /// again (see segments.h). 1: all is kept.
-  int checkpoint_segments = 1;
+  int recompute_segments = 1;
   /// The gradient of the outputs is written over them, except where the model's last part still needs them; else it has memory of its own.
   bool loss_gradient_in_place = true;
   OptimizerConfig optimizer;

@@ -140,11 +140,11 @@ Fit Fitting::candidate(const EngineConfig& config, Freedom freedom) const {
     return freedom.split && !fit.fits() ? even_split(changed) : fit;
   };
   Fit fit = with_split(config);
-  if (fit.fits() || !freedom.checkpoint) return fit;
+  if (fit.fits() || !freedom.recompute) return fit;
   // More segments recompute more: all but the last one.
   EngineConfig changed = config;
   const int most = most_segments(*model_.net, model_.input_shape(1));
-  for (changed.checkpoint_segments = 2; changed.checkpoint_segments <= most && !fit.fits(); ++changed.checkpoint_segments) fit = with_split(changed);
+  for (changed.recompute_segments = 2; changed.recompute_segments <= most && !fit.fits(); ++changed.recompute_segments) fit = with_split(changed);
   return fit;
 }
 
@@ -252,7 +252,7 @@ std::string changed_options(const EngineConfig& config, const EngineConfig& fit)
   std::vector<std::string> options;
   if (fit.batch_size != config.batch_size) options.push_back(fmt::format("--batch-size {}", fit.batch_size));
   if (fit.accumulate != config.accumulate) options.push_back(fmt::format("--accumulate {}", fit.accumulate));
-  if (fit.checkpoint_segments != config.checkpoint_segments) options.push_back(fmt::format("--checkpoint-segments {}", fit.checkpoint_segments));
+  if (fit.recompute_segments != config.recompute_segments) options.push_back(fmt::format("--recompute-segments {}", fit.recompute_segments));
   if (fit.scheme.split.str() != config.scheme.split.str()) {
     const bool gpu0 = config.scheme.split.kind == Split::Kind::gpu0;
     options.push_back(fmt::format("--split {}{}", fit.scheme.split.str(), gpu0 ? " (in place of the share of device 0 that was given)" : ""));
@@ -273,10 +273,10 @@ std::string describe_remedies(const Fitting& fitting) {
   if (trains) {
     add(fitting.fewest_micro_batches({}));
     add(fitting.as_it_is({.split = true}));
-    add(fitting.as_it_is({.checkpoint = true}));
+    add(fitting.as_it_is({.recompute = true}));
     if (remedies.empty()) {
-      add(fitting.fewest_micro_batches({.checkpoint = true}));
-      add(fitting.largest_batch(config.batch_size - 1, {.checkpoint = true}));
+      add(fitting.fewest_micro_batches({.recompute = true}));
+      add(fitting.largest_batch(config.batch_size - 1, {.recompute = true}));
     }
   }
   if (!remedies.empty()) return fmt::format("What would fit: {}", fmt::join(remedies, "; or "));

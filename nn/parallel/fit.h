@@ -44,8 +44,8 @@ class Fitting {
 
   /// What may be chosen for the user beside what is searched for.
   struct Freedom {
-    bool split = false;       // each candidate gets its even_split()
-    bool checkpoint = false;  // and the fewest segments of activation checkpointing with which it fits
+    bool split = false;      // each candidate gets its even_split()
+    bool recompute = false;  // and the fewest segments of activation checkpointing with which it fits
   };
   /// The largest batch size up to `most` that fits (that fits while none of the next eight does: a plan need not grow with each sample). None: not
   /// even the smallest does.

@@ -141,7 +141,8 @@ Descriptor listen_on(int port) {
   }
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener.get(), 1024) != 0) {
-    throw CommError(fmt::format("rank 0 cannot listen on port {}: {}; choose another one with --init tcp://HOST:PORT", port, std::strerror(errno)));
+    throw CommError(
+        fmt::format("rank 0 cannot listen on port {}: {}; choose another one with --rendezvous tcp://HOST:PORT", port, std::strerror(errno)));
   }
   return listener;
 }

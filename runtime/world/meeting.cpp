@@ -74,7 +74,7 @@ void write_address(const std::string& path, const Address& address) {
   if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
     const std::string reason = std::strerror(errno);
     std::remove(temporary.c_str());
-    throw CommError(fmt::format("--init file:{}: it cannot be written ({}); name a file in a folder that all processes see", path, reason));
+    throw CommError(fmt::format("--rendezvous file:{}: it cannot be written ({}); name a file in a folder that all processes see", path, reason));
   }
 }
 
@@ -88,7 +88,7 @@ std::string read_address(const std::string& path) {
 InitMethod parse_init_method(const std::string& text) {
   const auto bad = [&](const char* why) {
     return ConfigError(
-        fmt::format("--init {}: {}; use tcp://HOST:PORT of the first process's machine, or file:PATH that all processes see", text, why));
+        fmt::format("--rendezvous {}: {}; use tcp://HOST:PORT of the first process's machine, or file:PATH that all processes see", text, why));
   };
   InitMethod method;
   if (text.rfind("file:", 0) == 0) {

@@ -18,7 +18,7 @@ struct WorldOptions {
   int rank = 0, size = 1;
   /// Where they meet: "tcp://host:port" (rank 0 listens there), "file:PATH" on a file system that all see, or empty: over MPI, which the process was
   /// started by.
-  std::string init;
+  std::string rendezvous;
   /// How long a process may wait for its peers in one collective or exchange; five times as long until set_warm().
   int64_t timeout_ms = 60000;
   /// Ends the process, with status 1, this long after the world has failed if it has not ended by itself; 0: never.

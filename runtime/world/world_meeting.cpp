@@ -71,7 +71,7 @@ void World::State::meet() {
     met_text = "alone";
     return;
   }
-  if (options.init.empty()) {
+  if (options.rendezvous.empty()) {
     mpi = MpiSession::open(rank, options.exit_after_ms > 0 ? meeting_ms() : 0);
     if (mpi->rank() != rank || mpi->size() != size) {
       throw CommError(
@@ -81,13 +81,13 @@ void World::State::meet() {
     }
     met_text = "over MPI";
   } else {
-    met_text = "at " + options.init;
+    met_text = "at " + options.rendezvous;
   }
   is_hub() ? wait_for_members() : find_hub();
 }
 
 void World::State::wait_for_members() {
-  const InitMethod method = options.init.empty() ? InitMethod{} : parse_init_method(options.init);
+  const InitMethod method = options.rendezvous.empty() ? InitMethod{} : parse_init_method(options.rendezvous);
   const Descriptor listener = listen_on(method.port);
   // At a port that was told beforehand nobody can know a token.
   const Address address{method.port != 0 ? 0 : make_token(), port_of(listener), host_name(), interface_addresses()};
@@ -159,7 +159,7 @@ void World::State::forget_those_who_left() {
 
 void World::State::find_hub() {
   const int64_t deadline_ns = steady_now_ns() + meeting_ms() * kMs;
-  const InitMethod method = options.init.empty() ? InitMethod{} : parse_init_method(options.init);
+  const InitMethod method = options.rendezvous.empty() ? InitMethod{} : parse_init_method(options.rendezvous);
   const std::string told = mpi ? mpi->broadcast({}, meeting_ms()) : std::string();
   std::string problem = method.path.empty() ? "nobody listens there" : "the file is not there";
   while (true) {

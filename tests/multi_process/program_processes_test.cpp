@@ -122,10 +122,11 @@ TEST_F(Processes, StartFromTheWeightsOfRankZero) {
   in_one_process("train", {"--steps", "2", "--seed", "5", "--save", weights});
   // Rank 1 finds no such file on its machine, and needs none.
   const auto start = [](const std::string& file) {
-    return vitrine_command(with(with({"train"}, kJob), {"--steps", "2", "--devices", "cpu:0-1", "--init", file, "--json", "--verify-replicas", "1"}));
+    return vitrine_command(
+        with(with({"train"}, kJob), {"--steps", "2", "--devices", "cpu:0-1", "--init-weights", file, "--json", "--verify-replicas", "1"}));
   };
   const Json two = parse(mpirun({start(weights), start(folder_.path("nothing"))}));
-  const Json one = in_one_process("train", {"--steps", "2", "--init", weights});
+  const Json one = in_one_process("train", {"--steps", "2", "--init-weights", weights});
   for (size_t i = 0; i < 2; ++i) {
     const double loss = one["step_losses"][i];
     EXPECT_NEAR(two["step_losses"][i].get<double>(), loss, 1e-5 * loss);

@@ -29,8 +29,8 @@ TEST_F(ProcessRefusals, OptionsThatDifferAreNamedWithTheRank) {
                              job({"--precision", "fp16", "--batch-size", "32", "--clip-norm", "2", "--loss-scale-growth-interval", "7"})}),
                      {"rank 1 has batch size 32, where rank 0 has 64", "clipping norm 2, gradients in f32, where rank 0 has f16, clipping norm 0",
                       "rank 1 has loss scaling", "every 7 steps", "every 2000 steps"});
-  expect_usage_error(mpirun({job({}), job({"--no-shuffle", "--init", "w.safetensors"})}),
-                     {"rank 1 has --shuffle off, where rank 0 has on", "rank 1 has --init a file, where rank 0 has nothing"});
+  expect_usage_error(mpirun({job({}), job({"--no-shuffle", "--init-weights", "w.safetensors"})}),
+                     {"rank 1 has --shuffle off, where rank 0 has on", "rank 1 has --init-weights a file, where rank 0 has nothing"});
 }
 
 TEST_F(ProcessRefusals, TheOneThatDiffersFromMostIsNamed) {
@@ -73,14 +73,14 @@ TEST(LauncherEnvironment, WhatIsMissingIsNamed) {
 
 TEST(LauncherEnvironment, CpuDevicesNeedMpi) {
   expect_usage_error(launched({"--devices", "cpu:0"}, kTorchrun), {"reduce over MPI", "were started by torchrun", "mpirun -np 2 vitrine"});
-  expect_usage_error(launched({"--devices", "cpu:0", "--rank", "0", "--world-size", "3", "--init", "file:/tmp/nowhere"}, {}),
-                     {"meet by --init", "mpirun -np 3 vitrine"});
+  expect_usage_error(launched({"--devices", "cpu:0", "--rank", "0", "--world-size", "3", "--rendezvous", "file:/tmp/nowhere"}, {}),
+                     {"meet by --rendezvous", "mpirun -np 3 vitrine"});
 }
 
 TEST(LauncherEnvironment, InitIsAMeetingPlaceOrAFile) {
-  expect_usage_error(launched({"--init", "tcp://127.0.0.1:29512"}, {}), {"--init tcp://127.0.0.1:29512: there is one process only"});
-  expect_usage_error(launched({"--init", "file:/tmp/nowhere"}, {}), {"--init file:/tmp/nowhere: there is one process only"});
-  const ChildResult result = launched({"--init", "/nonexistent/tcp.safetensors"}, {});
+  expect_usage_error(launched({"--rendezvous", "tcp://127.0.0.1:29512"}, {}), {"--rendezvous tcp://127.0.0.1:29512: there is one process only"});
+  expect_usage_error(launched({"--rendezvous", "file:/tmp/nowhere"}, {}), {"--rendezvous file:/tmp/nowhere: there is one process only"});
+  const ChildResult result = launched({"--init-weights", "/nonexistent/tcp.safetensors"}, {});
   EXPECT_EQ(result.exit_code, 1) << result.error;
   EXPECT_NE(result.error.find("/nonexistent/tcp.safetensors"), std::string::npos) << result.error;
 }

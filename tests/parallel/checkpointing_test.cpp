@@ -15,6 +15,7 @@
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/seeds.h"
 
 namespace vitrine::test {
 namespace {
@@ -116,11 +117,11 @@ TEST_P(Checkpointing, GivesTheSameBits) {
     if (compute == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
     const int devices = 1 + static_cast<int>(random() % 3);
     if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = devices == 1 ? config.batch_size : 2;
-    config.checkpoint_segments = 1;
+    config.recompute_segments = 1;
     config.loss_gradient_in_place = true;
     const Result whole = run(model, devices, config);
     for (const int segments : {2, square_root_segments(*model.net, model.input_shape(1)), parts}) {
-      config.checkpoint_segments = segments;
+      config.recompute_segments = segments;
       config.loss_gradient_in_place = !config.loss_gradient_in_place;
       EXPECT_TRUE(run(model, devices, config) == whole)
           << model.name << " in " << segments << " segments on " << devices << " devices in " << dtype_name(compute);
@@ -128,7 +129,7 @@ TEST_P(Checkpointing, GivesTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, Checkpointing, ::testing::Range(0U, 12U));
+INSTANTIATE_TEST_SUITE_P(Seeds, Checkpointing, ::testing::Range(0U, 12U, kSeedStep));
 
 std::vector<DevicePlan> plan(const Model& model, int devices, const char* mode, int64_t batch_size, int segments, bool in_place = true) {
   DeviceGroupOptions options;
@@ -138,7 +139,7 @@ std::vector<DevicePlan> plan(const Model& model, int devices, const char* mode, 
   EngineConfig config = small_config(model, batch_size);
   config.scheme = scheme_preset(mode);
   config.image_dtype = DType::f32;
-  config.checkpoint_segments = segments;
+  config.recompute_segments = segments;
   config.loss_gradient_in_place = in_place;
   return Engine::plan(model, group, config, {{batch_size}, {}});
 }
@@ -171,15 +172,15 @@ TEST(Segments, MoreThanPartsAreRefusedByNumber) {
   DeviceGroup group(test_group(1));
   EngineConfig config = small_config(model, 4);
   for (const int segments : {4, 0}) {
-    config.checkpoint_segments = segments;
+    config.recompute_segments = segments;
     try {
       const Engine engine(model, group, config, {{4}, {}});
       FAIL() << segments << " segments were taken";
     } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("checkpoint segments: " + std::to_string(segments)), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("recompute segments: " + std::to_string(segments)), std::string::npos) << error.what();
     }
   }
-  config.checkpoint_segments = 3;
+  config.recompute_segments = 3;
   EXPECT_NO_THROW(Engine(model, group, config, {{4}, {}}));
 }
 
@@ -190,7 +191,7 @@ TEST(Segments, TakeTheirTimeUnderANameOfItsOwn) {
     options.trace = TraceLevel::phase;
     DeviceGroup group(options);
     EngineConfig config = small_config(model, 4);
-    config.checkpoint_segments = segments;
+    config.recompute_segments = segments;
     Engine engine(model, group, config, {{4}, {}});
     engine.train_step(random_batch(model, 4, 1, 0).view());
     engine.finish();

@@ -169,21 +169,21 @@ TEST(Fitting, FindsTheFewestSegmentsOfCheckpointing) {
   const Model model = make_model("small-cnn", {.image_size = 16});
   const EngineConfig config = config_of(model, "ddp", 64);
   EngineConfig segmented = config;
-  segmented.checkpoint_segments = 3;
+  segmented.recompute_segments = 3;
   DeviceGroup group(devices_with(peaks(model, 2, segmented)));
   const Fitting fitting(model, group, config, {{64}, {}});
   EXPECT_FALSE(fitting.as_it_is({}).has_value());
-  const std::optional<Fit> fit = fitting.as_it_is({.checkpoint = true});
+  const std::optional<Fit> fit = fitting.as_it_is({.recompute = true});
   ASSERT_TRUE(fit.has_value());
-  EXPECT_GE(fit->config.checkpoint_segments, 2);
-  EXPECT_LE(fit->config.checkpoint_segments, 3);
-  segmented.checkpoint_segments = fit->config.checkpoint_segments - 1;
+  EXPECT_GE(fit->config.recompute_segments, 2);
+  EXPECT_LE(fit->config.recompute_segments, 3);
+  segmented.recompute_segments = fit->config.recompute_segments - 1;
   EXPECT_FALSE(fitting.plan(segmented).fits());
   run_steps(model, group, fit->config);
   const std::string text = refusal(model, group, config);
-  expect_contains(text, "--checkpoint-segments " + std::to_string(fit->config.checkpoint_segments));
+  expect_contains(text, "--recompute-segments " + std::to_string(fit->config.recompute_segments));
   // Beside the largest batch: more samples than without.
-  EXPECT_GT(fitting.largest_batch(500, {.checkpoint = true})->config.batch_size, fitting.largest_batch(500, {})->config.batch_size);
+  EXPECT_GT(fitting.largest_batch(500, {.recompute = true})->config.batch_size, fitting.largest_batch(500, {})->config.batch_size);
 }
 
 TEST(Fitting, TheArithmeticAddsUp) {

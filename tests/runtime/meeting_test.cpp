@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where processes meet: what --init says, and the address that rank 0 leaves for the others.
+// Where processes meet: what --rendezvous says, and the address that rank 0 leaves for the others.
 #include "runtime/world/meeting.h"
 
 #include <fstream>
@@ -49,7 +49,7 @@ TEST(InitMethod, AnythingElseIsRefusedWithTheRemedy) {
       parse_init_method(text);
       ADD_FAILURE() << "taken: " << text;
     } catch (const ConfigError& error) {
-      expect_contains(error.what(), std::string("--init ") + text + ":");
+      expect_contains(error.what(), std::string("--rendezvous ") + text + ":");
       expect_contains(error.what(), "tcp://HOST:PORT");
       expect_contains(error.what(), "file:PATH");
     }
@@ -82,7 +82,7 @@ TEST(MeetingAddress, AFolderThatIsNotThereIsNamed) {
     write_address("/no/such/folder/meet", {1, 2, "node1", {}});
     FAIL() << "written";
   } catch (const CommError& error) {
-    expect_contains(error.what(), "--init file:/no/such/folder/meet");
+    expect_contains(error.what(), "--rendezvous file:/no/such/folder/meet");
     expect_contains(error.what(), "No such file or directory");
   }
 }

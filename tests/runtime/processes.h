@@ -24,7 +24,7 @@ inline WorldOptions process_options(int rank, int size, const std::string& init,
   WorldOptions options;
   options.rank = rank;
   options.size = size;
-  options.init = init;
+  options.rendezvous = init;
   options.timeout_ms = timeout_ms;
   return options;
 }

@@ -89,7 +89,7 @@ TEST_F(WorldMeeting, ASecondRankZeroAtOnePortIsRefused) {
 
 TEST_F(WorldMeeting, AFolderThatIsNotThereIsNamed) {
   expect_contains(comm_error_of([] { const World world(process_options(0, 2, "file:/no/such/folder/meet", kImpatientMs)); }),
-                  "--init file:/no/such/folder/meet: it cannot be written (No such file or directory)");
+                  "--rendezvous file:/no/such/folder/meet: it cannot be written (No such file or directory)");
 }
 
 TEST_F(WorldMeeting, AFileOfTheUsersIsNotOverwritten) {

@@ -45,7 +45,7 @@ TEST(Options, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(o.mode_name(), "ddp");
   EXPECT_EQ(o.batch_size, 64);
   EXPECT_EQ(o.accumulate, 1);
-  EXPECT_EQ(parse_checkpoint_segments(o.checkpoint_segments), 1);
+  EXPECT_EQ(parse_recompute_segments(o.recompute_segments), 1);
   EXPECT_EQ(o.loss_gradient, "in-place");
   EXPECT_EQ(o.optimizer, "adamw");
   EXPECT_EQ(o.seed, 0U);
@@ -142,7 +142,8 @@ TEST(Options, ReadsEveryTrainingFlag) {
       "train --model alexnet --data synthetic:100 --image-size 64 --preprocess host --devices cpu:0-2 --mode dp --split 2,3,3 --staging host "
       "--loss-at "
       "gathered --reduce gpu0 --output-device cpu:1 --batch-size 32 --accumulate 2 --epochs 3 --optimizer sgd --lr 0.1 --momentum 0.9 --nesterov "
-      "--weight-decay 0.5 --seed 7 --no-shuffle --drop-last --dropout 0.25 --init a --save b --device-memory 1MiB,2MiB,4096 --threads-per-device 2 "
+      "--weight-decay 0.5 --seed 7 --no-shuffle --drop-last --dropout 0.25 --init-weights a --save b --device-memory 1MiB,2MiB,4096 "
+      "--threads-per-device 2 "
       "--json --trace c --no-eval");
   EXPECT_EQ(o.model, "alexnet");
   EXPECT_EQ(o.image_size, 64);
@@ -195,14 +196,51 @@ TEST(Options, RefusesContradictions) {
   EXPECT_CONTAINS(usage_error("train --nesterov --optimizer sgd"), "nesterov needs a momentum");
   EXPECT_CONTAINS(usage_error("train --momentum 0.9"), "adamw has no momentum");
   EXPECT_CONTAINS(usage_error("train --batch-size 4 --accumulate 5"), "micro-batches");
-  EXPECT_CONTAINS(usage_error("train --batch-dim 1"), "dimension 0");
   EXPECT_CONTAINS(usage_error("train --trace a.json --trace-level off"), "--trace-level");
 }
 
-TEST(Options, CheckpointSegmentsAreANumberOrAuto) {
-  EXPECT_EQ(parse_checkpoint_segments(parsed("train --checkpoint-segments 3").checkpoint_segments), 3);
-  EXPECT_EQ(parse_checkpoint_segments(parsed("compare --checkpoint-segments auto").checkpoint_segments), std::nullopt);
-  for (const char* value : {"0", "-1", "1.5", "sqrt"}) EXPECT_CONTAINS(usage_error(std::string("train --checkpoint-segments ") + value), value);
+TEST(Options, RecomputeSegmentsAreANumberSqrtOrAuto) {
+  EXPECT_EQ(parse_recompute_segments(parsed("train --recompute-segments 3").recompute_segments), 3);
+  EXPECT_EQ(parse_recompute_segments(parsed("compare --recompute-segments sqrt").recompute_segments), std::nullopt);
+  EXPECT_TRUE(parsed("plan --recompute-segments auto").choices.recompute_segments);
+  EXPECT_FALSE(parsed("plan --recompute-segments auto --recompute-segments 2").choices.recompute_segments);
+  for (const char* value : {"0", "-1", "1.5", "x"}) EXPECT_CONTAINS(usage_error(std::string("train --recompute-segments ") + value), value);
+  EXPECT_CONTAINS(usage_error("compare --recompute-segments auto"), "give it, or sqrt");
+}
+
+TEST(Options, WeightsAndRendezvousHaveNamesOfTheirOwn) {
+  const Options o = parsed("train --init-weights w.safetensors --rendezvous tcp://a:1");
+  EXPECT_EQ(o.init_weights, "w.safetensors");
+  EXPECT_EQ(o.rendezvous, "tcp://a:1");
+  EXPECT_TRUE(o.warnings.empty());
+  EXPECT_EQ(parsed("eval --weights w --rendezvous file:p").rendezvous, "file:p");
+  EXPECT_EQ(parsed("collectives --rendezvous file:p").rendezvous, "file:p");
+}
+
+TEST(Options, OldNamesWorkWithANote) {
+  const auto check = [](const std::string& old_usage, const std::string& usage) {
+    const Options o = parsed("train " + old_usage);
+    ASSERT_EQ(o.warnings, std::vector<std::string>{old_usage + " is deprecated; use " + usage});
+    const Options now = parsed("train " + usage);
+    EXPECT_EQ(o.init_weights, now.init_weights) << old_usage;
+    EXPECT_EQ(o.rendezvous, now.rendezvous) << old_usage;
+    EXPECT_EQ(o.recompute_segments, now.recompute_segments) << old_usage;
+    EXPECT_EQ(o.choices.recompute_segments, now.choices.recompute_segments) << old_usage;
+  };
+  check("--init w.safetensors", "--init-weights w.safetensors");
+  check("--init tcp://a:1", "--rendezvous tcp://a:1");
+  check("--init file:p", "--rendezvous file:p");
+  check("--checkpoint-segments 3", "--recompute-segments 3");
+  check("--checkpoint-segments auto", "--recompute-segments sqrt");
+  check("--checkpoint auto", "--recompute-segments auto");
+  check("--checkpoint none", "--recompute-segments 1");
+  EXPECT_EQ(parsed("train --init tcp://a:1 --init w").warnings.size(), 2U);
+  EXPECT_CONTAINS(usage_error("train --checkpoint model.ckpt"), "--recompute-segments");
+  EXPECT_CONTAINS(usage_error("eval --weights w --init w"), "--rendezvous");
+  EXPECT_CONTAINS(usage_error("train --recompute-segments 2 --checkpoint-segments 3"), "--recompute-segments");
+  const std::string help = parse_command_line({"train", "--help"}).output;
+  for (const char* old_name : {"--init ", "--checkpoint", "--batch-dim"}) EXPECT_EQ(help.find(old_name), std::string::npos) << old_name;
+  EXPECT_CONTAINS(usage_error("train --batch-dim 0"), "--batch-dim");
 }
 
 TEST(Options, RefusesValuesOutOfRange) {

@@ -53,8 +53,8 @@ Arguments random_command(std::mt19937& random) {
                        pick({"1", "2", "3"}),
                        "--precision",
                        pick({"fp32", "fp16"}),
-                       "--checkpoint-segments",
-                       pick({"1", "2", "3", "auto"})};
+                       "--recompute-segments",
+                       pick({"1", "2", "3", "sqrt"})};
   if (mode == "balanced") command = with(command, {"--split", devices == 1 ? "gpu0=16" : "gpu0=3"});
   if (model == "alexnet") command = with(command, {"--image-size", "63"});
   if (model == "vgg16") command = with(command, {"--image-size", "32"});
@@ -149,11 +149,11 @@ TEST(Choose, TheFewestMicroBatchesRun) {
 
 TEST(Choose, CheckpointingMakesItFit) {
   Arguments command = with(kSmall, {"--devices", "cpu:0", "--batch-size", "64", "--steps", "2"});
-  const int64_t less = json_of(with(with({"plan"}, command), {"--checkpoint-segments", "auto"}))["devices"][0]["peak_bytes"];
+  const int64_t less = json_of(with(with({"plan"}, command), {"--recompute-segments", "sqrt"}))["devices"][0]["peak_bytes"];
   command = with(command, {"--device-memory", std::to_string(less)});
   EXPECT_EQ(json_of(with({"plan"}, command), 1)["fits"], false);
-  const Json json = json_of(with(with({"train"}, command), {"--checkpoint", "auto"}));
-  EXPECT_GT(json["config"]["checkpoint_segments"], 1);
+  const Json json = json_of(with(with({"train"}, command), {"--recompute-segments", "auto"}));
+  EXPECT_GT(json["config"]["recompute_segments"], 1);
   double recomputed = 0;
   for (const Json& row : json["phases"]) recomputed += row["phase"] == "recompute" ? row["seconds"].get<double>() : 0.0;
   EXPECT_GT(recomputed, 0.0);
@@ -238,7 +238,6 @@ TEST(Choose, ContradictionsAreRefused) {
   expect_usage_error({"train", "--accumulate", "-1"}, "--accumulate -1: it must be a whole number");
   expect_usage_error({"train", "--batch-size", "max", "--accumulate", "auto"}, "give one of them a number");
   expect_usage_error({"train", "--gpu0-bsz", "4", "--split", "auto"}, "both give the split");
-  expect_usage_error({"train", "--checkpoint", "auto", "--checkpoint-segments", "2"}, "give one of them");
   expect_usage_error({"train", "--balance", "time"}, "add --split auto");
   expect_usage_error({"plan", "--split", "auto", "--balance", "time"}, "a plan measures no time");
   expect_usage_error({"compare", "--batch-size", "max"}, "--batch-size");

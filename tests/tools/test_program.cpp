@@ -331,7 +331,7 @@ TEST_F(Eval, SavesLogitsInOrder) {
 TEST_F(Train, GoesOnFromSavedWeights) {
   run_json("train", {"--steps", "3", "--no-eval", "--save", path("w.safetensors")});
   const double fresh = run_json("train", {"--steps", "1", "--no-eval"})["step_losses"][0].get<double>();
-  const double resumed = run_json("train", {"--steps", "1", "--no-eval", "--init", path("w.safetensors")})["step_losses"][0].get<double>();
+  const double resumed = run_json("train", {"--steps", "1", "--no-eval", "--init-weights", path("w.safetensors")})["step_losses"][0].get<double>();
   EXPECT_NE(fresh, resumed);
 }
 

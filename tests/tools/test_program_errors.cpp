@@ -34,7 +34,7 @@ TEST(ProgramErrors, UsageIsStatus2) {
 TEST(ProgramErrors, FailureIsStatus1) {
   expect_failure({"train", "--data", "cifar10:/nonexistent"}, 1, "/nonexistent");
   expect_failure({"train", "--devices", "cuda:4000", "--data", "synthetic:50"}, 1, "cuda:4000: ");
-  expect_failure({"train", "--data", "synthetic:50", "--init", "/nonexistent.safetensors"}, 1, "/nonexistent.safetensors");
+  expect_failure({"train", "--data", "synthetic:50", "--init-weights", "/nonexistent.safetensors"}, 1, "/nonexistent.safetensors");
   expect_failure({"eval", "--data", "synthetic:50", "--weights", "/nonexistent.safetensors"}, 1, "/nonexistent.safetensors");
   expect_failure({"train", "--devices", "cpu:0", "--data", "synthetic:100", "--device-memory", "64KiB"}, 1, "cpu:0");
 }

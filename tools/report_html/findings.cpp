@@ -128,7 +128,7 @@ std::optional<Finding> little_headroom(const FindingsInput& in) {
   return Finding{
       fmt::format("{} uses {} of its {}: a larger batch will not fit.", tightest->device, percent(share(*tightest)),
                   short_bytes(tightest->pool.capacity_bytes)),
-      fmt::format("`--accumulate {}` halves the activations, `--checkpoint-segments auto` computes most of them again; neither changes a gradient.",
+      fmt::format("`--accumulate {}` halves the activations, `--recompute-segments sqrt` computes most of them again; neither changes a gradient.",
                   in.accumulate * 2)};
 }
 
