@@ -26,12 +26,13 @@ class CpuStream final : public Stream {
   /// Runs what is queued, then ends the worker.
   ~CpuStream() override;
 
-  std::unique_ptr<Event> make_event() override;
   void begin_span(const SpanInfo& info) override;
   void end_span(int64_t bytes) override;
   std::vector<SpanRecord> take_spans() override;
+  std::vector<SpanRecord> poll_spans() override;
   bool failed() const override;
   void set_error_handler(std::function<void(const std::string&)> handler) override;
+  void begin_synchronize() override;
 
   /// Queues a callable without arguments. It may throw: the stream is then in error (see Stream).
   template <class F>
@@ -78,6 +79,7 @@ class CpuStream final : public Stream {
   /// Room for a task in the current block. One by one, tasks made on the host and freed on the workers would contend for malloc's locks.
   void* task_memory(size_t bytes);
   void push(Task* task);
+  std::unique_ptr<Event> do_make_event(EventTiming timing) override;
   void do_record(Event& event) override;
   void do_wait(Event& event) override;
   void do_synchronize() override;
