@@ -40,7 +40,7 @@ struct Totals {
   bool skipped = false;   // its loss or gradient was not finite, so that no device changed its parameters
   bool diverged = false;  // it stopped training: DivergedError was thrown, or is about to be
   /// Where the loss, the gradient or the update was not finite, what was the first: "the gradient of NAME" in backward's order; "the loss"; "the
-  /// update"; of a step that stopped training by its loss "parameter NAME", "the input" or "the output of NAME" in forward's order.
+  /// update"; of a step that stopped training "parameter NAME", "the input" or "the output of NAME", in forward's order, where one of them is not.
   std::string overflow;
   /// Mean loss over valid targets; NaN when there is none.
   double mean_loss() const;

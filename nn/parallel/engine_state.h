@@ -55,7 +55,8 @@ struct Engine::State {
   View record(int slot) { return host_records.view({DataParallel::kStepSlots, kRecord}, DType::f32).rows(slot, slot + 1).reshape({kRecord}); }
   bool measures_reduction() const { return steps == 0 && devices.world_size() > 1 && config.precision.reduce_dtype != DType::f32; }
   Totals step_totals(const Issued& issued);
-  /// Runs a step's batch once more, without a reduction or an update, and returns what of all processes was the first that is not finite.
+  /// Runs a step's batch once more, without a reduction or an update, and returns what is not finite first on the devices of all processes, in
+  /// forward's order; empty when all outputs are finite.
   std::string find_first_non_finite(const Issued& issued);
   /// A step has stopped training on the devices.
   [[noreturn]] void stop_training(const Issued& issued, Totals& totals);

@@ -75,7 +75,7 @@ std::string Engine::State::find_first_non_finite(const Issued& issued) {
     for (const std::string& number : devices.world()->all_gather("what is not finite", std::to_string(first)))
       first = std::min(first, std::stoi(number));
   }
-  return first == kNone ? std::string("the loss") : parts->describe_non_finite(first);
+  return first == kNone ? std::string() : parts->describe_non_finite(first);
 }
 
 namespace {
@@ -94,9 +94,10 @@ void Engine::State::stop_training(const Issued& issued, Totals& totals) {
     throw_if_failed();
   }
   const bool by_update = totals.overflow == "the update";
-  if (totals.overflow == "the loss") {
+  if (!by_update) {
     try {
-      totals.overflow = find_first_non_finite(issued);
+      // A layer such as ReLU may turn NaN into a number, so that it is seen in the gradient first.
+      if (const std::string found = find_first_non_finite(issued); !found.empty()) totals.overflow = found;
     } catch (...) {
       parts->watch_for_non_finite(false);
       const std::exception_ptr cause = parts->recover(std::current_exception());

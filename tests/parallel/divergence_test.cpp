@@ -134,7 +134,7 @@ TEST(DivergenceOfInputs, IsSaid) {
   const OwnedBatch batch = random_batch(model, 8, 1, 0.0, DType::f32);
   batch.memory->floats.back() = std::numeric_limits<float>::quiet_NaN();
   engine.train_step(batch.view());
-  expect_contains(divergence(engine), "the loss of step 1 is not finite, first in the input");
+  expect_contains(divergence(engine), "of step 1 is not finite, first in the input");
 }
 
 TEST(DivergenceOfParameters, IsSaid) {
