@@ -96,6 +96,8 @@ class Stream {
   /// Called once, from wherever the failure is noticed, when the stream goes into error: to wake peers that would wait for it. Set while idle.
   virtual void set_error_handler(std::function<void(const std::string& reason)> handler) = 0;
 
+  /// throws DeviceError when `data` is known to be memory that work on this stream cannot use. Nothing on CPU and meta.
+  virtual void check_owner(const void* /*data*/) {}
   /// Makes the stream's GPU current on the calling thread until leave(), which is given what enter() returned. Nothing on other backends.
   virtual int enter() { return -1; }
   virtual void leave(int /*previous*/) noexcept {}

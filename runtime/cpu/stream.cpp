@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -98,6 +99,7 @@ struct CpuStream::Worker {
   void wait_for_task();
   void execute(Task& task) noexcept;
   void fail(const char* reason);
+  void fail_in(const Origin& origin);
 };
 
 namespace {
@@ -137,10 +139,22 @@ void CpuStream::Worker::fail(const char* reason) {
   if (error_handler) error_handler(reason);
 }
 
+/// The error is the operation's own (View::as): its message names the operation and the layer.
+void CpuStream::Worker::fail_in(const Origin& origin) {
+  try {
+    const std::string layer = *origin.layer == '\0' ? "" : fmt::format("layer '{}', ", origin.layer);
+    rethrow_with_prefix(std::current_exception(), fmt::format("{}operation '{}': ", layer, origin.operation));
+  } catch (const std::exception& e) {
+    fail(e.what());
+  }
+}
+
 void CpuStream::Worker::execute(Task& task) noexcept {
   if (!error || task.runs_after_error) {
     try {
       task.run();
+    } catch (const DtypeError&) {
+      fail_in(task.origin);
     } catch (const std::exception& e) {
       fail(e.what());
     } catch (...) {

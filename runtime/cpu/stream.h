@@ -34,10 +34,17 @@ class CpuStream final : public Stream {
   void set_error_handler(std::function<void(const std::string&)> handler) override;
   void begin_synchronize() override;
 
+  /// What a task is part of, for messages. The names must outlive it.
+  struct Origin {
+    const char* operation = "";
+    const char* layer = "";
+  };
   /// Queues a callable without arguments. It may throw: the stream is then in error (see Stream).
   template <class F>
-  void enqueue(F f) {
-    push(make_task(std::move(f)));
+  void enqueue(F f, Origin origin = {}) {
+    Task* const task = make_task(std::move(f));
+    task->origin = origin;
+    push(task);
   }
 
   /// Called by work that runs on this worker: a nested wait span from `begin_ns` to `end_ns`.
@@ -51,6 +58,7 @@ class CpuStream final : public Stream {
     virtual void run() = 0;
     /// Lets go of what the callable holds; the task itself stays until the next one is known.
     virtual void dispose() noexcept {}
+    Origin origin;
     bool runs_after_error = false;
     Task* next = nullptr;
     void* passed_block = nullptr;  // memory of earlier tasks only: freed by the worker when it comes to this one

@@ -105,6 +105,15 @@ cuda::Fault* CudaStream::fault_slot(cuda::FaultMessage message) {
 
 std::unique_ptr<Event> CudaStream::do_make_event(EventTiming timing) { return std::make_unique<CudaEvent>(identity().device.index, timing); }
 
+void CudaStream::check_owner(const void* data) {
+  cudaPointerAttributes attributes{};
+  VITRINE_CUDA_CHECK(cudaPointerGetAttributes(&attributes, data));
+  if (attributes.type == cudaMemoryTypeManaged) return;
+  if (attributes.type == cudaMemoryTypeDevice && attributes.device == identity().device.index) return;
+  throw DeviceError(fmt::format("{}: expected memory of {}, but {} is {}", name(), identity().device.str(), data,
+                                attributes.type == cudaMemoryTypeDevice ? fmt::format("memory of cuda:{}", attributes.device) : "host memory"));
+}
+
 int CudaStream::enter() {
   int previous = 0;
   VITRINE_CUDA_CHECK(cudaGetDevice(&previous));

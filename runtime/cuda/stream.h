@@ -31,6 +31,7 @@ class CudaStream final : public Stream {
   /// The slot for faults worded by `message`; made at the first call.
   cuda::Fault* fault_slot(cuda::FaultMessage message);
 
+  void check_owner(const void* data) override;
   int enter() override;
   void leave(int previous) noexcept override;
   void begin_span(const SpanInfo& info) override;
