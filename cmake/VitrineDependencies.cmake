@@ -26,6 +26,7 @@ vitrine_require(fmt "Install it with: apt-get install libfmt-dev")
 vitrine_require(Eigen3 "Install it with: apt-get install libeigen3-dev")
 vitrine_require(ZLIB "Install it with: apt-get install zlib1g-dev")
 vitrine_require(nlohmann_json "Install it with: apt-get install nlohmann-json3-dev")
+vitrine_require(Sodium "Install it with: apt-get install libsodium-dev")
 vitrine_require(Random123 "Install it with: apt-get install librandom123-dev")
 
 if(NOT VITRINE_ONEDNN STREQUAL "OFF")

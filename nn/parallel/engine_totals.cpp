@@ -63,7 +63,7 @@ std::string Engine::State::find_first_non_finite(const Issued& issued) {
   std::vector<int32_t> found(static_cast<size_t>(devices.size()), -1);
   parts->watch_for_non_finite(true);
   parts->begin_step(issued.step);
-  issue_micro_batches(issued.batch, plan_batch(config.scheme.split, issued.samples, config.accumulate, devices.world_size()));
+  issue_micro_batches(issued.batch, training_part(issued.samples));
   parts->watch_for_non_finite(false);
   parts->read_non_finite(View{found.data(), {devices.size()}, DType::i32, DeviceId::host()});
   devices.synchronize();
@@ -72,8 +72,11 @@ std::string Engine::State::find_first_non_finite(const Issued& issued) {
   for (const int32_t number : found) first = number >= 0 ? std::min(first, number) : first;
   // All processes are here: the loss is that of all.
   if (devices.process_count() > 1) {
-    for (const std::string& number : devices.world()->all_gather("what is not finite", std::to_string(first)))
-      first = std::min(first, std::stoi(number));
+    first = std::stoi(devices.world()->exchange("what is not finite", std::to_string(first), [](const std::vector<std::string>& parts) {
+      int32_t least = kNone;
+      for (const std::string& part : parts) least = std::min(least, std::stoi(part));
+      return std::vector<std::string>{std::to_string(least)};
+    }));
   }
   return first == kNone ? std::string() : parts->describe_non_finite(first);
 }

@@ -16,6 +16,7 @@ struct Launch {
   Launcher launcher = Launcher::single;
   int rank = 0, world_size = 1;
   int local_rank = 0, local_world_size = 1;  // among the processes on this machine
+  bool one_machine = false;                  // the launcher says that all processes are on this machine
   std::string master_address;                // of rank 0's machine; empty when nothing tells
   int master_port = 0;                       // 0 when nothing tells
   bool master_port_taken = false;            // torchrun's agent listens there already: rank 0 cannot
