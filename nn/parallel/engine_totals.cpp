@@ -72,9 +72,9 @@ std::string Engine::State::find_first_non_finite(const Issued& issued) {
   for (const int32_t number : found) first = number >= 0 ? std::min(first, number) : first;
   // All processes are here: the loss is that of all.
   if (devices.process_count() > 1) {
-    first = std::stoi(devices.world()->exchange("what is not finite", std::to_string(first), [](const std::vector<std::string>& parts) {
+    first = std::stoi(devices.world()->exchange("what is not finite", std::to_string(first), [](const std::vector<std::string>& numbers) {
       int32_t least = kNone;
-      for (const std::string& part : parts) least = std::min(least, std::stoi(part));
+      for (const std::string& number : numbers) least = std::min(least, std::stoi(number));
       return std::vector<std::string>{std::to_string(least)};
     }));
   }
