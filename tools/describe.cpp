@@ -13,8 +13,6 @@ namespace {
 // A plan of more micro-batches than this is told by its first ones.
 constexpr size_t kMicroBatchesTold = 4;
 
-int64_t bytes_of(const Dataset& set) { return static_cast<int64_t>(set.pixels.size() + set.labels.size() * sizeof(int32_t)); }
-
 }  // namespace
 
 std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
@@ -85,6 +83,6 @@ std::string describe_batch(const BatchPlan& plan) {
   return text;
 }
 
-int64_t dataset_bytes(const DatasetPair& data) { return bytes_of(data.train) + bytes_of(data.test); }
+int64_t dataset_bytes(const DatasetPair& data) { return data.train.held_bytes() + data.test.held_bytes(); }
 
 }  // namespace vitrine::tools

@@ -18,13 +18,16 @@ constexpr int64_t kTerminalIntervalNs = 100'000'000;
 constexpr int64_t kPlainIntervalNs = 10'000'000'000;
 constexpr int kBarWidth = 24;
 
+// The program's own stdout and stderr have none (standard_streams.h).
+int descriptor_of(std::FILE* stream) { return stream == stdout ? STDOUT_FILENO : stream == stderr ? STDERR_FILENO : fileno(stream); }
+
 }  // namespace
 
 Progress::Progress(std::string label, int64_t total_steps, std::FILE* stream, bool quiet)
     : label_(std::move(label)),
       total_steps_(total_steps),
       stream_(stream),
-      terminal_(isatty(fileno(stream)) == 1),
+      terminal_(isatty(descriptor_of(stream)) == 1),
       quiet_(quiet),
       begin_ns_(steady_now_ns()) {
   last_ns_ = terminal_ ? begin_ns_ - kTerminalIntervalNs : begin_ns_;  // a bar is there from the first step on

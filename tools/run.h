@@ -46,6 +46,8 @@ LoaderConfig evaluate_loader_config(const Options& options, const Job& job, cons
 
 /// throws ConfigError; on meta devices too, unless it is for a plan.
 DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<World> world = {});
+/// The workspace of a device when --workspace is not given. A function of shapes alone, so that plans hold anywhere.
+int64_t default_workspace(const Model& model, Backend backend, const Precision& precision);
 /// --recompute-segments; sqrt: the square root of the number of the model's parts. throws ConfigError.
 int resolve_recompute_segments(const Options& options, const Model& model);
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);
@@ -53,14 +55,17 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
 /// What the processes of a run must have in common beside the engine's plan. throws ConfigError.
 void agree_on_run(const Options& options, const Job& job, World& world);
 
-/// Plans on the devices (whose warnings go to stderr), and fills the parameters: from `weights` if not empty (of several processes, on rank 0), else
-/// from the seed.
+/// Weights to begin with.
+struct WeightsFile {
+  std::string path;  // empty: none
+  bool allow_non_finite = false;
+};
+
+/// Plans on the devices (whose warnings go to stderr), and fills the parameters: from `weights` if there are any (of several processes, on rank 0),
+/// else from the seed.
 ///   record_memory  keep the history of the pools, for a trace file
 /// throws DeviceError, UnsupportedError, OutOfMemory, ConfigError, DataError.
-Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const std::string& weights,
+Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const WeightsFile& weights,
              bool record_memory = false);
-
-/// Makes sure that a file can be written there later. throws DataError with the reason.
-void check_writable(const std::string& option, const std::string& path);
 
 }  // namespace vitrine::tools

@@ -202,7 +202,7 @@ class WorldCommunicator final : public CheckedCommunicator {
   void gather(const Job& job);
   void all_to_all(const Job& job);
   void send_receive(const Job& job);
-  void barrier(const Job& job);
+  void run_barrier(const Job& job);
 
   /// The sum over this process's devices, in `partial` (partial_dtype()) of the first one.
   void sum_here(const Job& job, const View& input, const View& partial);
@@ -312,7 +312,7 @@ void WorldCommunicator::carry_out(const Job& job) {
     case Operation::send_receive:
       return send_receive(job);
     case Operation::barrier:
-      return barrier(job);
+      return run_barrier(job);
   }
 }
 
@@ -562,7 +562,7 @@ void WorldCommunicator::send_receive(const Job& job) {
   if (!alone()) local().scatter(job.ctx, all_outputs, each, output, 0);
 }
 
-void WorldCommunicator::barrier(const Job& job) {
+void WorldCommunicator::run_barrier(const Job& job) {
   if (!alone()) local().barrier(job.ctx);
   if (leads()) lead(job, View(), View(), [](comm::ProcessExchange&) {});
   if (!alone()) local().barrier(job.ctx);

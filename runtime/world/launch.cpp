@@ -159,6 +159,16 @@ Launch from_open_mpi(const LaunchFlags& flags, const Environment& env) {
   return launch;
 }
 
+/// prterun alone starts several processes and does not tell them how many: without this check each would train by itself. throws ConfigError.
+void reject_prterun(const Environment& env) {
+  const auto launched = get(env, "PRTE_LAUNCHED"), rank = get(env, "PMIX_RANK");
+  if (!launched || !rank) return;
+  throw ConfigError(fmt::format(
+      "launch: {} and {} are set, but none of Open MPI's variables: prterun does not set the number of processes; start with mpirun, give --rank and "
+      "--world-size, or unset PRTE_LAUNCHED for a single process",
+      launched->str(), rank->str()));
+}
+
 std::optional<Given> slurm_job(const Environment& env) { return get(env, "SLURM_JOB_ID", "SLURM_JOBID"); }
 
 /// Batch scripts have no step's number, interactive shells a reserved one, 2^32 - 16 and above.
@@ -279,10 +289,10 @@ Launch detect_launch(const LaunchFlags& flags, const Environment& env) {
     launch = from_torchrun(flags, env);
   } else if (in_open_mpi(env)) {
     launch = from_open_mpi(flags, env);
-  } else if (in_slurm_step(env)) {
-    launch = from_slurm(flags, env);
   } else {
-    return from_nothing(flags, env);
+    reject_prterun(env);
+    if (!in_slurm_step(env)) return from_nothing(flags, env);
+    launch = from_slurm(flags, env);
   }
   launch.note = describe(launch, flags, env);
   return launch;
