@@ -2,6 +2,7 @@
 #include "data/loader.h"
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <exception>
 #include <map>
@@ -13,6 +14,7 @@
 
 #include "data/sampler.h"
 #include "runtime/error.h"
+#include "runtime/order_checker.h"
 
 namespace vitrine {
 namespace {
@@ -38,16 +40,19 @@ struct Buffers {
   std::condition_variable changed;
   std::vector<Slot> slots;
   std::vector<size_t> free;
-  size_t held = 0;  // by the caller
+  size_t held = 0;            // by the caller
+  std::exception_ptr misuse;  // the first batch that was let go of too early
 };
 
-/// What Batch::hold keeps: gives the slot back when the last copy of the batch goes.
+/// What Batch::hold keeps: gives the slot back when the last copy of the batch goes. From then on the host writes to it.
 class Lease {
  public:
-  Lease(std::shared_ptr<Buffers> buffers, size_t slot) : buffers_(std::move(buffers)), slot_(slot) {}
+  Lease(std::shared_ptr<Buffers> buffers, size_t slot, OrderChecker* checker) : buffers_(std::move(buffers)), slot_(slot), checker_(checker) {}
   ~Lease() {
+    std::exception_ptr misuse = find_misuse();
     {
       const std::lock_guard lock(buffers_->mutex);
+      if (!buffers_->misuse) buffers_->misuse = std::move(misuse);
       buffers_->free.push_back(slot_);
       --buffers_->held;
     }
@@ -57,8 +62,24 @@ class Lease {
   Lease& operator=(const Lease&) = delete;
 
  private:
+  /// The batch goes here, on the thread that let go of it, so that the verdict does not depend on when a worker fills the slot again.
+  std::exception_ptr find_misuse() const noexcept {
+    if (checker_ == nullptr) return nullptr;
+    try {
+      constexpr const char* kRefill = "Loader: the next batch";
+      const Slot& slot = buffers_->slots[slot_];
+      const auto whole = [&](const HostBuffer& b) { return MemoryAccess{b.view(Shape{b.bytes()}, DType::u8).data, b.bytes(), true, kRefill}; };
+      const std::array<MemoryAccess, 2> accesses = {whole(slot.images), whole(slot.labels)};
+      checker_->on_host_access(kRefill, accesses);
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+
   std::shared_ptr<Buffers> buffers_;
   size_t slot_;
+  OrderChecker* checker_;
 };
 
 void check(const Dataset& dataset, const LoaderConfig& config) {
@@ -214,12 +235,13 @@ Batch Loader::State::make_batch(const Job& job) {
   batch.epoch = config.first_epoch + job.number / per_epoch;
   batch.index = job.number % per_epoch;
   batch.last_of_epoch = batch.index + 1 == per_epoch;
-  batch.hold = std::make_shared<Lease>(buffers, job.slot);
+  batch.hold = std::make_shared<Lease>(buffers, job.slot, config.checker);
   return batch;
 }
 
 std::optional<Batch> Loader::State::take() {
   std::unique_lock lock(buffers->mutex);
+  if (buffers->misuse) std::rethrow_exception(std::exchange(buffers->misuse, nullptr));
   if (next_to_take == total) return std::nullopt;
   VITRINE_ASSERT(buffers->held < buffers->slots.size(), "the caller of Loader::next holds all batches; let go of one or raise queue_batches");
   // Numbers are taken in order, so all batches before a failed one still come.

@@ -13,6 +13,8 @@
 
 namespace vitrine {
 
+class OrderChecker;
+
 /// A batch, or this process's share of one, in host memory, held until the Batch goes (its buffers then return to the loader).
 struct Batch {
   View images;              // (B, h, w, C) u8, or (B, H, W, C) f32 when the loader preprocesses
@@ -40,6 +42,9 @@ struct LoaderConfig {
   ShardFunction shard = {};                       // the rows of each batch that are delivered; empty: all
   ImageTransform transform = {};                  // empty: images stay u8
   Shape transformed_shape = {};                   // (H, W, C) when there is a transform
+  /// Where given, a batch that is let go of while a stream may still read it is an OrderError, thrown by the next next(). Outlives all batches; see
+  /// DeviceGroup::checker().
+  OrderChecker* checker = nullptr;
 };
 
 /// Batches of a data set in order, filled ahead by worker threads into a bounded set of buffers. The order does not depend on the number of workers.

@@ -5,12 +5,36 @@
 
 namespace vitrine {
 
-/// Totals over targets that travel with the reduction: f32 each, at these places of a StepStatistics view.
+/// Totals over targets, a view (kCount) f32 that is summed over devices together with the gradients.
+///
+/// A count c is stored as kDigits digits at c, c + kDigitStep, c + 2 * kDigitStep, ...: its value is the sum of digit[i] * kDigitBase^i. Every digit
+/// but the last is below kDigitBase, so the f32 sum of the totals of up to 16,384 devices is exact, and with it every count up to 2^53. A whole
+/// number below 2^24 may be stored as its first digit alone.
 struct LossTotals {
   static constexpr int64_t kLossSum = 0;
-  static constexpr int64_t kValid = 1;
-  static constexpr int64_t kCorrect = 2;
+  static constexpr int64_t kValid = 1;    // a count
+  static constexpr int64_t kCorrect = 2;  // a count
+  static constexpr int64_t kDigits = 4;
+  static constexpr int64_t kDigitStep = 2;
+  static constexpr int64_t kDigitBase = 1024;
   static constexpr int64_t kCount = 64;  // elements of the view; the rest is zero
+
+  /// The count at `place` (kValid or kCorrect) of totals in host memory; NaN where softmax_cross_entropy stored one.
+  static double count(const float* totals, int64_t place) {
+    double value = 0.0, unit = 1.0;
+    for (int64_t i = 0; i < kDigits; ++i, unit *= kDigitBase) value += unit * static_cast<double>(totals[place + i * kDigitStep]);
+    return value;
+  }
+  /// Adds to the count at `place`; NaN stays.
+  static void add_to_count(float* totals, int64_t place, int64_t more) {
+    double rest = count(totals, place) + static_cast<double>(more);
+    if (rest != rest) return;
+    for (int64_t i = 0; i < kDigits; ++i) {
+      const auto whole = static_cast<int64_t>(rest);
+      totals[place + i * kDigitStep] = static_cast<float>(i + 1 < kDigits ? whole % kDigitBase : whole);
+      rest = static_cast<double>(whole / kDigitBase);
+    }
+  }
 };
 
 struct CrossEntropyConfig {

@@ -34,26 +34,25 @@ void check_update(const char* name, const ExecContext& ctx, std::initializer_lis
 
 }  // namespace
 
-void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, ConstView control) {
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control) {
   constexpr const char* kName = "sgd_update";
   if (config.nesterov && config.momentum == 0.0) {
     throw ConfigError(fmt::format("{}: nesterov is on and momentum is 0, expected a momentum above 0", kName));
   }
   if (config.momentum == 0.0) {
     check_update(kName, ctx, {{"param", param}, {"grad", grad}}, step, control);
-    run(ctx, {kName, {grad, control}, {param, step}}, VITRINE_IMPLEMENTATIONS(sgd_update), config, param, grad, View{}, step, control);
+    run(ctx, {kName, {grad, control}, {param, step, control}}, VITRINE_IMPLEMENTATIONS(sgd_update), config, param, grad, View{}, step, control);
     return;
   }
   check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"momentum_buffer", momentum_buffer}}, step, control);
-  run(ctx, {kName, {grad, control}, {param, momentum_buffer, step}}, VITRINE_IMPLEMENTATIONS(sgd_update), config, param, grad, momentum_buffer, step,
-      control);
+  run(ctx, {kName, {grad, control}, {param, momentum_buffer, step, control}}, VITRINE_IMPLEMENTATIONS(sgd_update), config, param, grad,
+      momentum_buffer, step, control);
 }
 
-void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step,
-                 ConstView control) {
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control) {
   constexpr const char* kName = "adam_update";
   check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"exp_avg", exp_avg}, {"exp_avg_sq", exp_avg_sq}}, step, control);
-  run(ctx, {kName, {grad, control}, {param, exp_avg, exp_avg_sq, step}}, VITRINE_IMPLEMENTATIONS(adam_update), config, param, grad, exp_avg,
+  run(ctx, {kName, {grad, control}, {param, exp_avg, exp_avg_sq, step, control}}, VITRINE_IMPLEMENTATIONS(adam_update), config, param, grad, exp_avg,
       exp_avg_sq, step, control);
 }
 

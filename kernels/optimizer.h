@@ -6,8 +6,9 @@
 /// Optimizer updates over flat buffers, one call for all parameters. Every one of them:
 ///   param, grad, and the states: (n) f32, equal lengths
 ///   step (1) i32: number of updates so far; incremented here, on the device
-///   control (StepControl::kCount) f32, from unscale_gradients: grad is multiplied by its kFactor before use; unless its kActive is 1 nothing is
-///          changed, the step count neither
+///   control (StepControl::kCount) f32, from unscale_gradients: grad is multiplied by its kFactor before use; unless its kActive is 1 nothing
+///          changes, not even the step count. Where its kKeepsFinite is 1, an element whose new parameter or state would not be finite keeps all of
+///          its values, and kStopped becomes kByUpdate
 /// The configuration is double as in PyTorch: 1 - 0.999F is wrong in its fifth digit.
 /// dtypes  f32      determinism  yes      stream  asynchronous      workspace  on CUDA kOptimizerWorkspaceBytes, else none
 /// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
@@ -23,7 +24,7 @@ struct SgdConfig {
 };
 /// torch.optim.SGD (dampening 0): g += weight_decay * p; momentum buffer = first update ? g : momentum * buffer + g; p -= lr * (...).
 /// momentum_buffer is empty when momentum is 0.
-void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, ConstView control);
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control);
 
 struct AdamConfig {
   double lr = 1e-3;
@@ -34,6 +35,6 @@ struct AdamConfig {
   bool decoupled = false;  // AdamW: p -= lr * weight_decay * p, instead of g += weight_decay * p
 };
 /// torch.optim.Adam and AdamW (no amsgrad).   source  Kingma and Ba 2015; Loshchilov and Hutter 2019
-void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, ConstView control);
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control);
 
 }  // namespace vitrine

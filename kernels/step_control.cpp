@@ -23,14 +23,14 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control) {
   run(ctx, {kName, {grad}, {control}}, VITRINE_IMPLEMENTATIONS(check_gradients), grad, control);
 }
 
-void unscale_gradients(ExecContext& ctx, float nominal, bool checked, ConstView totals, ConstView state, View control) {
+void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
   constexpr const char* kName = "unscale_gradients";
   check::tensor(kName, "totals", totals, {LossTotals::kCount}, DType::f32, ctx);
   if (state) check::tensor(kName, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
   check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
   check::no_overlap(kName, "control", control, "totals", totals);
   check::no_overlap(kName, "control", control, "state", state);
-  run(ctx, {kName, {totals, state, control}, {control}}, VITRINE_IMPLEMENTATIONS(unscale_gradients), nominal, checked, totals, state, control);
+  run(ctx, {kName, {totals, state, control}, {control}}, VITRINE_IMPLEMENTATIONS(unscale_gradients), nominal, non_finite, totals, state, control);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {

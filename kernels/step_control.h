@@ -10,21 +10,33 @@
 /// What is decided between the reduction of the gradients and the update of the parameters: whether the step is taken, and what the summed gradient
 /// is multiplied by. All of it is decided on the device, so that no step waits for the host:
 ///
-///     check_gradients (where steps with non-finite gradients are skipped, or clipped) -> unscale_gradients -> clip_gradients -> an update
+///     check_gradients (unless non-finite steps are accepted) -> unscale_gradients -> clip_gradients -> an update
 ///     (kernels/optimizer.h) -> update_loss_scale
 ///
 /// Gradients are never rewritten: the update multiplies as it reads them.
 namespace vitrine {
 
-/// A view (kCount) f32 that travels from one of these operations to the next.
+/// What becomes of a step whose loss or gradient is not finite.
+enum class NonFinite : uint8_t {
+  accept,  // it is taken, and the parameters become non-finite too, as in PyTorch; nothing is checked
+  skip,    // a non-finite gradient skips the step
+  stop,    // a non-finite loss or gradient stops training: this step and all later ones change nothing. With a loss scale a non-finite gradient
+           // behind a finite loss only skips the step. Updates keep parameters finite.
+};
+
+/// A view (kCount) f32 that travels from one of these operations to the next, and from step to step. Zero at first.
 struct StepControl {
   static constexpr int64_t kFactor = 0;          // the update multiplies the summed gradient by it
   static constexpr int64_t kActive = 1;          // 1: the step is taken; 0: nothing changes
-  static constexpr int64_t kSkipped = 2;         // 1: it is not, because the gradient is not finite
+  static constexpr int64_t kSkipped = 2;         // 1: it is not, because the loss or the gradient is not finite
   static constexpr int64_t kNorm = 3;            // 2-norm of the mean gradient before clipping; NaN where it was not checked
   static constexpr int64_t kLossScale = 4;       // that the step was computed with
   static constexpr int64_t kFirstNonFinite = 5;  // bits of an i32: position of the first infinity or NaN in the gradient, or -1
+  static constexpr int64_t kStopped = 6;         // 0, or why training is stopped: kByLoss, kByGradient, kByUpdate; stays until the caller zeroes it
+  static constexpr int64_t kKeepsFinite = 7;     // 1: an element whose update is not finite keeps its value, and the update sets kStopped
   static constexpr int64_t kCount = 16;          // the rest is zero
+
+  static constexpr float kByLoss = 1.0F, kByGradient = 2.0F, kByUpdate = 3.0F;
 };
 inline int32_t first_non_finite(std::span<const float> control) { return std::bit_cast<int32_t>(control[StepControl::kFirstNonFinite]); }
 
@@ -51,12 +63,13 @@ inline constexpr int64_t kCheckGradientsWorkspaceBytes = int64_t{64} << 10;
 /// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
 void check_gradients(ExecContext& ctx, ConstView grad, View control);
 
-/// kFactor = nominal / valid / loss scale, which turns the sum of scaled gradients into the mean over valid targets; kActive: there is a valid target
-/// and, when `checked`, the gradient is finite; kSkipped: it is not. kNorm becomes that of the mean gradient. Without `checked` (check_gradients was
-/// not called), kNorm becomes NaN and kFirstNonFinite -1. NaN in place of the count of valid targets (a target was out of range) is no valid target.
+/// kFactor = nominal / valid / loss scale, which turns the sum of scaled gradients into the mean over valid targets; kActive: there is a valid
+/// target, training is not stopped and, unless non-finite steps are accepted, the gradient is finite (with NonFinite::stop, the sum of losses too);
+/// kSkipped, kStopped: they are not. kNorm becomes that of the mean gradient. With NonFinite::accept (check_gradients was not called), kNorm becomes
+/// NaN and kFirstNonFinite -1. NaN in place of the count of valid targets (a target was out of range) is no valid target.
 ///   totals (LossTotals::kCount) f32, reduced      state (LossScaleState::kCount) f32, or empty: the scale is 1
 /// throws  ShapeError, DtypeError, DeviceError
-void unscale_gradients(ExecContext& ctx, float nominal, bool checked, ConstView totals, ConstView state, View control);
+void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control);
 
 /// kFactor *= min(1, max_norm / (kNorm + 1e-6)): as torch.nn.utils.clip_grad_norm_. After check_gradients and unscale_gradients.
 /// throws  as above; ConfigError unless max_norm is above 0

@@ -52,25 +52,29 @@ void LossScaler::set_state(ExecContext& ctx, float scale, int32_t growth_tracker
   if (ctx.backend() != Backend::meta) ctx.stream().synchronize();
 }
 
-void LossScaler::unscale(ExecContext& ctx, float nominal, ConstView gradients, ConstView totals, bool check) {
+void LossScaler::unscale(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite) {
   if (stage_ != Stage::scaled) throw OrderError("LossScaler: unscale was called twice in one step; call step and update first");
-  checked_ = check || scaling_.active();
+  if (non_finite == NonFinite::accept && scaling_.active()) non_finite = NonFinite::skip;
+  checked_ = non_finite != NonFinite::accept;
   const PhaseScope phase(ctx, Phase::unscale);
   if (checked_) check_gradients(ctx, gradients, control_);
-  unscale_gradients(ctx, nominal, checked_, totals, state_, control_);
+  unscale_gradients(ctx, nominal, non_finite, totals, state_, control_);
   stage_ = Stage::unscaled;
 }
+
+void LossScaler::resume(ExecContext& ctx) { zero(ctx, control_.rows(StepControl::kStopped, StepControl::kStopped + 1)); }
 
 void LossScaler::clip(ExecContext& ctx, double max_norm) {
   if (stage_ == Stage::scaled) throw OrderError("LossScaler: clip before unscale: the norm of scaled gradients says nothing; call unscale first");
   if (stage_ != Stage::unscaled) throw OrderError("LossScaler: clip comes once, between unscale and step");
-  if (!checked_) throw OrderError("LossScaler: clip needs an unscale with check, which measures the norm");
+  if (!checked_)
+    throw OrderError("LossScaler: clip needs an unscale that checks the gradient, which measures its norm; pass NonFinite::skip or NonFinite::stop");
   const PhaseScope phase(ctx, Phase::unscale);
   clip_gradients(ctx, max_norm, control_);
   stage_ = Stage::clipped;
 }
 
-ConstView LossScaler::step() {
+View LossScaler::step() {
   if (stage_ == Stage::scaled) throw OrderError("LossScaler: step before unscale; call unscale after the reduction");
   if (stage_ == Stage::stepped) throw OrderError("LossScaler: step was called twice since the last update; call update after each step");
   stage_ = Stage::stepped;

@@ -9,7 +9,7 @@ namespace vitrine {
 /// How losses are scaled, so that small gradients do not vanish in f16.
 struct LossScaling {
   enum class Kind {
-    none,     // the scale is 1, and nothing is checked
+    none,     // the scale is 1
     fixed,    // the scale stays; steps with non-finite gradients are skipped
     dynamic,  // as torch.cuda.amp.GradScaler
   } kind = Kind::none;
@@ -37,16 +37,19 @@ class LossScaler {
   /// (LossScaleState::kCount) f32, or empty: what replicas that do not update get from the one that does.
   View state() const { return state_; }
 
-  /// Decides the step. gradients (n) f32: summed over all replicas. check: a non-finite gradient skips the step, and the norm is measured; always on
-  /// with scaling. Phase::unscale.
-  void unscale(ExecContext& ctx, float nominal, ConstView gradients, ConstView totals, bool check);
-  /// After an unscale() with `check`.
+  /// Decides the step. gradients (n) f32: summed over all replicas. With scaling, NonFinite::accept becomes NonFinite::skip. Measures the gradient's
+  /// norm unless non-finite steps are accepted. Phase::unscale.
+  void unscale(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite);
+  /// After an unscale() that measured the norm.
   void clip(ExecContext& ctx, double max_norm);
   /// The control that the optimizer takes (kernels/optimizer.h).
-  ConstView step();
+  View step();
   void update(ExecContext& ctx);
   /// (StepControl::kCount) f32: of the last step.
   ConstView control() const { return control_; }
+
+  /// After NonFinite::stop has stopped training: lets the next step be taken again.
+  void resume(ExecContext& ctx);
 
   /// Gives up the step under way, if any.
   void reset() { stage_ = Stage::scaled; }

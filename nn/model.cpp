@@ -177,6 +177,13 @@ const Recipe& find_recipe(const std::string& name) {
 
 }  // namespace
 
+Shape Model::input_shape(int64_t samples) const {
+  if (takes_images()) return {samples, height, width, channels};
+  std::vector<int64_t> sizes = {samples};
+  for (int i = 0; i < sample_shape.rank(); ++i) sizes.push_back(sample_shape[i]);
+  return Shape(std::span<const int64_t>(sizes));
+}
+
 const std::vector<std::string>& model_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;

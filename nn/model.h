@@ -10,14 +10,18 @@
 
 namespace vitrine {
 
-/// A network and what it takes: images (N, height, width, channels), and gives: logits of its targets, targets_per_sample * classes for each image.
+/// A network and what it takes: images (N, height, width, channels) or samples of another shape (N, ...), and gives: logits of its targets,
+/// targets_per_sample * classes for each sample.
 struct Model {
   std::string name;
   int64_t height = 0, width = 0, channels = 0, classes = 0;
   std::unique_ptr<Sequential> net;
   int64_t targets_per_sample = 1;
+  /// Of models whose samples are not images: the shape of one sample, such as {F} for vectors; height, width and channels then have no meaning.
+  Shape sample_shape = {};
 
-  Shape input_shape(int64_t samples) const { return {samples, height, width, channels}; }
+  bool takes_images() const { return sample_shape.rank() == 0; }
+  Shape input_shape(int64_t samples) const;
   /// Of the labels of a batch: (samples), or (samples, targets_per_sample) where there are several.
   Shape label_shape(int64_t samples) const { return targets_per_sample == 1 ? Shape{samples} : Shape{samples, targets_per_sample}; }
   /// Of what the loss takes: one row for each target.

@@ -39,7 +39,7 @@ class OrderChecker {
 
   /// An operation is issued on `stream`. throws OrderError naming both operations, both streams, and the bytes they share.
   void on_operation(int stream, const char* operation, std::span<const MemoryAccess> accesses);
-  /// The host itself touches memory that streams use (a staging buffer, say). throws OrderError.
+  /// The host itself touches memory that streams use (a batch that they read, a record that they wrote). throws OrderError naming both.
   void on_host_access(const char* operation, std::span<const MemoryAccess> accesses);
   /// For tests of this class and of ThreadSanitizer: the wait of this number, counted from now (0: the next), is left out, as if the program had
   /// forgotten it. Negative: none.

@@ -27,7 +27,7 @@ int run_eval(const Options& options, const Processes& processes) {
   const Job job = open_job(options);
   if (processes.world()) agree_on_run(options, job, *processes.world());
   EngineConfig config = engine_config(options, job, scheme_preset("ddp"), resolve_precision(options));
-  config.optimizer = make_optimizer_config("sgd", {}, {}, false, {});  // no state: nothing is updated
+  config.forward_only = true;
   Run run = open_run(std::move(group), job, config, evaluate_workload(options, job), {options.weights, options.allow_non_finite});
 
   std::vector<float> logits;

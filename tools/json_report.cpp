@@ -26,15 +26,16 @@ Json training_json(const Options& o, const Job& job) {
   json["loss_gradient"] = o.loss_gradient;
   json["optimizer"] = optimizer.name();
   json["lr"] = optimizer.learning_rate();
-  json["weight_decay"] = sgd ? optimizer.sgd.weight_decay : optimizer.adam.weight_decay;
+  json["weight_decay"] = sgd ? optimizer.sgd.weight_decay : optimizer.adam_kernel().weight_decay;
   if (sgd) {
     json["momentum"] = optimizer.sgd.momentum;
     json["nesterov"] = optimizer.sgd.nesterov;
   } else {
-    json["betas"] = {optimizer.adam.beta1, optimizer.adam.beta2};
-    json["eps"] = optimizer.adam.eps;
+    json["betas"] = {optimizer.adam_kernel().beta1, optimizer.adam_kernel().beta2};
+    json["eps"] = optimizer.adam_kernel().eps;
   }
   json["clip_norm"] = o.clip_norm ? Json(*o.clip_norm) : Json();
+  json["allow_non_finite"] = o.allow_non_finite;
   json["dropout"] = o.dropout ? decimal(*o.dropout) : Json();
   json["seed"] = o.seed;
   json["shuffle"] = o.shuffle;

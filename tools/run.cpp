@@ -151,6 +151,7 @@ Workload evaluate_workload(const Options& options, const Job& job) {
 
 LoaderConfig train_loader_config(const Options& options, const Job& job, const Run& run, int64_t epochs) {
   LoaderConfig config = loader_config(options, job);
+  config.checker = run.devices->checker();
   config.batch_size = options.batch_size;
   config.shuffle = options.shuffle;
   config.drop_last = options.drop_last;
@@ -161,6 +162,7 @@ LoaderConfig train_loader_config(const Options& options, const Job& job, const R
 
 LoaderConfig evaluate_loader_config(const Options& options, const Job& job, const Run& run) {
   LoaderConfig config = loader_config(options, job);
+  config.checker = run.devices->checker();
   config.batch_size = evaluate_batch_size(options);
   config.shuffle = false;
   config.shard = shard_of(run, 1);
@@ -220,6 +222,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
   config.precision = precision;
+  config.allow_non_finite = options.allow_non_finite;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
   config.seed = options.seed;

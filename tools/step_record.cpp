@@ -21,7 +21,13 @@ Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 
 void StepRecord::add(const Totals& totals) {
   if (scales_.empty() || scales_.back().loss_scale != totals.loss_scale) scales_.push_back({steps_, totals.loss_scale});
-  if (totals.skipped) overflows_.push_back({steps_, totals.loss_scale, totals.overflow});
+  if (totals.diverged || (totals.valid > 0 && !std::isfinite(totals.loss_sum))) {
+    if (++non_finite_ == 1) {
+      first_non_finite_ = steps_;
+      non_finite_where_ = totals.overflow;
+    }
+  }
+  if (totals.skipped && !totals.diverged) overflows_.push_back({steps_, totals.loss_scale, totals.overflow});
   if (steps_ == 0) reduction_error_ = totals.reduction_error;
   if (precision_.checks()) norms_.push_back(totals.gradient_norm);
   ++steps_;
@@ -34,6 +40,10 @@ void StepRecord::end(double loss_scale) {
 std::string StepRecord::report() const {
   if (steps_ == 0) return {};
   std::string text;
+  if (non_finite_ > 0) {
+    text += fmt::format("Not finite: {} of {} steps, from step {} on; first {}\n", format_count(non_finite_), format_count(steps_),
+                        first_non_finite_ + 1, non_finite_where_);
+  }
   if (!std::isnan(reduction_error_)) {
     text += fmt::format("Reduction in {}: relative error {:.1e} against f32, measured in the first step\n", dtype_name(precision_.reduce_dtype),
                         reduction_error_);

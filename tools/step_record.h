@@ -9,7 +9,7 @@
 
 namespace vitrine::tools {
 
-/// What the steps of a run tell of loss scaling and clipping.
+/// What the steps of a run tell of loss scaling, clipping, and losses that are not finite.
 class StepRecord {
  public:
   struct Change {
@@ -25,8 +25,12 @@ class StepRecord {
 
   /// The first step's loss scale, then each change; empty where losses are not scaled.
   std::vector<Change> loss_scales() const { return precision_.loss_scaling.active() ? scales_ : std::vector<Change>{}; }
+  /// Steps that the loss scaler or clipping skipped.
   int64_t skipped() const { return static_cast<int64_t>(overflows_.size()); }
-  /// A line or two for people; empty where nothing is scaled or clipped.
+  /// Steps that stopped training or had a loss that was not finite, and the first of them, from 0.
+  int64_t non_finite() const { return non_finite_; }
+  int64_t first_non_finite() const { return first_non_finite_; }
+  /// A line or two for people; empty where nothing is scaled or clipped and all losses are finite.
   std::string report() const;
   /// null, or {"initial", "final", "skipped_steps": [{"step", "first_in", "loss_scale"}], "changes": [{"step", "loss_scale"}]}
   Json loss_scale_json() const;
@@ -47,6 +51,8 @@ class StepRecord {
   std::vector<double> norms_;
   double reduction_error_ = 0;  // of the first step; NaN where gradients travel in f32
   int64_t steps_ = 0;
+  int64_t non_finite_ = 0, first_non_finite_ = -1;
+  std::string non_finite_where_;  // in the first of them
 };
 
 }  // namespace vitrine::tools

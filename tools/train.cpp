@@ -62,8 +62,36 @@ class Training {
         recorder_(run, recorded_.spans()),
         record_(engine_.config().precision) {}
 
-  /// Trains to the end or until interrupted.
+  /// Trains to the end, until interrupted, or until training diverges.
   void run() {
+    try {
+      run_epochs();
+    } catch (const DivergedError& error) {
+      diverged_ = error.what();
+      for (const Totals& totals : engine_.take_step_totals(false)) add_step(totals);
+      if (epochs_.back().seconds == 0) epochs_.pop_back();
+      run_.devices->synchronize();
+      recorder_.collect(source_.take_spans(), first_step_ + 1);
+    }
+  }
+
+  /// When all steps are done.
+  void end() {
+    if (engine_.config().precision.loss_scaling.active()) record_.end(engine_.loss_scale_state().first);
+  }
+
+  /// Ended before its time, in all processes at the same step.
+  bool stopped() const { return stopped_; }
+  /// Why training was stopped because of a value that is not finite; empty when it was not. The engine holds the last finite parameters.
+  const std::string& diverged() const { return diverged_; }
+  const std::vector<double>& step_losses() const { return step_losses_; }
+  const std::vector<EpochResult>& epochs() const { return epochs_; }
+  const PhaseRecorder& recorder() const { return recorder_; }
+  const RecordedSteps& recorded() const { return recorded_; }
+  const StepRecord& record() const { return record_; }
+
+ private:
+  void run_epochs() {
     for (int64_t epoch = 1; epoch <= epoch_count_ && !stopped_; ++epoch) {
       // With --steps there is one result, however many epochs it goes over.
       if (!options_.steps || epochs_.empty()) epochs_.emplace_back().epoch = epoch;
@@ -78,20 +106,11 @@ class Training {
     }
   }
 
-  /// When all steps are done.
-  void end() {
-    if (engine_.config().precision.loss_scaling.active()) record_.end(engine_.loss_scale_state().first);
+  void add_step(const Totals& totals) {
+    step_losses_.push_back(totals.mean_loss());
+    record_.add(totals);
   }
 
-  /// Ended before its time, in all processes at the same step.
-  bool stopped() const { return stopped_; }
-  const std::vector<double>& step_losses() const { return step_losses_; }
-  const std::vector<EpochResult>& epochs() const { return epochs_; }
-  const PhaseRecorder& recorder() const { return recorder_; }
-  const RecordedSteps& recorded() const { return recorded_; }
-  const StepRecord& record() const { return record_; }
-
- private:
   void train_epoch(int64_t epoch, EpochResult& result) {
     const int64_t steps = std::min(steps_per_epoch_, total_steps_ - (epoch - 1) * steps_per_epoch_);
     Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch, epoch_count_) : "training", steps, stderr, options_.quiet);
@@ -100,8 +119,7 @@ class Training {
     int64_t steps_done = 0;
     const auto take_totals = [&](bool wait) {
       for (const Totals& totals : engine_.take_step_totals(wait)) {
-        step_losses_.push_back(totals.mean_loss());
-        record_.add(totals);
+        add_step(totals);
         done.loss_sum += totals.loss_sum;
         done.valid += totals.valid;
         stopped_ = stopped_ || totals.stop_votes > 0;
@@ -147,6 +165,7 @@ class Training {
   Run& run_;
   Engine& engine_;
   bool stopped_ = false;
+  std::string diverged_;
   int64_t steps_per_epoch_, epoch_count_, total_steps_, first_step_;
   BatchSource source_;
   RecordedSteps recorded_;
@@ -221,6 +240,9 @@ void write_report(const Options& options, const std::vector<std::string>& notes,
   report.figures = findings_input(options, run, measurements);
   report.figures.steps = static_cast<int64_t>(training.step_losses().size());
   report.figures.skipped_steps = training.record().skipped();
+  report.figures.diverged = training.diverged();
+  report.figures.non_finite_steps = training.record().non_finite();
+  report.figures.first_non_finite = training.record().first_non_finite();
   report.outside = describe_outside(measurements.figures, processes.count());
   report.processes = processes.count();
   report.step_losses = training.step_losses();
@@ -256,6 +278,7 @@ void print_results(const Options& options, const std::vector<std::string>& notes
     json["communicator"] = run.engine->communicator();
     json["convolutions"] = convolutions_json(convolutions);
     json["interrupted"] = training.stopped();
+    json["diverged"] = training.diverged().empty() ? Json() : Json(training.diverged());
     print_json(json);
     return;
   }
@@ -309,7 +332,9 @@ int run_train(const Options& asked, const Processes& processes) {
   Attempts attempts;
   std::string files;
   const bool saved = attempts.run([&] { save_weights(options, job.model.name, *run.engine, processes); });
-  if (saved && !options.save.empty()) files += fmt::format("\nThe weights are in {}\n", options.save);
+  if (saved && !options.save.empty()) {
+    files += fmt::format("\nThe {}weights are in {}\n", training.diverged().empty() ? "" : "last finite ", options.save);
+  }
   attempts.run([&] {
     training.end();
     run.engine->finish();
@@ -327,6 +352,12 @@ int run_train(const Options& asked, const Processes& processes) {
     print_results(options, chosen.notes, job, devices, processes, run, training, measurements, files);
   });
   attempts.rethrow();
+  if (!training.diverged().empty()) {
+    if (processes.leads()) {
+      fmt::print(stderr, "vitrine: {}: --lr, --clip-norm, --precision; --allow-non-finite trains on with NaN\n", training.diverged());
+    }
+    return kExitFailure;
+  }
   return training.stopped() ? kExitInterrupted : kExitOk;
 }
 

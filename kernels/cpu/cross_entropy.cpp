@@ -110,8 +110,8 @@ void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, Const
   }
   float* t = totals.as<float>();
   t[LossTotals::kLossSum] = static_cast<float>(static_cast<double>(t[LossTotals::kLossSum]) + all.loss);
-  t[LossTotals::kValid] += static_cast<float>(all.valid);
-  t[LossTotals::kCorrect] += static_cast<float>(all.correct);
+  LossTotals::add_to_count(t, LossTotals::kValid, all.valid);
+  LossTotals::add_to_count(t, LossTotals::kCorrect, all.correct);
 }
 
 }  // namespace vitrine::cpu

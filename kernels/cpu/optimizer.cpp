@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <cmath>
 
 #include "kernels/implementations.h"
@@ -10,55 +11,80 @@ namespace {
 constexpr int64_t kGrain = 16384;
 
 /// Raises the step count and sets the factor that turns the summed gradient into the one to use; false when the step is not taken.
-bool begin_update(const View& step, const ConstView& control, float& factor) {
+bool begin_update(const View& step, const View& control, float& factor) {
   if (control.as<float>()[StepControl::kActive] != 1.0F) return false;
   factor = control.as<float>()[StepControl::kFactor];
   *step.as<int32_t>() += 1;
   return true;
 }
 
+bool is_finite(float value) { return value - value == 0.0F; }
+
+/// Runs update(begin, end) over all elements; it returns how many of them would not have been finite, and kept their values.
+template <class Update>
+void update_elements(int64_t count, const View& control, const Update& update) {
+  std::atomic<bool> any_kept{false};
+  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+    if (update(begin, end) > 0) any_kept.store(true, std::memory_order_relaxed);
+  });
+  if (any_kept.load(std::memory_order_relaxed)) control.as<float>()[StepControl::kStopped] = StepControl::kByUpdate;
+}
+
 }  // namespace
 
-void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, ConstView control) {
+void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control) {
   float factor = 1.0F;
   if (!begin_update(step, control, factor)) return;
   const bool first = *step.as<int32_t>() == 1;
+  const bool guards = control.as<float>()[StepControl::kKeepsFinite] == 1.0F;
   const auto lr = static_cast<float>(config.lr);
   const auto momentum = static_cast<float>(config.momentum);
   const auto weight_decay = static_cast<float>(config.weight_decay);
   float* p = param.as<float>();
   const float* g = grad.as<float>();
   float* buffer = momentum_buffer.as<float>();
-  const int64_t count = param.numel();
 
   if (buffer == nullptr) {
-    parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-      for (int64_t i = begin; i < end; ++i) p[i] -= lr * (g[i] * factor + weight_decay * p[i]);
+    update_elements(param.numel(), control, [=](int64_t begin, int64_t end) {
+      int kept = 0;
+#pragma omp simd reduction(+ : kept)
+      for (int64_t i = begin; i < end; ++i) {
+        const float next = p[i] - lr * (g[i] * factor + weight_decay * p[i]);
+        const bool keeps = guards & !is_finite(next);
+        p[i] = keeps ? p[i] : next;
+        kept += keeps ? 1 : 0;
+      }
+      return kept;
     });
     return;
   }
   const float keep = first ? 0.0F : momentum;
   const bool nesterov = config.nesterov;
-  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+  update_elements(param.numel(), control, [=](int64_t begin, int64_t end) {
     // The first update must not read the buffer: it may hold anything.
     if (first) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) buffer[i] = 0.0F;
     }
-#pragma omp simd
+    int kept = 0;
+#pragma omp simd reduction(+ : kept)
     for (int64_t i = begin; i < end; ++i) {
       const float update = g[i] * factor + weight_decay * p[i];
       const float b = keep * buffer[i] + update;
-      buffer[i] = b;
-      p[i] -= lr * (nesterov ? update + momentum * b : b);
+      const float next = p[i] - lr * (nesterov ? update + momentum * b : b);
+      const bool keeps = guards & !(is_finite(next) & is_finite(b));
+      buffer[i] = keeps ? buffer[i] : b;
+      p[i] = keeps ? p[i] : next;
+      kept += keeps ? 1 : 0;
     }
+    return kept;
   });
 }
 
-void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, ConstView control) {
+void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control) {
   float factor = 1.0F;
   if (!begin_update(step, control, factor)) return;
+  const bool guards = control.as<float>()[StepControl::kKeepsFinite] == 1.0F;
   const auto t = static_cast<double>(*step.as<int32_t>());
   const auto step_size = static_cast<float>(config.lr / (1.0 - std::pow(config.beta1, t)));
   const auto correction = static_cast<float>(std::sqrt(1.0 - std::pow(config.beta2, t)));
@@ -75,17 +101,22 @@ void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView g
   float* m = exp_avg.as<float>();
   float* v = exp_avg_sq.as<float>();
 
-  parallel_for(param.numel(), kGrain, [=](int64_t begin, int64_t end) {
-#pragma omp simd
+  update_elements(param.numel(), control, [=](int64_t begin, int64_t end) {
+    int kept = 0;
+#pragma omp simd reduction(+ : kept)
     for (int64_t i = begin; i < end; ++i) {
       const float decayed = p[i] * shrink;
       const float gradient = g[i] * factor + coupled * decayed;
       const float mean = beta1 * m[i] + rest1 * gradient;
       const float square = beta2 * v[i] + rest2 * gradient * gradient;
-      m[i] = mean;
-      v[i] = square;
-      p[i] = decayed - step_size * mean / (std::sqrt(square) / correction + eps);
+      const float next = decayed - step_size * mean / (std::sqrt(square) / correction + eps);
+      const bool keeps = guards & !(is_finite(next) & is_finite(mean) & is_finite(square));
+      m[i] = keeps ? m[i] : mean;
+      v[i] = keeps ? v[i] : square;
+      p[i] = keeps ? p[i] : next;
+      kept += keeps ? 1 : 0;
     }
+    return kept;
   });
 }
 

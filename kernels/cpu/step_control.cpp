@@ -63,21 +63,33 @@ void check_gradients(ExecContext&, ConstView grad, View control) {
   *at(control, StepControl::kFirstNonFinite) = std::bit_cast<float>(first);
 }
 
-void unscale_gradients(ExecContext&, float nominal, bool checked, ConstView totals, ConstView state, View control) {
-  const float valid = totals.as<float>()[LossTotals::kValid];
+void unscale_gradients(ExecContext&, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
+  const double valid = LossTotals::count(totals.as<float>(), LossTotals::kValid);
   const float scale = state ? state.as<float>()[LossScaleState::kScale] : 1.0F;
-  const bool any_target = valid > 0.0F;
-  const float factor = any_target ? nominal / valid / scale : 0.0F;
-  if (!checked) {
+  const bool any_target = valid > 0.0;
+  const float factor = any_target ? static_cast<float>(nominal / valid) / scale : 0.0F;
+  if (non_finite == NonFinite::accept) {
     *at(control, StepControl::kNorm) = std::numeric_limits<float>::quiet_NaN();
     *at(control, StepControl::kFirstNonFinite) = std::bit_cast<float>(int32_t{-1});
   }
-  const bool finite = std::bit_cast<int32_t>(*at(control, StepControl::kFirstNonFinite)) < 0;
+  const bool stops = non_finite == NonFinite::stop;
+  const bool finite_loss = !stops || std::isfinite(totals.as<float>()[LossTotals::kLossSum]);
+  const bool finite_gradient = std::bit_cast<int32_t>(*at(control, StepControl::kFirstNonFinite)) < 0;
+  float& stopped = *at(control, StepControl::kStopped);
+  const bool counts = any_target && stopped == 0.0F;  // no target, or stopped by an earlier step: this one has no verdict
+  const bool finite = finite_loss && finite_gradient;
   *at(control, StepControl::kFactor) = factor;
-  *at(control, StepControl::kActive) = any_target && finite ? 1.0F : 0.0F;
-  *at(control, StepControl::kSkipped) = any_target && !finite ? 1.0F : 0.0F;
+  *at(control, StepControl::kActive) = counts && finite ? 1.0F : 0.0F;
+  *at(control, StepControl::kSkipped) = counts && !finite ? 1.0F : 0.0F;
   *at(control, StepControl::kNorm) *= factor;
   *at(control, StepControl::kLossScale) = scale;
+  *at(control, StepControl::kKeepsFinite) = stops ? 1.0F : 0.0F;
+  if (!stops || !counts) return;
+  if (!finite_loss) {
+    stopped = StepControl::kByLoss;
+  } else if (!finite_gradient && !state) {
+    stopped = StepControl::kByGradient;
+  }
 }
 
 void clip_gradients(ExecContext&, double max_norm, View control) {

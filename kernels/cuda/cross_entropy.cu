@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/cuda/index.cuh"
+#include "kernels/cuda/loss_totals.cuh"
 #include "kernels/cuda/scratch.cuh"
 #include "kernels/implementations.h"
 #include "runtime/cuda/dtype.cuh"
@@ -300,8 +301,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   if (threadIdx.x != 0) return;
   if (bad == 0) {
     totals[LossTotals::kLossSum] = static_cast<float>(static_cast<double>(totals[LossTotals::kLossSum]) + loss);
-    totals[LossTotals::kValid] += static_cast<float>(valid);
-    totals[LossTotals::kCorrect] += static_cast<float>(correct);
+    add_to_count(totals, LossTotals::kValid, valid);
+    add_to_count(totals, LossTotals::kCorrect, correct);
     return;
   }
   totals[LossTotals::kValid] = NAN;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/loss_totals.cuh"
 #include "kernels/cuda/scratch.cuh"
 #include "kernels/implementations.h"
 
@@ -81,18 +82,30 @@ __global__ void __launch_bounds__(kBlockThreads)
   control[StepControl::kFirstNonFinite] = __int_as_float(first);
 }
 
-__global__ void unscale(float nominal, bool checked, const float* totals, const float* state, float* control) {
-  const float valid = totals[LossTotals::kValid];
+__global__ void unscale(double nominal, NonFinite non_finite, const float* totals, const float* state, float* control) {
+  const double valid = count_at(totals, LossTotals::kValid);
   const float scale = state == nullptr ? 1.0F : state[LossScaleState::kScale];
-  const bool any_target = valid > 0.0F;
-  const float factor = any_target ? nominal / valid / scale : 0.0F;
-  const bool finite = !checked || __float_as_int(control[StepControl::kFirstNonFinite]) < 0;
+  const bool any_target = valid > 0.0;
+  const float factor = any_target ? static_cast<float>(nominal / valid) / scale : 0.0F;
+  const bool checked = non_finite != NonFinite::accept;
+  const bool stops = non_finite == NonFinite::stop;
+  const bool finite_loss = !stops || isfinite(totals[LossTotals::kLossSum]);
+  const bool finite_gradient = !checked || __float_as_int(control[StepControl::kFirstNonFinite]) < 0;
+  const bool counts = any_target && control[StepControl::kStopped] == 0.0F;
+  const bool finite = finite_loss && finite_gradient;
   control[StepControl::kFactor] = factor;
-  control[StepControl::kActive] = any_target && finite ? 1.0F : 0.0F;
-  control[StepControl::kSkipped] = any_target && !finite ? 1.0F : 0.0F;
+  control[StepControl::kActive] = counts && finite ? 1.0F : 0.0F;
+  control[StepControl::kSkipped] = counts && !finite ? 1.0F : 0.0F;
   control[StepControl::kNorm] = checked ? control[StepControl::kNorm] * factor : NAN;
   control[StepControl::kLossScale] = scale;
   if (!checked) control[StepControl::kFirstNonFinite] = __int_as_float(-1);
+  control[StepControl::kKeepsFinite] = stops ? 1.0F : 0.0F;
+  if (!stops || !counts) return;
+  if (!finite_loss) {
+    control[StepControl::kStopped] = StepControl::kByLoss;
+  } else if (!finite_gradient && state == nullptr) {
+    control[StepControl::kStopped] = StepControl::kByGradient;
+  }
 }
 
 __global__ void clip(double max_norm, float* control) {
@@ -130,8 +143,8 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control) {
                      static_cast<int32_t>(count), part_elements, control.as<float>());
 }
 
-void unscale_gradients(ExecContext& ctx, float nominal, bool checked, ConstView totals, ConstView state, View control) {
-  launch(native_stream(ctx), unscale, dim3(1), dim3(1), nominal, checked, totals.as<float>(), state.as<float>(), control.as<float>());
+void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
+  launch(native_stream(ctx), unscale, dim3(1), dim3(1), nominal, non_finite, totals.as<float>(), state.as<float>(), control.as<float>());
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {

@@ -54,6 +54,24 @@ void widen_on_host(DType dtype, const void* values, int64_t count, float* wide) 
   }
 }
 
+std::vector<std::byte> narrow_on_host(DType dtype, std::span<const float> wide) {
+  std::vector<std::byte> narrow(wide.size() * sizeof(uint16_t));
+  const auto count = static_cast<int64_t>(wide.size());
+  if (dtype == DType::f16) {
+    cpu::narrow(wide.data(), reinterpret_cast<cpu::Half*>(narrow.data()), count);
+  } else {
+    VITRINE_ASSERT(dtype == DType::bf16, "shadows are f16 or bf16");
+    cpu::narrow(wide.data(), reinterpret_cast<cpu::BFloat16*>(narrow.data()), count);
+  }
+  return narrow;
+}
+
+void note_host_read(DeviceGroup& devices, const char* operation, const ConstView& memory) {
+  if (devices.checker() == nullptr || memory.bytes() == 0) return;
+  const MemoryAccess access{memory.data, memory.bytes(), false, operation};
+  devices.checker()->on_host_access(operation, {&access, 1});
+}
+
 DataParallel::State::State(const Model& m, DeviceGroup& d, const EngineConfig& c)
     : model(m),
       devices(d),
@@ -90,8 +108,15 @@ void DataParallel::State::for_each_at_once(const std::function<void(Replica&)>& 
   if (cause >= 0) rethrow_with_prefix(errors[static_cast<size_t>(cause)], replica(cause).device.name() + ": ");
 }
 
+void DataParallel::State::require_training(const char* operation) const {
+  if (!config.forward_only) return;
+  throw ConfigError(
+      fmt::format("{}: this engine only evaluates (EngineConfig::forward_only), expected one that trains; construct another", operation));
+}
+
 void DataParallel::State::open_communicators() {
-  if (devices.world_size() < 2) return;
+  // Evaluation exchanges nothing between devices; processes get their parameters from rank 0.
+  if (devices.world_size() < 2 || (config.forward_only && devices.process_count() == 1)) return;
   communicators = std::make_shared<std::vector<std::unique_ptr<Communicator>>>(make_communicators(devices));
   for (int i = 0; i < devices.size(); ++i) {
     const auto wake_peers = [group = communicators, name = devices[i].name()](const std::string& reason) {
@@ -158,7 +183,10 @@ const FlatLayout& DataParallel::layout() const { return state_->layout; }
 std::string DataParallel::communicator() const { return state_->communicators ? (*state_->communicators)[0]->description() : std::string(); }
 const std::vector<Tensor>& DataParallel::outputs() const { return state_->outputs; }
 
+void DataParallel::require_training(const char* operation) const { state_->require_training(operation); }
+
 void DataParallel::begin_step(int64_t step) {
+  state_->require_training("begin_step");
   state_->step = step;
   state_->for_each([&](Replica& r) {
     r.scaler->reset();
@@ -171,7 +199,7 @@ void DataParallel::begin_step(int64_t step) {
     static constexpr float kVote = 1.0F;
     if (state_->votes_to_stop && r.ordinal == 0) copy(r.compute(), ConstView(&kVote, {1}, DType::f32, DeviceId::host()), r.stop_votes());
     static constexpr int32_t kNone = -1;
-    if (state_->watches_outputs) copy(r.compute(), ConstView(&kNone, {1}, DType::i32, DeviceId::host()), r.overflowed);
+    if (state_->watches) copy(r.compute(), ConstView(&kNone, {1}, DType::i32, DeviceId::host()), r.overflowed);
   });
 }
 
@@ -256,8 +284,22 @@ void DataParallel::scatter(const HostBatch& batch, std::span<const int64_t> size
   s.for_each_at_once([&](Replica& r) { s.prepare_input(r); });
 }
 
+/// Numbers as describe_non_finite() explains them: parameters, the input, then parts.
+void DataParallel::State::find_non_finite_before(Replica& r, const Tensor& input) {
+  for (size_t i = 0; i < r.parameter_views.size(); ++i) find_non_finite(r.compute(), r.parameter_views[i], static_cast<int32_t>(i), r.overflowed);
+  find_non_finite(r.compute(), input, static_cast<int32_t>(r.parameter_views.size()), r.overflowed);
+}
+
+std::string DataParallel::describe_non_finite(int32_t found) const {
+  const FlatLayout& parameters = state_->layout;
+  if (found < parameters.size()) return "parameter " + parameters.specs()[static_cast<size_t>(found)].name;
+  if (found == parameters.size()) return "the input";
+  return "the output of " + state_->model.net->parts()[static_cast<size_t>(found - parameters.size() - 1)].name;
+}
+
 void DataParallel::forward(bool training) {
   State& s = *state_;
+  if (training) s.require_training("forward for training");
   s.training = training;
   const bool gathers = training && s.config.scheme.loss_at == LossAt::gathered;
   const auto samples_end = s.sizes.begin() + s.config.scheme.output_device;
@@ -269,7 +311,12 @@ void DataParallel::forward(bool training) {
     const Pass pass{training, s.config.seed, s.step, r.first_sample};
     const Tensor input = std::move(r.input);
     Sequential::OutputReady observe;
-    if (training && s.watches_outputs) observe = [&r](int part, const Tensor& output) { find_non_finite(r.compute(), output, part, r.overflowed); };
+    if (training && s.watches) {
+      s.find_non_finite_before(r, input);
+      observe = [&r, first = s.layout.size() + 1](int part, const Tensor& output) {
+        find_non_finite(r.compute(), output, first + part, r.overflowed);
+      };
+    }
     Tensor& output = s.outputs[static_cast<size_t>(r.ordinal)];
     const Shape logits = s.model.logits_shape(r.samples);
     if (gathers && &r == &s.output_replica()) {
@@ -443,6 +490,8 @@ void DataParallel::read_evaluation(std::span<float> totals_of_devices, float* ou
     }
   });
   s.devices.synchronize();
+  note_host_read(s.devices, "read_evaluation", ConstView(totals_of_devices.data(), {s.size() * LossTotals::kCount}, DType::f32, DeviceId::host()));
+  if (outputs != nullptr) note_host_read(s.devices, "read_evaluation", ConstView(target, {at}, dtype, DeviceId::host()));
   if (widens) widen_on_host(dtype, narrow.data(), at, outputs);
 }
 

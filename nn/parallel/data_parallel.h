@@ -51,6 +51,9 @@ class DataParallel {
   /// The communicators' description; empty with one device.
   std::string communicator() const;
 
+  /// throws ConfigError when the configuration is forward_only; all parts of a step but forward(false) and evaluate() do.
+  void require_training(const char* operation) const;
+
   /// Starts optimizer step `step`: totals become zero, the next backward overwrites the gradients.
   void begin_step(int64_t step);
 
@@ -64,11 +67,14 @@ class DataParallel {
   /// All outputs, in batch order, on one device. The devices' own outputs stay; in training, that of the scheme's output device, where outputs are
   /// gathered for the loss, is a part of what the first call returns.
   Tensor gather(int device);
-  /// Gradients of the last gather(), shape as it: their rows go back to the devices, in place of the outputs or apart (EngineConfig). On `device`
-  /// backward() works on those given, whose content is lost.
+  /// Gradients of the last gather(), shape and dtype as it: their rows go back to the devices, in place of the outputs or apart (EngineConfig). On
+  /// `device` backward() works on those given, whose content is lost.
+  ///   scale  the gradient of the SUM of all targets' losses, times 1 / (EngineConfig::batch_size * Model::targets_per_sample), the nominal number of
+  ///          targets of the whole optimizer step (of all devices, processes and micro-batches, not of this batch), times *loss_scale(device) where
+  ///          that is not empty. unscale() turns the sum over devices into the mean over the valid targets that add_totals() counts.
   void set_output_gradients(const Tensor& gradients, int device);
-  /// Adds totals (LossTotals::kCount, f32) of a loss of one's own, computed on `device`, to those that the reduction sums: update() divides by their
-  /// count of valid targets.
+  /// Adds totals (LossTotals::kCount, f32) of a loss of your own, computed on `device`, to those that the reduction sums: update() divides by their
+  /// count of valid targets, and a sum of losses that is not finite stops training. Digits of counts are added as they are (see LossTotals).
   void add_totals(const Tensor& totals, int device);
   /// The scheme's loss: cross-entropy of every target, on each device or on the output device; its gradient, scaled by 1 / batch_size of the
   /// configuration, takes the place of the outputs or lies apart. Losses and counts add up in the totals.
@@ -78,10 +84,13 @@ class DataParallel {
   void backward(bool last);
   /// Sums gradients and totals over the devices, by the scheme's reduction. Work that follows on the devices sees the sums.
   void reduce();
-  /// Decides the step where updates are made (on all devices or on device 0): what makes the summed gradient the mean over valid targets, and, with
-  /// loss scaling or clipping, whether the gradient is finite; if not, the step is skipped, everywhere.
+  /// Decides the step where updates are made (on all devices or on device 0): what makes the summed gradient the mean over valid targets, and whether
+  /// loss and gradient are finite; if not, EngineConfig::non_finite() says what becomes of the step, everywhere.
   void unscale();
-  /// Clips the mean gradient's norm. throws OrderError unless unscale() came before, or when neither clip_norm nor loss scaling is configured
+  /// After a step that stopped training (StepControl::kStopped, see read_step()): the next step may be taken again.
+  void resume();
+  /// Clips the mean gradient's norm. throws OrderError unless unscale() came before, or when the gradient is not checked (allow_non_finite without
+  /// clip_norm and loss scaling)
   void clip(double max_norm);
   /// Updates the parameters, and makes the shadow anew. throws OrderError before unscale().
   void update();
@@ -113,11 +122,14 @@ class DataParallel {
   /// ||sum in 16 bits - sum in f32|| and ||sum in f32||, of device 0, to host memory (2) f32.
   void read_reduction_error(View host);
 
-  /// While on, the outputs of all parts of the model are searched in training for the first that is not finite: slow, to find out why a loss is not.
-  void watch_outputs(bool on);
-  bool watches_outputs() const;
-  /// What was found since begin_step(), of each device, to host memory (devices) i32: the index of a part, or -1.
-  void read_overflows(View host);
+  /// While on, forward() in training searches parameters, inputs and the outputs of all parts of the model, in this order, for the first that is not
+  /// finite: slow, to find out why a loss is not.
+  void watch_for_non_finite(bool on);
+  /// What was found since begin_step(), of each device, to host memory (devices) i32: -1, or a number that describe_non_finite() explains; the
+  /// smallest of several devices came first.
+  void read_non_finite(View host);
+  /// "parameter NAME", "the input", or "the output of NAME".
+  std::string describe_non_finite(int32_t found) const;
 
   /// From the next begin_step() on this process votes for an end: its votes are summed with the totals, so that all processes see them at one step.
   void vote_to_stop();

@@ -113,6 +113,7 @@ void DataParallel::backward(bool last) {
 
 void DataParallel::reduce() {
   State& s = *state_;
+  s.require_training("reduce");
   s.for_each_at_once([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::reduce);
     s.ensure_gradients(r);
@@ -139,11 +140,17 @@ void DataParallel::State::unpack_gradients(Replica& r) {
 
 void DataParallel::unscale() {
   State& s = *state_;
-  const auto nominal = static_cast<float>(s.nominal_targets());
+  const auto nominal = static_cast<double>(s.nominal_targets());
   s.for_each_at_once([&](Replica& r) {
     if (!s.updates(r.ordinal)) return;
-    r.scaler->unscale(r.compute(), nominal, r.gradients.view().rows(0, s.layout.parameter_elements()), r.totals(), s.config.precision.checks());
+    r.scaler->unscale(r.compute(), nominal, r.gradients.view().rows(0, s.layout.parameter_elements()), r.totals(), s.config.non_finite());
   });
+}
+
+void DataParallel::resume() {
+  for (auto& r : state_->replicas) {
+    if (r->scaler) r->scaler->resume(r->compute());
+  }
 }
 
 void DataParallel::clip(double max_norm) {
@@ -159,14 +166,14 @@ void DataParallel::update() {
   s.for_each_at_once([&](Replica& r) {
     if (!s.updates(r.ordinal)) return;
     ExecContext& ctx = r.compute();
-    const ConstView control = r.scaler->step();
+    const View control = r.scaler->step();
     {
       const PhaseScope phase(ctx, Phase::optimizer);
       const View gradients = r.gradients.view().rows(0, s.layout.parameter_elements());
       if (optimizer.kind == OptimizerConfig::Kind::sgd) {
         sgd_update(ctx, optimizer.sgd, r.parameters, gradients, r.state1, r.updates_done, control);
       } else {
-        adam_update(ctx, optimizer.adam, r.parameters, gradients, r.state1, r.state2, r.updates_done, control);
+        adam_update(ctx, optimizer.adam_kernel(), r.parameters, gradients, r.state1, r.state2, r.updates_done, control);
       }
     }
     s.cast_parameters(r);
@@ -182,6 +189,7 @@ void DataParallel::update_loss_scale() {
 
 void DataParallel::broadcast() {
   State& s = *state_;
+  s.require_training("broadcast");
   if (s.config.scheme.reduce != Reduce::gpu0 || !s.reduces()) return;
   Replica& root = s.replica(0);
   root.compute().record(*root.updated);
@@ -203,6 +211,7 @@ void DataParallel::broadcast() {
 }
 
 void DataParallel::read_step(View tail, View control) {
+  state_->require_training("read_step");
   Replica& root = state_->replica(0);
   const PhaseScope phase(root.compute(), Phase::optimizer);
   copy(root.compute(), root.tail(), tail);
@@ -216,10 +225,9 @@ void DataParallel::read_reduction_error(View host) {
   copy(root.compute(), root.reduction_error, host);
 }
 
-void DataParallel::watch_outputs(bool on) { state_->watches_outputs = on; }
-bool DataParallel::watches_outputs() const { return state_->watches_outputs; }
+void DataParallel::watch_for_non_finite(bool on) { state_->watches = on; }
 
-void DataParallel::read_overflows(View host) {
+void DataParallel::read_non_finite(View host) {
   state_->for_each([&](Replica& r) { copy(r.compute(), r.overflowed, host.rows(r.ordinal, r.ordinal + 1)); });
 }
 
@@ -249,29 +257,34 @@ void DataParallel::wait_step_done(int slot) {
   }
 }
 
+void DataParallel::State::set_replica(Replica& r, std::span<const float> flat) {
+  const PhaseScope phase(r.compute(), Phase::replicate);
+  const Shape shape{layout.parameter_elements()};
+  if (r.parameters) {
+    vitrine::copy(r.compute(), ConstView(flat.data(), shape, DType::f32, DeviceId::host()), r.parameters);
+    return cast_parameters(r);
+  }
+  if (config.forward_only) {
+    const std::vector<std::byte> narrow = narrow_on_host(r.shadow.dtype(), flat);
+    vitrine::copy(r.compute(), ConstView(narrow.data(), shape, r.shadow.dtype(), DeviceId::host()), r.shadow);
+    return r.device.synchronize();
+  }
+  // The bits that device 0 casts and broadcasts in every step.
+  devices.synchronize();
+  vitrine::copy(r.compute(), replica(0).shadow, r.shadow);
+}
+
 void DataParallel::set_parameters(std::span<const float> flat) {
   State& s = *state_;
   VITRINE_ASSERT(static_cast<int64_t>(flat.size()) == s.layout.parameter_elements(), "parameters come in the engine's layout");
   s.devices.synchronize();
-  s.for_each([&](Replica& r) {
-    const PhaseScope phase(r.compute(), Phase::replicate);
-    const ConstView source(flat.data(), {s.layout.parameter_elements()}, DType::f32, DeviceId::host());
-    if (r.parameters) {
-      copy(r.compute(), source, r.parameters);
-      s.cast_parameters(r);
-    } else {
-      // The bits that device 0 casts and broadcasts in every step.
-      Replica& root = s.replica(0);
-      s.devices.synchronize();
-      copy(r.compute(), root.shadow, r.shadow);
-    }
-  });
+  s.for_each([&](Replica& r) { s.set_replica(r, flat); });
   s.devices.synchronize();
   if (s.devices.process_count() == 1) return;
   const World::Waiting waiting(*s.devices.world(), "the parameters of rank 0");
   s.for_each_at_once([&](Replica& r) {
     const PhaseScope phase(r.communication(), Phase::replicate, "parameters");
-    s.communicator(r).broadcast(r.communication(), r.parameters, 0);
+    s.communicator(r).broadcast(r.communication(), r.parameters ? r.parameters : r.shadow, 0);
   });
   s.devices.synchronize();
   s.for_each([&](Replica& r) { s.cast_parameters(r); });
@@ -296,24 +309,31 @@ std::vector<float> DataParallel::State::read_flat(Replica& r, const View& flat) 
   void* const target = narrow.empty() ? static_cast<void*>(values.data()) : narrow.data();
   copy(r.compute(), flat, View{target, flat.shape, flat.dtype, DeviceId::host()});
   devices.synchronize();
+  note_host_read(devices, "parameters", ConstView(target, flat.shape, flat.dtype, DeviceId::host()));
   if (!narrow.empty()) widen_on_host(flat.dtype, narrow.data(), flat.numel(), values.data());
   return values;
 }
 
 std::vector<float> DataParallel::gradients(int device) {
   State& s = *state_;
+  s.require_training("gradients");
   Replica& r = s.replica(device);
   return s.read_flat(r, r.gradients.view().rows(0, s.layout.parameter_elements()));
 }
 
-View DataParallel::loss_scale(int device) const { return state_->replica(device).scaler->scale(); }
+View DataParallel::loss_scale(int device) const {
+  state_->require_training("loss_scale");
+  return state_->replica(device).scaler->scale();
+}
 
 void DataParallel::set_loss_scale_state(float scale, int32_t growth_tracker) {
+  state_->require_training("set_loss_scale_state");
   state_->devices.synchronize();
   state_->for_each([&](Replica& r) { r.scaler->set_state(r.compute(), scale, growth_tracker); });
 }
 
 std::pair<float, int32_t> DataParallel::loss_scale_state(int device) {
+  state_->require_training("loss_scale_state");
   Replica& r = state_->replica(device);
   if (!r.scaler->state()) throw OrderError("loss_scale: losses are not scaled");
   const std::vector<float> values = state_->read_flat(r, r.scaler->state());

@@ -18,6 +18,12 @@ namespace vitrine {
 /// count values of f32, f16 or bf16 in host memory, as f32.
 void widen_on_host(DType dtype, const void* values, int64_t count, float* wide);
 
+/// The same values in a 16-bit dtype.
+std::vector<std::byte> narrow_on_host(DType dtype, std::span<const float> wide);
+
+/// The host reads what streams have written there. throws OrderError where the order is checked and the host has not waited for them.
+void note_host_read(DeviceGroup& devices, const char* operation, const ConstView& memory);
+
 /// The error of a communicator, which may be the echo of another failure.
 bool is_comm_error(const std::exception_ptr& error);
 
@@ -29,7 +35,9 @@ struct DataParallel::State {
   Replica& output_replica() { return replica(config.scheme.output_device); }
   Communicator& communicator(const Replica& r) { return *(*communicators)[static_cast<size_t>(r.ordinal)]; }
   bool reduces() const { return devices.world_size() > 1; }
-  bool updates(int ordinal) const { return config.scheme.reduce == Reduce::allreduce || ordinal == 0; }
+  bool updates(int ordinal) const { return !config.forward_only && (config.scheme.reduce == Reduce::allreduce || ordinal == 0); }
+  /// throws ConfigError in an engine that only evaluates.
+  void require_training(const char* operation) const;
 
   /// Calls `work` for every replica; an exception gets the device's name put before it.
   template <class Work>
@@ -78,6 +86,9 @@ struct DataParallel::State {
   void release_handed_out();
   int64_t nominal_targets() const { return config.batch_size * model.targets_per_sample; }
   bool broadcasts_shadow() const { return config.precision.mixed() && !config.precision.broadcasts_masters; }
+  /// Values in host memory to the replica's parameters, or to its shadow where it has no others.
+  void set_replica(Replica& r, std::span<const float> flat);
+  void find_non_finite_before(Replica& r, const Tensor& input);
   /// The shadow is made anew from the masters, where a replica has both.
   void cast_parameters(Replica& r);
 
@@ -97,7 +108,7 @@ struct DataParallel::State {
   int64_t step = 0;
   int64_t micro_batch = 0;
   bool training = true;
-  bool watches_outputs = false;
+  bool watches = false;  // for what is not finite
   bool measures_reduction = false;
   bool reduction_on = true;
   std::vector<int64_t> sizes;

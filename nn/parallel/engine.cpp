@@ -32,7 +32,6 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.world_size());
   s.reserve();
   s.host_records = HostBuffer(DataParallel::kStepSlots * kRecord * size_of(DType::f32), s.devices.host_memory());
-  s.host_overflows = HostBuffer(DataParallel::kStepSlots * s.devices.size() * size_of(DType::i32), s.devices.host_memory());
   s.parts = std::make_unique<DataParallel>(s.model, s.devices, s.config, capacity_for(s.config, s.workload, s.devices));
   std::vector<float> start(static_cast<size_t>(layout().parameter_elements()), 0.0F);
   initialize(layout(), s.config.seed, start);
@@ -42,9 +41,7 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
 
 Engine::~Engine() = default;
 
-void Engine::State::issue(const HostBatch& batch, const ProcessPart& part, int slot) {
-  parts->begin_step(steps);
-  parts->measure_reduction(measures_reduction());
+void Engine::State::issue_micro_batches(const HostBatch& batch, const ProcessPart& part) {
   int64_t row = 0;  // of this process's part of the batch
   for (size_t k = 0; k < part.sizes.size(); ++k) {
     const std::span<const int64_t> sizes = part.sizes[k];
@@ -54,6 +51,12 @@ void Engine::State::issue(const HostBatch& batch, const ProcessPart& part, int s
     parts->loss();
     parts->backward(k + 1 == part.sizes.size());
   }
+}
+
+void Engine::State::issue(const HostBatch& batch, const ProcessPart& part, int slot) {
+  parts->begin_step(steps);
+  parts->measure_reduction(measures_reduction());
+  issue_micro_batches(batch, part);
   parts->reduce();
   parts->unscale();
   if (config.precision.clip_norm > 0.0) parts->clip(config.precision.clip_norm);
@@ -62,7 +65,6 @@ void Engine::State::issue(const HostBatch& batch, const ProcessPart& part, int s
   parts->broadcast();
   parts->read_step(record(slot).rows(0, DataParallel::kTail), record(slot).rows(DataParallel::kTail, kControlEnd));
   if (measures_reduction()) parts->read_reduction_error(record(slot).rows(kControlEnd, kRecord));
-  if (parts->watches_outputs()) parts->read_overflows(overflows(slot));
   parts->record_step_done(slot);
 }
 
@@ -84,9 +86,9 @@ void Engine::State::finish_oldest() {
   parts->wait_step_done(issued.slot);
   throw_if_failed();
   in_flight.pop_front();
-  if (issued.first && devices.process_count() > 1) devices.world()->set_warm();
+  if (issued.step == 0 && devices.process_count() > 1) devices.world()->set_warm();
   finished.push_back(step_totals(issued));
-  parts->watch_outputs(!std::isfinite(finished.back().loss_sum));
+  if (finished.back().diverged) stop_training(issued, finished.back());
   throw_if_diverged(finished.back());
 }
 
@@ -107,13 +109,14 @@ const std::vector<int64_t>& Engine::State::evaluation_part(int64_t samples) {
 
 void Engine::train_step(const HostBatch& batch) {
   State& s = *state_;
+  s.parts->require_training("train_step");
   const int64_t samples = s.global_samples(batch, s.workload.train_batches, "train_step");
   while (static_cast<int>(s.in_flight.size()) >= kStepsInFlight) s.finish_oldest();
   s.throw_if_failed();
   const int slot = static_cast<int>(s.steps % DataParallel::kStepSlots);
   const ProcessPart& part = s.training_part(samples);
   const int64_t rows = row_count(part.rows);
-  s.check_labels(batch, samples, rows, "train_step");
+  s.check_batch(batch, samples, rows, "train_step");
   try {
     s.issue(batch, part, slot);
   } catch (...) {
@@ -121,7 +124,7 @@ void Engine::train_step(const HostBatch& batch) {
     s.give_up_step();
     std::rethrow_exception(cause);
   }
-  s.in_flight.push_back({slot, batch.hold, s.steps == 0, s.parts->watches_outputs()});
+  s.in_flight.push_back({slot, batch, samples, s.steps});
   s.trained_sizes.insert(samples);
   ++s.steps;
 }
@@ -137,7 +140,7 @@ Totals Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
   const int64_t samples = s.global_samples(batch, s.workload.evaluate_batches, "evaluate");
   const std::vector<int64_t>& sizes = s.evaluation_part(samples);
   const int64_t rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  s.check_labels(batch, samples, rows, "evaluate");
+  s.check_batch(batch, samples, rows, "evaluate");
   while (!s.in_flight.empty()) s.finish_oldest();
   std::vector<float> totals(static_cast<size_t>(s.devices.size() * LossTotals::kCount), 0.0F);
   const size_t before = logits != nullptr ? logits->size() : 0;

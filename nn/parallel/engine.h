@@ -36,10 +36,11 @@ struct Totals {
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // of the mean gradient before clipping, where it is checked
   /// In an engine's first step, where gradients travel in 16 bits: ||their sum - their sum in f32|| / ||their sum in f32||.
   double reduction_error = std::numeric_limits<double>::quiet_NaN();
-  int stop_votes = 0;    // processes that had voted for an end when they issued the step
-  bool skipped = false;  // its gradient was not finite, so that no device changed its parameters
-  /// Then, or where the loss is not finite, what was the first: "the gradient of NAME" in backward's order; "the loss", whose cause lies in the
-  /// forward pass; in the steps behind such a one "the output of NAME".
+  int stop_votes = 0;     // processes that had voted for an end when they issued the step
+  bool skipped = false;   // its loss or gradient was not finite, so that no device changed its parameters
+  bool diverged = false;  // it stopped training: DivergedError was thrown, or is about to be
+  /// Where the loss, the gradient or the update was not finite, what was the first: "the gradient of NAME" in backward's order; "the loss"; "the
+  /// update"; of a step that stopped training "parameter NAME", "the input" or "the output of NAME", in forward's order, where one of them is not.
   std::string overflow;
   /// Mean loss over valid targets; NaN when there is none.
   double mean_loss() const;
@@ -93,7 +94,11 @@ class Engine {
   /// Issues one optimizer step; returns before the devices have done it. At most two steps are in flight. throws the first error of any device,
   /// with its name; the engine can then go on from the parameters it had (of the last finished step). Where NCCL failed, or was
   /// aborted because a replica could not issue its work, GPUs' parameters may be those of half a step: set them anew. A GPU that is lost needs a new
-  /// process. throws DivergedError when the loss scale has fallen below its floor, or kMostSkipped steps in a row were skipped.
+  /// process.
+  /// throws DivergedError when a loss or gradient was not finite (see EngineConfig::allow_non_finite), naming the step and the first layer; when the
+  /// loss scale has fallen below its floor, or kMostSkipped steps in a row were skipped. Steps issued after that one have changed nothing and have no
+  /// totals; the parameters are finite, and the next train_step() goes on from them. take_step_totals(), evaluate() and whatever else waits for steps
+  /// throws the same. throws ConfigError in a forward-only engine.
   void train_step(const HostBatch& batch);
   /// Totals of the steps finished since the last call, in order. With `wait`, of all steps issued.
   std::vector<Totals> take_step_totals(bool wait);

@@ -20,7 +20,7 @@ struct Precision {
   bool broadcasts_masters = false;  // under gpu0 reduction: the f32 parameters; else the shadow, and only device 0 holds masters
 
   bool mixed() const { return compute != DType::f32; }
-  /// Steps with a non-finite gradient are skipped.
+  /// The gradient's norm is of interest: losses are scaled, or gradients clipped.
   bool checks() const { return loss_scaling.active() || clip_norm > 0.0; }
 };
 
@@ -36,18 +36,34 @@ struct EngineConfig {
   bool loss_gradient_in_place = true;
   OptimizerConfig optimizer;
   Precision precision;
+  /// False: the first loss or gradient that is not finite stops training with DivergedError; no device changes its parameters any more, and updates
+  /// never make a finite parameter infinite or NaN. A non-finite gradient that loss scaling can explain only skips its step. True: training goes on
+  /// with NaN, as in PyTorch (loss scaling and clipping still skip steps with a non-finite gradient).
+  bool allow_non_finite = false;
+  /// The engine only evaluates: it holds parameters (in the precision that layers compute in) and activations, but no gradients and no optimizer
+  /// state. Workload::train_batches must be empty.
+  bool forward_only = false;
   uint64_t seed = 0;
   int32_t ignore_index = -100;
-  /// Images as the batches bring them: u8 (h, w, C), resized and normalised on the device; or f32 of the model's size, taken as they are.
+  /// Inputs as the batches bring them: u8 images (h, w, C), resized and normalised on the device; or f32 of Model::input_shape(), taken as they are
+  /// (the only choice for models whose samples are not images).
   DType image_dtype = DType::u8;
   int64_t image_height = 0, image_width = 0;
   Normalization normalization;
   int64_t workspace_bytes = int64_t{32} << 20;    // arena of each compute stream
   int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: buckets of the flat gradients ...
   int64_t first_bucket_bytes = int64_t{1} << 20;  // ... of which the first is smaller
+
+  /// What becomes of a step whose loss or gradient is not finite.
+  NonFinite non_finite() const {
+    if (!allow_non_finite) return NonFinite::stop;
+    return precision.checks() ? NonFinite::skip : NonFinite::accept;
+  }
 };
 
-/// A batch in host memory: images (B, ...) and labels i32 of Model::label_shape(B). `hold` is kept until the devices have read it.
+/// A batch in host memory: images, or other inputs, (B, ...) and labels i32 of Model::label_shape(B). The memory is read until the step's totals have
+/// been taken or an error was thrown: when training diverges, the batch is run once more to find the first layer that is not finite. `hold` is kept
+/// that long.
 /// With several processes each has its rows of the global batch, those that rows_of_processes() names, one range behind the other.
 struct HostBatch {
   ConstView images;

@@ -7,6 +7,7 @@
 
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/fit.h"
+#include "nn/parallel/replica.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 #include "runtime/units.h"
@@ -44,7 +45,7 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
         fmt::format("accumulate: {} micro-batches of a batch of {}; give at most one micro-batch a sample", config.accumulate, config.batch_size));
   }
   validate_split(config.scheme.split, config.batch_size, devices.world_size());
-  if (config.image_dtype == DType::u8 && (config.image_height < 1 || config.image_width < 1)) {
+  if (config.image_dtype == DType::u8 && model.takes_images() && (config.image_height < 1 || config.image_width < 1)) {
     throw ConfigError("engine: u8 images need image_height and image_width of the data set");
   }
   if (config.image_dtype != DType::u8 && config.image_dtype != DType::f32) throw DtypeError("engine: images are u8 or f32");
@@ -53,7 +54,15 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
       throw ConfigError(fmt::format("workload: a training batch of {} does not lie within 1 and the batch size {}", samples, config.batch_size));
     }
   }
+  if (config.forward_only && !workload.train_batches.empty()) {
+    throw ConfigError(
+        "engine: forward_only is set and the workload has training batches; leave train_batches empty, or construct an engine that trains");
+  }
   if (model.net == nullptr) throw ConfigError("engine: the model has no network");
+  if (!model.takes_images() && config.image_dtype != DType::f32) {
+    throw ConfigError(fmt::format("engine: model {} takes samples of shape {}, which are no images, but image_dtype is {}; set it to DType::f32",
+                                  model.name, model.sample_shape.str(), dtype_name(config.image_dtype)));
+  }
   const Shape input = model.input_shape(1);
   if (const Shape output = model.net->output_shapes({&input, 1})[0]; output.numel() != model.logits_shape(1).numel()) {
     throw ShapeError(fmt::format("engine: model {} makes {} of one sample, but {} targets of {} classes need as many elements as {}", model.name,
@@ -135,9 +144,7 @@ void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConf
   const void* const labels_address = reinterpret_cast<const void*>(uintptr_t{1} << 61);
   const auto batch_of = [&](int64_t global_samples) {
     const int64_t samples = global_samples;  // at least as many as its part has
-    const Shape images =
-        config.image_dtype == DType::f32 ? model.input_shape(samples) : Shape{samples, config.image_height, config.image_width, model.channels};
-    return HostBatch{ConstView(images_address, images, config.image_dtype, DeviceId::host()),
+    return HostBatch{ConstView(images_address, staged_shape(model, config, samples), config.image_dtype, DeviceId::host()),
                      ConstView(labels_address, model.label_shape(samples), DType::i32, DeviceId::host()),
                      {}};
   };

@@ -35,9 +35,9 @@ DataParallel::Capacity capacity_for(const EngineConfig& config, const Workload& 
 struct Engine::State {
   struct Issued {
     int slot;
-    std::shared_ptr<void> hold;
-    bool first = false;    // of the engine
-    bool watched = false;  // overflows were looked for in the outputs
+    HostBatch batch;
+    int64_t samples = 0;  // of the global batch
+    int64_t step = 0;
   };
 
   State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w) : model(m), devices(d), config(std::move(c)), workload(std::move(w)) {}
@@ -52,14 +52,16 @@ struct Engine::State {
   void finish_oldest();
   void throw_if_failed();
   void issue(const HostBatch& batch, const ProcessPart& part, int slot);
+  /// All micro-batches forward and backward.
+  void issue_micro_batches(const HostBatch& batch, const ProcessPart& part);
   View record(int slot) { return host_records.view({DataParallel::kStepSlots, kRecord}, DType::f32).rows(slot, slot + 1).reshape({kRecord}); }
   bool measures_reduction() const { return steps == 0 && devices.world_size() > 1 && config.precision.reduce_dtype != DType::f32; }
-  View overflows(int slot) {
-    const auto size = static_cast<int64_t>(devices.size());
-    return host_overflows.view({DataParallel::kStepSlots, size}, DType::i32).rows(slot, slot + 1).reshape({size});
-  }
   Totals step_totals(const Issued& issued);
-  std::string first_overflow(const Issued& issued);
+  /// Runs a step's batch once more, without a reduction or an update, and returns what is not finite first on the devices of all processes, in
+  /// forward's order; empty when all outputs are finite.
+  std::string find_first_non_finite(const Issued& issued);
+  /// A step has stopped training on the devices.
+  [[noreturn]] void stop_training(const Issued& issued, Totals& totals);
   /// Refuses what does not go with several processes, and makes sure that all of them plan the same. throws ConfigError.
   void agree_with_world();
   /// What this process's devices take of a batch of so many samples: found once for each size, for it takes all processes' sizes to tell.
@@ -67,8 +69,9 @@ struct Engine::State {
   const std::vector<int64_t>& evaluation_part(int64_t samples);
   /// Samples of the global batch that `batch` is this process's part of. throws ConfigError when it was not planned for, or has another size.
   int64_t global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const;
-  /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`, ShapeError unless each has the model's targets.
-  void check_labels(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const;
+  /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`; ShapeError unless each has the model's targets, and
+  /// the inputs are as the configuration says.
+  void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const;
   void throw_if_diverged(const Totals& totals);
   void give_up_step();
 
@@ -80,9 +83,9 @@ struct Engine::State {
   std::map<int64_t, ProcessPart> training_parts;             // by samples
   std::map<int64_t, std::vector<int64_t>> evaluation_parts;  // the same
   std::vector<DevicePlan> plans;
-  HostBuffer host_records, host_overflows;
+  HostBuffer host_records;
+  std::deque<Issued> in_flight;  // outlives the parts, whose destructor waits for the devices: they may still read these batches
   std::unique_ptr<DataParallel> parts;
-  std::deque<Issued> in_flight;
   std::vector<Totals> finished;
   int64_t steps = 0;
   std::set<int64_t> trained_sizes, evaluated_sizes;

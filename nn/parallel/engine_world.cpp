@@ -11,6 +11,7 @@
 
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan_fields.h"
+#include "nn/parallel/replica.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -35,14 +36,18 @@ int64_t Engine::State::global_samples(const HostBatch& batch, const std::vector<
   return samples;
 }
 
-void Engine::State::check_labels(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const {
+void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const {
   const Shape& labels = batch.labels.shape;
   if (labels[0] != rows) {
     throw ConfigError(fmt::format("{}: this process's part of a batch of {} has {} samples, but {} came", operation, samples, rows, labels[0]));
   }
-  if (labels == model.label_shape(rows)) return;
-  throw ShapeError(fmt::format("{}: labels have shape {}, but {} of {} samples are needed: {} for each", operation, labels.str(),
-                               model.label_shape(rows).str(), rows, model.targets_per_sample));
+  if (labels != model.label_shape(rows)) {
+    throw ShapeError(fmt::format("{}: labels have shape {}, but {} of {} samples are needed: {} for each", operation, labels.str(),
+                                 model.label_shape(rows).str(), rows, model.targets_per_sample));
+  }
+  if (batch.images.shape == staged_shape(model, config, rows) && batch.images.dtype == config.image_dtype) return;
+  throw ShapeError(fmt::format("{}: inputs have shape {} and dtype {}, expected {} and {}", operation, batch.images.shape.str(),
+                               dtype_name(batch.images.dtype), staged_shape(model, config, rows).str(), dtype_name(config.image_dtype)));
 }
 
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/optimizer.h"
 
-#include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -13,7 +13,9 @@ namespace {
 
 double checked(const char* what, std::optional<double> given, double default_value) {
   const double value = given.value_or(default_value);
-  if (!std::isfinite(value) || value < 0.0) throw ConfigError(fmt::format("optimizer: {} is {} but must be finite and >= 0", what, value));
+  if (!(value >= 0.0 && value <= std::numeric_limits<float>::max())) {
+    throw ConfigError(fmt::format("optimizer: {} is {}, expected a number from 0 to 3.4e38, the largest of f32", what, value));
+  }
   return value;
 }
 
@@ -24,9 +26,16 @@ int OptimizerConfig::state_count() const {
   return sgd.momentum != 0.0 ? 1 : 0;
 }
 
-double OptimizerConfig::learning_rate() const { return kind == Kind::sgd ? sgd.lr : adam.lr; }
+AdamConfig OptimizerConfig::adam_kernel() const {
+  AdamConfig config = adam;
+  if (kind == Kind::adamw) config = {adamw.lr, adamw.beta1, adamw.beta2, adamw.eps, adamw.weight_decay};
+  config.decoupled = kind == Kind::adamw;
+  return config;
+}
 
-void OptimizerConfig::set_learning_rate(double lr) { (kind == Kind::sgd ? sgd.lr : adam.lr) = lr; }
+double OptimizerConfig::learning_rate() const { return kind == Kind::sgd ? sgd.lr : adam_kernel().lr; }
+
+void OptimizerConfig::set_learning_rate(double lr) { (kind == Kind::sgd ? sgd.lr : kind == Kind::adam ? adam.lr : adamw.lr) = lr; }
 
 std::string OptimizerConfig::name() const {
   switch (kind) {
@@ -45,7 +54,9 @@ OptimizerConfig make_optimizer_config(std::string_view name, std::optional<doubl
   OptimizerConfig config;
   if (name == "sgd") {
     config.kind = OptimizerConfig::Kind::sgd;
-    config.sgd = {checked("lr", lr, 1e-3), checked("momentum", momentum, 0.0), checked("weight decay", weight_decay, 0.0), nesterov};
+    const SgdConfig defaults;
+    config.sgd = {checked("lr", lr, defaults.lr), checked("momentum", momentum, defaults.momentum),
+                  checked("weight decay", weight_decay, defaults.weight_decay), nesterov};
     if (nesterov && config.sgd.momentum == 0.0)
       throw ConfigError("optimizer: nesterov needs a momentum above 0; give one, for example --momentum 0.9");
     return config;
@@ -54,11 +65,10 @@ OptimizerConfig make_optimizer_config(std::string_view name, std::optional<doubl
   if (momentum || nesterov) {
     throw ConfigError(fmt::format("optimizer: {} has no {}; use --optimizer sgd, or leave it out", name, momentum ? "momentum" : "nesterov"));
   }
-  const bool decoupled = name == "adamw";
-  config.kind = decoupled ? OptimizerConfig::Kind::adamw : OptimizerConfig::Kind::adam;
-  config.adam.lr = checked("lr", lr, 1e-3);
-  config.adam.weight_decay = checked("weight decay", weight_decay, decoupled ? 0.01 : 0.0);
-  config.adam.decoupled = decoupled;
+  config.kind = name == "adamw" ? OptimizerConfig::Kind::adamw : OptimizerConfig::Kind::adam;
+  config.set_learning_rate(checked("lr", lr, config.learning_rate()));
+  double& decay = name == "adamw" ? config.adamw.weight_decay : config.adam.weight_decay;
+  decay = checked("weight decay", weight_decay, decay);
   return config;
 }
 

@@ -9,12 +9,24 @@
 
 namespace vitrine {
 
-/// Which optimizer and its constants; defaults are PyTorch's.
+/// AdamW: weight decay is decoupled from the gradient.
+struct AdamWConfig {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+};
+
+/// Which optimizer and its constants. The defaults of each are PyTorch's; `decoupled` of `adam` has no effect: that is what adamw is.
 struct OptimizerConfig {
   enum class Kind { sgd, adam, adamw } kind = Kind::adamw;
   SgdConfig sgd;
-  AdamConfig adam;  // for adam and adamw
+  AdamConfig adam;
+  AdamWConfig adamw;
 
+  /// The constants of adam or adamw, whichever it is, as the kernel takes them. Not for sgd.
+  AdamConfig adam_kernel() const;
   /// Buffers of the parameters' size that it keeps: 0, 1 or 2.
   int state_count() const;
   double learning_rate() const;

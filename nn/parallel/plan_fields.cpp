@@ -12,8 +12,8 @@ std::string describe(const OptimizerConfig& o) {
     return fmt::format("{} lr {} momentum {} nesterov {} weight decay {}", o.name(), o.learning_rate(), o.sgd.momentum, o.sgd.nesterov,
                        o.sgd.weight_decay);
   }
-  return fmt::format("{} lr {} betas {} {} eps {} weight decay {}", o.name(), o.learning_rate(), o.adam.beta1, o.adam.beta2, o.adam.eps,
-                     o.adam.weight_decay);
+  const AdamConfig adam = o.adam_kernel();
+  return fmt::format("{} lr {} betas {} {} eps {} weight decay {}", o.name(), adam.lr, adam.beta1, adam.beta2, adam.eps, adam.weight_decay);
 }
 
 std::string describe(const LossScaling& s) {
@@ -38,6 +38,7 @@ std::string describe(const Precision& p) {
 AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config, const Workload& workload) {
   AgreementFields fields;
   fields.emplace_back("model", model.name);
+  fields.emplace_back("input of one sample", model.input_shape(1).str());
   fields.emplace_back("targets per sample", std::to_string(model.targets_per_sample));
   // One field for each layer and parameter, so that the first that differs is named.
   for (const Sequential::Part& part : model.net->parts()) fields.emplace_back("layer " + part.name, part.layer->describe());
@@ -57,6 +58,8 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("loss gradient", config.loss_gradient_in_place ? "in place" : "apart");
   fields.emplace_back("optimizer", describe(config.optimizer));
   fields.emplace_back("precision", describe(config.precision));
+  fields.emplace_back("purpose", config.forward_only ? "evaluation" : "training");
+  fields.emplace_back("non-finite values", config.allow_non_finite ? "allowed" : "not allowed");
   fields.emplace_back("loss scaling", describe(config.precision.loss_scaling));
   fields.emplace_back("seed", std::to_string(config.seed));
   fields.emplace_back("ignored index", std::to_string(config.ignore_index));

@@ -4,14 +4,11 @@
 #include "runtime/copy.h"
 
 namespace vitrine {
-namespace {
 
-Shape image_shape(const Model& model, const EngineConfig& config, int64_t samples) {
+Shape staged_shape(const Model& model, const EngineConfig& config, int64_t samples) {
   if (config.image_dtype == DType::f32) return model.input_shape(samples);
   return {samples, config.image_height, config.image_width, model.channels};
 }
-
-}  // namespace
 
 Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, bool updates,
                  bool reduces)
@@ -24,16 +21,19 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
     return t;
   };
   const Precision& precision = config.precision;
-  const bool masters = updates || !precision.mixed() || precision.broadcasts_masters;
+  const bool trains = !config.forward_only;
+  const bool masters = !precision.mixed() || (trains && (updates || precision.broadcasts_masters));
   if (masters) parameters = flat(layout.parameter_elements(), Category::parameters, "parameters");
   if (precision.mixed()) {
     shadow = ctx.allocate({layout.parameter_elements()}, precision.compute, Category::parameters, "parameter shadow");
     zero(ctx, shadow);
   }
-  gradients = flat(layout.total_elements(), Category::gradients, "gradients");
   parameter_views = layout.views(working_parameters());
-  gradient_views = layout.views(gradients);
-  tail_view = gradients.view().rows(layout.parameter_elements(), layout.total_elements());
+  if (trains) {
+    gradients = flat(layout.total_elements(), Category::gradients, "gradients");
+    gradient_views = layout.views(gradients);
+    tail_view = gradients.view().rows(layout.parameter_elements(), layout.total_elements());
+  }
   if (updates) {
     const int states = config.optimizer.state_count();
     if (states > 0) state1 = flat(layout.parameter_elements(), Category::optimizer, states == 1 ? "momentum" : "exp_avg");
@@ -41,21 +41,23 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
     updates_done = ctx.allocate({1}, DType::i32, Category::optimizer, "step");
     zero(ctx, updates_done);
   }
-  if (reduces && precision.reduce_dtype != DType::f32) {
+  if (trains && reduces && precision.reduce_dtype != DType::f32) {
     packed_gradients = ctx.allocate({layout.parameter_elements()}, precision.reduce_dtype, Category::communication, "gradients to reduce");
     zero(ctx, packed_gradients);
     reduction_error = ctx.allocate({2}, DType::f32, Category::staging, "reduction error");
     zero(ctx, reduction_error);
   }
-  scaler = std::make_unique<LossScaler>(ctx, precision.loss_scaling);
-  overflowed = ctx.allocate({1}, DType::i32, Category::staging, "first overflow");
-  zero(ctx, overflowed);
+  if (trains) {
+    scaler = std::make_unique<LossScaler>(ctx, precision.loss_scaling);
+    overflowed = ctx.allocate({1}, DType::i32, Category::staging, "first overflow");
+    zero(ctx, overflowed);
+  }
   evaluate_totals = flat(LossTotals::kCount, Category::staging, "evaluation totals");
   ctx.reserve_workspace(config.workspace_bytes);
 
   const PhaseScope copy_setup(copy(), Phase::setup);
   for (StagingSlot& s : slots) {
-    s.images = copy().allocate(image_shape(model, config, slice), config.image_dtype, Category::staging, "images");
+    s.images = copy().allocate(staged_shape(model, config, slice), config.image_dtype, Category::staging, "images");
     s.labels = copy().allocate(model.label_shape(labels), DType::i32, Category::staging, "labels");
   }
   make_events();

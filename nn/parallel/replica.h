@@ -15,6 +15,9 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
+/// Of the inputs of a batch, as they come from the host.
+Shape staged_shape(const Model& model, const EngineConfig& config, int64_t samples);
+
 /// Images and labels on their way to a device. Two of them, so that the next micro-batch arrives while one is worked on.
 struct StagingSlot {
   Tensor images;
@@ -46,6 +49,7 @@ struct Replica {
   Device& device;
   int ordinal;
 
+  // In an engine that only evaluates there are parameters, or their shadow, and evaluation totals.
   Tensor parameters, gradients;  // flat, f32; no parameters where only a shadow is held
   Tensor shadow;                 // flat, of the precision's dtype; empty in f32
   Tensor packed_gradients;       // flat, of the dtype that gradients travel in; empty when that is f32
@@ -54,7 +58,7 @@ struct Replica {
   Tensor evaluate_totals;        // (LossTotals::kCount) f32
   Tensor reduction_error;        // (2) f32, see DataParallel::read_reduction_error
   std::unique_ptr<LossScaler> scaler;
-  Tensor overflowed;  // (1) i32: the model's first part whose output was not finite in a step that is watched, or -1
+  Tensor overflowed;  // (1) i32: what was the first that is not finite in a step that is watched, see DataParallel::watch_for_non_finite
   std::vector<View> parameter_views, gradient_views;
   View tail_view;
   std::array<StagingSlot, 2> slots;

@@ -17,7 +17,8 @@ constexpr int64_t kChunkBytes = int64_t{16} << 20;
 std::vector<uint64_t> DataParallel::parameter_hashes(int device) {
   State& s = *state_;
   Replica& r = s.replica(device);
-  const bool all_hold_masters = !s.broadcasts_shadow() || s.config.scheme.reduce == Reduce::allreduce;
+  const bool all_hold_masters =
+      s.config.forward_only ? static_cast<bool>(r.parameters) : !s.broadcasts_shadow() || s.config.scheme.reduce == Reduce::allreduce;
   const View flat = all_hold_masters ? r.parameters : r.shadow;
   s.devices.synchronize();
   std::vector<std::byte> chunk;
@@ -31,6 +32,7 @@ std::vector<uint64_t> DataParallel::parameter_hashes(int device) {
       chunk.resize(std::max(chunk.size(), static_cast<size_t>(part.bytes())));
       copy(r.compute(), part, View{chunk.data(), part.shape, part.dtype, DeviceId::host()});
       r.compute().stream().synchronize();
+      note_host_read(s.devices, "parameter_hashes", ConstView(chunk.data(), part.shape, part.dtype, DeviceId::host()));
       hash = hash_bytes(hash, chunk.data(), part.bytes());
     }
     hashes.push_back(hash);

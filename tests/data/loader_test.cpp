@@ -13,6 +13,8 @@
 #include <gtest/gtest.h>
 
 #include "data/sampler.h"
+#include "runtime/copy.h"
+#include "runtime/device.h"
 #include "runtime/error.h"
 #include "runtime/philox.h"
 #include "tests/data/counted_set.h"
@@ -50,6 +52,37 @@ TEST(Loader, OrderIsThatOfTheSamplerWithAnyNumberOfWorkers) {
         EXPECT_FALSE(loader.next());
       }
     }
+  }
+}
+
+TEST(Loader, ABatchThatIsLetGoOfBeforeTheDeviceHasReadItIsAnError) {
+  const Dataset set = make_set(12);
+  DeviceGroupOptions options;
+  options.devices = {{Backend::cpu, 0}};
+  options.memory_bytes = {int64_t{1} << 20};
+  options.check_order = true;
+  DeviceGroup group(options);
+  ExecContext& ctx = group[0].copy();
+  const Tensor images = ctx.allocate({4, 2, 3, 2}, DType::u8, Category::staging, "images");
+  for (const bool waits : {true, false}) {
+    Loader loader(set, {.batch_size = 4, .shuffle = false, .queue_batches = 2, .checker = group.checker()});
+    for (int i = 0; i < 2; ++i) {
+      std::optional<Batch> batch = loader.next();
+      ASSERT_TRUE(batch);
+      copy(ctx, batch->images, images);
+      if (waits || i == 0) group.synchronize();
+    }
+    if (waits) {
+      EXPECT_TRUE(loader.next());
+    } else {
+      try {
+        loader.next();
+        FAIL() << "the batch was reused while a copy may read it";
+      } catch (const OrderError& error) {
+        EXPECT_NE(std::string(error.what()).find("Loader: the next batch on host writes"), std::string::npos) << error.what();
+      }
+    }
+    group.synchronize();
   }
 }
 

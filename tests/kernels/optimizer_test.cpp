@@ -115,6 +115,43 @@ TEST_F(OptimizerTest, OddLengthsFollowTheReferenceWithTheGradientMultipliedByThe
   }
 }
 
+/// Each of these overflows in another place: the update, the momentum, the square of the gradient, the learning rate itself.
+TEST_F(OptimizerTest, ElementsWhoseUpdateIsNotFiniteKeepTheirValuesWhereTheStepAsksForIt) {
+  constexpr float kHuge = 3e38F;
+  const std::vector<float> start(1030, 0.5F);
+  for (const size_t position : {size_t{0}, size_t{513}, size_t{1029}}) {
+    std::vector<float> grad(start.size(), 0.0F);
+    grad[position] = kHuge;
+    const auto update = [&](const char* name, float keeps, const auto& run) {
+      Flat flat(device, start);
+      std::vector<float> verdict(StepControl::kCount, 0.0F);
+      verdict[StepControl::kFactor] = verdict[StepControl::kActive] = 1.0F;
+      verdict[StepControl::kKeepsFinite] = keeps;
+      const Tensor control = device.tensor({StepControl::kCount}, verdict);
+      run(flat, control);
+      const std::vector<float> param = device.values(flat.param), first = device.values(flat.first), second = device.values(flat.second);
+      const bool finite = std::all_of(param.begin(), param.end(), [](float x) { return std::isfinite(x); }) &&
+                          std::all_of(first.begin(), first.end(), [](float x) { return std::isfinite(x); }) &&
+                          std::all_of(second.begin(), second.end(), [](float x) { return std::isfinite(x); });
+      EXPECT_EQ(finite, keeps == 1.0F) << name;
+      EXPECT_EQ(device.values(control)[StepControl::kStopped], keeps == 1.0F ? StepControl::kByUpdate : 0.0F) << name;
+      if (keeps == 1.0F) {
+        EXPECT_EQ(param[position], 0.5F) << name;
+      }
+    };
+    for (const float keeps : {1.0F, 0.0F}) {
+      const Tensor g = device.tensor({static_cast<int64_t>(grad.size())}, grad);
+      update("sgd", keeps, [&](Flat& f, const Tensor& control) { sgd_update(ctx(), {.lr = 10.0}, f.param, g, View{}, f.step, control); });
+      update("momentum", keeps,
+             [&](Flat& f, const Tensor& control) { sgd_update(ctx(), {.lr = 10.0, .momentum = 0.9}, f.param, g, f.first, f.step, control); });
+      update("adam", keeps, [&](Flat& f, const Tensor& control) { adam_update(ctx(), {.lr = 1.0}, f.param, g, f.first, f.second, f.step, control); });
+      update("lr", keeps, [&](Flat& f, const Tensor& control) {
+        adam_update(ctx(), {.lr = 1e39, .weight_decay = 0.01, .decoupled = true}, f.param, g, f.first, f.second, f.step, control);
+      });
+    }
+  }
+}
+
 /// Buffers that begin anywhere, alike and not.
 TEST_F(OptimizerTest, AnyAlignmentGivesTheSameUpdate) {
   constexpr int64_t kCount = 2055;

@@ -35,16 +35,19 @@ class StepControlTest : public DeviceTest {
     return device.values(control);
   }
   /// What unscale_gradients makes of a gradient of this norm whose first non-finite element is at `first`. Without a scale there is no state.
-  std::vector<float> unscaled(float nominal, bool check, float valid, float scale, float norm, int32_t first) {
+  std::vector<float> unscaled(double nominal, NonFinite policy, float valid, float scale, float norm, int32_t first, float loss = 1.0F,
+                              float stopped = 0.0F) {
     std::vector<float> before = zeros();
+    before[StepControl::kStopped] = stopped;
     before[StepControl::kNorm] = norm;
     before[StepControl::kFirstNonFinite] = std::bit_cast<float>(first);
     std::vector<float> totals_content(LossTotals::kCount, 0.0F);
     totals_content[LossTotals::kValid] = valid;
+    totals_content[LossTotals::kLossSum] = loss;
     const Tensor totals = device.tensor({LossTotals::kCount}, totals_content);
     const Tensor control = device.tensor({StepControl::kCount}, before);
     const Tensor state = device.tensor({LossScaleState::kCount}, std::vector<float>{scale, 3.0F});
-    unscale_gradients(ctx(), nominal, check, totals, scale > 0.0F ? ConstView(state) : ConstView{}, control);
+    unscale_gradients(ctx(), nominal, policy, totals, scale > 0.0F ? ConstView(state) : ConstView{}, control);
     return device.values(control);
   }
   /// The state after a step with this verdict.
@@ -116,7 +119,7 @@ TEST_F(StepControlTest, InfinityAndNanInOneGradientAreFoundAtTheFirst) {
 }
 
 TEST_F(StepControlTest, UnscalingTurnsTheScaledSumIntoTheMean) {
-  const std::vector<float> control = unscaled(128.0F, true, 96.0F, 1024.0F, 512.0F, -1);
+  const std::vector<float> control = unscaled(128.0, NonFinite::skip, 96.0F, 1024.0F, 512.0F, -1);
   const float factor = 128.0F / 96.0F / 1024.0F;
   EXPECT_EQ(control[StepControl::kFactor], factor);
   EXPECT_EQ(control[StepControl::kActive], 1.0F);
@@ -124,17 +127,17 @@ TEST_F(StepControlTest, UnscalingTurnsTheScaledSumIntoTheMean) {
   EXPECT_EQ(control[StepControl::kNorm], 512.0F * factor);
   EXPECT_EQ(control[StepControl::kLossScale], 1024.0F);
   EXPECT_EQ(first_non_finite(control), -1);
-  EXPECT_EQ(unscaled(128.0F, true, 96.0F, 0.0F, 512.0F, -1)[StepControl::kFactor], 128.0F / 96.0F) << "without a state the scale is 1";
-  EXPECT_EQ(unscaled(128.0F, true, 96.0F, 0.0F, 512.0F, -1)[StepControl::kLossScale], 1.0F);
+  EXPECT_EQ(unscaled(128.0, NonFinite::skip, 96.0F, 0.0F, 512.0F, -1)[StepControl::kFactor], 128.0F / 96.0F) << "without a state the scale is 1";
+  EXPECT_EQ(unscaled(128.0, NonFinite::skip, 96.0F, 0.0F, 512.0F, -1)[StepControl::kLossScale], 1.0F);
 }
 
 TEST_F(StepControlTest, AGradientThatIsNotFiniteSkipsTheStepWhereItIsChecked) {
-  const std::vector<float> skipped = unscaled(8.0F, true, 8.0F, 4.0F, kInfinity, 17);
+  const std::vector<float> skipped = unscaled(8.0, NonFinite::skip, 8.0F, 4.0F, kInfinity, 17);
   EXPECT_EQ(skipped[StepControl::kActive], 0.0F);
   EXPECT_EQ(skipped[StepControl::kSkipped], 1.0F);
   EXPECT_EQ(skipped[StepControl::kNorm], kInfinity);
   EXPECT_EQ(first_non_finite(skipped), 17);
-  const std::vector<float> unchecked = unscaled(8.0F, false, 8.0F, 4.0F, kInfinity, 17);
+  const std::vector<float> unchecked = unscaled(8.0, NonFinite::accept, 8.0F, 4.0F, kInfinity, 17);
   EXPECT_EQ(unchecked[StepControl::kActive], 1.0F);
   EXPECT_EQ(unchecked[StepControl::kSkipped], 0.0F);
   EXPECT_EQ(unchecked[StepControl::kFactor], 0.25F);
@@ -142,11 +145,43 @@ TEST_F(StepControlTest, AGradientThatIsNotFiniteSkipsTheStepWhereItIsChecked) {
   EXPECT_EQ(first_non_finite(unchecked), -1);
 }
 
+TEST_F(StepControlTest, ALossOrGradientThatIsNotFiniteStopsThisStepAndAllLaterOnes) {
+  for (const float loss : {kInfinity, -kInfinity, kNaN}) {
+    for (const float scale : {0.0F, 4.0F}) {
+      const std::vector<float> stopped = unscaled(8.0, NonFinite::stop, 8.0F, scale, 1.0F, -1, loss);
+      EXPECT_EQ(stopped[StepControl::kActive], 0.0F) << loss;
+      EXPECT_EQ(stopped[StepControl::kSkipped], 1.0F) << loss;
+      EXPECT_EQ(stopped[StepControl::kStopped], StepControl::kByLoss) << loss;
+    }
+    EXPECT_EQ(unscaled(8.0, NonFinite::skip, 8.0F, 4.0F, 1.0F, -1, loss)[StepControl::kActive], 1.0F) << "the gradient alone decides";
+  }
+  EXPECT_EQ(unscaled(8.0, NonFinite::stop, 8.0F, 0.0F, kInfinity, 3)[StepControl::kStopped], StepControl::kByGradient);
+  const std::vector<float> scaled = unscaled(8.0, NonFinite::stop, 8.0F, 4.0F, kInfinity, 3);
+  EXPECT_EQ(scaled[StepControl::kStopped], 0.0F) << "a scale that is too large is found by such steps";
+  EXPECT_EQ(scaled[StepControl::kSkipped], 1.0F);
+  const std::vector<float> later = unscaled(8.0, NonFinite::stop, 8.0F, 0.0F, 1.0F, -1, 1.0F, StepControl::kByUpdate);
+  EXPECT_EQ(later[StepControl::kActive], 0.0F);
+  EXPECT_EQ(later[StepControl::kSkipped], 0.0F);
+  EXPECT_EQ(later[StepControl::kStopped], StepControl::kByUpdate);
+  EXPECT_EQ(unscaled(8.0, NonFinite::stop, 8.0F, 0.0F, 1.0F, -1)[StepControl::kActive], 1.0F);
+}
+
+TEST_F(StepControlTest, UnscalingDividesByAllDigitsOfTheCount) {
+  // Three devices with 20,000,001 valid targets each, summed.
+  std::vector<float> totals(LossTotals::kCount, 0.0F);
+  LossTotals::add_to_count(totals.data(), LossTotals::kValid, 20000001);
+  for (float& value : totals) value *= 3.0F;
+  EXPECT_EQ(LossTotals::count(totals.data(), LossTotals::kValid), 60000003.0);
+  const Tensor control = device.tensor({StepControl::kCount}, zeros());
+  unscale_gradients(ctx(), 90000000.0, NonFinite::accept, device.tensor({LossTotals::kCount}, totals), {}, control);
+  EXPECT_EQ(device.values(control)[StepControl::kFactor], static_cast<float>(90000000.0 / 60000003.0));
+}
+
 /// NaN stands for a target out of range.
 TEST_F(StepControlTest, WithoutAValidTargetThereIsNoStep) {
   for (const float valid : {0.0F, kNaN}) {
     for (const int32_t first : {-1, 3}) {
-      const std::vector<float> control = unscaled(8.0F, true, valid, 4.0F, 1.0F, first);
+      const std::vector<float> control = unscaled(8.0, NonFinite::skip, valid, 4.0F, 1.0F, first);
       EXPECT_EQ(control[StepControl::kActive], 0.0F);
       EXPECT_EQ(control[StepControl::kSkipped], 0.0F);
       EXPECT_EQ(control[StepControl::kFactor], 0.0F);
@@ -201,9 +236,9 @@ TEST_F(StepControlTest, WrongArgumentsAreRefused) {
   EXPECT_THROW(check_gradients(ctx(), device.empty({8}, DType::f16), control), DtypeError);
   EXPECT_THROW(check_gradients(ctx(), grad, device.empty({8})), ShapeError);
   EXPECT_THROW(check_gradients(ctx(), control, control), ShapeError);
-  EXPECT_THROW(unscale_gradients(ctx(), 1.0F, true, device.empty({3}), state, control), ShapeError);
-  EXPECT_THROW(unscale_gradients(ctx(), 1.0F, true, totals, device.empty({3}), control), ShapeError);
-  EXPECT_THROW(unscale_gradients(ctx(), 1.0F, true, totals, state, device.empty({3})), ShapeError);
+  EXPECT_THROW(unscale_gradients(ctx(), 1.0, NonFinite::skip, device.empty({3}), state, control), ShapeError);
+  EXPECT_THROW(unscale_gradients(ctx(), 1.0, NonFinite::skip, totals, device.empty({3}), control), ShapeError);
+  EXPECT_THROW(unscale_gradients(ctx(), 1.0, NonFinite::skip, totals, state, device.empty({3})), ShapeError);
   EXPECT_THROW(clip_gradients(ctx(), 0.0, control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), static_cast<double>(kNaN), control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), 1.0, device.empty({3})), ShapeError);

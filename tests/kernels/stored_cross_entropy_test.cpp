@@ -41,8 +41,8 @@ TEST_P(StoredCrossEntropyTest, LossAndGradientAreThoseOfF32RoundedOnce) {
       expect_close(values(grad), expected.grad, unit_roundoff(dtype()) + 2e-6, 1e-7 * static_cast<double>(scale) + half_smallest(dtype()));
       const std::vector<float> sums = device.values(totals);
       EXPECT_NEAR(sums[LossTotals::kLossSum], expected.loss_sum, 1e-6 * std::abs(expected.loss_sum) + 1e-6);
-      EXPECT_EQ(sums[LossTotals::kValid], static_cast<float>(expected.valid));
-      EXPECT_EQ(sums[LossTotals::kCorrect], static_cast<float>(expected.correct));
+      EXPECT_EQ(LossTotals::count(sums.data(), LossTotals::kValid), static_cast<double>(expected.valid));
+      EXPECT_EQ(LossTotals::count(sums.data(), LossTotals::kCorrect), static_cast<double>(expected.correct));
 
       const GuardedTensor in_place = guarded(shape, logits), more = zero_totals();
       softmax_cross_entropy(ctx(), config, in_place, targets_device, scale_device, in_place, more);

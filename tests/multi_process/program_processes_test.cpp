@@ -69,6 +69,18 @@ TEST_F(Processes, TrainAsOneDoes) {
   }
 }
 
+TEST_F(Processes, StopTogetherWhenTrainingDiverges) {
+  const std::string weights = folder_.path("w.safetensors");
+  const ChildResult result =
+      mpirun(3, vitrine_command(with(with({"train"}, kJob), {"--steps", "20", "--no-eval", "--lr", "1e30", "--save", weights, "--json"})));
+  EXPECT_EQ(result.exit_code, 1) << result.error;
+  EXPECT_NE(result.error.find("training has diverged: the loss of step "), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("first in the output of "), std::string::npos) << result.error;
+  EXPECT_EQ(result.error.find("training has diverged"), result.error.rfind("training has diverged")) << "one rank says it\n" << result.error;
+  EXPECT_TRUE(Json::parse(result.output)["diverged"].is_string());
+  EXPECT_FALSE(content(weights).empty());
+}
+
 TEST_F(Processes, ListTheDevicesOfAllRanks) {
   const Json json = in_processes(2, "train", {"--devices", "cpu:0-1", "--steps", "3", "--split", "3,0,2,1"});
   const std::vector<std::string> names = {"rank 0 cpu:0", "rank 0 cpu:1", "rank 1 cpu:0", "rank 1 cpu:1"};

@@ -61,7 +61,7 @@ TEST_F(LossScalerTest, FollowsPyTorchsGradScaler) {
       const bool finite = std::all_of(gradient.begin(), gradient.end(), [](float g) { return g - g == 0.0F; });
       if (finite) ++taken;
       device.write(grad, gradient);
-      scaler.unscale(ctx(), 1.0F, grad, all_valid, true);
+      scaler.unscale(ctx(), 1.0, grad, all_valid, NonFinite::skip);
       if (!variant.at("clip_norm").is_null()) scaler.clip(ctx(), variant.at("clip_norm"));
       sgd_update(ctx(), sgd, param, grad, momentum, step, scaler.step());
       scaler.update(ctx());
@@ -80,7 +80,7 @@ TEST_F(LossScalerTest, AWrongOrderOfCallsIsAnError) {
   scaling.kind = LossScaling::Kind::dynamic;
   LossScaler scaler(ctx(), scaling);
   const Tensor grad = device.tensor({4}, std::vector<float>(4, 1.0F)), all_valid = totals(1.0F);
-  const auto unscale = [&] { scaler.unscale(ctx(), 1.0F, grad, all_valid, false); };
+  const auto unscale = [&] { scaler.unscale(ctx(), 1.0, grad, all_valid, NonFinite::accept); };
   EXPECT_THROW(scaler.clip(ctx(), 1.0), OrderError);
   EXPECT_THROW(scaler.step(), OrderError);
   EXPECT_THROW(scaler.update(ctx()), OrderError);
@@ -106,7 +106,7 @@ TEST_F(LossScalerTest, AStepWithoutAValidTargetChangesNothing) {
   LossScaler scaler(ctx(), scaling);
   const Tensor grad = device.tensor({4}, std::vector<float>(4, 1.0F));
   for (const float valid : {0.0F, std::numeric_limits<float>::quiet_NaN()}) {
-    scaler.unscale(ctx(), 1.0F, grad, totals(valid), true);
+    scaler.unscale(ctx(), 1.0, grad, totals(valid), NonFinite::skip);
     const std::vector<float> control = device.values(scaler.step());
     EXPECT_EQ(control[StepControl::kActive], 0.0F);
     EXPECT_EQ(control[StepControl::kSkipped], 0.0F) << "no overflow";
@@ -121,7 +121,7 @@ TEST_F(LossScalerTest, AFixedScaleStaysAndSkips) {
   scaling.scale = 128.0;
   LossScaler scaler(ctx(), scaling);
   for (const float value : {1.0F, std::numeric_limits<float>::infinity()}) {
-    scaler.unscale(ctx(), 1.0F, device.tensor({2}, std::vector<float>{1.0F, value}), totals(1.0F), false);
+    scaler.unscale(ctx(), 1.0, device.tensor({2}, std::vector<float>{1.0F, value}), totals(1.0F), NonFinite::accept);
     EXPECT_EQ(device.values(scaler.step())[StepControl::kActive], value == 1.0F ? 1.0F : 0.0F);
     scaler.update(ctx());
     EXPECT_EQ(device.values(scaler.scale())[0], 128.0F);
@@ -132,7 +132,7 @@ TEST_F(LossScalerTest, NoScalingChecksNothingUnlessAsked) {
   LossScaler scaler(ctx(), {});
   EXPECT_FALSE(scaler.scale());
   const Tensor grad = device.tensor({2}, std::vector<float>{1.0F, std::numeric_limits<float>::quiet_NaN()});
-  scaler.unscale(ctx(), 3.0F, grad, totals(2.0F), false);
+  scaler.unscale(ctx(), 3.0, grad, totals(2.0F), NonFinite::accept);
   EXPECT_THROW(scaler.clip(ctx(), 1.0), OrderError) << "no norm was measured";
   const std::vector<float> control = device.values(scaler.step());
   EXPECT_EQ(control[StepControl::kActive], 1.0F) << "as in PyTorch: NaN goes into the parameters";
@@ -140,6 +140,23 @@ TEST_F(LossScalerTest, NoScalingChecksNothingUnlessAsked) {
   EXPECT_TRUE(std::isnan(control[StepControl::kNorm]));
   scaler.update(ctx());
   EXPECT_THROW(scaler.set_state(ctx(), 1.0F, 0), OrderError);
+}
+
+TEST_F(LossScalerTest, AStoppedTrainingStaysStoppedUntilItIsResumed) {
+  LossScaler scaler(ctx(), {});
+  const Tensor good = device.tensor({2}, std::vector<float>{1.0F, 2.0F});
+  const Tensor bad = device.tensor({2}, std::vector<float>{1.0F, std::numeric_limits<float>::infinity()});
+  const auto active = [&](const Tensor& grad) {
+    scaler.unscale(ctx(), 1.0, grad, totals(1.0F), NonFinite::stop);
+    const float value = device.values(scaler.step())[StepControl::kActive];
+    scaler.update(ctx());
+    return value;
+  };
+  EXPECT_EQ(active(good), 1.0F);
+  EXPECT_EQ(active(bad), 0.0F);
+  EXPECT_EQ(active(good), 0.0F) << "a step behind the one that stopped training";
+  scaler.resume(ctx());
+  EXPECT_EQ(active(good), 1.0F);
 }
 
 TEST_F(LossScalerTest, RefusesScalesThatAreNone) {

@@ -90,14 +90,14 @@ std::vector<double> train(const TrainingJob& job) {
     zero(ctx, totals);
     softmax_cross_entropy(ctx, {.grad_scale = 1.0F / samples}, logits, labels, {}, logits, totals);  // the gradient takes the logits' place
     model.net->backward_from(ctx, params, std::move(saved), std::move(logits), grad_params, GradMode::overwrite, pass, nullptr);
-    unscale_gradients(ctx, samples, false, totals, {}, control);
+    unscale_gradients(ctx, samples, NonFinite::accept, totals, {}, control);
     sgd_update(ctx, {.lr = job.lr, .momentum = job.momentum}, weights.rows(0, count), gradients.rows(0, count), momentum.rows(0, count), updates,
                control);
 
     std::vector<float> host_totals(LossTotals::kCount);
     copy(ctx, totals, View{host_totals.data(), totals.shape(), DType::f32, DeviceId::host()});
     devices.synchronize();
-    losses.push_back(static_cast<double>(host_totals[LossTotals::kLossSum]) / static_cast<double>(host_totals[LossTotals::kValid]));
+    losses.push_back(static_cast<double>(host_totals[LossTotals::kLossSum]) / LossTotals::count(host_totals.data(), LossTotals::kValid));
   }
   return losses;
 }

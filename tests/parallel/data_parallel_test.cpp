@@ -107,26 +107,33 @@ TEST(DataParallelParts, AScopeWithoutReductionKeepsGradientsApart) {
   EXPECT_LT(relative_difference(sum, expected), 1e-5);
 }
 
-TEST(DataParallelParts, OutputsAreWatchedInTrainingOnly) {
+TEST(DataParallelParts, WhatIsNotFiniteIsWatchedForInTrainingOnly) {
   const Model model = random_model(9);
   const OwnedBatch batch = random_batch(model, kSamples, 3, 0);
   const std::vector<int64_t> sizes = {6, 4};
   DeviceGroup group(test_group(2));
   DataParallel parts(model, group, small_config(model, kSamples), {sizes, kSamples, 6});
-  parts.set_parameters(std::vector<float>(static_cast<size_t>(parts.layout().parameter_elements()), std::numeric_limits<float>::infinity()));
-  const auto overflows = [&] {
-    std::array<int32_t, 2> found{};
-    parts.read_overflows(View{found.data(), {2}, DType::i32, DeviceId::host()});
+  const auto count = static_cast<size_t>(parts.layout().parameter_elements());
+  parts.set_parameters(std::vector<float>(count, std::numeric_limits<float>::infinity()));
+  const auto found = [&] {
+    std::array<int32_t, 2> numbers{};
+    parts.read_non_finite(View{numbers.data(), {2}, DType::i32, DeviceId::host()});
     group.synchronize();
-    return found;
+    return numbers;
   };
-  parts.watch_outputs(true);
+  parts.watch_for_non_finite(true);
   parts.begin_step(0);
   parts.evaluate(batch.view(), sizes);
-  EXPECT_EQ(overflows(), (std::array<int32_t, 2>{-1, -1}));
+  EXPECT_EQ(found(), (std::array<int32_t, 2>{-1, -1}));
   parts.scatter(batch.view(), sizes, 0);
   parts.forward(true);
-  for (const int32_t part : overflows()) EXPECT_GE(part, 0);
+  for (const int32_t number : found()) EXPECT_EQ(parts.describe_non_finite(number), "parameter " + parts.layout().specs()[0].name);
+  // Finite parameters whose products are not.
+  parts.set_parameters(std::vector<float>(count, 3e38F));
+  parts.begin_step(1);
+  parts.scatter(batch.view(), sizes, 0);
+  parts.forward(true);
+  for (const int32_t number : found()) EXPECT_EQ(parts.describe_non_finite(number).rfind("the output of ", 0), 0U) << number;
 }
 
 }  // namespace

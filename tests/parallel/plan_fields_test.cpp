@@ -31,6 +31,8 @@ TEST(PlanFields, TellWhatTrainingDependsOn) {
       {"rank 1 has precision f32, clipping norm 0, gradients in bf16", [](EngineConfig& c) { c.precision.reduce_dtype = DType::bf16; }},
       {"rank 1 has loss scaling fixed 65536, where rank 0 has none",
        [](EngineConfig& c) { c.precision.loss_scaling.kind = LossScaling::Kind::fixed; }},
+      {"rank 1 has non-finite values allowed, where rank 0 has not allowed", [](EngineConfig& c) { c.allow_non_finite = true; }},
+      {"rank 1 has purpose evaluation, where rank 0 has training", [](EngineConfig& c) { c.forward_only = true; }},
       {"rank 1 has seed 8, where rank 0 has 7", [](EngineConfig& c) { c.seed = 8; }},
       {"rank 1 has ignored index 3", [](EngineConfig& c) { c.ignore_index = 3; }},
       {"rank 1 has images f32", [](EngineConfig& c) { c.image_dtype = DType::f32; }},

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "nn/parallel/optimizer.h"
+#include "nn/parallel/engine_config.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -11,22 +11,34 @@ namespace {
 
 using Kind = OptimizerConfig::Kind;
 
-TEST(OptimizerConfig, DefaultsArePyTorchs) {
-  const OptimizerConfig adamw = make_optimizer_config("adamw", {}, {}, false, {});
-  EXPECT_EQ(adamw.kind, Kind::adamw);
-  EXPECT_EQ(adamw.adam.lr, 1e-3);
-  EXPECT_EQ(adamw.adam.beta1, 0.9);
-  EXPECT_EQ(adamw.adam.beta2, 0.999);
-  EXPECT_EQ(adamw.adam.eps, 1e-8);
-  EXPECT_EQ(adamw.adam.weight_decay, 0.01);
-  EXPECT_TRUE(adamw.adam.decoupled);
-  const OptimizerConfig adam = make_optimizer_config("adam", {}, {}, false, {});
-  EXPECT_EQ(adam.adam.weight_decay, 0.0);
-  EXPECT_FALSE(adam.adam.decoupled);
-  const OptimizerConfig sgd = make_optimizer_config("sgd", {}, {}, false, {});
-  EXPECT_EQ(sgd.sgd.lr, 1e-3);
-  EXPECT_EQ(sgd.sgd.momentum, 0.0);
-  EXPECT_EQ(sgd.sgd.weight_decay, 0.0);
+void expect_equal(const AdamConfig& a, const AdamConfig& b, const std::string& what) {
+  EXPECT_EQ(a.lr, b.lr) << what;
+  EXPECT_EQ(a.beta1, b.beta1) << what;
+  EXPECT_EQ(a.beta2, b.beta2) << what;
+  EXPECT_EQ(a.eps, b.eps) << what;
+  EXPECT_EQ(a.weight_decay, b.weight_decay) << what;
+  EXPECT_EQ(a.decoupled, b.decoupled) << what;
+}
+
+TEST(OptimizerConfig, DefaultsOfTheLibraryAreThoseOfTheProgramAndPyTorch) {
+  const OptimizerConfig library = EngineConfig{}.optimizer;
+  const OptimizerConfig program = make_optimizer_config("adamw", {}, {}, false, {});
+  EXPECT_EQ(library.kind, Kind::adamw);
+  EXPECT_EQ(program.kind, Kind::adamw);
+  expect_equal(library.adam_kernel(), program.adam_kernel(), "adamw");
+  expect_equal(library.adam_kernel(), {1e-3, 0.9, 0.999, 1e-8, 0.01, true}, "torch.optim.AdamW");
+
+  OptimizerConfig adam;
+  adam.kind = Kind::adam;
+  expect_equal(adam.adam_kernel(), make_optimizer_config("adam", {}, {}, false, {}).adam_kernel(), "adam");
+  expect_equal(adam.adam_kernel(), {1e-3, 0.9, 0.999, 1e-8, 0.0, false}, "torch.optim.Adam");
+
+  for (const SgdConfig& sgd : {OptimizerConfig{}.sgd, make_optimizer_config("sgd", {}, {}, false, {}).sgd}) {
+    EXPECT_EQ(sgd.lr, 1e-3);
+    EXPECT_EQ(sgd.momentum, 0.0);
+    EXPECT_EQ(sgd.weight_decay, 0.0);
+    EXPECT_FALSE(sgd.nesterov);
+  }
 }
 
 TEST(OptimizerConfig, TakesWhatIsGiven) {
@@ -63,6 +75,7 @@ TEST(OptimizerConfig, RefusesWhatTheOptimizerDoesNotHave) {
 
 TEST(OptimizerConfig, RefusesValuesOutOfRange) {
   EXPECT_THROW(make_optimizer_config("sgd", -0.1, {}, false, {}), ConfigError);
+  EXPECT_THROW(make_optimizer_config("sgd", 1e39, {}, false, {}), ConfigError);
   EXPECT_THROW(make_optimizer_config("sgd", {}, -0.5, false, {}), ConfigError);
   EXPECT_THROW(make_optimizer_config("adamw", {}, {}, false, std::numeric_limits<float>::infinity()), ConfigError);
   EXPECT_THROW(make_optimizer_config("adamw", std::numeric_limits<float>::quiet_NaN(), {}, false, {}), ConfigError);

@@ -98,6 +98,33 @@ TEST_P(OrderCheckerTest, ABlockThatGoesToAnotherStreamIsOrderedByThePool) {
   }
 }
 
+TEST_P(OrderCheckerTest, FindsAHostThatTouchesMemoryWithoutWaiting) {
+  OrderChecker& checker = *group_->checker();
+  float host[100] = {};
+  const View memory(host, {100}, DType::f32, DeviceId::host());
+  const auto touch = [&](bool write) {
+    const MemoryAccess access{host, sizeof host, write, "the program"};
+    checker.on_host_access("the program", {&access, 1});
+  };
+  const Tensor t = tensor();
+  copy(a(), memory, t);
+  EXPECT_NO_THROW(touch(false)) << "both read";
+  EXPECT_THROW(touch(true), OrderError) << "the copy may not have read it yet";
+  group_->synchronize();
+  EXPECT_NO_THROW(touch(true));
+  copy(b(), t, memory);
+  try {
+    touch(false);
+    FAIL() << "the copy may not have written it yet";
+  } catch (const OrderError& error) {
+    EXPECT_NE(std::string(error.what()).find("the program on host reads 400 bytes that copy on "), std::string::npos) << error.what();
+  }
+  const auto event = b().stream().make_event();
+  b().record(*event);
+  event->synchronize();
+  EXPECT_NO_THROW(touch(false));
+}
+
 TEST_P(OrderCheckerTest, TheMessageNamesBothOperationsAndStreams) {
   Tensor t = tensor(), u = tensor();
   zero(a(), t);

@@ -164,6 +164,18 @@ TEST(Findings, ExposedCommunication) {
   EXPECT_TELLS(exposed_communication(in), "`--mode ddp`");
 }
 
+TEST(Findings, ADivergedRunComesFirst) {
+  FindingsInput in = calm();
+  EXPECT_FALSE(divergence(in).has_value());
+  in.non_finite_steps = 3;
+  in.first_non_finite = 7;
+  EXPECT_TELLS(divergence(in), "The loss was not finite in 3 of 11 steps, from step 8 on");
+  in.diverged = "training has diverged: the loss of step 8 is not finite";
+  grow(in, 0, Category::workspace, 256 * kMiB);
+  EXPECT_NE(find_findings(in).at(0).text.find("the loss of step 8 is not finite."), std::string::npos);
+  EXPECT_NE(find_findings(in).at(0).remedy.find("`--lr`"), std::string::npos);
+}
+
 TEST(Findings, SkippedSteps) {
   FindingsInput in = calm();
   in.steps = 100;

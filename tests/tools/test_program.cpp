@@ -163,6 +163,44 @@ TEST_F(Train, MixedPrecisionTellsItsLossScale) {
   EXPECT_LT(activations(json), 0.57 * activations(plain));
 }
 
+TEST_F(Train, ADivergedRunFailsAndKeepsTheLastFiniteWeights) {
+  for (const char* mode : {"dp", "criterion", "ddp"}) {
+    const Arguments arguments = with(kQuick, {"--steps", "20", "--no-eval", "--lr", "1e30", "--mode", mode, "--save", path("w.safetensors"),
+                                              "--report", path("r.html"), "--json"});
+    const ChildResult result = run_vitrine(with({"train"}, arguments));
+    EXPECT_EQ(result.exit_code, 1) << result.output << result.error;
+    EXPECT_NE(result.error.find("training has diverged: the loss of step "), std::string::npos) << result.error;
+    EXPECT_NE(result.error.find("first in the output of "), std::string::npos) << result.error;
+    EXPECT_NE(result.error.find("--allow-non-finite"), std::string::npos) << result.error;
+    const Json json = Json::parse(result.output);
+    EXPECT_TRUE(json["diverged"].is_string());
+    EXPECT_TRUE(json["step_losses"].back().is_null());
+    EXPECT_LT(json["step_losses"].size(), 20U);
+    std::ifstream weights(path("w.safetensors"), std::ios::binary);
+    uint64_t header = 0;
+    weights.read(reinterpret_cast<char*>(&header), sizeof header);
+    weights.seekg(static_cast<std::streamoff>(header), std::ios::cur);
+    int64_t count = 0;
+    for (float value = 0; weights.read(reinterpret_cast<char*>(&value), sizeof value); ++count) ASSERT_TRUE(std::isfinite(value)) << mode;
+    EXPECT_GT(count, 1000);
+    std::ifstream report(path("r.html"));
+    const std::string page{std::istreambuf_iterator<char>(report), {}};
+    EXPECT_NE(page.find("training has diverged"), std::string::npos);
+    EXPECT_EQ(page.find("Nothing stands out"), std::string::npos);
+  }
+}
+
+TEST_F(Train, WithNonFiniteValuesAllowedARunGoesOnAndSaysSo) {
+  const Arguments arguments = with(kQuick, {"--steps", "6", "--no-eval", "--lr", "1e30", "--allow-non-finite", "--report", path("r.html")});
+  const ChildResult result = run_vitrine(with({"train"}, arguments));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_NE(result.output.find("Not finite: "), std::string::npos) << result.output;
+  std::ifstream report(path("r.html"));
+  const std::string page{std::istreambuf_iterator<char>(report), {}};
+  EXPECT_NE(page.find("The loss was not finite in "), std::string::npos);
+  EXPECT_EQ(page.find("Nothing stands out"), std::string::npos);
+}
+
 TEST_F(Train, EveryPrecisionRunsUnderEveryScheme) {
   for (const char* mode : {"dp", "criterion", "ddp"}) {
     for (const Arguments& precision :
@@ -249,6 +287,18 @@ TEST_F(Eval, FindsWhatTrainingFound) {
   EXPECT_EQ(json["samples"], 40);
   EXPECT_DOUBLE_EQ(json["test_accuracy"].get<double>(), trained["epochs"][0]["test_accuracy"].get<double>());
   EXPECT_NEAR(json["test_loss"].get<double>(), trained["epochs"][0]["test_loss"].get<double>(), 1e-6);
+}
+
+TEST_F(Eval, HoldsNoGradientsAndNoOptimizerState) {
+  run_json("train", {"--steps", "1", "--no-eval", "--save", path("w.safetensors")});
+  for (const char* precision : {"fp32", "fp16", "bf16"}) {
+    const Json json = run_json("eval", {"--weights", path("w.safetensors"), "--precision", precision});
+    for (const Json& device : json["devices"]) {
+      EXPECT_EQ(device["peak_bytes_by_category"]["gradients"], 0) << precision;
+      EXPECT_EQ(device["peak_bytes_by_category"]["optimizer"], 0) << precision;
+      EXPECT_EQ(device["peak_bytes"], device["planned_peak_bytes"]) << precision;
+    }
+  }
 }
 
 TEST_F(Eval, DoesNotDependOnTheBatch) {

@@ -93,6 +93,15 @@ Finding reason_of_excess(const FindingsInput& in, size_t device, Category catego
 
 }  // namespace
 
+std::optional<Finding> divergence(const FindingsInput& in) {
+  if (in.diverged.empty() && in.non_finite_steps == 0) return std::nullopt;
+  const std::string text = !in.diverged.empty()
+                               ? in.diverged + "."
+                               : fmt::format("The loss was not finite in {} of {} steps, from step {} on: the weights are of no use.",
+                                             format_count(in.non_finite_steps), format_count(in.steps), in.first_non_finite + 1);
+  return Finding{text, "A smaller `--lr` or `--clip-norm 1` keeps values finite; so may `--precision fp32` or `bf16` in place of fp16."};
+}
+
 std::optional<Finding> uneven_memory(const FindingsInput& in) {
   if (in.figures.size() < 2) return std::nullopt;
   const size_t device = fullest(in.figures);
@@ -267,7 +276,7 @@ std::optional<double> first_bucket_begin(const StepView& view) {
 
 std::vector<Finding> find_findings(const FindingsInput& input) {
   std::vector<Finding> all;
-  for (const auto find : {uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host, idle_device, waits_for_peers,
+  for (const auto find : {divergence, uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host, idle_device, waits_for_peers,
                           single_bucket, late_first_bucket, exposed_communication, skipped_steps}) {
     if (auto finding = find(input)) all.push_back(std::move(*finding));
   }

@@ -32,16 +32,20 @@ struct FindingsInput {
   /// How much of backward was over when the first bucket's reduction began, 0 to 1.
   std::optional<double> first_bucket_begins;
   int64_t steps = 0, skipped_steps = 0;
-  double loss_scale = 1;  // at the end
+  std::string diverged;          // why training was stopped; empty when it was not
+  int64_t non_finite_steps = 0;  // whose loss was not finite
+  int64_t first_non_finite = 0;  // of these, from 0
+  double loss_scale = 1;         // at the end
 };
 
-/// In order of what they concern: memory, waiting, communication, loss scale. Empty when nothing stands out.
+/// In order of what they concern: divergence, memory, waiting, communication, loss scale. Empty when nothing stands out.
 std::vector<Finding> find_findings(const FindingsInput& input);
 
 /// From one step of a device: see FindingsInput. Nothing where the step has no backward or no bucket.
 std::optional<double> first_bucket_begin(const StepView& view);
 
 // Each by itself; nothing where it does not apply.
+std::optional<Finding> divergence(const FindingsInput& input);
 std::optional<Finding> uneven_memory(const FindingsInput& input);
 std::optional<Finding> little_headroom(const FindingsInput& input);
 std::optional<Finding> large_workspace(const FindingsInput& input);

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training that meets infinity or NaN: which step stops it, what is named, and what the devices hold afterwards.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cross_entropy.h"
+#include "nn/parallel/data_parallel.h"
+#include "runtime/copy.h"
+#include "runtime/error.h"
+#include "tests/parallel/planted_layer.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+EngineConfig config_of(const Model& model, int64_t batch_size, const std::string& mode) {
+  EngineConfig config = small_config(model, batch_size);
+  config.scheme = scheme_preset(mode);
+  if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = batch_size / 4;
+  return config;
+}
+
+bool all_finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+}
+
+/// The message of the DivergedError that comes when all steps are waited for; empty when there is none.
+std::string divergence(Engine& engine) {
+  try {
+    engine.take_step_totals(true);
+  } catch (const DivergedError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+void expect_contains(const std::string& text, const std::string& part) { EXPECT_NE(text.find(part), std::string::npos) << text; }
+
+class Divergence : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Modes, Divergence, ::testing::ValuesIn(scheme_names()), [](const auto& mode) { return mode.param; });
+
+TEST_P(Divergence, AGradientThatIsNotFiniteOnOneDeviceStopsAll) {
+  Planted::Trigger trigger;
+  const Model model = planted_model(std::make_unique<Planted>(trigger));
+  for (int culprit = 0; culprit < 3; ++culprit) {
+    DeviceGroup group(test_group(3));
+    Engine engine(model, group, config_of(model, 12, GetParam()), {{12}, {}});
+    const OwnedBatch batch = random_batch(model, 12, 1, 0);
+    engine.train_step(batch.view());
+    EXPECT_EQ(divergence(engine), "");
+    const std::vector<float> before = engine.parameters();
+    trigger = {true, culprit};
+    engine.train_step(batch.view());
+    trigger.armed = false;
+    engine.train_step(batch.view());  // in flight when the other is found
+    const std::string text = divergence(engine);
+    expect_contains(text, "the gradient of step 2 is not finite, first in the gradient of fc1.bias");
+    const std::vector<Totals> totals = engine.take_step_totals(true);
+    ASSERT_EQ(totals.size(), 1U) << "the step behind has none";
+    EXPECT_TRUE(totals[0].diverged && totals[0].skipped);
+    for (int d = 0; d < 3; ++d) EXPECT_EQ(engine.parameters(d), before) << "replica " << d;
+    engine.train_step(batch.view());
+    EXPECT_EQ(divergence(engine), "") << "it can go on";
+    EXPECT_NE(engine.parameters(), before);
+    for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.parameters(d), engine.parameters(0)) << "replica " << d;
+    engine.finish();  // asserts that the plan was met to the byte
+  }
+}
+
+TEST_P(Divergence, ALossThatIsNotFiniteIsTracedToItsLayerByRunningTheBatchAgain) {
+  Planted::Trigger trigger;
+  const Model model = planted_model(std::make_unique<Planted>(trigger));
+  for (const DType compute : {DType::f32, DType::f16}) {
+    EngineConfig config = config_of(model, 12, GetParam());
+    config.accumulate = 2;
+    config.precision.compute = compute;
+    if (compute == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+    DeviceGroup probe(test_group(3));
+    DeviceGroupOptions exact = test_group(3);
+    exact.memory_bytes.clear();
+    for (const DevicePlan& plan : Engine::plan(model, probe, config, {{12}, {}})) exact.memory_bytes.push_back(plan.peak_bytes);
+    DeviceGroup group(exact);  // the second run of the batch has no memory of its own
+    Engine engine(model, group, config, {{12}, {}});
+    if (compute == DType::f16) engine.set_loss_scale_state(1024.0F, 0);
+    const OwnedBatch batch = random_batch(model, 12, 1, 0);
+    engine.train_step(batch.view());
+    EXPECT_EQ(divergence(engine), "");
+    const std::vector<float> before = engine.parameters();
+    trigger.device = 1;
+    trigger.forward_step = 1;
+    engine.train_step(batch.view());
+    engine.train_step(batch.view());
+    expect_contains(divergence(engine), "the loss of step 2 is not finite, first in the output of planted");
+    EXPECT_EQ(engine.take_step_totals(true).back().overflow, "the output of planted");
+    EXPECT_EQ(engine.parameters(), before);
+    for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
+    engine.train_step(batch.view());
+    EXPECT_EQ(divergence(engine), "");
+    EXPECT_NE(engine.parameters(), before);
+    engine.finish();
+    trigger.forward_step = -1;
+  }
+}
+
+TEST_P(Divergence, WithALearningRateThatIsFarTooLargeTheParametersStayFinite) {
+  const Model model = random_model(4);
+  for (const char* optimizer : {"sgd", "adam", "adamw"}) {
+    for (const double lr : {1e30, 3e38}) {
+      EngineConfig config = config_of(model, 12, GetParam());
+      config.optimizer = make_optimizer_config(optimizer, lr, {}, false, {});
+      DeviceGroup group(test_group(2));
+      Engine engine(model, group, config, {{12}, {}});
+      std::string text;
+      for (uint32_t step = 0; step < 20 && text.empty(); ++step) {
+        engine.train_step(random_batch(model, 12, step, 0).view());
+        text = divergence(engine);
+      }
+      expect_contains(text, "training has diverged");
+      for (int d = 0; d < 2; ++d) EXPECT_TRUE(all_finite(engine.parameters(d))) << optimizer << " " << lr;
+      EXPECT_EQ(engine.parameters(1), engine.parameters(0));
+    }
+  }
+}
+
+TEST(DivergenceOfInputs, IsSaid) {
+  const Model model = random_model(5);
+  EngineConfig config = config_of(model, 8, "ddp");
+  config.image_dtype = DType::f32;
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config, {{8}, {}});
+  const OwnedBatch batch = random_batch(model, 8, 1, 0.0, DType::f32);
+  batch.memory->floats.back() = std::numeric_limits<float>::quiet_NaN();
+  engine.train_step(batch.view());
+  expect_contains(divergence(engine), "of step 1 is not finite, first in the input");
+}
+
+TEST(DivergenceOfParameters, IsSaid) {
+  const Model model = random_model(5);
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config_of(model, 8, "ddp"), {{8}, {}});
+  std::vector<float> parameters = engine.parameters();
+  parameters[static_cast<size_t>(engine.layout().offset(1))] = std::numeric_limits<float>::quiet_NaN();
+  engine.set_parameters(parameters);
+  engine.train_step(random_batch(model, 8, 1, 0).view());
+  expect_contains(divergence(engine), "first in parameter " + engine.layout().specs()[1].name);
+}
+
+TEST(AllowNonFinite, TrainsOnWithNan) {
+  Planted::Trigger trigger;
+  const Model model = planted_model(std::make_unique<Planted>(trigger));
+  EngineConfig config = config_of(model, 8, "ddp");
+  config.allow_non_finite = true;
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config, {{8}, {}});
+  trigger.forward_step = 0;
+  const OwnedBatch batch = random_batch(model, 8, 1, 0);
+  for (int step = 0; step < 3; ++step) engine.train_step(batch.view());
+  const std::vector<Totals> totals = engine.take_step_totals(true);
+  ASSERT_EQ(totals.size(), 3U);
+  EXPECT_EQ(totals[0].overflow, "the loss");
+  EXPECT_FALSE(totals[0].diverged || totals[0].skipped);
+  EXPECT_FALSE(all_finite(engine.parameters()));
+}
+
+/// As many targets as f32 cannot count, from a loss of the caller's on each device.
+TEST(Totals, CountsBeyondF32AreExact) {
+  const Model model = random_model(3);
+  const OwnedBatch batch = random_batch(model, 6, 1, 0);
+  for (const char* mode : {"criterion", "ddp"}) {
+    EngineConfig config = config_of(model, 6, mode);
+    DeviceGroup group(test_group(3));
+    DataParallel parts(model, group, config, {{2, 2, 2}, 6, 0});
+    parts.begin_step(0);
+    constexpr int64_t kTargets = (int64_t{1} << 25) + 1;
+    std::vector<float> totals(LossTotals::kCount, 0.0F);
+    LossTotals::add_to_count(totals.data(), LossTotals::kValid, kTargets);
+    LossTotals::add_to_count(totals.data(), LossTotals::kCorrect, kTargets - 2);
+    for (int d = 0; d < 3; ++d) {
+      ExecContext& ctx = group[d].compute();
+      const Tensor mine = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
+      copy(ctx, ConstView(totals.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()), mine);
+      parts.add_totals(mine, d);
+    }
+    parts.reduce();
+    parts.unscale();
+    std::vector<float> tail(DataParallel::kTail), control(StepControl::kCount);
+    parts.read_step(View{tail.data(), {DataParallel::kTail}, DType::f32, DeviceId::host()},
+                    View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
+    group.synchronize();
+    EXPECT_EQ(LossTotals::count(tail.data(), LossTotals::kValid), 3.0 * kTargets) << mode;
+    EXPECT_EQ(LossTotals::count(tail.data(), LossTotals::kCorrect), 3.0 * (kTargets - 2)) << mode;
+    EXPECT_EQ(control[StepControl::kFactor], static_cast<float>(6.0 / (3.0 * kTargets))) << mode;
+  }
+}
+
+}  // namespace
+}  // namespace vitrine::test
