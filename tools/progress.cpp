@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "runtime/trace/span.h"
 #include "tools/tables.h"
@@ -20,12 +19,12 @@ constexpr int kBarWidth = 24;
 
 }  // namespace
 
-Progress::Progress(std::string label, int64_t total_steps, std::FILE* stream, bool quiet)
+Progress::Progress(std::string label, int64_t total_steps, Options options, std::FILE* stream)
     : label_(std::move(label)),
       total_steps_(total_steps),
       stream_(stream),
-      terminal_(isatty(fileno(stream)) == 1),
-      quiet_(quiet),
+      options_(options),
+      terminal_(is_terminal(fileno(stream))),
       begin_ns_(steady_now_ns()) {
   last_ns_ = terminal_ ? begin_ns_ - kTerminalIntervalNs : begin_ns_;  // a bar is there from the first step on
 }
@@ -40,18 +39,24 @@ void Progress::clear() {
 }
 
 void Progress::update(int64_t steps_done, int64_t samples, double loss) {
+  if (options_.quiet) return;
   const int64_t now = steady_now_ns();
-  if (quiet_) return;
-  if (now - last_ns_ < (terminal_ ? kTerminalIntervalNs : kPlainIntervalNs)) return;
+  const bool logs = options_.log_every > 0 && steps_done % options_.log_every == 0;
+  const bool is_time = now - last_ns_ >= (terminal_ ? kTerminalIntervalNs : kPlainIntervalNs);
+  const bool plain = logs || (!terminal_ && options_.log_every == 0 && is_time);
+  const bool draws = terminal_ && (logs || is_time);
+  if (!plain && !draws) return;
   last_ns_ = now;
   const double seconds = static_cast<double>(now - begin_ns_) * 1e-9;
   const double left = steps_done > 0 ? seconds / static_cast<double>(steps_done) * static_cast<double>(total_steps_ - steps_done) : 0.0;
   const std::string text = line(label_, steps_done, total_steps_, loss, static_cast<double>(samples) / seconds, left);
-  if (terminal_) {
+  if (plain) {
+    clear();
+    fmt::print(stream_, "{}\n", text);
+  }
+  if (draws) {
     fmt::print(stream_, "\r\033[K{} {}", bar(steps_done, total_steps_, kBarWidth), text);
     drawn_ = true;
-  } else {
-    fmt::print(stream_, "{}\n", text);
   }
   std::fflush(stream_);
 }
