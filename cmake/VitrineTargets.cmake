@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # How every target of the project is made.
+include(GNUInstallDirs)
 
 # <vitrine/runtime/tensor.h> works in the build tree too: build/include/vitrine is the source tree.
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/include")
 file(CREATE_LINK "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/include/vitrine" SYMBOLIC)
 
-# Compile options of our own code; third-party headers are system headers.
+# Compile options of our own code, which includes project headers by their path from the root; third-party headers are system headers.
 function(vitrine_compile_options target)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_BINARY_DIR}/include")
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
   set(cxx "$<COMPILE_LANGUAGE:CXX>")
@@ -34,9 +36,20 @@ function(vitrine_library name)
   add_library(vitrine_${name} ${ARGN})
   add_library(vitrine::${name} ALIAS vitrine_${name})
   set_target_properties(vitrine_${name} PROPERTIES EXPORT_NAME ${name})
-  target_include_directories(vitrine_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR};${PROJECT_BINARY_DIR}/include>"
-                                                    "$<INSTALL_INTERFACE:include;include/vitrine>")
+  target_include_directories(vitrine_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   vitrine_compile_options(vitrine_${name})
+endfunction()
+
+# vitrine_public_headers(NAME headers...): headers of the current folder that users of vitrine::NAME include as <vitrine/...>; no other is installed.
+function(vitrine_public_headers name)
+  if(NOT VITRINE_INSTALL)
+    return()
+  endif()
+  file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+  foreach(header ${ARGN})
+    get_filename_component(subfolder "${folder}/${header}" DIRECTORY)
+    install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vitrine/${subfolder}")
+  endforeach()
 endfunction()
 
 # Private dependencies that only .cpp files see.

@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "data/dataset.h"
-#include "data/shard.h"
-#include "runtime/host_buffer.h"
+#include <vitrine/data/dataset.h>
+#include <vitrine/data/shard.h>
+#include <vitrine/runtime/host_buffer.h>
 
 namespace vitrine {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/row_range.h"
+#include <vitrine/runtime/row_range.h>
 
 namespace vitrine {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exec_context.h"
+#include <vitrine/runtime/exec_context.h>
 
 namespace vitrine {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "runtime/exec_context.h"
+#include <vitrine/runtime/exec_context.h>
 
 namespace vitrine {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/accumulate.h"
-#include "runtime/exec_context.h"
+#include <vitrine/kernels/accumulate.h>
+#include <vitrine/runtime/exec_context.h>
 
 namespace vitrine {
 

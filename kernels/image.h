@@ -4,7 +4,7 @@
 #include <array>
 #include <span>
 
-#include "runtime/exec_context.h"
+#include <vitrine/runtime/exec_context.h>
 
 namespace vitrine {
 

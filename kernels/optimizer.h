@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "runtime/exec_context.h"
+#include <vitrine/runtime/exec_context.h>
 
 /// Optimizer updates over flat buffers, one call for all parameters. Every one of them:
 ///   param, grad, and the states: (n) f32, equal lengths

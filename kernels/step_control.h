@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "runtime/exec_context.h"
+#include <vitrine/runtime/exec_context.h>
 
 /// What is decided between the reduction of the gradients and the update of the parameters: whether the step is taken, and what the summed gradient
 /// is multiplied by. All of it is decided on the device, so that no step waits for the host:

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/parameter_store.h"
+#include <vitrine/nn/parameter_store.h>
 
 namespace vitrine {
 

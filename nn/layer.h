@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/accumulate.h"
-#include "runtime/exec_context.h"
+#include <vitrine/kernels/accumulate.h>
+#include <vitrine/runtime/exec_context.h>
 
 namespace vitrine {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/sequential.h"
+#include <vitrine/nn/sequential.h>
 
 namespace vitrine {
 

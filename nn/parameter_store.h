@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/layer.h"
+#include <vitrine/nn/layer.h>
 
 namespace vitrine {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "nn/sequential.h"
+#include <vitrine/nn/sequential.h>
 
 namespace vitrine {
 

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "nn/layer.h"
+#include <vitrine/nn/layer.h>
 
 namespace vitrine {
 

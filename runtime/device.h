@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exec_context.h"
-#include "runtime/host_buffer.h"
-#include "runtime/order_checker.h"
+#include <vitrine/runtime/exec_context.h>
+#include <vitrine/runtime/host_buffer.h>
+#include <vitrine/runtime/order_checker.h>
 
 namespace vitrine {
 

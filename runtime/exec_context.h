@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "runtime/cpu/stream.h"
-#include "runtime/tensor.h"
+#include <vitrine/runtime/cpu/stream.h>
+#include <vitrine/runtime/tensor.h>
 
 namespace vitrine {
 

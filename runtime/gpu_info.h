@@ -25,7 +25,6 @@ struct GpuReport {
   std::vector<GpuInfo> gpus;
   std::string problem;                          // why there is none, and the remedy; empty when there are GPUs
   std::string driver_version, runtime_version;  // "13.0"; empty when unknown
-  std::string nccl_version;                     // "2.28.9"; empty when it is not built in
 };
 
 /// What CUDA says of this machine. Never throws: a build without CUDA, a missing driver and a machine without GPU are told in `problem`.

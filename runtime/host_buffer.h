@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "runtime/view.h"
+#include <vitrine/runtime/view.h>
 
 namespace vitrine {
 

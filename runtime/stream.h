@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/device_id.h"
-#include "runtime/trace/span.h"
+#include <vitrine/runtime/device_id.h>
+#include <vitrine/runtime/trace/span.h>
 
 namespace vitrine {
 

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "runtime/memory/pool.h"
-#include "runtime/view.h"
+#include <vitrine/runtime/memory/pool.h>
+#include <vitrine/runtime/view.h>
 
 namespace vitrine {
 

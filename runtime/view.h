@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "runtime/device_id.h"
-#include "runtime/dtype.h"
-#include "runtime/shape.h"
+#include <vitrine/runtime/device_id.h>
+#include <vitrine/runtime/dtype.h>
+#include <vitrine/runtime/shape.h>
 
 namespace vitrine {
 

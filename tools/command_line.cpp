@@ -184,19 +184,20 @@ void add_recompute_options(CLI::App& app, Options& o, bool may_choose) {
                             ->default_str("1")
                             ->group("Training");
   const auto add_deprecated = [&](const std::string& name, const std::function<std::string(const std::string&)>& translated) {
-    const auto read = [&o, set, name, translated](const std::string& text) {
+    const auto read = [&o, set, name, translated, option](const std::string& text) {
+      if (option->count() > 0) throw ConfigError(fmt::format("{} is the old name of --recompute-segments; give one of them", name));
       warn_renamed(o, fmt::format("{} {}", name, text), "--recompute-segments " + translated(text));
       set(translated(text));
     };
-    return app.add_option_function<std::string>(name, read)->excludes(option)->group("");
+    app.add_option_function<std::string>(name, read)->group("");
   };
-  CLI::Option* segments = add_deprecated("--checkpoint-segments", [](const std::string& text) { return text == "auto" ? "sqrt" : text; });
+  add_deprecated("--checkpoint-segments", [](const std::string& text) { return text == "auto" ? "sqrt" : text; });
   if (!may_choose) return;
   add_deprecated("--checkpoint", [](const std::string& text) {
     if (text == "auto") return "auto";
     if (text == "none") return "1";
     throw ConfigError(fmt::format("--checkpoint {}: expected --recompute-segments N, sqrt or auto", text));
-  })->excludes(segments);
+  });
 }
 
 void add_training_options(CLI::App& app, Options& o, bool may_choose) {

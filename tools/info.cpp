@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/libraries.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/device.h"
 #include "runtime/gpu_info.h"
 #include "runtime/units.h"
@@ -45,7 +46,7 @@ std::vector<Part> parts() {
 
 std::vector<LibraryInfo> libraries() {
   std::vector<LibraryInfo> all = kernel_libraries();
-  const std::string nccl = query_gpus(false).nccl_version;
+  const std::string nccl = nccl_version();
   if (!nccl.empty()) all.push_back({"NCCL", nccl, "collectives between GPUs"});
   all.push_back({"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100), "messages"});
   all.push_back(

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "kernels/libraries.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/units.h"
 #include "tools/describe.h"
 #include "vitrine_version.h"
@@ -36,7 +37,8 @@ std::string versions(const GpuReport& gpus) {
   std::string text = fmt::format("vitrine {}, compiled by {} for {}", VITRINE_VERSION, VITRINE_BUILD_COMPILER, VITRINE_BUILD_ARCH);
   for (const LibraryInfo& library : kernel_libraries()) text += fmt::format("; {} {}", library.name, library.version);
   if (!gpus.gpus.empty()) text += fmt::format("; CUDA {}, driver for {}", gpus.runtime_version, gpus.driver_version);
-  if (!gpus.gpus.empty() && !gpus.nccl_version.empty()) text += fmt::format("; NCCL {}", gpus.nccl_version);
+  const std::string nccl = nccl_version();
+  if (!gpus.gpus.empty() && !nccl.empty()) text += fmt::format("; NCCL {}", nccl);
   return text;
 }
 

@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "kernels/conv2d.h"
-#include "nn/layer.h"
+#include <vitrine/kernels/conv2d.h>
+#include <vitrine/nn/layer.h>
 
 namespace vitrine {
 

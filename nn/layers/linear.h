@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "nn/layer.h"
+#include <vitrine/nn/layer.h>
 
 namespace vitrine {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/pool2d.h"
-#include "nn/layer.h"
+#include <vitrine/kernels/pool2d.h>
+#include <vitrine/nn/layer.h>
 
 namespace vitrine {
 

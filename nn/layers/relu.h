@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "nn/layer.h"
+#include <vitrine/nn/layer.h>
 
 namespace vitrine {
 

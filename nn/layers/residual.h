@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "nn/sequential.h"
+#include <vitrine/nn/sequential.h>
 
 namespace vitrine {
 

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cross_entropy.h"
-#include "nn/model.h"
-#include "nn/parallel/engine_config.h"
-#include "nn/parameter_store.h"
-#include "runtime/comm/communicator.h"
-#include "runtime/device.h"
+#include <vitrine/kernels/cross_entropy.h>
+#include <vitrine/nn/model.h>
+#include <vitrine/nn/parallel/engine_config.h>
+#include <vitrine/nn/parameter_store.h>
+#include <vitrine/runtime/comm/communicator.h>
+#include <vitrine/runtime/device.h>
 
 namespace vitrine {
 

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "nn/model.h"
-#include "nn/parallel/engine_config.h"
-#include "nn/parameter_store.h"
-#include "runtime/device.h"
+#include <vitrine/nn/model.h>
+#include <vitrine/nn/parallel/engine_config.h>
+#include <vitrine/nn/parameter_store.h>
+#include <vitrine/runtime/device.h>
 
 namespace vitrine {
 

@@ -3,10 +3,10 @@
 
 #include <memory>
 
-#include "kernels/image.h"
-#include "nn/loss_scaler.h"
-#include "nn/parallel/optimizer.h"
-#include "nn/parallel/scheme.h"
+#include <vitrine/kernels/image.h>
+#include <vitrine/nn/loss_scaler.h>
+#include <vitrine/nn/parallel/optimizer.h>
+#include <vitrine/nn/parallel/scheme.h>
 
 namespace vitrine {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/parallel/engine.h"
+#include <vitrine/nn/parallel/engine.h>
 
 namespace vitrine {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/optimizer.h"
+#include <vitrine/kernels/optimizer.h>
 
 namespace vitrine {
 

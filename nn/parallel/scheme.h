@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/row_range.h"
+#include <vitrine/runtime/row_range.h>
 
 namespace vitrine {
 

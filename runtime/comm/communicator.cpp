@@ -64,4 +64,12 @@ std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devic
   return devices[0].id().backend == Backend::cuda ? make_gpu_communicators(devices) : make_local_communicators(devices);
 }
 
+std::string nccl_version() {
+#ifdef VITRINE_HAVE_NCCL
+  return cuda::nccl_version();
+#else
+  return {};
+#endif
+}
+
 }  // namespace vitrine

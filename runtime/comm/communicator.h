@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/device.h"
+#include <vitrine/runtime/device.h>
 
 namespace vitrine {
 
@@ -56,5 +56,8 @@ class Communicator {
 /// bookkeeping on meta; for GPUs NCCL, or, where logical devices share a GPU or NCCL is not built in, direct access to the peers' memory. CPU devices
 /// of several processes exchange over MPI. throws UnsupportedError naming what cannot meet and the remedy; CommError when ranks do not meet in time.
 std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices);
+
+/// "2.28.9"; empty where NCCL is not built in.
+std::string nccl_version();
 
 }  // namespace vitrine

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/stream.h"
+#include <vitrine/runtime/stream.h>
 
 namespace vitrine {
 

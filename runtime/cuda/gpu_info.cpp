@@ -7,10 +7,6 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#ifdef VITRINE_HAVE_NCCL
-#include "runtime/cuda/nccl_communicator.h"
-#endif
-
 namespace vitrine {
 namespace {
 
@@ -69,9 +65,6 @@ GpuReport query_gpus(bool details) {
   if (cudaRuntimeGetVersion(&runtime_version) != cudaSuccess) runtime_version = 0;
   report.driver_version = version_text(driver_version);
   report.runtime_version = version_text(runtime_version);
-#ifdef VITRINE_HAVE_NCCL
-  report.nccl_version = cuda::nccl_version();
-#endif
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code != cudaSuccess || count == 0) {
     cudaGetLastError();

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/memory/category.h"
-#include "runtime/memory/history.h"
-#include "runtime/memory/offset_allocator.h"
-#include "runtime/memory/slab.h"
-#include "runtime/stream.h"
+#include <vitrine/runtime/memory/category.h>
+#include <vitrine/runtime/memory/history.h>
+#include <vitrine/runtime/memory/offset_allocator.h>
+#include <vitrine/runtime/memory/slab.h>
+#include <vitrine/runtime/stream.h>
 
 namespace vitrine {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/memory/history.h"
+#include <vitrine/runtime/memory/history.h>
 
 namespace vitrine {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/memory/pool.h"
-#include "runtime/trace/span.h"
+#include <vitrine/runtime/memory/pool.h>
+#include <vitrine/runtime/trace/span.h>
 
 namespace vitrine {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/trace/phase_table.h"
+#include <vitrine/runtime/trace/phase_table.h>
 
 namespace vitrine {
 

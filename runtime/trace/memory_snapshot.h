@@ -4,7 +4,7 @@
 #include <iosfwd>
 #include <span>
 
-#include "runtime/memory/history.h"
+#include <vitrine/runtime/memory/history.h>
 
 namespace vitrine {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/trace/span.h"
+#include <vitrine/runtime/trace/span.h>
 
 namespace vitrine {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/trace/phase_table.h"
+#include <vitrine/runtime/trace/phase_table.h>
 
 namespace vitrine {
 

@@ -23,10 +23,10 @@ std::string pack(const AgreementFields& fields) {
 AgreementFields unpack(const std::string& bytes) {
   world::Reader reader(bytes);
   reader.number<world::MessageKind>();
-  AgreementFields fields(reader.number<size_t>());
+  AgreementFields fields(reader.count(2 * sizeof(uint64_t)));
   for (auto& [name, value] : fields) {
-    name = reader.text();
-    value = reader.text();
+    name = reader.shown();
+    value = reader.shown();
   }
   return fields;
 }

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/world/world.h"
+#include <vitrine/runtime/world/world.h>
 
 namespace vitrine {
 

@@ -46,6 +46,11 @@ void Referee::hear(int rank, int64_t now_ns) { member(rank).heard_ns = now_ns; }
 
 void Referee::set_devices(int rank, std::vector<std::string> names) {
   std::vector<DeviceState>& devices = member(rank).devices;
+  // Collectives that are compared once all have begun them know devices by their number.
+  for (const auto& [key, round] : rounds_) {
+    if (const auto begun = round.lower_bound(Place{rank, 0}); begun != round.end() && begun->first.first == rank)
+      return decide(fmt::format("{} failed: it named its devices again amid {}", member(rank).name, begun->second.str()));
+  }
   devices.clear();
   for (std::string& name : names) {
     devices.emplace_back();

@@ -99,10 +99,10 @@ std::vector<std::vector<std::string>> World::register_devices(const std::vector<
   }
   std::vector<std::vector<std::string>> all;
   for (const std::string& part : all_gather("the names of its devices", writer.bytes())) {
-    Reader reader(part);
-    reader.number<MessageKind>();
-    all.emplace_back(reader.number<size_t>());
-    for (std::string& name : all.back()) name = reader.text();
+    Message message = decode(part);
+    Devices* const devices = std::get_if<Devices>(&message);
+    if (devices == nullptr) throw CommError("the names of its devices: another process sent something else");
+    all.push_back(std::move(devices->names));
   }
   return all;
 }

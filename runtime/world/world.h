@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/world/collective_record.h"
+#include <vitrine/runtime/world/collective_record.h>
 
 namespace vitrine {
 
@@ -36,29 +36,31 @@ struct WorldOptions {
 class World {
  public:
   explicit World(const WorldOptions& options);
+
+  // Virtual, like all functions that DeviceGroup calls: vitrine::runtime is linked without this class by those who do not communicate.
   /// Leaves without a word unless close() was called: the others then take this process for dead.
-  ~World();
+  virtual ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  int rank() const;
+  virtual int rank() const;
   int size() const;
   /// Among the processes on this machine: its index, and their number.
   int local_rank() const;
   int local_size() const;
   /// What tells this machine from others.
-  const std::string& machine() const;
+  virtual const std::string& machine() const;
   /// "4 processes on 2 hosts, met over MPI": for logs.
   std::string description() const;
   bool over_mpi() const;
 
   /// Everybody's bytes, in rank order. All processes call it in the same order with the same `what`.
-  std::vector<std::string> all_gather(const std::string& what, const std::string& mine);
+  virtual std::vector<std::string> all_gather(const std::string& what, const std::string& mine);
   /// Rank 0's bytes.
   std::string broadcast(const std::string& what, const std::string& from_rank0);
 
   /// Names this process's devices; returns everybody's, in rank order. Before the first collective.
-  std::vector<std::vector<std::string>> register_devices(const std::vector<std::string>& names);
+  virtual std::vector<std::vector<std::string>> register_devices(const std::vector<std::string>& names);
   /// A number for a group of communicators, the same on all processes, which make them in the same order.
   int new_group();
   /// Told by the communicators: device `device` of this process begins a collective, and has finished one more. From any thread.

@@ -203,46 +203,25 @@ void World::State::serve_members(int64_t now_ns) {
 }
 
 void World::State::handle_from_member(int from, const std::string& bytes, int64_t now_ns) {
-  Reader reader(bytes);
+  Message message = decode(bytes);
   referee.hear(from, now_ns);
-  switch (reader.number<MessageKind>()) {
-    case MessageKind::devices: {
-      std::vector<std::string> names(reader.number<size_t>());
-      for (std::string& name : names) name = reader.text();
-      return referee.set_devices(from, std::move(names));
-    }
-    case MessageKind::progress: {
-      const int device = reader.number<int>();
-      const auto finished = reader.number<uint64_t>();
-      std::vector<CollectiveRecord> begun(reader.number<size_t>());
-      for (CollectiveRecord& record : begun) record = reader.record();
-      return referee.progress(from, device, finished, begun);
-    }
-    case MessageKind::waiting: {
-      std::string what = reader.text();
-      if (what.empty()) return referee.not_overdue(from);
-      return referee.overdue(from, std::move(what), reader.number<int64_t>(), now_ns);
-    }
-    case MessageKind::gather: {
-      const auto sequence = reader.number<uint64_t>();
-      std::string what = reader.text();
-      const bool ends = what == kEndOfRun;
-      std::optional<std::vector<std::string>> parts = referee.gather(from, sequence, std::move(what), reader.text());
-      if (!parts) return;
-      if (ends) referee.compare_counts();
-      if (!referee.verdict().empty()) return;
-      Writer writer(MessageKind::gathered);
-      for (const std::string& part : *parts) writer.text(part);
-      send_to_members(writer.bytes());
-      return take_gathered(std::move(*parts));
-    }
-    case MessageKind::error:
-      return referee.fail(from, reader.text());
-    case MessageKind::bye:
-      return referee.bye(from);
-    default:
-      return;
-  }
+  const auto gather = [&](Gather& m) {
+    const bool ends = m.what == kEndOfRun;
+    std::optional<std::vector<std::string>> parts = referee.gather(from, m.sequence, std::move(m.what), std::move(m.part));
+    if (!parts) return;
+    if (ends) referee.compare_counts();
+    if (!referee.verdict().empty()) return;
+    Writer writer(MessageKind::gathered);
+    for (const std::string& part : *parts) writer.text(part);
+    send_to_members(writer.bytes());
+    take_gathered(std::move(*parts));
+  };
+  std::visit(Cases{[](const Beat&) {}, [&](Devices& m) { referee.set_devices(from, std::move(m.names)); },
+                   [&](const Progress& m) { referee.progress(from, m.device, m.finished, m.begun); },
+                   [&](Overdue& m) { m.what.empty() ? referee.not_overdue(from) : referee.overdue(from, std::move(m.what), m.waited_ms, now_ns); },
+                   gather, [&](const Failed& m) { referee.fail(from, m.reason); }, [&](const Bye&) { referee.bye(from); },
+                   [](const auto&) { throw CommError("a message that is rank 0's to send"); }},
+             message);
 }
 
 void World::State::serve_hub(int64_t now_ns) {
@@ -265,24 +244,15 @@ std::string World::State::own_position() const {
 }
 
 void World::State::handle_from_hub(const std::string& bytes) {
-  Reader reader(bytes);
-  switch (reader.number<MessageKind>()) {
-    case MessageKind::beat:
-      hub_position = reader.text();
-      return;
-    case MessageKind::gathered: {
-      std::vector<std::string> parts(static_cast<size_t>(size));
-      for (std::string& part : parts) part = reader.text();
-      return take_gathered(std::move(parts));
-    }
-    case MessageKind::verdict:
-      return declare(reader.text(), false);
-    case MessageKind::bye:
-      hub_said_bye = true;
-      return;
-    default:
-      return;
-  }
+  Message message = decode(bytes);
+  std::visit(Cases{[&](Beat& m) { hub_position = std::move(m.position); },
+                   [&](Gathered& m) {
+                     if (m.parts.size() != static_cast<size_t>(size)) throw CommError("an exchange has not as many parts as there are processes");
+                     take_gathered(std::move(m.parts));
+                   },
+                   [&](const Verdict& m) { declare(m.reason, false); }, [&](const Bye&) { hub_said_bye = true; },
+                   [](const auto&) { throw CommError("a message that is another process's to send"); }},
+             message);
 }
 
 void World::State::take_gathered(std::vector<std::string> parts) {

@@ -10,7 +10,6 @@ set_source_files_properties(standins/device_code_test.cpp PROPERTIES COMPILE_OPT
 if(VITRINE_SANITIZE MATCHES "thread")
   add_executable(standins_races standins/races_main.cpp)
   vitrine_compile_options(standins_races)
-  target_include_directories(standins_races PRIVATE "${PROJECT_SOURCE_DIR}")
   target_include_directories(standins_races SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
   target_link_libraries(standins_races PRIVATE vitrine::runtime)
   foreach(left_out event barrier collective)
