@@ -89,7 +89,7 @@ class Comparison {
     result.precision = precision;
     result.batch = describe_batch(run.engine->batch_plan());
 
-    Progress progress(name, steps_ - 1);
+    Progress progress(name, steps_ - 1, {false, options_.log_every});
     take_step(*run.engine, source);
     const Totals first = run.engine->take_step_totals(true).at(0);
     result.skipped += first.skipped ? 1 : 0;

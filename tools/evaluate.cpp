@@ -57,7 +57,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   const bool alone = run.devices->process_count() == 1;
   const int64_t begin = steady_now_ns();
   BatchSource source(job.data.test, config);
-  Progress progress(label, batches, stderr, options.quiet);
+  Progress progress(label, batches, {options.quiet, options.command == Options::Command::eval ? options.log_every : 0});
   Part sum;
   std::vector<float> part_logits;
   for (int64_t done = 0; const auto item = source.next(done);) {

@@ -107,6 +107,12 @@ void check_choices(const Options& o) {
 
 /// Refuses, by the option's name, what needs one process that holds all devices.
 void check_for_several_processes(const Options& o, const Scheme& scheme) {
+  if (o.balance == "time") {
+    throw ConfigError(
+        "--balance time: it measures devices of one process, but several were started; find the weights in one process that has all devices, and "
+        "give "
+        "them with --split, or use one process");
+  }
   const bool host = scheme.staging == Staging::host, parallel = scheme.loss_at == LossAt::parallel, allreduce = scheme.reduce == Reduce::allreduce;
   if (host && parallel && allreduce) return;
   const std::string option = o.mode_name() != "ddp" ? (o.gpu0_batch_size ? "--gpu0-bsz" : "--mode " + o.mode_name())

@@ -69,7 +69,7 @@ int run_plan(const Options& asked) {
   const Scheme scheme = resolve_scheme(options, devices, group->world_size());
   const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
   const std::vector<DevicePlan> plans =
-      Engine::plan(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate), PlanDetail::layers);
+      plan_or_explain(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate), PlanDetail::layers);
 
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group->world_size());
   std::vector<PlannedDevice> planned;
