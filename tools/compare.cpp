@@ -20,6 +20,7 @@
 #include "tools/report_html/compare_report.h"
 #include "tools/run_report.h"
 #include "tools/tables.h"
+#include "tools/warnings.h"
 
 namespace vitrine::tools {
 
@@ -81,6 +82,8 @@ class Comparison {
   std::optional<ModeResult> run_mode(const std::string& name, const Scheme& scheme, const Precision& precision) {
     Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
                        engine_config(options_, job_, scheme, precision), train_workload(options_, job_, steps_, false), options_.init_weights);
+    if (!warned_) print_device_warnings(options_, *run.devices);
+    warned_ = true;
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(run);
     ModeResult result;
@@ -157,6 +160,7 @@ class Comparison {
   std::vector<DeviceId> devices_;
   int64_t steps_, epochs_;
   std::vector<float> reference_;
+  bool warned_ = false;  // of the devices, which are the same under every scheme
   Facts machine_;
   std::string job_facts_;
 };
@@ -318,6 +322,7 @@ int run_compare(const Options& options) {
   device_group_options(options, devices);
   check_writable("--report", options.report);
   const Job job = open_job(options);
+  print_warnings(options, batch_warnings(options, job));
   for (const std::string& note : notes) fmt::print(options.json ? stderr : stdout, "{}\n", note);
   std::fflush(stdout);
 

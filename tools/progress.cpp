@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kTerminalIntervalNs = 100'000'000;
 constexpr int64_t kPlainIntervalNs = 10'000'000'000;
-constexpr int kBarWidth = 24;
+constexpr int kBarWidth = 24, kLeastBarWidth = 8;
 
 }  // namespace
 
@@ -55,7 +55,7 @@ void Progress::update(int64_t steps_done, int64_t samples, double loss) {
     fmt::print(stream_, "{}\n", text);
   }
   if (draws) {
-    fmt::print(stream_, "\r\033[K{} {}", bar(steps_done, total_steps_, kBarWidth), text);
+    fmt::print(stream_, "\r\033[K{}", with_bar(text, steps_done, total_steps_, Style::of(fileno(stream_)).width - 1));
     drawn_ = true;
   }
   std::fflush(stream_);
@@ -68,6 +68,13 @@ std::string Progress::line(const std::string& label, int64_t steps_done, int64_t
   text += fmt::format("  {} samples/s", format_count(std::llround(samples_per_second)));
   if (steps_done > 0) text += fmt::format("  {:.0f} s left", std::ceil(seconds_left));
   return text;
+}
+
+std::string Progress::with_bar(const std::string& text, int64_t steps_done, int64_t total_steps, int width) {
+  // A line that is wrapped cannot be drawn over.
+  const int room = width - static_cast<int>(text.size()) - 3;
+  if (room < kLeastBarWidth) return text.substr(0, static_cast<size_t>(width));
+  return bar(steps_done, total_steps, std::min(room, kBarWidth)) + " " + text;
 }
 
 std::string Progress::bar(int64_t steps_done, int64_t total_steps, int width) {

@@ -53,7 +53,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
 /// What the processes of a run must have in common beside the engine's plan. throws ConfigError.
 void agree_on_run(const Options& options, const Job& job, World& world);
 
-/// Plans on the devices (whose warnings go to stderr), and fills the parameters: from `weights` if not empty (of several processes, on rank 0), else
+/// Plans on the devices, and fills the parameters: from `weights` if not empty (of several processes, on rank 0), else
 /// from the seed.
 ///   record_memory  keep the history of the pools, for a trace file
 /// throws DeviceError, UnsupportedError, OutOfMemory, ConfigError, DataError.

@@ -48,7 +48,7 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
   std::string best, begun;
   int beginnings = 0;
   // More than an error in every third letter is another word.
-  size_t best_cost = kEdit * (1 + wanted.size() / 3) + 1;
+  size_t best_cost = kEdit * std::max<size_t>(1, wanted.size() / 3) + 1;
   for (const std::string& candidate : known) {
     const std::string name = letters(candidate);
     const size_t cost = edit_cost(wanted, name);
