@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <functional>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "nn/model.h"
 #include "runtime/error.h"
@@ -16,7 +14,8 @@
 #include "tools/collective_bench.h"
 #include "tools/flag_values.h"
 #include "tools/options.h"
-#include "tools/suggest.h"
+#include "tools/renamed_flags.h"
+#include "tools/usage_errors.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
@@ -66,24 +65,6 @@ void add_device_options(CLI::App& app, Options& o) {
   app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, shared]")->group(group);
   app.add_flag("--tf32", o.tf32, "Let GPUs round the inputs of matrix products and convolutions to TF32: faster, 10 bits of mantissa")->group(group);
   app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);
-}
-
-void warn_renamed(Options& o, const std::string& old_usage, const std::string& usage) {
-  o.warnings.push_back(fmt::format("{} is deprecated; use {}", old_usage, usage));
-}
-
-/// The old --init had two meanings, told apart by the form of its value. Without `has_weights` it had the second one only.
-void add_deprecated_init(CLI::App& app, Options& o, bool has_weights) {
-  const auto read = [&o, has_weights](const std::vector<std::string>& values) {
-    for (const std::string& value : values) {
-      const bool rendezvous = value.rfind("tcp://", 0) == 0 || value.rfind("file:", 0) == 0;
-      if (!rendezvous && !has_weights) throw ConfigError(fmt::format("--init {}: expected --rendezvous tcp://HOST:PORT or file:PATH", value));
-      const std::string name = rendezvous ? "--rendezvous" : "--init-weights";
-      (rendezvous ? o.rendezvous : o.init_weights) = value;
-      warn_renamed(o, "--init " + value, name + " " + value);
-    }
-  };
-  app.add_option_function<std::vector<std::string>>("--init", read)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->group("");
 }
 
 void add_process_options(CLI::App& app, Options& o) {
@@ -174,38 +155,6 @@ void add_scheme_options(CLI::App& app, Options& o) {
       ->group(group);
   add_bucket_options(app, o);
   app.add_option("--output-device", o.output_device, "Where outputs are gathered: one of --devices [the first]")->group(group);
-}
-
-void add_recompute_options(CLI::App& app, Options& o, bool may_choose) {
-  const auto set = [&o, may_choose](const std::string& text) {
-    o.choices.recompute_segments = text == "auto";
-    if (o.choices.recompute_segments && !may_choose) {
-      throw ConfigError("--recompute-segments auto: compare runs every scheme with the same number of segments; give it, or sqrt");
-    }
-    o.recompute_segments = o.choices.recompute_segments ? "1" : text;
-  };
-  const std::string help =
-      "Activation checkpointing: keep only the inputs of N segments of the model, and compute the rest again in backward; sqrt: the square root of "
-      "the number of its parts";
-  CLI::Option* option = app.add_option_function<std::string>("--recompute-segments", set, help + (may_choose ? "; auto: the fewest that fit" : ""))
-                            ->type_name(may_choose ? "N|sqrt|auto" : "N|sqrt")
-                            ->default_str("1")
-                            ->group("Training");
-  const auto add_deprecated = [&](const std::string& name, const std::function<std::string(const std::string&)>& translated) {
-    const auto read = [&o, set, name, translated, option](const std::string& text) {
-      if (option->count() > 0) throw ConfigError(fmt::format("{} is the old name of --recompute-segments; give one of them", name));
-      warn_renamed(o, fmt::format("{} {}", name, text), "--recompute-segments " + translated(text));
-      set(translated(text));
-    };
-    app.add_option_function<std::string>(name, read)->group("");
-  };
-  add_deprecated("--checkpoint-segments", [](const std::string& text) { return text == "auto" ? "sqrt" : text; });
-  if (!may_choose) return;
-  add_deprecated("--checkpoint", [](const std::string& text) {
-    if (text == "auto") return "auto";
-    if (text == "none") return "1";
-    throw ConfigError(fmt::format("--checkpoint {}: expected --recompute-segments N, sqrt or auto", text));
-  });
 }
 
 void add_training_options(CLI::App& app, Options& o, bool may_choose) {
@@ -415,44 +364,6 @@ void resolve_collectives(const CLI::App& app, const CollectiveTexts& t, Collecti
   }
   if (c.min_bytes > c.max_bytes) throw ConfigError(fmt::format("-b {}: it is larger than -e {}", t.min_bytes, t.max_bytes));
   if (c.min_bytes < size_of(c.dtype)) throw ConfigError(fmt::format("-b {}: one element of {} has {} bytes", c.min_bytes, t.dtype, size_of(c.dtype)));
-}
-
-/// The long names of the options of `app` that its help shows.
-std::vector<std::string> option_names(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  return names;
-}
-
-std::vector<std::string> command_names(const CLI::App& app, const std::string& with_option = {}) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    const std::vector<std::string> options = option_names(*command);
-    if (with_option.empty() || std::find(options.begin(), options.end(), with_option) != options.end()) names.push_back(command->get_name());
-  }
-  return names;
-}
-
-/// What is wrong with an argument that nothing takes, and what was probably meant.
-std::string describe_unexpected(const CLI::App& app, const CLI::App& command, const std::string& argument) {
-  const std::string name = argument.substr(0, argument.find('='));
-  if (name.rfind('-', 0) != 0)
-    return fmt::format("unexpected argument '{}': what follows {} are options, such as --json", argument, command.get_name());
-  if (const std::vector<std::string> others = command_names(app, name); !others.empty()) {
-    return fmt::format("there is no option {} here; it is one of vitrine {}", name, fmt::join(others, ", "));
-  }
-  return fmt::format("there is no option {}{}", name, did_you_mean(name, option_names(command)));
-}
-
-std::string describe_unknown_command(const CLI::App& app, const std::string& argument) {
-  const std::vector<std::string> names = command_names(app);
-  if (argument.rfind('-', 0) == 0) {
-    return fmt::format("expected a command before {}; use vitrine {}", argument, fmt::join(names, ", "));
-  }
-  return fmt::format("there is no command '{}'{}{}", argument, did_you_mean(argument, names), fmt::format("; use {}", fmt::join(names, ", ")));
 }
 
 CommandLine usage_error(const CLI::App* command, const std::string& message) {
