@@ -14,9 +14,6 @@ int64_t parse_bytes(std::string_view text);
 /// Bytes for people: "512.0 MiB", "3.2 GiB", "768 B".
 std::string format_bytes(int64_t bytes);
 
-/// A size of at least `bytes`, as an option takes it: "7KiB", "512MiB". requires bytes >= 0
-std::string size_argument(int64_t bytes);
-
 /// Seconds for people: "1.234 s", "56.7 ms", "8.9 us".
 std::string format_seconds(double seconds);
 

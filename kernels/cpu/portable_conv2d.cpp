@@ -7,7 +7,7 @@
 #include "kernels/cpu/portable.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
-#include "runtime/units.h"
+#include "runtime/size_argument.h"
 
 namespace vitrine::cpu::portable {
 namespace {

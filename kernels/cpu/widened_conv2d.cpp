@@ -10,7 +10,7 @@
 #include "kernels/cpu/widened.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
-#include "runtime/units.h"
+#include "runtime/size_argument.h"
 
 namespace vitrine::cpu::widened {
 namespace {

@@ -10,6 +10,7 @@
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
 #include "runtime/error.h"
+#include "runtime/size_argument.h"
 
 namespace vitrine::cuda {
 namespace {
