@@ -31,6 +31,22 @@ function(vitrine_compile_options target)
   endif()
 endfunction()
 
+# vitrine_precompile(TARGET [like]): compiles the headers that most files include once, for TARGET, or uses those of LIKE, a target with the same
+# compile options. -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without them.
+function(vitrine_precompile target)
+  # ccache needs the option to see through a precompiled header.
+  target_compile_options(${target} PRIVATE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess>")
+  if(ARGC GREATER 1)
+    target_precompile_headers(${target} REUSE_FROM ${ARGV1})
+    return()
+  endif()
+  foreach(header algorithm array atomic chrono cmath cstdint cstring functional limits map memory mutex optional span string string_view thread utility vector
+                 fmt/format.h fmt/ranges.h)
+    list(APPEND headers "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
+  endforeach()
+  target_precompile_headers(${target} PRIVATE ${headers})
+endfunction()
+
 # vitrine_library(NAME sources...): the library vitrine_NAME with the alias vitrine::NAME.
 function(vitrine_library name)
   add_library(vitrine_${name} ${ARGN})

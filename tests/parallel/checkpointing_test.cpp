@@ -15,6 +15,7 @@
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/seeds.h"
 
 namespace vitrine::test {
 namespace {
@@ -128,7 +129,7 @@ TEST_P(Checkpointing, GivesTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, Checkpointing, ::testing::Range(0U, 12U));
+INSTANTIATE_TEST_SUITE_P(Seeds, Checkpointing, ::testing::Range(0U, 12U, kSeedStep));
 
 std::vector<DevicePlan> plan(const Model& model, int devices, const char* mode, int64_t batch_size, int segments, bool in_place = true) {
   DeviceGroupOptions options;

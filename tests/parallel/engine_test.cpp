@@ -6,6 +6,7 @@
 
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/seeds.h"
 
 namespace vitrine::test {
 namespace {
@@ -97,7 +98,7 @@ TEST_P(EngineEquals, OneDeviceUnderEverySchemeAndSplit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, EngineEquals, ::testing::Range(0U, 16U));
+INSTANTIATE_TEST_SUITE_P(Seeds, EngineEquals, ::testing::Range(0U, 16U, kSeedStep));
 
 TEST(Engine, AStepWithoutAValidTargetChangesNothing) {
   const Model model = random_model(3);

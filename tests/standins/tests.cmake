@@ -4,14 +4,15 @@ vitrine_test(test_standins LABELS cpu threads
   SOURCES standins/cublaslt_test.cpp standins/cuda_runtime_test.cpp standins/device_code_test.cpp standins/nccl_test.cpp
   LIBS vitrine::runtime)
 target_include_directories(test_standins SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
-set_source_files_properties(standins/device_code_test.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off
+set_source_files_properties(standins/device_code_test.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON
                             COMPILE_DEFINITIONS "VITRINE_HOST_DOOR=\"tests/standins/device_door.h\"")
 
 if(VITRINE_SANITIZE MATCHES "thread")
   add_executable(standins_races standins/races_main.cpp)
-  vitrine_compile_options(standins_races)
+  vitrine_test_options(standins_races)
   target_include_directories(standins_races SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
   target_link_libraries(standins_races PRIVATE vitrine::runtime)
+  add_dependencies(thread_tests standins_races)
   foreach(left_out event barrier collective)
     add_test(NAME ThreadSanitizer.FindsTheLeftOut/${left_out} COMMAND standins_races ${left_out})
     set_tests_properties(ThreadSanitizer.FindsTheLeftOut/${left_out} PROPERTIES LABELS "cpu;threads" PASS_REGULAR_EXPRESSION "ThreadSanitizer: data race")

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Accuracy on all of Fashion-MNIST; minutes of two cores. `ctest -L slow` runs it.
+#include "tests/tools/accuracy.h"
+
+namespace vitrine::test {
+namespace {
+
+TEST(FullAccuracy, FashionMnistReachesNinetyPercent) {
+  const auto folder = fashion_mnist();
+  if (folder.empty()) GTEST_SKIP() << "Fashion-MNIST is not here";
+  EXPECT_GE(accuracy_after({"--data", "fashion-mnist:" + folder.string(), "--epochs", "5", "--optimizer", "adam", "--lr", "1e-3"}), 0.90);
+}
+
+// The mean of three seeds, within half a point of fp32's.
+TEST(FullAccuracy, SixteenBitsLearnAsWell) {
+  const auto folder = fashion_mnist();
+  if (folder.empty()) GTEST_SKIP() << "Fashion-MNIST is not here";
+  const auto mean_accuracy = [&](const char* precision) {
+    double sum = 0.0;
+    for (const char* seed : {"1", "2", "3"}) {
+      sum += accuracy_after(
+          {"--data", "fashion-mnist:" + folder.string(), "--epochs", "2", "--optimizer", "adam", "--precision", precision, "--seed", seed});
+    }
+    return sum / 3;
+  };
+  const double full = mean_accuracy("fp32");
+  EXPECT_GE(full, 0.85);
+  EXPECT_NEAR(mean_accuracy("fp16"), full, 0.005);
+  EXPECT_NEAR(mean_accuracy("bf16"), full, 0.005);
+}
+
+}  // namespace
+}  // namespace vitrine::test
