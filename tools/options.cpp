@@ -204,8 +204,12 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
       } else {
         const int64_t samples = device_count == 1 ? o.batch_size : o.batch_size / device_count / 2;
         scheme.split.gpu0 = samples;
-        notes.push_back(
-            fmt::format("{}: device 0 gets {} of {} samples, half of an equal share; choose with --gpu0-bsz N", name, samples, o.batch_size));
+        if (device_count == 1) {
+          notes.push_back(fmt::format("{}: there is one device, which gets all samples", name));
+        } else {
+          notes.push_back(
+              fmt::format("{}: device 0 gets {} of {} samples, half of an equal share; choose with --gpu0-bsz N", name, samples, o.batch_size));
+        }
       }
     } else if (given.kind != Split::Kind::gpu0) {
       scheme.split = given;

@@ -256,7 +256,7 @@ std::vector<std::string> Fitting::arithmetic(const Fit& fit) const {
 
 std::vector<Fitting> Fitting::under_other_schemes() const {
   std::vector<Fitting> fittings;
-  if (!trains() || devices_.process_count() > 1) return fittings;
+  if (!trains() || devices_.process_count() > 1 || devices_.size() == 1) return fittings;
   for (const std::string& name : scheme_names()) {
     EngineConfig config = config_;
     config.scheme = scheme_preset(name);

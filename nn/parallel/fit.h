@@ -55,7 +55,8 @@ class Fitting {
   /// The configuration as it is but for what `freedom` allows. None: it does not fit.
   std::optional<Fit> as_it_is(Freedom freedom) const;
 
-  /// The same run under each preset scheme that differs in more than its split; none for several processes, which have one scheme, or for evaluation.
+  /// The same run under each preset scheme that differs in more than its split; none for several processes, which have one scheme, for one device, or
+  /// for evaluation.
   std::vector<Fitting> under_other_schemes() const;
 
   /// "cpu:1: 3.1 MiB + 16 samples x 2.0 MiB = 35.1 MiB of 40.0 MiB, 4.9 MiB free", a line for each device: its peak as a line through this plan and
