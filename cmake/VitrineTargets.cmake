@@ -64,7 +64,7 @@ function(vitrine_public_headers name)
   file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
   foreach(header ${ARGN})
     get_filename_component(subfolder "${folder}/${header}" DIRECTORY)
-    install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vitrine/${subfolder}")
+    install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vitrine/${subfolder}" COMPONENT development)
   endforeach()
 endfunction()
 

@@ -65,6 +65,15 @@ enum class OutputNeed : uint8_t {
 /// go out. Precision is that of the tensors handed in: outputs and what is kept have the inputs' dtype (f32, f16 or bf16), parameters too, gradients
 /// of parameters are f32. A layer may be made of layers; inputs and outputs are several tensors. Dimension 0 is the batch, which may be empty (then
 /// forward and backward are not called).
+///
+/// The engine calls forward and backward on a meta device first, to plan the memory, and on the devices afterwards. An implementation therefore
+///   - computes in functions given to ctx.dispatch (or calls kernels, which do), and declares there which views are read and written. Outside of them
+///     tensors have no elements: View::as throws UnsupportedError on meta devices. Views are captured by value.
+///   - allocates with ctx.allocate and nothing else, and the same tensors on every backend: their sizes depend on shapes and the Pass alone. The pool
+///     throws UnsupportedError for what the plan does not contain. What is not among Saved is released when forward returns.
+///   - computes in the dtype of its tensors, or checks dtype() and throws DtypeError: View::as throws DtypeError where it does not fit.
+///   - never waits for the device. On GPUs dispatch is given a second function, which queues kernels on native_stream.
+/// Errors name the layer. docs/examples/custom_layer.cpp is an example.
 class Layer {
  public:
   virtual ~Layer() = default;

@@ -12,6 +12,20 @@
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace {
+
+/// Calls `body`; errors of what the layer does with its tensors (see View::as, Pool::allocate) then name it.
+template <class Body>
+auto name_layer(const Sequential::Part& part, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::dtype && error.kind() != ErrorKind::unsupported) throw;
+    rethrow_with_prefix(std::current_exception(), fmt::format("layer '{}' ({}): ", part.name, part.layer->describe()));
+  }
+}
+
+}  // namespace
 
 Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
   std::set<std::string> names;
@@ -143,7 +157,7 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, Tensor x, Rang
     } else {
       y = ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
     }
-    Saved kept = layer.forward(ctx, of_part(params, i), {&x, 1}, {&y, 1}, pass);
+    Saved kept = name_layer(parts_[i], [&] { return layer.forward(ctx, of_part(params, i), {&x, 1}, {&y, 1}, pass); });
     if (saved != nullptr) (*saved)[i] = std::move(kept);
     if (observe) observe(static_cast<int>(i), y);
     x = std::move(y);  // lets go of the input, unless the part kept it
@@ -208,7 +222,9 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, Saved saved, 
     } else {
       grad_x = ctx.allocate(shapes[i], grad.dtype(), Category::activations, parts_[i].name + ".grad_input");
     }
-    layer.backward(ctx, of_part(params, i), saved.parts[i], {&grad, 1}, {&grad_x, 1}, of_part(grad_params, i), mode, pass);
+    name_layer(parts_[i], [&] {
+      layer.backward(ctx, of_part(params, i), saved.parts[i], {&grad, 1}, {&grad_x, 1}, of_part(grad_params, i), mode, pass);
+    });
     saved.parts[i] = {};
     grad = std::move(grad_x);
     if (ready && first_parameter_[i] < first_parameter_[i + 1]) ready(first_parameter_[i]);

@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include "runtime/cpu/affinity.h"
 #include "runtime/cpu/slab.h"
@@ -19,14 +18,13 @@
 #endif
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
+#include "runtime/memory/available.h"
 #include "runtime/meta/slab.h"
 #include "runtime/meta/stream.h"
 #include "runtime/world/world.h"
 
 namespace vitrine {
 namespace {
-
-int64_t machine_memory_bytes() { return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGE_SIZE)); }
 
 template <class T>
 void check_list(const std::vector<T>& values, size_t devices, const char* what) {
@@ -56,7 +54,8 @@ int64_t capacity_of(const DeviceGroupOptions& options, size_t i) {
   if (!options.memory_bytes.empty()) return options.memory_bytes[options.memory_bytes.size() == 1 ? 0 : i];
   if (options.devices[i].backend == Backend::cuda) return default_capacity(options, i);
   if (options.devices[i].backend == Backend::meta) return DeviceGroup::kUnlimitedBytes;
-  return machine_memory_bytes() / static_cast<int64_t>(options.devices.size());
+  const int processes = options.world ? options.world->local_size() : 1;
+  return std::max<int64_t>(1, less_reserve(available_memory().bytes) / processes / static_cast<int64_t>(options.devices.size()));
 }
 
 Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker) {
@@ -145,7 +144,12 @@ Device::~Device() {
 
 int64_t Device::gpu_used_bytes() const { return parts_.id.backend == Backend::cuda ? used_bytes(parts_.id.index) : 0; }
 
+void Device::begin_synchronize() {
+  for (Stream* stream : {parts_.compute.get(), parts_.copy.get(), parts_.communication.get()}) stream->begin_synchronize();
+}
+
 void Device::synchronize() {
+  begin_synchronize();
   std::exception_ptr first;
   for (Stream* stream : {parts_.compute.get(), parts_.copy.get(), parts_.communication.get()}) {
     try {
@@ -262,6 +266,7 @@ std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin(std::optional<int> limited) 
 }
 
 void DeviceGroup::synchronize() {
+  for (auto& device : devices_) device->begin_synchronize();
   std::exception_ptr first;
   for (auto& device : devices_) {
     try {

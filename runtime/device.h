@@ -30,8 +30,8 @@ struct DeviceGroupOptions {
   std::optional<WorldPlace> place = {};
   /// Meta devices only: what messages call them; empty: by their ids.
   std::vector<std::string> names = {};
-  /// Capacity of each device's pool: empty (the machine's memory divided among the devices; of a GPU what is free, less 5 %, divided among its
-  /// logical devices), one value for all, or one each.
+  /// Capacity of each device's pool: empty (of CPU devices what available_memory() tells, less a reserve, divided among the processes of
+  /// this machine and their devices; of a GPU what is free, less 5 %, divided among its logical devices), one value for all, or one each.
   std::vector<int64_t> memory_bytes = {};
   /// Threads of each CPU device's team: empty (the process's cores divided among the devices), one value for all, or one each.
   std::vector<int> threads_per_device = {};
@@ -83,6 +83,8 @@ class Device {
   int64_t gpu_used_bytes() const;
   /// Blocks the host until all three streams are idle. throws the first error of any, all three then being idle and cleared.
   void synchronize();
+  /// See Stream::begin_synchronize().
+  void begin_synchronize();
 
  private:
   Parts parts_;

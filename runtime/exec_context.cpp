@@ -21,6 +21,49 @@ Tensor ExecContext::allocate(const Shape& shape, DType dtype, Category category,
   return Tensor(pool_, block, shape, dtype, device_);
 }
 
+namespace {
+
+/// What an adopted tensor's copies share.
+struct Adopted {
+  Adopted(Stream& on, std::shared_ptr<Pool> of, int64_t size, std::function<void()> then)
+      : stream(on), pool(std::move(of)), bytes(size), release(std::move(then)) {
+    pool->note_adopted(bytes);
+  }
+  Adopted(const Adopted&) = delete;
+  Adopted& operator=(const Adopted&) = delete;
+  ~Adopted() {
+    pool->note_adopted(-bytes);
+    try {
+      const std::unique_ptr<Event> event = stream.make_event();
+      stream.record(*event);
+      event->synchronize();
+    } catch (...) {  // NOLINT: a stream in error does no more work; whoever wants to know calls synchronize()
+    }
+    try {
+      if (release) release();
+    } catch (...) {  // NOLINT: nobody is left to be told
+    }
+  }
+
+  Stream& stream;
+  std::shared_ptr<Pool> pool;
+  int64_t bytes;
+  std::function<void()> release;
+};
+
+}  // namespace
+
+Tensor ExecContext::adopt(void* data, const Shape& shape, DType dtype, std::function<void()> release) {
+  if (backend() == Backend::meta) throw UnsupportedError(fmt::format("adopt: {} has no memory; use a cpu or cuda device", device_.str()));
+  if (data == nullptr) throw ConfigError("adopt: data is null, expected memory of the device");
+  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(dtype)) != 0) {
+    throw ConfigError(fmt::format("adopt: data ({}) is not aligned to the {} bytes of an element of {}", data, size_of(dtype), dtype_name(dtype)));
+  }
+  stream_.check_owner(data);
+  const View view{data, shape, dtype, device_};
+  return Tensor(std::make_shared<Adopted>(stream_, pool_, view.bytes(), std::move(release)), view);
+}
+
 void ExecContext::reserve_workspace(int64_t bytes) {
   release_workspace();
   workspace_ = allocate({bytes}, DType::u8, Category::workspace, "workspace");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -66,6 +67,14 @@ class ExecContext {
   /// An uninitialised tensor from the device's pool, for this stream. throws OutOfMemory.
   Tensor allocate(const Shape& shape, DType dtype, Category category, std::string_view name);
 
+  /// A tensor over memory of the device that was not allocated from its pool, which becomes the tensor's. When the last copy goes, on the thread that
+  /// issues this stream, the host waits for the stream's work so far and then calls `release`. The memory is counted in PoolStatistics::adopted_bytes
+  /// only, so that no plan is disturbed. The DeviceGroup must outlive the tensor.
+  ///   data  aligned to its elements; of a GPU's stream, memory of that GPU
+  /// throws ConfigError (null or misaligned memory), DeviceError (memory of another device), UnsupportedError (a meta device). `release` is not
+  /// called then.
+  Tensor adopt(void* data, const Shape& shape, DType dtype, std::function<void()> release);
+
   /// Takes the arena that library workspaces come from: counted at full size, once, in Category::workspace. Kernels choose algorithms that fit.
   void reserve_workspace(int64_t bytes);
   /// Gives it back to the pool; the stream must be idle.
@@ -80,7 +89,7 @@ class ExecContext {
   void dispatch(const OpInfo& info, CpuFn cpu, CudaFn cuda) {
     const Operation operation(*this, info);
     if (backend() == Backend::cpu) {
-      static_cast<CpuStream&>(stream_).enqueue(std::move(cpu));
+      static_cast<CpuStream&>(stream_).enqueue(std::move(cpu), {info.name, layer_});
     } else if (backend() == Backend::cuda) {
       cuda();
     }

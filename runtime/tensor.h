@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include <vitrine/runtime/memory/pool.h>
 #include <vitrine/runtime/view.h>
@@ -15,6 +16,8 @@ class Tensor {
   Tensor() = default;
   /// Takes a block from the pool. Made by ExecContext::allocate.
   Tensor(std::shared_ptr<Pool> pool, const Pool::Block& block, const Shape& shape, DType dtype, DeviceId device);
+  /// Memory from elsewhere, which `storage` keeps alive. Made by ExecContext::adopt.
+  Tensor(std::shared_ptr<void> storage, const View& view) : storage_(std::move(storage)), view_(view) {}
   /// Wraps memory that somebody else keeps alive.
   static Tensor borrow(const View& view);
 

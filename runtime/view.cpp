@@ -38,6 +38,19 @@ AnyView reshape_of(const AnyView& view, const Shape& to) {
 
 }  // namespace
 
+void detail::throw_wrong_access(DType dtype, DeviceId device, size_t bytes_each, bool floating) {
+  if (device.backend == Backend::meta) {
+    throw UnsupportedError(
+        fmt::format("View::as: {} has no memory: elements may be read and written only by a function given to ExecContext::dispatch, "
+                    "which does not run on meta devices; memory is planned there",
+                    device.str()));
+  }
+  throw DtypeError(
+      fmt::format("View::as: the elements are {}, but are accessed as {} of {} bytes; check dtype() first, and throw DtypeError for a dtype "
+                  "that is not implemented",
+                  dtype_name(dtype), floating ? "floating-point numbers" : "elements", bytes_each));
+}
+
 View View::rows(int64_t begin, int64_t end) const { return rows_of(*this, begin, end); }
 View View::reshape(const Shape& to) const { return reshape_of(*this, to); }
 ConstView ConstView::rows(int64_t begin, int64_t end) const { return rows_of(*this, begin, end); }

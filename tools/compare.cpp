@@ -118,6 +118,7 @@ class Comparison {
       if (interrupted()) return std::nullopt;
       samples += take_step(*run.engine, source);
       add(run.engine->take_step_totals(false));
+      if (step % PhaseRecorder::kStepsBetweenPolls == 0) recorder.poll(source.take_spans(), 0);
       progress.update(step, samples, done.mean_loss());
     }
     add(run.engine->take_step_totals(true));

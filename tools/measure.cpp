@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <map>
 
 #include <unistd.h>
@@ -12,42 +11,28 @@
 
 namespace vitrine::tools {
 
-namespace {
-
-void append(std::vector<SpanRecord>& to, const std::vector<SpanRecord>& from, const StepRange& steps) {
-  std::copy_if(from.begin(), from.end(), std::back_inserter(to),
-               [&](const SpanRecord& span) { return span.info.step >= steps.first_step && span.info.step <= steps.last_step; });
+PhaseRecorder::PhaseRecorder(Run& run, std::optional<StepRange> keep) : devices_(*run.devices) {
+  const CommunicationGroup group{devices_.world_size(), run.engine->config().scheme.reduce == Reduce::allreduce};
+  for (int d = 0; d < devices_.size(); ++d) recorders_.emplace_back(d, group, keep);
 }
 
-}  // namespace
-
-PhaseRecorder::PhaseRecorder(Run& run, std::optional<StepRange> keep)
-    : devices_(*run.devices),
-      group_{devices_.world_size(), run.engine->config().scheme.reduce == Reduce::allreduce},
-      keep_(keep),
-      tables_(static_cast<size_t>(devices_.size())),
-      communication_(tables_.size()),
-      kept_(tables_.size()) {
-  for (size_t d = 0; d < tables_.size(); ++d) tables_[d].ordinal = communication_[d].ordinal = kept_[d].ordinal = static_cast<int>(d);
+void PhaseRecorder::poll(std::vector<SpanRecord>&& host, int64_t first_step) {
+  for (int d = 0; d < devices_.size(); ++d) {
+    const auto poll = [](ExecContext& ctx) { return ctx.stream().poll_spans(); };
+    Device& device = devices_[d];
+    recorders_[static_cast<size_t>(d)].add({d, poll(device.compute()), poll(device.copy()), poll(device.communication()), host}, first_step);
+  }
 }
 
-void PhaseRecorder::collect(const std::vector<SpanRecord>& host, int64_t first_step) {
+void PhaseRecorder::collect(std::vector<SpanRecord>&& host, int64_t first_step) {
   for (int d = 0; d < devices_.size(); ++d) devices_[d].compute().mark_step();
   devices_.synchronize();
-  StepRange range;
-  range.first_step = first_step;
   for (int d = 0; d < devices_.size(); ++d) {
+    const auto take = [](ExecContext& ctx) { return ctx.stream().take_spans(); };
     Device& device = devices_[d];
-    DeviceSpans spans{d, device.compute().stream().take_spans(), device.copy().stream().take_spans(), device.communication().stream().take_spans(),
-                      host};
-    add_phase_table(tables_[static_cast<size_t>(d)], make_phase_table(spans, range));
-    add_communication_table(communication_[static_cast<size_t>(d)], make_communication_table(spans, group_, range));
-    if (!keep_) continue;
-    DeviceSpans& kept = kept_[static_cast<size_t>(d)];
-    append(kept.compute, spans.compute, *keep_);
-    append(kept.copy, spans.copy, *keep_);
-    append(kept.communication, spans.communication, *keep_);
-    append(kept.host, spans.host, *keep_);
+    StepRecorder& recorder = recorders_[static_cast<size_t>(d)];
+    recorder.add({d, take(device.compute()), take(device.copy()), take(device.communication()), host}, first_step);
+    recorder.finish(first_step);
   }
 }
 
@@ -57,37 +42,26 @@ void PhaseRecorder::discard() {
     devices_[d].compute().stream().take_spans();
     devices_[d].copy().stream().take_spans();
     devices_[d].communication().stream().take_spans();
+    recorders_[static_cast<size_t>(d)].discard();
   }
 }
 
-void add_phase_table(PhaseTable& table, const PhaseTable& more) {
-  table.steps += more.steps;
-  table.wall_seconds += more.wall_seconds;
-  for (const PhaseRow& row : more.rows) {
-    const auto place =
-        std::lower_bound(table.rows.begin(), table.rows.end(), row, [](const PhaseRow& a, const PhaseRow& b) { return a.phase < b.phase; });
-    if (place == table.rows.end() || place->phase != row.phase) {
-      table.rows.insert(place, row);
-      continue;
-    }
-    place->seconds += row.seconds;
-    place->hidden_seconds += row.hidden_seconds;
-    place->bytes += row.bytes;
-    place->calls += row.calls;
-  }
-  for (const WaitRow& row : more.waits) {
-    const auto place = std::find_if(table.waits.begin(), table.waits.end(), [&](const WaitRow& known) { return known.cause == row.cause; });
-    if (place == table.waits.end()) {
-      table.waits.push_back(row);
-    } else {
-      place->seconds += row.seconds;
-    }
-  }
-  if (table.wall_seconds <= 0.0) return;
-  table.named_share = 0.0;
-  for (PhaseRow& row : table.rows) table.named_share += row.share = row.seconds / table.wall_seconds;
-  for (WaitRow& row : table.waits) row.share = row.seconds / table.wall_seconds;
-  std::stable_sort(table.waits.begin(), table.waits.end(), [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
+std::vector<PhaseTable> PhaseRecorder::tables() const {
+  std::vector<PhaseTable> tables;
+  for (const StepRecorder& recorder : recorders_) tables.push_back(recorder.phases());
+  return tables;
+}
+
+std::vector<CommunicationTable> PhaseRecorder::communication() const {
+  std::vector<CommunicationTable> tables;
+  for (const StepRecorder& recorder : recorders_) tables.push_back(recorder.communication());
+  return tables;
+}
+
+std::vector<DeviceSpans> PhaseRecorder::kept_spans() const {
+  std::vector<DeviceSpans> kept;
+  for (const StepRecorder& recorder : recorders_) kept.push_back(recorder.kept());
+  return kept;
 }
 
 namespace {

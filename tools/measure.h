@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/trace/communication_table.h"
+#include "runtime/trace/step_recorder.h"
 #include "tools/run.h"
 
 namespace vitrine::tools {
@@ -16,28 +16,25 @@ class PhaseRecorder {
   /// keep  the steps whose spans are kept, for a trace file or a report
   explicit PhaseRecorder(Run& run, std::optional<StepRange> keep = {});
 
-  /// Ends a stretch: marks its end, waits for the devices, and books its spans. Steps before `first_step` are left out.
-  ///   host  the waits for data
-  void collect(const std::vector<SpanRecord>& host, int64_t first_step);
+  /// Every how many steps poll() is called, so that few spans are held.
+  static constexpr int64_t kStepsBetweenPolls = 16;
+  /// Books the steps that are over, and forgets their spans; waits for nothing. Steps before `first_step` are left out.
+  ///   host  the waits for data since the last call
+  void poll(std::vector<SpanRecord>&& host, int64_t first_step);
+  /// Ends a stretch: marks its end, waits for the devices, and books its spans.
+  void collect(std::vector<SpanRecord>&& host, int64_t first_step);
   /// Waits for the devices and forgets their spans (of an evaluation).
   void discard();
 
   /// One for each device.
-  const std::vector<PhaseTable>& tables() const { return tables_; }
-  const std::vector<CommunicationTable>& communication() const { return communication_; }
-  const std::vector<DeviceSpans>& kept_spans() const { return kept_; }
+  std::vector<PhaseTable> tables() const;
+  std::vector<CommunicationTable> communication() const;
+  std::vector<DeviceSpans> kept_spans() const;
 
  private:
   DeviceGroup& devices_;
-  CommunicationGroup group_;
-  std::optional<StepRange> keep_;
-  std::vector<PhaseTable> tables_;
-  std::vector<CommunicationTable> communication_;
-  std::vector<DeviceSpans> kept_;
+  std::vector<StepRecorder> recorders_;
 };
-
-/// Adds `more`, of other steps of the same device, to `table`.
-void add_phase_table(PhaseTable& table, const PhaseTable& more);
 
 /// What one device held.
 struct DeviceFigures {

@@ -123,6 +123,7 @@ class Training {
       engine_.train_step(item->batch);
       result.samples += item->batch.global_samples > 0 ? item->batch.global_samples : item->samples();
       take_totals(false);
+      if (engine_.steps_issued() % PhaseRecorder::kStepsBetweenPolls == 0) recorder_.poll(source_.take_spans(), first_step_ + 1);
       if (options_.verify_replicas > 0 && engine_.steps_issued() % options_.verify_replicas == 0) engine_.verify_replicas();
     }
     take_totals(true);

@@ -99,7 +99,7 @@ Blocking block_workspace(const char* name, const View& workspace, const Columns&
         geometry.window_height, geometry.window_width, needed, workspace ? workspace.bytes() : 0, size_argument(needed * 64 * team_size())));
   }
   const int64_t parts = std::min({static_cast<int64_t>(team_size()), total_rows, max_parts});
-  return {workspace.as<float>(), parts, std::min(total_rows / parts, std::max<int64_t>(1, kBlockFloats / geometry.count))};
+  return {static_cast<float*>(workspace.data), parts, std::min(total_rows / parts, std::max<int64_t>(1, kBlockFloats / geometry.count))};
 }
 
 template <class Body>

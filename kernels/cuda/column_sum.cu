@@ -56,7 +56,7 @@ void column_sum(ExecContext& ctx, ConstView x, View sums, GradMode mode, View sc
   const cudaStream_t stream = native_stream(ctx);
   const dim3 grid(static_cast<unsigned>(ceil_div(columns, kColumns)), static_cast<unsigned>(strips));
   const int64_t rows_per_strip = ceil_div(rows, strips);
-  float* const partial = strips == 1 ? sums.as<float>() : scratch.as<float>();
+  float* const partial = strips == 1 ? sums.as<float>() : static_cast<float*>(scratch.data);
   const bool accumulate = mode == GradMode::accumulate;
   with_storage(x.dtype, [&]<class T>() {
     launch_cooperating(stream, sum_strips<T>, grid, dim3(kColumns * kRows), x.as<T>(), rows, columns, rows_per_strip, accumulate && strips == 1,

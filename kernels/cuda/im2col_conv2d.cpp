@@ -80,8 +80,8 @@ void for_each_row_range(const ConvSizes& s, int64_t at_once, const Work& work) {
 }
 
 /// The address of the element.
-void* at(const View& v, int64_t element) { return v.as<uint8_t>() + element * size_of(v.dtype); }
-const void* at(const ConstView& v, int64_t element) { return v.as<uint8_t>() + element * size_of(v.dtype); }
+void* at(const View& v, int64_t element) { return v.as<char>() + element * size_of(v.dtype); }
+const void* at(const ConstView& v, int64_t element) { return v.as<char>() + element * size_of(v.dtype); }
 
 }  // namespace
 

@@ -18,7 +18,7 @@ T* scratch(ExecContext& ctx, const char* operation, int64_t count = 1) {
     throw OutOfMemory(std::string(operation) + ": needs a workspace of " + std::to_string(needed) + " bytes on " + ctx.device().str() +
                       ", the context has " + std::to_string(there) + "; call reserve_workspace with at least that many");
   }
-  return workspace.as<T>();
+  return static_cast<T*>(workspace.data);
 }
 
 }  // namespace vitrine::cuda

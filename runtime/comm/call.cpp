@@ -42,26 +42,41 @@ std::string difference(const char* field, int size, const Value& value) {
 
 bool same(const Call& a, const Call& b) {
   const bool same_elements = !a.knows_elements || !b.knows_elements || (a.dtype == b.dtype && a.count == b.count);
-  return a.operation == b.operation && a.root == b.root && same_elements && a.counts == b.counts;
+  return a.operation == b.operation && a.root == b.root && same_elements && a.counts == b.counts && a.reduction == b.reduction;
+}
+
+/// What is wrong with who sends to whom; empty when every rank receives from the one that sends to it.
+std::string unmatched(std::span<const Call* const> calls) {
+  const auto call = [&](int rank) -> const Call& { return *calls[static_cast<size_t>(rank)]; };
+  for (int rank = 0; rank < static_cast<int>(calls.size()); ++rank) {
+    const int to = call(rank).to, from = call(rank).from;
+    if (to >= 0 && call(to).from != rank) return fmt::format("rank {} sends to rank {}, which does not receive from it", rank, to);
+    if (from >= 0 && call(from).to != rank) return fmt::format("rank {} receives from rank {}, which does not send to it", rank, from);
+  }
+  return {};
 }
 
 }  // namespace
 
 const char* operation_name(Operation operation) {
-  static constexpr std::array<const char*, kOperationCount> kNames = {"all_reduce", "reduce",  "broadcast", "reduce_scatter",
-                                                                      "all_gather", "scatter", "gather",    "barrier"};
+  static constexpr std::array<const char*, kOperationCount> kNames = {"all_reduce", "reduce", "broadcast",  "reduce_scatter", "all_gather",
+                                                                      "scatter",    "gather", "all_to_all", "send_receive",   "barrier"};
   return kNames[static_cast<size_t>(operation)];
 }
 
 std::string disagreement(std::span<const Call* const> calls, uint64_t sequence) {
   const auto known = std::find_if(calls.begin(), calls.end(), [](const Call* call) { return call->knows_elements; });
   const Call& reference = known != calls.end() ? **known : *calls[0];
-  if (std::all_of(calls.begin(), calls.end(), [&](const Call* call) { return same(reference, *call); })) return {};
+  if (std::all_of(calls.begin(), calls.end(), [&](const Call* call) { return same(reference, *call); })) {
+    const std::string problem = reference.operation == Operation::send_receive ? unmatched(calls) : std::string();
+    return problem.empty() ? problem : fmt::format("send_receive: the ranks disagree in collective {} of the group: {}", sequence, problem);
+  }
   const int size = static_cast<int>(calls.size());
   const auto call = [&](int rank) -> const Call& { return *calls[static_cast<size_t>(rank)]; };
   std::vector<std::string> fields = {
       difference("operation", size, [&](int r) { return std::string(operation_name(call(r).operation)); }),
       difference("dtype", size, [&](int r) { return call(r).knows_elements ? std::string(dtype_name(call(r).dtype)) : std::string(); }),
+      difference("operator", size, [&](int r) { return std::string(reduce_op_name(call(r).reduction.op)); }),
       difference("elements", size, [&](int r) { return call(r).knows_elements ? std::to_string(call(r).count) : std::string(); }),
       difference("root", size, [&](int r) { return call(r).root < 0 ? std::string() : std::to_string(call(r).root); }),
       difference("counts", size, [&](int r) { return call(r).counts.empty() ? std::string() : fmt::format("({})", list(call(r).counts)); }),
@@ -79,3 +94,12 @@ int64_t part_offset(const Call& call, int rank) {
 int64_t part_bytes(const Call& call, int rank) { return call.counts[static_cast<size_t>(rank)] * call.count * size_of(call.dtype); }
 
 }  // namespace vitrine::comm
+
+namespace vitrine {
+
+const char* reduce_op_name(ReduceOp op) {
+  static constexpr std::array<const char*, 4> kNames = {"sum", "min", "max", "avg"};
+  return kNames[static_cast<size_t>(op)];
+}
+
+}  // namespace vitrine

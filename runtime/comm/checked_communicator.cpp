@@ -22,9 +22,9 @@ void check_present(const char* operation, const char* argument, const ConstView&
   throw ShapeError(fmt::format("{}: {} is left out; pass a view of this rank's device", operation, argument));
 }
 
-void check_sums(const char* operation, const char* argument, const ConstView& view) {
-  if (view.dtype == DType::f32 || view.dtype == DType::f16 || view.dtype == DType::bf16) return;
-  throw DtypeError(fmt::format("{}: {} is {}; sums are made of f32, f16 and bf16", operation, argument, dtype_name(view.dtype)));
+void check_combines(const char* operation, const char* argument, const ConstView& view) {
+  if (view.dtype != DType::u8) return;
+  throw DtypeError(fmt::format("{}: {} is {}; expected f32, f16, bf16 or i32", operation, argument, dtype_name(view.dtype)));
 }
 
 void check_same_dtype(const char* operation, const ConstView& input, const ConstView& output) {
@@ -43,6 +43,18 @@ void check_same(const char* operation, const ConstView& input, const ConstView& 
 void check_root(const char* operation, int root, int size) {
   if (root >= 0 && root < size) return;
   throw CommError(fmt::format("{}: root is {} but the group has ranks 0 to {}", operation, root, size - 1));
+}
+
+void check_peer(const char* argument, int peer, int size) {
+  if (peer >= -1 && peer < size) return;
+  throw CommError(fmt::format("send_receive: {} is {} but the group has ranks 0 to {}; pass one of them, or -1 for none", argument, peer, size - 1));
+}
+
+void check_apart(const char* operation, const ConstView& input, const ConstView& output) {
+  const auto begin = [](const ConstView& view) { return reinterpret_cast<uintptr_t>(view.data); };
+  const auto bytes = [](const ConstView& view) { return static_cast<uintptr_t>(view.bytes()); };
+  if (begin(input) + bytes(input) <= begin(output) || begin(output) + bytes(output) <= begin(input)) return;
+  throw ShapeError(fmt::format("{}: output overlaps input; pass a tensor of its own", operation));
 }
 
 void check_has_rows(const char* operation, const char* argument, const ConstView& view) {
@@ -116,23 +128,28 @@ void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, Vie
   queue(ctx, {name, {read}, {write}, books_bytes_ ? bytes_moved : 0}, std::move(call));
 }
 
-void CheckedCommunicator::all_reduce(ExecContext& ctx, ConstView input, View output) {
+void CheckedCommunicator::all_reduce(ExecContext& ctx, ConstView input, View output, ReduceOp op) {
   for (const auto& [name, view] : {std::pair{"input", input}, std::pair{"output", ConstView(output)}}) {
-    check_sums("all_reduce", name, view);
+    check_combines("all_reduce", name, view);
     check_present("all_reduce", name, view);
   }
   check_same("all_reduce", input, output);
-  const Call call{.operation = Operation::all_reduce, .dtype = input.dtype, .count = input.numel(), .input = input.data, .output = output.data};
+  const Call call{.operation = Operation::all_reduce,
+                  .dtype = input.dtype,
+                  .count = input.numel(),
+                  .reduction = reduction(op),
+                  .input = input.data,
+                  .output = output.data};
   issue(ctx, call, input, output, 2 * input.bytes() * (size_ - 1) / size_);
 }
 
-void CheckedCommunicator::reduce(ExecContext& ctx, ConstView input, View output, int root) {
+void CheckedCommunicator::reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op) {
   check_root("reduce", root, size_);
-  check_sums("reduce", "input", input);
+  check_combines("reduce", "input", input);
   check_present("reduce", "input", input);
   const bool is_root = rank_ == root;
   if (is_root) {
-    check_sums("reduce", "output", output);
+    check_combines("reduce", "output", output);
     check_present("reduce", "output", output);
     check_same("reduce", input, output);
   }
@@ -140,6 +157,7 @@ void CheckedCommunicator::reduce(ExecContext& ctx, ConstView input, View output,
                   .dtype = input.dtype,
                   .count = input.numel(),
                   .root = root,
+                  .reduction = reduction(op),
                   .input = input.data,
                   .output = is_root ? output.data : nullptr};
   issue(ctx, call, input, is_root ? output : nothing(), input.bytes() * (is_root ? size_ - 1 : 1));
@@ -163,14 +181,19 @@ void CheckedCommunicator::broadcast(ExecContext& ctx, ConstView input, View outp
   issue(ctx, call, is_root ? input : ConstView(nothing()), writes ? output : nothing(), output.bytes() * (is_root ? size_ - 1 : 1));
 }
 
-void CheckedCommunicator::reduce_scatter(ExecContext& ctx, ConstView input, View output) {
+void CheckedCommunicator::reduce_scatter(ExecContext& ctx, ConstView input, View output, ReduceOp op) {
   for (const auto& [name, view] : {std::pair{"input", input}, std::pair{"output", ConstView(output)}}) {
-    check_sums("reduce_scatter", name, view);
+    check_combines("reduce_scatter", name, view);
     check_present("reduce_scatter", name, view);
     check_has_rows("reduce_scatter", name, view);
   }
   check_whole("reduce_scatter", "input", input, output.shape[0] * size_, "output", output);
-  const Call call{.operation = Operation::reduce_scatter, .dtype = input.dtype, .count = output.numel(), .input = input.data, .output = output.data};
+  const Call call{.operation = Operation::reduce_scatter,
+                  .dtype = input.dtype,
+                  .count = output.numel(),
+                  .reduction = reduction(op),
+                  .input = input.data,
+                  .output = output.data};
   issue(ctx, call, input, output, output.bytes() * (size_ - 1));
 }
 
@@ -201,6 +224,45 @@ void CheckedCommunicator::gather(ExecContext& ctx, ConstView input, std::span<co
   call.output = is_root ? output.data : nullptr;
   const int64_t bytes = counted_bytes(call, rank_);
   issue(ctx, std::move(call), input ? input : ConstView(nothing()), is_root && output ? output : nothing(), bytes);
+}
+
+void CheckedCommunicator::all_to_all(ExecContext& ctx, ConstView input, View output) {
+  for (const auto& [name, view] : {std::pair{"input", input}, std::pair{"output", ConstView(output)}}) {
+    check_present("all_to_all", name, view);
+    check_has_rows("all_to_all", name, view);
+  }
+  check_same("all_to_all", input, output);
+  check_apart("all_to_all", input, output);
+  if (input.shape[0] % size_ != 0) {
+    throw ShapeError(fmt::format("all_to_all: input has shape {}, but {} ranks need a multiple of {} rows", input.shape.str(), size_, size_));
+  }
+  const Call call{
+      .operation = Operation::all_to_all, .dtype = input.dtype, .count = input.numel() / size_, .input = input.data, .output = output.data};
+  issue(ctx, call, input, output, input.bytes() / size_ * (size_ - 1));
+}
+
+void CheckedCommunicator::send_receive(ExecContext& ctx, ConstView input, int to, View output, int from) {
+  check_peer("to", to, size_);
+  check_peer("from", from, size_);
+  if (to >= 0) check_present("send_receive", "input", input);
+  if (from >= 0) check_present("send_receive", "output", output);
+  if (to >= 0 && from >= 0) {
+    check_same("send_receive", input, output);
+    check_apart("send_receive", input, output);
+  }
+  const bool has_input = input || to >= 0;
+  const ConstView known = has_input ? input : ConstView(output);
+  const Call call{.operation = Operation::send_receive,
+                  .dtype = known.dtype,
+                  .count = known.numel(),
+                  .knows_elements = has_input || output || from >= 0,
+                  .to = to,
+                  .from = from,
+                  .input = to >= 0 ? input.data : nullptr,
+                  .output = from >= 0 ? output.data : nullptr,
+                  .known = known.data};
+  const bool moves = (to >= 0 && to != rank_) || (from >= 0 && from != rank_);
+  issue(ctx, call, to >= 0 ? input : ConstView(nothing()), from >= 0 ? output : nothing(), moves ? known.bytes() : 0);
 }
 
 void CheckedCommunicator::barrier(ExecContext& ctx) { issue(ctx, Call{.operation = Operation::barrier}, nothing(), nothing(), 0); }

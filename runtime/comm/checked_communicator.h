@@ -14,13 +14,17 @@ class CheckedCommunicator : public Communicator {
 
   using Communicator::all_reduce;
   using Communicator::broadcast;
-  void all_reduce(ExecContext& ctx, ConstView input, View output) override;
-  void reduce(ExecContext& ctx, ConstView input, View output, int root) override;
+  using Communicator::reduce;
+  using Communicator::reduce_scatter;
+  void all_reduce(ExecContext& ctx, ConstView input, View output, ReduceOp op) override;
+  void reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op) override;
   void broadcast(ExecContext& ctx, ConstView input, View output, int root) override;
-  void reduce_scatter(ExecContext& ctx, ConstView input, View output) override;
+  void reduce_scatter(ExecContext& ctx, ConstView input, View output, ReduceOp op) override;
   void all_gather(ExecContext& ctx, ConstView input, View output) override;
   void scatter(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) override;
   void gather(ExecContext& ctx, ConstView input, std::span<const int64_t> counts, View output, int root) override;
+  void all_to_all(ExecContext& ctx, ConstView input, View output) override;
+  void send_receive(ExecContext& ctx, ConstView input, int to, View output, int from) override;
   void barrier(ExecContext& ctx) override;
 
  protected:
@@ -31,6 +35,7 @@ class CheckedCommunicator : public Communicator {
   virtual void queue(ExecContext& ctx, const OpInfo& info, comm::Call call) = 0;
 
  private:
+  comm::Reduction reduction(ReduceOp op) const { return {op, op == ReduceOp::average ? size_ : 1}; }
   void issue(ExecContext& ctx, comm::Call call, ConstView read, View write, int64_t bytes_moved);
 
   int rank_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 
 #include "runtime/cpu/half_lanes.h"
 #include "runtime/cpu/parallel.h"
@@ -13,7 +14,8 @@ namespace vitrine::comm {
 namespace {
 
 constexpr int64_t kVecFloats = cpu::kLanes;
-constexpr int64_t kBlockFloats = 4 * kVecFloats;
+constexpr size_t kBlockLanes = 4;
+constexpr int64_t kBlockFloats = static_cast<int64_t>(kBlockLanes) * kVecFloats;
 constexpr size_t kMostInputs = 64;
 constexpr int64_t kParallelGrain = int64_t{1} << 15;  // below this a team costs more than it gives
 constexpr int64_t kCopyTileBytes = int64_t{16} << 10;
@@ -30,77 +32,132 @@ inline cpu::FloatLanes load(const T* p) {
   return lanes;
 }
 
+/// Combine `b` into `a`: single elements or lanes.
+struct Add {
+  template <class V>
+  static void combine(V& a, const V& b) {
+    a += b;
+  }
+};
+// A NaN on either side stays.
+struct Least {
+  template <class V>
+  static void combine(V& a, const V& b) {
+    a = (b < a) | (b != b) ? b : a;
+  }
+};
+struct Most {
+  template <class V>
+  static void combine(V& a, const V& b) {
+    a = (b > a) | (b != b) ? b : a;
+  }
+};
+
+template <class T>
+struct Range {
+  Inputs<T> inputs{};
+  Outputs<T> outputs{};
+  int input_count = 0, output_count = 0;
+  int divisor = 1;
+};
+
 // kInputs: their number where it is known when compiled, else 0.
-template <class T, int kInputs>
-void sum_range(const Inputs<T>& in, int input_count, const Outputs<T>& out, int output_count, int64_t begin, int64_t end) {
-  const int count = kInputs != 0 ? kInputs : input_count;
+template <class T, class Combine, int kInputs>
+void combine_range(const Range<T>& range, int64_t begin, int64_t end) {
+  const int count = kInputs != 0 ? kInputs : range.input_count;
+  const auto divisor = static_cast<float>(range.divisor);
   int64_t i = begin;
   for (; i + kBlockFloats <= end; i += kBlockFloats) {
-    cpu::FloatLanes a = load(in[0] + i), b = load(in[0] + i + kVecFloats), c = load(in[0] + i + 2 * kVecFloats), d = load(in[0] + i + 3 * kVecFloats);
+    std::array<cpu::FloatLanes, kBlockLanes> lanes;
+    for (size_t k = 0; k < kBlockLanes; ++k) lanes[k] = load(range.inputs[0] + i + static_cast<int64_t>(k) * kVecFloats);
     for (int r = 1; r < count; ++r) {
-      const T* const p = in[static_cast<size_t>(r)] + i;
-      a += load(p);
-      b += load(p + kVecFloats);
-      c += load(p + 2 * kVecFloats);
-      d += load(p + 3 * kVecFloats);
+      const T* const p = range.inputs[static_cast<size_t>(r)] + i;
+      for (size_t k = 0; k < kBlockLanes; ++k) Combine::combine(lanes[k], load(p + static_cast<int64_t>(k) * kVecFloats));
     }
-    for (int r = 0; r < output_count; ++r) {
-      T* const p = out[static_cast<size_t>(r)] + i;
-      cpu::store(a, p);
-      cpu::store(b, p + kVecFloats);
-      cpu::store(c, p + 2 * kVecFloats);
-      cpu::store(d, p + 3 * kVecFloats);
+    if (range.divisor != 1) {
+      for (cpu::FloatLanes& lane : lanes) lane /= divisor;
+    }
+    for (int r = 0; r < range.output_count; ++r) {
+      T* const p = range.outputs[static_cast<size_t>(r)] + i;
+      for (size_t k = 0; k < kBlockLanes; ++k) cpu::store(lanes[k], p + static_cast<int64_t>(k) * kVecFloats);
     }
   }
   for (; i < end; ++i) {
-    float sum = cpu::to_float(in[0][i]);
-    for (int r = 1; r < count; ++r) sum += cpu::to_float(in[static_cast<size_t>(r)][i]);
-    for (int r = 0; r < output_count; ++r) out[static_cast<size_t>(r)][i] = cpu::from_float<T>(sum);
+    float value = cpu::to_float(range.inputs[0][i]);
+    for (int r = 1; r < count; ++r) Combine::combine(value, cpu::to_float(range.inputs[static_cast<size_t>(r)][i]));
+    if (range.divisor != 1) value /= divisor;
+    for (int r = 0; r < range.output_count; ++r) range.outputs[static_cast<size_t>(r)][i] = cpu::from_float<T>(value);
+  }
+}
+
+template <class Combine>
+void combine_integers(const Range<int32_t>& range, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    int32_t value = range.inputs[0][i];
+    for (int r = 1; r < range.input_count; ++r) {
+      const int32_t next = range.inputs[static_cast<size_t>(r)][i];
+      if constexpr (std::is_same_v<Combine, Add>) {
+        value = static_cast<int32_t>(static_cast<uint32_t>(value) + static_cast<uint32_t>(next));  // wraps around
+      } else {
+        Combine::combine(value, next);
+      }
+    }
+    if (range.divisor != 1) value /= range.divisor;
+    for (int r = 0; r < range.output_count; ++r) range.outputs[static_cast<size_t>(r)][i] = value;
   }
 }
 
 template <class T>
-using SumRange = void (*)(const Inputs<T>&, int, const Outputs<T>&, int, int64_t, int64_t);
+using CombineRange = void (*)(const Range<T>&, int64_t, int64_t);
 
 template <class T>
-SumRange<T> sum_range_for(size_t inputs) {
+CombineRange<T> combine_range_for(ReduceOp op, size_t inputs) {
+  if (op == ReduceOp::min) return combine_range<T, Least, 0>;
+  if (op == ReduceOp::max) return combine_range<T, Most, 0>;
   switch (inputs) {
     case 2:
-      return sum_range<T, 2>;
+      return combine_range<T, Add, 2>;
     case 3:
-      return sum_range<T, 3>;
+      return combine_range<T, Add, 3>;
     case 4:
-      return sum_range<T, 4>;
+      return combine_range<T, Add, 4>;
     case 8:
-      return sum_range<T, 8>;
+      return combine_range<T, Add, 8>;
     default:
-      return sum_range<T, 0>;
+      return combine_range<T, Add, 0>;
   }
 }
 
+template <>
+CombineRange<int32_t> combine_range_for<int32_t>(ReduceOp op, size_t) {
+  if (op == ReduceOp::min) return combine_integers<Least>;
+  return op == ReduceOp::max ? combine_integers<Most> : combine_integers<Add>;
+}
+
 template <class T>
-void sum_of(std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end) {
+void combine_all(Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end) {
   VITRINE_ASSERT(inputs.size() <= kMostInputs && outputs.size() <= kMostInputs, "a group has at most kMostInputs ranks");
-  Inputs<T> in{};
-  Outputs<T> out{};
-  for (size_t r = 0; r < inputs.size(); ++r) in[r] = static_cast<const T*>(inputs[r]);
-  for (size_t r = 0; r < outputs.size(); ++r) out[r] = static_cast<T*>(outputs[r]);
-  const SumRange<T> sum = sum_range_for<T>(inputs.size());
-  cpu::parallel_for(end - begin, kParallelGrain, [&](int64_t b, int64_t e) {
-    sum(in, static_cast<int>(inputs.size()), out, static_cast<int>(outputs.size()), begin + b, begin + e);
-  });
+  Range<T> range;
+  range.divisor = reduction.divisor;
+  for (const void* input : inputs) range.inputs[static_cast<size_t>(range.input_count++)] = static_cast<const T*>(input);
+  for (void* output : outputs) range.outputs[static_cast<size_t>(range.output_count++)] = static_cast<T*>(output);
+  const CombineRange<T> combine = combine_range_for<T>(reduction.op, inputs.size());
+  cpu::parallel_for(end - begin, kParallelGrain, [&](int64_t b, int64_t e) { combine(range, begin + b, begin + e); });
 }
 
 }  // namespace
 
-void sum_to_all(DType dtype, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end) {
+void combine_to_all(DType dtype, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
+                    int64_t end) {
   switch (dtype) {
     case DType::f16:
-      return sum_of<cpu::Half>(inputs, outputs, begin, end);
+      return combine_all<cpu::Half>(reduction, inputs, outputs, begin, end);
     case DType::bf16:
-      return sum_of<cpu::BFloat16>(inputs, outputs, begin, end);
+      return combine_all<cpu::BFloat16>(reduction, inputs, outputs, begin, end);
+    case DType::i32:
+      return combine_all<int32_t>(reduction, inputs, outputs, begin, end);
     default:
-      return sum_of<float>(inputs, outputs, begin, end);
+      return combine_all<float>(reduction, inputs, outputs, begin, end);
   }
 }
 

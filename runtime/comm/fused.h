@@ -4,14 +4,16 @@
 #include <cstdint>
 #include <span>
 
+#include "runtime/comm/reduce_op.h"
 #include "runtime/dtype.h"
 
 namespace vitrine::comm {
 
-/// For i in [begin, end): every output's element i becomes the sum of the inputs' elements i, added in f32 in the order of `inputs`, held in
-/// registers and rounded once.
-///   dtype  f32, f16 or bf16, of all      aliasing  an output may be an input
-void sum_to_all(DType dtype, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end);
+/// For i in [begin, end): every output's element i becomes the inputs' elements i combined in the order of `inputs`: in f32, held in registers and
+/// rounded once; i32 in i32.
+///   dtype  f32, f16, bf16 or i32, of all      aliasing  an output may be an input
+void combine_to_all(DType dtype, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
+                    int64_t end);
 
 /// Copies `bytes` bytes of the source to every output; reads them from memory once. An output that is the source is left alone.
 void copy_to_all(const void* source, std::span<void* const> outputs, int64_t bytes);

@@ -102,7 +102,7 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
   std::array<void*, kMaxRanks> sums;
   std::array<void*, kMaxRanks> outputs;
   const auto sum = [&](size_t output_count, int64_t begin, int64_t end) {
-    sum_to_all(mine.dtype, {inputs.data(), ranks}, {sums.data(), output_count}, begin, end);
+    combine_to_all(mine.dtype, mine.reduction, {inputs.data(), ranks}, {sums.data(), output_count}, begin, end);
   };
   for (size_t r = 0; r < ranks; ++r) inputs[r] = records[r].call->input;
   const int64_t rows_before = mine.counts.empty() ? 0 : std::accumulate(mine.counts.begin(), mine.counts.begin() + rank, int64_t{0});
@@ -144,6 +144,18 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
     case Operation::gather: {
       outputs[0] = static_cast<std::byte*>(records[static_cast<size_t>(mine.root)].call->output) + rows_before * row_bytes;
       return copy_to_all(mine.input, {outputs.data(), 1}, mine.counts[me] * row_bytes);
+    }
+    case Operation::all_to_all: {
+      for (size_t r = 0; r < ranks; ++r) {
+        void* const output = static_cast<std::byte*>(mine.output) + static_cast<int64_t>(r) * row_bytes;
+        copy_to_all(static_cast<const std::byte*>(inputs[r]) + rank * row_bytes, {&output, 1}, row_bytes);
+      }
+      return;
+    }
+    case Operation::send_receive: {
+      if (mine.from < 0) return;
+      outputs[0] = mine.output;
+      return copy_to_all(inputs[static_cast<size_t>(mine.from)], {outputs.data(), 1}, row_bytes);
     }
     case Operation::barrier:
       return;

@@ -65,12 +65,15 @@ class MpiExchange final : public ProcessExchange {
     return fmt::format("{}, {} processes, direct exchange", whole.substr(0, whole.find_first_of(",\n")), size_);
   }
 
-  void sum(DType dtype, void* inout, int64_t count, std::optional<int> root, void* scratch, int64_t scratch_elements, uint64_t tag) override;
-  void sum_scattered(DType dtype, void* inout, std::span<const int64_t> counts, void* scratch, int64_t scratch_elements, uint64_t tag) override;
+  void sum(DType dtype, Reduction reduction, void* inout, int64_t count, std::optional<int> root, void* scratch, int64_t scratch_elements,
+           uint64_t tag) override;
+  void sum_scattered(DType dtype, Reduction reduction, void* inout, std::span<const int64_t> counts, void* scratch, int64_t scratch_elements,
+                     uint64_t tag) override;
   void broadcast(void* bytes, int64_t count, int root, uint64_t tag) override;
   void gather(const void* mine, void* whole, std::span<const int64_t> counts, int root, uint64_t tag) override;
   void scatter(const void* whole, void* mine, std::span<const int64_t> counts, int root, uint64_t tag) override;
   void all_gather(void* whole, std::span<const int64_t> counts, uint64_t tag) override;
+  void exchange(std::span<const Part> sends, std::span<const Part> receives, uint64_t tag) override;
   int meet(uint64_t tag) override;
   void abort(const std::string& reason) override {
     const std::lock_guard lock(reason_mutex_);
@@ -96,8 +99,8 @@ class MpiExchange final : public ProcessExchange {
   };
 
   template <class SliceOf, class Share>
-  void sum_segments(DType dtype, std::byte* data, int64_t segments, const SliceOf& slice, const Share& gets, std::byte* scratch, int64_t part,
-                    uint64_t tag);
+  void sum_segments(DType dtype, Reduction reduction, std::byte* data, int64_t segments, const SliceOf& slice, const Share& gets, std::byte* scratch,
+                    int64_t part, uint64_t tag);
 
   static void check(int code, const char* what) {
     if (code == MPI_SUCCESS) return;
@@ -160,8 +163,8 @@ void MpiExchange::Batch::wait() {
 /// Sums segment by segment: every rank gets its slice of each from all others, adds, and gives the sum to `share(r)`'s ranks.
 ///   slice(s, r)  rank r's elements of segment s; at most `part`
 template <class SliceOf, class Share>
-void MpiExchange::sum_segments(DType dtype, std::byte* data, int64_t segments, const SliceOf& slice, const Share& gets, std::byte* scratch,
-                               int64_t part, uint64_t tag) {
+void MpiExchange::sum_segments(DType dtype, Reduction reduction, std::byte* data, int64_t segments, const SliceOf& slice, const Share& gets,
+                               std::byte* scratch, int64_t part, uint64_t tag) {
   const int64_t element = size_of(dtype);
   const auto at = [&](int64_t index) { return data + index * element; };
   const auto bytes = [&](const Slice& s) { return (s.end - s.begin) * element; };
@@ -186,7 +189,7 @@ void MpiExchange::sum_segments(DType dtype, std::byte* data, int64_t segments, c
     const Slice mine = slice(s, rank_);
     void* const sum = at(mine.begin);
     for (int r = 0; r < size_; ++r) inputs[static_cast<size_t>(r)] = r == rank_ ? sum : received(s, r);
-    sum_to_all(dtype, inputs, {&sum, 1}, 0, mine.end - mine.begin);
+    combine_to_all(dtype, reduction, inputs, {&sum, 1}, 0, mine.end - mine.begin);
     with_peers([&](int to, int from) {
       if (gets(rank_)) batch_of(sums, s).receive(from, at(slice(s, from).begin), bytes(slice(s, from)));
       if (gets(to)) batch_of(sums, s).send(to, sum, bytes(mine));
@@ -196,7 +199,8 @@ void MpiExchange::sum_segments(DType dtype, std::byte* data, int64_t segments, c
   if (segments > 0) batch_of(sums, segments - 1).wait();
 }
 
-void MpiExchange::sum(DType dtype, void* inout, int64_t count, std::optional<int> root, void* scratch, int64_t scratch_elements, uint64_t tag) {
+void MpiExchange::sum(DType dtype, Reduction reduction, void* inout, int64_t count, std::optional<int> root, void* scratch, int64_t scratch_elements,
+                      uint64_t tag) {
   const int64_t part = scratch_elements / (2 * size_);
   const int64_t segment = part * size_;
   const auto slice = [&](int64_t s, int r) {
@@ -204,10 +208,12 @@ void MpiExchange::sum(DType dtype, void* inout, int64_t count, std::optional<int
     return Slice{s * segment + in.begin, s * segment + in.end};
   };
   const auto gets = [&](int r) { return !root || r == *root; };
-  sum_segments(dtype, static_cast<std::byte*>(inout), (count + segment - 1) / segment, slice, gets, static_cast<std::byte*>(scratch), part, tag);
+  sum_segments(dtype, reduction, static_cast<std::byte*>(inout), (count + segment - 1) / segment, slice, gets, static_cast<std::byte*>(scratch), part,
+               tag);
 }
 
-void MpiExchange::sum_scattered(DType dtype, void* inout, std::span<const int64_t> counts, void* scratch, int64_t scratch_elements, uint64_t tag) {
+void MpiExchange::sum_scattered(DType dtype, Reduction reduction, void* inout, std::span<const int64_t> counts, void* scratch,
+                                int64_t scratch_elements, uint64_t tag) {
   const int64_t part = scratch_elements / (2 * size_);
   std::vector<int64_t> first(counts.size());
   std::exclusive_scan(counts.begin(), counts.end(), first.begin(), int64_t{0});
@@ -217,7 +223,7 @@ void MpiExchange::sum_scattered(DType dtype, void* inout, std::span<const int64_
   };
   const int64_t segments = (*std::max_element(counts.begin(), counts.end()) + part - 1) / part;
   sum_segments(
-      dtype, static_cast<std::byte*>(inout), segments, slice, [](int) { return false; }, static_cast<std::byte*>(scratch), part, tag);
+      dtype, reduction, static_cast<std::byte*>(inout), segments, slice, [](int) { return false; }, static_cast<std::byte*>(scratch), part, tag);
 }
 
 void MpiExchange::broadcast(void* bytes, int64_t count, int root, uint64_t tag) {
@@ -280,6 +286,13 @@ void MpiExchange::all_gather(void* whole, std::span<const int64_t> counts, uint6
     batch.receive(static_cast<int>(from), data + first[from], counts[from]);
     batch.send(to, data + first[static_cast<size_t>(rank_)], counts[static_cast<size_t>(rank_)]);
   }
+  batch.wait();
+}
+
+void MpiExchange::exchange(std::span<const Part> sends, std::span<const Part> receives, uint64_t tag) {
+  Batch batch(*this, tag);
+  for (const Part& part : receives) batch.receive(part.peer, part.data, part.bytes);
+  for (const Part& part : sends) batch.send(part.peer, part.data, part.bytes);
   batch.wait();
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/comm/reduce_op.h"
 #include "runtime/dtype.h"
 
 namespace vitrine {
@@ -24,13 +25,15 @@ class ProcessExchange {
   virtual ~ProcessExchange() = default;
   virtual std::string description() const = 0;
 
-  /// inout (count) becomes the sum over all processes; with a root, on the root only, and elsewhere it is undefined.
+  /// inout (count) becomes the sum (or what `reduction` says) over all processes; with a root, on the root only, and elsewhere it is undefined.
   ///   scratch  exchange_scratch_elements() elements, or fewer down to twice the number of processes
   /// source  reduce-scatter and all-gather by direct exchange, in segments that overlap: Thakur et al., "Optimization of Collective Communication
   /// Operations in MPICH", 2005
-  virtual void sum(DType dtype, void* inout, int64_t count, std::optional<int> root, void* scratch, int64_t scratch_elements, uint64_t tag) = 0;
+  virtual void sum(DType dtype, Reduction reduction, void* inout, int64_t count, std::optional<int> root, void* scratch, int64_t scratch_elements,
+                   uint64_t tag) = 0;
   /// Of inout, counts[r] elements of each rank one behind the other, this rank's become the sum over all processes; the others' are undefined.
-  virtual void sum_scattered(DType dtype, void* inout, std::span<const int64_t> counts, void* scratch, int64_t scratch_elements, uint64_t tag) = 0;
+  virtual void sum_scattered(DType dtype, Reduction reduction, void* inout, std::span<const int64_t> counts, void* scratch, int64_t scratch_elements,
+                             uint64_t tag) = 0;
   virtual void broadcast(void* bytes, int64_t count, int root, uint64_t tag) = 0;
   /// The root's bytes become those of all processes, counts[r] of rank r, one behind the other; the root's own are at their place already.
   virtual void gather(const void* mine, void* whole, std::span<const int64_t> counts, int root, uint64_t tag) = 0;
@@ -38,6 +41,13 @@ class ProcessExchange {
   virtual void scatter(const void* whole, void* mine, std::span<const int64_t> counts, int root, uint64_t tag) = 0;
   /// gather() to all: each process's own bytes are at their place already.
   virtual void all_gather(void* whole, std::span<const int64_t> counts, uint64_t tag) = 0;
+  /// Sends and receives parts; what goes from one process to another arrives in the order of the parts.
+  struct Part {
+    int peer;
+    void* data;
+    int64_t bytes;
+  };
+  virtual void exchange(std::span<const Part> sends, std::span<const Part> receives, uint64_t tag) = 0;
   /// Waits until all processes have come here; returns the one that came last, or this one. So what follows is no longer waiting for who is late.
   virtual int meet(uint64_t tag) = 0;
 

@@ -2,6 +2,9 @@
 #include "runtime/comm/world_communicator.h"
 
 #include <array>
+#include <cstring>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -24,6 +27,15 @@ using comm::Operation;
 constexpr int64_t kShortestNotedWaitNs = 500;
 // As long as the world takes to find who died.
 constexpr int64_t kEchoPatienceMs = 2000;
+
+void copy_bytes(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+/// Where a rank sends to and receives from; -1: nowhere.
+struct Route {
+  int to = -1, from = -1;
+};
 
 /// What the communicators of one process share.
 class ProcessGroup {
@@ -75,11 +87,27 @@ class ProcessGroup {
       throw;
     }
   }
+  /// Of send_receive: what a device of this process asks for. Before the devices meet.
+  void add_route(uint64_t tag, int device, Route route) {
+    const std::lock_guard lock(routes_mutex_);
+    auto& routes = routes_[tag];
+    routes.resize(static_cast<size_t>(counts[static_cast<size_t>(process)]));
+    routes[static_cast<size_t>(device)] = route;
+  }
+  std::vector<Route> take_routes(uint64_t tag) {
+    const std::lock_guard lock(routes_mutex_);
+    return std::move(routes_.extract(tag).mapped());
+  }
   int first_rank(int of_process) const { return std::accumulate(counts.begin(), counts.begin() + of_process, 0); }
   int process_of(int rank) const {
     int found = 0;
     while (rank >= counts[static_cast<size_t>(found)]) rank -= counts[static_cast<size_t>(found++)];
     return found;
+  }
+  std::vector<int> processes_of_ranks() const {
+    std::vector<int> processes;
+    for (size_t p = 0; p < counts.size(); ++p) processes.insert(processes.end(), static_cast<size_t>(counts[p]), static_cast<int>(p));
+    return processes;
   }
 
   std::vector<std::unique_ptr<Communicator>> locals;
@@ -92,8 +120,39 @@ class ProcessGroup {
 
  private:
   uint64_t handler_ = 0;
+  std::mutex routes_mutex_;
+  std::map<uint64_t, std::vector<Route>> routes_;                            // by tag
   std::vector<std::array<std::string, comm::kOperationCount>> wait_causes_;  // of each process: "rank 2 in all_reduce"
 };
+
+/// The messages of a process's ranks, whose inputs and outputs of `bytes` lie one after the other.
+void send_and_receive(ProcessGroup& group, comm::ProcessExchange& exchange, std::byte* inputs, std::byte* outputs, int64_t bytes, uint64_t tag) {
+  const std::vector<Route> routes = group.take_routes(tag);
+  const int first = group.first_rank(group.process);
+  std::vector<comm::ProcessExchange::Part> sends, receives;
+  std::map<int, std::byte*> output_of_source;  // what comes from one process comes in the order of its ranks
+  for (size_t i = 0; i < routes.size(); ++i) {
+    const int64_t offset = static_cast<int64_t>(i) * bytes;
+    if (routes[i].from >= 0) output_of_source[routes[i].from] = outputs + offset;
+    if (routes[i].to < 0) continue;
+    const int process = group.process_of(routes[i].to);
+    if (process != group.process) {
+      sends.push_back({process, inputs + offset, bytes});
+    } else {
+      const int target = routes[i].to - first;
+      if (routes[static_cast<size_t>(target)].from != first + static_cast<int>(i)) {
+        throw CommError(
+            fmt::format("send_receive: rank {} sends to rank {}, which does not receive from it", first + static_cast<int>(i), routes[i].to));
+      }
+      copy_bytes(outputs + target * bytes, inputs + offset, bytes);
+    }
+  }
+  for (const auto& [source, output] : output_of_source) {
+    const int process = group.process_of(source);
+    if (process != group.process) receives.push_back({process, output, bytes});
+  }
+  exchange.exchange(sends, receives, tag);
+}
 
 class WorldCommunicator final : public CheckedCommunicator {
  public:
@@ -133,6 +192,8 @@ class WorldCommunicator final : public CheckedCommunicator {
   void all_gather(const Job& job);
   void scatter(const Job& job);
   void gather(const Job& job);
+  void all_to_all(const Job& job);
+  void send_receive(const Job& job);
   void barrier(const Job& job);
 
   /// The sum over this process's devices, in `partial` of the first one.
@@ -237,21 +298,26 @@ void WorldCommunicator::carry_out(const Job& job) {
       return scatter(job);
     case Operation::gather:
       return gather(job);
+    case Operation::all_to_all:
+      return all_to_all(job);
+    case Operation::send_receive:
+      return send_receive(job);
     case Operation::barrier:
       return barrier(job);
   }
 }
 
 void WorldCommunicator::sum_here(const Job& job, const View& input, const View& partial) {
-  if (!alone()) return local().reduce(job.ctx, input, leads() ? partial : View(), 0);
+  const ReduceOp op = job.call.reduction.op;
+  if (!alone()) return local().reduce(job.ctx, input, leads() ? partial : View(), 0, op == ReduceOp::average ? ReduceOp::sum : op);
   if (input.data != partial.data) copy(job.ctx, input, partial);
 }
 
 void WorldCommunicator::sum_over_processes(const Job& job, const View& inout, std::optional<int> root) {
   if (!leads()) return;
   const Tensor space = sum_scratch(job, inout.numel());
-  lead(job, space, inout, [inout, root, space = space.view(), tag = job.tag](comm::ProcessExchange& exchange) {
-    exchange.sum(inout.dtype, inout.data, inout.numel(), root, space.data, space.numel(), tag);
+  lead(job, space, inout, [inout, root, reduction = job.call.reduction, space = space.view(), tag = job.tag](comm::ProcessExchange& exchange) {
+    exchange.sum(inout.dtype, reduction, inout.data, inout.numel(), root, space.data, space.numel(), tag);
   });
 }
 
@@ -305,9 +371,10 @@ void WorldCommunicator::reduce_scatter(const Job& job) {
     const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
     mine = partial.view().rows(first, first + counts[static_cast<size_t>(group_->process)]);
     const Tensor space = sum_scratch(job, total);
-    lead(job, space, partial, [whole = partial.view(), counts, space = space.view(), tag = job.tag](comm::ProcessExchange& exchange) {
-      exchange.sum_scattered(whole.dtype, whole.data, counts, space.data, space.numel(), tag);
-    });
+    lead(job, space, partial,
+         [whole = partial.view(), reduction = job.call.reduction, counts, space = space.view(), tag = job.tag](comm::ProcessExchange& exchange) {
+           exchange.sum_scattered(whole.dtype, reduction, whole.data, counts, space.data, space.numel(), tag);
+         });
   }
   if (alone()) return copy(job.ctx, mine, output);
   local().scatter(job.ctx, mine, of_this_process(of_ranks), output, 0);
@@ -387,6 +454,78 @@ void WorldCommunicator::gather(const Job& job) {
   }
   if (root <= 0) return;
   local().scatter(job.ctx, leads() ? whole : View(), only(root, total), job.view(job.call.output, device_ == root ? total : 0), 0);
+}
+
+void WorldCommunicator::all_to_all(const Job& job) {
+  using Part = comm::ProcessExchange::Part;
+  const int64_t whole = job.call.count * size();
+  const View input = job.view(job.call.input, whole), output = job.view(job.call.output, whole);
+  // All inputs and all outputs of this process, on its first device.
+  Tensor inputs, outputs;
+  if (!alone() && leads()) {
+    inputs = scratch(job, whole * local_size());
+    outputs = scratch(job, whole * local_size());
+  }
+  const View all_inputs = alone() ? input : inputs.view(), all_outputs = alone() ? output : outputs.view();
+  const std::vector<int64_t> each(static_cast<size_t>(local_size()), whole);
+  if (!alone()) local().gather(job.ctx, input, each, all_inputs, 0);
+  if (leads()) {
+    const int64_t part_bytes = job.call.count * job.element();
+    const auto place = [&](const View& all, int local_rank, int other_rank) {
+      return static_cast<std::byte*>(all.data) + (int64_t{local_rank} * size() + other_rank) * part_bytes;
+    };
+    const int first = group_->first_rank(group_->process);
+    const std::vector<int> process_of = group_->processes_of_ranks();
+    std::vector<Part> sends, receives;
+    std::vector<std::pair<const void*, void*>> here;
+    for (int mine = 0; mine < local_size(); ++mine) {
+      for (int target = 0; target < size(); ++target) {
+        const int to = process_of[static_cast<size_t>(target)];
+        std::byte* const part = place(all_inputs, mine, target);
+        if (to == group_->process) {
+          here.emplace_back(part, place(all_outputs, target - first, first + mine));
+        } else {
+          sends.push_back({to, part, part_bytes});
+        }
+      }
+    }
+    for (int source = 0; source < size(); ++source) {
+      const int from = process_of[static_cast<size_t>(source)];
+      for (int mine = 0; from != group_->process && mine < local_size(); ++mine)
+        receives.push_back({from, place(all_outputs, mine, source), part_bytes});
+    }
+    lead(job, all_inputs, all_outputs, [sends, receives, here, part_bytes, tag = job.tag](comm::ProcessExchange& exchange) {
+      for (const auto& [from, to] : here) copy_bytes(to, from, part_bytes);
+      exchange.exchange(sends, receives, tag);
+    });
+  }
+  if (!alone()) local().scatter(job.ctx, all_outputs, each, output, 0);
+}
+
+void WorldCommunicator::send_receive(const Job& job) {
+  const int64_t count = job.call.count;
+  const bool receives = job.call.output != nullptr;
+  // What is not sent is gathered too, and not looked at: the ranks of a process do not know of each other which of them send.
+  const View input = job.view(job.call.input != nullptr ? job.call.input : job.call.known, count);
+  const Tensor unused = alone() || receives ? Tensor() : scratch(job, count);
+  const View output = receives ? job.view(job.call.output, count) : unused.view();
+  Tensor inputs, outputs;
+  if (!alone() && leads()) {
+    inputs = scratch(job, count * local_size());
+    outputs = scratch(job, count * local_size());
+  }
+  const View all_inputs = alone() ? input : inputs.view(), all_outputs = alone() ? output : outputs.view();
+  const std::vector<int64_t> each(static_cast<size_t>(local_size()), count);
+  job.ctx.dispatch({"send_receive", {}, {}}, [group = group_, device = device_, tag = job.tag, route = Route{job.call.to, job.call.from}] {
+    group->add_route(tag, device, route);
+  });
+  if (!alone()) local().gather(job.ctx, input, each, all_inputs, 0);
+  if (leads()) {
+    lead(job, all_inputs, all_outputs, [group = group_, all_inputs, all_outputs, bytes = count * job.element(), tag = job.tag](auto& exchange) {
+      send_and_receive(*group, exchange, static_cast<std::byte*>(all_inputs.data), static_cast<std::byte*>(all_outputs.data), bytes, tag);
+    });
+  }
+  if (!alone()) local().scatter(job.ctx, all_outputs, each, output, 0);
 }
 
 void WorldCommunicator::barrier(const Job& job) {

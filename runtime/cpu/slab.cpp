@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -37,7 +38,8 @@ bool touch(char* begin, int64_t bytes) {
 
 }  // namespace
 
-CpuSlab::CpuSlab(int ordinal, int64_t capacity_bytes) : capacity_(capacity_bytes) {
+CpuSlab::CpuSlab(int ordinal, int64_t capacity_bytes, std::function<AvailableMemory()> available)
+    : ordinal_(ordinal), available_(std::move(available)), capacity_(capacity_bytes) {
   const int64_t skew = ordinal * kSkew % kHugePage;
   mapping_bytes_ = (capacity_bytes + kHugePage - 1) / kHugePage * kHugePage + 2 * kHugePage;
   mapping_ = mmap(nullptr, static_cast<size_t>(mapping_bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -56,6 +58,12 @@ void CpuSlab::grow(int64_t bytes) {
   VITRINE_ASSERT(bytes <= capacity_, "a slab never grows past its capacity");
   if (bytes <= size_) return;
   const int64_t fresh = bytes - size_;
+  if (const AvailableMemory available = available_(); fresh > available.bytes) {
+    throw OutOfMemory(
+        fmt::format("cpu:{}: its pool needs {} more, but the machine has {} available ({}); use a smaller batch, fewer devices or processes, "
+                    "or a machine with more memory",
+                    ordinal_, format_bytes(fresh), format_bytes(available.bytes), available.source));
+  }
   const int64_t parts = std::clamp<int64_t>(fresh / (64 * kHugePage), 1, std::max(1U, std::thread::hardware_concurrency()));
   std::atomic<bool> enough{true};
   const auto touch_part = [&](int64_t part) {

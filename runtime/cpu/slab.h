@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+
+#include "runtime/memory/available.h"
 #include "runtime/memory/slab.h"
 
 namespace vitrine {
@@ -9,8 +12,10 @@ namespace vitrine {
 /// different devices start at different offsets within a page, so that collectives do not walk equal cache sets.
 class CpuSlab final : public Slab {
  public:
+  /// available  tells how much memory the machine has left; growing asks, for the kernel would rather end the process than refuse
   /// throws OutOfMemory when the address range cannot be reserved.
-  CpuSlab(int ordinal, int64_t capacity_bytes);
+  CpuSlab(
+      int ordinal, int64_t capacity_bytes, std::function<AvailableMemory()> available = [] { return available_memory(); });
   ~CpuSlab() override;
   CpuSlab(const CpuSlab&) = delete;
   CpuSlab& operator=(const CpuSlab&) = delete;
@@ -20,6 +25,8 @@ class CpuSlab final : public Slab {
   void grow(int64_t bytes) override;
 
  private:
+  int ordinal_;
+  std::function<AvailableMemory()> available_;
   void* mapping_ = nullptr;
   int64_t mapping_bytes_ = 0;
   char* base_ = nullptr;

@@ -7,12 +7,14 @@
 #include <thread>
 #include <utility>
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
 
 #include "runtime/cpu/futex.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
+#include "runtime/trace/span_log.h"
 
 namespace vitrine {
 namespace {
@@ -21,7 +23,8 @@ namespace {
 struct Completion {
   std::atomic<uint32_t> reached{0};
   std::atomic<uint32_t> waiters{0};
-  std::atomic<bool> poisoned{false};  // the stream that recorded last was in error
+  std::atomic<bool> poisoned{false};   // the stream that recorded last was in error
+  std::atomic<int64_t> reached_ns{0};  // of events that keep their time
 
   bool is_reached(uint32_t target) const { return static_cast<int32_t>(reached.load(std::memory_order_acquire) - target) >= 0; }
 
@@ -52,11 +55,18 @@ class CpuEvent final : public Event {
   std::shared_ptr<Completion> completion = std::make_shared<Completion>();
   uint32_t recorded = 0;
   const Stream* recorded_on = nullptr;
+  bool timed = false;
 
   bool reached() const override { return completion->is_reached(recorded); }
 
  private:
   void do_synchronize() override { completion->wait(recorded); }
+  double do_elapsed_seconds(const Event& start) const override {
+    const auto time_ns = [](const Event& event) {
+      return static_cast<const CpuEvent&>(event).completion->reached_ns.load(std::memory_order_relaxed);
+    };
+    return static_cast<double>(time_ns(*this) - time_ns(start)) * 1e-9;
+  }
 };
 
 }  // namespace
@@ -66,10 +76,14 @@ struct CpuStream::Worker {
   Task* tail = nullptr;
   std::byte* block = nullptr;  // tasks are made in it, one behind the other
   size_t block_used = 0;
-  void* full_block = nullptr;  // to be passed with the next task
-  // Shared: the host adds, the worker reads; nothing goes back but `sleeping`, which the host reads relaxed.
+  void* full_block = nullptr;     // to be passed with the next task
+  bool pushed = false;            // since the last begin_synchronize()
+  uint32_t synchronizations = 0;  // begun
+  // Shared: the host adds, the worker reads; nothing goes back but `sleeping`, which the host reads relaxed, and what synchronize() waits for.
   alignas(64) std::atomic<uint32_t> published{0};
   alignas(64) std::atomic<uint32_t> sleeping{0};
+  alignas(64) std::atomic<uint32_t> synchronized{0};  // synchronizations reached
+  std::exception_ptr first_error;                     // of the worker, when the last one was reached
   // Worker side.
   alignas(64) Task* last = nullptr;
   uint32_t consumed = 0;
@@ -77,13 +91,15 @@ struct CpuStream::Worker {
   std::exception_ptr error;
   std::atomic<bool> failed{false};  // for the host, relaxed
   std::function<void(const std::string&)> error_handler;
-  std::vector<SpanRecord> spans, open_spans;
+  SpanLog spans;
+  std::vector<SpanRecord> open_spans;
   std::thread thread;
 
   void run(const Options& options, const std::string& name);
   void wait_for_task();
   void execute(Task& task) noexcept;
   void fail(const char* reason);
+  void fail_in(const Origin& origin);
 };
 
 namespace {
@@ -123,10 +139,22 @@ void CpuStream::Worker::fail(const char* reason) {
   if (error_handler) error_handler(reason);
 }
 
+/// The error is the operation's own (View::as): its message names the operation and the layer.
+void CpuStream::Worker::fail_in(const Origin& origin) {
+  try {
+    const std::string layer = *origin.layer == '\0' ? "" : fmt::format("layer '{}', ", origin.layer);
+    rethrow_with_prefix(std::current_exception(), fmt::format("{}operation '{}': ", layer, origin.operation));
+  } catch (const std::exception& e) {
+    fail(e.what());
+  }
+}
+
 void CpuStream::Worker::execute(Task& task) noexcept {
   if (!error || task.runs_after_error) {
     try {
       task.run();
+    } catch (const DtypeError&) {
+      fail_in(task.origin);
     } catch (const std::exception& e) {
       fail(e.what());
     } catch (...) {
@@ -183,19 +211,25 @@ void CpuStream::push(Task* task) {
   task->passed_block = std::exchange(worker_->full_block, nullptr);
   worker_->tail->next = task;
   worker_->tail = task;
+  worker_->pushed = true;
   worker_->published.fetch_add(1, std::memory_order_release);
   cpu::full_fence();
   if (worker_->sleeping.load(std::memory_order_relaxed) != 0) cpu::futex_wake_all(worker_->published);
 }
 
-std::unique_ptr<Event> CpuStream::make_event() { return std::make_unique<CpuEvent>(); }
+std::unique_ptr<Event> CpuStream::do_make_event(EventTiming timing) {
+  auto event = std::make_unique<CpuEvent>();
+  event->timed = timing == EventTiming::on;
+  return event;
+}
 
 void CpuStream::do_record(Event& event) {
   auto& e = static_cast<CpuEvent&>(event);
   if (e.recorded_on != nullptr && e.recorded_on != this) do_wait(event);
   e.recorded_on = this;
   const uint32_t target = ++e.recorded;
-  enqueue_always([completion = e.completion, target, worker = worker_.get()] {
+  enqueue_always([completion = e.completion, target, timed = e.timed, worker = worker_.get()] {
+    if (timed) completion->reached_ns.store(steady_now_ns(), std::memory_order_relaxed);
     completion->poisoned.store(worker->error != nullptr, std::memory_order_relaxed);
     completion->set(target);
   });
@@ -210,20 +244,29 @@ void CpuStream::do_wait(Event& event) {
   });
 }
 
-void CpuStream::do_synchronize() {
-  std::atomic<uint32_t> done{0};
-  std::exception_ptr error;
-  enqueue_always([&done, &error, worker = worker_.get()] {
-    error = std::exchange(worker->error, nullptr);
+// A stream to which nothing was pushed since the last time is idle: its worker sleeps on.
+void CpuStream::begin_synchronize() {
+  if (!worker_->pushed) return;
+  enqueue_always([target = ++worker_->synchronizations, worker = worker_.get()] {
+    if (!worker->first_error) worker->first_error = std::exchange(worker->error, nullptr);
     worker->failed.store(false, std::memory_order_relaxed);
-    // Only the address is used once the host may have gone on.
-    const std::atomic<uint32_t>& word = done;
-    done.store(1, std::memory_order_release);
-    cpu::futex_wake_all(word);
+    worker->synchronized.store(target, std::memory_order_release);
+    cpu::futex_wake_all(worker->synchronized);
   });
-  for (int i = 0; i < cpu::kSpinRounds && done.load(std::memory_order_acquire) == 0; ++i) cpu::relax();
-  while (done.load(std::memory_order_acquire) == 0) cpu::futex_wait(done, 0);
-  if (error) std::rethrow_exception(error);
+  worker_->pushed = false;
+}
+
+void CpuStream::do_synchronize() {
+  begin_synchronize();
+  const uint32_t target = worker_->synchronizations;
+  const std::atomic<uint32_t>& reached = worker_->synchronized;
+  uint32_t seen = reached.load(std::memory_order_acquire);
+  for (int i = 0; i < cpu::kSpinRounds && seen != target; ++i) {
+    cpu::relax();
+    seen = reached.load(std::memory_order_acquire);
+  }
+  for (; seen != target; seen = reached.load(std::memory_order_acquire)) cpu::futex_wait(reached, seen);
+  if (const std::exception_ptr error = std::exchange(worker_->first_error, nullptr)) std::rethrow_exception(error);
 }
 
 void CpuStream::begin_span(const SpanInfo& info) {
@@ -242,7 +285,7 @@ void CpuStream::end_span(int64_t bytes) {
     worker->open_spans.pop_back();
     record.end_ns = steady_now_ns();
     record.bytes = bytes;
-    worker->spans.push_back(record);
+    worker->spans.add(record);
   });
 }
 
@@ -255,7 +298,7 @@ void CpuStream::note_wait(int64_t begin_ns, int64_t end_ns, const char* cause) {
   record.end_ns = end_ns;
   record.bytes = 0;
   ++record.depth;
-  worker_->spans.push_back(record);
+  worker_->spans.add(record);
 }
 
 bool CpuStream::failed() const { return worker_->failed.load(std::memory_order_relaxed); }
@@ -264,6 +307,8 @@ void CpuStream::set_error_handler(std::function<void(const std::string&)> handle
   enqueue_always([worker = worker_.get(), handler = std::move(handler)] { worker->error_handler = handler; });
 }
 
-std::vector<SpanRecord> CpuStream::take_spans() { return std::exchange(worker_->spans, {}); }
+std::vector<SpanRecord> CpuStream::take_spans() { return worker_->spans.take(); }
+
+std::vector<SpanRecord> CpuStream::poll_spans() { return worker_->spans.take(); }
 
 }  // namespace vitrine

@@ -26,17 +26,25 @@ class CpuStream final : public Stream {
   /// Runs what is queued, then ends the worker.
   ~CpuStream() override;
 
-  std::unique_ptr<Event> make_event() override;
   void begin_span(const SpanInfo& info) override;
   void end_span(int64_t bytes) override;
   std::vector<SpanRecord> take_spans() override;
+  std::vector<SpanRecord> poll_spans() override;
   bool failed() const override;
   void set_error_handler(std::function<void(const std::string&)> handler) override;
+  void begin_synchronize() override;
 
+  /// What a task is part of, for messages. The names must outlive it.
+  struct Origin {
+    const char* operation = "";
+    const char* layer = "";
+  };
   /// Queues a callable without arguments. It may throw: the stream is then in error (see Stream).
   template <class F>
-  void enqueue(F f) {
-    push(make_task(std::move(f)));
+  void enqueue(F f, Origin origin = {}) {
+    Task* const task = make_task(std::move(f));
+    task->origin = origin;
+    push(task);
   }
 
   /// Called by work that runs on this worker: a nested wait span from `begin_ns` to `end_ns`.
@@ -50,6 +58,7 @@ class CpuStream final : public Stream {
     virtual void run() = 0;
     /// Lets go of what the callable holds; the task itself stays until the next one is known.
     virtual void dispose() noexcept {}
+    Origin origin;
     bool runs_after_error = false;
     Task* next = nullptr;
     void* passed_block = nullptr;  // memory of earlier tasks only: freed by the worker when it comes to this one
@@ -78,6 +87,7 @@ class CpuStream final : public Stream {
   /// Room for a task in the current block. One by one, tasks made on the host and freed on the workers would contend for malloc's locks.
   void* task_memory(size_t bytes);
   void push(Task* task);
+  std::unique_ptr<Event> do_make_event(EventTiming timing) override;
   void do_record(Event& event) override;
   void do_wait(Event& event) override;
   void do_synchronize() override;

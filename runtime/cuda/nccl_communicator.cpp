@@ -33,10 +33,25 @@ constexpr int64_t kEchoPatienceMs = 2000;
 constexpr int64_t kPollsBeforeWaiting = 100;
 constexpr std::chrono::seconds kLongestFarewell{2};
 
-/// Of elements that are summed.
+/// Of elements that are combined.
 ncclDataType_t nccl_type(DType dtype) {
+  if (dtype == DType::i32) return ncclInt32;
   if (dtype == DType::f16) return ncclFloat16;
   return dtype == DType::bf16 ? ncclBfloat16 : ncclFloat32;
+}
+
+ncclRedOp_t nccl_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::min:
+      return ncclMin;
+    case ReduceOp::max:
+      return ncclMax;
+    case ReduceOp::average:
+      return ncclAvg;
+    case ReduceOp::sum:
+      break;
+  }
+  return ncclSum;
 }
 
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
@@ -338,7 +353,7 @@ class NcclCommunicator final : public CheckedCommunicator {
     ctx.dispatch(
         info, [] {},
         [&] {
-          if (call.operation == Operation::scatter || call.operation == Operation::gather) copy_own_rows(ctx, call);
+          copy_own_part(ctx, call);
           if (World* world = group_->world()) {
             CollectiveRecord record = comm::record_of(ctx, call, issued_++);
             record.group = group_->number();
@@ -349,20 +364,39 @@ class NcclCommunicator final : public CheckedCommunicator {
         });
   }
   void issue(ExecContext& ctx, const Call& call, ncclComm_t comm);
-  void copy_own_rows(ExecContext& ctx, const Call& call);
+  void issue_scattered(ExecContext& ctx, const Call& call, ncclComm_t comm);
+  /// Of operations that send: what stays on this rank.
+  void copy_own_part(ExecContext& ctx, const Call& call);
 
   std::shared_ptr<NcclGroup> group_;
   int device_;  // of this process
   uint64_t issued_ = 0;
 };
 
-void NcclCommunicator::copy_own_rows(ExecContext& ctx, const Call& call) {
-  if (rank() != call.root || part_bytes(call, rank()) == 0) return;
+void NcclCommunicator::copy_own_part(ExecContext& ctx, const Call& call) {
   const auto* from = static_cast<const std::byte*>(call.input);
   auto* to = static_cast<std::byte*>(call.output);
-  (call.operation == Operation::scatter ? from += part_offset(call, rank()) : to += part_offset(call, rank()));
-  if (from == to) return;
-  VITRINE_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(part_bytes(call, rank())), cudaMemcpyDeviceToDevice, native_stream(ctx)));
+  int64_t bytes = call.count * size_of(call.dtype);
+  switch (call.operation) {
+    case Operation::scatter:
+    case Operation::gather:
+      if (rank() != call.root) return;
+      (call.operation == Operation::scatter ? from += part_offset(call, rank()) : to += part_offset(call, rank()));
+      bytes = part_bytes(call, rank());
+      break;
+    case Operation::all_to_all:
+      from += rank() * bytes;
+      to += rank() * bytes;
+      break;
+    case Operation::send_receive:
+      if (call.to != rank()) return;
+      if (call.from != rank()) throw CommError(fmt::format("send_receive: rank {} sends to itself, but does not receive from itself", rank()));
+      break;
+    default:
+      return;
+  }
+  if (from == to || bytes == 0) return;
+  VITRINE_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, native_stream(ctx)));
 }
 
 void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm) {
@@ -371,14 +405,16 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
   const size_t bytes = count * static_cast<size_t>(size_of(call.dtype));
   switch (call.operation) {
     case Operation::all_reduce:
-      return VITRINE_NCCL_CHECK(comm, ncclAllReduce(call.input, call.output, count, nccl_type(call.dtype), ncclSum, comm, stream));
+      return VITRINE_NCCL_CHECK(comm, ncclAllReduce(call.input, call.output, count, nccl_type(call.dtype), nccl_op(call.reduction.op), comm, stream));
     case Operation::reduce:
-      return VITRINE_NCCL_CHECK(comm, ncclReduce(call.input, call.output, count, nccl_type(call.dtype), ncclSum, call.root, comm, stream));
+      return VITRINE_NCCL_CHECK(
+          comm, ncclReduce(call.input, call.output, count, nccl_type(call.dtype), nccl_op(call.reduction.op), call.root, comm, stream));
     case Operation::broadcast:
       return VITRINE_NCCL_CHECK(comm,
                                 ncclBroadcast(rank() == call.root ? call.input : call.output, call.output, bytes, ncclInt8, call.root, comm, stream));
     case Operation::reduce_scatter:
-      return VITRINE_NCCL_CHECK(comm, ncclReduceScatter(call.input, call.output, count, nccl_type(call.dtype), ncclSum, comm, stream));
+      return VITRINE_NCCL_CHECK(comm,
+                                ncclReduceScatter(call.input, call.output, count, nccl_type(call.dtype), nccl_op(call.reduction.op), comm, stream));
     case Operation::all_gather:
       return VITRINE_NCCL_CHECK(comm, ncclAllGather(call.input, call.output, bytes, ncclInt8, comm, stream));
     case Operation::barrier: {
@@ -387,8 +423,26 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
     }
     case Operation::scatter:
     case Operation::gather:
+      return issue_scattered(ctx, call, comm);
+    case Operation::all_to_all:
+    case Operation::send_receive:
       break;
   }
+  if (bytes == 0) return;
+  // What stays on this rank was copied already.
+  const auto sends_to = [&](int r) { return r != rank() && (call.operation == Operation::all_to_all || r == call.to); };
+  const auto receives_from = [&](int r) { return r != rank() && (call.operation == Operation::all_to_all || r == call.from); };
+  const auto place = [&](int r) { return call.operation == Operation::all_to_all ? static_cast<size_t>(r) * bytes : 0; };
+  VITRINE_NCCL_CHECK(comm, ncclGroupStart());
+  for (int r = 0; r < size(); ++r) {
+    if (sends_to(r)) VITRINE_NCCL_CHECK(comm, ncclSend(static_cast<const std::byte*>(call.input) + place(r), bytes, ncclInt8, r, comm, stream));
+    if (receives_from(r)) VITRINE_NCCL_CHECK(comm, ncclRecv(static_cast<std::byte*>(call.output) + place(r), bytes, ncclInt8, r, comm, stream));
+  }
+  VITRINE_NCCL_CHECK(comm, ncclGroupEnd());
+}
+
+void NcclCommunicator::issue_scattered(ExecContext& ctx, const Call& call, ncclComm_t comm) {
+  const cudaStream_t stream = native_stream(ctx);
   const bool scatters = call.operation == Operation::scatter;
   const auto part = [&](int r) { return static_cast<size_t>(part_bytes(call, r)); };
   VITRINE_NCCL_CHECK(comm, ncclGroupStart());

@@ -150,7 +150,7 @@ void PeerGroup::do_share(int index, cudaStream_t stream) const {
   std::array<void*, kMostSumRanks> outputs;
   for (size_t r = 0; r < ranks; ++r) inputs[r] = ranks_[r].call->input;
   const auto sum = [&](size_t output_count, int64_t begin, int64_t end) {
-    sum_to_all(stream, mine.dtype, {inputs.data(), ranks}, {outputs.data(), output_count}, begin, end);
+    combine_to_all(stream, mine.dtype, mine.reduction, {inputs.data(), ranks}, {outputs.data(), output_count}, begin, end);
   };
   const comm::Slice slice = comm::slice_of(mine.count, kSumGrainBytes / size_of(mine.dtype), index, size_);
   switch (mine.operation) {
@@ -173,6 +173,14 @@ void PeerGroup::do_share(int index, cudaStream_t stream) const {
       return copy(mine.output, static_cast<const std::byte*>(ranks_[root].call->input) + part_offset(mine, index), part_bytes(mine, index));
     case Operation::gather:
       return copy(static_cast<std::byte*>(ranks_[root].call->output) + part_offset(mine, index), mine.input, part_bytes(mine, index));
+    case Operation::all_to_all:
+      for (size_t r = 0; r < ranks; ++r) {
+        copy(static_cast<std::byte*>(mine.output) + static_cast<int64_t>(r) * bytes, static_cast<const std::byte*>(inputs[r]) + index * bytes, bytes);
+      }
+      return;
+    case Operation::send_receive:
+      if (mine.from >= 0) copy(mine.output, inputs[static_cast<size_t>(mine.from)], bytes);
+      return;
     case Operation::barrier:
       return;
   }

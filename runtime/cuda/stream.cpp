@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cuda/stream.h"
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <utility>
@@ -18,11 +19,15 @@
 namespace vitrine {
 namespace {
 
+// Closed spans whose events are not looked at yet. Looking costs a call of CUDA for each, which need not be made while work is issued.
+constexpr size_t kMostUnsettled = 1024;
+constexpr int64_t kFarFromAnchorNs = 1'000'000'000;
+
 class CudaEvent final : public Event {
  public:
-  explicit CudaEvent(int device) {
+  CudaEvent(int device, EventTiming timing) {
     const cuda::DeviceScope scope(device);
-    VITRINE_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+    VITRINE_CUDA_CHECK(cudaEventCreateWithFlags(&event_, timing == EventTiming::on ? cudaEventDefault : cudaEventDisableTiming));
   }
   ~CudaEvent() override { cudaEventDestroy(event_); }
   cudaEvent_t native() const { return event_; }
@@ -34,6 +39,11 @@ class CudaEvent final : public Event {
 
  private:
   void do_synchronize() override { VITRINE_CUDA_CHECK(cudaEventSynchronize(event_)); }
+  double do_elapsed_seconds(const Event& start) const override {
+    float milliseconds = 0;
+    VITRINE_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(start).event_, event_));
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
 
   cudaEvent_t event_ = nullptr;
 };
@@ -68,12 +78,12 @@ CudaStream::CudaStream(Identity identity, OrderChecker* checker, cudaStream_t gi
 
 CudaStream::~CudaStream() {
   cudaStreamSynchronize(stream_);
-  for (const auto* spans : {&open_, &closed_}) {
-    for (const TimedSpan& span : *spans) {
-      if (span.begin != nullptr) cudaEventDestroy(span.begin);
-      if (span.end != nullptr) cudaEventDestroy(span.end);
-    }
-  }
+  const auto destroy = [](const TimedSpan& span) {
+    if (span.begin != nullptr) cudaEventDestroy(span.begin);
+    if (span.end != nullptr) cudaEventDestroy(span.end);
+  };
+  std::for_each(open_.begin(), open_.end(), destroy);
+  std::for_each(closed_.begin(), closed_.end(), destroy);
   for (cudaEvent_t event : spare_) cudaEventDestroy(event);
   cudaEventDestroy(anchor_);
   cudaEventDestroy(next_anchor_);
@@ -93,7 +103,16 @@ cuda::Fault* CudaStream::fault_slot(cuda::FaultMessage message) {
   return memory;
 }
 
-std::unique_ptr<Event> CudaStream::make_event() { return std::make_unique<CudaEvent>(identity().device.index); }
+std::unique_ptr<Event> CudaStream::do_make_event(EventTiming timing) { return std::make_unique<CudaEvent>(identity().device.index, timing); }
+
+void CudaStream::check_owner(const void* data) {
+  cudaPointerAttributes attributes{};
+  VITRINE_CUDA_CHECK(cudaPointerGetAttributes(&attributes, data));
+  if (attributes.type == cudaMemoryTypeManaged) return;
+  if (attributes.type == cudaMemoryTypeDevice && attributes.device == identity().device.index) return;
+  throw DeviceError(fmt::format("{}: expected memory of {}, but {} is {}", name(), identity().device.str(), data,
+                                attributes.type == cudaMemoryTypeDevice ? fmt::format("memory of cuda:{}", attributes.device) : "host memory"));
+}
 
 int CudaStream::enter() {
   int previous = 0;
@@ -168,10 +187,14 @@ void CudaStream::set_anchor() {
 cudaEvent_t CudaStream::timing_event() noexcept {
   cudaEvent_t event = nullptr;
   int previous = 0;
-  if (!spare_.empty()) {
-    event = spare_.back();
-    spare_.pop_back();
-  } else if (cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(identity().device.index) == cudaSuccess) {
+  {
+    const std::lock_guard lock(spans_mutex_);
+    if (!spare_.empty()) {
+      event = spare_.back();
+      spare_.pop_back();
+    }
+  }
+  if (event == nullptr && cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(identity().device.index) == cudaSuccess) {
     if (cudaEventCreate(&event) != cudaSuccess) event = nullptr;
     cuda::set_device_back(previous);
   }
@@ -197,29 +220,54 @@ void CudaStream::end_span(int64_t bytes) {
   open_.pop_back();
   span.record.bytes = bytes;
   span.end = timing_event();
+  const std::lock_guard lock(spans_mutex_);
   closed_.push_back(span);
+  if (closed_.size() >= kMostUnsettled) settle_spans();
+}
+
+bool CudaStream::time_of(cudaEvent_t event, int64_t& time_ns) noexcept {
+  float milliseconds = 0;
+  if (cudaEventElapsedTime(&milliseconds, anchor_, event) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  time_ns = anchor_ns_ + static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
+  return true;
+}
+
+void CudaStream::settle_spans() noexcept {
+  for (; !closed_.empty(); closed_.pop_front()) {
+    TimedSpan& span = closed_.front();
+    if (span.end != nullptr) {
+      const cudaError_t state = cudaEventQuery(span.end);
+      if (state != cudaSuccess) cudaGetLastError();
+      if (state == cudaErrorNotReady) return;
+    }
+    SpanRecord& record = span.record;
+    const bool timed = span.begin != nullptr && span.end != nullptr && time_of(span.begin, record.begin_ns) && time_of(span.end, record.end_ns);
+    if (timed) {
+      records_.add(record);
+      // Elapsed times are floats of milliseconds: near the anchor they resolve half a microsecond. What is closed later began later.
+      if (record.depth == 0 && record.end_ns - anchor_ns_ > kFarFromAnchorNs) {
+        std::swap(anchor_, span.end);
+        anchor_ns_ = record.end_ns;
+      }
+    }
+    for (cudaEvent_t event : {span.begin, span.end}) {
+      if (event != nullptr) spare_.push_back(event);
+    }
+  }
+}
+
+std::vector<SpanRecord> CudaStream::poll_spans() {
+  const std::lock_guard lock(spans_mutex_);
+  settle_spans();
+  return records_.take();
 }
 
 std::vector<SpanRecord> CudaStream::take_spans() {
-  const auto time_of = [this](cudaEvent_t event) {
-    float milliseconds = 0;
-    VITRINE_CUDA_CHECK_ON(identity().device.index, cudaEventElapsedTime(&milliseconds, anchor_, event));
-    return anchor_ns_ + static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
-  };
-  std::vector<SpanRecord> records;
-  records.reserve(closed_.size());
-  for (const TimedSpan& span : closed_) {
-    if (span.begin != nullptr && span.end != nullptr) {
-      SpanRecord record = span.record;
-      record.begin_ns = time_of(span.begin);
-      record.end_ns = time_of(span.end);
-      records.push_back(record);
-    }
-    if (span.begin != nullptr) spare_.push_back(span.begin);
-    if (span.end != nullptr) spare_.push_back(span.end);
-  }
-  closed_.clear();
-  // Elapsed times are floats of milliseconds: near the anchor they resolve half a microsecond.
+  std::vector<SpanRecord> records = poll_spans();
+  const std::lock_guard lock(spans_mutex_);
   if (open_.empty()) set_anchor();
   return records;
 }

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 
 #include "runtime/cuda/fault.h"
 #include "runtime/stream.h"
+#include "runtime/trace/span_log.h"
 
 namespace vitrine {
 
@@ -29,12 +31,13 @@ class CudaStream final : public Stream {
   /// The slot for faults worded by `message`; made at the first call.
   cuda::Fault* fault_slot(cuda::FaultMessage message);
 
-  std::unique_ptr<Event> make_event() override;
+  void check_owner(const void* data) override;
   int enter() override;
   void leave(int previous) noexcept override;
   void begin_span(const SpanInfo& info) override;
   void end_span(int64_t bytes) override;
   std::vector<SpanRecord> take_spans() override;
+  std::vector<SpanRecord> poll_spans() override;
   bool failed() const override;
   bool lost() const override;
   void set_error_handler(std::function<void(const std::string&)> handler) override { handler_ = std::move(handler); }
@@ -48,11 +51,16 @@ class CudaStream final : public Stream {
     cuda::FaultMessage message;
     cuda::Fault* memory;
   };
+  std::unique_ptr<Event> do_make_event(EventTiming timing) override;
   void do_record(Event& event) override;
   void do_wait(Event& event) override;
   void do_synchronize() override;
   cudaEvent_t timing_event() noexcept;
   void set_anchor();
+  /// Turns the closed spans whose work is done into records, and their events into spare ones. Under the lock of the spans.
+  void settle_spans() noexcept;
+  /// False when CUDA does not tell.
+  bool time_of(cudaEvent_t event, int64_t& time_ns) noexcept;
   /// The message of a raised fault, or empty.
   std::string raised_fault() const;
 
@@ -62,8 +70,11 @@ class CudaStream final : public Stream {
   std::vector<FaultSlot> faults_;
   cudaEvent_t anchor_ = nullptr, next_anchor_ = nullptr;
   int64_t anchor_ns_ = 0;
-  std::vector<TimedSpan> open_, closed_;
+  std::vector<TimedSpan> open_;
+  std::mutex spans_mutex_;  // of what follows
+  std::deque<TimedSpan> closed_;
   std::vector<cudaEvent_t> spare_;
+  SpanLog records_;
 };
 
 }  // namespace vitrine

@@ -141,6 +141,7 @@ PoolStatistics Pool::statistics() const {
   s.capacity_bytes = capacity_bytes_;
   s.reserved_bytes = reserved_limit_ >= 0 ? reserved_limit_ : slab_->size_bytes();
   s.allocated_bytes = offsets_.allocated_bytes();
+  s.adopted_bytes = adopted_bytes_;
   s.allocated_by_category = by_category_;
   return s;
 }
@@ -152,6 +153,14 @@ void Pool::reset_peak() {
 
 void Pool::throw_out_of_memory(int64_t bytes, std::string_view tensor_name) const {
   const int64_t allocated = offsets_.allocated_bytes(), free = limit_bytes() - allocated;
+  if (reserved_limit_ >= 0) {
+    throw UnsupportedError(fmt::format(
+        "{}: {}allocates {} ({} bytes) for {} in phase {}, which the plan does not contain: {} bytes were reserved, {} are in use. What runs on a "
+        "planned device has to allocate the same tensors when it is planned on a meta device: the sizes may depend on shapes and the Pass alone, "
+        "not on the backend, the data or earlier calls",
+        device_name_, layer_.empty() ? "the program " : fmt::format("layer '{}' ", layer_), format_bytes(bytes), bytes,
+        tensor_name.empty() ? "a tensor" : tensor_name, phase_name(phase_), reserved_limit_, allocated));
+  }
   const int64_t piece = std::max(offsets_.largest_hole(), limit_bytes() - offsets_.extent());
   std::string text = fmt::format(
       "{}: out of memory. Tried to allocate {} ({} bytes) for {}{}{} in phase {} ({} total capacity; {} already allocated; {} free{}; {} reserved).",

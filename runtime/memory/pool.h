@@ -22,6 +22,7 @@ struct PoolStatistics {
   int64_t capacity_bytes = 0;
   int64_t reserved_bytes = 0;   // size of the slab
   int64_t allocated_bytes = 0;  // in blocks now
+  int64_t adopted_bytes = 0;    // of tensors over memory from elsewhere (ExecContext::adopt) now; in no other figure
   int64_t peak_bytes = 0;
   BytesByCategory allocated_by_category{};
   BytesByCategory peak_by_category{};  // sums to peak_bytes, with fragmentation
@@ -49,11 +50,14 @@ class Pool {
     Stream* stream = nullptr;  // whose work the block belongs to
   };
 
-  /// throws OutOfMemory with bytes asked, tensor, layer, phase, capacity, allocated, reserved, free, and the categories in order of size.
+  /// throws OutOfMemory with bytes asked, tensor, layer, phase, capacity, allocated, reserved, free, and the categories in order of size;
+  /// after reserve() UnsupportedError that names tensor, layer and phase: the plan has no room for what it does not contain.
   /// On a pool that grows (no reserve() yet) the slab grows in chunks of kGrowthBytes up to the capacity; on CUDA, where addresses cannot stay while
   /// it grows, it takes the whole capacity at the first allocation: name a capacity when you allocate without a plan.
   Block allocate(int64_t bytes, Category category, Stream& stream, std::string_view tensor_name);
   void free(const Block& block) noexcept;
+  /// Books memory from elsewhere, which a tensor has adopted (bytes > 0) or let go of (bytes < 0).
+  void note_adopted(int64_t bytes) noexcept { adopted_bytes_ += bytes; }
 
   /// Sets the limit to `bytes` (a plan's peak) and takes that much from the system: from then on the slab never grows. Starts the peak anew.
   /// throws OutOfMemory when that exceeds the capacity, ConfigError when the pool is in use.
@@ -85,6 +89,7 @@ class Pool {
   std::string device_name_;
   std::unique_ptr<Slab> slab_;
   int64_t capacity_bytes_;
+  int64_t adopted_bytes_ = 0;
   int64_t reserved_limit_ = -1;  // -1: not reserved, the slab grows
   OffsetAllocator offsets_;
   std::unique_ptr<LastUse> last_use_;

@@ -9,14 +9,15 @@ namespace vitrine {
 class MetaStream final : public Stream {
  public:
   using Stream::Stream;
-  std::unique_ptr<Event> make_event() override;
   void begin_span(const SpanInfo&) override {}
   void end_span(int64_t) override {}
   std::vector<SpanRecord> take_spans() override { return {}; }
+  std::vector<SpanRecord> poll_spans() override { return {}; }
   bool failed() const override { return false; }
   void set_error_handler(std::function<void(const std::string&)>) override {}
 
  private:
+  std::unique_ptr<Event> do_make_event(EventTiming timing) override;
   void do_record(Event&) override {}
   void do_wait(Event&) override {}
   void do_synchronize() override {}

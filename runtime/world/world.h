@@ -47,7 +47,7 @@ class World {
   int size() const;
   /// Among the processes on this machine: its index, and their number.
   int local_rank() const;
-  int local_size() const;
+  virtual int local_size() const;
   /// What tells this machine from others.
   virtual const std::string& machine() const;
   /// "4 processes on 2 hosts, met over MPI": for logs.

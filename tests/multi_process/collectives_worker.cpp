@@ -29,6 +29,10 @@ std::vector<std::byte> to_storage(const std::vector<float>& values, DType dtype)
   const auto count = static_cast<int64_t>(values.size());
   if (dtype == DType::f32) std::copy_n(reinterpret_cast<const std::byte*>(values.data()), bytes.size(), bytes.data());
   if (dtype == DType::f16) cpu::narrow(values.data(), reinterpret_cast<cpu::Half*>(bytes.data()), count);
+  for (size_t i = 0; i < values.size() && dtype == DType::i32; ++i) {
+    const auto value = static_cast<int32_t>(values[i]);
+    std::copy_n(reinterpret_cast<const std::byte*>(&value), sizeof value, bytes.data() + i * sizeof value);
+  }
   if (dtype == DType::bf16) cpu::narrow(values.data(), reinterpret_cast<cpu::BFloat16*>(bytes.data()), count);
   return bytes;
 }
@@ -48,6 +52,8 @@ class Collectives {
   void scattered_sums(DType dtype, int64_t rows, bool in_place);
   void copies(DType dtype, int64_t rows, int root, bool in_place);
   void parts(DType dtype, const std::vector<int64_t>& counts, int root, bool in_place);
+  void operators(DType dtype, int64_t rows);
+  void exchanges(DType dtype, int64_t rows);
   void barrier();
   void order();
 
@@ -199,6 +205,70 @@ void Collectives::parts(DType dtype, const std::vector<int64_t>& counts, int roo
   });
 }
 
+/// Averages are of multiples of the number of ranks, and so exact.
+void Collectives::operators(DType dtype, int64_t rows) {
+  for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::average}) {
+    const auto given = [&](int r, int64_t i) { return op == ReduceOp::average ? input_value(r, i) * static_cast<float>(size_) : input_value(r, i); };
+    const auto combined = [&](int64_t i) {
+      float result = given(0, i);
+      for (int r = 1; r < size_; ++r) {
+        result = op == ReduceOp::min ? std::min(result, given(r, i)) : op == ReduceOp::max ? std::max(result, given(r, i)) : result + given(r, i);
+      }
+      return op == ReduceOp::average ? result / static_cast<float>(size_) : result;
+    };
+    const int root = size_ - 1;
+    std::vector<Tensor> all, sums, one, part;
+    for_each_device([&](int d) {
+      all.push_back(filled(d, {rows * size_, kWidth}, dtype, [&](int64_t i) { return given(rank(d), i); }));
+      sums.push_back(untouched(d, {rows * size_, kWidth}, dtype));
+      one.push_back(untouched(d, {rows * size_, kWidth}, dtype));
+      part.push_back(untouched(d, {rows, kWidth}, dtype));
+    });
+    for_each_device([&](int d) {
+      const auto i = static_cast<size_t>(d);
+      comm(d).all_reduce(ctx(d), all[i], sums[i], op);
+      comm(d).reduce(ctx(d), all[i], one[i], root, op);
+      comm(d).reduce_scatter(ctx(d), all[i], part[i], op);
+    });
+    devices_.synchronize();
+    for_each_device([&](int d) {
+      const auto i = static_cast<size_t>(d);
+      const std::string name = reduce_op_name(op);
+      expect((name + " by all_reduce").c_str(), d, sums[i], combined);
+      if (rank(d) == root) expect((name + " by reduce").c_str(), d, one[i], combined);
+      expect((name + " by reduce_scatter").c_str(), d, part[i], [&](int64_t e) { return combined(rank(d) * rows * kWidth + e); });
+    });
+  }
+}
+
+void Collectives::exchanges(DType dtype, int64_t rows) {
+  const int64_t part = rows * kWidth;
+  std::vector<Tensor> whole, transposed, sent, ring, chain;
+  for_each_device([&](int d) {
+    whole.push_back(input(d, {rows * size_, kWidth}, dtype));
+    transposed.push_back(untouched(d, {rows * size_, kWidth}, dtype));
+    sent.push_back(input(d, {rows, kWidth}, dtype));
+    ring.push_back(untouched(d, {rows, kWidth}, dtype));
+    chain.push_back(untouched(d, {rows, kWidth}, dtype));
+  });
+  const auto before = [this](int r) { return (r + size_ - 1) % size_; };
+  for_each_device([&](int d) {
+    const auto i = static_cast<size_t>(d);
+    const int r = rank(d);
+    comm(d).all_to_all(ctx(d), whole[i], transposed[i]);
+    comm(d).send_receive(ctx(d), sent[i], (r + 1) % size_, ring[i], before(r));
+    comm(d).send_receive(ctx(d), sent[i], r > 0 ? r - 1 : -1, r + 1 < size_ ? View(chain[i]) : View(), r + 1 < size_ ? r + 1 : -1);
+  });
+  devices_.synchronize();
+  for_each_device([&](int d) {
+    const auto i = static_cast<size_t>(d);
+    const int r = rank(d);
+    expect("all_to_all", d, transposed[i], [&](int64_t e) { return input_value(static_cast<int>(e / part), r * part + e % part); });
+    expect("send_receive in a ring", d, ring[i], [&](int64_t e) { return input_value(before(r), e); });
+    expect("send_receive in a chain", d, chain[i], [&](int64_t e) { return r + 1 < size_ ? input_value(r + 1, e) : kUntouched; });
+  });
+}
+
 void Collectives::barrier() {
   for_each_device([&](int d) { comm(d).barrier(ctx(d)); });
   devices_.synchronize();
@@ -232,7 +302,7 @@ void run_all(Collectives& collectives) {
   for (const bool in_place : {false, true}) {
     for (const int64_t count : {0, 1, 1023}) {
       for (int root = 0; root < size; ++root) {
-        for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) collectives.sums(dtype, count, root, in_place);
+        for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32}) collectives.sums(dtype, count, root, in_place);
         collectives.copies(DType::f32, count, root, in_place);
         collectives.parts(DType::f32, unequal_counts(size, count), root, in_place);
         collectives.parts(DType::f16, std::vector<int64_t>(static_cast<size_t>(size), count), root, in_place);
@@ -241,6 +311,13 @@ void run_all(Collectives& collectives) {
     }
     collectives.barrier();
   }
+  for (const int count : {0, 1, 341}) {
+    for (const DType dtype : {DType::f32, DType::i32}) {
+      collectives.operators(dtype, count);
+      collectives.exchanges(dtype, count);
+    }
+  }
+  collectives.operators(DType::i32, 100'000);
   // Several segments, of which each process has 1 MiB.
   constexpr int64_t kLargeBytes = int64_t{5} << 20;
   for (const DType dtype : {DType::f32, DType::bf16}) {

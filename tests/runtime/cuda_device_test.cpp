@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "runtime/error.h"
+#include "runtime/trace/span_log.h"
 #include "tests/support/device_fixture.h"
 #ifdef VITRINE_HOST_CUDA
 #include "tests/standins/controls.h"
@@ -19,6 +20,15 @@ DeviceGroupOptions gpus(int count, int64_t memory_bytes = int64_t{16} << 20) {
   options.memory_bytes = {memory_bytes};
   options.check_order = true;
   return options;
+}
+
+/// What exists in CUDA, events included: only the stand-ins tell.
+int64_t live_cuda_objects() {
+#ifdef VITRINE_HOST_CUDA
+  return standins::live_objects();
+#else
+  return 0;
+#endif
 }
 
 /// With the default capacity.
@@ -111,6 +121,62 @@ TEST(CudaDevice, SpansNestAndCarryBytes) {
     EXPECT_GE(spans[2].begin_ns, before - 1000000);
     EXPECT_LE(spans[2].end_ns, after + 1000000);
   }
+}
+
+TEST(CudaDevice, SpansThatNobodyTakesAreBoundedAndTheirEventsReused) {
+  DeviceGroupOptions options = gpus(1);
+  options.trace = TraceLevel::phase;
+  DeviceGroup group(options);
+  ExecContext& ctx = group[0].compute();
+  const auto run = [&](int64_t spans) {
+    for (int64_t step = 0; step < spans; ++step) {
+      ctx.set_step(step);
+      const PhaseScope scope(ctx, Phase::forward, "layer");
+      if (step % 512 == 511) group.synchronize();
+    }
+  };
+  run(4096);
+  const int64_t objects = live_cuda_objects();
+  const auto spans = static_cast<int64_t>(2 * SpanLog::kMostSpans);
+  run(spans);
+  EXPECT_LE(live_cuda_objects(), objects) << "events";
+  group.synchronize();
+  const std::vector<SpanRecord> kept = ctx.stream().take_spans();
+  EXPECT_LE(kept.size(), SpanLog::kMostSpans);
+  ASSERT_GE(kept.size(), SpanLog::kMostSpans / 2);
+  EXPECT_EQ(kept.back().info.step, spans - 1);
+  for (size_t i = 1; i < kept.size(); ++i) ASSERT_LE(kept[i - 1].end_ns, kept[i].begin_ns + 1000) << i;
+}
+
+TEST(CudaDevice, SpansCanBePolledWhileWorkGoesOn) {
+  DeviceGroupOptions options = gpus(1);
+  options.trace = TraceLevel::phase;
+  DeviceGroup group(options);
+  ExecContext& ctx = group[0].compute();
+  int64_t polled = 0;
+  for (int64_t step = 0; step < 300; ++step) {
+    { const PhaseScope scope(ctx, Phase::forward, "layer"); }
+    for (const SpanRecord& span : ctx.stream().poll_spans()) {
+      EXPECT_LE(span.begin_ns, span.end_ns);
+      ++polled;
+    }
+  }
+  group.synchronize();
+  EXPECT_EQ(polled + static_cast<int64_t>(ctx.stream().take_spans().size()), 300);
+}
+
+TEST(CudaDevice, EventsTellTheTimeBetweenThem) {
+  DeviceGroup group(gpus(1));
+  ExecContext& ctx = group[0].compute();
+  const Tensor a = ctx.allocate({1 << 20}, DType::u8, Category::staging, "a");
+  const auto start = ctx.stream().make_event(EventTiming::on), end = ctx.stream().make_event(EventTiming::on), untimed = ctx.stream().make_event();
+  ctx.record(*start);
+  zero(ctx, a);
+  ctx.record(*end);
+  ctx.record(*untimed);
+  EXPECT_GE(end->elapsed_seconds(*start), 0);
+  EXPECT_LE(start->elapsed_seconds(*end), 0);
+  EXPECT_THROW(end->elapsed_seconds(*untimed), UnsupportedError);
 }
 
 TEST(CudaDevice, PinnedMemoryIsAlignedAndZeroed) {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <random>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -9,6 +13,7 @@
 #include "runtime/copy.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
+#include "runtime/trace/span_log.h"
 
 namespace vitrine {
 namespace {
@@ -152,6 +157,134 @@ TEST(Stream, SpansNestAndCarryBytes) {
   EXPECT_EQ(spans[3].bytes, 4096);
   EXPECT_LE(spans[3].begin_ns, spans[0].begin_ns);
   EXPECT_GE(spans[3].end_ns, spans[1].end_ns);
+}
+
+TEST(Stream, KeepsABoundedNumberOfSpansAndTheLatest) {
+  DeviceGroupOptions options = cpu_devices(1, false);
+  options.trace = TraceLevel::phase;
+  DeviceGroup group(options);
+  ExecContext& ctx = group[0].compute();
+  const auto spans = static_cast<int64_t>(3 * SpanLog::kMostSpans);
+  for (int64_t step = 0; step < spans; ++step) {
+    ctx.set_step(step);
+    const PhaseScope scope(ctx, Phase::forward, "layer");
+  }
+  group.synchronize();
+  const std::vector<SpanRecord> kept = ctx.stream().take_spans();
+  EXPECT_LE(kept.size(), SpanLog::kMostSpans);
+  EXPECT_GE(kept.size(), SpanLog::kMostSpans / 2);
+  EXPECT_LE(kept.capacity() * sizeof(SpanRecord), size_t{2} << 20);
+  EXPECT_EQ(kept.back().info.step, spans - 1);
+  EXPECT_EQ(kept.front().info.step, spans - static_cast<int64_t>(kept.size()));
+}
+
+TEST(Stream, SpansCanBeTakenWhileWorkGoesOn) {
+  DeviceGroupOptions options = cpu_devices(1, false);
+  options.trace = TraceLevel::phase;
+  DeviceGroup group(options);
+  ExecContext& ctx = group[0].compute();
+  std::atomic<bool> first_done{false}, release{false};
+  { const PhaseScope scope(ctx, Phase::forward, "first"); }
+  const PhaseScope second(ctx, Phase::forward, "second");
+  worker(ctx).enqueue([&] {
+    first_done = true;
+    while (!release) std::this_thread::yield();
+  });
+  while (!first_done) std::this_thread::yield();
+  const std::vector<SpanRecord> polled = ctx.stream().poll_spans();
+  release = true;
+  ASSERT_EQ(polled.size(), 1U);
+  EXPECT_STREQ(polled[0].info.layer, "first");
+  EXPECT_TRUE(ctx.stream().poll_spans().empty()) << "a span is given once, and an open one not at all";
+}
+
+TEST(Event, TellsTheTimeBetweenTwoPoints) {
+  DeviceGroup group(cpu_devices(2));
+  ExecContext &a = group[0].compute(), &b = group[1].compute();
+  const auto start = a.stream().make_event(EventTiming::on), end = a.stream().make_event(EventTiming::on),
+             other = b.stream().make_event(EventTiming::on);
+  a.record(*start);
+  worker(a).enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+  a.record(*end);
+  b.wait(*end, "test");
+  b.record(*other);
+  const double elapsed = end->elapsed_seconds(*start);
+  EXPECT_GE(elapsed, 0.02);
+  EXPECT_EQ(start->elapsed_seconds(*end), -elapsed);
+  EXPECT_GE(other->elapsed_seconds(*start), elapsed) << "CPU devices have one clock";
+  a.record(*start);
+  EXPECT_LT(end->elapsed_seconds(*start), 0) << "the latest record counts";
+}
+
+template <class Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(Event, TellsWhyItHasNoTime) {
+  DeviceGroup group(cpu_devices(1));
+  ExecContext& ctx = group[0].compute();
+  const auto timed = ctx.stream().make_event(EventTiming::on), untimed = ctx.stream().make_event();
+  EXPECT_EQ(error_of([&] { timed->elapsed_seconds(*timed); }), "Event::elapsed_seconds: an event was never recorded; record both on a stream first");
+  ctx.record(*timed);
+  ctx.record(*untimed);
+  EXPECT_EQ(error_of([&] { timed->elapsed_seconds(*untimed); }),
+            "Event::elapsed_seconds: an event does not keep its time; make it with make_event(EventTiming::on)");
+  DeviceGroupOptions options;
+  options.devices = {{Backend::meta, 0}};
+  DeviceGroup meta(options);
+  const auto event = meta[0].compute().stream().make_event(EventTiming::on);
+  meta[0].compute().record(*event);
+  EXPECT_EQ(error_of([&] { event->elapsed_seconds(*event); }),
+            "Event::elapsed_seconds: meta devices run nothing, so no time passes on them; use cpu or cuda devices");
+}
+
+/// How often threads of this process have gone to sleep.
+int64_t sleeps_of_all_threads() {
+  int64_t sleeps = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(thread.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      constexpr std::string_view kField = "voluntary_ctxt_switches:";
+      if (line.starts_with(kField)) sleeps += std::stoll(line.substr(kField.size()));
+    }
+  }
+  return sleeps;
+}
+
+TEST(Stream, SynchronizingIdleStreamsWakesNoWorker) {
+  DeviceGroup group(cpu_devices(2, false));
+  for (int d = 0; d < 2; ++d) worker(group[d].compute()).enqueue([] {});
+  group.synchronize();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until the workers sleep
+  const int64_t before = sleeps_of_all_threads();
+  for (int i = 0; i < 1000; ++i) group.synchronize();
+  EXPECT_LT(sleeps_of_all_threads() - before, 100);
+}
+
+TEST(Stream, SynchronizesWhatWasIssuedSinceTheBeginning) {
+  DeviceGroup group(cpu_devices(1, false));
+  CpuStream& stream = worker(group[0].compute());
+  int done = 0;
+  stream.enqueue([&] { ++done; });
+  stream.begin_synchronize();
+  stream.begin_synchronize();
+  stream.enqueue([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ++done;
+  });
+  stream.synchronize();
+  EXPECT_EQ(done, 2);
+  stream.enqueue([] { throw DataError("planted"); });
+  stream.begin_synchronize();
+  stream.enqueue([&] { ++done; });
+  EXPECT_THROW(stream.synchronize(), DataError) << "an error is not lost to a synchronize() that was only begun";
+  stream.synchronize();
 }
 
 TEST(Stream, ManyStreamsEndCleanlyWithWorkQueued) {

@@ -112,13 +112,14 @@ void combine_as(Combination combination, std::span<const void* const> inputs, st
         const auto value = static_cast<Sum>(input[i]);
         if (r == 0) {
           totals[i] = value;
-        } else if (combination == Combination::sum) {
+        } else if (combination == Combination::sum || combination == Combination::average) {
           totals[i] = static_cast<Sum>(static_cast<T>(totals[i] + value));
         } else {
           totals[i] = combination == Combination::least ? std::min(totals[i], value) : std::max(totals[i], value);
         }
       }
     }
+    for (size_t i = 0; i < n && combination == Combination::average; ++i) totals[i] /= static_cast<Sum>(inputs.size());
     for (void* output : outputs) {
       for (size_t i = 0; i < n; ++i) static_cast<T*>(output)[begin + i] = static_cast<T>(totals[i]);
     }

@@ -34,9 +34,9 @@ struct Product {
 /// d = alpha * a b + beta * c, plus bias, then ReLU; sums in f32, terms in order.
 void multiply(const Product& product);
 
-enum class Combination { sum, least, most };
+enum class Combination { sum, least, most, average };
 /// Every output becomes the inputs' combination, in their order; an output may be an input. type: CUDA_R_32F, 64F, 16F, 16BF, 32I, 64I; every sum of
-/// two is rounded to it, as at each hop of NCCL's ring.
+/// two is rounded to it, as at each hop of NCCL's ring; an average is their sum, divided at the end.
 void combine(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs, size_t count, cudaDataType_t type);
 
 }  // namespace vitrine::standins

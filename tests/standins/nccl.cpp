@@ -241,7 +241,8 @@ ncclResult_t end_group() {
 }
 
 bool is_imitated(const CollectiveCall& call) {
-  return standins::can_sum(call.type) && (call.operation == ncclSum || call.operation == ncclMax || call.operation == ncclMin);
+  return standins::can_sum(call.type) &&
+         (call.operation == ncclSum || call.operation == ncclMax || call.operation == ncclMin || call.operation == ncclAvg);
 }
 
 ncclResult_t add(ncclComm_t handle, cudaStream_t stream, const char* name, Queued q) {

@@ -39,7 +39,10 @@ void sum(const std::vector<const CollectiveCall*>& calls, size_t begin, size_t c
     tell_read(inputs.back(), bytes);
   }
   for (void* output : outputs) tell_write(output, bytes);
-  const Combination combination = first.operation == ncclMax ? Combination::most : first.operation == ncclMin ? Combination::least : Combination::sum;
+  const Combination combination = first.operation == ncclMax   ? Combination::most
+                                  : first.operation == ncclMin ? Combination::least
+                                  : first.operation == ncclAvg ? Combination::average
+                                                               : Combination::sum;
   combine(combination, inputs, outputs, count, cuda_type(first.type));
 }
 

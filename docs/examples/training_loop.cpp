@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer and a training loop of one's own: tells the three arms of a spiral apart.
+// A layer of your own in a training loop of your own, without the engine: tells the three arms of a spiral apart.
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -122,7 +122,7 @@ int main() {
     std::puts(fell ? "the loss fell" : "the loss did not fall as it should");
     return fell ? 0 : 1;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "own_layer: %s\n", error.what());
+    std::fprintf(stderr, "training_loop: %s\n", error.what());
     return 1;
   }
 }

@@ -2,8 +2,17 @@
 #include "leaky_relu.h"
 
 #include <vitrine/runtime/error.h>
+#include <vitrine/runtime/parallel_for.h>
 
 using namespace vitrine;
+
+namespace {
+
+void check_dtype(const ConstView& x) {
+  if (x.dtype != DType::f32) throw DtypeError(std::string("leaky_relu: x is ") + dtype_name(x.dtype) + ", expected f32; train in f32");
+}
+
+}  // namespace
 
 std::string LeakyReLU::describe() const { return "leaky_relu(" + std::to_string(slope_) + ")"; }
 
@@ -12,17 +21,19 @@ std::vector<Shape> LeakyReLU::output_shapes(std::span<const Shape> inputs) const
   return {inputs[0]};
 }
 
-Saved LeakyReLU::forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const {
+Saved LeakyReLU::forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass& pass) const {
   const ConstView x = inputs[0];
   const View y = outputs[0];
+  check_dtype(x);
   ctx.dispatch({"leaky_relu_forward", {x}, {y}}, [x, y, slope = slope_] {
-    for (int64_t i = 0; i < x.numel(); ++i) {
-      const float value = x.as<float>()[i];
-      y.as<float>()[i] = value > 0 ? value : slope * value;
-    }
+    const float* const from = x.as<float>();
+    float* const to = y.as<float>();
+    parallel_for(x.numel(), 4096, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] = from[i] > 0 ? from[i] : slope * from[i];
+    });
   });
   Saved saved;
-  saved.tensors.push_back(inputs[0]);
+  if (pass.training) saved.tensors.push_back(inputs[0]);
   return saved;
 }
 
@@ -33,6 +44,11 @@ void LeakyReLU::backward(ExecContext& ctx, ParamViews, const Saved& saved, Tenso
   const ConstView grad_y = grad_outputs[0];
   const View grad_x = grad_inputs[0];
   ctx.dispatch({"leaky_relu_backward", {x, grad_y}, {grad_x}}, [x, grad_y, grad_x, slope = slope_] {
-    for (int64_t i = 0; i < x.numel(); ++i) grad_x.as<float>()[i] = grad_y.as<float>()[i] * (x.as<float>()[i] > 0 ? 1.0F : slope);
+    const float* const from = grad_y.as<float>();
+    const float* const at = x.as<float>();
+    float* const to = grad_x.as<float>();
+    parallel_for(x.numel(), 4096, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] = from[i] * (at[i] > 0 ? 1.0F : slope);
+    });
   });
 }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace vitrine {
+
+/// How a reduction combines the ranks' elements, in rank order. `average` is the sum divided by the number of ranks (i32: rounded towards zero).
+/// `min` and `max` of a NaN are NaN, except on NCCL, which ignores NaNs. Sums of i32 wrap around.
+enum class ReduceOp : uint8_t { sum, min, max, average };
+/// "sum", "min", "max", "avg": nccl-tests' names.
+const char* reduce_op_name(ReduceOp op);
+
+namespace comm {
+
+/// An operation as it is carried out; an average is divided where the last partial sums meet.
+struct Reduction {
+  ReduceOp op = ReduceOp::sum;
+  int divisor = 1;  // 1 unless op is average
+  bool operator==(const Reduction&) const = default;
+};
+
+}  // namespace comm
+}  // namespace vitrine

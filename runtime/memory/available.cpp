@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/memory/available.h"
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string_view>
+
+#include <unistd.h>
+
+namespace vitrine {
+namespace {
+
+constexpr int64_t kLeastReserve = int64_t{256} << 20;
+
+/// The number in a file that holds nothing else; nothing for "max", or where there is no such file.
+std::optional<int64_t> read_number(const std::string& path) {
+  std::ifstream file(path);
+  int64_t number = 0;
+  return file >> number ? std::optional(number) : std::nullopt;
+}
+
+/// The number after `key` at the beginning of a line.
+std::optional<int64_t> read_field(const std::string& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    int64_t number = 0;
+    if (words >> name && name == key && words >> number) return number;
+  }
+  return std::nullopt;
+}
+
+/// The names of one version's files.
+struct Files {
+  const char* limit;
+  const char* usage;
+  const char* cache;  // the line of memory.stat with the file cache that can be dropped at once
+};
+constexpr Files kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+constexpr Files kVersion2 = {"memory.max", "memory.current", "inactive_file"};
+
+void look_at_group(const std::string& folder, const Files& files, AvailableMemory& available) {
+  const std::optional<int64_t> limit = read_number(folder + "/" + files.limit), usage = read_number(folder + "/" + files.usage);
+  if (!limit || !usage) return;
+  const int64_t cache = read_field(folder + "/memory.stat", files.cache).value_or(0);
+  const int64_t left = std::max<int64_t>(0, *limit - std::max<int64_t>(0, *usage - cache));
+  if (left < available.bytes) available = {left, folder + "/" + files.limit};
+}
+
+/// The group and its parents. In a container the path may be one of the host, of which only the mounted part is there.
+void look_at_groups(const std::string& mount, std::string path, const Files& files, AvailableMemory& available) {
+  while (true) {
+    look_at_group(mount + path, files, available);
+    if (path.empty()) return;
+    path.erase(path.find_last_of('/'));
+  }
+}
+
+/// "cpu,memory,pids" has it.
+bool has_memory(std::string_view controllers) {
+  while (!controllers.empty()) {
+    const size_t comma = std::min(controllers.find(','), controllers.size());
+    if (controllers.substr(0, comma) == "memory") return true;
+    controllers.remove_prefix(std::min(comma + 1, controllers.size()));
+  }
+  return false;
+}
+
+}  // namespace
+
+AvailableMemory available_memory(const std::string& root) {
+  const std::string meminfo = root + "/proc/meminfo";
+  AvailableMemory available;
+  if (const auto kib = read_field(meminfo, "MemAvailable:")) {
+    available = {*kib * 1024, meminfo};
+  } else {
+    available = {static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGE_SIZE)), "the machine"};
+  }
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    // hierarchy:controllers:path
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string_view controllers = std::string_view(line).substr(first + 1, second - first - 1);
+    std::string path = line.substr(second + 1);
+    if (path == "/") path.clear();
+    if (!path.empty() && path.front() != '/') continue;
+    if (controllers.empty()) {
+      look_at_groups(root + "/sys/fs/cgroup", path, kVersion2, available);
+    } else if (has_memory(controllers)) {
+      look_at_groups(root + "/sys/fs/cgroup/memory", path, kVersion1, available);
+    }
+  }
+  return available;
+}
+
+int64_t less_reserve(int64_t available) { return available - std::min(available / 2, std::max(kLeastReserve, available / 20)); }
+
+}  // namespace vitrine

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/trace/step_recorder.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "runtime/trace/timeline.h"
+
+namespace vitrine {
+namespace {
+
+// When a step begins, all that belongs to the fourth before it has ended on all streams: the host issues three steps ahead at most, and a step's
+// computing waits for its copies and for the collectives of the step before. Before a step's spans are forgotten, those of the next two are booked:
+// a collective may open its span that early.
+constexpr size_t kStepsInFlight = 4, kStepsOfOverlap = 2;
+
+using Stream = std::vector<SpanRecord> DeviceSpans::*;
+constexpr std::array<Stream, 4> kStreams = {&DeviceSpans::compute, &DeviceSpans::copy, &DeviceSpans::communication, &DeviceSpans::host};
+
+}  // namespace
+
+StepRecorder::StepRecorder(int ordinal, CommunicationGroup group, std::optional<StepRange> keep)
+    : group_(group), keep_(keep), booked_(std::numeric_limits<int64_t>::min()) {
+  phases_.ordinal = communication_.ordinal = pending_.ordinal = kept_.ordinal = ordinal;
+}
+
+void StepRecorder::add(DeviceSpans spans, int64_t first_step) {
+  for (const Stream stream : kStreams) {
+    std::vector<SpanRecord>& more = spans.*stream;
+    if (keep_) {
+      std::copy_if(more.begin(), more.end(), std::back_inserter(kept_.*stream),
+                   [&](const SpanRecord& span) { return span.info.step >= keep_->first_step && span.info.step <= keep_->last_step; });
+    }
+    std::vector<SpanRecord>& pending = pending_.*stream;
+    pending.insert(pending.end(), more.begin(), more.end());
+  }
+  const std::vector<StepTime> steps = find_steps(pending_.compute, {});
+  if (steps.size() <= kStepsInFlight) return;
+  const StepTime& last = steps[steps.size() - 1 - kStepsInFlight];
+  if (last.step <= booked_) return;
+  book({first_step, last.step});
+  const auto kept_from = static_cast<size_t>(&last - steps.data());
+  if (kept_from >= kStepsOfOverlap) forget_before(steps[kept_from - kStepsOfOverlap + 1].begin_ns, last.step);
+}
+
+void StepRecorder::finish(int64_t first_step) {
+  book({first_step, std::numeric_limits<int64_t>::max()});
+  discard();
+}
+
+void StepRecorder::discard() {
+  for (const Stream stream : kStreams) (pending_.*stream).clear();
+}
+
+void StepRecorder::book(StepRange range) {
+  if (booked_ != std::numeric_limits<int64_t>::min()) range.first_step = std::max(range.first_step, booked_ + 1);
+  const std::vector<StepTime> steps = find_steps(pending_.compute, range);
+  if (steps.empty()) return;
+  add_phase_table(phases_, make_phase_table(pending_, range));
+  add_communication_table(communication_, make_communication_table(pending_, group_, range));
+  booked_ = steps.back().step;
+}
+
+void StepRecorder::forget_before(int64_t time_ns, int64_t step) {
+  for (const Stream stream : kStreams) {
+    std::erase_if(pending_.*stream, [&](const SpanRecord& span) { return span.end_ns < time_ns && span.info.step <= step; });
+  }
+}
+
+size_t StepRecorder::pending_spans() const {
+  size_t count = 0;
+  for (const Stream stream : kStreams) count += (pending_.*stream).size();
+  return count;
+}
+
+void add_phase_table(PhaseTable& table, const PhaseTable& more) {
+  table.steps += more.steps;
+  table.wall_seconds += more.wall_seconds;
+  for (const PhaseRow& row : more.rows) {
+    const auto place =
+        std::lower_bound(table.rows.begin(), table.rows.end(), row, [](const PhaseRow& a, const PhaseRow& b) { return a.phase < b.phase; });
+    if (place == table.rows.end() || place->phase != row.phase) {
+      table.rows.insert(place, row);
+      continue;
+    }
+    place->seconds += row.seconds;
+    place->hidden_seconds += row.hidden_seconds;
+    place->bytes += row.bytes;
+    place->calls += row.calls;
+  }
+  for (const WaitRow& row : more.waits) {
+    const auto place = std::find_if(table.waits.begin(), table.waits.end(), [&](const WaitRow& known) { return known.cause == row.cause; });
+    if (place == table.waits.end()) {
+      table.waits.push_back(row);
+    } else {
+      place->seconds += row.seconds;
+    }
+  }
+  if (table.wall_seconds <= 0.0) return;
+  table.named_share = 0.0;
+  for (PhaseRow& row : table.rows) table.named_share += row.share = row.seconds / table.wall_seconds;
+  for (WaitRow& row : table.waits) row.share = row.seconds / table.wall_seconds;
+  std::stable_sort(table.waits.begin(), table.waits.end(), [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
+}
+
+}  // namespace vitrine

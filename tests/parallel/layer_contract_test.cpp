@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer that breaks what nn/layer.h requires is told so, by name, before it does harm.
+#include <algorithm>
+
+#include "runtime/error.h"
+#include "tests/parallel/random_model.h"
+#include "tests/support/expect_contains.h"
+
+namespace vitrine::test {
+namespace {
+
+/// The identity in f32, which breaks one rule.
+class Careless final : public Layer {
+ public:
+  enum class Fault { none, computes_in_forward, computes_in_backward, allocates_unplanned };
+  explicit Careless(Fault fault) : fault_(fault) {}
+
+  std::string describe() const override { return "careless"; }
+  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
+  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
+    if (fault_ == Fault::computes_in_forward) outputs[0].view().as<float>()[0] = ConstView(inputs[0]).as<float>()[0];
+    if (fault_ == Fault::allocates_unplanned && ctx.backend() != Backend::meta) {
+      ctx.allocate({1 << 22}, DType::u8, Category::activations, "secret");
+    }
+    pass_on(ctx, inputs[0], outputs[0]);
+    return {};
+  }
+  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
+                const Pass&) const override {
+    if (fault_ == Fault::computes_in_backward) grad_inputs[0].view().as<float>()[0] = 0.0F;
+    if (grad_inputs[0]) pass_on(ctx, grad_outputs[0], grad_inputs[0]);
+  }
+
+ private:
+  static void pass_on(ExecContext& ctx, const ConstView& x, const View& y) {
+    ctx.dispatch({"pass_on", {x}, {y}}, [x, y] {
+      const float* const from = x.as<float>();
+      std::copy(from, from + x.numel(), y.as<float>());
+    });
+  }
+
+  Fault fault_;
+};
+
+/// The message of the error that one step with the layer ends in; empty when there is none.
+template <class ErrorClass>
+std::string message_of_step(Careless::Fault fault, DType compute = DType::f32) {
+  const Model model = planted_model(std::make_unique<Careless>(fault));
+  DeviceGroup group(test_group(2));
+  EngineConfig config = small_config(model, 8);
+  config.precision.compute = compute;
+  try {
+    Engine engine(model, group, config, {{8}, {}});
+    engine.train_step(random_batch(model, 8, 1, 0).view());
+    engine.take_step_totals(true);
+  } catch (const ErrorClass& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(LayerContract, ALayerThatKeepsItTrains) { EXPECT_EQ(message_of_step<Error>(Careless::Fault::none), ""); }
+
+TEST(LayerContract, ComputingOutsideOfDispatchNamesTheLayerWhenItIsPlanned) {
+  for (const Careless::Fault fault : {Careless::Fault::computes_in_forward, Careless::Fault::computes_in_backward}) {
+    const std::string text = message_of_step<UnsupportedError>(fault);
+    expect_contains(text, "layer 'planted' (careless)");
+    expect_contains(text, "only by a function given to ExecContext::dispatch");
+  }
+}
+
+TEST(LayerContract, ReadingAnotherDtypeNamesLayerAndOperation) {
+  const std::string text = message_of_step<DtypeError>(Careless::Fault::none, DType::f16);
+  expect_contains(text, "layer 'planted', operation 'pass_on'");
+  expect_contains(text, "the elements are f16, but are accessed as floating-point numbers of 4 bytes");
+}
+
+TEST(LayerContract, AllocatingOutsideThePlanNamesLayerAndTensor) {
+  const std::string text = message_of_step<UnsupportedError>(Careless::Fault::allocates_unplanned);
+  expect_contains(text, "layer 'planted' allocates 4.0 MiB (4194304 bytes) for secret in phase forward, which the plan does not contain");
+}
+
+}  // namespace
+}  // namespace vitrine::test

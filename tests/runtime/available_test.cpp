@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/memory/available.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "runtime/cpu/slab.h"
+#include "runtime/device.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+/// A folder with a /proc and /sys/fs/cgroup of its own.
+class FakeSystem : public ::testing::Test {
+ protected:
+  FakeSystem() {
+    const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();
+    root_ = ::testing::TempDir() + "vitrine_available_" + std::to_string(getpid()) + "_" + test->name();
+    write("/proc/meminfo", "MemTotal:       16777216 kB\nMemFree:          524288 kB\nMemAvailable:    8388608 kB\n");
+  }
+  ~FakeSystem() override { std::filesystem::remove_all(root_); }
+
+  void write(const std::string& path, const std::string& content) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << content;
+  }
+  int64_t available_mib() const { return available_memory(root_).bytes / kMiB; }
+  std::string source() const { return available_memory(root_).source.substr(root_.size()); }
+
+  std::string root_;
+};
+
+TEST_F(FakeSystem, WithoutControlGroupsMemAvailableCounts) {
+  EXPECT_EQ(available_mib(), 8192);
+  EXPECT_EQ(source(), "/proc/meminfo");
+  write("/proc/self/cgroup", "0::/\n");
+  EXPECT_EQ(available_mib(), 8192);
+}
+
+TEST_F(FakeSystem, AGroupOfVersion2AndItsParentsLimit) {
+  write("/proc/self/cgroup", "0::/jobs/mine\n");
+  write("/sys/fs/cgroup/jobs/mine/memory.max", "max\n");
+  write("/sys/fs/cgroup/jobs/mine/memory.current", "1000\n");
+  EXPECT_EQ(available_mib(), 8192);
+  write("/sys/fs/cgroup/jobs/memory.max", std::to_string(1000 * kMiB));
+  write("/sys/fs/cgroup/jobs/memory.current", std::to_string(700 * kMiB));
+  EXPECT_EQ(available_mib(), 300);
+  EXPECT_EQ(source(), "/sys/fs/cgroup/jobs/memory.max");
+  write("/sys/fs/cgroup/jobs/memory.stat", "anon 1\nactive_file 7\ninactive_file " + std::to_string(200 * kMiB) + "\n");
+  EXPECT_EQ(available_mib(), 500) << "file cache gives way";
+}
+
+TEST_F(FakeSystem, InAContainerTheMountIsTheGroup) {
+  write("/proc/self/cgroup", "0::/docker/0123abcd\n");  // a path of the host
+  write("/sys/fs/cgroup/memory.max", std::to_string(512 * kMiB));
+  write("/sys/fs/cgroup/memory.current", std::to_string(12 * kMiB));
+  EXPECT_EQ(available_mib(), 500);
+}
+
+TEST_F(FakeSystem, AGroupOfVersion1Limits) {
+  write("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/jobs/mine\n1:name=systemd:/y\n");
+  write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "4096\n");
+  EXPECT_EQ(available_mib(), 8192);
+  write("/sys/fs/cgroup/memory/jobs/mine/memory.limit_in_bytes", std::to_string(2000 * kMiB));
+  write("/sys/fs/cgroup/memory/jobs/mine/memory.usage_in_bytes", std::to_string(1500 * kMiB));
+  write("/sys/fs/cgroup/memory/jobs/mine/memory.stat", "inactive_file 1\ntotal_inactive_file " + std::to_string(100 * kMiB) + "\n");
+  EXPECT_EQ(available_mib(), 600);
+}
+
+TEST_F(FakeSystem, AGroupOverItsLimitLeavesNothing) {
+  write("/proc/self/cgroup", "0::/\n");
+  write("/sys/fs/cgroup/memory.max", "1000\n");
+  write("/sys/fs/cgroup/memory.current", "2000\n");
+  EXPECT_EQ(available_memory(root_).bytes, 0);
+}
+
+TEST_F(FakeSystem, WhatCannotBeReadIsNotGuessed) {
+  write("/proc/meminfo", "MemTotal: nonsense\n");
+  write("/proc/self/cgroup", "nonsense\n0:\n:::\n0::relative\n");
+  EXPECT_GT(available_memory(root_).bytes, 0) << "the machine's memory";
+}
+
+TEST(AvailableMemory, PoolsLeaveAReserve) {
+  EXPECT_EQ(less_reserve(100'000 * kMiB), 95'000 * kMiB);
+  EXPECT_EQ(less_reserve(1000 * kMiB), 744 * kMiB);
+  EXPECT_EQ(less_reserve(100 * kMiB), 50 * kMiB);
+}
+
+TEST(AvailableMemory, DevicesOfThisProcessShareIt) {
+  DeviceGroupOptions options;
+  options.devices = {{Backend::cpu, 0}, {Backend::cpu, 1}, {Backend::cpu, 2}};
+  const int64_t before = available_memory().bytes;
+  DeviceGroup group(options);
+  int64_t all = 0;
+  for (int d = 0; d < group.size(); ++d) all += group[d].pool().statistics().capacity_bytes;
+  // Other programs take and free memory meanwhile.
+  EXPECT_LT(all, before + before / 4);
+  EXPECT_GT(all, 0);
+}
+
+TEST(CpuSlab, IsRefusedWhatTheMachineDoesNotHave) {
+  int64_t left = 100 * kMiB;
+  CpuSlab slab(2, int64_t{1} << 40, [&] { return AvailableMemory{left, "/sys/fs/cgroup/memory.max"}; });
+  slab.grow(40 * kMiB);
+  left = 60 * kMiB;
+  try {
+    slab.grow(101 * kMiB);
+    FAIL() << "nothing was thrown";
+  } catch (const OutOfMemory& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("cpu:2: its pool needs 61.0 MiB more, but the machine has 60.0 MiB available (/sys/fs/cgroup/memory.max)"), std::string::npos)
+        << text;
+  }
+  EXPECT_EQ(slab.size_bytes(), 40 * kMiB);
+  slab.grow(99 * kMiB);
+}
+
+}  // namespace
+}  // namespace vitrine
