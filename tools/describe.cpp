@@ -70,7 +70,7 @@ std::string describe_devices(DeviceGroup& devices) {
   std::string text;
   for (const DeviceSet& set : group_devices(names.size(), [&](size_t a, size_t b) { return threads(a) == threads(b); })) {
     const int count = threads(set.first());
-    text += (text.empty() ? "" : ", ") + set.name(names);
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", set.name(names));
     if (count > 0) text += fmt::format(" ({} {}{})", count, count == 1 ? "thread" : "threads", set.single() ? "" : " each");
   }
   return text;
@@ -116,7 +116,7 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
 std::string describe_batch(const BatchPlan& plan) {
   std::string text;
   for (size_t k = 0; k < plan.sizes.size() && k < kMicroBatchesTold; ++k) {
-    text += (k == 0 ? "" : " | ") + describe_slices(plan.sizes[k]);
+    text += fmt::format("{}{}", k == 0 ? "" : " | ", describe_slices(plan.sizes[k]));
   }
   if (plan.sizes.size() > kMicroBatchesTold) text += fmt::format(" | ... ({} micro-batches)", plan.sizes.size());
   return text;

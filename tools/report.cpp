@@ -254,8 +254,8 @@ std::string phase_report(const std::vector<std::string>& devices, const std::vec
   std::string text;
   for (const DeviceSet& set : sets) {
     const size_t d = set.first();
-    text += (text.empty() ? "" : "\n") +
-            (set.single() ? times_apart({devices[d]}, {tables[d]}, title, style) : times_of_set(set, devices, tables, title, style));
+    if (!text.empty()) text += '\n';
+    text += set.single() ? times_apart({devices[d]}, {tables[d]}, title, style) : times_of_set(set, devices, tables, title, style);
   }
   return text;
 }

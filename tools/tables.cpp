@@ -114,7 +114,8 @@ std::string Table::block(const Columns& columns, const std::vector<size_t>& widt
         part += columns_[columns[i]].align == Align::left ? fmt::format("{:<{}}", content, widths[columns[i]])
                                                           : fmt::format("{:>{}}", content, widths[columns[i]]);
       }
-      text += (line > 0 ? "\n" : "") + part.erase(part.find_last_not_of(' ') + 1);
+      if (line > 0) text += '\n';
+      text += part.erase(part.find_last_not_of(' ') + 1);
     }
     return text;
   };
@@ -135,7 +136,8 @@ std::string Table::str(const Style& style) const {
   if (!title_.empty()) text += style.bold(wrap(title_, style.width)) + "\n";
   bool first = true;
   for (const Columns& columns : blocks(static_cast<size_t>(style.width), widths)) {
-    text += (first ? "" : "\n") + block(columns, widths, style);
+    if (!first) text += '\n';
+    text += block(columns, widths, style);
     first = false;
   }
   if (!hint_.empty()) text += style.dim(wrap(hint_, style.width)) + "\n";
