@@ -1,9 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # oneDNN by its header and library: the CMake configuration that Debian ships demands OpenCL's headers, which nothing here needs.
+# Sets DNNL_VERSION and DNNL_VERSION_MAJOR. kernels/cpu/ has a file for each major version that it knows: 2 and 3.
 find_path(DNNL_INCLUDE_DIR dnnl.hpp)
 find_library(DNNL_LIBRARY dnnl)
+if(DNNL_INCLUDE_DIR)
+  file(STRINGS "${DNNL_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.h" dnnl_version_lines REGEX "define DNNL_VERSION_(MAJOR|MINOR|PATCH) ")
+  foreach(part MAJOR MINOR PATCH)
+    string(REGEX MATCH "DNNL_VERSION_${part} +([0-9]+)" dnnl_version_line "${dnnl_version_lines}")
+    set(DNNL_VERSION_${part} "${CMAKE_MATCH_1}")
+  endforeach()
+  set(DNNL_VERSION "${DNNL_VERSION_MAJOR}.${DNNL_VERSION_MINOR}.${DNNL_VERSION_PATCH}")
+endif()
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(DNNL REQUIRED_VARS DNNL_LIBRARY DNNL_INCLUDE_DIR)
+find_package_handle_standard_args(DNNL REQUIRED_VARS DNNL_LIBRARY DNNL_INCLUDE_DIR VERSION_VAR DNNL_VERSION HANDLE_VERSION_RANGE)
 if(DNNL_FOUND AND NOT TARGET vitrine_dnnl)
   add_library(vitrine_dnnl UNKNOWN IMPORTED)
   set_target_properties(vitrine_dnnl PROPERTIES IMPORTED_LOCATION "${DNNL_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${DNNL_INCLUDE_DIR}")

@@ -92,11 +92,17 @@ Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker
 
 /// This process's part of the cores that it has in common with other processes of this machine.
 std::vector<int> share_cores(World& world, const std::vector<int>& cores) {
-  const std::vector<std::string> masks = world.all_gather("the cores it may use", fmt::format("{} {}", world.machine(), fmt::join(cores, ",")));
-  const auto mine = static_cast<size_t>(world.rank());
-  const auto same = [&](const std::string& mask) { return mask == masks[mine]; };
-  const auto sharing = static_cast<size_t>(std::count_if(masks.begin(), masks.end(), same));
-  const auto before = static_cast<size_t>(std::count_if(masks.begin(), masks.begin() + world.rank(), same));
+  // How many of those with the same cores come before each, and how many they are.
+  const auto number = [](const std::vector<std::string>& masks) {
+    std::map<std::string, size_t> sharing;
+    std::vector<std::string> places;
+    for (const std::string& mask : masks) places.push_back(std::to_string(sharing[mask]++));
+    for (size_t r = 0; r < masks.size(); ++r) places[r].append(" ").append(std::to_string(sharing[masks[r]]));
+    return places;
+  };
+  size_t before = 0, sharing = 1;
+  std::istringstream(world.exchange("the cores it may use", fmt::format("{} {}", world.machine(), fmt::join(cores, ",")), number)) >> before >>
+      sharing;
   if (cores.size() < sharing) return {cores[before % cores.size()]};
   return {cores.begin() + static_cast<std::ptrdiff_t>(before * cores.size() / sharing),
           cores.begin() + static_cast<std::ptrdiff_t>((before + 1) * cores.size() / sharing)};
@@ -109,18 +115,21 @@ void refuse_shared_gpus(World& world, const DeviceGroupOptions& options) {
     const auto used = [&](const DeviceId& id) { return id.index == gpu.index; };
     if (std::any_of(options.devices.begin(), options.devices.end(), used)) mine += world.machine() + " " + gpu.pci_bus_id + "\n";
   }
-  std::map<std::string, size_t> owners;
-  const std::vector<std::string> all = world.all_gather("the GPUs that it uses", mine);
-  for (size_t r = 0; r < all.size(); ++r) {
-    std::istringstream lines(all[r]);
-    for (std::string gpu; std::getline(lines, gpu);) {
-      const auto [owner, fresh] = owners.emplace(gpu, r);
-      if (fresh || owner->second == r) continue;
-      throw UnsupportedError(
-          fmt::format("devices: ranks {} and {} both use the GPU {}; give every process GPUs of its own (by default the one of its local rank)",
-                      owner->second, r, gpu.substr(gpu.rfind(' ') + 1)));
+  const std::string shared = world.exchange("the GPUs that it uses", mine, [](const std::vector<std::string>& all) {
+    std::map<std::string, size_t> owners;
+    for (size_t r = 0; r < all.size(); ++r) {
+      std::istringstream lines(all[r]);
+      for (std::string gpu; std::getline(lines, gpu);) {
+        const auto [owner, fresh] = owners.emplace(gpu, r);
+        if (fresh || owner->second == r) continue;
+        return std::vector<std::string>{
+            fmt::format("devices: ranks {} and {} both use the GPU {}; give every process GPUs of its own (by default the one of its local rank)",
+                        owner->second, r, gpu.substr(gpu.rfind(' ') + 1))};
+      }
     }
-  }
+    return std::vector<std::string>(1);
+  });
+  if (!shared.empty()) throw UnsupportedError(shared);
 }
 
 }  // namespace
@@ -173,7 +182,10 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   if (options_.devices[0].backend == Backend::cpu) {
     const std::vector<int> available = available_cores();
     const std::vector<int> cores = options_.world ? share_cores(*options_.world, available) : available;
-    shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_, cores.size() < available.size());
+    // Processes that share the cores share the quota.
+    std::optional<double> quota = cpu_quota();
+    if (quota) *quota *= static_cast<double>(cores.size()) / static_cast<double>(available.size());
+    shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_, cores.size() < available.size(), quota);
   }
   if (options_.devices[0].backend == Backend::cuda) open_gpus(options_);
   std::vector<int64_t> capacities;  // before the first device takes any
@@ -201,18 +213,17 @@ void DeviceGroup::join_world() {
   World& world = *options_.world;
   std::vector<std::string> names;
   for (const auto& device : devices_) names.push_back(device->name());
-  const std::vector<std::vector<std::string>> all = world.register_devices(names);
+  const std::string problem =
+      world.exchange("the kind of its devices", names[0].substr(0, names[0].find(':')), [](const std::vector<std::string>& kinds) {
+        const auto other = std::find_if(kinds.begin(), kinds.end(), [&](const std::string& kind) { return kind != kinds[0]; });
+        if (other == kinds.end()) return std::vector<std::string>(1);
+        return std::vector<std::string>{
+            fmt::format("devices: rank {} has {} devices, but rank 0 has {} devices; devices of one run are all cpu or all cuda",
+                        other - kinds.begin(), *other, kinds[0])};
+      });
+  if (!problem.empty()) throw ConfigError(problem);
   place_.process = world.rank();
-  place_.devices.clear();
-  const auto backend = [](const std::string& name) { return name.substr(0, name.find(':')); };
-  for (size_t r = 0; r < all.size(); ++r) {
-    place_.devices.push_back(static_cast<int>(all[r].size()));
-    for (const std::string& name : all[r]) {
-      if (backend(name) == backend(names[0])) continue;
-      throw ConfigError(
-          fmt::format("devices: rank {} has {}, but rank {} has {}; devices of one run are all cpu or all cuda", r, name, world.rank(), names[0]));
-    }
-  }
+  place_.devices = world.register_devices(names);
   if (devices_[0]->id().backend == Backend::cuda) refuse_shared_gpus(world, options_);
 }
 

@@ -169,9 +169,8 @@ void CollectiveBench::synchronize() {
 
 void CollectiveBench::meet(const char* what, int64_t* sum) {
   if (devices_->process_count() == 1) return;
-  int64_t total = 0;
-  for (const std::string& part : devices_->world()->all_gather(what, std::to_string(sum != nullptr ? *sum : 0))) total += std::stoll(part);
-  if (sum != nullptr) *sum = total;
+  const std::vector<double> total = devices_->world()->sum(what, {static_cast<double>(sum != nullptr ? *sum : 0)});
+  if (sum != nullptr) *sum = static_cast<int64_t>(total[0]);
 }
 
 bool CollectiveBench::any(bool here) {

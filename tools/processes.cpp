@@ -10,6 +10,7 @@
 
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
+#include "runtime/world/secret.h"
 #include "tools/interrupt.h"
 
 namespace vitrine::tools {
@@ -54,7 +55,8 @@ void silence_stdout() {
 }  // namespace
 
 Processes::Processes(Options& options) {
-  const Launch launch = detect_launch({options.rank, options.world_size, options.local_rank}, [](const char* name) { return std::getenv(name); });
+  const Environment environment = [](const char* name) { return std::getenv(name); };
+  const Launch launch = detect_launch({options.rank, options.world_size, options.local_rank}, environment);
   if (launch.launcher != Launch::Launcher::single || options.local_rank) options.local_rank = launch.local_rank;
   if (launch.world_size == 1) {
     if (!options.rendezvous.empty()) {
@@ -71,6 +73,8 @@ Processes::Processes(Options& options) {
   world.rank = launch.rank;
   world.size = launch.world_size;
   world.rendezvous = meeting_place(options, launch);
+  world.secret = find_secret(environment);
+  world.one_machine = launch.one_machine;
   world.timeout_ms = static_cast<int64_t>(options.timeout_seconds * 1000);
   world.exit_after_ms = kExitAfterMs;
   world.tell_failure = [](const std::string& reason) {

@@ -41,7 +41,7 @@ void Progress::clear() {
 void Progress::update(int64_t steps_done, int64_t samples, double loss) {
   if (options_.quiet) return;
   const int64_t now = steady_now_ns();
-  const bool logs = options_.log_every > 0 && steps_done % options_.log_every == 0;
+  const bool logs = options_.log_every > 0 && steps_done / options_.log_every > logged_;
   const bool is_time = now - last_ns_ >= (terminal_ ? kTerminalIntervalNs : kPlainIntervalNs);
   const bool plain = logs || (!terminal_ && options_.log_every == 0 && is_time);
   const bool draws = terminal_ && (logs || is_time);
@@ -51,6 +51,7 @@ void Progress::update(int64_t steps_done, int64_t samples, double loss) {
   const double left = steps_done > 0 ? seconds / static_cast<double>(steps_done) * static_cast<double>(total_steps_ - steps_done) : 0.0;
   const std::string text = line(label_, steps_done, total_steps_, loss, static_cast<double>(samples) / seconds, left);
   if (plain) {
+    if (logs) logged_ = steps_done / options_.log_every;
     clear();
     fmt::print(stream_, "{}\n", text);
   }

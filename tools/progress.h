@@ -41,6 +41,7 @@ class Progress {
   bool terminal_;
   bool drawn_ = false;
   int64_t begin_ns_, last_ns_;
+  int64_t logged_ = 0;  // multiples of log_every
 };
 
 }  // namespace vitrine::tools

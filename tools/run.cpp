@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -14,6 +16,7 @@
 
 #include "kernels/libraries.h"
 #include "nn/checkpoint.h"
+#include "nn/parallel/process_part.h"
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
@@ -42,9 +45,18 @@ Backend backend_of(const Options& options) { return resolve_devices(options, cud
 /// The rows of this process in batches that are cut into `accumulate` micro-batches.
 ShardFunction shard_of(const Run& run, int accumulate) {
   if (run.devices->process_count() == 1) return {};
-  return [split = run.engine->config().scheme.split, accumulate, size = run.devices->world_size(),
-          process = static_cast<size_t>(run.devices->process()), counts = run.devices->devices_of_processes()](int64_t rows) {
-    return rows_of_processes(plan_batch(split, rows, accumulate, size), counts)[process];
+  // Found once for each size of batch: it takes all processes' sizes to tell. Several of the loader's threads may ask.
+  struct Known {
+    std::mutex mutex;
+    std::map<int64_t, std::vector<RowRange>> rows;
+  };
+  const DeviceGroup& devices = *run.devices;
+  return [split = run.engine->config().scheme.split, accumulate, world_size = devices.world_size(), first = devices.first_rank(),
+          size = devices.size(), known = std::make_shared<Known>()](int64_t samples) {
+    const std::lock_guard lock(known->mutex);
+    const auto [at, fresh] = known->rows.try_emplace(samples);
+    if (fresh) at->second = part_of_process(plan_batch(split, samples, accumulate, world_size), first, size).rows;
+    return at->second;
   };
 }
 
@@ -188,10 +200,8 @@ int resolve_recompute_segments(const Options& options, const Model& model) {
   return given ? *given : square_root_segments(*model.net, model.input_shape(1));
 }
 
-namespace {
-
-/// oneDNN's f32 convolutions take their packed weights and what threads add up in, of one layer at a time, and its matrix products next to nothing.
-/// All others take what there is, and are slower with less. A function of shapes alone, so that plans hold anywhere.
+// oneDNN's f32 convolutions take their packed weights and what threads add up in, of one layer at a time, and its matrix products next to nothing.
+// All others take what there is, and are slower with less.
 int64_t default_workspace(const Model& model, Backend backend, const Precision& precision) {
   constexpr int64_t kMiB = int64_t{1} << 20, kBlock = 16, kCopies = 8;
   if (backend == Backend::cuda) return 256 * kMiB;
@@ -206,8 +216,6 @@ int64_t default_workspace(const Model& model, Backend backend, const Precision& 
   }
   return std::clamp(kCopies * largest, kMiB, 32 * kMiB);
 }
-
-}  // namespace
 
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
   EngineConfig config;

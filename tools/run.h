@@ -46,6 +46,8 @@ LoaderConfig evaluate_loader_config(const Options& options, const Job& job, cons
 
 /// throws ConfigError; on meta devices too, unless it is for a plan.
 DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<World> world = {});
+/// The workspace of a device when --workspace is not given. A function of shapes alone, so that plans hold anywhere.
+int64_t default_workspace(const Model& model, Backend backend, const Precision& precision);
 /// --recompute-segments; sqrt: the square root of the number of the model's parts. throws ConfigError.
 int resolve_recompute_segments(const Options& options, const Model& model);
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);

@@ -36,7 +36,7 @@ void conv2d_backward_weight([[maybe_unused]] ExecContext& ctx, const View& works
 int64_t conv2d_bytes([[maybe_unused]] ExecContext& ctx, [[maybe_unused]] Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w,
                      [[maybe_unused]] bool with_bias) {
 #ifdef VITRINE_HAVE_ONEDNN
-  const int64_t bytes = onednn::conv2d_bytes(ctx, pass, config, x, w, with_bias);
+  const int64_t bytes = onednn::conv2d_bytes(ctx, pass, config, x, w, with_bias, DType::f32);
   if (bytes >= 0) return bytes;
 #endif
   return portable::conv2d_bytes(config, x, w).most;

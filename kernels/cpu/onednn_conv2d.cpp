@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn_descriptors.h"
 #include "kernels/cpu/onednn_plans.h"
 
 namespace vitrine::cpu::onednn {
@@ -10,48 +11,32 @@ using Tag = memory::format_tag;
 
 // Layouts and windows of one convolution. Activations are NHWC; oneDNN chooses the weights' layout. Of the weights' and the bias's gradients the
 // dtype is f32.
-struct Convolution {
+struct Convolution : ConvolutionLayouts {
   Convolution(const Conv2dConfig& config, const Shape& x_shape, const Shape& w_shape, const Shape& y_shape, DType dtype)
-      : x(activations(x_shape, dtype)),
-        y(activations(y_shape, dtype)),
-        w(weights(w_shape, Tag::any, dtype)),
+      : ConvolutionLayouts{.x = activations(x_shape, dtype),
+                           .y = activations(y_shape, dtype),
+                           .w = weights(w_shape, Tag::any, dtype),
+                           .bias = {{w_shape[0]}, data_type_of(dtype), Tag::x},
+                           .grad_w = weights(w_shape, Tag::any, DType::f32),
+                           .grad_bias = {{w_shape[0]}, memory::data_type::f32, Tag::x},
+                           .strides = {config.stride, config.stride},
+                           .pad_before = {config.pad, config.pad},
+                           .pad_after = {(y_shape[1] - 1) * config.stride + w_shape[1] - x_shape[1] - config.pad,
+                                         (y_shape[2] - 1) * config.stride + w_shape[2] - x_shape[2] - config.pad}},
         plain_w(weights(w_shape, Tag::ohwi, dtype)),
-        grad_w(weights(w_shape, Tag::any, DType::f32)),
-        plain_grad_w(weights(w_shape, Tag::ohwi, DType::f32)),
-        bias({w_shape[0]}, data_type_of(dtype), Tag::x),
-        grad_bias({w_shape[0]}, memory::data_type::f32, Tag::x),
-        strides{config.stride, config.stride},
-        pad_before{config.pad, config.pad},
-        pad_after{(y_shape[1] - 1) * config.stride + w_shape[1] - x_shape[1] - config.pad,
-                  (y_shape[2] - 1) * config.stride + w_shape[2] - x_shape[2] - config.pad} {}
+        plain_grad_w(weights(w_shape, Tag::ohwi, DType::f32)) {}
 
   static memory::desc activations(const Shape& s, DType dtype) { return {{s[0], s[3], s[1], s[2]}, data_type_of(dtype), Tag::nhwc}; }
   static memory::desc weights(const Shape& s, Tag tag, DType dtype) { return {{s[0], s[3], s[1], s[2]}, data_type_of(dtype), tag}; }
 
-  dnnl::convolution_forward::desc forward(bool with_bias) const {
-    constexpr auto kKind = dnnl::prop_kind::forward_training;
-    constexpr auto kDirect = dnnl::algorithm::convolution_direct;
-    return with_bias ? dnnl::convolution_forward::desc(kKind, kDirect, x, w, bias, y, strides, pad_before, pad_after)
-                     : dnnl::convolution_forward::desc(kKind, kDirect, x, w, y, strides, pad_before, pad_after);
-  }
-  dnnl::convolution_backward_data::desc backward_data() const {
-    return {dnnl::algorithm::convolution_direct, x, w, y, strides, pad_before, pad_after};
-  }
-  dnnl::convolution_backward_weights::desc backward_weight(bool with_bias) const {
-    constexpr auto kDirect = dnnl::algorithm::convolution_direct;
-    return with_bias ? dnnl::convolution_backward_weights::desc(kDirect, x, grad_w, grad_bias, y, strides, pad_before, pad_after)
-                     : dnnl::convolution_backward_weights::desc(kDirect, x, grad_w, y, strides, pad_before, pad_after);
-  }
-
-  memory::desc x, y, w, plain_w, grad_w, plain_grad_w, bias, grad_bias;
-  memory::dims strides, pad_before, pad_after;
+  memory::desc plain_w, plain_grad_w;
 };
 
 template <class Primitive, class Descriptor>
 Plan make_pass(const OneDnnPlans& plans, const Descriptor& descriptor) {
   Plan plan;
   plan.primitive = Primitive(descriptor);
-  plan.scratch_bytes = static_cast<int64_t>(descriptor.scratchpad_desc().get_size());
+  plan.scratch_bytes = scratch_bytes(descriptor);
   if (plan.scratch_bytes > 0) plans.add_argument(plan, DNNL_ARG_SCRATCHPAD, descriptor.scratchpad_desc());
   return plan;
 }
@@ -74,10 +59,10 @@ ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, boo
   dnnl::primitive_attr attributes = workspace_attributes();
   if (relu) {
     dnnl::post_ops epilogue;
-    epilogue.append_eltwise(1.0F, dnnl::algorithm::eltwise_relu, 0.0F, 0.0F);
+    append_relu(epilogue);
     attributes.set_post_ops(epilogue);
   }
-  dnnl::convolution_forward::primitive_desc descriptor(c.forward(with_bias), attributes, plans.engine);
+  dnnl::convolution_forward::primitive_desc descriptor = describe_forward(plans.engine, c, with_bias, attributes);
   ConvolutionPlan plan;
   if (!skip_reference(descriptor)) return plan;
   plan.pass = make_pass<dnnl::convolution_forward>(plans, descriptor);
@@ -92,8 +77,7 @@ ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, boo
 }
 
 ConvolutionPlan make_backward_data(const OneDnnPlans& plans, const Convolution& c) {
-  const dnnl::convolution_forward::primitive_desc hint(c.forward(false), plans.engine);
-  dnnl::convolution_backward_data::primitive_desc descriptor(c.backward_data(), workspace_attributes(), plans.engine, hint);
+  dnnl::convolution_backward_data::primitive_desc descriptor = describe_backward_data(plans.engine, c, workspace_attributes());
   ConvolutionPlan plan;
   if (!skip_reference(descriptor)) return plan;
   plan.pass = make_pass<dnnl::convolution_backward_data>(plans, descriptor);
@@ -106,7 +90,8 @@ ConvolutionPlan make_backward_data(const OneDnnPlans& plans, const Convolution& 
   return plan;
 }
 
-// oneDNN 2.6's AVX2 kernel for 1x1 windows with a stride sums the first weights of odd channel counts while another thread still writes them.
+// oneDNN's AVX2 kernel for 1x1 windows with a stride sums the first weights of odd channel counts while another thread still writes them.
+// Seen in 2.6; the kernel's source is the same in 3.7.
 bool skip_racing_kernel(dnnl::convolution_backward_weights::primitive_desc& descriptor, const Convolution& c) {
   if (c.strides[0] == 1) return true;
   while (std::string_view(descriptor.impl_info_str()).starts_with("jit_1x1")) {
@@ -116,8 +101,7 @@ bool skip_racing_kernel(dnnl::convolution_backward_weights::primitive_desc& desc
 }
 
 ConvolutionPlan make_backward_weight(const OneDnnPlans& plans, const Convolution& c, bool with_bias) {
-  const dnnl::convolution_forward::primitive_desc hint(c.forward(with_bias), plans.engine);
-  dnnl::convolution_backward_weights::primitive_desc descriptor(c.backward_weight(with_bias), workspace_attributes(), plans.engine, hint);
+  dnnl::convolution_backward_weights::primitive_desc descriptor = describe_backward_weight(plans.engine, c, with_bias, workspace_attributes());
   ConvolutionPlan plan;
   if (!skip_reference(descriptor) || !skip_racing_kernel(descriptor, c)) return plan;
   plan.pass = make_pass<dnnl::convolution_backward_weights>(plans, descriptor);
@@ -159,7 +143,7 @@ const void* packed_weights(OneDnnPlans& plans, ConvolutionPlan& plan, const Cons
   return packed;
 }
 
-int64_t scratch_bytes(const ConvolutionPlan& plan) {
+int64_t most_scratch_bytes(const ConvolutionPlan& plan) {
   return std::max({plan.pass.scratch_bytes, plan.reorder.scratch_bytes, plan.reorder_accumulate.scratch_bytes});
 }
 
@@ -169,8 +153,8 @@ bool conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig&
   auto& plans = ctx.plans().get<OneDnnPlans>();
   ConvolutionPlan& plan = plan_for(plans, Conv2dPass::forward, config, x.shape, w.shape, static_cast<bool>(bias), x.dtype);
   Arena arena(workspace);
-  if (!plan.pass || !arena.fits({scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
-  void* scratch = arena.take(scratch_bytes(plan));
+  if (!plan.pass || !arena.fits({most_scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
+  void* scratch = arena.take(most_scratch_bytes(plan));
   const void* weights = packed_weights(plans, plan, w, arena, scratch);
   plans.run(plan.pass, {{DNNL_ARG_SRC, x.data}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_BIAS, bias.data}, {DNNL_ARG_DST, y.data}}, scratch);
   return true;
@@ -180,8 +164,8 @@ bool conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dC
   auto& plans = ctx.plans().get<OneDnnPlans>();
   ConvolutionPlan& plan = plan_for(plans, Conv2dPass::backward_data, config, grad_x.shape, w.shape, false, grad_y.dtype);
   Arena arena(workspace);
-  if (!plan.pass || !arena.fits({scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
-  void* scratch = arena.take(scratch_bytes(plan));
+  if (!plan.pass || !arena.fits({most_scratch_bytes(plan), plan.same_layout ? 0 : plan.weight_bytes})) return false;
+  void* scratch = arena.take(most_scratch_bytes(plan));
   const void* weights = packed_weights(plans, plan, w, arena, scratch);
   plans.run(plan.pass, {{DNNL_ARG_DIFF_DST, grad_y.data}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DIFF_SRC, grad_x.data}}, scratch);
   return true;
@@ -196,8 +180,8 @@ bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2
   const int64_t weight_bytes = in_place ? 0 : plan.weight_bytes;
   const int64_t bias_bytes = accumulate && grad_bias ? grad_bias.bytes() : 0;
   Arena arena(workspace);
-  if (!plan.pass || !arena.fits({scratch_bytes(plan), weight_bytes, bias_bytes})) return false;
-  void* scratch = arena.take(scratch_bytes(plan));
+  if (!plan.pass || !arena.fits({most_scratch_bytes(plan), weight_bytes, bias_bytes})) return false;
+  void* scratch = arena.take(most_scratch_bytes(plan));
   void* weights = in_place ? grad_w.data : arena.take(weight_bytes);
   void* bias = bias_bytes > 0 ? arena.take(bias_bytes) : grad_bias.data;
   plans.run(plan.pass, {{DNNL_ARG_SRC, x.data}, {DNNL_ARG_DIFF_DST, grad_y.data}, {DNNL_ARG_DIFF_WEIGHTS, weights}, {DNNL_ARG_DIFF_BIAS, bias}},
@@ -210,11 +194,11 @@ bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2
   return true;
 }
 
-int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias) {
-  const ConvolutionPlan& plan = plan_for(ctx.plans().get<OneDnnPlans>(), pass, config, x, w, with_bias, DType::f32);
+int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias, DType dtype) {
+  const ConvolutionPlan& plan = plan_for(ctx.plans().get<OneDnnPlans>(), pass, config, x, w, with_bias, dtype);
   if (!plan.pass) return -1;
   const int64_t bias_bytes = pass == Conv2dPass::backward_weight && with_bias ? w[0] * size_of(DType::f32) : 0;
-  return Arena::kAlignment + Arena::aligned(scratch_bytes(plan)) + Arena::aligned(plan.weight_bytes) + Arena::aligned(bias_bytes);
+  return Arena::kAlignment + Arena::aligned(most_scratch_bytes(plan)) + Arena::aligned(plan.weight_bytes) + Arena::aligned(bias_bytes);
 }
 
 }  // namespace vitrine::cpu::onednn

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn_descriptors.h"
 #include "kernels/cpu/onednn_plans.h"
 
 namespace vitrine::cpu::onednn {
@@ -7,20 +8,26 @@ namespace {
 
 using dnnl::memory;
 
-struct Product {
-  int64_t m, n, k, c_stride;
-  DType dtype, c_dtype;
-  bool transpose_a, transpose_b, bias, relu, accumulate;
-  PlanKey key() const {
-    return {m, n, k, c_stride, static_cast<int64_t>(dtype), static_cast<int64_t>(c_dtype), transpose_a, transpose_b, bias, relu, accumulate};
-  }
-};
+PlanKey key(const Product& p) {
+  return {p.m,           p.n,    p.k,    p.c_stride,  static_cast<int64_t>(p.dtype), static_cast<int64_t>(p.c_dtype), p.transpose_a,
+          p.transpose_b, p.bias, p.relu, p.accumulate};
+}
 
 memory::desc matrix(int64_t rows, int64_t columns, bool transposed, DType dtype) {
   return {{rows, columns}, data_type_of(dtype), transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
 }
 
-Plan make_plan(const OneDnnPlans& plans, const Product& p) {
+// The first implementation that is not a reference loop and whose scratch fits into `most_scratch` bytes. From version 3 on the fastest one may pack
+// its operands there, and another does without.
+bool skip_unfit(dnnl::matmul::primitive_desc& descriptor, int64_t most_scratch) {
+  if (!skip_reference(descriptor)) return false;
+  while (Arena::aligned(scratch_bytes(descriptor)) > most_scratch) {
+    if (!descriptor.next_impl() || !skip_reference(descriptor)) return false;
+  }
+  return true;
+}
+
+Plan make_plan(const OneDnnPlans& plans, const Product& p, int64_t most_scratch) {
   const memory::desc a = matrix(p.m, p.k, p.transpose_a, p.dtype);
   const memory::desc b = matrix(p.k, p.n, p.transpose_b, p.dtype);
   const memory::desc c({p.m, p.n}, data_type_of(p.c_dtype), memory::dims{p.c_stride, 1});
@@ -28,15 +35,14 @@ Plan make_plan(const OneDnnPlans& plans, const Product& p) {
   dnnl::primitive_attr attributes = workspace_attributes();
   dnnl::post_ops epilogue;
   if (p.accumulate) epilogue.append_sum(1.0F);
-  if (p.relu) epilogue.append_eltwise(1.0F, dnnl::algorithm::eltwise_relu, 0.0F, 0.0F);
+  if (p.relu) append_relu(epilogue);
   attributes.set_post_ops(epilogue);
   Plan plan;
   try {
-    const dnnl::matmul::desc operation = p.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
-    dnnl::matmul::primitive_desc descriptor(operation, attributes, plans.engine);
-    if (!skip_reference(descriptor)) return plan;
+    dnnl::matmul::primitive_desc descriptor = describe_product(plans.engine, a, b, p.bias ? &bias : nullptr, c, attributes);
+    if (!skip_unfit(descriptor, most_scratch)) return plan;
     plan.primitive = dnnl::matmul(descriptor);
-    plan.scratch_bytes = static_cast<int64_t>(descriptor.scratchpad_desc().get_size());
+    plan.scratch_bytes = scratch_bytes(descriptor);
     if (plan.scratch_bytes > 0) plans.add_argument(plan, DNNL_ARG_SCRATCHPAD, descriptor.scratchpad_desc());
   } catch (const dnnl::error&) {
     return {};  // no implementation: the caller takes another path
@@ -48,20 +54,19 @@ Plan make_plan(const OneDnnPlans& plans, const Product& p) {
   return plan;
 }
 
-// Below AVX-512, oneDNN's product of two untransposed matrices runs at 0.5 to 1 times the speed of Eigen's at the shapes of linear layers.
-bool has_avx512() {
-  const auto isa = static_cast<int>(dnnl::get_effective_cpu_isa());
-  const auto wanted = static_cast<int>(dnnl::cpu_isa::avx512_core);
-  return (isa & wanted) == wanted;
+// Another plan for the same product when the workspace has become too small for the scratch of the one that was made.
+Plan& plan_for(OneDnnPlans& plans, const Product& product, const Arena& arena) {
+  auto [found, fresh] = plans.products.try_emplace(key(product));
+  Plan& plan = found->second;
+  if (fresh || (plan && !arena.fits({plan.scratch_bytes}))) plan = make_plan(plans, product, arena.left_bytes());
+  return plan;
 }
 
 bool multiply(ExecContext& ctx, const View& workspace, const Product& product, const void* a, const void* b, const void* bias, void* c) {
   auto& plans = ctx.plans().get<OneDnnPlans>();
-  auto found = plans.products.find(product.key());
-  if (found == plans.products.end()) found = plans.products.emplace(product.key(), make_plan(plans, product)).first;
-  Plan& plan = found->second;
   Arena arena(workspace);
-  if (!plan || !arena.fits({plan.scratch_bytes})) return false;
+  Plan& plan = plan_for(plans, product, arena);
+  if (!plan) return false;
   void* scratch = arena.take(plan.scratch_bytes);
   plans.run(plan, {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_BIAS, bias}, {DNNL_ARG_DST, c}}, scratch);
   return true;
@@ -69,9 +74,19 @@ bool multiply(ExecContext& ctx, const View& workspace, const Product& product, c
 
 }  // namespace
 
+bool eigen_is_faster(bool transpose_a, bool transpose_b) {
+  const auto isa = static_cast<int>(dnnl::get_effective_cpu_isa());
+  const auto avx512 = static_cast<int>(dnnl::cpu_isa::avx512_core);
+  return !transpose_a && !transpose_b && (isa & avx512) != avx512;
+}
+
+bool takes(ExecContext& ctx, const View& workspace, const Product& product) {
+  return static_cast<bool>(plan_for(ctx.plans().get<OneDnnPlans>(), product, Arena(workspace)));
+}
+
 bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride,
           GradMode mode) {
-  if (!transpose_a && !transpose_b && !has_avx512()) return false;
+  if (eigen_is_faster(transpose_a, transpose_b)) return false;
   const int64_t k = a.shape[transpose_a ? 0 : 1];
   const bool accumulate = mode == GradMode::accumulate;
   const Product product{c.shape[0], c.shape[1], k, c_stride, a.dtype, c.dtype, transpose_a, transpose_b, false, false, accumulate};

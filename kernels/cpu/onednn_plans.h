@@ -54,6 +54,12 @@ dnnl::primitive_attr workspace_attributes();
 /// f32 or bf16.
 dnnl::memory::data_type data_type_of(DType dtype);
 
+/// The scratch of an implementation.
+template <class Descriptor>
+int64_t scratch_bytes(const Descriptor& descriptor) {
+  return static_cast<int64_t>(descriptor.scratchpad_desc().get_size());
+}
+
 /// Moves on to the first implementation that is not a reference loop; false when there is none.
 template <class Descriptor>
 bool skip_reference(Descriptor& descriptor) {

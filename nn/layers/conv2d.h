@@ -23,6 +23,7 @@ class Conv2d final : public Layer {
  public:
   /// throws ConfigError on sizes below 1 or a negative pad.
   explicit Conv2d(const Conv2dLayerConfig& config);
+  const Conv2dLayerConfig& config() const { return config_; }
 
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;

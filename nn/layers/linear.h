@@ -22,6 +22,7 @@ class Linear final : public Layer {
  public:
   /// throws ConfigError on sizes below 1 or a weight layout that does not have in_features.
   explicit Linear(const LinearConfig& config);
+  const LinearConfig& config() const { return config_; }
 
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;

@@ -43,20 +43,17 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
 
 Engine::~Engine() = default;
 
-void Engine::State::issue(const HostBatch& batch, const BatchPlan& plan, int slot) {
+void Engine::State::issue(const HostBatch& batch, const ProcessPart& part, int slot) {
   parts->begin_step(steps);
   parts->measure_reduction(measures_reduction());
-  int last = plan.micro_batches() - 1;
-  while (last > 0 && plan.micro_batch_size(last) == 0) --last;
   int64_t row = 0;  // of this process's part of the batch
-  for (int k = 0; k <= last; ++k) {
-    const auto index = static_cast<size_t>(k);
-    const std::span<const int64_t> sizes = here(plan.sizes[index]);
-    parts->scatter(batch, sizes, row, here(plan.first[index])[0]);
+  for (size_t k = 0; k < part.sizes.size(); ++k) {
+    const std::span<const int64_t> sizes = part.sizes[k];
+    parts->scatter(batch, sizes, row, part.first[k]);
     row += std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     parts->forward(true);
     parts->loss();
-    parts->backward(k == last);
+    parts->backward(k + 1 == part.sizes.size());
   }
   parts->reduce();
   parts->unscale();
@@ -94,18 +91,32 @@ void Engine::State::finish_oldest() {
   throw_if_diverged(finished.back());
 }
 
+const ProcessPart& Engine::State::training_part(int64_t samples) {
+  const auto found = training_parts.find(samples);
+  if (found != training_parts.end()) return found->second;
+  const BatchPlan plan = plan_batch(config.scheme.split, samples, config.accumulate, devices.world_size());
+  return training_parts.emplace(samples, part_of_process(plan, devices.first_rank(), devices.size())).first->second;
+}
+
+const std::vector<int64_t>& Engine::State::evaluation_part(int64_t samples) {
+  const auto found = evaluation_parts.find(samples);
+  if (found != evaluation_parts.end()) return found->second;
+  const std::vector<int64_t> all = evaluation_sizes(config, samples, devices.world_size());
+  const auto first = all.begin() + devices.first_rank();
+  return evaluation_parts.emplace(samples, std::vector(first, first + devices.size())).first->second;
+}
+
 void Engine::train_step(const HostBatch& batch) {
   State& s = *state_;
   const int64_t samples = s.global_samples(batch, s.workload.train_batches, "train_step");
   while (static_cast<int>(s.in_flight.size()) >= kStepsInFlight) s.finish_oldest();
   s.throw_if_failed();
   const int slot = static_cast<int>(s.steps % DataParallel::kStepSlots);
-  const BatchPlan plan =
-      samples == s.config.batch_size ? s.full_batch : plan_batch(s.config.scheme.split, samples, s.config.accumulate, s.devices.world_size());
-  const int64_t rows = row_count(rows_of_processes(plan, s.devices.devices_of_processes())[static_cast<size_t>(s.devices.process())]);
+  const ProcessPart& part = s.training_part(samples);
+  const int64_t rows = row_count(part.rows);
   s.check_labels(batch, samples, rows, "train_step");
   try {
-    s.issue(batch, plan, slot);
+    s.issue(batch, part, slot);
   } catch (...) {
     const std::exception_ptr cause = s.parts->recover(std::current_exception());
     s.give_up_step();
@@ -125,8 +136,7 @@ std::vector<Totals> Engine::take_step_totals(bool wait) {
 Totals Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
   State& s = *state_;
   const int64_t samples = s.global_samples(batch, s.workload.evaluate_batches, "evaluate");
-  const std::vector<int64_t> all_sizes = evaluation_sizes(s.config, samples, s.devices.world_size());
-  const std::span<const int64_t> sizes = s.here(all_sizes);
+  const std::vector<int64_t>& sizes = s.evaluation_part(samples);
   const int64_t rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   s.check_labels(batch, samples, rows, "evaluate");
   while (!s.in_flight.empty()) s.finish_oldest();

@@ -143,17 +143,16 @@ void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConf
   };
   for (size_t b = 0; b < workload.train_batches.size(); ++b) {
     const int64_t samples = workload.train_batches[b];
-    const BatchPlan plan = plan_batch(config.scheme.split, samples, config.accumulate, meta.world_size());
+    const ProcessPart& part = state.training_part(samples);
     for (int i = 0; i < 2; ++i) {
       if (b == 0 && on_step) on_step();
-      state.issue(batch_of(samples), plan, i);
+      state.issue(batch_of(samples), part, i);
     }
     if (b == 0 && on_step) on_step();
   }
   for (const int64_t samples : workload.evaluate_batches) {
     std::vector<float> totals(static_cast<size_t>(meta.size() * LossTotals::kCount));
-    const std::vector<int64_t> sizes = evaluation_sizes(config, samples, meta.world_size());
-    state.parts->evaluate(batch_of(samples), state.here(sizes));
+    state.parts->evaluate(batch_of(samples), state.evaluation_part(samples));
     state.parts->read_evaluation(totals, nullptr);
   }
 }

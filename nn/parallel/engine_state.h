@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -13,6 +14,7 @@
 #include "kernels/step_control.h"
 #include "nn/parallel/data_parallel.h"
 #include "nn/parallel/engine.h"
+#include "nn/parallel/process_part.h"
 #include "runtime/host_buffer.h"
 
 /// Private to nn/parallel.
@@ -49,7 +51,7 @@ struct Engine::State {
   /// Waits for the oldest step in flight and books its totals. throws what has failed.
   void finish_oldest();
   void throw_if_failed();
-  void issue(const HostBatch& batch, const BatchPlan& plan, int slot);
+  void issue(const HostBatch& batch, const ProcessPart& part, int slot);
   View record(int slot) { return host_records.view({DataParallel::kStepSlots, kRecord}, DType::f32).rows(slot, slot + 1).reshape({kRecord}); }
   bool measures_reduction() const { return steps == 0 && devices.world_size() > 1 && config.precision.reduce_dtype != DType::f32; }
   View overflows(int slot) {
@@ -60,10 +62,9 @@ struct Engine::State {
   std::string first_overflow(const Issued& issued);
   /// Refuses what does not go with several processes, and makes sure that all of them plan the same. throws ConfigError.
   void agree_with_world();
-  /// Of sizes or positions of all devices, those of this process's.
-  std::span<const int64_t> here(const std::vector<int64_t>& of_devices) const {
-    return std::span(of_devices).subspan(static_cast<size_t>(devices.first_rank()), static_cast<size_t>(devices.size()));
-  }
+  /// What this process's devices take of a batch of so many samples: found once for each size, for it takes all processes' sizes to tell.
+  const ProcessPart& training_part(int64_t samples);
+  const std::vector<int64_t>& evaluation_part(int64_t samples);
   /// Samples of the global batch that `batch` is this process's part of. throws ConfigError when it was not planned for, or has another size.
   int64_t global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const;
   /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`, ShapeError unless each has the model's targets.
@@ -76,6 +77,8 @@ struct Engine::State {
   EngineConfig config;
   Workload workload;
   BatchPlan full_batch;
+  std::map<int64_t, ProcessPart> training_parts;             // by samples
+  std::map<int64_t, std::vector<int64_t>> evaluation_parts;  // the same
   std::vector<DevicePlan> plans;
   HostBuffer host_records, host_overflows;
   std::unique_ptr<DataParallel> parts;

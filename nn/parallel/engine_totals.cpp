@@ -61,7 +61,11 @@ std::string Engine::State::first_overflow(const Issued& issued) {
   }
   // All processes are here: the loss is that of all.
   if (issued.watched && devices.process_count() > 1) {
-    for (const std::string& part : devices.world()->all_gather("the first overflow", std::to_string(first))) first = std::min(first, std::stoi(part));
+    first = std::stoi(devices.world()->exchange("the first overflow", std::to_string(first), [](const std::vector<std::string>& answers) {
+      int32_t least = kNone;
+      for (const std::string& answer : answers) least = std::min(least, std::stoi(answer));
+      return std::vector<std::string>{std::to_string(least)};
+    }));
   }
   return first == kNone ? std::string("the loss") : "the output of " + model.net->parts()[static_cast<size_t>(first)].name;
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine among those of other processes.
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -42,41 +45,66 @@ void Engine::State::check_labels(const HostBatch& batch, int64_t samples, int64_
                                model.label_shape(rows).str(), rows, model.targets_per_sample));
 }
 
-void Engine::verify_replicas() {
-  State& s = *state_;
-  while (!s.in_flight.empty()) s.finish_oldest();
-  std::string mine;
-  for (int d = 0; d < s.devices.size(); ++d) {
-    for (const uint64_t hash : s.parts->parameter_hashes(d)) mine += fmt::format("{:016x}", hash);
-    mine += " ";
-  }
-  std::vector<std::string> of_processes = {mine};
-  if (s.devices.process_count() > 1) of_processes = s.devices.world()->all_gather("the replicas' parameters", mine);
-  // Parameter by parameter, what most devices hold is taken for right.
-  std::vector<std::pair<std::string, std::string>> replicas;  // whose, hashes
+namespace {
+
+constexpr size_t kDigits = 16;  // of a parameter's hash
+
+/// Which replica holds another parameter than most do; empty when all hold the same.
+///   of_processes  the hashes of each process's devices, separated by spaces
+///   name          of a device when there is one process
+std::string describe_difference(const FlatLayout& parameters, const std::vector<std::string>& of_processes,
+                                const std::function<std::string(int)>& name) {
+  std::vector<std::pair<std::string, std::string>> replicas;  // name, hashes
   for (size_t p = 0; p < of_processes.size(); ++p) {
-    for (size_t begin = 0, d = 0; begin < of_processes[p].size(); ++d) {
-      const size_t end = of_processes[p].find(' ', begin);
-      replicas.emplace_back(of_processes.size() > 1 ? fmt::format("rank {}, device {}", p, d) : s.devices[static_cast<int>(d)].name(),
-                            of_processes[p].substr(begin, end - begin));
-      begin = end + 1;
+    std::istringstream devices(of_processes[p]);
+    int d = 0;
+    for (std::string hashes; devices >> hashes; ++d) {
+      replicas.emplace_back(of_processes.size() > 1 ? fmt::format("rank {}, device {}", p, d) : name(d), hashes);
     }
   }
-  const FlatLayout& parameters = layout();
   for (int i = 0; i < parameters.size(); ++i) {
     std::map<std::string, std::vector<std::string>> holders;
-    for (const auto& [who, hashes] : replicas) holders[hashes.substr(static_cast<size_t>(i) * 16, 16)].push_back(who);
+    for (const auto& [who, hashes] : replicas) holders[hashes.substr(static_cast<size_t>(i) * kDigits, kDigits)].push_back(who);
     if (holders.size() == 1) continue;
-    // Among as many, not those of the first replica.
+    // What most devices hold is taken for right; of two that as many hold, what the first one does.
     const auto has_first = [&](const auto& group) { return group.second.front() == replicas.front().first; };
     const auto fewest = std::min_element(holders.begin(), holders.end(), [&](const auto& a, const auto& b) {
       return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : !has_first(a) && has_first(b);
     });
-    throw CommError(
-        fmt::format("the replicas differ after {} steps: the {} of {} is not that of the others; parameters that were set on one replica only, a "
-                    "collective that was skipped, or memory that fails can be the cause",
-                    s.steps, parameters.specs()[static_cast<size_t>(i)].name, fmt::join(fewest->second, " and ")));
+    return fmt::format("the {} of {} is not that of the others", parameters.specs()[static_cast<size_t>(i)].name, fmt::join(fewest->second, " and "));
   }
+  return {};
+}
+
+}  // namespace
+
+void Engine::verify_replicas() {
+  State& s = *state_;
+  while (!s.in_flight.empty()) s.finish_oldest();
+  std::vector<std::string> of_devices;
+  for (int d = 0; d < s.devices.size(); ++d) {
+    std::string& hashes = of_devices.emplace_back();
+    for (const uint64_t hash : s.parts->parameter_hashes(d)) hashes += fmt::format("{:016x}", hash);
+  }
+  const std::string mine = fmt::format("{}", fmt::join(of_devices, " "));
+  const bool equal_here = std::all_of(of_devices.begin(), of_devices.end(), [&](const std::string& h) { return h == of_devices[0]; });
+  const auto name = [&](int device) { return s.devices[device].name(); };
+  std::string difference;
+  if (s.devices.process_count() == 1) {
+    if (!equal_here) difference = describe_difference(layout(), {mine}, name);
+  } else {
+    World& world = *s.devices.world();
+    // A process whose own devices differ agrees with none.
+    if (world.all_equal("the replicas' parameters", equal_here ? of_devices[0] : fmt::format("rank {}", s.devices.process()))) return;
+    difference = world.exchange("the replicas that differ", mine, [&](const std::vector<std::string>& parts) {
+      return std::vector<std::string>{describe_difference(layout(), parts, name)};
+    });
+  }
+  if (difference.empty()) return;
+  throw CommError(
+      fmt::format("the replicas differ after {} steps: {}; parameters that were set on one replica only, a collective that was skipped, or memory "
+                  "that fails can be the cause",
+                  s.steps, difference));
 }
 
 }  // namespace vitrine

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "nn/parallel/process_part.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -184,15 +185,11 @@ BatchPlan plan_batch(const Split& split, int64_t batch_size, int accumulate, int
 }
 
 std::vector<std::vector<RowRange>> rows_of_processes(const BatchPlan& plan, const std::vector<int>& devices) {
-  std::vector<std::vector<RowRange>> rows(devices.size());
-  for (size_t k = 0; k < plan.sizes.size(); ++k) {
-    size_t device = 0;
-    for (size_t p = 0; p < devices.size(); ++p) {
-      const int64_t begin = plan.first[k][device];
-      int64_t end = begin;
-      for (int d = 0; d < devices[p]; ++d) end += plan.sizes[k][device++];
-      if (end > begin) rows[p].push_back({begin, end});
-    }
+  std::vector<std::vector<RowRange>> rows;
+  int first_device = 0;
+  for (const int count : devices) {
+    rows.push_back(part_of_process(plan, first_device, count).rows);
+    first_device += count;
   }
   return rows;
 }

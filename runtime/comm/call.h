@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,13 +20,14 @@ const char* operation_name(Operation operation);
 struct Call {
   Operation operation = Operation::barrier;
   DType dtype = DType::f32;
-  int64_t count = 0;                 // elements: of inout, of reduce_scatter's output, of all_gather's input, of a row of scatter and gather, of
-                                     // what all_to_all sends to each rank
-  bool knows_elements = true;        // false: this rank left its view out, so dtype and count say nothing
-  int root = -1;                     // -1: the operation has none
-  std::vector<int64_t> counts = {};  // rows of each rank, for scatter and gather
-  Reduction reduction = {};          // of operations that combine
-  int to = -1, from = -1;            // ranks, for send_receive; -1: none
+  int64_t count = 0;                    // elements: of inout, of reduce_scatter's output, of all_gather's input, of a row of scatter and gather, of
+                                        // what all_to_all sends to each rank
+  bool knows_elements = true;           // false: this rank left its view out, so dtype and count say nothing
+  int root = -1;                        // -1: the operation has none
+  std::vector<int64_t> counts = {};     // rows of each rank, for scatter and gather
+  Reduction reduction = {};             // of operations that combine
+  std::optional<DType> sum_dtype = {};  // of reduce's output, where it is not that of the input
+  int to = -1, from = -1;               // ranks, for send_receive; -1: none
   const void* input = nullptr;
   void* output = nullptr;
   const void* known = nullptr;  // send_receive: memory of the views' size

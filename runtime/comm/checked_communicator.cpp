@@ -163,6 +163,19 @@ void CheckedCommunicator::reduce(ExecContext& ctx, ConstView input, View output,
   issue(ctx, call, input, is_root ? output : nothing(), input.bytes() * (is_root ? size_ - 1 : 1));
 }
 
+void CheckedCommunicator::reduce_unrounded(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op) {
+  const bool is_root = rank_ == root;
+  const Call call{.operation = Operation::reduce,
+                  .dtype = input.dtype,
+                  .count = input.numel(),
+                  .root = root,
+                  .reduction = reduction(op),
+                  .sum_dtype = DType::f32,
+                  .input = input.data,
+                  .output = is_root ? output.data : nullptr};
+  issue(ctx, call, input, is_root ? output : nothing(), input.bytes() * (is_root ? size_ - 1 : 1));
+}
+
 void CheckedCommunicator::broadcast(ExecContext& ctx, ConstView input, View output, int root) {
   check_root("broadcast", root, size_);
   check_present("broadcast", "output", output);

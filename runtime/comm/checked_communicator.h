@@ -26,6 +26,8 @@ class CheckedCommunicator : public Communicator {
   void all_to_all(ExecContext& ctx, ConstView input, View output) override;
   void send_receive(ExecContext& ctx, ConstView input, int to, View output, int from) override;
   void barrier(ExecContext& ctx) override;
+  /// reduce() of 16 bits whose result, the output (f32), is not rounded.
+  void reduce_unrounded(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op);
 
  protected:
   /// ordinal: of its device within the group of this process, where there are others; books_bytes: what is moved counts in the context's open span

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/communicator.h"
 
+#include <iterator>
 #include <set>
 
 #include <fmt/format.h>
@@ -28,10 +29,11 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup&
     for (int i = 0; i < devices.size(); ++i) names.push_back(devices[i].name());
     group = std::make_shared<comm::LocalGroup>(std::move(names));
   }
-  std::vector<std::unique_ptr<Communicator>> communicators;
+  std::vector<std::unique_ptr<LocalCommunicator>> locals;
   const bool alone = devices.process_count() == 1;
-  for (int rank = 0; rank < devices.size(); ++rank) communicators.push_back(std::make_unique<LocalCommunicator>(group, rank, devices.size(), alone));
-  return alone ? std::move(communicators) : make_world_communicators(devices, std::move(communicators));
+  for (int rank = 0; rank < devices.size(); ++rank) locals.push_back(std::make_unique<LocalCommunicator>(group, rank, devices.size(), alone));
+  if (!alone) return make_world_communicators(devices, std::move(locals));
+  return {std::make_move_iterator(locals.begin()), std::make_move_iterator(locals.end())};
 }
 
 #ifdef VITRINE_HAVE_CUDA

@@ -16,14 +16,8 @@ namespace {
 constexpr int64_t kVecFloats = cpu::kLanes;
 constexpr size_t kBlockLanes = 4;
 constexpr int64_t kBlockFloats = static_cast<int64_t>(kBlockLanes) * kVecFloats;
-constexpr size_t kMostInputs = 64;
 constexpr int64_t kParallelGrain = int64_t{1} << 15;  // below this a team costs more than it gives
 constexpr int64_t kCopyTileBytes = int64_t{16} << 10;
-
-template <class T>
-using Inputs = std::array<const T*, kMostInputs>;
-template <class T>
-using Outputs = std::array<T*, kMostInputs>;
 
 template <class T>
 inline cpu::FloatLanes load(const T* p) {
@@ -53,49 +47,51 @@ struct Most {
   }
 };
 
-template <class T>
+template <class From, class To>
 struct Range {
-  Inputs<T> inputs{};
-  Outputs<T> outputs{};
-  int input_count = 0, output_count = 0;
+  std::span<const void* const> inputs;
+  std::span<void* const> outputs;
   int divisor = 1;
+
+  const From* input(size_t r) const { return static_cast<const From*>(inputs[r]); }
+  To* output(size_t r) const { return static_cast<To*>(outputs[r]); }
 };
 
 // kInputs: their number where it is known when compiled, else 0.
-template <class T, class Combine, int kInputs>
-void combine_range(const Range<T>& range, int64_t begin, int64_t end) {
-  const int count = kInputs != 0 ? kInputs : range.input_count;
+template <class From, class To, class Combine, size_t kInputs>
+void combine_range(const Range<From, To>& range, int64_t begin, int64_t end) {
+  const size_t count = kInputs != 0 ? kInputs : range.inputs.size();
   const auto divisor = static_cast<float>(range.divisor);
   int64_t i = begin;
   for (; i + kBlockFloats <= end; i += kBlockFloats) {
     std::array<cpu::FloatLanes, kBlockLanes> lanes;
-    for (size_t k = 0; k < kBlockLanes; ++k) lanes[k] = load(range.inputs[0] + i + static_cast<int64_t>(k) * kVecFloats);
-    for (int r = 1; r < count; ++r) {
-      const T* const p = range.inputs[static_cast<size_t>(r)] + i;
+    for (size_t k = 0; k < kBlockLanes; ++k) lanes[k] = load(range.input(0) + i + static_cast<int64_t>(k) * kVecFloats);
+    for (size_t r = 1; r < count; ++r) {
+      const From* const p = range.input(r) + i;
       for (size_t k = 0; k < kBlockLanes; ++k) Combine::combine(lanes[k], load(p + static_cast<int64_t>(k) * kVecFloats));
     }
     if (range.divisor != 1) {
       for (cpu::FloatLanes& lane : lanes) lane /= divisor;
     }
-    for (int r = 0; r < range.output_count; ++r) {
-      T* const p = range.outputs[static_cast<size_t>(r)] + i;
+    for (size_t r = 0; r < range.outputs.size(); ++r) {
+      To* const p = range.output(r) + i;
       for (size_t k = 0; k < kBlockLanes; ++k) cpu::store(lanes[k], p + static_cast<int64_t>(k) * kVecFloats);
     }
   }
   for (; i < end; ++i) {
-    float value = cpu::to_float(range.inputs[0][i]);
-    for (int r = 1; r < count; ++r) Combine::combine(value, cpu::to_float(range.inputs[static_cast<size_t>(r)][i]));
+    float value = cpu::to_float(range.input(0)[i]);
+    for (size_t r = 1; r < count; ++r) Combine::combine(value, cpu::to_float(range.input(r)[i]));
     if (range.divisor != 1) value /= divisor;
-    for (int r = 0; r < range.output_count; ++r) range.outputs[static_cast<size_t>(r)][i] = cpu::from_float<T>(value);
+    for (size_t r = 0; r < range.outputs.size(); ++r) range.output(r)[i] = cpu::from_float<To>(value);
   }
 }
 
 template <class Combine>
-void combine_integers(const Range<int32_t>& range, int64_t begin, int64_t end) {
+void combine_integers(const Range<int32_t, int32_t>& range, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
-    int32_t value = range.inputs[0][i];
-    for (int r = 1; r < range.input_count; ++r) {
-      const int32_t next = range.inputs[static_cast<size_t>(r)][i];
+    int32_t value = range.input(0)[i];
+    for (size_t r = 1; r < range.inputs.size(); ++r) {
+      const int32_t next = range.input(r)[i];
       if constexpr (std::is_same_v<Combine, Add>) {
         value = static_cast<int32_t>(static_cast<uint32_t>(value) + static_cast<uint32_t>(next));  // wraps around
       } else {
@@ -103,61 +99,71 @@ void combine_integers(const Range<int32_t>& range, int64_t begin, int64_t end) {
       }
     }
     if (range.divisor != 1) value /= range.divisor;
-    for (int r = 0; r < range.output_count; ++r) range.outputs[static_cast<size_t>(r)][i] = value;
+    for (size_t r = 0; r < range.outputs.size(); ++r) range.output(r)[i] = value;
   }
 }
 
-template <class T>
-using CombineRange = void (*)(const Range<T>&, int64_t, int64_t);
+template <class From, class To>
+using CombineRange = void (*)(const Range<From, To>&, int64_t, int64_t);
 
-template <class T>
-CombineRange<T> combine_range_for(ReduceOp op, size_t inputs) {
-  if (op == ReduceOp::min) return combine_range<T, Least, 0>;
-  if (op == ReduceOp::max) return combine_range<T, Most, 0>;
-  switch (inputs) {
-    case 2:
-      return combine_range<T, Add, 2>;
-    case 3:
-      return combine_range<T, Add, 3>;
-    case 4:
-      return combine_range<T, Add, 4>;
-    case 8:
-      return combine_range<T, Add, 8>;
-    default:
-      return combine_range<T, Add, 0>;
+template <class From, class To>
+CombineRange<From, To> combine_range_for(ReduceOp op, size_t inputs) {
+  if (op == ReduceOp::min) return combine_range<From, To, Least, 0>;
+  if (op == ReduceOp::max) return combine_range<From, To, Most, 0>;
+  if constexpr (std::is_same_v<From, To>) {
+    switch (inputs) {
+      case 2:
+        return combine_range<From, To, Add, 2>;
+      case 3:
+        return combine_range<From, To, Add, 3>;
+      case 4:
+        return combine_range<From, To, Add, 4>;
+      case 8:
+        return combine_range<From, To, Add, 8>;
+      default:
+        break;
+    }
   }
+  return combine_range<From, To, Add, 0>;
 }
 
 template <>
-CombineRange<int32_t> combine_range_for<int32_t>(ReduceOp op, size_t) {
+CombineRange<int32_t, int32_t> combine_range_for<int32_t, int32_t>(ReduceOp op, size_t) {
   if (op == ReduceOp::min) return combine_integers<Least>;
   return op == ReduceOp::max ? combine_integers<Most> : combine_integers<Add>;
 }
 
-template <class T>
+template <class From, class To>
 void combine_all(Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin, int64_t end) {
-  VITRINE_ASSERT(inputs.size() <= kMostInputs && outputs.size() <= kMostInputs, "a group has at most kMostInputs ranks");
-  Range<T> range;
-  range.divisor = reduction.divisor;
-  for (const void* input : inputs) range.inputs[static_cast<size_t>(range.input_count++)] = static_cast<const T*>(input);
-  for (void* output : outputs) range.outputs[static_cast<size_t>(range.output_count++)] = static_cast<T*>(output);
-  const CombineRange<T> combine = combine_range_for<T>(reduction.op, inputs.size());
+  const Range<From, To> range{inputs, outputs, reduction.divisor};
+  const CombineRange<From, To> combine = combine_range_for<From, To>(reduction.op, inputs.size());
   cpu::parallel_for(end - begin, kParallelGrain, [&](int64_t b, int64_t e) { combine(range, begin + b, begin + e); });
+}
+
+/// 16 bits, as their type: to themselves, to f32 and from it.
+template <class Half>
+void combine_halves(bool from_f32, bool to_f32, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
+                    int64_t begin, int64_t end) {
+  if (from_f32) return combine_all<float, Half>(reduction, inputs, outputs, begin, end);
+  if (to_f32) return combine_all<Half, float>(reduction, inputs, outputs, begin, end);
+  return combine_all<Half, Half>(reduction, inputs, outputs, begin, end);
 }
 
 }  // namespace
 
-void combine_to_all(DType dtype, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
+void combine_to_all(DType from, DType to, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
                     int64_t end) {
-  switch (dtype) {
+  const bool from_f32 = from == DType::f32, to_f32 = to == DType::f32;
+  VITRINE_ASSERT(from == to || from_f32 || to_f32, "16 bits are combined to the same 16 bits or to f32");
+  switch (from_f32 ? to : from) {
     case DType::f16:
-      return combine_all<cpu::Half>(reduction, inputs, outputs, begin, end);
+      return combine_halves<cpu::Half>(from_f32, to_f32, reduction, inputs, outputs, begin, end);
     case DType::bf16:
-      return combine_all<cpu::BFloat16>(reduction, inputs, outputs, begin, end);
+      return combine_halves<cpu::BFloat16>(from_f32, to_f32, reduction, inputs, outputs, begin, end);
     case DType::i32:
-      return combine_all<int32_t>(reduction, inputs, outputs, begin, end);
+      return combine_all<int32_t, int32_t>(reduction, inputs, outputs, begin, end);
     default:
-      return combine_all<float>(reduction, inputs, outputs, begin, end);
+      return combine_all<float, float>(reduction, inputs, outputs, begin, end);
   }
 }
 

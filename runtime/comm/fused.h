@@ -10,9 +10,10 @@
 namespace vitrine::comm {
 
 /// For i in [begin, end): every output's element i becomes the inputs' elements i combined in the order of `inputs`: in f32, held in registers and
-/// rounded once; i32 in i32.
-///   dtype  f32, f16, bf16 or i32, of all      aliasing  an output may be an input
-void combine_to_all(DType dtype, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
+/// rounded once, to `to`; i32 in i32. Any number of inputs and outputs.
+///   from, to  f32, f16, bf16 or i32: equal, or one of them f32 and the other 16 bits
+///   aliasing  an output may be an input where the dtypes are equal
+void combine_to_all(DType from, DType to, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
                     int64_t end);
 
 /// Copies `bytes` bytes of the source to every output; reads them from memory once. An output that is the source is left alone.

@@ -102,7 +102,7 @@ void LocalGroup::do_share(std::span<const Record> records, int rank) const {
   std::array<void*, kMaxRanks> sums;
   std::array<void*, kMaxRanks> outputs;
   const auto sum = [&](size_t output_count, int64_t begin, int64_t end) {
-    combine_to_all(mine.dtype, mine.reduction, {inputs.data(), ranks}, {sums.data(), output_count}, begin, end);
+    combine_to_all(mine.dtype, mine.sum_dtype.value_or(mine.dtype), mine.reduction, {inputs.data(), ranks}, {sums.data(), output_count}, begin, end);
   };
   for (size_t r = 0; r < ranks; ++r) inputs[r] = records[r].call->input;
   const int64_t rows_before = mine.counts.empty() ? 0 : std::accumulate(mine.counts.begin(), mine.counts.begin() + rank, int64_t{0});

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include "runtime/comm/circulant.h"
 #include "runtime/comm/fused.h"
 #include "runtime/comm/process_exchange.h"
 #include "runtime/error.h"
@@ -25,11 +26,28 @@ namespace {
 constexpr const char* kMpiRun = "start it with MPI instead: mpirun -np N vitrine ...";
 // Of a segment of a sum, what goes to each peer. Smaller ones overlap better, larger ones cost fewer messages.
 constexpr int64_t kPartBytes = int64_t{1} << 20;
+// What is summed along a tree at once.
+constexpr int64_t kTreeSegmentBytes = int64_t{16} << 20;
+
+/// Where each process's elements begin, and where the last one's end.
+std::vector<int64_t> offsets_of(std::span<const int64_t> counts) {
+  std::vector<int64_t> offsets(counts.size() + 1, 0);
+  std::inclusive_scan(counts.begin(), counts.end(), offsets.begin() + 1);
+  return offsets;
+}
 
 }  // namespace
 
-int64_t exchange_scratch_elements(DType dtype, int64_t count, int processes) {
-  return 2 * processes * std::max<int64_t>(1, std::min(kPartBytes / size_of(dtype), (count + processes - 1) / processes));
+int64_t sum_scratch_elements(DType dtype, int64_t count, int processes, int largest_direct) {
+  const int64_t share = std::max<int64_t>(1, (count + processes - 1) / processes);
+  if (processes <= largest_direct) return 2 * processes * std::min(kPartBytes / size_of(dtype), share);
+  return (processes / 2) * std::min(std::max<int64_t>(1, kTreeSegmentBytes / size_of(dtype) / processes), share);
+}
+
+int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts, int largest_direct) {
+  const auto processes = static_cast<int>(counts.size());
+  if (processes > largest_direct) return largest_exchange(offsets_of(counts));
+  return sum_scratch_elements(dtype, std::accumulate(counts.begin(), counts.end(), int64_t{0}), processes, largest_direct);
 }
 
 #ifdef VITRINE_HAVE_MPI
@@ -37,10 +55,12 @@ namespace {
 
 constexpr int64_t kLargestMessageBytes = int64_t{1} << 30;
 constexpr int kSpinsBeforeYield = 64;
+// What came before this process did is found within so many looks.
+constexpr int kSettlingRounds = 16;
 
 class MpiExchange final : public ProcessExchange {
  public:
-  explicit MpiExchange(const World& world) {
+  MpiExchange(const World& world, int largest_direct) : largest_direct_(largest_direct) {
     // A peer that failed will never join: so not the call that waits.
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &request), "MPI_Comm_idup");
@@ -62,19 +82,19 @@ class MpiExchange final : public ProcessExchange {
     int length = 0;
     MPI_Get_library_version(text.data(), &length);
     const std::string whole(text.data());
-    return fmt::format("{}, {} processes, direct exchange", whole.substr(0, whole.find_first_of(",\n")), size_);
+    return fmt::format("{}, {} processes, {}", whole.substr(0, whole.find_first_of(",\n")), size_,
+                       direct() ? "direct exchange" : "sums along a tree");
   }
 
-  void sum(DType dtype, Reduction reduction, void* inout, int64_t count, std::optional<int> root, void* scratch, int64_t scratch_elements,
-           uint64_t tag) override;
-  void sum_scattered(DType dtype, Reduction reduction, void* inout, std::span<const int64_t> counts, void* scratch, int64_t scratch_elements,
-                     uint64_t tag) override;
+  void sum(const SumBuffers& buffers, int64_t count, std::optional<int> root, uint64_t tag) override;
+  void sum_scattered(const SumBuffers& buffers, std::span<const int64_t> counts, uint64_t tag) override;
   void broadcast(void* bytes, int64_t count, int root, uint64_t tag) override;
   void gather(const void* mine, void* whole, std::span<const int64_t> counts, int root, uint64_t tag) override;
   void scatter(const void* whole, void* mine, std::span<const int64_t> counts, int root, uint64_t tag) override;
   void all_gather(void* whole, std::span<const int64_t> counts, uint64_t tag) override;
   void exchange(std::span<const Part> sends, std::span<const Part> receives, uint64_t tag) override;
-  int meet(uint64_t tag) override;
+  int meet(uint64_t tag) override { return size_ == 1 ? rank_ : direct() ? meet_directly(tag) : meet_along_tree(tag); }
+  int64_t messages_sent() const override { return messages_.load(std::memory_order_relaxed); }
   void abort(const std::string& reason) override {
     const std::lock_guard lock(reason_mutex_);
     if (reason_.empty()) reason_ = reason.empty() ? "the group was aborted" : reason;
@@ -87,7 +107,6 @@ class MpiExchange final : public ProcessExchange {
    public:
     Batch(MpiExchange& exchange, uint64_t tag) : exchange_(exchange), tag_(exchange.fold(tag)) {}
     void send(int to, const void* bytes, int64_t count);
-    void send_empty(int to);
     void receive(int from, void* bytes, int64_t count);
     /// Returns once all of them have come and gone.
     void wait();
@@ -98,9 +117,18 @@ class MpiExchange final : public ProcessExchange {
     std::vector<MPI_Request> requests_;
   };
 
-  template <class SliceOf, class Share>
-  void sum_segments(DType dtype, Reduction reduction, std::byte* data, int64_t segments, const SliceOf& slice, const Share& gets, std::byte* scratch,
-                    int64_t part, uint64_t tag);
+  bool direct() const { return size_ <= largest_direct_; }
+  template <class SliceOf, class ResultAt, class Share>
+  void sum_segments(const SumBuffers& buffers, int64_t segments, const SliceOf& slice, const ResultAt& result_at, const Share& gets, int64_t part,
+                    uint64_t tag);
+  /// Of blocks at `offsets` (in elements), the process's own becomes the sum of all processes' and goes to `result`.
+  void reduce_blocks(const SumBuffers& buffers, std::byte* partials, void* result, std::span<const int64_t> offsets, uint64_t tag);
+  /// Each process's block goes to all. offsets: in bytes
+  void gather_blocks(std::byte* whole, std::span<const int64_t> offsets, uint64_t tag);
+  int meet_directly(uint64_t tag);
+  int meet_along_tree(uint64_t tag);
+  /// Waits until the ranks' messages, `values`, have come; returns the index of the last, or nothing when all were there already.
+  std::optional<size_t> await_arrivals(std::span<const int> ranks, std::span<int32_t> values, uint64_t tag);
 
   static void check(int code, const char* what) {
     if (code == MPI_SUCCESS) return;
@@ -117,7 +145,8 @@ class MpiExchange final : public ProcessExchange {
   }
 
   MPI_Comm comm_ = MPI_COMM_NULL;  // lives as long as MPI: freeing it is a collective, which a peer that died would never join
-  int rank_ = 0, size_ = 1, largest_tag_ = 32767;
+  int rank_ = 0, size_ = 1, largest_tag_ = 32767, largest_direct_;
+  std::atomic<int64_t> messages_{0};
   std::mutex mpi_mutex_;  // MPI may take calls from one thread at a time only
   std::atomic<bool> aborted_{false};
   std::mutex reason_mutex_;
@@ -128,13 +157,9 @@ void MpiExchange::Batch::send(int to, const void* bytes, int64_t count) {
   const std::lock_guard lock(exchange_.mpi_mutex_);
   for (int64_t at = 0; at < count; at += kLargestMessageBytes) {
     const auto part = static_cast<int>(std::min(kLargestMessageBytes, count - at));
+    exchange_.messages_.fetch_add(1, std::memory_order_relaxed);
     check(MPI_Isend(static_cast<const std::byte*>(bytes) + at, part, MPI_BYTE, to, tag_, exchange_.comm_, &requests_.emplace_back()), "MPI_Isend");
   }
-}
-
-void MpiExchange::Batch::send_empty(int to) {
-  const std::lock_guard lock(exchange_.mpi_mutex_);
-  check(MPI_Isend(nullptr, 0, MPI_BYTE, to, tag_, exchange_.comm_, &requests_.emplace_back()), "MPI_Isend");
 }
 
 void MpiExchange::Batch::receive(int from, void* bytes, int64_t count) {
@@ -160,14 +185,16 @@ void MpiExchange::Batch::wait() {
   requests_.clear();
 }
 
-/// Sums segment by segment: every rank gets its slice of each from all others, adds, and gives the sum to `share(r)`'s ranks.
-///   slice(s, r)  rank r's elements of segment s; at most `part`
-template <class SliceOf, class Share>
-void MpiExchange::sum_segments(DType dtype, Reduction reduction, std::byte* data, int64_t segments, const SliceOf& slice, const Share& gets,
-                               std::byte* scratch, int64_t part, uint64_t tag) {
-  const int64_t element = size_of(dtype);
-  const auto at = [&](int64_t index) { return data + index * element; };
-  const auto bytes = [&](const Slice& s) { return (s.end - s.begin) * element; };
+/// Sums segment by segment: every rank gets its slice of each from all others, adds, and gives the sum to the ranks that get it.
+///   slice(s, r)   rank r's elements of segment s; at most `part`
+///   result_at(i)  where the sum of element i goes
+template <class SliceOf, class ResultAt, class Share>
+void MpiExchange::sum_segments(const SumBuffers& buffers, int64_t segments, const SliceOf& slice, const ResultAt& result_at, const Share& gets,
+                               int64_t part, uint64_t tag) {
+  const int64_t element = size_of(buffers.dtype), result_element = size_of(buffers.result_dtype);
+  auto* const partials = static_cast<std::byte*>(buffers.partials);
+  auto* const scratch = static_cast<std::byte*>(buffers.scratch);
+  const auto elements = [](const Slice& s) { return s.end - s.begin; };
   // What comes from rank r of this rank's slice of a segment.
   const auto received = [&](int64_t s, int r) { return scratch + ((s % 2) * size_ + r) * part * element; };
   std::array<Batch, 2> parts = {Batch(*this, tag), Batch(*this, tag)}, sums = {Batch(*this, tag), Batch(*this, tag)};
@@ -177,53 +204,111 @@ void MpiExchange::sum_segments(DType dtype, Reduction reduction, std::byte* data
   };
   const auto exchange_parts = [&](int64_t s) {
     with_peers([&](int to, int from) {
-      batch_of(parts, s).receive(from, received(s, from), bytes(slice(s, rank_)));
-      batch_of(parts, s).send(to, at(slice(s, to).begin), bytes(slice(s, to)));
+      batch_of(parts, s).receive(from, received(s, from), elements(slice(s, rank_)) * element);
+      batch_of(parts, s).send(to, partials + slice(s, to).begin * element, elements(slice(s, to)) * element);
     });
   };
   std::vector<const void*> inputs(static_cast<size_t>(size_));
-  exchange_parts(0);
+  if (segments > 0) exchange_parts(0);
   for (int64_t s = 0; s < segments; ++s) {
     if (s + 1 < segments) exchange_parts(s + 1);
     batch_of(parts, s).wait();
     const Slice mine = slice(s, rank_);
-    void* const sum = at(mine.begin);
-    for (int r = 0; r < size_; ++r) inputs[static_cast<size_t>(r)] = r == rank_ ? sum : received(s, r);
-    combine_to_all(dtype, reduction, inputs, {&sum, 1}, 0, mine.end - mine.begin);
+    void* const sum = result_at(mine.begin);
+    for (int r = 0; r < size_; ++r) inputs[static_cast<size_t>(r)] = r == rank_ ? partials + mine.begin * element : received(s, r);
+    combine_to_all(buffers.dtype, buffers.result_dtype, buffers.reduction, inputs, {&sum, 1}, 0, elements(mine));
     with_peers([&](int to, int from) {
-      if (gets(rank_)) batch_of(sums, s).receive(from, at(slice(s, from).begin), bytes(slice(s, from)));
-      if (gets(to)) batch_of(sums, s).send(to, sum, bytes(mine));
+      if (gets(rank_)) batch_of(sums, s).receive(from, result_at(slice(s, from).begin), elements(slice(s, from)) * result_element);
+      if (gets(to)) batch_of(sums, s).send(to, sum, elements(mine) * result_element);
     });
     if (s > 0) batch_of(sums, s - 1).wait();
   }
   if (segments > 0) batch_of(sums, segments - 1).wait();
 }
 
-void MpiExchange::sum(DType dtype, Reduction reduction, void* inout, int64_t count, std::optional<int> root, void* scratch, int64_t scratch_elements,
-                      uint64_t tag) {
-  const int64_t part = scratch_elements / (2 * size_);
-  const int64_t segment = part * size_;
+void MpiExchange::reduce_blocks(const SumBuffers& buffers, std::byte* partials, void* result, std::span<const int64_t> offsets, uint64_t tag) {
+  const int64_t element = size_of(buffers.dtype);
+  std::vector<CirculantRound> rounds = circulant_rounds(size_);
+  std::reverse(rounds.begin(), rounds.end());
+  const Reduction partly{buffers.reduction.op, 1};
+  for (const CirculantRound& round : rounds) {
+    const std::array<ElementRange, 2> kept = block_ranges(offsets, rank_, round.blocks);
+    Batch batch(*this, tag);
+    auto* arrived = static_cast<std::byte*>(buffers.scratch);
+    for (const ElementRange& range : kept) {
+      batch.receive((rank_ + size_ - round.distance) % size_, arrived, range.size() * element);
+      arrived += range.size() * element;
+    }
+    for (const ElementRange& range : block_ranges(offsets, rank_ + round.distance, round.blocks)) {
+      batch.send((rank_ + round.distance) % size_, partials + range.begin * element, range.size() * element);
+    }
+    batch.wait();
+    // The last round brings what is left of the own block alone.
+    const bool last = round.distance == 1;
+    arrived = static_cast<std::byte*>(buffers.scratch);
+    for (const ElementRange& range : kept) {
+      if (range.size() == 0) continue;
+      std::byte* const own = partials + range.begin * element;
+      const std::array<const void*, 2> inputs = {own, arrived};
+      void* const sum = last ? result : own;
+      combine_to_all(buffers.dtype, last ? buffers.result_dtype : buffers.dtype, last ? buffers.reduction : partly, inputs, {&sum, 1}, 0,
+                     range.size());
+      arrived += range.size() * element;
+    }
+  }
+}
+
+void MpiExchange::gather_blocks(std::byte* whole, std::span<const int64_t> offsets, uint64_t tag) {
+  for (const CirculantRound& round : circulant_rounds(size_)) {
+    Batch batch(*this, tag);
+    for (const ElementRange& range : block_ranges(offsets, rank_ + round.distance, round.blocks)) {
+      batch.receive((rank_ + round.distance) % size_, whole + range.begin, range.size());
+    }
+    for (const ElementRange& range : block_ranges(offsets, rank_, round.blocks)) {
+      batch.send((rank_ + size_ - round.distance) % size_, whole + range.begin, range.size());
+    }
+    batch.wait();
+  }
+}
+
+void MpiExchange::sum(const SumBuffers& buffers, int64_t count, std::optional<int> root, uint64_t tag) {
+  const int64_t part = direct() ? buffers.scratch_elements / (2 * size_) : buffers.scratch_elements / (size_ / 2);
+  const int64_t segment = part * size_, segments = (count + segment - 1) / segment;
+  const int64_t result_element = size_of(buffers.result_dtype);
+  auto* const results = static_cast<std::byte*>(buffers.results);
   const auto slice = [&](int64_t s, int r) {
     const Slice in = slice_of(std::min(segment, count - s * segment), 1, r, size_);
     return Slice{s * segment + in.begin, s * segment + in.end};
   };
-  const auto gets = [&](int r) { return !root || r == *root; };
-  sum_segments(dtype, reduction, static_cast<std::byte*>(inout), (count + segment - 1) / segment, slice, gets, static_cast<std::byte*>(scratch), part,
-               tag);
+  if (direct()) {
+    const auto result_at = [&](int64_t i) { return results + i * result_element; };
+    return sum_segments(
+        buffers, segments, slice, result_at, [&](int r) { return !root || r == *root; }, part, tag);
+  }
+  std::vector<int64_t> offsets(static_cast<size_t>(size_) + 1), result_offsets(offsets.size());
+  for (int64_t s = 0; s < segments; ++s) {
+    offsets[0] = s * segment;
+    for (int r = 0; r < size_; ++r) offsets[static_cast<size_t>(r) + 1] = slice(s, r).end;
+    std::transform(offsets.begin(), offsets.end(), result_offsets.begin(), [&](int64_t at) { return at * result_element; });
+    reduce_blocks(buffers, static_cast<std::byte*>(buffers.partials), results + result_offsets[static_cast<size_t>(rank_)], offsets, tag);
+    gather_blocks(results, result_offsets, tag);
+  }
 }
 
-void MpiExchange::sum_scattered(DType dtype, Reduction reduction, void* inout, std::span<const int64_t> counts, void* scratch,
-                                int64_t scratch_elements, uint64_t tag) {
-  const int64_t part = scratch_elements / (2 * size_);
-  std::vector<int64_t> first(counts.size());
-  std::exclusive_scan(counts.begin(), counts.end(), first.begin(), int64_t{0});
+void MpiExchange::sum_scattered(const SumBuffers& buffers, std::span<const int64_t> counts, uint64_t tag) {
+  const std::vector<int64_t> first = offsets_of(counts);
+  if (!direct()) return reduce_blocks(buffers, static_cast<std::byte*>(buffers.partials), buffers.results, first, tag);
+  const int64_t part = buffers.scratch_elements / (2 * size_);
   const auto slice = [&](int64_t s, int r) {
     const auto i = static_cast<size_t>(r);
     return Slice{first[i] + std::min(counts[i], s * part), first[i] + std::min(counts[i], (s + 1) * part)};
   };
+  const auto result_at = [&](int64_t i) {
+    return static_cast<std::byte*>(buffers.results) + (i - first[static_cast<size_t>(rank_)]) * size_of(buffers.result_dtype);
+  };
   const int64_t segments = (*std::max_element(counts.begin(), counts.end()) + part - 1) / part;
   sum_segments(
-      dtype, reduction, static_cast<std::byte*>(inout), segments, slice, [](int) { return false; }, static_cast<std::byte*>(scratch), part, tag);
+      buffers, segments, slice, result_at, [](int) { return false; }, part, tag);
 }
 
 void MpiExchange::broadcast(void* bytes, int64_t count, int root, uint64_t tag) {
@@ -276,9 +361,9 @@ void MpiExchange::scatter(const void* whole, void* mine, std::span<const int64_t
 }
 
 void MpiExchange::all_gather(void* whole, std::span<const int64_t> counts, uint64_t tag) {
-  std::vector<int64_t> first(counts.size());
-  std::exclusive_scan(counts.begin(), counts.end(), first.begin(), int64_t{0});
+  const std::vector<int64_t> first = offsets_of(counts);
   auto* const data = static_cast<std::byte*>(whole);
+  if (!direct()) return gather_blocks(data, first, tag);
   Batch batch(*this, tag);
   for (int i = 1; i < size_; ++i) {
     const int to = (rank_ + i) % size_;
@@ -296,48 +381,81 @@ void MpiExchange::exchange(std::span<const Part> sends, std::span<const Part> re
   batch.wait();
 }
 
-int MpiExchange::meet(uint64_t tag) {
-  if (size_ == 1) return rank_;
-  const auto peers = static_cast<size_t>(size_ - 1);
-  const auto peer = [&](size_t i) { return (rank_ + size_ - 1 - static_cast<int>(i)) % size_; };
-  Batch sends(*this, tag);
-  for (size_t i = 0; i < peers; ++i) sends.send_empty(peer(i));
-  std::vector<MPI_Request> arrivals(peers);
-  std::vector<int> arrived(peers);
+std::optional<size_t> MpiExchange::await_arrivals(std::span<const int> ranks, std::span<int32_t> values, uint64_t tag) {
+  std::vector<MPI_Request> arrivals(ranks.size());
+  std::vector<int> arrived(ranks.size());
   {
     const std::lock_guard lock(mpi_mutex_);
-    for (size_t i = 0; i < peers; ++i) check(MPI_Irecv(nullptr, 0, MPI_BYTE, peer(i), fold(tag), comm_, &arrivals[i]), "MPI_Irecv");
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      check(MPI_Irecv(&values[i], sizeof values[i], MPI_BYTE, ranks[i], fold(tag), comm_, &arrivals[i]), "MPI_Irecv");
+    }
   }
-  int last = rank_;
+  std::optional<size_t> last;
   size_t count = 0;
-  for (int64_t round = 0; count < peers; ++round) {
+  for (int64_t round = 0; count < ranks.size(); ++round) {
     throw_if_aborted();
     int now = 0;
     {
       const std::lock_guard lock(mpi_mutex_);
-      check(MPI_Testsome(static_cast<int>(peers), arrivals.data(), &now, arrived.data(), MPI_STATUSES_IGNORE), "MPI_Testsome");
+      check(MPI_Testsome(static_cast<int>(ranks.size()), arrivals.data(), &now, arrived.data(), MPI_STATUSES_IGNORE), "MPI_Testsome");
     }
-    if (now > 0) last = peer(static_cast<size_t>(arrived[static_cast<size_t>(now - 1)]));
+    if (now > 0 && round >= kSettlingRounds) last = static_cast<size_t>(arrived[static_cast<size_t>(now - 1)]);
     count += static_cast<size_t>(std::max(0, now));
     if (round >= kSpinsBeforeYield) sched_yield();
   }
+  return last;
+}
+
+int MpiExchange::meet_directly(uint64_t tag) {
+  std::vector<int> peers;
+  for (int i = 1; i < size_; ++i) peers.push_back((rank_ + size_ - i) % size_);
+  std::vector<int32_t> values(peers.size());
+  const int32_t here = 1;
+  Batch sends(*this, tag);
+  for (const int peer : peers) sends.send(peer, &here, sizeof here);
+  const std::optional<size_t> last = await_arrivals(peers, values, tag);
   sends.wait();
+  return last ? peers[*last] : rank_;
+}
+
+int MpiExchange::meet_along_tree(uint64_t tag) {
+  // A binomial tree with rank 0 at its root: up goes who came last of those below, down who came last of all.
+  const auto place = static_cast<unsigned>(rank_);
+  const unsigned low = place == 0 ? std::bit_ceil(static_cast<unsigned>(size_)) : place & (~place + 1);
+  std::vector<int> below;
+  for (unsigned bit = 1; bit < low; bit *= 2) {
+    if (place + bit < static_cast<unsigned>(size_)) below.push_back(static_cast<int>(place + bit));
+  }
+  std::vector<int32_t> values(below.size());
+  const std::optional<size_t> came_last = await_arrivals(below, values, tag);
+  int32_t last = came_last ? values[*came_last] : rank_;
+  if (rank_ != 0) {
+    const auto above = static_cast<int>(place - low);
+    const int32_t last_below = last;
+    Batch batch(*this, tag);
+    batch.send(above, &last_below, sizeof last_below);
+    batch.receive(above, &last, sizeof last);
+    batch.wait();
+  }
+  Batch down(*this, tag);
+  for (const int rank : below) down.send(rank, &last, sizeof last);
+  down.wait();
   return last;
 }
 
 }  // namespace
 
-std::unique_ptr<ProcessExchange> make_mpi_exchange(const World& world) {
+std::unique_ptr<ProcessExchange> make_mpi_exchange(const World& world, int largest_direct) {
   if (!world.over_mpi()) {
     throw UnsupportedError(
         fmt::format("CPU devices of several processes reduce over MPI, but this world met otherwise ({}); {}", world.description(), kMpiRun));
   }
-  return std::make_unique<MpiExchange>(world);
+  return std::make_unique<MpiExchange>(world, largest_direct);
 }
 
 #else
 
-std::unique_ptr<ProcessExchange> make_mpi_exchange(const World& /*world*/) {
+std::unique_ptr<ProcessExchange> make_mpi_exchange(const World& /*world*/, int /*largest_direct*/) {
   throw UnsupportedError(
       fmt::format("CPU devices of several processes reduce over MPI, which is not built in; install libopenmpi-dev, build anew, and {}", kMpiRun));
 }

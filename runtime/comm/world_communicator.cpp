@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/comm/world_communicator.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "runtime/comm/checked_communicator.h"
+#include "runtime/comm/fused.h"
 #include "runtime/comm/process_exchange.h"
 #include "runtime/comm/record.h"
 #include "runtime/copy.h"
@@ -40,8 +42,12 @@ struct Route {
 /// What the communicators of one process share.
 class ProcessGroup {
  public:
-  ProcessGroup(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>> local_ends)
+  ProcessGroup(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> local_ends)
       : locals(std::move(local_ends)), counts(devices.devices_of_processes()), process(devices.process()), world(devices.options().world) {
+    first_ranks_.assign(counts.size() + 1, 0);
+    std::inclusive_scan(counts.begin(), counts.end(), first_ranks_.begin() + 1);
+    const bool several_devices = std::any_of(counts.begin(), counts.end(), [](int count) { return count > 1; });
+    unrounded_ = several_devices || counts.size() > comm::ProcessExchange::kLargestDirect;
     plans_gpus = devices.options().place && devices.options().place->gpus;
     if (devices[0].id().backend == Backend::meta) return;
     {
@@ -98,19 +104,19 @@ class ProcessGroup {
     const std::lock_guard lock(routes_mutex_);
     return std::move(routes_.extract(tag).mapped());
   }
-  int first_rank(int of_process) const { return std::accumulate(counts.begin(), counts.begin() + of_process, 0); }
+  int first_rank(int of_process) const { return first_ranks_[static_cast<size_t>(of_process)]; }
   int process_of(int rank) const {
-    int found = 0;
-    while (rank >= counts[static_cast<size_t>(found)]) rank -= counts[static_cast<size_t>(found++)];
-    return found;
+    return static_cast<int>(std::upper_bound(first_ranks_.begin(), first_ranks_.end(), rank) - first_ranks_.begin()) - 1;
   }
+  /// In which sums travel between the processes: f32 where 16 bits would be rounded more than once.
+  DType partial_dtype(DType dtype) const { return unrounded_ && (dtype == DType::f16 || dtype == DType::bf16) ? DType::f32 : dtype; }
   std::vector<int> processes_of_ranks() const {
     std::vector<int> processes;
     for (size_t p = 0; p < counts.size(); ++p) processes.insert(processes.end(), static_cast<size_t>(counts[p]), static_cast<int>(p));
     return processes;
   }
 
-  std::vector<std::unique_ptr<Communicator>> locals;
+  std::vector<std::unique_ptr<LocalCommunicator>> locals;
   std::vector<int> counts;  // devices of each process
   int process;
   int number = 0;                                   // among the groups of the world
@@ -120,6 +126,8 @@ class ProcessGroup {
 
  private:
   uint64_t handler_ = 0;
+  std::vector<int> first_ranks_;  // of each process, and of one more
+  bool unrounded_ = false;
   std::mutex routes_mutex_;
   std::map<uint64_t, std::vector<Route>> routes_;                            // by tag
   std::vector<std::array<std::string, comm::kOperationCount>> wait_causes_;  // of each process: "rank 2 in all_reduce"
@@ -163,7 +171,7 @@ class WorldCommunicator final : public CheckedCommunicator {
 
   std::string description() const override {
     if (!group_->exchange) return fmt::format("meta, {} ranks", size());
-    return fmt::format("{}, {} ranks, sums in rank order", group_->exchange->description(), size());
+    return fmt::format("{}, {} ranks", group_->exchange->description(), size());
   }
   void abort(const std::string& reason) override {
     if (group_->world) group_->world->fail(reason);
@@ -194,18 +202,19 @@ class WorldCommunicator final : public CheckedCommunicator {
   void gather(const Job& job);
   void all_to_all(const Job& job);
   void send_receive(const Job& job);
-  void barrier(const Job& job);
+  void run_barrier(const Job& job);
 
-  /// The sum over this process's devices, in `partial` of the first one.
+  /// The sum over this process's devices, in `partial` (partial_dtype()) of the first one.
   void sum_here(const Job& job, const View& input, const View& partial);
-  /// The first device sums `inout` over the processes.
-  void sum_over_processes(const Job& job, const View& inout, std::optional<int> root);
-  Tensor scratch(const Job& job, int64_t elements) { return job.ctx.allocate({elements}, job.call.dtype, Category::communication, "exchange"); }
-  Tensor sum_scratch(const Job& job, int64_t elements) {
-    return scratch(job, comm::exchange_scratch_elements(job.call.dtype, elements, static_cast<int>(group_->counts.size())));
-  }
+  /// Of the first device: its sums' memory, where rounding needs more than the result has; else the result.
+  Tensor partial_scratch(const Job& job, const View& result);
+  /// The first device sums the partials over the processes into `result`.
+  void sum_over_processes(const Job& job, const View& partial, const View& result, std::optional<int> root);
+  DType partial_dtype(const Job& job) const { return group_->partial_dtype(job.call.dtype); }
+  Tensor scratch(const Job& job, int64_t elements) { return scratch(job, elements, job.call.dtype); }
+  Tensor scratch(const Job& job, int64_t elements, DType dtype) { return job.ctx.allocate({elements}, dtype, Category::communication, "exchange"); }
 
-  Communicator& local() { return *group_->locals[static_cast<size_t>(device_)]; }
+  LocalCommunicator& local() { return *group_->locals[static_cast<size_t>(device_)]; }
   bool leads() const { return device_ == 0; }
   bool alone() const { return local_size() == 1; }
   int local_size() const { return group_->counts[static_cast<size_t>(group_->process)]; }
@@ -303,28 +312,46 @@ void WorldCommunicator::carry_out(const Job& job) {
     case Operation::send_receive:
       return send_receive(job);
     case Operation::barrier:
-      return barrier(job);
+      return run_barrier(job);
   }
 }
 
 void WorldCommunicator::sum_here(const Job& job, const View& input, const View& partial) {
-  const ReduceOp op = job.call.reduction.op;
-  if (!alone()) return local().reduce(job.ctx, input, leads() ? partial : View(), 0, op == ReduceOp::average ? ReduceOp::sum : op);
-  if (input.data != partial.data) copy(job.ctx, input, partial);
+  const bool widens = partial_dtype(job) != input.dtype;
+  // An average is divided at the end.
+  const ReduceOp op = job.call.reduction.op == ReduceOp::average ? ReduceOp::sum : job.call.reduction.op;
+  if (!alone() && widens) return local().reduce_unrounded(job.ctx, input, leads() ? partial : View(), 0, op);
+  if (!alone()) return local().reduce(job.ctx, input, leads() ? partial : View(), 0, op);
+  if (widens) {
+    job.ctx.dispatch({"widen", {input}, {partial}}, [input, partial] {
+      const void* const from = input.data;
+      void* const to = partial.data;
+      comm::combine_to_all(input.dtype, partial.dtype, {}, {&from, 1}, {&to, 1}, 0, input.numel());
+    });
+  } else if (input.data != partial.data) {
+    copy(job.ctx, input, partial);
+  }
 }
 
-void WorldCommunicator::sum_over_processes(const Job& job, const View& inout, std::optional<int> root) {
+Tensor WorldCommunicator::partial_scratch(const Job& job, const View& result) {
+  return leads() && partial_dtype(job) != result.dtype ? scratch(job, result.numel(), partial_dtype(job)) : Tensor();
+}
+
+void WorldCommunicator::sum_over_processes(const Job& job, const View& partial, const View& result, std::optional<int> root) {
   if (!leads()) return;
-  const Tensor space = sum_scratch(job, inout.numel());
-  lead(job, space, inout, [inout, root, reduction = job.call.reduction, space = space.view(), tag = job.tag](comm::ProcessExchange& exchange) {
-    exchange.sum(inout.dtype, reduction, inout.data, inout.numel(), root, space.data, space.numel(), tag);
-  });
+  const auto processes = static_cast<int>(group_->counts.size());
+  const Tensor space = scratch(job, comm::sum_scratch_elements(partial.dtype, result.numel(), processes), partial.dtype);
+  const comm::SumBuffers buffers{partial.dtype, partial.data, result.dtype, result.data, space.view().data, space.numel(), job.call.reduction};
+  lead(job, partial, result,
+       [buffers, count = result.numel(), root, tag = job.tag](comm::ProcessExchange& exchange) { exchange.sum(buffers, count, root, tag); });
 }
 
 void WorldCommunicator::all_reduce(const Job& job) {
   const View output = job.view(job.call.output, job.call.count);
-  sum_here(job, job.view(job.call.input, job.call.count), output);
-  sum_over_processes(job, output, std::nullopt);
+  const Tensor unrounded = partial_scratch(job, output);
+  const View partial = unrounded ? unrounded.view() : output;
+  sum_here(job, job.view(job.call.input, job.call.count), partial);
+  sum_over_processes(job, partial, output, std::nullopt);
   if (!alone()) local().broadcast(job.ctx, output, 0);
 }
 
@@ -332,12 +359,14 @@ void WorldCommunicator::reduce(const Job& job) {
   const int64_t count = job.call.count;
   const int root = local_root(job.call.root);
   // The sum may be made in the root's output only: elsewhere there is none, and the input must stay.
-  const Tensor space = leads() && root != 0 ? scratch(job, count) : Tensor();
-  const View partial = root == 0 ? job.view(job.call.output, count) : space.view();
+  const Tensor space = leads() && root != 0 ? scratch(job, count, job.call.dtype) : Tensor();
+  const View result = root == 0 ? job.view(job.call.output, count) : space.view();
+  const Tensor unrounded = partial_scratch(job, result);
+  const View partial = unrounded ? unrounded.view() : result;
   sum_here(job, job.view(job.call.input, count), partial);
-  sum_over_processes(job, partial, group_->process_of(job.call.root));
+  sum_over_processes(job, partial, result, group_->process_of(job.call.root));
   if (root <= 0) return;
-  local().scatter(job.ctx, leads() ? partial : View(), only(root, count), job.view(job.call.output, device_ == root ? count : 0), 0);
+  local().scatter(job.ctx, leads() ? result : View(), only(root, count), job.view(job.call.output, device_ == root ? count : 0), 0);
 }
 
 void WorldCommunicator::broadcast(const Job& job) {
@@ -363,21 +392,26 @@ void WorldCommunicator::reduce_scatter(const Job& job) {
   const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
   const int64_t total = job.call.count * size();
   const View output = job.view(job.call.output, job.call.count);
-  const Tensor partial = leads() ? scratch(job, total) : Tensor();
-  sum_here(job, job.view(job.call.input, total), partial.view());
+  const Tensor whole = leads() ? scratch(job, total, partial_dtype(job)) : Tensor();
+  sum_here(job, job.view(job.call.input, total), whole.view());
+  Tensor rounded;
   View mine;
   if (leads()) {
     const std::vector<int64_t> counts = of_processes(of_ranks);
+    const int64_t here = counts[static_cast<size_t>(group_->process)];
     const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
-    mine = partial.view().rows(first, first + counts[static_cast<size_t>(group_->process)]);
-    const Tensor space = sum_scratch(job, total);
-    lead(job, space, partial,
-         [whole = partial.view(), reduction = job.call.reduction, counts, space = space.view(), tag = job.tag](comm::ProcessExchange& exchange) {
-           exchange.sum_scattered(whole.dtype, reduction, whole.data, counts, space.data, space.numel(), tag);
-         });
+    if (whole.dtype() == job.call.dtype) {
+      mine = whole.view().rows(first, first + here);
+    } else {
+      if (!alone()) rounded = scratch(job, here, job.call.dtype);
+      mine = alone() ? output : rounded.view();
+    }
+    const Tensor space = scratch(job, comm::scattered_scratch_elements(whole.dtype(), counts), whole.dtype());
+    const comm::SumBuffers buffers{whole.dtype(), whole.view().data, mine.dtype, mine.data, space.view().data, space.numel(), job.call.reduction};
+    lead(job, whole, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) { exchange.sum_scattered(buffers, counts, tag); });
   }
-  if (alone()) return copy(job.ctx, mine, output);
-  local().scatter(job.ctx, mine, of_this_process(of_ranks), output, 0);
+  if (!alone()) return local().scatter(job.ctx, mine, of_this_process(of_ranks), output, 0);
+  if (mine.data != output.data) copy(job.ctx, mine, output);
 }
 
 void WorldCommunicator::all_gather(const Job& job) {
@@ -528,7 +562,7 @@ void WorldCommunicator::send_receive(const Job& job) {
   if (!alone()) local().scatter(job.ctx, all_outputs, each, output, 0);
 }
 
-void WorldCommunicator::barrier(const Job& job) {
+void WorldCommunicator::run_barrier(const Job& job) {
   if (!alone()) local().barrier(job.ctx);
   if (leads()) lead(job, View(), View(), [](comm::ProcessExchange&) {});
   if (!alone()) local().barrier(job.ctx);
@@ -536,7 +570,7 @@ void WorldCommunicator::barrier(const Job& job) {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_world_communicators(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>> locals) {
+std::vector<std::unique_ptr<Communicator>> make_world_communicators(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> locals) {
   const auto group = std::make_shared<ProcessGroup>(devices, std::move(locals));
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int device = 0; device < devices.size(); ++device) communicators.push_back(std::make_unique<WorldCommunicator>(group, device));

@@ -4,14 +4,15 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/comm/communicator.h"
+#include "runtime/comm/local_communicator.h"
 
 namespace vitrine {
 
 /// Communicators of a group of CPU (or meta) devices whose world has several processes: the devices of a process sum and copy among themselves as in
 /// one process, and the first of them exchanges with the other processes over MPI. Ranks go over the devices of all processes, in rank order of
-/// these. Every collective is told to the world, which learns so who is late.
-/// Scratch comes from the first device's pool, Category::communication. throws UnsupportedError where the processes cannot exchange over MPI.
-std::vector<std::unique_ptr<Communicator>> make_world_communicators(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>> locals);
+/// these. 16-bit sums of several devices in a process, or of many processes, travel in f32 and are rounded once. Every collective is told to the
+/// world, which learns so who is late. Scratch comes from the first device's pool, Category::communication. throws UnsupportedError where the
+/// processes cannot exchange over MPI.
+std::vector<std::unique_ptr<Communicator>> make_world_communicators(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> locals);
 
 }  // namespace vitrine

@@ -2,14 +2,17 @@
 #include "runtime/cpu/affinity.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <thread>
 
 #include <fmt/format.h>
 #include <sched.h>
 
+#include "runtime/control_groups.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -65,25 +68,49 @@ std::vector<int> available_cores() {
   return cores;
 }
 
+std::optional<double> cpu_quota(const std::string& root) {
+  std::optional<double> least;
+  visit_control_groups(root, "cpu", [&](const std::string& folder, int version) {
+    double quota = 0, period = 0;
+    if (version == 2) {
+      std::ifstream file(folder + "/cpu.max");
+      if (!(file >> quota >> period)) return;  // "max 100000" too
+    } else {
+      std::ifstream quota_file(folder + "/cpu.cfs_quota_us"), period_file(folder + "/cpu.cfs_period_us");
+      if (!(quota_file >> quota) || !(period_file >> period)) return;  // a quota of -1 is none
+    }
+    if (quota > 0 && period > 0) least = std::min(least.value_or(quota / period), quota / period);
+  });
+  return least;
+}
+
 std::vector<CoreShare> divide_cores(std::span<const int> available, int devices, std::span<const int> threads_per_device,
-                                    std::vector<std::string>& warnings, bool shared) {
+                                    std::vector<std::string>& warnings, bool shared, std::optional<double> quota) {
   if (devices < 1) return {};
   if (available.empty()) throw DeviceError("divide_cores: no core is available to this process");
-  const std::vector<int> threads = threads_per_device.empty() ? equal_shares(available.size(), devices) : wanted_threads(devices, threads_per_device);
+  // What of the cores the quota pays for.
+  const size_t paid = quota ? std::clamp(static_cast<size_t>(std::ceil(*quota)), size_t{1}, available.size()) : available.size();
+  const std::vector<int> threads = threads_per_device.empty() ? equal_shares(paid, devices) : wanted_threads(devices, threads_per_device);
   int64_t total = 0;
   for (const int t : threads) total += t;
-  if (total > static_cast<int64_t>(available.size())) {
-    const char* const remedy = shared        ? "other processes have the rest of them: use fewer processes, devices or threads per device"
+  if (total > static_cast<int64_t>(paid)) {
+    const char* const remedy = paid < available.size()
+                                   ? "the control group's CPU quota pays for no more: raise it, or use fewer devices or threads per device"
+                               : shared      ? "other processes have the rest of them: use fewer processes, devices or threads per device"
                                : under_mpi() ? "the launcher binds this process too narrowly: start it with mpirun --bind-to none"
                                              : "use fewer devices or fewer threads per device";
     warnings.push_back(fmt::format("{} CPU {} with {} threads share {} {} and slow each other down; {}", devices, devices == 1 ? "device" : "devices",
-                                   total, available.size(), available.size() == 1 ? "core" : "cores", remedy));
+                                   total, paid, paid == 1 ? "core" : "cores", remedy));
   }
   std::vector<CoreShare> shares(static_cast<size_t>(devices));
   size_t next = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
     shares[i].threads = threads[i];
-    const size_t count = std::min(static_cast<size_t>(threads[i]), available.size());
+    // Under a quota no core is better than another: those that are left over would lie idle, and other groups may be busy on the first ones.
+    const size_t own = paid < available.size() && threads_per_device.empty()
+                           ? (available.size() * (i + 1)) / shares.size() - (available.size() * i) / shares.size()
+                           : static_cast<size_t>(threads[i]);
+    const size_t count = std::clamp(own, size_t{1}, available.size());
     for (size_t k = 0; k < count; ++k) shares[i].cores.push_back(available[next++ % available.size()]);
   }
   const std::span<const int> spare = available.subspan(std::min(next, available.size()));

@@ -9,6 +9,8 @@
 
 #include <unistd.h>
 
+#include "runtime/control_groups.h"
+
 namespace vitrine {
 namespace {
 
@@ -50,25 +52,6 @@ void look_at_group(const std::string& folder, const Files& files, AvailableMemor
   if (left < available.bytes) available = {left, folder + "/" + files.limit};
 }
 
-/// The group and its parents. In a container the path may be one of the host, of which only the mounted part is there.
-void look_at_groups(const std::string& mount, std::string path, const Files& files, AvailableMemory& available) {
-  while (true) {
-    look_at_group(mount + path, files, available);
-    if (path.empty()) return;
-    path.erase(path.find_last_of('/'));
-  }
-}
-
-/// "cpu,memory,pids" has it.
-bool has_memory(std::string_view controllers) {
-  while (!controllers.empty()) {
-    const size_t comma = std::min(controllers.find(','), controllers.size());
-    if (controllers.substr(0, comma) == "memory") return true;
-    controllers.remove_prefix(std::min(comma + 1, controllers.size()));
-  }
-  return false;
-}
-
 }  // namespace
 
 AvailableMemory available_memory(const std::string& root) {
@@ -79,21 +62,8 @@ AvailableMemory available_memory(const std::string& root) {
   } else {
     available = {static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGE_SIZE)), "the machine"};
   }
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    // hierarchy:controllers:path
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string_view controllers = std::string_view(line).substr(first + 1, second - first - 1);
-    std::string path = line.substr(second + 1);
-    if (path == "/") path.clear();
-    if (!path.empty() && path.front() != '/') continue;
-    if (controllers.empty()) {
-      look_at_groups(root + "/sys/fs/cgroup", path, kVersion2, available);
-    } else if (has_memory(controllers)) {
-      look_at_groups(root + "/sys/fs/cgroup/memory", path, kVersion1, available);
-    }
-  }
+  visit_control_groups(root, "memory",
+                       [&](const std::string& folder, int version) { look_at_group(folder, version == 2 ? kVersion2 : kVersion1, available); });
   return available;
 }
 

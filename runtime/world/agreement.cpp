@@ -5,10 +5,10 @@
 #include <map>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "runtime/error.h"
 #include "runtime/world/message.h"
+#include "runtime/world/rank_list.h"
 
 namespace vitrine {
 namespace {
@@ -32,8 +32,8 @@ AgreementFields unpack(const std::string& bytes) {
 }
 
 /// "rank 2 has", "ranks 0, 1 have".
-std::string ranks_have(const std::vector<size_t>& ranks) {
-  return fmt::format("{} {} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), ranks.size() == 1 ? "has" : "have");
+std::string ranks_have(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", world::describe_ranks(ranks), ranks.size() == 1 ? "has" : "have");
 }
 
 std::string value_of(const AgreementFields& fields, const std::string& name) {
@@ -52,8 +52,8 @@ std::string describe_disagreement(const std::vector<AgreementFields>& fields) {
   }
   std::string text;
   for (const std::string& name : names) {
-    std::map<std::string, std::vector<size_t>> ranks;
-    for (size_t r = 0; r < fields.size(); ++r) ranks[value_of(fields[r], name)].push_back(r);
+    std::map<std::string, std::vector<int>> ranks;
+    for (size_t r = 0; r < fields.size(); ++r) ranks[value_of(fields[r], name)].push_back(static_cast<int>(r));
     if (ranks.size() == 1) continue;
     // What most have is taken for meant; among equals, what rank 0 or the lowest has.
     const auto meant = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
@@ -68,9 +68,13 @@ std::string describe_disagreement(const std::vector<AgreementFields>& fields) {
 }
 
 void require_agreement(World& world, const std::string& what, const AgreementFields& fields) {
-  std::vector<AgreementFields> all;
-  for (const std::string& part : world.all_gather(what, pack(fields))) all.push_back(unpack(part));
-  const std::string difference = describe_disagreement(all);
+  const std::string mine = pack(fields);
+  if (world.all_equal(what, mine)) return;
+  const std::string difference = world.exchange("the difference in " + what, mine, [](const std::vector<std::string>& parts) {
+    std::vector<AgreementFields> all;
+    for (const std::string& part : parts) all.push_back(unpack(part));
+    return std::vector<std::string>{describe_disagreement(all)};
+  });
   if (difference.empty()) return;
   // All know it, so all end as they should.
   world.close();

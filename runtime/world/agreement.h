@@ -12,8 +12,8 @@ namespace vitrine {
 /// What has to be the same on all processes: name and value, in any order that is the same.
 using AgreementFields = std::vector<std::pair<std::string, std::string>>;
 
-/// Compares the fields of all processes. Closes the world and throws ConfigError, on all of them, naming the ranks that differ from most others, the
-/// field, and both values.
+/// Compares the fields of all processes; where hashes of them are equal, nothing else travels. Closes the world and throws ConfigError, on all of
+/// them, naming the ranks that differ from most others, the field, and both values.
 void require_agreement(World& world, const std::string& what, const AgreementFields& fields);
 
 /// What is wrong when rank r has fields[r], worded for the error; empty when all agree.

@@ -1,48 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/world/connection.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "runtime/trace/span.h"
 
 namespace vitrine::world {
 namespace {
+
+// Of what one peer has not read.
+constexpr size_t kMostUnsent = size_t{2} << 30;
 
 void prepare(int fd) {
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
-
-/// Waits until a connection that was begun is made. Empty, or why it is not.
-std::string finish_connecting(int fd, int64_t timeout_ms) {
-  pollfd waiting{fd, POLLOUT, 0};
-  if (poll(&waiting, 1, static_cast<int>(timeout_ms)) <= 0) return "no answer";
-  int error = 0;
-  socklen_t size = sizeof error;
-  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-  return error == 0 ? std::string() : std::strerror(error);
-}
-
-/// A socket that connects to a free port of its own machine may be given that very port, and so talk to itself.
-bool talks_to_itself(int fd) {
-  sockaddr_storage own{}, other{};
-  socklen_t own_size = sizeof own, other_size = sizeof other;
-  getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size);
-  getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size);
-  return own_size == other_size && std::memcmp(&own, &other, own_size) == 0;
 }
 
 }  // namespace
@@ -58,11 +42,28 @@ Descriptor::~Descriptor() {
 
 Connection::Connection(Descriptor socket) : socket_(std::move(socket)) { prepare(socket_.get()); }
 
+void Connection::seal(const Key& sending, const Key& receiving) {
+  sending_.emplace(sending);
+  receiving_.emplace(receiving);
+}
+
 void Connection::send(std::string_view message) {
+  if (message.size() > kLargestMessage)
+    throw CommError(fmt::format("a message to another process has {} bytes; at most {} can be sent at once", message.size(), kLargestMessage));
   if (!takes_more_) return;
-  const uint64_t size = message.size();
+  if (unsent_.size() - sent_ > kMostUnsent) {
+    // It has not read for long: it hangs, or means harm.
+    takes_more_ = false;
+    shutdown(socket_.get(), SHUT_RDWR);
+    return;
+  }
+  const uint64_t size = message.size() + (sending_ ? Seal::kOverhead : 0);
   unsent_.append(reinterpret_cast<const char*>(&size), sizeof size);
-  unsent_.append(message);
+  if (sending_) {
+    sending_->close(message, unsent_);
+  } else {
+    unsent_.append(message);
+  }
   flush();
 }
 
@@ -85,8 +86,10 @@ void Connection::flush() {
 
 bool Connection::receive() {
   std::array<char, 65536> buffer{};
-  while (!gone_) {
-    const ssize_t count = recv(socket_.get(), buffer.data(), buffer.size(), 0);
+  const uint64_t most = sizeof(uint64_t) + largest_ + Seal::kOverhead;
+  while (!gone_ && received_.size() - taken_ < most) {
+    const size_t room = static_cast<size_t>(std::min<uint64_t>(buffer.size(), most - (received_.size() - taken_)));
+    const ssize_t count = recv(socket_.get(), buffer.data(), room, 0);
     if (count > 0) {
       received_.append(buffer.data(), static_cast<size_t>(count));
     } else if (count == 0) {
@@ -100,87 +103,35 @@ bool Connection::receive() {
   return !gone_;
 }
 
-std::optional<std::string> Connection::take(uint64_t largest) {
+std::optional<std::string> Connection::take() {
   uint64_t size = 0;
-  if (received_.size() - taken_ >= sizeof size) {
+  const size_t available = received_.size() - taken_;
+  if (available >= sizeof size) {
     std::memcpy(&size, received_.data() + taken_, sizeof size);
-    if (size > largest) throw CommError("what came over a connection between processes is no message of Vitrine's");
-    if (received_.size() - taken_ - sizeof size >= size) {
-      std::string message = received_.substr(taken_ + sizeof size, size);
+    if (size > largest_ + (receiving_ ? Seal::kOverhead : 0))
+      throw CommError("what came over a connection between processes is no message of Vitrine's");
+    if (available - sizeof size >= size) {
+      const std::string_view bytes = std::string_view(received_).substr(taken_ + sizeof size, size);
+      std::string message = receiving_ ? receiving_->open(bytes) : std::string(bytes);
       taken_ += sizeof size + size;
+      unfinished_since_ns_ = 0;
       return message;
     }
   }
   received_.erase(0, taken_);
   taken_ = 0;
+  if (available == 0) return std::nullopt;
+  const int64_t now_ns = steady_now_ns();
+  if (unfinished_since_ns_ == 0) unfinished_since_ns_ = now_ns;
+  if (now_ns - unfinished_since_ns_ > kLongestMessageMs * 1'000'000)
+    throw CommError(fmt::format("a message between processes did not come whole within {} s", kLongestMessageMs / 1000));
   return std::nullopt;
 }
 
-Descriptor make_event() { return Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
-
-Descriptor listen_on(int port) {
-  Descriptor listener(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_storage address{};
-  socklen_t size = 0;
-  const int on = 1, off = 0;
-  if (listener) {
-    // Takes IPv4 too.
-    setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    auto& any = reinterpret_cast<sockaddr_in6&>(address);
-    any.sin6_family = AF_INET6;
-    any.sin6_addr = in6addr_any;
-    any.sin6_port = htons(static_cast<uint16_t>(port));
-    size = sizeof any;
-  } else {
-    listener = Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    auto& any = reinterpret_cast<sockaddr_in&>(address);
-    any.sin_family = AF_INET;
-    any.sin_addr.s_addr = htonl(INADDR_ANY);
-    any.sin_port = htons(static_cast<uint16_t>(port));
-    size = sizeof any;
-  }
-  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener.get(), 1024) != 0) {
-    throw CommError(
-        fmt::format("rank 0 cannot listen on port {}: {}; choose another one with --rendezvous tcp://HOST:PORT", port, std::strerror(errno)));
-  }
-  return listener;
-}
-
-int port_of(const Descriptor& socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port : reinterpret_cast<sockaddr_in&>(address).sin_port);
-}
-
-Descriptor accept_one(const Descriptor& listener) { return Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
-
-Descriptor connect_to(const std::string& host, int port, int64_t timeout_ms, std::string& problem) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int result = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (result != 0) {
-    problem = fmt::format("{}: {}", host, gai_strerror(result));
-    return {};
-  }
-  Descriptor connected;
-  for (const addrinfo* at = found; at != nullptr && !connected; at = at->ai_next) {
-    Descriptor fd(socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol));
-    if (!fd) continue;
-    std::string failed;
-    if (connect(fd.get(), at->ai_addr, at->ai_addrlen) != 0)
-      failed = errno == EINPROGRESS ? finish_connecting(fd.get(), timeout_ms) : std::strerror(errno);
-    if (failed.empty() && talks_to_itself(fd.get())) failed = std::strerror(ECONNREFUSED);
-    if (failed.empty()) {
-      connected = std::move(fd);
-    } else {
-      problem = fmt::format("{}:{}: {}", host, port, failed);
-    }
-  }
-  freeaddrinfo(found);
-  return connected;
+Descriptor make_event() {
+  Descriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) throw CommError(fmt::format("world: no event can be made: {}", describe_error(errno)));
+  return event;
 }
 
 }  // namespace vitrine::world

@@ -134,10 +134,12 @@ Launch from_torchrun(const LaunchFlags& flags, const Environment& env) {
     set.resize(4);
   }
   // Old scripts set all but this one; which processes share a machine is found out when they meet.
+  const bool local_size_known = set[3].given.has_value();
   if (!set[3].given && set[1].given) set[3].given = Given{"LOCAL_WORLD_SIZE", set[1].given->text};
   const auto found =
       complete("torchrun's variables are", "set the rest as torchrun does, or unset RANK if it is left over from something else", std::move(set));
   Launch launch = place(Launch::Launcher::torchrun, found[0], found[1], found[2], found[3]);
+  launch.one_machine = local_size_known && launch.local_world_size == launch.world_size;
   read_master(env, launch);
   return launch;
 }
@@ -152,7 +154,19 @@ bool in_open_mpi(const Environment& env) {
 Launch from_open_mpi(const LaunchFlags& flags, const Environment& env) {
   const auto found = complete("Open MPI's variables are", "start with mpirun, which sets all four, or unset them",
                               {want(env, kOpenMpi[0]), want(env, kOpenMpi[1]), want_local_rank(flags, env, kOpenMpi[2]), want(env, kOpenMpi[3])});
-  return place(Launch::Launcher::open_mpi, found[0], found[1], found[2], found[3]);
+  Launch launch = place(Launch::Launcher::open_mpi, found[0], found[1], found[2], found[3]);
+  launch.one_machine = launch.local_world_size == launch.world_size;
+  return launch;
+}
+
+/// prterun alone starts several processes and does not tell them how many: without this check each would train by itself. throws ConfigError.
+void reject_prterun(const Environment& env) {
+  const auto launched = get(env, "PRTE_LAUNCHED"), rank = get(env, "PMIX_RANK");
+  if (!launched || !rank) return;
+  throw ConfigError(fmt::format(
+      "launch: {} and {} are set, but none of Open MPI's variables: prterun does not set the number of processes; start with mpirun, give --rank and "
+      "--world-size, or unset PRTE_LAUNCHED for a single process",
+      launched->str(), rank->str()));
 }
 
 std::optional<Given> slurm_job(const Environment& env) { return get(env, "SLURM_JOB_ID", "SLURM_JOBID"); }
@@ -195,6 +209,8 @@ Launch from_slurm(const LaunchFlags& flags, const Environment& env) {
     local_world_size.text = std::to_string(std::min(tasks, read_number(local_world_size, 1, INT_MAX, "")));
   }
   Launch launch = place(Launch::Launcher::slurm, found[0], found[1], found[2], local_world_size);
+  // A limit per node does not tell how many nodes there are.
+  launch.one_machine = per_node.name != "SLURM_NTASKS_PER_NODE" && launch.local_world_size == launch.world_size;
   read_master(env, launch);
   if (!launch.master_address.empty()) return launch;
   auto hosts = get(env, "SLURM_STEP_NODELIST", "SLURM_NODELIST");
@@ -273,10 +289,10 @@ Launch detect_launch(const LaunchFlags& flags, const Environment& env) {
     launch = from_torchrun(flags, env);
   } else if (in_open_mpi(env)) {
     launch = from_open_mpi(flags, env);
-  } else if (in_slurm_step(env)) {
-    launch = from_slurm(flags, env);
   } else {
-    return from_nothing(flags, env);
+    reject_prterun(env);
+    if (!in_slurm_step(env)) return from_nothing(flags, env);
+    launch = from_slurm(flags, env);
   }
   launch.note = describe(launch, flags, env);
   return launch;

@@ -16,6 +16,7 @@ struct Launch {
   Launcher launcher = Launcher::single;
   int rank = 0, world_size = 1;
   int local_rank = 0, local_world_size = 1;  // among the processes on this machine
+  bool one_machine = false;                  // the launcher says that all processes are on this machine
   std::string master_address;                // of rank 0's machine; empty when nothing tells
   int master_port = 0;                       // 0 when nothing tells
   bool master_port_taken = false;            // torchrun's agent listens there already: rank 0 cannot
@@ -37,6 +38,8 @@ const char* launcher_name(Launch::Launcher launcher);
 ///   them.
 ///             Needs WORLD_SIZE, and in a world of several LOCAL_RANK, MASTER_ADDR and MASTER_PORT; LOCAL_WORLD_SIZE defaults to WORLD_SIZE.
 ///   Open MPI  any of OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE is set; needs all four. mpirun in a Slurm allocation is Open MPI.
+///             Versions 4 and 5 set the same four. PRTE_LAUNCHED without them (prterun, of Open MPI 5) is refused: it does not say how many there
+///             are.
 ///   Slurm     SLURM_STEP_ID (SLURM_STEPID) is that of a step of srun's. Needs SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, and
 ///             SLURM_STEP_TASKS_PER_NODE or SLURM_NTASKS_PER_NODE. The master is MASTER_ADDR with MASTER_PORT when both are set, else the step's
 ///             first host. A batch script or an interactive shell by itself is a single process.

@@ -2,12 +2,8 @@
 #include "runtime/world/meeting.h"
 
 #include <array>
-#include <cerrno>
 #include <charconv>
-#include <cstdio>
-#include <cstring>
 #include <fstream>
-#include <random>
 #include <sstream>
 
 #include <arpa/inet.h>
@@ -18,23 +14,38 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "runtime/printable.h"
+#include "runtime/world/connection.h"
+#include "runtime/world/handshake.h"
+#include "runtime/world/private_file.h"
 
 namespace vitrine::world {
 
+namespace {
+
+constexpr size_t kLongestAddress = 65536;
+// A number of 8 bytes instead of a key.
+constexpr size_t kEarlierTokenDigits = 16;
+
+}  // namespace
+
 std::string Address::str() const {
-  std::string text = fmt::format("vitrine {:016x} {} {}", token, port, host_name);
+  std::string text = fmt::format("vitrine {} {} {}", to_hex(key), port, host_name);
   for (const std::string& host : hosts) text += " " + host;
   return text + "\n";
 }
 
 Address Address::parse(const std::string& text) {
   std::istringstream in(text);
-  std::string magic, token;
+  std::string magic, digits;
   Address address;
-  const bool whole = (in >> magic >> token >> address.port >> address.host_name) && magic == "vitrine";
-  const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), address.token, 16);
-  if (!whole || error != std::errc{} || end != token.data() + token.size() || address.port < 1 || address.port > 65535)
-    throw CommError("'" + text.substr(0, 80) + "' is not where a run of Vitrine meets");
+  const bool whole = (in >> magic >> digits >> address.port >> address.host_name) && magic == "vitrine";
+  address.key = from_hex(digits);
+  if (!whole || (digits.size() != 2 * kKeyBytes && digits.size() != kEarlierTokenDigits) || address.key.empty() || address.port < 1 ||
+      address.port > 65535) {
+    throw CommError("'" + printable(text.substr(0, 80)) + "' is not where a run of Vitrine meets");
+  }
+  if (address.key.size() != kKeyBytes) address.key.clear();
   for (std::string host; in >> host;) address.hosts.push_back(host);
   return address;
 }
@@ -60,29 +71,24 @@ std::vector<std::string> interface_addresses() {
   return addresses;
 }
 
-uint64_t make_token() {
-  std::random_device device;
-  const uint64_t token = (uint64_t{device()} << 32) | device();
-  return token == 0 ? 1 : token;
-}
-
 void write_address(const std::string& path, const Address& address) {
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-  std::ofstream file(temporary);
-  file << address.str();
-  file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const std::string reason = std::strerror(errno);
-    std::remove(temporary.c_str());
-    throw CommError(fmt::format("--rendezvous file:{}: it cannot be written ({}); name a file in a folder that all processes see", path, reason));
-  }
+  const std::string problem = write_private_file(path, address.str());
+  if (problem.empty()) return;
+  throw CommError(fmt::format("--rendezvous file:{}: it cannot be written ({}); name a file in a folder that all processes see", path, problem));
 }
 
 std::string read_address(const std::string& path) {
   std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+  std::string text(kLongestAddress, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+std::string read_private_address(const std::string& path, std::string& problem) {
+  if (access(path.c_str(), F_OK) == 0) return read_private_file(path, kLongestAddress, problem);
+  problem = kNoAddressFile;
+  return {};
 }
 
 InitMethod parse_init_method(const std::string& text) {
@@ -105,6 +111,28 @@ InitMethod parse_init_method(const std::string& text) {
   if (error != std::errc{} || end != text.data() + text.size() || method.port < 1 || method.port > 65535)
     throw bad("its port is not one of 1 to 65535");
   return method;
+}
+
+Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, bool one_machine) {
+  Rendezvous plan;
+  // MPI carries the run's key itself, and a secret that reaches only some machines would divide its processes.
+  if (init.empty()) return plan;
+  check_secret(secret, "the secret of the processes");
+  plan.method = parse_init_method(init);
+  plan.secret = secret;
+  plan.address_file = plan.method.path;
+  if (plan.method.host.empty()) return plan;
+  if (one_machine) plan.method.host = "127.0.0.1";
+  if (!secret.empty()) return plan;
+  if (!names_loopback(plan.method.host)) {
+    throw ConfigError(
+        fmt::format("--rendezvous {}: processes that meet over a network need a secret, for anybody there can connect; set VITRINE_SECRET, or "
+                    "VITRINE_SECRET_FILE to a "
+                    "file of mode 0600, to the same for all of them, for example to the output of: openssl rand -hex 32",
+                    init));
+  }
+  plan.address_file = private_address_path(plan.method.port);
+  return plan;
 }
 
 }  // namespace vitrine::world

@@ -11,7 +11,7 @@ namespace vitrine::world {
 
 /// Where rank 0 listens.
 struct Address {
-  uint64_t token = 0;  // of this run: who does not know it may not join. 0: anybody may
+  std::string key;  // kKeyBytes, made for this run: a process that does not know it may not join. Empty in what earlier versions wrote
   int port = 0;
   std::string host_name;
   std::vector<std::string> hosts;  // names or addresses to try, in order
@@ -24,13 +24,15 @@ struct Address {
 /// This machine's name, and the addresses of its interfaces that are up, without loopback.
 std::string host_name();
 std::vector<std::string> interface_addresses();
-/// A token that no other run has.
-uint64_t make_token();
 
-/// Writes an address for others to read, whole or not at all. throws CommError.
+/// Writes an address for this user's processes to read, whole or not at all. throws CommError.
 void write_address(const std::string& path, const Address& address);
-/// Empty while there is none.
+/// Empty where there is none.
 std::string read_address(const std::string& path);
+/// What is wrong with an address file that has not been written yet.
+inline constexpr const char* kNoAddressFile = "the file is not there";
+/// The same of a file that only this user may open, else empty, and `problem` says why: who can write it chooses where the processes meet.
+std::string read_private_address(const std::string& path, std::string& problem);
 
 /// "tcp://host:port" or "file:PATH" (also "file://PATH"). throws ConfigError.
 struct InitMethod {
@@ -38,5 +40,15 @@ struct InitMethod {
   int port = 0;
 };
 InitMethod parse_init_method(const std::string& text);
+
+/// How the processes of a run find and know each other.
+struct Rendezvous {
+  InitMethod method;         // empty: over MPI
+  std::string address_file;  // where rank 0 leaves its address and the run's key; empty: nowhere
+  std::string secret;        // that the user gave and that counts here
+};
+/// `init` as in WorldOptions. throws ConfigError where a secret is required and none was given, or it is too short; CommError where the file of
+/// processes on one machine cannot be had.
+Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, bool one_machine);
 
 }  // namespace vitrine::world

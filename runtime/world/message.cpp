@@ -48,12 +48,6 @@ Progress read_progress(Reader& reader) {
   return progress;
 }
 
-Gathered read_gathered(Reader& reader) {
-  Gathered gathered;
-  while (!reader.at_end()) gathered.parts.push_back(reader.text());
-  return gathered;
-}
-
 Message read_message(Reader& reader) {
   switch (reader.number<MessageKind>()) {
     case MessageKind::hello:
@@ -82,7 +76,7 @@ Message read_message(Reader& reader) {
       return Gather{sequence, std::move(what), reader.text()};
     }
     case MessageKind::gathered:
-      return read_gathered(reader);
+      return Gathered{reader.text()};
     case MessageKind::error:
       return Failed{reader.shown_lines()};
     case MessageKind::verdict:

@@ -29,7 +29,7 @@ enum class MessageKind : uint8_t {
   progress,   // member -> hub: collectives that a device began and finished
   waiting,    // member -> hub: it has waited too long, for this; nothing: it waits no more
   gather,     // member -> hub: its part of a gathering
-  gathered,   // hub -> member: all parts
+  gathered,   // hub -> member: rank 0's answer to a gathering
   error,      // member -> hub: it fails, for this reason
   verdict,    // hub -> member: the world has failed, for this reason
   bye,        // member -> hub: it ends as it should; from the hub once all have said so
@@ -73,7 +73,7 @@ struct Gather {
   std::string what, part;  // the part is any bytes
 };
 struct Gathered {
-  std::vector<std::string> parts;
+  std::string answer;  // any bytes
 };
 struct Failed {
   std::string reason;

@@ -2,10 +2,11 @@
 #include "runtime/world/referee.h"
 
 #include <algorithm>
-#include <set>
+#include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include "runtime/world/rank_list.h"
 
 namespace vitrine::world {
 
@@ -24,14 +25,12 @@ void Referee::leave(int rank) {
   member(rank).joined = false;
 }
 
-std::string Referee::ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
-}
-
 std::string Referee::ranks_text(const std::vector<Place>& places) {
-  std::set<int> ranks;
-  for (const Place& place : places) ranks.insert(place.first);
-  return ranks_text(std::vector<int>(ranks.begin(), ranks.end()));
+  std::vector<int> ranks;
+  for (const Place& place : places) {
+    if (ranks.empty() || ranks.back() != place.first) ranks.push_back(place.first);
+  }
+  return describe_ranks(ranks);
 }
 
 std::string Referee::missing() const {
@@ -39,7 +38,7 @@ std::string Referee::missing() const {
   for (int rank = 0; rank < size(); ++rank) {
     if (!member(rank).joined) ranks.push_back(rank);
   }
-  return ranks_text(ranks);
+  return describe_ranks(ranks);
 }
 
 void Referee::hear(int rank, int64_t now_ns) { member(rank).heard_ns = now_ns; }
@@ -48,9 +47,13 @@ void Referee::set_devices(int rank, std::vector<std::string> names) {
   std::vector<DeviceState>& devices = member(rank).devices;
   // Collectives that are compared once all have begun them know devices by their number.
   for (const auto& [key, round] : rounds_) {
-    if (const auto begun = round.lower_bound(Place{rank, 0}); begun != round.end() && begun->first.first == rank)
-      return decide(fmt::format("{} failed: it named its devices again amid {}", member(rank).name, begun->second.str()));
+    for (const Part& part : round.parts) {
+      const auto of_rank = [&](const Place& place) { return place.first == rank; };
+      if (std::none_of(part.places.begin(), part.places.end(), of_rank)) continue;
+      return decide(fmt::format("{} failed: it named its devices again amid {}", member(rank).name, part.record.str()));
+    }
   }
+  device_count_ += static_cast<int64_t>(names.size()) - static_cast<int64_t>(devices.size());
   devices.clear();
   for (std::string& name : names) {
     devices.emplace_back();
@@ -58,15 +61,11 @@ void Referee::set_devices(int rank, std::vector<std::string> names) {
   }
 }
 
-int Referee::device_count() const {
-  size_t count = 0;
-  for (const Member& m : members_) count += m.devices.size();
-  return static_cast<int>(count);
-}
-
 std::string Referee::who(int rank, int device) const {
   const Member& m = member(rank);
-  return m.devices.size() > 1 ? fmt::format("{}, device {}", m.name, m.devices[static_cast<size_t>(device)].name) : m.name;
+  // It may have named fewer devices since.
+  if (m.devices.size() < 2 || static_cast<size_t>(device) >= m.devices.size()) return m.name;
+  return fmt::format("{}, device {}", m.name, m.devices[static_cast<size_t>(device)].name);
 }
 
 void Referee::progress(int rank, int device, uint64_t finished, std::span<const CollectiveRecord> begun) {
@@ -77,12 +76,14 @@ void Referee::progress(int rank, int device, uint64_t finished, std::span<const 
   for (const CollectiveRecord& record : begun) {
     state.last = record;
     ++state.begun;
-    const std::pair<int, uint64_t> key{record.group, record.sequence};
-    Round& round = rounds_[key];
-    round.emplace(Place{rank, device}, record);
-    if (static_cast<int>(round.size()) < device_count()) continue;
-    compare(round);
-    rounds_.erase(key);
+    const auto at = rounds_.try_emplace({record.group, record.sequence}).first;
+    Round& round = at->second;
+    auto part = std::find_if(round.parts.begin(), round.parts.end(), [&](const Part& p) { return p.record.signature == record.signature; });
+    if (part == round.parts.end()) part = round.parts.insert(round.parts.end(), {record, {}});
+    part->places.emplace_back(rank, device);
+    if (++round.begun < device_count_) continue;
+    if (round.parts.size() > 1) compare(std::move(round));
+    rounds_.erase(at);
   }
 }
 
@@ -105,14 +106,18 @@ constexpr const char* kSameCollectives = "every rank must issue the same collect
 
 }  // namespace
 
-void Referee::compare(const Round& round) {
-  std::vector<std::pair<Place, uint64_t>> votes;
-  for (const auto& [place, record] : round) votes.emplace_back(place, record.signature);
-  const auto [right, wrong] = divide(votes);
-  if (wrong.empty()) return;
-  const auto [rank, device] = wrong.front();
-  decide(fmt::format("{} began {}, where {} began {}; {}", who(rank, device), round.at(wrong.front()).str(), ranks_text(right),
-                     round.at(right.front()).str(), kSameCollectives));
+void Referee::compare(Round round) {
+  for (Part& part : round.parts) std::sort(part.places.begin(), part.places.end());
+  // What most began is taken for right; of two that as many began, what the first of them did.
+  std::sort(round.parts.begin(), round.parts.end(), [](const Part& a, const Part& b) {
+    return a.places.size() != b.places.size() ? a.places.size() > b.places.size() : a.places.front() < b.places.front();
+  });
+  const Part& right = round.parts.front();
+  const Part& wrong =
+      *std::min_element(round.parts.begin() + 1, round.parts.end(), [](const Part& a, const Part& b) { return a.places.front() < b.places.front(); });
+  const auto [rank, device] = wrong.places.front();
+  decide(fmt::format("{} began {}, where {} began {}; {}", who(rank, device), wrong.record.str(), ranks_text(right.places), right.record.str(),
+                     kSameCollectives));
 }
 
 void Referee::compare_counts() {
@@ -126,8 +131,11 @@ void Referee::compare_counts() {
   if (wrong.empty()) return;
   const auto count = [&](const Place& place) { return member(place.first).devices[static_cast<size_t>(place.second)].begun; };
   const Place odd = wrong.front();
-  const auto lacked = std::find_if(rounds_.begin(), rounds_.end(), [&](const auto& round) { return !round.second.contains(odd); });
-  const std::string which = lacked == rounds_.end() ? position(odd.first) : fmt::format("it lacks {}", lacked->second.begin()->second.str());
+  const auto lacked = std::find_if(rounds_.begin(), rounds_.end(), [&](const auto& round) {
+    const std::vector<Part>& parts = round.second.parts;
+    return std::none_of(parts.begin(), parts.end(), [&](const Part& p) { return std::count(p.places.begin(), p.places.end(), odd) > 0; });
+  });
+  const std::string which = lacked == rounds_.end() ? position(odd.first) : fmt::format("it lacks {}", lacked->second.parts.front().record.str());
   decide(fmt::format("{} began {} collectives, where {} began {}; {}; {}", who(odd.first, odd.second), count(odd), ranks_text(right),
                      count(right.front()), which, kSameCollectives));
 }
@@ -147,10 +155,15 @@ std::string Referee::position(int rank) const {
 }
 
 void Referee::overdue(int rank, std::string what, int64_t waited_ms, int64_t now_ns) {
-  member(rank).overdue = Overdue{std::move(what), waited_ms, now_ns};
+  std::optional<Overdue>& overdue = member(rank).overdue;
+  if (!overdue) ++overdue_;
+  overdue = Overdue{std::move(what), waited_ms, now_ns};
 }
 
-void Referee::not_overdue(int rank) { member(rank).overdue.reset(); }
+void Referee::not_overdue(int rank) {
+  if (member(rank).overdue) --overdue_;
+  member(rank).overdue.reset();
+}
 
 std::optional<std::vector<std::string>> Referee::gather(int rank, uint64_t sequence, std::string what, std::string part) {
   Member& m = member(rank);
@@ -181,10 +194,14 @@ void Referee::decide(std::string verdict) {
 
 void Referee::fail(int rank, const std::string& reason) { decide(fmt::format("{} failed: {}; {}", member(rank).name, reason, position(rank))); }
 
-void Referee::bye(int rank) { member(rank).said_bye = true; }
+void Referee::bye(int rank) {
+  if (!member(rank).ended()) ++ended_;
+  member(rank).said_bye = true;
+}
 
 void Referee::lost(int rank, int64_t now_ns) {
   Member& m = member(rank);
+  if (!m.ended()) ++ended_;
   m.gone = true;
   if (!m.said_bye && !dead_) dead_ = {rank, now_ns};
 }
@@ -203,9 +220,7 @@ std::string Referee::others_position(int rank) const {
   return furthest == nullptr || most <= own ? std::string() : fmt::format("; others have come to {}", furthest->str());
 }
 
-bool Referee::all_said_bye() const {
-  return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.said_bye || m.gone; });
-}
+bool Referee::all_said_bye() const { return ended_ == size(); }
 
 void Referee::was_stopped(int64_t pause_ns, int64_t now_ns) { pause_ = {pause_ns, now_ns}; }
 
@@ -219,11 +234,12 @@ void Referee::tick(int64_t now_ns) {
     }
     decide(fmt::format("{} died: its connection closed without a word; {}{}", member(rank).name, position(rank), others_position(rank)));
   }
+  if (overdue_ == 0) return;
   const Member* oldest = nullptr;
   for (const Member& m : members_) {
     if (m.overdue && (oldest == nullptr || m.overdue->told_ns < oldest->overdue->told_ns)) oldest = &m;
   }
-  if (oldest != nullptr && now_ns - oldest->overdue->told_ns >= kJudgeAfterNs) judge(*oldest, now_ns);
+  if (now_ns - oldest->overdue->told_ns >= kJudgeAfterNs) judge(*oldest, now_ns);
 }
 
 void Referee::judge(const Member& waits, int64_t now_ns) {

@@ -72,15 +72,23 @@ class Referee {
   struct Member {
     std::string name;
     bool joined = false, said_bye = false, gone = false;
+    bool ended() const { return said_bye || gone; }
     int64_t heard_ns = 0;
     std::vector<DeviceState> devices;
     uint64_t gatherings = 0;
     std::string gathering;  // what the last one is for
     std::optional<Overdue> overdue;
   };
-  /// What the devices began as one collective, until all have.
+  /// What the devices began as one collective, until all have: one part for each signature, so that a record costs no more among many ranks.
   using Place = std::pair<int, int>;  // rank, device
-  using Round = std::map<Place, CollectiveRecord>;
+  struct Part {
+    CollectiveRecord record;
+    std::vector<Place> places;  // that began it, as they came
+  };
+  struct Round {
+    int64_t begun = 0;
+    std::vector<Part> parts;
+  };
   struct Gathering {
     int first_rank = 0;  // of those who came
     std::string what;
@@ -89,20 +97,19 @@ class Referee {
   };
   Member& member(int rank) { return members_[static_cast<size_t>(rank)]; }
   const Member& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
-  int device_count() const;
-  void compare(const Round& round);
+  void compare(Round round);
   void judge(const Member& waits, int64_t now_ns);
   /// "others have come to collective 17 (...)", where some have come further than this process; else empty.
   std::string others_position(int rank) const;
   void decide(std::string verdict);
   /// "rank 2 (pid 77 on node1)", with the device where it has several.
   std::string who(int rank, int device) const;
-  static std::string ranks_text(const std::vector<int>& ranks);
-  /// The ranks of these places.
+  /// The ranks of these places, which ascend.
   static std::string ranks_text(const std::vector<Place>& places);
 
   std::vector<Member> members_;
-  int joined_ = 0;
+  int joined_ = 0, ended_ = 0, overdue_ = 0;  // how many of them
+  int64_t device_count_ = 0;
   std::map<std::pair<int, uint64_t>, Round> rounds_;  // by group and sequence
   std::map<uint64_t, Gathering> gatherings_;
   std::optional<std::pair<int64_t, int64_t>> pause_;  // how long, until when

@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <fstream>
+#include <map>
+#include <sstream>
 
 #include <fmt/format.h>
 
+#include "runtime/hash.h"
 #include "runtime/trace/span.h"
 #include "runtime/world/world_state.h"
 
@@ -23,6 +27,26 @@ std::string machine_identity() {
   return host_name() + " " + boot;
 }
 
+/// Of each process: its index among those on its machine, their number, and the number of machines.
+std::vector<std::string> places_on_machines(const std::vector<std::string>& machines) {
+  std::map<std::string, int> processes;
+  std::vector<int> indices;
+  for (const std::string& machine : machines) indices.push_back(processes[machine]++);
+  std::vector<std::string> places;
+  for (size_t r = 0; r < machines.size(); ++r) places.push_back(fmt::format("{} {} {}", indices[r], processes[machines[r]], processes.size()));
+  return places;
+}
+
+/// "3 2 1 1": three processes with two devices each, then one with one.
+std::vector<std::string> run_lengths(const std::vector<std::string>& counts) {
+  std::string text;
+  for (size_t begin = 0, end = 0; begin < counts.size(); begin = end) {
+    while (end < counts.size() && counts[end] == counts[begin]) ++end;
+    text += fmt::format("{} {} ", end - begin, counts[begin]);
+  }
+  return {text};
+}
+
 }  // namespace
 
 World::World(const WorldOptions& options) : state_(std::make_unique<State>(options)) {
@@ -34,16 +58,8 @@ World::World(const WorldOptions& options) : state_(std::make_unique<State>(optio
   s.meet();
   s.thread = std::thread([&s] { s.watch(); });
   try {
-    const std::vector<std::string> machines = all_gather("the machine it runs on", s.machine);
-    s.local_size = 0;
-    std::vector<std::string> distinct;
-    for (size_t r = 0; r < machines.size(); ++r) {
-      if (std::find(distinct.begin(), distinct.end(), machines[r]) == distinct.end()) distinct.push_back(machines[r]);
-      if (machines[r] != machines[static_cast<size_t>(s.rank)]) continue;
-      if (static_cast<int>(r) == s.rank) s.local_rank = s.local_size;
-      ++s.local_size;
-    }
-    s.host_count = static_cast<int>(distinct.size());
+    std::istringstream place(exchange("the machine it runs on", s.machine, places_on_machines));
+    if (!(place >> s.local_rank >> s.local_size >> s.host_count)) throw CommError("the machine it runs on: rank 0's answer cannot be read");
   } catch (...) {
     s.stop();
     throw;
@@ -65,29 +81,87 @@ std::string World::description() const {
                      s.met_text);
 }
 
-std::vector<std::string> World::all_gather(const std::string& what, const std::string& mine) {
+std::string World::exchange(const std::string& what, const std::string& mine, const MakeAnswer& answer) {
   State& s = *state_;
   const Waiting waiting(*this, "the exchange of " + what);
   std::unique_lock lock(s.mutex);
   s.throw_if_failed_locked();
   if (s.closed) throw CommError(fmt::format("the exchange of {}: this process has left the world", what));
   s.gathered.reset();
+  s.answered.reset();
   s.to_gather = State::Gathering{s.next_gathering++, what, mine};
   s.wake();
-  s.changed.wait(lock, [&] { return s.gathered || !s.failure.empty(); });
-  if (!s.gathered) s.throw_if_failed_locked();
-  return *std::exchange(s.gathered, std::nullopt);
+  if (s.is_hub()) {
+    s.changed.wait(lock, [&] { return s.gathered || !s.failure.empty(); });
+    if (!s.gathered) s.throw_if_failed_locked();
+    std::vector<std::string> parts = *std::exchange(s.gathered, std::nullopt);
+    lock.unlock();
+    std::vector<std::string> answers;
+    try {
+      answers = answer(std::move(parts));
+    } catch (const std::exception& error) {
+      fail(fmt::format("the exchange of {}: {}", what, error.what()));  // the others wait for the answer
+      throw;
+    }
+    VITRINE_ASSERT(answers.size() == 1 || answers.size() == static_cast<size_t>(s.size), "an exchange has one answer, or one for each rank");
+    lock.lock();
+    s.to_answer = std::move(answers);
+    s.wake();
+  }
+  s.changed.wait(lock, [&] { return s.answered || !s.failure.empty(); });
+  if (!s.answered) s.throw_if_failed_locked();
+  return *std::exchange(s.answered, std::nullopt);
+}
+
+std::vector<std::string> World::gather(const std::string& what, const std::string& mine) {
+  std::vector<std::string> all;
+  exchange(what, mine, [&](std::vector<std::string> parts) {
+    all = std::move(parts);
+    return std::vector<std::string>(1);
+  });
+  return all;
 }
 
 std::string World::broadcast(const std::string& what, const std::string& from_rank0) {
-  return all_gather(what, rank() == 0 ? from_rank0 : std::string()).front();
+  const auto first = [](std::vector<std::string> parts) { return std::vector<std::string>{std::move(parts.front())}; };
+  return exchange(what, rank() == 0 ? from_rank0 : std::string(), first);
 }
 
-std::vector<std::vector<std::string>> World::register_devices(const std::vector<std::string>& names) {
+bool World::all_equal(const std::string& what, std::string_view mine) {
+  const uint64_t hash = hash_bytes(kHashStart, mine.data(), static_cast<int64_t>(mine.size()));
+  const auto compare = [](const std::vector<std::string>& hashes) {
+    const bool equal = std::all_of(hashes.begin(), hashes.end(), [&](const std::string& h) { return h == hashes.front(); });
+    return std::vector<std::string>{equal ? "equal" : "different"};
+  };
+  return exchange(what, fmt::format("{:x} {}", hash, mine.size()), compare) == "equal";
+}
+
+std::vector<double> World::sum(const std::string& what, const std::vector<double>& mine) {
+  const auto bytes_of = [](const std::vector<double>& values) {
+    return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
+  };
+  const auto read = [&](const std::string& bytes) {
+    if (bytes.size() != mine.size() * sizeof(double)) {
+      throw CommError(
+          fmt::format("the sum of {}: {} bytes came, expected {} numbers; all processes must run the same version", what, bytes.size(), mine.size()));
+    }
+    std::vector<double> values(mine.size());
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  };
+  const auto add = [&](const std::vector<std::string>& parts) {
+    std::vector<double> sums(mine.size());
+    for (const std::string& part : parts) {
+      const std::vector<double> values = read(part);
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
+    }
+    return std::vector<std::string>{bytes_of(sums)};
+  };
+  return read(exchange(what, bytes_of(mine), add));
+}
+
+std::vector<int> World::register_devices(const std::vector<std::string>& names) {
   State& s = *state_;
-  Writer writer(MessageKind::devices);
-  writer.number(names.size());
-  for (const std::string& name : names) writer.text(name);
   {
     const std::lock_guard lock(s.mutex);
     s.slots.clear();
@@ -97,14 +171,12 @@ std::vector<std::vector<std::string>> World::register_devices(const std::vector<
     }
     s.slots_told = false;
   }
-  std::vector<std::vector<std::string>> all;
-  for (const std::string& part : all_gather("the names of its devices", writer.bytes())) {
-    Message message = decode(part);
-    Devices* const devices = std::get_if<Devices>(&message);
-    if (devices == nullptr) throw CommError("the names of its devices: another process sent something else");
-    all.push_back(std::move(devices->names));
-  }
-  return all;
+  std::istringstream runs(exchange("the number of its devices", std::to_string(names.size()), run_lengths));
+  std::vector<int> counts;
+  const auto size = static_cast<size_t>(s.size);
+  for (size_t length = 0, devices = 0; runs >> length >> devices;) counts.insert(counts.end(), std::min(length, size), static_cast<int>(devices));
+  if (counts.size() != size) throw CommError("the number of its devices: rank 0's answer does not name every process");
+  return counts;
 }
 
 int World::new_group() {
@@ -188,7 +260,7 @@ void World::remove_handler(uint64_t id) {
 void World::close() {
   State& s = *state_;
   // All that was begun is told before it: rank 0 compares.
-  all_gather(kEndOfRun, {});
+  gather(kEndOfRun, {});
   {
     std::unique_lock lock(s.mutex);
     s.throw_if_failed_locked();

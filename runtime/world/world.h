@@ -19,6 +19,11 @@ struct WorldOptions {
   /// Where they meet: "tcp://host:port" (rank 0 listens there), "file:PATH" on a file system that all see, or empty: over MPI, which the process was
   /// started by.
   std::string rendezvous;
+  /// What proves that a process belongs to this run, the same in all of them: required where they meet at a host name or an address that is not
+  /// loopback; elsewhere rank 0 makes one, and leaves it where only this user's processes find it. See find_secret() in runtime/world/secret.h.
+  std::string secret = {};
+  /// All processes are known to run on this machine: rank 0 then listens on its loopback interface only.
+  bool one_machine = false;
   /// How long a process may wait for its peers in one collective or exchange; five times as long until set_warm().
   int64_t timeout_ms = 60000;
   /// Ends the process, with status 1, this long after the world has failed if it has not ended by itself; 0: never.
@@ -54,13 +59,22 @@ class World {
   std::string description() const;
   bool over_mpi() const;
 
-  /// Everybody's bytes, in rank order. All processes call it in the same order with the same `what`.
-  virtual std::vector<std::string> all_gather(const std::string& what, const std::string& mine);
+  /// Exchanges on the host go through rank 0, one message each way: all processes call the same ones in the same order with the same `what`, and all
+  /// wait for each other. None sends every process's bytes to every process.
+  using MakeAnswer = std::function<std::vector<std::string>(std::vector<std::string>)>;
+  /// On rank 0, `answer` gets all processes' bytes in rank order and returns one answer for all, or one for each rank, which this returns there.
+  virtual std::string exchange(const std::string& what, const std::string& mine, const MakeAnswer& answer);
+  /// All processes' bytes in rank order on rank 0, nothing elsewhere.
+  std::vector<std::string> gather(const std::string& what, const std::string& mine);
   /// Rank 0's bytes.
   std::string broadcast(const std::string& what, const std::string& from_rank0);
+  /// Whether all processes hold the same bytes; a hash of them travels.
+  bool all_equal(const std::string& what, std::string_view mine);
+  /// The sums over all processes, added in rank order: counts are exact up to 2^53.
+  std::vector<double> sum(const std::string& what, const std::vector<double>& mine);
 
-  /// Names this process's devices; returns everybody's, in rank order. Before the first collective.
-  virtual std::vector<std::vector<std::string>> register_devices(const std::vector<std::string>& names);
+  /// Names this process's devices; returns how many each process has, in rank order. Before the first collective.
+  virtual std::vector<int> register_devices(const std::vector<std::string>& names);
   /// A number for a group of communicators, the same on all processes, which make them in the same order.
   int new_group();
   /// Told by the communicators: device `device` of this process begins a collective, and has finished one more. From any thread.

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The world's own thread: carries messages between the processes, and learns of failures.
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 
 #include <fmt/format.h>
-#include <poll.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "runtime/trace/span.h"
@@ -40,26 +43,67 @@ void World::State::stop() {
   if (exit_thread.joinable()) exit_thread.join();
 }
 
+void World::State::listen_to(int who) {
+  const auto i = static_cast<size_t>(who);
+  const std::optional<Connection>& connection = connection_to(who);
+  if (!connection) {
+    listened[i] = wants_more[i] = 0;  // its descriptor is closed
+    return;
+  }
+  const bool gone = connection->gone(), more = connection->has_unsent();
+  if (!gone && listened[i] != 0 && more == (wants_more[i] != 0)) return;
+  if (gone && listened[i] == 0) return;
+  epoll_event event{};
+  event.events = EPOLLIN | (more ? EPOLLOUT : 0U);
+  event.data.u32 = static_cast<uint32_t>(who);
+  const int change = gone ? EPOLL_CTL_DEL : listened[i] != 0 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+  if (epoll_ctl(poll_set.get(), change, connection->descriptor(), &event) != 0 && !gone) {
+    throw CommError(fmt::format("the connection to rank {} cannot be watched: {}", who, std::strerror(errno)));
+  }
+  listened[i] = gone ? 0 : 1;
+  wants_more[i] = !gone && more ? 1 : 0;
+}
+
+void World::State::listen_to_all() {
+  poll_set = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+  listened.assign(static_cast<size_t>(size), 0);
+  wants_more.assign(static_cast<size_t>(size), 0);
+  epoll_event own{};
+  own.events = EPOLLIN;
+  own.data.u32 = static_cast<uint32_t>(rank);
+  epoll_ctl(poll_set.get(), EPOLL_CTL_ADD, wake_up.get(), &own);
+  // What has come by now lies in the connections' buffers.
+  for (int who = 0; who < size; ++who) {
+    if (who == rank || !(is_hub() || who == 0)) continue;
+    ready.push_back(who);
+  }
+}
+
 void World::State::wait_for_something() {
-  std::vector<pollfd> waiting = {{wake_up.get(), POLLIN, 0}};
-  const auto add = [&](const std::optional<Connection>& c) {
-    if (c && !c->gone()) waiting.push_back({c->descriptor(), static_cast<short>(POLLIN | (c->has_unsent() ? POLLOUT : 0)), 0});
-  };
-  for (const auto& member : members) add(member);
-  add(hub);
-  poll(waiting.data(), waiting.size(), kTickMs);
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t taken = read(wake_up.get(), &count, sizeof count);
+  constexpr int kMostEvents = 256;
+  std::array<epoll_event, kMostEvents> events{};
+  const int count = epoll_wait(poll_set.get(), events.data(), kMostEvents, kTickMs);
+  ready.clear();
+  if (count < 0 && errno != EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(kTickMs));
+  for (int e = 0; e < count; ++e) {
+    const uint32_t who = events[static_cast<size_t>(e)].data.u32;
+    if (who != static_cast<uint32_t>(rank)) {
+      ready.push_back(static_cast<int>(who));
+      continue;
+    }
+    uint64_t wakes = 0;
+    [[maybe_unused]] const ssize_t taken = read(wake_up.get(), &wakes, sizeof wakes);
+  }
 }
 
 void World::State::watch() {
-  while (true) {
-    wait_for_something();
+  for (bool first = true;; first = false) {
+    first ? listen_to_all() : wait_for_something();
     const int64_t now_ns = steady_now_ns();
     if (watched_ns != 0 && now_ns - watched_ns > Referee::kSilentNs) referee.was_stopped(now_ns - watched_ns, now_ns);
     watched_ns = now_ns;
     try {
-      is_hub() ? serve_members(now_ns) : serve_hub(now_ns);
+      for (const int who : ready) is_hub() ? serve_member(who, now_ns) : serve_hub(now_ns);
       tell_local(now_ns);
       check_waits(now_ns);
       if (is_hub()) {
@@ -92,7 +136,7 @@ bool World::State::done(int64_t now_ns) {
     }
     closed = said_bye && (!has_unsent() || too_long);
   } else {
-    if (!said_bye) hub->send(Writer(MessageKind::bye).bytes());
+    if (!said_bye) send_to(0, Writer(MessageKind::bye).bytes());
     said_bye = true;
     closed = hub_said_bye || hub->gone() || too_long;
   }
@@ -100,18 +144,30 @@ bool World::State::done(int64_t now_ns) {
   return closed;
 }
 
+void World::State::send_to(int who, const std::string& bytes) {
+  std::optional<Connection>& connection = connection_to(who);
+  if (!connection) return;
+  connection->send(bytes);
+  if (poll_set) listen_to(who);
+}
+
 void World::State::send_to_hub(const std::string& bytes) {
   if (is_hub()) {
     handle_from_member(0, bytes, steady_now_ns());
   } else {
-    hub->send(bytes);
+    send_to(0, bytes);
   }
 }
 
 void World::State::send_to_members(const std::string& bytes) {
-  for (auto& member : members) {
-    if (member) member->send(bytes);
+  for (int who = 1; is_hub() && who < size; ++who) send_to(who, bytes);
+}
+
+void World::State::send_answers(const std::vector<std::string>& answers) {
+  for (int who = 1; who < size; ++who) {
+    send_to(who, Writer(MessageKind::gathered).text(answers[answers.size() == 1 ? 0 : static_cast<size_t>(who)]).bytes());
   }
+  take_answer(answers.front());
 }
 
 void World::State::tell_progress() {
@@ -141,14 +197,17 @@ void World::State::tell_progress() {
 
 void World::State::tell_local(int64_t now_ns) {
   std::optional<Gathering> gathering;
+  std::optional<std::vector<std::string>> answers;
   std::string error;
   {
     const std::lock_guard lock(mutex);
     gathering = std::exchange(to_gather, std::nullopt);
+    answers = std::exchange(to_answer, std::nullopt);
     error = std::exchange(error_to_tell, {});
   }
   // Progress first: when a gathering is complete, all that was begun before it has been compared.
   tell_progress();
+  if (answers) send_answers(*answers);
   if (gathering) send_to_hub(Writer(MessageKind::gather).number(gathering->sequence).text(gathering->what).text(gathering->part).bytes());
   if (!error.empty()) send_to_hub(Writer(MessageKind::error).text(error).bytes());
   if (now_ns - last_beat_ns < kBeatNs) return;
@@ -157,7 +216,7 @@ void World::State::tell_local(int64_t now_ns) {
     referee.hear(0, now_ns);
     send_to_members(Writer(MessageKind::beat).text(referee.position(0)).bytes());
   } else {
-    hub->send(Writer(MessageKind::beat).bytes());
+    send_to(0, Writer(MessageKind::beat).bytes());
   }
 }
 
@@ -183,23 +242,21 @@ void World::State::check_waits(int64_t now_ns) {
                   hub_name, static_cast<double>(now_ns - hub_heard_ns) * 1e-9, hub_position, own_position()));
 }
 
-void World::State::serve_members(int64_t now_ns) {
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (!members[i]) continue;
-    const int who = static_cast<int>(i);
-    const bool open = members[i]->receive();
-    members[i]->flush();
-    try {
-      while (auto bytes = members[i]->take()) handle_from_member(who, *bytes, now_ns);
-    } catch (const std::exception& error) {
-      referee.fail(who, fmt::format("it sent what cannot be read: {}", error.what()));
-      members[i].reset();
-      continue;
-    }
-    if (open) continue;
-    members[i].reset();
-    referee.lost(who, now_ns);
+void World::State::serve_member(int who, int64_t now_ns) {
+  std::optional<Connection>& connection = connection_to(who);
+  if (!connection) return;
+  const bool open = connection->receive();
+  connection->flush();
+  bool readable = true;
+  try {
+    while (auto bytes = connection->take()) handle_from_member(who, *bytes, now_ns);
+  } catch (const std::exception& error) {
+    referee.fail(who, fmt::format("it sent what cannot be read: {}", error.what()));
+    readable = false;
   }
+  if (!open || !readable) connection.reset();
+  if (!open && readable) referee.lost(who, now_ns);
+  listen_to(who);
 }
 
 void World::State::handle_from_member(int from, const std::string& bytes, int64_t now_ns) {
@@ -211,10 +268,9 @@ void World::State::handle_from_member(int from, const std::string& bytes, int64_
     if (!parts) return;
     if (ends) referee.compare_counts();
     if (!referee.verdict().empty()) return;
-    Writer writer(MessageKind::gathered);
-    for (const std::string& part : *parts) writer.text(part);
-    send_to_members(writer.bytes());
-    take_gathered(std::move(*parts));
+    const std::lock_guard lock(mutex);
+    gathered = std::move(parts);
+    changed.notify_all();
   };
   std::visit(Cases{[](const Beat&) {}, [&](Devices& m) { referee.set_devices(from, std::move(m.names)); },
                    [&](const Progress& m) { referee.progress(from, m.device, m.finished, m.begun); },
@@ -227,6 +283,7 @@ void World::State::handle_from_member(int from, const std::string& bytes, int64_
 void World::State::serve_hub(int64_t now_ns) {
   const bool open = hub->receive();
   hub->flush();
+  listen_to(0);
   while (auto bytes = hub->take()) {
     hub_heard_ns = now_ns;
     handle_from_hub(*bytes);
@@ -245,19 +302,15 @@ std::string World::State::own_position() const {
 
 void World::State::handle_from_hub(const std::string& bytes) {
   Message message = decode(bytes);
-  std::visit(Cases{[&](Beat& m) { hub_position = std::move(m.position); },
-                   [&](Gathered& m) {
-                     if (m.parts.size() != static_cast<size_t>(size)) throw CommError("an exchange has not as many parts as there are processes");
-                     take_gathered(std::move(m.parts));
-                   },
+  std::visit(Cases{[&](Beat& m) { hub_position = std::move(m.position); }, [&](Gathered& m) { take_answer(std::move(m.answer)); },
                    [&](const Verdict& m) { declare(m.reason, false); }, [&](const Bye&) { hub_said_bye = true; },
                    [](const auto&) { throw CommError("a message that is another process's to send"); }},
              message);
 }
 
-void World::State::take_gathered(std::vector<std::string> parts) {
+void World::State::take_answer(std::string answer) {
   const std::lock_guard lock(mutex);
-  gathered = std::move(parts);
+  answered = std::move(answer);
   changed.notify_all();
 }
 

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
+#include <fmt/format.h>
+
 #include "tests/multi_process/mpirun.h"
 
 namespace vitrine::test {
@@ -17,6 +21,22 @@ TEST_P(CollectivesOfProcesses, EveryOneIsRightToTheBit) {
 INSTANTIATE_TEST_SUITE_P(Counts, CollectivesOfProcesses,
                          ::testing::Values(std::vector{1, 1}, std::vector{1, 1, 1, 1}, std::vector{2, 2}, std::vector{2, 2, 2}, std::vector{1, 3, 2}),
                          device_counts_label);
+
+/// How many processes, of which so many exchange directly: more than those go along a tree.
+class Exchange : public MpirunTest, public ::testing::WithParamInterface<std::pair<int, int>> {};
+
+TEST_P(Exchange, SumsAreRightAndHaveTheSameBitsEverywhere) {
+  const auto [processes, largest_direct] = GetParam();
+  const ChildResult result = mpirun(processes, {VITRINE_EXCHANGE_WORKER, std::to_string(largest_direct)});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Exchange,
+                         ::testing::Values(std::pair{3, 16}, std::pair{2, 1}, std::pair{3, 1}, std::pair{5, 1}, std::pair{8, 1}, std::pair{18, 16},
+                                           std::pair{65, 16}, std::pair{100, 16}),
+                         [](const auto& test) {
+                           return fmt::format("Of{}{}", test.param.first, test.param.first > test.param.second ? "AlongATree" : "Directly");
+                         });
 
 }  // namespace
 }  // namespace vitrine::test

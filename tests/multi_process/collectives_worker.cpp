@@ -54,6 +54,7 @@ class Collectives {
   void parts(DType dtype, const std::vector<int64_t>& counts, int root, bool in_place);
   void operators(DType dtype, int64_t rows);
   void exchanges(DType dtype, int64_t rows);
+  void rounded_once(DType dtype);
   void barrier();
   void order();
 
@@ -269,6 +270,41 @@ void Collectives::exchanges(DType dtype, int64_t rows) {
   });
 }
 
+/// Sums that 16 bits cannot hold exactly have the bits of the exact sum rounded once, over any processes and devices.
+void Collectives::rounded_once(DType dtype) {
+  constexpr int64_t kCount = 509;
+  const int steps = dtype == DType::f16 ? 1024 : 256;  // of inputs in [0, 1), which the type holds exactly
+  const auto value = [steps](int r, int64_t i) {
+    return static_cast<float>((i * 37 + r * (i % 97 * 2 + 1) * 59) % steps) / static_cast<float>(steps);
+  };
+  const auto exact = [&](int64_t i) {
+    float sum = 0;
+    for (int r = 0; r < size_; ++r) sum += value(r, i);
+    return sum;
+  };
+  std::vector<Tensor> inputs, sums, at_root, wholes, parts;
+  for_each_device([&](int d) {
+    inputs.push_back(filled(d, {kCount}, dtype, [&](int64_t i) { return value(rank(d), i); }));
+    sums.push_back(untouched(d, {kCount}, dtype));
+    at_root.push_back(untouched(d, {kCount}, dtype));
+    wholes.push_back(filled(d, {kCount * size_}, dtype, [&](int64_t i) { return value(rank(d), i); }));
+    parts.push_back(untouched(d, {kCount}, dtype));
+  });
+  for_each_device([&](int d) {
+    const auto i = static_cast<size_t>(d);
+    comm(d).all_reduce(ctx(d), inputs[i], sums[i]);
+    comm(d).reduce(ctx(d), inputs[i], at_root[i], size_ - 1);
+    comm(d).reduce_scatter(ctx(d), wholes[i], parts[i]);
+  });
+  devices_.synchronize();
+  for_each_device([&](int d) {
+    const auto i = static_cast<size_t>(d);
+    expect("all_reduce, rounded once,", d, sums[i], exact);
+    if (rank(d) == size_ - 1) expect("reduce, rounded once,", d, at_root[i], exact);
+    expect("reduce_scatter, rounded once,", d, parts[i], [&](int64_t e) { return exact(rank(d) * kCount + e); });
+  });
+}
+
 void Collectives::barrier() {
   for_each_device([&](int d) { comm(d).barrier(ctx(d)); });
   devices_.synchronize();
@@ -328,6 +364,7 @@ void run_all(Collectives& collectives) {
     collectives.copies(dtype, elements / 2 / kWidth, size / 2, in_place);
     collectives.parts(dtype, unequal_counts(size, elements / 2 / kWidth), size - 1, in_place);
   }
+  for (const DType dtype : {DType::f16, DType::bf16}) collectives.rounded_once(dtype);
   collectives.order();
   collectives.barrier();
 }

@@ -65,18 +65,9 @@ HostBatch part_of(const Model& model, const OwnedBatch& whole, const BatchPlan& 
   return batch;
 }
 
-std::vector<double> sum_over_processes(const DeviceGroup& devices, std::vector<double> values) {
+std::vector<double> sum_over_processes(const DeviceGroup& devices, const std::vector<double>& values) {
   if (devices.process_count() == 1) return values;
-  const std::string mine(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
-  std::fill(values.begin(), values.end(), 0.0);
-  for (const std::string& part : devices.world()->all_gather("what the evaluation found", mine)) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      double value = 0;
-      std::memcpy(&value, part.data() + i * sizeof(double), sizeof(double));
-      values[i] += value;
-    }
-  }
-  return values;
+  return devices.world()->sum("what the evaluation found", values);
 }
 
 template <class T>

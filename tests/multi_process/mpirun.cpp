@@ -14,6 +14,13 @@ namespace {
 
 const char* const kMpirun = VITRINE_MPIRUN;
 
+/// A word for the shell.
+std::string quoted(const std::string& word) {
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
 }  // namespace
 
 std::string mpirun_missing() {
@@ -22,13 +29,13 @@ std::string mpirun_missing() {
 }
 
 Command mpirun_command(const std::vector<Command>& commands) {
-  Command all = {kMpirun, "--oversubscribe", "--bind-to", "none", "--timeout", "60"};
-  for (size_t i = 0; i < commands.size(); ++i) {
-    if (i > 0) all.emplace_back(":");
-    all.insert(all.end(), {"-np", "1"});
-    all.insert(all.end(), commands[i].begin(), commands[i].end());
+  std::string script = "case $OMPI_COMM_WORLD_RANK in";
+  for (size_t rank = 0; rank < commands.size(); ++rank) {
+    script += " " + std::to_string(rank) + ") exec";
+    for (const std::string& word : commands[rank]) script += " " + quoted(word);
+    script += ";;";
   }
-  return all;
+  return mpirun_command(static_cast<int>(commands.size()), {"sh", "-c", script + " esac"});
 }
 
 Command mpirun_command(int processes, const Command& command) {

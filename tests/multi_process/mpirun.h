@@ -19,7 +19,8 @@ std::string mpirun_missing();
 
 /// mpirun that starts `command` in `processes` processes, which share the cores as they come, and ends them after a minute.
 Command mpirun_command(int processes, const Command& command);
-/// The same with a command for each process.
+/// The same with a command for each process. A shell chooses it by the rank: `mpirun A : B` ends in a segmentation fault with the Open MPI of
+/// Debian 13.
 Command mpirun_command(const std::vector<Command>& commands);
 
 /// What a process that mpirun starts finds in its environment, and nothing of what another launcher put into this one's.

@@ -20,7 +20,7 @@ ADDRESSES = ["10.231.77.1", "10.231.77.2"]
 NETWORK = "10.231.77.0/24"
 JOB = ["train", "--model", "small-cnn", "--data", "synthetic:500", "--batch-size", "66", "--optimizer", "sgd", "--lr", "0.05", "--seed", "3"]
 ENVIRONMENT = {
-    **{name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "SLURM_"))},
+    **{name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_", "PRTE_", "SLURM_"))},
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMP_WAIT_POLICY": "passive",
@@ -43,6 +43,9 @@ def make_hosts():
         made = ip("netns", "add", name)
         if made.returncode != 0:
             skip(f"no network namespace can be made here: {made.stderr.strip()}")
+    entered = ip("netns", "exec", NAMES[0], "true")
+    if entered.returncode != 0:  # where / is no mount point, as after a mere chroot
+        skip(f"no network namespace can be entered here: {entered.stderr.strip()}")
     made = ip("link", "add", LINKS[0], "netns", NAMES[0], "type", "veth", "peer", "name", LINKS[1], "netns", NAMES[1])
     if made.returncode != 0:
         skip(f"no pair of virtual interfaces can be made here: {made.stderr.strip()}")
@@ -71,7 +74,7 @@ def mpirun(folder, arguments):
     os.chmod(agent, 0o755)
     return on_host(0, [
         MPIRUN, "--mca", "plm_rsh_agent", agent, "--mca", "btl", "tcp,vader,self", "--mca", "btl_tcp_if_include", NETWORK, "--mca", "oob_tcp_if_include",
-        NETWORK, "--bind-to", "none", "--oversubscribe", "--host", ",".join(f"{a}:2" for a in ADDRESSES), "-np", "4", VITRINE, *arguments
+        NETWORK, "--bind-to", "none", "--map-by", "ppr:2:node", "--oversubscribe", "--host", ",".join(f"{a}:2" for a in ADDRESSES), "-np", "4", VITRINE, *arguments
     ])
 
 
@@ -136,7 +139,8 @@ def main():
     try:
         make_hosts()
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
-            ENVIRONMENT["OMPI_MCA_btl_vader_backing_directory"] = shared  # what mpirun cannot remove when it is killed
+            for module in "vader", "sm":  # in Open MPI 4, in 5
+                ENVIRONMENT[f"OMPI_MCA_btl_{module}_backing_directory"] = shared  # what mpirun cannot remove when it is killed
             trains_as_one_host(folder)
             names_who_is_cut_off(folder)
     finally:

@@ -185,7 +185,7 @@ class CudaFault : public CudaProcesses {
         EXPECT_EQ(process.world->failure(), error.what());
         // For good.
         EXPECT_THROW(engine.train_step(part_of(whole, process.devices)), CommError);
-        EXPECT_THROW(process.world->all_gather("more", ""), CommError);
+        EXPECT_THROW(process.world->gather("more", ""), CommError);
       } catch (const Error& error) {
         EXPECT_TRUE(is_culprit) << "rank " << rank << ": " << error.what();
         own_error_ = error.what();
@@ -382,7 +382,7 @@ TEST_F(CudaCollectiveFault, ASkippedCollective) {
   });
   expect_contains(verdict, "rank 3 (pid ");
   expect_contains(verdict,
-                  "began collective 1 (all_reduce of bucket 2, 400 bytes, phase reduce, step 6), where ranks 0, 1, 2 began collective 1 "
+                  "began collective 1 (all_reduce of bucket 2, 400 bytes, phase reduce, step 6), where ranks 0 to 2 began collective 1 "
                   "(all_reduce of bucket 1");
 }
 

@@ -2,11 +2,14 @@
 #include "runtime/cpu/affinity.h"
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <set>
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include "runtime/error.h"
 
@@ -111,6 +114,57 @@ TEST(Affinity, RefusesListsThatCannotBeMeant) {
   EXPECT_THROW(divide_cores(available, 3, std::vector<int>{1, 1}, warnings), ConfigError);
   EXPECT_THROW(divide_cores(available, 2, std::vector<int>{1, 0}, warnings), ConfigError);
   EXPECT_THROW(divide_cores({}, 2, {}, warnings), DeviceError);
+}
+
+/// A folder with a /proc and /sys/fs/cgroup of its own.
+class CpuQuota : public ::testing::Test {
+ protected:
+  CpuQuota() : root_(::testing::TempDir() + "vitrine_quota_" + std::to_string(getpid())) {}
+  ~CpuQuota() override { std::filesystem::remove_all(root_); }
+  void write(const std::string& path, const std::string& content) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << content;
+  }
+  std::string root_;
+};
+
+TEST_F(CpuQuota, OfVersion2IsTheLeastOfTheGroupAndItsParents) {
+  EXPECT_FALSE(cpu_quota(root_)) << "no control groups";
+  write("/proc/self/cgroup", "0::/jobs/mine\n");
+  write("/sys/fs/cgroup/jobs/mine/cpu.max", "max 100000\n");
+  EXPECT_FALSE(cpu_quota(root_));
+  write("/sys/fs/cgroup/jobs/cpu.max", "350000 100000\n");
+  EXPECT_EQ(cpu_quota(root_), 3.5);
+  write("/sys/fs/cgroup/jobs/mine/cpu.max", "50000 100000\n");
+  EXPECT_EQ(cpu_quota(root_), 0.5);
+}
+
+TEST_F(CpuQuota, OfVersion1IsInFilesOfItsOwn) {
+  write("/proc/self/cgroup", "3:cpu,cpuacct:/mine\n2:memory:/mine\n");
+  write("/sys/fs/cgroup/cpu/mine/cpu.cfs_quota_us", "-1\n");
+  write("/sys/fs/cgroup/cpu/mine/cpu.cfs_period_us", "100000\n");
+  EXPECT_FALSE(cpu_quota(root_));
+  write("/sys/fs/cgroup/cpu/mine/cpu.cfs_quota_us", "200000\n");
+  EXPECT_EQ(cpu_quota(root_), 2.0);
+}
+
+TEST(Affinity, DevicesGetNoMoreThreadsThanAQuotaPaysFor) {
+  std::vector<std::string> warnings;
+  const auto shares = divide_cores(cores_from(0, 16), 2, {}, warnings, false, 3.5);
+  ASSERT_EQ(shares.size(), 2U);
+  EXPECT_EQ(shares[0].threads, 2);
+  EXPECT_EQ(shares[1].threads, 2);
+  EXPECT_EQ(shares[0].cores, cores_from(0, 8)) << "they may run on any core";
+  EXPECT_EQ(shares[1].cores, cores_from(8, 8));
+  EXPECT_TRUE(warnings.empty());
+  const auto narrow = divide_cores(cores_from(0, 16), 4, {}, warnings, false, 0.5);
+  for (const CoreShare& share : narrow) EXPECT_EQ(share.threads, 1);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_NE(warnings[0].find("4 threads share 1 core "), std::string::npos) << warnings[0];
+  EXPECT_NE(warnings[0].find("CPU quota"), std::string::npos) << warnings[0];
+  warnings.clear();
+  EXPECT_EQ(divide_cores(cores_from(0, 4), 2, {}, warnings, false, 64.0)[0].threads, 2) << "a quota above the cores changes nothing";
+  EXPECT_TRUE(warnings.empty());
 }
 
 }  // namespace

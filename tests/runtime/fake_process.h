@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/world/connection.h"
+#include "runtime/world/handshake.h"
 #include "runtime/world/meeting.h"
 #include "runtime/world/message.h"
 
@@ -23,19 +24,41 @@ class FakeProcess {
     connection.send(message.bytes());
     connection.flush();
   }
-  /// The next message of this kind, without the kind; others are passed over.
+  /// The next message of this kind, without the kind; others are passed over, but a refusal ends the wait.
   std::string wait_for(world::MessageKind kind) {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (std::chrono::steady_clock::now() < give_up) {
       const bool open = connection.receive();
       while (const auto bytes = connection.take()) {
         world::Reader reader(*bytes);
-        if (reader.number<world::MessageKind>() == kind) return bytes->substr(sizeof kind);
+        const auto came = reader.number<world::MessageKind>();
+        if (came == kind) return bytes->substr(sizeof kind);
+        if (came == world::MessageKind::refused) throw std::runtime_error("refused");
       }
       if (!open) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     throw std::runtime_error("the message did not come");
+  }
+
+  /// The handshake, as a member and as rank 0; the other side's proof is not looked at.
+  void join(const world::Key& key) {
+    const std::string nonce = world::random_bytes();
+    send(world::Writer(world::MessageKind::hello).number(world::kMagic).raw(nonce));
+    const world::Handshake handshake(key, nonce, wait_for(world::MessageKind::challenge));
+    send(world::Writer(world::MessageKind::proof).raw(handshake.member_proof));
+    wait_for(world::MessageKind::proof);
+    connection.seal(handshake.to_hub, handshake.to_member);
+  }
+  void lead(const world::Key& key) {
+    const std::string nonce = world::random_bytes();
+    const std::string hello = wait_for(world::MessageKind::hello);
+    send(world::Writer(world::MessageKind::challenge).raw(nonce));
+    const world::Handshake handshake(key, hello.substr(sizeof world::kMagic), nonce);
+    wait_for(world::MessageKind::proof);
+    send(world::Writer(world::MessageKind::proof).raw(handshake.hub_proof));
+    connection.seal(handshake.to_member, handshake.to_hub);
+    wait_for(world::MessageKind::join);
   }
 
   world::Connection connection;
@@ -57,17 +80,13 @@ inline std::string wait_for_address(const std::string& path) {
 }
 
 /// Joins a world as a member, and takes part until it has opened.
-inline FakeProcess join_as(int rank, int size, const std::string& path) {
+inline FakeProcess join_as(int rank, int size, const std::string& path, const std::string& name = {}) {
   using world::MessageKind;
   using world::Writer;
   const std::string text = wait_for_address(path);
   FakeProcess process(connect_to_address(text));
-  process.send(Writer(MessageKind::hello)
-                   .number(world::kMagic)
-                   .number(world::Address::parse(text).token)
-                   .number(rank)
-                   .number(size)
-                   .text("rank " + std::to_string(rank) + " (fake)"));
+  process.join(world::run_key("", world::Address::parse(text).key));
+  process.send(Writer(MessageKind::join).number(rank).number(size).text(name.empty() ? "rank " + std::to_string(rank) + " (fake)" : name));
   process.wait_for(MessageKind::welcome);
   process.send(Writer(MessageKind::gather).number(uint64_t{0}).text("the machine it runs on").text("fake"));
   process.wait_for(MessageKind::gathered);
@@ -79,15 +98,16 @@ inline FakeProcess lead_one(const std::string& path) {
   using world::MessageKind;
   using world::Writer;
   const world::Descriptor listener = world::listen_on(0);
-  world::write_address(path, {world::make_token(), world::port_of(listener), world::host_name(), {}});
+  const world::Address address{world::random_bytes(), world::port_of(listener), world::host_name(), {}};
+  world::write_address(path, address);
   world::Descriptor socket;
   while (!(socket = world::accept_one(listener))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   FakeProcess process(std::move(socket));
-  process.wait_for(MessageKind::hello);
+  process.lead(world::run_key("", address.key));
   process.send(Writer(MessageKind::accepted));
   process.send(Writer(MessageKind::welcome).text("rank 0 (fake)"));
   process.wait_for(MessageKind::gather);
-  process.send(Writer(MessageKind::gathered).text("fake").text("other"));
+  process.send(Writer(MessageKind::gathered).text("1 2 1"));
   return process;
 }
 

@@ -60,6 +60,7 @@ const Variables kTorchrun{{"RANK", "3"},
                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 const Variables kOpenMpi{
     {"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "5"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
+const Variables kPrterun{{"PRTE_LAUNCHED", "1"}, {"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "prterun-host-1@1"}};
 const Variables kBatch{{"SLURM_JOB_ID", "815"}, {"SLURM_PROCID", "0"},         {"SLURM_LOCALID", "0"},
                        {"SLURM_NODEID", "0"},   {"SLURM_TASKS_PER_NODE", "4"}, {"SLURM_JOB_NODELIST", "job[1-9]"}};
 const Variables kSlurm{{"SLURM_JOB_ID", "815"},
@@ -106,6 +107,13 @@ TEST(Launch, UnderstandsEveryLauncher) {
        "torchrun: rank 3 of 6, local rank 1 of 2, master [fe80::1]:29500"},
       {"torchrun for one", {{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {}, Launcher::torchrun, {0, 1, 0, 1}, "torchrun: rank 0 of 1, local rank 0 of 1"},
       {"Open MPI", kOpenMpi, {}, Launcher::open_mpi, {4, 5, 0, 1}, "Open MPI: rank 4 of 5, local rank 0 of 1"},
+      {"Open MPI 5", merged(kPrterun, kOpenMpi), {}, Launcher::open_mpi, {4, 5, 0, 1}, "Open MPI: rank 4 of 5, local rank 0 of 1"},
+      {"Slurm with PMIx",
+       with(kSlurm, {{"PMIX_RANK", "8"}}),
+       {},
+       Launcher::slurm,
+       {8, 9, 0, 1},
+       "Slurm: rank 8 of 9, local rank 0 of 1, master node01"},
       {"Slurm", kSlurm, {}, Launcher::slurm, {8, 9, 0, 1}, "Slurm: rank 8 of 9, local rank 0 of 1, master node01"},
       {"Slurm's older names", old_slurm, {}, Launcher::slurm, {1, 2, 1, 2}, "Slurm: rank 1 of 2, local rank 1 of 2, master a"},
       {"the job's hosts",
@@ -262,6 +270,8 @@ TEST(Launch, NamesWhatIsMissing) {
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", nullptr}}), {}, "but not OMPI_COMM_WORLD_SIZE;"},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", nullptr}}), {}, "but not OMPI_COMM_WORLD_LOCAL_RANK;"},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", nullptr}}), {}, "but not OMPI_COMM_WORLD_LOCAL_SIZE;"},
+      {kPrterun, {}, "PRTE_LAUNCHED=1 and PMIX_RANK=1 are set, but none of Open MPI's variables: prterun does not set the number of processes"},
+      {merged(kPrterun, kSlurm), {}, "start with mpirun, give --rank and --world-size, or unset PRTE_LAUNCHED"},
       {{{"SLURM_STEP_ID", "0"}}, {}, all_of_slurm},
       {with(kSlurm, {{"SLURM_PROCID", nullptr}}), {}, "but not SLURM_PROCID; start with srun"},
       {with(kSlurm, {{"SLURM_NODEID", nullptr}}), {}, "SLURM_STEP_TASKS_PER_NODE=4(x2),1 set, but not SLURM_NODEID; start with srun"},

@@ -2,12 +2,12 @@
 // Where processes meet: what --rendezvous says, and the address that rank 0 leaves for the others.
 #include "runtime/world/meeting.h"
 
-#include <fstream>
-#include <set>
-
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "runtime/error.h"
+#include "runtime/world/handshake.h"
 #include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
 
@@ -61,8 +61,10 @@ TEST(MeetingAddress, IsReadAsItWasWritten) {
   const std::string path = (folder.path() / "address").string();
   EXPECT_EQ(read_address(path), "");
   for (const std::vector<std::string>& hosts : {std::vector<std::string>{}, {"10.0.0.1", "192.168.1.1"}}) {
-    write_address(path, {make_token(), 4711, "node1", hosts});
+    const std::string key = random_bytes();
+    write_address(path, {key, 4711, "node1", hosts});
     const Address address = Address::parse(read_address(path));
+    EXPECT_EQ(address.key, key);
     EXPECT_EQ(address.port, 4711);
     EXPECT_EQ(address.host_name, "node1");
     EXPECT_EQ(address.hosts, hosts);
@@ -71,15 +73,16 @@ TEST(MeetingAddress, IsReadAsItWasWritten) {
 }
 
 TEST(MeetingAddress, AnotherTextIsNone) {
-  for (const char* text : {"x", "label,pixel0\n7,0\n", "vitrine", "vitrine 12", "vitrine 12 80", "vitrine zz 80 node1", "vitrine 12 port node1",
-                           "vitrine 12 0 node1", "vitrine 12 70000 node1", "vitrine 11112222333344445 80 node1", "Vitrine 12 80 node1"}) {
+  for (const char* text : {"x", "label,pixel0\n7,0\n", "vitrine", "vitrine 12", "vitrine 12 80", "vitrine 12 80 node1",
+                           "vitrine zz11222233334444 80 node1", "vitrine 1111222233334444 port node1", "vitrine 1111222233334444 0 node1",
+                           "vitrine 1111222233334444 70000 node1", "vitrine 11112222333344445 80 node1", "Vitrine 1111222233334444 80 node1"}) {
     EXPECT_THROW(Address::parse(text), CommError) << text;
   }
 }
 
 TEST(MeetingAddress, AFolderThatIsNotThereIsNamed) {
   try {
-    write_address("/no/such/folder/meet", {1, 2, "node1", {}});
+    write_address("/no/such/folder/meet", {random_bytes(), 2, "node1", {}});
     FAIL() << "written";
   } catch (const CommError& error) {
     expect_contains(error.what(), "--rendezvous file:/no/such/folder/meet");
@@ -87,11 +90,59 @@ TEST(MeetingAddress, AFolderThatIsNotThereIsNamed) {
   }
 }
 
-TEST(MeetingAddress, TokensDiffer) {
-  std::set<uint64_t> tokens;
-  for (int i = 0; i < 100; ++i) tokens.insert(make_token());
-  EXPECT_EQ(tokens.size(), 100U);
-  EXPECT_FALSE(tokens.contains(0));
+TEST(MeetingAddress, OfAnEarlierVersionHasNoKey) { EXPECT_EQ(Address::parse("vitrine 1111222233334444 80 node1").key, ""); }
+
+TEST(MeetingAddress, AnotherTextIsShownWithoutItsControlCharacters) {
+  try {
+    Address::parse("\x1b[2J");
+    FAIL() << "taken";
+  } catch (const CommError& error) {
+    expect_contains(error.what(), "'\\x1b[2J' is not where");
+  }
+}
+
+TEST(MeetingAddress, IsForThisUsersProcessesOnly) {
+  const test::TempFolder folder;
+  const std::string path = (folder.path() / "address").string();
+  const mode_t before = umask(0);
+  write_address(path, {random_bytes(), 4711, "node1", {}});
+  umask(before);
+  struct stat status {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0600U);
+  std::string problem;
+  EXPECT_EQ(read_private_address(path, problem), read_address(path));
+  EXPECT_EQ(problem, "");
+  chmod(path.c_str(), 0644);
+  EXPECT_EQ(read_private_address(path, problem), "") << "another user may have planted it";
+  expect_contains(problem, "its mode is 0644");
+  EXPECT_EQ(read_private_address(path + "x", problem), "");
+  EXPECT_EQ(problem, "the file is not there");
+}
+
+TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
+  for (const char* init : {"tcp://10.0.0.1:29500", "tcp://node1:29500", "tcp://0.0.0.0:29500"}) {
+    try {
+      plan_rendezvous(init, "", false);
+      ADD_FAILURE() << init;
+    } catch (const ConfigError& error) {
+      expect_contains(error.what(), std::string("--rendezvous ") + init + ": processes that meet over a network need a secret");
+      expect_contains(error.what(), "VITRINE_SECRET_FILE");
+    }
+    EXPECT_EQ(plan_rendezvous(init, "0123456789abcdef", false).address_file, "");
+    EXPECT_EQ(plan_rendezvous(init, "", true).method.host, "127.0.0.1") << "all on one machine";
+    EXPECT_THROW(plan_rendezvous(init, "12345", false), ConfigError) << "a job's number is no secret";
+  }
+}
+
+TEST(RendezvousPlan, OnLoopbackTheKeyIsLeftWhereOnlyThisUserFindsIt) {
+  const Rendezvous plan = plan_rendezvous("tcp://127.0.0.1:29500", "", false);
+  const std::string folder = plan.address_file.substr(0, plan.address_file.rfind('/'));
+  struct stat status {};
+  ASSERT_EQ(stat(folder.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0700U);
+  EXPECT_EQ(status.st_uid, geteuid());
+  EXPECT_NE(plan.address_file, plan_rendezvous("tcp://127.0.0.1:29501", "", false).address_file);
 }
 
 }  // namespace

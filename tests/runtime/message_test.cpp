@@ -4,9 +4,9 @@
 
 #include <chrono>
 #include <cstring>
-#include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -135,8 +135,10 @@ TEST_F(ConnectionTest, ASizeThatCannotBeIsRefused) {
 TEST_F(ConnectionTest, ALimitOfTheCallersIsKept) {
   write_bytes(framed(std::string(100, 'x')));
   EXPECT_TRUE(here->receive());
-  EXPECT_THROW(here->take(99), CommError);
-  EXPECT_EQ(here->take(100)->size(), 100U);
+  here->limit(99);
+  EXPECT_THROW(here->take(), CommError);
+  here->limit(100);
+  EXPECT_EQ(here->take()->size(), 100U);
 }
 
 TEST_F(ConnectionTest, WhatCameBeforeTheEndCanBeTaken) {
@@ -158,53 +160,29 @@ TEST_F(ConnectionTest, WhatCameIsReadEvenWhenSendingFails) {
   EXPECT_EQ(here->take(), "last words");
 }
 
-TEST(Listening, APortThatIsTakenIsNamed) {
-  const Descriptor first = listen_on(0);
-  try {
-    listen_on(port_of(first));
-    FAIL() << "two listen on one port";
-  } catch (const CommError& error) {
-    expect_contains(error.what(), "rank 0 cannot listen on port " + std::to_string(port_of(first)));
-    expect_contains(error.what(), "--rendezvous");
-  }
+TEST_F(ConnectionTest, NoMoreIsReadThanTheLimit) {
+  here->limit(1000);
+  const std::string flood(100'000, '\0');  // empty messages, which nobody takes
+  write_bytes(flood);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(here->receive());
+  int left = 0;
+  EXPECT_EQ(ioctl(here->descriptor(), FIONREAD, &left), 0);
+  EXPECT_GE(left, 100'000 - 1100) << "what is left in the socket";
 }
 
-TEST(Listening, ThereIsNobodyBeforeSomebodyConnects) {
-  const Descriptor listener = listen_on(0);
-  EXPECT_FALSE(accept_one(listener));
-  std::string problem;
-  for (const char* host : {"127.0.0.1", "localhost"}) {
-    const Descriptor client = connect_to(host, port_of(listener), 60000, problem);
-    ASSERT_TRUE(client) << problem;
-    EXPECT_TRUE(accept_one(listener));
+TEST_F(ConnectionTest, SealedMessagesComeAsTheyWent) {
+  const Handshake keys(Key(std::string(kKeyBytes, 'k')), "a", "b");
+  Connection other(std::move(there));
+  other.seal(keys.to_member, keys.to_hub);
+  here->seal(keys.to_hub, keys.to_member);
+  for (const std::string& message : {std::string("first"), std::string(), std::string(100'000, 'x')}) {
+    here->send(message);
+    other.receive();
+    EXPECT_EQ(other.take(), message);
+    other.send(message);
+    here->receive();
+    EXPECT_EQ(here->take(), message);
   }
-}
-
-TEST(Listening, WhyThereIsNoConnectionIsSaid) {
-  int port = 0;
-  {
-    const Descriptor listener = listen_on(0);
-    port = port_of(listener);
-  }
-  std::string problem;
-  EXPECT_FALSE(connect_to("127.0.0.1", port, 1000, problem));
-  expect_contains(problem, "127.0.0.1:" + std::to_string(port));
-  EXPECT_FALSE(connect_to("no-such-host.invalid", 1, 1000, problem));
-  expect_contains(problem, "no-such-host.invalid");
-}
-
-TEST(Listening, NoSocketConnectsToItself) {
-  // TCP connects a socket with itself when it is given the port that it connects to: one of those that are given out.
-  int port = 0;
-  std::string problem;
-  {
-    const Descriptor listener = listen_on(0);
-    port = port_of(connect_to("127.0.0.1", port_of(listener), 60000, problem));
-  }
-  for (int i = 0; i < 40000; ++i) {
-    if (connect_to("127.0.0.1", port, 60000, problem)) FAIL() << "attempt " << i << ": connected, though nobody listens";
-  }
-  expect_contains(problem, "Connection refused");
 }
 
 }  // namespace

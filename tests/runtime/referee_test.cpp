@@ -88,6 +88,15 @@ TEST_F(RefereeTest, EqualCollectivesInAnyOrderOfArrivalAreNoFailure) {
   EXPECT_EQ(referee.verdict(), "");
 }
 
+TEST_F(RefereeTest, OfThousandsTheOddOneIsNamed) {
+  open(3000);
+  for (uint64_t sequence = 0; sequence < 50; ++sequence) begin_all(record(sequence, 100 + sequence));
+  EXPECT_EQ(referee.verdict(), "");
+  for (int rank = 0; rank < 3000; ++rank) begin(rank, record(50, rank == 1234 ? 7 : 8, rank == 1234 ? "bucket 9" : "bucket 3"));
+  expect_verdict(
+      {"rank 1234 (pid 71234 on node1) began collective 50 (all_reduce of bucket 9", "where ranks 0 to 1233, 1235 to 2999 began collective 50"});
+}
+
 TEST_F(RefereeTest, ADeathBeforeTheFirstCollective) {
   open(3);
   referee.gather(1, 0, "the plan", "p");

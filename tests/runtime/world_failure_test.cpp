@@ -57,7 +57,7 @@ class WorldFailure : public ::testing::Test {
   /// The world has failed: all that can be called ends with this reason.
   static void expect_all_calls_fail(World& world, const std::string& verdict) {
     EXPECT_EQ(world.failure(), verdict);
-    EXPECT_EQ(comm_error_of([&] { world.all_gather("more", ""); }), verdict);
+    EXPECT_EQ(comm_error_of([&] { world.gather("more", ""); }), verdict);
     EXPECT_EQ(comm_error_of([&] { world.broadcast("more", ""); }), verdict);
     EXPECT_EQ(comm_error_of([&] { world.register_devices({"cpu:0"}); }), verdict);
     EXPECT_EQ(comm_error_of([&] { world.close(); }), verdict);
@@ -87,7 +87,7 @@ TEST_F(WorldFailure, ADeathIsToldToAllWhoWait) {
       told = reason;
       ++calls;
     });
-    const std::string verdict = comm_error_of([&] { world.all_gather("the votes", ""); });
+    const std::string verdict = comm_error_of([&] { world.gather("the votes", ""); });
     note(world.rank(), verdict);
     expect_all_calls_fail(world, verdict);
     while (calls == 0) std::this_thread::yield();
@@ -103,9 +103,9 @@ TEST_F(WorldFailure, ADeathIsNoticedThoughNobodyWaits) {
     world.register_devices({"cuda:0"});
     world.begin_collective(0, record_of(0));
     world.finish_collective(0);
-    world.all_gather("a step", "");
+    world.gather("a step", "");
     if (world.rank() != 1) world.begin_collective(0, record_of(1));
-    world.all_gather("another step", "");
+    world.gather("another step", "");
     if (world.rank() == 1) return;
     note(world.rank(), verdict_of(world));
   });
@@ -120,7 +120,7 @@ TEST_F(WorldFailure, TheDeathOfRankZeroIsNoticedByEachOfTheOthers) {
     world.register_devices({"cuda:0"});
     world.begin_collective(0, record_of(world.rank() == 0 ? 0 : 1));
     if (world.rank() == 0) return std::this_thread::sleep_for(std::chrono::milliseconds(500));  // its position is told now and then
-    const std::string verdict = comm_error_of([&] { world.all_gather("the votes", ""); });
+    const std::string verdict = comm_error_of([&] { world.gather("the votes", ""); });
     verdicts[static_cast<size_t>(world.rank())] = verdict;
     expect_all_calls_fail(world, verdict);
   });
@@ -142,7 +142,7 @@ TEST_F(WorldFailure, AFailureIsToldWithItsReason) {
         world.fail("cuda:0: out of memory");
         EXPECT_FALSE(world.failure().empty()) << "it returns once the others were told";
       }
-      verdicts[static_cast<size_t>(world.rank())] = comm_error_of([&] { world.all_gather("the votes", ""); });
+      verdicts[static_cast<size_t>(world.rank())] = comm_error_of([&] { world.gather("the votes", ""); });
       expect_all_calls_fail(world, verdicts[static_cast<size_t>(world.rank())]);
     });
     EXPECT_EQ(verdicts, std::vector<std::string>(3, verdicts[0]));
@@ -169,10 +169,10 @@ TEST_F(WorldFailure, WhoFailsMayEndAtOnceAndTheReasonStillArrives) {
 TEST_F(WorldFailure, AFailureThatMayBeAnEchoWaitsForItsCause) {
   run_processes(3, [&](World& world) {
     if (world.rank() == 1) {
-      world.all_gather("the start", "");
+      world.gather("the start", "");
       return;  // dies
     }
-    world.all_gather("the start", "");
+    world.gather("the start", "");
     world.fail("NCCL: remote process exited", kPatientMs);
     note(world.rank(), world.failure());
   });
@@ -198,14 +198,13 @@ TEST_F(WorldFailure, WhoBeginsAnotherCollectiveIsNamed) {
     note(world.rank(), verdict_of(world));
   });
   expect_verdict(4, {"rank 2 (pid ",
-                     "), device cuda:1 began collective 3 (all_reduce of bucket 3, 4096 bytes, phase reduce, step 5), where ranks 0, 1, 2, 3 "
+                     "), device cuda:1 began collective 3 (all_reduce of bucket 3, 4096 bytes, phase reduce, step 5), where ranks 0 to 3 "
                      "began collective 3",
                      "the same collectives in the same order"});
 }
 
 TEST_F(WorldFailure, ExchangesForDifferentPurposesEnd) {
-  run_processes(
-      2, [&](World& world) { note(world.rank(), comm_error_of([&] { world.all_gather(world.rank() == 0 ? "the plan" : "the votes", ""); })); });
+  run_processes(2, [&](World& world) { note(world.rank(), comm_error_of([&] { world.gather(world.rank() == 0 ? "the plan" : "the votes", ""); })); });
   expect_verdict(2, {"came to exchange", "the plan", "the votes", "the same program"});
 }
 
@@ -220,7 +219,7 @@ class LateProcess : public WorldFailure {
           world.register_devices({"cuda:0"});
           world.begin_collective(0, record_of(0));
           world.finish_collective(0);
-          world.all_gather("a step", "");
+          world.gather("a step", "");
           world.set_warm();
           if (world.rank() != late) wait(world);
           note(world.rank(), verdict_of(world));
@@ -230,12 +229,12 @@ class LateProcess : public WorldFailure {
 };
 
 TEST_F(LateProcess, ThatDoesNotComeToAnExchange) {
-  run(2, [](World& world) { comm_error_of([&] { world.all_gather("the votes", ""); }); });
+  run(2, [](World& world) { comm_error_of([&] { world.gather("the votes", ""); }); });
   expect_verdict(3, {"rank 2 (pid ", "is late: others have come to exchange the votes, and it has not", "s in the exchange of the votes"});
 }
 
 TEST_F(LateProcess, MayBeRankZero) {
-  run(0, [](World& world) { comm_error_of([&] { world.all_gather("the votes", ""); }); });
+  run(0, [](World& world) { comm_error_of([&] { world.gather("the votes", ""); }); });
   expect_verdict(3, {"rank 0 (pid ", "is late: others have come to exchange the votes, and it has not"});
 }
 
@@ -265,7 +264,7 @@ TEST_F(LateProcess, HasMoreTimeBeforeTheFirstStepIsDone) {
       2,
       [&](World& world) {
         if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5000));  // the verdict would be there by then
-        world.all_gather("the first step", "");
+        world.gather("the first step", "");
         world.close();
       },
       {}, kTimeoutMs);
@@ -298,7 +297,7 @@ TEST_F(WorldFailure, AMemberThatIsSilentHangs) {
     }
     World world(process_options(rank, 3, place.init(), kSilentMs));
     world.set_warm();
-    note(rank, comm_error_of([&] { world.all_gather("the votes", ""); }));
+    note(rank, comm_error_of([&] { world.gather("the votes", ""); }));
   });
   expect_verdict(2, {"rank 1 (fake) hangs: nothing was heard of it for ", "though its connection is open", "in the exchange of the votes"});
 }
@@ -314,7 +313,7 @@ TEST_F(WorldFailure, ARankZeroThatIsSilentHangs) {
     }
     World world(process_options(rank, 2, place.init(), kSilentMs));
     world.set_warm();
-    const std::string verdict = comm_error_of([&] { world.all_gather("the votes", ""); });
+    const std::string verdict = comm_error_of([&] { world.gather("the votes", ""); });
     note(rank, verdict);
     expect_all_calls_fail(world, verdict);
   });
@@ -337,7 +336,7 @@ TEST_F(WorldFailure, WhatCannotBeReadIsBlamedOnWhoSentIt) {
         return;
       }
       World world(process_options(0, 2, place.init()));
-      expect_contains(comm_error_of([&] { world.all_gather("the votes", ""); }), "rank 1 (fake) failed: it sent what cannot be read");
+      expect_contains(comm_error_of([&] { world.gather("the votes", ""); }), "rank 1 (fake) failed: it sent what cannot be read");
     });
   }
 }
@@ -379,6 +378,7 @@ TEST_F(WorldFailure, AHandlerThatWasTakenAwayIsNotCalled) {
     world.remove_handler(gone);
     world.remove_handler(gone);
     world.remove_handler(0);
+    world.broadcast("both have their handlers", "");
     if (world.rank() == 1) world.fail("planted");
     verdict_of(world);
     while (calls == 0) std::this_thread::yield();

@@ -34,7 +34,11 @@ std::vector<std::string> errors_of(const std::vector<Member>& processes, const s
 class WorldMeeting : public ::testing::Test {
  protected:
   ~WorldMeeting() override { EXPECT_FALSE(std::filesystem::exists(place.path())) << "the address was left behind"; }
-  void write_text(const std::string& text) const { std::ofstream(place.path()) << text; }
+  /// Into a file that no other user may open: others are not read.
+  void write_text(const std::string& text) const {
+    std::ofstream(place.path()) << text;
+    std::filesystem::permissions(place.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  }
 
   LeavesNothingBehind check;
   MeetingPlace place;
@@ -49,8 +53,11 @@ TEST_F(WorldMeeting, WithoutRankZeroEndsInTime) {
 TEST_F(WorldMeeting, WithoutRankZeroAtAPortEndsInTime) {
   const int port = world::port_of(world::listen_on(0));
   const std::string init = "tcp://127.0.0.1:" + std::to_string(port);
-  expect_contains(errors_of({{1, 2}}, init)[0],
-                  "rank 1 could not reach rank 0 at " + init + " within 1.5 s: 127.0.0.1:" + std::to_string(port) + ": Conn");
+  expect_contains(errors_of({{1, 2}}, init)[0], "rank 1 could not reach rank 0 at " + init + " within 1.5 s: 127.0.0.1:" + std::to_string(port) +
+                                                    ": rank 0 does not listen there yet");
+  WorldOptions options = process_options(1, 2, init, kImpatientMs);
+  options.secret = "a secret of the user's";
+  expect_contains(comm_error_of([&] { const World world(options); }), "within 1.5 s: 127.0.0.1:" + std::to_string(port) + ": Conn");
 }
 
 TEST_F(WorldMeeting, WithARankMissingNamesItEverywhere) {
@@ -106,7 +113,7 @@ void expect_meeting(
   run_ranks(3, [&](int rank) {
     if (rank == 2) before_the_last();
     World world(process_options(rank, 3, place.init()));
-    EXPECT_EQ(world.all_gather("x", std::to_string(rank)), (std::vector<std::string>{"0", "1", "2"}));
+    EXPECT_EQ(world.sum("x", {static_cast<double>(rank)}), std::vector{3.0});
     world.close();
   });
 }
@@ -136,8 +143,9 @@ TEST_F(WorldMeeting, StrangersAtThePortAreIgnored) {
     say(framed("a message of no kind"));
     say(framed(world::Writer(world::MessageKind::hello).bytes()));
     say(framed(world::Writer(world::MessageKind::hello).number(~world::kMagic).bytes()));
-    say(framed(
-        world::Writer(world::MessageKind::hello).number(world::kMagic).number(uint64_t{1}).number(2).number(3).text("of another run").bytes()));
+    say(framed(world::Writer(world::MessageKind::hello).number(world::kMagic).raw(world::random_bytes()).bytes()) +
+        framed(world::Writer(world::MessageKind::proof).raw(world::random_bytes()).bytes()));
+    say(framed(world::Writer(world::MessageKind::join).number(2).number(3).text("rank 2").bytes()));
     say(framed(world::Writer(world::MessageKind::bye).bytes()));
     strangers.emplace_back(connect_to_address(address));
     strangers.pop_back();  // and is gone again
@@ -151,12 +159,8 @@ TEST_F(WorldMeeting, WhoWentBeforeAllHadComeMayReturn) {
     if (rank == 2) {
       const std::string address = wait_for_address(place.path());
       FakeProcess first(connect_to_address(address));
-      first.send(world::Writer(world::MessageKind::hello)
-                     .number(world::kMagic)
-                     .number(world::Address::parse(address).token)
-                     .number(2)
-                     .number(3)
-                     .text("rank 2"));
+      first.join(world::run_key("", world::Address::parse(address).key));
+      first.send(world::Writer(world::MessageKind::join).number(2).number(3).text("rank 2"));
       first.wait_for(world::MessageKind::accepted);
     }
     if (rank == 2) went = true;
@@ -172,7 +176,7 @@ class StaleAddress : public WorldMeeting {
   /// Rank 1 first, which finds the stale address for sure; `serve` gets its connection.
   void expect_meeting_after(const std::function<void(std::optional<FakeProcess>&)>& serve) {
     const world::Descriptor listener = world::listen_on(0);
-    world::write_address(place.path(), {world::make_token(), world::port_of(listener), world::host_name(), {}});
+    world::write_address(place.path(), {world::random_bytes(), world::port_of(listener), world::host_name(), {}});
     run_ranks(2, [&](int rank) {
       std::optional<FakeProcess> stranger;
       if (rank == 0) {
@@ -193,7 +197,7 @@ TEST_F(StaleAddress, WhereNobodyListens) {
     const world::Descriptor listener = world::listen_on(0);
     port = world::port_of(listener);
   }
-  world::write_address(place.path(), {world::make_token(), port, world::host_name(), {}});
+  world::write_address(place.path(), {world::random_bytes(), port, world::host_name(), {}});
   run_ranks(2, [&](int rank) {
     if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
     World world(process_options(rank, 2, place.init()));
@@ -215,7 +219,7 @@ TEST_F(StaleAddress, WhereSomebodyHangsUp) {
 TEST_F(StaleAddress, WhereAnotherRunMeets) {
   expect_meeting_after([](std::optional<FakeProcess>& server) {
     server->wait_for(world::MessageKind::hello);
-    server->send(world::Writer(world::MessageKind::refused).number(uint8_t{1}).text("it belongs to another run"));
+    server->send(world::Writer(world::MessageKind::refused).number(uint8_t{1}).text("it does not know this run's secret"));
   });
 }
 

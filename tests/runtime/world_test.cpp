@@ -5,7 +5,7 @@
 #include <atomic>
 #include <filesystem>
 
-#include "runtime/world/connection.h"
+#include "tests/runtime/fake_process.h"
 #include "tests/runtime/processes.h"
 #include "tests/support/expect_contains.h"
 
@@ -50,7 +50,7 @@ TEST_P(Worlds, KnowWhoTheyAreAndWhere) {
   EXPECT_FALSE(std::filesystem::exists(place_.path()));
 }
 
-TEST_P(Worlds, GatherEverybodysBytesInRankOrder) {
+TEST_P(Worlds, GatherEverybodysBytesInRankOrderOnRankZero) {
   run(4, [&](World& world) {
     const auto part = [](int rank, int round) {
       // Of each rank an empty part now and then, and some of several megabytes.
@@ -60,9 +60,10 @@ TEST_P(Worlds, GatherEverybodysBytesInRankOrder) {
       return bytes;
     };
     for (int round = 0; round < 8; ++round) {
-      const std::vector<std::string> all = world.all_gather("parts", part(world.rank(), round));
-      ASSERT_EQ(all.size(), 4U);
-      for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(all[static_cast<size_t>(rank)] == part(rank, round)) << rank << " in round " << round;
+      const std::vector<std::string> all = world.gather("parts", part(world.rank(), round));
+      ASSERT_EQ(all.size(), world.rank() == 0 ? 4U : 0U);
+      for (int rank = 0; rank < static_cast<int>(all.size()); ++rank)
+        EXPECT_TRUE(all[static_cast<size_t>(rank)] == part(rank, round)) << rank << " in round " << round;
     }
     world.close();
   });
@@ -70,9 +71,15 @@ TEST_P(Worlds, GatherEverybodysBytesInRankOrder) {
 
 TEST_P(Worlds, ManySmallExchangesKeepTheirOrder) {
   run(4, [&](World& world) {
-    for (int round = 0; round < 500; ++round) {
-      const std::vector<std::string> all = world.all_gather("a count", std::to_string(world.rank() * 1000 + round));
-      for (int rank = 0; rank < 4; ++rank) ASSERT_EQ(all[static_cast<size_t>(rank)], std::to_string(rank * 1000 + round));
+    for (int round = 0; round < 200; ++round) {
+      EXPECT_EQ(world.sum("a count", {static_cast<double>(world.rank()), static_cast<double>(round)}), (std::vector<double>{6.0, 4.0 * round}));
+      EXPECT_EQ(world.broadcast("an id", std::to_string(world.rank() * 1000 + round)), std::to_string(round));
+      const auto answer = [](std::vector<std::string> parts) {
+        for (std::string& part : parts) part = parts.back() + "+" + part;
+        return parts;
+      };
+      const std::string mine = std::to_string(world.rank() * 1000 + round), last = std::to_string(3000 + round);
+      EXPECT_EQ(world.exchange("an answer for each", mine, answer), world.rank() == 3 ? last + "+" + last : last + "+" + mine);
     }
     world.close();
   });
@@ -86,10 +93,48 @@ TEST_P(Worlds, BroadcastRankZerosBytes) {
   });
 }
 
+TEST_P(Worlds, KnowWhetherAllHoldTheSameBytes) {
+  run(3, [&](World& world) {
+    EXPECT_TRUE(world.all_equal("a plan", "the same"));
+    EXPECT_FALSE(world.all_equal("a plan", world.rank() == 1 ? "another" : "the same"));
+    EXPECT_TRUE(world.all_equal("nothing", ""));
+    world.close();
+  });
+}
+
+TEST_P(Worlds, AnAnswerThatCannotBeMadeFailsAll) {
+  std::vector<std::string> texts(3);
+  run(3, [&](World& world) {
+    const auto refuse = [](const std::vector<std::string>&) -> std::vector<std::string> { throw CommError("too odd"); };
+    texts[static_cast<size_t>(world.rank())] = comm_error_of([&] { world.exchange("odd parts", "", refuse); });
+  });
+  EXPECT_EQ(texts[0], "too odd");
+  for (const int rank : {1, 2}) expect_contains(texts[static_cast<size_t>(rank)], "failed: the exchange of odd parts: too odd");
+}
+
+TEST(WorldMessages, PartsGoToRankZeroOnly) {
+  using world::MessageKind;
+  const MeetingPlace place;
+  const std::string part(size_t{1} << 20, 'x');
+  run_ranks(2, [&](int rank) {
+    if (rank == 1) {
+      FakeProcess member = join_as(1, 2, place.path());
+      for (const uint64_t sequence : {1, 2}) {
+        member.send(world::Writer(MessageKind::gather).number(sequence).text(sequence == 1 ? "parts" : "plans").text(part));
+        EXPECT_LT(member.wait_for(MessageKind::gathered).size(), 64U);
+      }
+      return;
+    }
+    World world(process_options(0, 2, place.init()));
+    EXPECT_EQ(world.gather("parts", part), std::vector<std::string>(2, part));
+    world.all_equal("plans", part);
+  });
+}
+
 TEST_P(Worlds, RegisterEverybodysDevices) {
   run(3, [&](World& world) {
     const std::vector<std::vector<std::string>> devices = {{"cuda:0", "cuda:1"}, {}, {"cuda:0"}};
-    EXPECT_EQ(world.register_devices(devices[static_cast<size_t>(world.rank())]), devices);
+    EXPECT_EQ(world.register_devices(devices[static_cast<size_t>(world.rank())]), (std::vector{2, 0, 1}));
     world.close();
   });
 }
@@ -97,8 +142,8 @@ TEST_P(Worlds, RegisterEverybodysDevices) {
 TEST_P(Worlds, OfOneProcessNeedNoMeetingPlace) {
   World world(WorldOptions{});
   EXPECT_EQ(world.description(), "1 process on 1 host, met alone");
-  EXPECT_EQ(world.all_gather("x", "mine"), std::vector<std::string>{"mine"});
-  EXPECT_EQ(world.register_devices({"cpu:0"}).size(), 1U);
+  EXPECT_EQ(world.gather("x", "mine"), std::vector<std::string>{"mine"});
+  EXPECT_EQ(world.register_devices({"cpu:0"}), std::vector{1});
   world.begin_collective(0, {});
   world.finish_collective(0);
   world.close();
@@ -160,7 +205,7 @@ TEST_P(Worlds, MayBeUsedByOneGroupOfDevicesAfterAnother) {
           world.begin_collective(device, r);
         }
       }
-      world.all_gather("the end of a part", "");
+      world.gather("the end of a part", "");
     }
     world.close();
   });
@@ -169,7 +214,7 @@ TEST_P(Worlds, MayBeUsedByOneGroupOfDevicesAfterAnother) {
 TEST_P(Worlds, ExchangeNothingOnceClosed) {
   run(2, [&](World& world) {
     world.close();
-    const std::string text = comm_error_of([&] { world.all_gather("late thoughts", ""); });
+    const std::string text = comm_error_of([&] { world.gather("late thoughts", ""); });
     expect_contains(text, "the exchange of late thoughts: this process has left the world");
     world.fail("too late");  // nobody is there who could be told
     EXPECT_EQ(world.failure(), "");

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What rank 0 does for the processes of a run, with simulated messages: no sockets and no peers. Argument: ranks. The time is that of one step (a
+// rendezvous, an agreement, a collective of all ranks); "per rank" should not grow with their number.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "runtime/world/message.h"
+#include "runtime/world/referee.h"
+
+namespace vitrine::bench {
+namespace {
+
+using world::MessageKind;
+using world::Referee;
+using world::Writer;
+
+void per_rank(benchmark::State& state) {
+  state.counters["per rank"] = benchmark::Counter(static_cast<double>(state.range(0)) * static_cast<double>(state.iterations()),
+                                                  benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+Referee complete_referee(int ranks) {
+  Referee referee(ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    referee.join(rank, "rank " + std::to_string(rank) + " (pid 4242 on node17)", 1);
+    referee.set_devices(rank, {"cuda:0"});
+  }
+  return referee;
+}
+
+void BM_Rendezvous(benchmark::State& state) {
+  const auto ranks = static_cast<int>(state.range(0));
+  const std::string join = Writer(MessageKind::join).number(1).number(ranks).text("rank 1 (pid 4242 on node17)").bytes();
+  const std::string devices = Writer(MessageKind::devices).number(uint64_t{1}).text("cuda:0").bytes();
+  for (auto _ : state) {
+    Referee referee(ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+      referee.join(rank, std::get<world::Join>(world::decode(join)).name, 1);
+      referee.set_devices(rank, std::get<world::Devices>(world::decode(devices)).names);
+    }
+    benchmark::DoNotOptimize(referee.complete());
+  }
+  per_rank(state);
+}
+
+void BM_Agreement(benchmark::State& state) {
+  const auto ranks = static_cast<int>(state.range(0));
+  Referee referee = complete_referee(ranks);
+  uint64_t sequence = 0;
+  for (auto _ : state) {
+    const std::string message = Writer(MessageKind::gather).number(sequence).text("what they train").text("0123456789abcdef 4096").bytes();
+    bool equal = false;
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto m = std::get<world::Gather>(world::decode(message));
+      const auto parts = referee.gather(rank, m.sequence, std::move(m.what), std::move(m.part));
+      if (!parts) continue;
+      equal = std::all_of(parts->begin(), parts->end(), [&](const std::string& part) { return part == parts->front(); });
+      for (int member = 1; member < ranks; ++member) {
+        benchmark::DoNotOptimize(Writer(MessageKind::gathered).text(equal ? "equal" : "different").bytes());
+      }
+    }
+    if (!equal) state.SkipWithError("the ranks differ");
+    ++sequence;
+  }
+  per_rank(state);
+}
+
+/// Every rank begins a collective and has finished the one before; the failure detector compares, and looks for who is late.
+void BM_Collective(benchmark::State& state) {
+  const auto ranks = static_cast<int>(state.range(0));
+  Referee referee = complete_referee(ranks);
+  CollectiveRecord record;
+  record.operation = "all_reduce";
+  record.label = "bucket 3";
+  record.phase = "reduce";
+  record.bytes = int64_t{25} << 20;
+  int64_t now_ns = 1;
+  for (auto _ : state) {
+    record.step = static_cast<int64_t>(record.sequence);
+    const std::string message = Writer(MessageKind::progress).number(0).number(record.sequence).number(uint64_t{1}).record(record).bytes();
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto m = std::get<world::Progress>(world::decode(message));
+      referee.hear(rank, now_ns);
+      referee.progress(rank, m.device, m.finished, m.begun);
+    }
+    referee.tick(++now_ns);
+    ++record.sequence;
+  }
+  if (!referee.verdict().empty()) state.SkipWithError(referee.verdict().c_str());
+  per_rank(state);
+}
+
+BENCHMARK(BM_Rendezvous)->Arg(64)->Arg(1000)->Arg(10000)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_Agreement)->Arg(64)->Arg(1000)->Arg(10000)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_Collective)->Arg(64)->Arg(1000)->Arg(10000)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace vitrine::bench
+
+BENCHMARK_MAIN();

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dnnl.hpp>
+
+/// The calls that differ between the major versions of oneDNN. onednn_2.cpp and onednn_3.cpp each implement all of them;
+/// CMake builds the file of the installed version. Private to the files onednn_*.cpp.
+///
+/// A describe function returns the first implementation that oneDNN offers. throws dnnl::error when it offers none.
+namespace vitrine::cpu::onednn {
+
+/// One convolution as oneDNN sees it: layouts of its arguments, and its windows as {rows, columns}.
+struct ConvolutionLayouts {
+  dnnl::memory::desc x, y, w, bias, grad_w, grad_bias;
+  dnnl::memory::dims strides, pad_before, pad_after;
+};
+
+dnnl::convolution_forward::primitive_desc describe_forward(const dnnl::engine& engine, const ConvolutionLayouts& c, bool with_bias,
+                                                           const dnnl::primitive_attr& attributes);
+dnnl::convolution_backward_data::primitive_desc describe_backward_data(const dnnl::engine& engine, const ConvolutionLayouts& c,
+                                                                       const dnnl::primitive_attr& attributes);
+dnnl::convolution_backward_weights::primitive_desc describe_backward_weight(const dnnl::engine& engine, const ConvolutionLayouts& c, bool with_bias,
+                                                                            const dnnl::primitive_attr& attributes);
+
+/// c = a b, plus `bias` of shape (1, N) where it is not null.
+dnnl::matmul::primitive_desc describe_product(const dnnl::engine& engine, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+                                              const dnnl::memory::desc* bias, const dnnl::memory::desc& c, const dnnl::primitive_attr& attributes);
+
+void append_relu(dnnl::post_ops& epilogue);
+
+}  // namespace vitrine::cpu::onednn

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mutations of valid messages, of every kind: each is read as a message or refused with a CommError, and never takes more memory than its own size
+// explains. This program holds a copy of the decoder that counts the lines that run; decoder_coverage.cmake prints them.
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <random>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/error.h"
+#include "runtime/world/connection.h"
+#include "runtime/world/message.h"
+
+namespace {
+
+std::atomic<size_t> g_allocated_bytes{0};  // since the program began; nothing takes it back
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  g_allocated_bytes += bytes;
+  if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t /*bytes*/) noexcept { std::free(memory); }
+
+namespace vitrine::world {
+namespace {
+
+constexpr int kMutations = 120'000;
+
+CollectiveRecord record(const char* label) {
+  CollectiveRecord r;
+  r.sequence = 17;
+  r.signature = 0x1234567890abcdef;
+  r.operation = "all_reduce";
+  r.label = label;
+  r.phase = "reduce";
+  r.step = 3;
+  r.bytes = 1 << 20;
+  return r;
+}
+
+/// At least one valid message of every kind, in the order of their numbers.
+std::vector<std::string> valid_messages() {
+  const std::string nonce(kKeyBytes, 'n');
+  std::vector<Writer> all;
+  all.push_back(Writer(MessageKind::hello).number(kMagic).raw(nonce));
+  all.push_back(Writer(MessageKind::refused).number(uint8_t{1}).text("there is another rank 1"));
+  all.emplace_back(MessageKind::accepted);
+  all.push_back(Writer(MessageKind::welcome).text("rank 0 (pid 77 on node1)"));
+  all.push_back(Writer(MessageKind::beat).text("it had begun no collective"));
+  all.push_back(Writer(MessageKind::devices).number(uint64_t{3}).text("cuda:0").text("cuda:1").text(""));
+  all.push_back(Writer(MessageKind::progress).number(1).number(uint64_t{5}).number(uint64_t{2}).record(record("bucket 1")).record(record("")));
+  all.push_back(Writer(MessageKind::waiting).text("the exchange of the votes").number(int64_t{2500}));
+  all.push_back(Writer(MessageKind::gather).number(uint64_t{4}).text("the votes").text(std::string("\0\1\2", 3)));
+  all.push_back(Writer(MessageKind::gathered).text(std::string("0\0\1", 3) + std::string(100, 'x')));
+  all.push_back(Writer(MessageKind::error).text("cpu:0: out of memory\n  1 GiB, \xe6\x9d\xb1 \xf0\x9f\x9a\x80"));
+  all.push_back(Writer(MessageKind::verdict).text("rank 2 died"));
+  all.emplace_back(MessageKind::bye);
+  all.push_back(Writer(MessageKind::challenge).raw(nonce));
+  all.push_back(Writer(MessageKind::proof).raw(nonce));
+  all.push_back(Writer(MessageKind::join).number(1).number(2).text("rank 1 (pid 78 on node2)"));
+  // Further forms of some.
+  all.emplace_back(MessageKind::beat);
+  all.push_back(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
+  all.push_back(Writer(MessageKind::waiting).text("").number(int64_t{0}));
+  std::vector<std::string> bytes;
+  for (const Writer& writer : all) bytes.push_back(writer.bytes());
+  return bytes;
+}
+
+class Mutator {
+ public:
+  explicit Mutator(uint64_t seed) : random_(seed) {}
+  size_t below(size_t bound) { return static_cast<size_t>(random_() % bound); }
+
+  std::string operator()(std::string bytes, const std::vector<std::string>& others) {
+    for (size_t changes = 1 + below(3); changes > 0; --changes) change(bytes, others[below(others.size())]);
+    return bytes;
+  }
+
+ private:
+  void change(std::string& bytes, const std::string& other) {
+    const size_t at = below(bytes.size() + 1);
+    const uint64_t extremes[] = {0, 1, 255, 1U << 20, 0x7fffffff, 0xffffffff, uint64_t{1} << 32, uint64_t{1} << 60, uint64_t{1} << 63, ~uint64_t{0}};
+    switch (below(7)) {
+      case 0:
+        if (at < bytes.size()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
+        return;
+      case 1:
+        if (at < bytes.size()) bytes[at] = static_cast<char>(random_());
+        return;
+      case 2:
+        bytes.resize(at);
+        return;
+      case 3:
+        bytes.insert(at, std::string(1 + below(20), static_cast<char>(random_())));
+        return;
+      case 4:
+        bytes.erase(at, below(20));
+        return;
+      case 5:  // a length or a count, where one may be
+        if (at + 8 <= bytes.size()) std::memcpy(bytes.data() + at, &extremes[below(std::size(extremes))], 8);
+        return;
+      default:
+        bytes = bytes.substr(0, at) + other.substr(below(other.size()));
+    }
+  }
+
+  std::mt19937_64 random_;
+};
+
+/// Decodes; false where that is refused. Anything but a message or a CommError fails the test.
+bool reads(const std::string& bytes) {
+  const size_t before = g_allocated_bytes;
+  std::optional<Message> read;
+  try {
+    read = decode(bytes);
+  } catch (const CommError&) {
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "refused with something else: " << error.what();
+  }
+  // A string or record is larger in memory than as bytes, and vectors grow by copies; an escaped byte takes four, and text grows by doubling.
+  EXPECT_LE(g_allocated_bytes - before, 2048 + 40 * bytes.size()) << "for a message of " << bytes.size() << " bytes";
+  if (!read) return false;
+  // What is shown of it is bounded too.
+  if (const auto* const progress = std::get_if<Progress>(&*read)) {
+    for (const CollectiveRecord& r : progress->begun) EXPECT_LE(r.str().size(), 256 + 4 * bytes.size());
+  }
+  if (const auto* const hello = std::get_if<Hello>(&*read)) {
+    EXPECT_EQ(hello->magic == kMagic, protocol_version(hello->magic) == 3);
+  }
+  return true;
+}
+
+TEST(Decoder, ReadsEveryKind) {
+  const std::vector<std::string> messages = valid_messages();
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Message message = decode(messages[i]);
+    if (i >= std::variant_size_v<Message>) continue;  // further forms
+    EXPECT_EQ(message.index(), i) << "the valid messages are in the order of their kinds";
+  }
+  EXPECT_GE(messages.size(), std::variant_size_v<Message>) << "a kind has no valid message to mutate";
+}
+
+TEST(Decoder, RefusesEveryCutAndEveryRest) {
+  const std::vector<std::string> messages = valid_messages();
+  for (size_t i = 0; i < std::variant_size_v<Message>; ++i) {
+    EXPECT_FALSE(reads(messages[i] + "x")) << "kind " << i;
+    if (static_cast<MessageKind>(i) == MessageKind::beat) continue;  // it may be without its text
+    for (size_t size = 0; size < messages[i].size(); ++size) {
+      EXPECT_FALSE(reads(messages[i].substr(0, size))) << "kind " << i << ", " << size << " bytes";
+    }
+  }
+}
+
+TEST(Decoder, SeventeenBytesTakeNoMemoryForWhatTheyClaim) {
+  // A count of 2^60 values, and one of as many as a count of bytes would allow.
+  for (const uint64_t count : {uint64_t{1} << 60, ~uint64_t{0}, uint64_t{20'000'000}}) {
+    EXPECT_FALSE(reads(Writer(MessageKind::devices).number(count).number(uint64_t{0}).bytes()));
+    EXPECT_FALSE(reads(Writer(MessageKind::progress).number(0).number(uint64_t{0}).number(count).bytes()));
+    EXPECT_FALSE(reads(Writer(MessageKind::gather).number(uint64_t{0}).number(count).bytes()));
+    EXPECT_FALSE(reads(Writer(MessageKind::error).number(count).number(uint64_t{0}).bytes()));
+  }
+}
+
+TEST(Decoder, RefusesNumbersThatCannotBe) {
+  EXPECT_FALSE(reads(Writer(MessageKind::progress).number(-1).number(uint64_t{0}).number(uint64_t{0}).bytes()));
+  EXPECT_FALSE(reads(Writer(MessageKind::refused).number(uint8_t{2}).text("why").bytes()));
+  EXPECT_FALSE(reads(Writer(MessageKind::waiting).text("x").number(int64_t{-1}).bytes()));
+  for (int kind = static_cast<int>(MessageKind::join) + 1; kind < 256; ++kind) EXPECT_FALSE(reads(std::string(1, static_cast<char>(kind))));
+}
+
+TEST(Decoder, SurvivesMutationsOfEveryKind) {
+  const std::vector<std::string> messages = valid_messages();
+  Mutator mutate(20261121);
+  int read = 0;
+  for (int i = 0; i < kMutations; ++i) {
+    if (reads(mutate(messages[static_cast<size_t>(i) % messages.size()], messages))) ++read;
+    ASSERT_FALSE(HasFailure()) << "mutation " << i;
+  }
+  std::printf("%d mutations of %zu messages: %d read, %d refused\n", kMutations, messages.size(), read, kMutations - read);
+  EXPECT_GT(read, kMutations / 20) << "so few that the readers of single kinds are hardly tried";
+  EXPECT_GT(kMutations - read, kMutations / 20);
+}
+
+/// What comes over a connection: frames of messages, plain or sealed, changed on their way.
+void mutate_stream(bool sealed) {
+  const std::vector<std::string> messages = valid_messages();
+  const Handshake keys(Key(std::string(kKeyBytes, 'k')), "member", "hub");
+  Mutator mutate(sealed ? 7 : 8);
+  int whole = 0, refused = 0;
+  for (int round = 0; round < 4000; ++round) {
+    std::string stream;
+    Seal seal(keys.to_hub);
+    for (size_t m = 0; m < 3; ++m) {
+      std::string body;
+      const std::string& message = messages[mutate.below(messages.size())];
+      sealed ? seal.close(message, body) : void(body = message);
+      const uint64_t size = body.size();
+      stream.append(reinterpret_cast<const char*>(&size), sizeof size).append(body);
+    }
+    stream = mutate(stream, {stream});
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    Connection connection{Descriptor(ends[0])};
+    connection.limit(4096);
+    if (sealed) connection.seal(keys.to_member, keys.to_hub);
+    {
+      const Descriptor other(ends[1]);
+      ASSERT_EQ(::write(other.get(), stream.data(), stream.size()), static_cast<ssize_t>(stream.size()));
+    }
+    try {
+      connection.receive();
+      while (const auto bytes = connection.take()) {
+        decode(*bytes);
+        ++whole;
+      }
+    } catch (const CommError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(whole, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(Decoder, SurvivesMutatedStreams) { mutate_stream(false); }
+TEST(Decoder, SurvivesMutatedSealedStreams) { mutate_stream(true); }
+
+}  // namespace
+}  // namespace vitrine::world

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever version of oneDNN is there, it computes every convolution and matrix product of the built-in models, in the default workspace.
+#include <set>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/onednn.h"
+#include "kernels/libraries.h"
+#include "nn/layers/conv2d.h"
+#include "nn/layers/linear.h"
+#include "nn/model.h"
+#include "tests/support/device_fixture.h"
+#include "tools/run.h"
+
+namespace vitrine::test {
+namespace {
+
+namespace onednn = cpu::onednn;
+
+constexpr int64_t kDataSize = 28;  // of models that take the size of their images from the data
+
+std::vector<DType> dtypes() {
+  std::vector<DType> all{DType::f32};
+  if (onednn::computes(DType::bf16)) all.push_back(DType::bf16);
+  return all;
+}
+
+/// What falls back to Eigen on a device, as lines of text.
+class Fallbacks {
+ public:
+  Fallbacks(TestDevice& device, int64_t workspace_bytes) : device_(device) { device.ctx().reserve_workspace(workspace_bytes); }
+
+  void check(const Sequential& net, Shape shape, DType dtype) {
+    for (const Sequential::Part& part : net.parts()) {
+      if (const auto* conv = dynamic_cast<const Conv2d*>(part.layer.get())) check(conv->config(), shape, dtype);
+      if (const auto* linear = dynamic_cast<const Linear*>(part.layer.get())) {
+        check(linear->config(), shape.numel() / linear->config().in_features, dtype);
+      }
+      shape = part.layer->output_shapes({&shape, 1})[0];
+    }
+  }
+
+  std::set<std::string> lines;
+
+ private:
+  void check(const Conv2dLayerConfig& layer, const Shape& x, DType dtype) {
+    const Shape w{layer.out_channels, layer.window, layer.window, layer.in_channels};
+    for (const cpu::Conv2dPass pass : {cpu::Conv2dPass::forward, cpu::Conv2dPass::backward_data, cpu::Conv2dPass::backward_weight}) {
+      const int64_t bytes = onednn::conv2d_bytes(ctx(), pass, layer.conv, x, w, layer.bias, dtype);
+      const int64_t most = ctx().workspace().bytes();
+      if (bytes < 0 || (bytes > most && dtype == DType::f32)) {  // the default workspace is meant for f32; with less, 16 bits are slower
+        lines.insert(
+            fmt::format("pass {} of {} {} * {}: needs {} of {} bytes", static_cast<int>(pass), dtype_name(dtype), x.str(), w.str(), bytes, most));
+      }
+    }
+  }
+
+  void check(const LinearConfig& layer, int64_t rows, DType dtype) {
+    const int64_t in = layer.in_features, out = layer.out_features;
+    check({.m = rows,
+           .n = out,
+           .k = in,
+           .c_stride = out,
+           .dtype = dtype,
+           .c_dtype = dtype,
+           .transpose_b = true,
+           .bias = layer.bias,
+           .relu = layer.relu});
+    check({.m = rows, .n = in, .k = out, .c_stride = in, .dtype = dtype, .c_dtype = dtype});
+    for (const bool accumulate : {false, true}) {
+      check({.m = out, .n = in, .k = rows, .c_stride = in, .dtype = dtype, .c_dtype = DType::f32, .transpose_a = true, .accumulate = accumulate});
+    }
+  }
+
+  ExecContext& ctx() { return device_.ctx(); }
+  void check(const onednn::Product& p) {
+    if (onednn::eigen_is_faster(p.transpose_a, p.transpose_b) || onednn::takes(ctx(), ctx().workspace(), p)) return;
+    lines.insert(fmt::format("{} product m {} n {} k {}, transposed {} {}, bias {}, accumulate {}", dtype_name(p.dtype), p.m, p.n, p.k, p.transpose_a,
+                             p.transpose_b, p.bias, p.accumulate));
+  }
+
+  TestDevice& device_;
+};
+
+class OneDnn : public ThreadsTest {};
+
+TEST_P(OneDnn, TakesEveryConvolutionAndProductOfTheModels) {
+  if (on_gpu()) GTEST_SKIP() << "oneDNN serves CPU devices";
+  for (const std::string& name : model_names()) {
+    Model model;
+    try {
+      model = make_model(name, {});
+    } catch (const ConfigError&) {
+      model = make_model(name, {.image_size = kDataSize});
+    }
+    for (const DType dtype : dtypes()) {
+      TestDevice device(GetParam());
+      Fallbacks fallbacks(device, tools::default_workspace(model, Backend::cpu, {.compute = dtype, .loss_scaling = {}}));
+      // On the device's own thread: some plans depend on the number of its threads.
+      device.ctx().dispatch({"plans", {}, {}}, [&] {
+        for (const int64_t samples : {1, 7, 16, 64}) fallbacks.check(*model.net, model.input_shape(samples), dtype);
+      });
+      device.synchronize();
+      for (const std::string& line : fallbacks.lines) ADD_FAILURE() << name << ": " << line;
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Threads, OneDnn, ::testing::Values(1, 4));
+
+TEST(OneDnnVersion, IsReportedWithItsVersion) {
+  for (const LibraryInfo& library : kernel_libraries()) {
+    if (library.name == "oneDNN") {
+      EXPECT_EQ(library.version.substr(0, 2), VITRINE_TEST_ONEDNN_MAJOR ".") << "the headers are of another version than the library";
+      return;
+    }
+  }
+  FAIL() << "oneDNN is not listed";
+}
+
+}  // namespace
+}  // namespace vitrine::test
