@@ -12,6 +12,7 @@
 #include "runtime/error.h"
 #include "runtime/units.h"
 #include "tools/batches.h"
+#include "tools/collective_bench.h"
 #include "tools/interrupt.h"
 #include "tools/measure.h"
 
@@ -21,6 +22,7 @@ namespace {
 
 constexpr int64_t kWarmSteps = 2, kMeasuredSteps = 5;
 constexpr int kMostChanges = 4;
+constexpr int kRepeats = 3;  // of what is compared, in turns
 // What a device does with its own samples; the rest it shares with the others or waits for them.
 constexpr std::array kOwnWork = {Phase::preprocess, Phase::forward, Phase::loss, Phase::backward, Phase::recompute};
 
@@ -164,11 +166,20 @@ void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup
                                          fmt::join(next, "+"), format_seconds(promised), kLeastGain * 100));
       break;
     }
-    const double found = balance.measure(with_slices(config, next));
+    std::vector<double> before = {seconds}, after;
+    for (int repeat = 0; repeat < kRepeats && !interrupted(); ++repeat) {
+      after.push_back(balance.measure(with_slices(config, next)));
+      if (repeat + 1 < kRepeats) before.push_back(balance.measure(with_slices(config, slices)));
+    }
     if (interrupted()) return;
-    const bool better = found < seconds;
-    chosen.notes.push_back(fmt::format("  changed to {}: {} promised, {} measured{}", fmt::join(next, "+"), format_seconds(promised),
-                                       format_seconds(found), better ? "" : fmt::format("; back to {}", fmt::join(slices, "+"))));
+    const double found = percentile(after, 50);
+    const bool better = *std::max_element(after.begin(), after.end()) < *std::min_element(before.begin(), before.end());
+    const bool worse = *std::min_element(after.begin(), after.end()) > *std::max_element(before.begin(), before.end());
+    chosen.notes.push_back(fmt::format("  changed to {}: {} promised, {} measured, {} before{}", fmt::join(next, "+"), format_seconds(promised),
+                                       format_seconds(found), format_seconds(percentile(before, 50)),
+                                       better  ? ""
+                                       : worse ? fmt::format("; back to {}", fmt::join(slices, "+"))
+                                               : fmt::format("; within noise, so {} stays", fmt::join(slices, "+"))));
     if (!better) break;
     slices = next;
     seconds = found;

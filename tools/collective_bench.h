@@ -13,31 +13,50 @@
 namespace vitrine::tools {
 
 /// What `vitrine collectives` measures. gpu0_star is what `--reduce gpu0` does: a reduction to the root, then a broadcast from there.
-enum class Collective { scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, gpu0_star };
+enum class Collective { scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, alltoall, sendrecv, gpu0_star };
 inline constexpr Collective kCollectives[] = {Collective::scatter,    Collective::gather,         Collective::broadcast,  Collective::reduce,
-                                              Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::gpu0_star};
+                                              Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::alltoall,
+                                              Collective::sendrecv,   Collective::gpu0_star};
 const char* collective_name(Collective collective);
 /// All of them, in the order of kCollectives.
 const std::vector<std::string>& collective_names();
 /// Whether it adds, and whether it has a root.
 bool sums(Collective collective);
 bool has_root(Collective collective);
+/// Whether ranks may have parts of different sizes.
+bool takes_counts(Collective collective);
+/// Whether a rank's output may be its input, or a part of it.
+bool has_in_place(Collective collective);
 /// busbw / algbw, as nccl-tests count it: what the slowest link must carry of each byte. source  nccl-tests, doc/PERFORMANCE.md
-double bus_factor(Collective collective, int ranks);
+///   counts  of scatter and gather, where parts differ: the root keeps its own
+double bus_factor(Collective collective, int ranks, const std::vector<int64_t>& counts = {}, int root = 0);
 
 /// One size of one collective, timed in one of the two ways.
 struct CollectiveTiming {
-  double seconds = 0;            // of one operation, the mean over all
+  double seconds = 0;  // of one operation, the mean over all
+  /// Of single operations, each that of this process's slowest device; of the first kMostSingle of them.
+  double least_seconds = 0, median_seconds = 0, p99_seconds = 0;
   std::optional<int64_t> wrong;  // elements, over all ranks; nothing when it was not checked
 };
+
+/// The p-th percentile by nearest rank; 0 of nothing.
+double percentile(std::vector<double> values, double p);
 
 /// Ranks on devices, of all processes of the devices' world, with buffers for collectives of up to `most_bytes`.
 class CollectiveBench {
  public:
-  CollectiveBench(const DeviceGroupOptions& devices, DType dtype, int64_t most_bytes);
+  struct Config {
+    DType dtype = DType::f32;
+    ReduceOp op = ReduceOp::sum;
+    std::vector<int64_t> counts = {};  // of scatter and gather: how large the ranks' parts are, one to another; empty: equal
+    int64_t most_bytes = 0;
+  };
+  /// throws ConfigError when there is not a count for each rank.
+  CollectiveBench(const DeviceGroupOptions& devices, Config config);
 
   /// Of all processes.
   int ranks() const { return devices_->world_size(); }
+  DeviceGroup& devices() { return *devices_; }
   std::string communicator() const { return communicators_[0]->description(); }
 
   struct Run {
@@ -48,7 +67,7 @@ class CollectiveBench {
     bool check = true;
     bool in_place = false;
   };
-  /// Elements that one rank gives or gets in its smaller buffer, as nccl-tests count them.
+  /// Elements that one rank gives or gets in its smaller buffer, as nccl-tests count them; where parts differ, the largest.
   int64_t count(Collective collective, int64_t bytes) const;
   CollectiveTiming time(const Run& run);
   /// Whether it is so in any process. All of them call it.
@@ -58,6 +77,14 @@ class CollectiveBench {
   struct Buffers {
     ConstView input;
     View output;
+  };
+  static constexpr int kMostSingle = 10000;
+
+  /// Elements of each rank's part.
+  std::vector<int64_t> parts(Collective collective, int64_t bytes) const;
+  /// Times single operations by events. Called by each device's thread.
+  struct Series {
+    std::vector<std::unique_ptr<Event>> points;  // before the first operation, and after each
   };
   // `device` is one of this process, `rank` its place among all.
   int rank_of(int device) const { return devices_->first_rank() + device; }
@@ -72,10 +99,13 @@ class CollectiveBench {
   int64_t count_wrong(const Run& run);
   /// The value of element i of what rank r contributes: a small whole number, so that sums over all ranks are exact in every dtype.
   float value(int rank, int64_t element) const;
+  float combined(int64_t element) const;
+  int64_t count_different(const std::vector<float>& expected, const std::vector<std::byte>& found) const;
+  void repeat(const Run& run, int times, std::vector<Series>* series);
 
   std::unique_ptr<DeviceGroup> devices_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
-  DType dtype_;
+  Config config_;
   std::vector<Tensor> inputs_, outputs_;
 };
 

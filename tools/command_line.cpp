@@ -296,8 +296,12 @@ void add_compare(CLI::App& parent, Options& o) {
   add_batch_options(app, o, false);
   add_training_options(app, o, false);
   add_precision_options(app, o);
-  app.add_option("--steps", o.steps, "Optimizer steps of each scheme; figures are of those after the first [11]")
+  app.add_option("--steps", o.steps, "Optimizer steps of each scheme in each round; figures are of those after the first [6]")
       ->check(whole_number(2, kMostSteps))
+      ->group("Training");
+  app.add_option("--rounds", o.rounds, "Rounds in which the schemes take turns; differences that are within the rounds' spread are noise")
+      ->check(whole_number(1, 1000))
+      ->capture_default_str()
       ->group("Training");
   add_output_options(app, o);
   add_log_option(app, o);
@@ -318,13 +322,15 @@ int64_t parse_collective_bytes(const std::string& option, const std::string& tex
 
 /// What cannot be read by CLI11 alone.
 struct CollectiveTexts {
-  std::string min_bytes, max_bytes, step_bytes, dtype = "float", redop = "sum";
+  std::string min_bytes, max_bytes, step_bytes, dtype = "float", redop = "sum", counts;
 };
 
 void add_collectives(CLI::App& parent, Options& o, CollectiveTexts& t) {
   CLI::App& app = *parent.add_subcommand("collectives", "Time collectives between devices and check their results, as nccl-tests do");
   CollectiveOptions& c = o.collectives;
-  app.add_option("NAME", c.names, "scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, gpu0_star (reduce + broadcast) [all]")
+  app.add_option("NAME", c.names,
+                 "scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, alltoall, sendrecv (a ring), gpu0_star (reduce + "
+                 "broadcast) [all]")
       ->check(one_of(collective_names()))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_device_options(app, o);
@@ -339,19 +345,54 @@ void add_collectives(CLI::App& parent, Options& o, CollectiveTexts& t) {
   app.add_option("-n,--iters", c.iterations, "Operations that are timed")->check(whole_number(1, 1 << 24))->capture_default_str()->group(group);
   app.add_option("-w,--warmup_iters", c.warm_up, "Operations before them")->check(whole_number(0, 1 << 24))->capture_default_str()->group(group);
   app.add_option("-c,--check", c.check, "1: check every element of the results, 0: do not")->capture_default_str()->group(group);
-  app.add_option("-d,--datatype", t.dtype, "float, half or bfloat16")
-      ->check(one_of({"float", "half", "bfloat16", "f32", "f16", "bf16"}))
+  app.add_option("-d,--datatype", t.dtype, "float, half, bfloat16 or int32")
+      ->check(one_of({"float", "half", "bfloat16", "int32", "f32", "f16", "bf16", "i32"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("-o,--op", t.redop, "sum: the only one that gradients need")->check(one_of({"sum"}))->capture_default_str()->group(group);
+  app.add_option("-o,--op", t.redop, "What reductions do: sum, min, max or avg")
+      ->check(one_of({"sum", "min", "max", "avg"}))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("-r,--root", c.root, "Rank of the root")->check(whole_number(0, 1 << 20))->capture_default_str()->group(group);
+  app.add_option("--counts", t.counts, "Parts of the ranks in scatter and gather, one to another: 8,19,19,18 [equal]")->group(group);
   add_output_options(app, o);
+}
+
+std::vector<int64_t> parse_counts(const std::string& text) {
+  std::vector<int64_t> counts;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    int64_t count = 0;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), count);
+    if (error != std::errc() || end != item.data() + item.size() || count < 0 || count > (int64_t{1} << 30)) {
+      throw ConfigError(fmt::format("--counts {}: '{}' is not a count from 0 to 2^30; give one for each rank, as 8,19,19,18", text, item));
+    }
+    counts.push_back(count);
+  }
+  if (std::all_of(counts.begin(), counts.end(), [](int64_t count) { return count == 0; })) {
+    throw ConfigError(fmt::format("--counts {}: all parts are empty; give at least one rank something", text));
+  }
+  return counts;
+}
+
+/// throws ConfigError.
+void resolve_counts(const CollectiveTexts& t, CollectiveOptions& c) {
+  c.counts = parse_counts(t.counts);
+  const auto takes = [](const std::string& name) { return name == "scatter" || name == "gather"; };
+  if (c.names.empty()) c.names = {"scatter", "gather"};
+  const auto other = std::find_if_not(c.names.begin(), c.names.end(), takes);
+  if (other != c.names.end()) throw ConfigError(fmt::format("--counts: the parts of {} are equal; it goes with scatter and gather", *other));
 }
 
 /// throws ConfigError.
 void resolve_collectives(const CLI::App& app, const CollectiveTexts& t, CollectiveOptions& c) {
+  if (!t.counts.empty()) resolve_counts(t, c);
   if (c.names.empty()) c.names = collective_names();
   c.dtype = t.dtype == "half" || t.dtype == "f16" ? DType::f16 : t.dtype == "bfloat16" || t.dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (t.dtype == "int32" || t.dtype == "i32") c.dtype = DType::i32;
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::average}) {
+    if (t.redop == reduce_op_name(op)) c.op = op;
+  }
   if (!t.min_bytes.empty()) c.min_bytes = c.max_bytes = parse_collective_bytes("-b", t.min_bytes);
   if (!t.max_bytes.empty()) {
     c.max_bytes = parse_collective_bytes("-e", t.max_bytes);

@@ -28,7 +28,7 @@ namespace vitrine::tools {
 
 namespace {
 
-constexpr int64_t kDefaultSteps = 11;
+constexpr int64_t kDefaultSteps = 6;
 // The times of more devices are shown as a spread.
 constexpr size_t kDevicesApart = 4;
 
@@ -37,7 +37,7 @@ struct ModeResult {
   Precision precision;
   int64_t skipped = 0;  // steps
   Scheme scheme;
-  double samples_per_second = 0;
+  Rates rates;
   double gradient_difference = 0;
   std::vector<DeviceFigures> devices;
   std::vector<PhaseTable> tables;
@@ -82,21 +82,19 @@ class Comparison {
     reference_ = run.engine->gradients();
   }
 
-  /// Nothing when the program was interrupted.
-  std::optional<ModeResult> run_mode(const std::string& name, const Scheme& scheme, const Precision& precision) {
+  /// One round under a scheme, whose figures `result` gains. False when the program was interrupted.
+  bool run_round(ModeResult& result) {
+    const Scheme& scheme = result.scheme;
     Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
-                       engine_config(options_, job_, scheme, precision), train_workload(options_, job_, steps_, false), options_.init_weights);
+                       engine_config(options_, job_, scheme, result.precision), train_workload(options_, job_, steps_, false), options_.init_weights);
     if (!warned_) print_device_warnings(options_, *run.devices);
     warned_ = true;
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(run);
-    ModeResult result;
-    result.name = name;
-    result.scheme = scheme;
-    result.precision = precision;
     result.batch = describe_batch(run.engine->batch_plan());
 
-    Progress progress(name, steps_ - 1, {false, options_.log_every});
+    Progress progress(fmt::format("{}, round {}/{}", result.name, result.rates.rounds.size() + 1, options_.rounds), steps_ - 1,
+                      {false, options_.log_every});
     take_step(*run.engine, source);
     const Totals first = run.engine->take_step_totals(true).at(0);
     result.skipped += first.skipped ? 1 : 0;
@@ -115,23 +113,22 @@ class Comparison {
       }
     };
     for (int64_t step = 1; step < steps_; ++step) {
-      if (interrupted()) return std::nullopt;
+      if (interrupted()) return false;
       samples += take_step(*run.engine, source);
       add(run.engine->take_step_totals(false));
       if (step % PhaseRecorder::kStepsBetweenPolls == 0) recorder.poll(source.take_spans(), 0);
       progress.update(step, samples, done.mean_loss());
     }
     add(run.engine->take_step_totals(true));
-    result.samples_per_second = static_cast<double>(samples) / (static_cast<double>(steady_now_ns() - begin) * 1e-9);
+    result.rates.rounds.push_back(static_cast<double>(samples) / (static_cast<double>(steady_now_ns() - begin) * 1e-9));
     recorder.collect(source.take_spans(), 0);
     run.engine->finish();
     result.devices = measure_devices(run);
-    result.tables = recorder.tables();
-    result.communication = recorder.communication();
+    add_tables(result, recorder);
     result.figures = findings_input(options_, run, {result.devices, result.tables, result.communication});
     machine_ = machine_facts(*run.devices);
     job_facts_ = describe_job(job_, run.engine->layout());
-    return result;
+    return true;
   }
 
   const std::vector<DeviceId>& devices() const { return devices_; }
@@ -139,12 +136,26 @@ class Comparison {
   /// Of the last run.
   Facts facts() const {
     Facts facts = {{"model and data", job_facts_},
-                   {"batch", fmt::format("{} samples per step; {} steps after the first under each scheme", options_.batch_size, steps_ - 1)}};
+                   {"batch", fmt::format("{} samples per step; {} rounds of {} steps after the first under each scheme, in turns",
+                                         options_.batch_size, options_.rounds, steps_ - 1)}};
     facts.insert(facts.end(), machine_.begin(), machine_.end());
     return facts;
   }
 
  private:
+  static void add_tables(ModeResult& result, const PhaseRecorder& recorder) {
+    const std::vector<PhaseTable> tables = recorder.tables();
+    const std::vector<CommunicationTable> communication = recorder.communication();
+    if (result.tables.empty()) {
+      result.tables = tables;
+      result.communication = communication;
+      return;
+    }
+    for (size_t d = 0; d < tables.size(); ++d) {
+      add_phase_table(result.tables[d], tables[d]);
+      add_communication_table(result.communication[d], communication[d]);
+    }
+  }
   static int64_t take_step(Engine& engine, BatchSource& source) {
     const auto item = source.next(engine.steps_issued());
     VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
@@ -172,7 +183,7 @@ class Comparison {
 
 /// "1,234", or "1,234 (2)" after two skipped steps.
 std::string rate(const ModeResult& result) {
-  const std::string samples = format_count(std::llround(result.samples_per_second));
+  const std::string samples = result.rates.str();
   return result.skipped > 0 ? fmt::format("{} ({})", samples, result.skipped) : samples;
 }
 
@@ -299,6 +310,14 @@ std::string time_table(const std::vector<ModeResult>& results, const Style& styl
   return table.str(style);
 }
 
+std::vector<SchemeFigures> scheme_figures(const std::vector<ModeResult>& results) {
+  std::vector<SchemeFigures> schemes;
+  for (const ModeResult& result : results) {
+    schemes.push_back({result.name, result.batch, result.rates, result.gradient_difference, result.skipped, result.figures});
+  }
+  return schemes;
+}
+
 void write_report(const Options& options, const Job& job, const Comparison& comparison, const std::vector<ModeResult>& results) {
   CompareReport report;
   report.title = fmt::format("{} on {} devices under each scheme", job.model.name, comparison.devices().size());
@@ -306,10 +325,13 @@ void write_report(const Options& options, const Job& job, const Comparison& comp
   report.facts = comparison.facts();
   report.outside = describe_outside(results.front().devices, 1);
   report.rounding = rounding_hint(results);
-  for (const ModeResult& result : results) {
-    report.schemes.push_back({result.name, result.batch, result.samples_per_second, result.gradient_difference, result.skipped, result.figures});
-  }
+  report.schemes = scheme_figures(results);
   html::write_page("--report", options.report, compare_page(report));
+}
+
+std::string without_backquotes(std::string text) {
+  std::erase(text, '`');
+  return text;
 }
 
 void print_results(const Options& options, const Job& job, const Comparison& comparison, const std::vector<ModeResult>& results) {
@@ -318,30 +340,36 @@ void print_results(const Options& options, const Job& job, const Comparison& com
     Json json;
     json["config"] = config_json(options, job, comparison.devices());
     json["config"]["steps"] = comparison.steps();
+    json["config"]["rounds"] = options.rounds;
     json["modes"] = Json::object();
     for (const ModeResult& result : results) {
       Json& mode = json["modes"][result.name];
       mode = precision_json(result.precision);
       mode["skipped_steps"] = result.skipped;
       mode["scheme"] = scheme_json(result.scheme, comparison.devices());
-      mode["samples_per_second"] = result.samples_per_second;
+      mode["samples_per_second"] = result.rates.median();
+      mode["samples_per_second_of_rounds"] = result.rates.rounds;
       mode["devices"] = devices_json(result.devices);
       mode["phases"] = phases_json(names, result.tables);
       mode["waits"] = waits_json(names, result.tables);
       mode["communication"] = communication_json(names, result.communication);
       mode["max_gradient_difference"] = result.gradient_difference;
     }
+    const std::optional<Finding> speed = compare_speed(scheme_figures(results));
+    json["speed"] = speed ? Json(speed->text) : Json();
     json["interrupted"] = interrupted();
     print_json(json);
     return;
   }
   if (results.empty()) return;
   const Style style = Style::of(fileno(stdout));
-  fmt::print("{}: {} samples per step, {} steps after the first\n", job.model.name, options.batch_size, comparison.steps() - 1);
+  fmt::print("{}: {} samples per step, {} rounds of {} steps after the first, in turns\n", job.model.name, options.batch_size, options.rounds,
+             comparison.steps() - 1);
   size_t width = 10;
   for (const ModeResult& result : results) width = std::max(width, result.name.size());
   for (const ModeResult& result : results) fmt::print("  {:<{}} {}\n", result.name, width, result.batch);
   fmt::print("\n{}\n{}", summary_table(results, style), time_table(results, style));
+  if (const auto speed = compare_speed(scheme_figures(results))) fmt::print("\n{} {}\n", speed->text, without_backquotes(speed->remedy));
   if (!options.report.empty()) fmt::print("\nThe report is in {}\n", options.report);
 }
 
@@ -364,11 +392,17 @@ int run_compare(const Options& options) {
   std::vector<ModeResult> results;
   for (const auto& [name, scheme] : schemes) {
     for (const auto& [precision_label, precision] : precisions) {
-      if (interrupted()) break;
-      const std::string label = precision_label.empty() ? name : fmt::format("{} {}", name, precision_label);
-      if (auto result = comparison.run_mode(label, scheme, precision)) results.push_back(std::move(*result));
+      ModeResult& result = results.emplace_back();
+      result.name = precision_label.empty() ? name : fmt::format("{} {}", name, precision_label);
+      result.scheme = scheme;
+      result.precision = precision;
     }
   }
+  // In turns, one engine at a time: what slows the machine down for a while slows all of them. Every other round goes backwards.
+  for (int round = 0; round < options.rounds; ++round) {
+    for (size_t i = 0; i < results.size() && !interrupted(); ++i) comparison.run_round(results[round % 2 == 0 ? i : results.size() - 1 - i]);
+  }
+  std::erase_if(results, [](const ModeResult& result) { return result.rates.rounds.empty(); });
   if (!options.report.empty() && !results.empty()) write_report(options, job, comparison, results);
   print_results(options, job, comparison, results);
   return interrupted() ? kExitInterrupted : kExitOk;

@@ -9,6 +9,7 @@
 #include "nn/parallel/engine_config.h"
 #include "nn/parallel/optimizer.h"
 #include "nn/parallel/scheme.h"
+#include "runtime/comm/reduce_op.h"
 #include "runtime/device_id.h"
 #include "runtime/trace/phase_table.h"
 
@@ -23,7 +24,9 @@ struct CollectiveOptions {
   int iterations = 20, warm_up = 5;
   bool check = true;
   DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
   int root = 0;
+  std::vector<int64_t> counts = {};  // of scatter and gather: the ranks' parts, one to another; empty: equal
 };
 
 /// What is left to choose by plans: tools/choose.h does.
@@ -78,6 +81,7 @@ struct Options {
   Choices choices;
   std::string balance = "memory";  // --split auto: by memory or time
   std::optional<int64_t> epochs, steps;
+  int rounds = 5;  // of compare
   bool evaluate = true;
   std::string optimizer = "adamw";
   std::optional<double> lr, momentum, weight_decay;

@@ -23,13 +23,14 @@ std::atomic<size_t> g_allocated_bytes{0};  // since the program began; nothing t
 
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Not inlined: the compiler would take free() for the wrong partner of a new expression.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   g_allocated_bytes += bytes;
   if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t /*bytes*/) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t /*bytes*/) noexcept { std::free(memory); }
 
 namespace vitrine::world {
 namespace {

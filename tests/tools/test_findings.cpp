@@ -182,6 +182,24 @@ TEST(Findings, AllOfThemAreTold) {
   EXPECT_EQ(find_findings(in).size(), 3U);  // uneven, workspace, skipped
 }
 
+TEST(Findings, PeersThatAreLateInTurn) {
+  FindingsInput in = calm();
+  EXPECT_FALSE(waits_for_peers(in).has_value());
+  for (PhaseTable& table : in.tables) {
+    const char* const peer = table.ordinal == 0 ? "cpu:1 in all_reduce" : "cpu:0 in all_reduce";
+    table.rows = {{Phase::forward, 0, 0.3, 0.3, 0, 10, 0}, {Phase::backward, 0, 0.46, 0.46, 0, 10, 0}, {Phase::wait, 0, 0.24, 0.24, 0, 10, 0}};
+    table.waits = {{peer, 0.2, 0.2}, {"cpu:1 in reduce", 0.04, 0.04}};
+  }
+  EXPECT_TELLS(waits_for_peers(in), "cpu:0 waits 24 % of the step for peers that come later to a collective, now one and now another");
+  EXPECT_EQ(find_findings(in).size(), 1U) << "so it is not said that no device waits";
+  // Where one device has more to do, that is the reason.
+  in.tables[0].rows[1].seconds = 0.2;
+  EXPECT_TRUE(idle_device(in).has_value());
+  EXPECT_FALSE(waits_for_peers(in).has_value());
+  in.tables[0].steps = in.tables[1].steps = 2;
+  EXPECT_FALSE(idle_device(in).has_value()) << "two steps tell nothing";
+}
+
 TEST(Findings, FirstBucketBeginsBehindItsGradients) {
   StepView view;
   view.step = 3;
@@ -197,14 +215,32 @@ TEST(Findings, FirstBucketBeginsBehindItsGradients) {
 }
 
 TEST(CompareFindings, FastestAndLeast) {
-  SchemeFigures dp{"dp", "32+32", 100, 1e-7, 0, calm()}, ddp{"ddp", "32+32", 150, 1e-7, 0, calm()};
+  SchemeFigures dp{"dp", "32+32", {{100, 98, 103}}, 1e-7, 0, calm()}, ddp{"ddp", "32+32", {{150, 160, 149}}, 1e-7, 0, calm()};
   grow(dp.figures, 0, Category::activations, 100 * kMiB);
   const std::vector<Finding> findings = compare_findings({dp, ddp});
   ASSERT_EQ(findings.size(), 2U);
-  EXPECT_EQ(findings[0].text, "ddp is fastest: 150 samples/s, 1.50 times dp.");
+  EXPECT_EQ(findings[0].text, "ddp is fastest: 150 samples/s (median of 3 rounds, 149 to 160), 1.50 times dp.");
   EXPECT_EQ(findings[1].text, "ddp leaves most room: its fullest device holds 100 MiB, 100 MiB less than that of dp.");
   EXPECT_TRUE(compare_findings({dp}).empty());
-  EXPECT_TRUE(compare_findings({ddp, ddp}).empty());
+  ASSERT_EQ(compare_findings({ddp, ddp}).size(), 1U);
+  EXPECT_EQ(compare_findings({ddp, ddp})[0].text,
+            "The schemes' speeds are within noise: medians from 150 to 150 samples/s, single rounds from 149 to 160.");
+}
+
+TEST(CompareFindings, NoiseIsNotADifference) {
+  const SchemeFigures balanced{"balanced", "32+32", {{160, 99, 170}}, 1e-7, 0, calm()}, dp{"dp", "32+32", {{100, 98, 165}}, 1e-7, 0, calm()};
+  EXPECT_EQ(
+      told(compare_speed({balanced, dp})),
+      "The schemes' speeds are within noise: medians from 100 to 160 samples/s, single rounds from 98 to 170. `--rounds 6` or more `--steps` tell "
+      "smaller differences.");
+  const SchemeFigures ddp{"ddp", "32+32", {{201, 199, 200}}, 1e-7, 0, calm()}, near{"near", "32+32", {{199, 198, 203}}, 1e-7, 0, calm()};
+  EXPECT_EQ(told(compare_speed({balanced, ddp, near})),
+            "ddp is fastest: 200 samples/s (median of 3 rounds, 199 to 201), 1.25 times balanced. Within noise of it: near. ");
+  const SchemeFigures once{"dp", "32+32", {{100}}, 1e-7, 0, calm()}, twice_as_fast{"ddp", "32+32", {{200}}, 1e-7, 0, calm()};
+  EXPECT_TELLS(compare_speed({once, twice_as_fast}), "one round, which does not tell differences from noise");
+  EXPECT_EQ(ddp.rates.str(), "200 ±0 %");
+  EXPECT_EQ(balanced.rates.str(), "160 ±22 %");
+  EXPECT_EQ(once.rates.str(), "100");
 }
 
 }  // namespace

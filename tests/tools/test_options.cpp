@@ -67,7 +67,7 @@ TEST(Options, CollectivesTakeTheFlagsOfNcclTests) {
   EXPECT_FALSE(o.check);
   EXPECT_EQ(o.dtype, DType::f16);
   EXPECT_EQ(o.root, 1);
-  EXPECT_EQ(parsed("collectives").collectives.names.size(), 8U);
+  EXPECT_EQ(parsed("collectives").collectives.names.size(), 10U);
   EXPECT_EQ(parsed("collectives -b 1K").collectives.max_bytes, 1024) << "one size";
   EXPECT_EQ(parsed("collectives -b 1k -e 4KiB -i 1K").collectives.step_bytes, 1024);
   EXPECT_CONTAINS(usage_error("collectives broadcastt"), "broadcastt");
@@ -75,7 +75,14 @@ TEST(Options, CollectivesTakeTheFlagsOfNcclTests) {
   EXPECT_CONTAINS(usage_error("collectives -b x"), "-b x");
   EXPECT_CONTAINS(usage_error("collectives -b 2"), "one element");
   EXPECT_CONTAINS(usage_error("collectives -f 2 -i 4"), "give one of them");
-  EXPECT_CONTAINS(usage_error("collectives -o max"), "max");
+  EXPECT_CONTAINS(usage_error("collectives -o prod"), "prod");
+  EXPECT_EQ(parsed("collectives -o max -d int32").collectives.op, ReduceOp::max);
+  EXPECT_EQ(parsed("collectives -d int32").collectives.dtype, DType::i32);
+  EXPECT_EQ(parsed("collectives --counts 8,19,19,18").collectives.counts, (std::vector<int64_t>{8, 19, 19, 18}));
+  EXPECT_EQ(parsed("collectives --counts 1,2").collectives.names, (std::vector<std::string>{"scatter", "gather"}));
+  EXPECT_CONTAINS(usage_error("collectives all_reduce --counts 1,2"), "the parts of all_reduce are equal");
+  EXPECT_CONTAINS(usage_error("collectives --counts 1,x"), "'x' is not a count");
+  EXPECT_CONTAINS(usage_error("collectives --counts 0,0"), "all parts are empty");
   EXPECT_CONTAINS(usage_error("collectives -f 1"), "stepfactor");
 }
 

@@ -286,10 +286,11 @@ TEST_F(Train, GoesOnFromSavedWeights) {
 }
 
 TEST_F(Compare, RunsEverySchemeOnTheSameSteps) {
-  const Json json = run_json("compare", {"--steps", "4"});
+  const Json json = run_json("compare", {"--steps", "4", "--rounds", "2"});
   ASSERT_EQ(json["modes"].size(), 4U);
   for (const auto& [name, mode] : json["modes"].items()) {
     EXPECT_GT(mode["samples_per_second"].get<double>(), 0.0) << name;
+    EXPECT_EQ(mode["samples_per_second_of_rounds"].size(), 2U);
     EXPECT_EQ(mode["devices"].size(), 2U);
     EXPECT_FALSE(mode["phases"].empty());
     EXPECT_FALSE(mode["communication"].empty());
@@ -300,7 +301,7 @@ TEST_F(Compare, RunsEverySchemeOnTheSameSteps) {
 }
 
 TEST_F(Compare, RunsEverySchemeInEveryPrecision) {
-  const Arguments two_modes = {"--steps", "3", "--modes", "dp,ddp", "--broadcast", "masters"};
+  const Arguments two_modes = {"--steps", "3", "--rounds", "1", "--modes", "dp,ddp", "--broadcast", "masters"};
   const Json json = run_json("compare", with(two_modes, {"--precisions", "fp32,fp16:none,fp16", "--loss-scale-growth-interval", "5"}));
   EXPECT_EQ(json["config"]["precisions"], (Json{"fp32", "fp16:none", "fp16"}));
   for (const char* key : {"precision", "loss_scale", "broadcast"}) EXPECT_FALSE(json["config"].contains(key)) << key;
@@ -317,25 +318,30 @@ TEST_F(Compare, RunsEverySchemeInEveryPrecision) {
 }
 
 TEST_F(Compare, TableHasARowForEachSchemeAndDevice) {
-  const ChildResult result = run_vitrine(with(with({"compare"}, kQuick), {"--steps", "3", "--modes", "dp,balanced"}));
+  const ChildResult result = run_vitrine(with(with({"compare"}, kQuick), {"--steps", "3", "--rounds", "2", "--modes", "dp,balanced"}));
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  for (const char* part :
-       {"half of an equal share", "dp", "balanced", "cpu:0", "cpu:1", "samples/s", "peak memory", "gradient difference", "backward"}) {
+  for (const char* part : {"half of an equal share", "dp", "balanced", "cpu:0", "cpu:1", "samples/s", "peak memory", "gradient difference",
+                           "backward", "2 rounds of 2 steps", " ±"}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
   }
 }
 
 TEST(Collectives, AreRightInEveryTypeAndNumberOfRanks) {
   for (const char* devices : {"cpu:0", "cpu:0-2", "cpu:0-3"}) {
-    for (const char* type : {"float", "half", "bfloat16"}) {
+    for (const char* type : {"float", "half", "bfloat16", "int32"}) {
       const ChildResult result = run_vitrine(
           {"collectives", "--json", "--devices", devices, "-b", "24", "-e", "100K", "-f", "7", "-n", "2", "-w", "1", "-d", type, "--root", "0"});
       ASSERT_EQ(result.exit_code, 0) << result.error;
       const Json json = Json::parse(result.output);
       EXPECT_EQ(json["wrong"], 0) << devices << " " << type;
-      EXPECT_EQ(json["results"].size(), 8U * 5U);
+      EXPECT_EQ(json["results"].size(), 10U * 5U);
       for (const Json& row : json["results"]) {
+        const std::string name = row["collective"];
+        EXPECT_EQ(row["in_place"].is_null(), name == "alltoall" || name == "sendrecv");
         for (const char* way : {"out_of_place", "in_place"}) {
+          if (row[way].is_null()) continue;
+          EXPECT_LE(row[way]["min_us"], row[way]["median_us"]);
+          EXPECT_LE(row[way]["median_us"], row[way]["p99_us"]);
           EXPECT_EQ(row[way]["wrong"], 0) << row;
           EXPECT_GT(row[way]["time_us"].get<double>(), 0.0);
           EXPECT_EQ(row[way]["busbw"].is_null(), std::string(devices) == "cpu:0") << "one rank has no bus";
@@ -345,11 +351,53 @@ TEST(Collectives, AreRightInEveryTypeAndNumberOfRanks) {
   }
 }
 
+TEST(Collectives, HaveNcclTestsOperators) {
+  for (const char* op : {"min", "max", "avg"}) {
+    for (const char* type : {"float", "bfloat16", "int32"}) {
+      const ChildResult result = run_vitrine({"collectives", "reduce", "all_reduce", "reduce_scatter", "gpu0_star", "--json", "--devices", "cpu:0-2",
+                                              "-b", "12K", "-n", "2", "-w", "0", "-d", type, "-o", op});
+      ASSERT_EQ(result.exit_code, 0) << result.error;
+      const Json json = Json::parse(result.output);
+      EXPECT_EQ(json["wrong"], 0) << op << " " << type;
+      EXPECT_EQ(json["results"][0]["redop"], op);
+      EXPECT_GT(json["avg_busbw"].get<double>(), 0.0);
+    }
+  }
+}
+
+TEST(Collectives, TellWhereTheyRanAndScatterUnevenParts) {
+  const ChildResult result =
+      run_vitrine({"collectives", "--json", "--devices", "cpu:0-3", "--counts", "8,19,0,18", "-b", "180K", "-n", "2", "-w", "0", "-r", "1"});
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  const Json json = Json::parse(result.output);
+  EXPECT_EQ(json["wrong"], 0);
+  EXPECT_FALSE(json["config"]["version"].get<std::string>().empty());
+  EXPECT_FALSE(json["config"]["host"].get<std::string>().empty());
+  EXPECT_EQ(json["config"]["threads"].size(), 4U);
+  ASSERT_EQ(json["results"].size(), 2U);
+  for (const Json& row : json["results"]) {
+    EXPECT_EQ(row["counts"], Json::parse("[8,19,0,18]"));
+    EXPECT_EQ(row["count"], 180 * 1024 / 4 / 45 * 19);
+    EXPECT_NEAR(row["out_of_place"]["busbw"].get<double>() / row["out_of_place"]["algbw"].get<double>(), 1 - 19.0 / 45, 1e-9);
+  }
+  const ChildResult few = run_vitrine({"collectives", "--devices", "cpu:0-3", "--counts", "8,19"});
+  EXPECT_EQ(few.exit_code, 2);
+  EXPECT_NE(few.error.find("--counts: 2 values for 4 ranks"), std::string::npos) << few.error;
+}
+
+TEST(Collectives, AreRefusedMoreMemoryThanTheMachineHas) {
+  const ChildResult result = run_vitrine({"collectives", "all_reduce", "--devices", "cpu:0-1", "-b", "100000G", "-n", "1"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.error.find("of the machine's available memory there is"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("the largest size that fits is -e "), std::string::npos) << result.error;
+}
+
 TEST(Collectives, TableAndErrors) {
   const ChildResult result =
       run_vitrine({"collectives", "all_reduce", "gpu0_star", "--devices", "cpu:0-1", "-b", "1M", "-n", "2", "-c", "0", "-r", "1"});
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  for (const char* part : {"2 ranks on cpu:0, cpu:1", "all_reduce", "gpu0_star", "1,048,576", "262,144", "busbw", "#wrong"}) {
+  for (const char* part :
+       {"2 ranks on cpu:0, cpu:1", "all_reduce", "gpu0_star", "1,048,576", "262,144", "busbw", "#wrong", "median", "p99", "Avg bus bandwidth: "}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
   }
   EXPECT_EQ(result.output.find("was right"), std::string::npos) << "nothing was checked";

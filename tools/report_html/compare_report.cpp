@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tools/report_html/html.h"
 #include "tools/report_html/palette.h"
@@ -40,15 +41,16 @@ std::string bars_by_scheme(const std::vector<SchemeFigures>& schemes, const char
 }
 
 std::string speed_section(const CompareReport& report) {
-  HtmlTable table({"", "samples/s", "against the first", "skipped steps", "gradient difference", "samples of each device"});
+  HtmlTable table({"", "samples/s, median of rounds", "against the first", "skipped steps", "gradient difference", "samples of each device"});
   std::vector<Bar> bars;
   double largest = 0;
-  const double first = report.schemes.front().samples_per_second;
+  const double first = report.schemes.front().rates.median();
   for (const SchemeFigures& s : report.schemes) {
-    const std::string rate = format_count(std::llround(s.samples_per_second));
-    bars.push_back({s.name, {{rate, phase_paint(Phase::forward).css_class, s.samples_per_second, "samples/s"}}, rate + " samples/s"});
-    largest = std::max(largest, s.samples_per_second);
-    table.add_row({s.name, rate, first > 0 ? fmt::format("{:.2f}", s.samples_per_second / first) : "–", format_count(s.skipped_steps),
+    const double median = s.rates.median();
+    const std::string rate = s.rates.str();
+    bars.push_back({s.name, {{rate, phase_paint(Phase::forward).css_class, median, "samples/s"}}, rate + " samples/s"});
+    largest = std::max(largest, median);
+    table.add_row({s.name, rate, first > 0 ? fmt::format("{:.2f}", median / first) : "–", format_count(s.skipped_steps),
                    std::isfinite(s.gradient_difference) ? fmt::format("{:.1e}", s.gradient_difference) : "overflow", s.batch});
   }
   return "<figure>" + stacked_bars("Samples per second under each scheme", bars, largest) + "</figure>\n" + table.str() +
@@ -120,7 +122,7 @@ std::string communication_by_scheme(const CompareReport& report) {
 std::vector<Finding> all_findings(const std::vector<SchemeFigures>& schemes) {
   std::vector<Finding> all = compare_findings(schemes);
   for (const SchemeFigures& scheme : schemes) {
-    for (const auto find : {uneven_memory, idle_device, exposed_communication}) {
+    for (const auto find : {uneven_memory, idle_device, waits_for_peers, exposed_communication}) {
       if (const auto finding = find(scheme.figures)) all.push_back({scheme.name + ": " + finding->text, finding->remedy});
     }
   }
@@ -129,17 +131,54 @@ std::vector<Finding> all_findings(const std::vector<SchemeFigures>& schemes) {
 
 }  // namespace
 
+double Rates::median() const {
+  if (rounds.empty()) return 0;
+  std::vector<double> sorted = rounds;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+double Rates::least() const { return rounds.empty() ? 0 : *std::min_element(rounds.begin(), rounds.end()); }
+double Rates::most() const { return rounds.empty() ? 0 : *std::max_element(rounds.begin(), rounds.end()); }
+
+std::string Rates::str() const {
+  const std::string text = format_count(std::llround(median()));
+  return rounds.size() < 2 || median() <= 0 ? text : fmt::format("{} ±{:.0f} %", text, (most() - least()) / 2 / median() * 100);
+}
+
+bool is_faster(const Rates& fast, const Rates& slow) {
+  if (fast.rounds.size() < 2 || slow.rounds.size() < 2) return false;
+  return fast.least() > slow.most() && fast.median() > slow.median() * (1 + kDiffers);
+}
+
+std::optional<Finding> compare_speed(const std::vector<SchemeFigures>& schemes) {
+  if (schemes.size() < 2) return std::nullopt;
+  const auto by_speed = [](const SchemeFigures& a, const SchemeFigures& b) { return a.rates.median() < b.rates.median(); };
+  const auto [slowest, fastest] = std::minmax_element(schemes.begin(), schemes.end(), by_speed);
+  const size_t rounds = fastest->rates.rounds.size();
+  if (rounds < 2) return Finding{"Speeds are those of one round, which does not tell differences from noise.", "`--rounds 5` does."};
+  if (!is_faster(fastest->rates, slowest->rates)) {
+    return Finding{fmt::format("The schemes' speeds are within noise: medians from {} to {} samples/s, single rounds from {} to {}.",
+                               format_count(std::llround(slowest->rates.median())), format_count(std::llround(fastest->rates.median())),
+                               format_count(std::llround(slowest->rates.least())), format_count(std::llround(fastest->rates.most()))),
+                   fmt::format("`--rounds {}` or more `--steps` tell smaller differences.", rounds * 2)};
+  }
+  std::string text = fmt::format("{} is fastest: {} samples/s (median of {} rounds, {} to {}), {:.2f} times {}.", fastest->name,
+                                 format_count(std::llround(fastest->rates.median())), rounds, format_count(std::llround(fastest->rates.least())),
+                                 format_count(std::llround(fastest->rates.most())), fastest->rates.median() / slowest->rates.median(), slowest->name);
+  std::vector<std::string> tied;
+  for (const SchemeFigures& scheme : schemes) {
+    if (&scheme != &*fastest && !is_faster(fastest->rates, scheme.rates)) tied.push_back(scheme.name);
+  }
+  if (!tied.empty()) text += fmt::format(" Within noise of it: {}.", fmt::join(tied, ", "));
+  return Finding{text, {}};
+}
+
 std::vector<Finding> compare_findings(const std::vector<SchemeFigures>& schemes) {
   std::vector<Finding> all;
   if (schemes.size() < 2) return all;
-  const auto by_speed = [](const SchemeFigures& a, const SchemeFigures& b) { return a.samples_per_second < b.samples_per_second; };
-  const auto [slowest, fastest] = std::minmax_element(schemes.begin(), schemes.end(), by_speed);
-  if (slowest->samples_per_second > 0 && fastest->samples_per_second > slowest->samples_per_second * (1 + kDiffers)) {
-    all.push_back(
-        {fmt::format("{} is fastest: {} samples/s, {:.2f} times {}.", fastest->name, format_count(std::llround(fastest->samples_per_second)),
-                     fastest->samples_per_second / slowest->samples_per_second, slowest->name),
-         {}});
-  }
+  if (auto speed = compare_speed(schemes)) all.push_back(std::move(*speed));
   const auto by_memory = [](const SchemeFigures& a, const SchemeFigures& b) { return fullest_bytes(a) < fullest_bytes(b); };
   const auto [least, most] = std::minmax_element(schemes.begin(), schemes.end(), by_memory);
   const int64_t less = fullest_bytes(*most) - fullest_bytes(*least);

@@ -22,6 +22,7 @@ using html::short_seconds;
 // From which share a matter is worth a word.
 constexpr double kUneven = 0.05, kNearCapacity = 0.9, kLargeWorkspace = 0.5, kDataWait = 0.05, kHostWait = 0.1, kIdle = 0.1, kExposed = 0.1,
                  kLateBucket = 0.5, kSkipped = 0.05;
+constexpr int64_t kFewestSteps = 8;
 
 int64_t held(const DeviceFigures& device, Category category) { return device.pool.peak_by_category[static_cast<size_t>(category)]; }
 
@@ -160,7 +161,8 @@ std::optional<Finding> idle_device(const FindingsInput& in) {
   for (const PhaseTable& table : in.tables) {
     const int64_t samples = in.figures[static_cast<size_t>(table.ordinal)].samples_per_step;
     busy.push_back(seconds_in(table, Phase::forward) + seconds_in(table, Phase::recompute) + seconds_in(table, Phase::backward));
-    if (samples == 0 || busy.back() <= 0 || table.steps == 0) return std::nullopt;
+    // In a few steps any device may be late by chance.
+    if (samples == 0 || busy.back() <= 0 || table.steps < kFewestSteps) return std::nullopt;
     rates.push_back(static_cast<double>(samples) / busy.back());
   }
   const size_t fast = static_cast<size_t>(std::min_element(busy.begin(), busy.end()) - busy.begin());
@@ -175,6 +177,24 @@ std::optional<Finding> idle_device(const FindingsInput& in) {
   return Finding{fmt::format("{} idles {} of the step: its {} samples take it {}, those of {} {}.", in.figures[fast].device, percent(idle),
                              in.figures[fast].samples_per_step, told(fast), in.figures[slow].device, told(slow)),
                  fmt::format("`--split {}` would share them out by speed.", fmt::join(shares, ","))};
+}
+
+std::optional<Finding> waits_for_peers(const FindingsInput& in) {
+  if (idle_device(in)) return std::nullopt;
+  const PhaseTable* longest = nullptr;
+  double share = 0;
+  for (const PhaseTable& table : in.tables) {
+    double late = 0;
+    for (const WaitRow& wait : table.waits) late += wait.cause.find(" in ") != std::string::npos ? wait.share : 0;
+    if (late <= share) continue;
+    share = late;
+    longest = &table;
+  }
+  if (share < kIdle) return std::nullopt;
+  return Finding{
+      fmt::format("{} waits {} of the step for peers that come later to a collective, now one and now another: no split would change that.",
+                  in.figures[static_cast<size_t>(longest->ordinal)].device, percent(share)),
+      "`--threads-per-device` with fewer threads than cores in all, or an otherwise idle machine, lets them come together."};
 }
 
 std::optional<Finding> single_bucket(const FindingsInput& in) {
@@ -247,8 +267,8 @@ std::optional<double> first_bucket_begin(const StepView& view) {
 
 std::vector<Finding> find_findings(const FindingsInput& input) {
   std::vector<Finding> all;
-  for (const auto find : {uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host, idle_device, single_bucket,
-                          late_first_bucket, exposed_communication, skipped_steps}) {
+  for (const auto find : {uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host, idle_device, waits_for_peers,
+                          single_bucket, late_first_bucket, exposed_communication, skipped_steps}) {
     if (auto finding = find(input)) all.push_back(std::move(*finding));
   }
   return all;

@@ -48,6 +48,7 @@ std::optional<Finding> large_workspace(const FindingsInput& input);
 std::optional<Finding> waits_for_data(const FindingsInput& input);
 std::optional<Finding> waits_for_host(const FindingsInput& input);
 std::optional<Finding> idle_device(const FindingsInput& input);
+std::optional<Finding> waits_for_peers(const FindingsInput& input);
 std::optional<Finding> single_bucket(const FindingsInput& input);
 std::optional<Finding> late_first_bucket(const FindingsInput& input);
 std::optional<Finding> exposed_communication(const FindingsInput& input);

@@ -182,7 +182,8 @@ std::string hidden_table(const std::vector<std::string>& devices, const std::vec
 
 std::string findings_section(const std::vector<Finding>& findings) {
   if (findings.empty())
-    return "<ul class=\"findings\"><li class=\"good\">Nothing stands out: no device waits or holds much more than the others.</li></ul>\n";
+    return "<ul class=\"findings\"><li class=\"good\">Nothing stands out: no device waits for long, and none holds much more than the "
+           "others.</li></ul>\n";
   std::string html = "<ul class=\"findings\">\n";
   for (const Finding& finding : findings) html += "<li>" + escape(finding.text) + " " + with_code(finding.remedy) + "</li>\n";
   return html + "</ul>\n";
