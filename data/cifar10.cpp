@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "data/file_samples.h"
 #include "data/input_file.h"
 #include "data/readers.h"
 #include "runtime/error.h"
@@ -49,36 +50,45 @@ fs::path find_folder(const fs::path& folder) {
   fail_missing(tried, folder);
 }
 
-void interleave(const uint8_t* planes, uint8_t* pixels) {
-  for (int64_t i = 0; i < kPlane; ++i) {
-    for (int64_t c = 0; c < kChannels; ++c) pixels[i * kChannels + c] = planes[c * kPlane + i];
+void interleave(std::span<const uint8_t> planes, std::span<uint8_t> pixels) {
+  for (size_t i = 0; i < kPlane; ++i) {
+    for (size_t c = 0; c < kChannels; ++c) pixels[i * kChannels + c] = planes[c * kPlane + i];
   }
 }
 
-// Appends the records of one file; returns their number.
-int64_t append_file(const fs::path& path, Dataset& set) {
-  const int64_t bytes = static_cast<int64_t>(fs::file_size(path));
-  InputFile file(path, InputFile::Packing::none);
+/// The records of one file, from their labels on.
+RecordFile check_file(const fs::path& path) {
+  const InputFile file(path, InputFile::Packing::none);
+  const auto bytes = static_cast<int64_t>(fs::file_size(path));
   if (bytes == 0 || bytes % kRecord != 0) {
     file.fail(bytes / kRecord * kRecord,
               fmt::format("whole records of {} bytes, 10000 of them in the published files ({} bytes)", kRecord, 10'000 * kRecord),
               fmt::format("a file of {} bytes", bytes));
   }
-  std::vector<uint8_t> records(static_cast<size_t>(bytes));
-  file.read(records, "records");
-  file.expect_end();
+  return {path, bytes / kRecord, 0, kRecord};
+}
 
-  const int64_t count = bytes / kRecord;
-  const size_t first = set.pixels.size();
-  set.pixels.resize(first + static_cast<size_t>(count * kChannels * kPlane));
-  for (int64_t i = 0; i < count; ++i) {
-    const uint8_t* record = records.data() + i * kRecord;
-    if (record[0] >= kClasses)
-      file.fail(i * kRecord, fmt::format("a label from 0 to {} in record {}", kClasses - 1, i), fmt::format("{}", record[0]));
-    set.labels.push_back(record[0]);
-    interleave(record + 1, set.pixels.data() + first + static_cast<size_t>(i * kChannels * kPlane));
+void append_labels(const RecordFile& records, std::vector<uint8_t>& labels) {
+  for (const uint8_t label : read_record_bytes(records)) {
+    const auto i = static_cast<int64_t>(labels.size());
+    if (label >= kClasses) {
+      const int64_t record = i % records.count;  // all files have as many
+      InputFile(records.path, InputFile::Packing::none)
+          .fail(record * kRecord, fmt::format("a label from 0 to {} in record {}", kClasses - 1, record), fmt::format("{}", label));
+    }
+    labels.push_back(label);
   }
-  return count;
+}
+
+std::shared_ptr<const Samples> open_records(const std::vector<RecordFile>& files) {
+  std::vector<uint8_t> labels;
+  std::vector<RecordFile> images;
+  for (RecordFile file : files) {
+    append_labels(file, labels);
+    file.begin = 1;  // behind the label
+    images.push_back(std::move(file));
+  }
+  return samples_in_files(images, std::move(labels), kChannels * kPlane, interleave);
 }
 
 std::vector<std::string> read_class_names(const fs::path& folder) {
@@ -119,17 +129,17 @@ DatasetPair open_cifar10(const fs::path& given) {
   for (const char* name : {kTrainFiles[1], kTrainFiles[2], kTrainFiles[3], kTrainFiles[4], kTestFile}) {
     if (!fs::exists(folder / name)) fail_missing({folder / name}, folder);
   }
-  int64_t records = 0;
+  std::vector<RecordFile> files;
   for (const char* name : kTrainFiles) {
-    const int64_t count = append_file(folder / name, pair.train);
+    files.push_back(check_file(folder / name));
     // A download that broke off just at a record would otherwise pass.
-    if (records != 0 && count != records) {
+    if (files.back().count != files.front().count) {
       throw DataError(fmt::format("{}: expected {} records as in {}, found {}; the file is incomplete, get it again", (folder / name).string(),
-                                  records, kTrainFiles[0], count));
+                                  files.front().count, kTrainFiles[0], files.back().count));
     }
-    records = count;
   }
-  append_file(folder / kTestFile, pair.test);
+  pair.train.samples = open_records(files);
+  pair.test.samples = open_records({check_file(folder / kTestFile)});
   return pair;
 }
 

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/dataset.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "data/readers.h"
 #include "runtime/error.h"
+#include "runtime/hash.h"
 
 namespace vitrine {
 namespace {
@@ -26,11 +30,67 @@ int64_t parse_count(const std::string& description, std::string_view text) {
   return count;
 }
 
+constexpr int64_t kFingerprintSamples = 256;
+
+class MemorySamples final : public Samples {
+ public:
+  MemorySamples(std::vector<uint8_t> pixels, std::vector<int32_t> labels) : pixels_(std::move(pixels)), labels_(std::move(labels)) {
+    VITRINE_ASSERT(labels_.empty() ? pixels_.empty() : pixels_.size() % labels_.size() == 0, "all images have one size");
+  }
+  int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
+  int32_t label(int64_t i) const override { return labels_[static_cast<size_t>(i)]; }
+  void read_image(int64_t i, std::span<uint8_t> out) const override {
+    std::memcpy(out.data(), pixels_.data() + static_cast<size_t>(i) * out.size(), out.size());
+  }
+  int64_t held_bytes() const override { return static_cast<int64_t>(pixels_.size() + labels_.size() * sizeof labels_[0]); }
+
+ private:
+  const std::vector<uint8_t> pixels_;
+  const std::vector<int32_t> labels_;
+};
+
+/// Calls visit(sample) for `most` samples, evenly spaced, or all if there are no more.
+template <typename Visit>
+void visit_evenly(const Dataset& set, int64_t most, Visit visit) {
+  const int64_t count = std::min(most, set.size());
+  const double step = static_cast<double>(set.size()) / static_cast<double>(std::max<int64_t>(count, 1));
+  for (int64_t k = 0; k < count; ++k) visit(std::min(set.size() - 1, static_cast<int64_t>(static_cast<double>(k) * step)));
+}
+
 }  // namespace
 
-std::span<const uint8_t> Dataset::image(int64_t i) const {
+std::shared_ptr<const Samples> samples_in_memory(std::vector<uint8_t> pixels, std::vector<int32_t> labels) {
+  return std::make_shared<MemorySamples>(std::move(pixels), std::move(labels));
+}
+
+int32_t Dataset::label(int64_t i) const {
+  VITRINE_ASSERT(i >= 0 && i < size(), "label out of range");
+  return samples->label(i);
+}
+
+void Dataset::read_image(int64_t i, std::span<uint8_t> out) const {
   VITRINE_ASSERT(i >= 0 && i < size(), "image out of range");
-  return std::span<const uint8_t>(pixels).subspan(static_cast<size_t>(i * bytes_per_image()), static_cast<size_t>(bytes_per_image()));
+  VITRINE_ASSERT(static_cast<int64_t>(out.size()) == bytes_per_image(), "an image needs room for its bytes");
+  samples->read_image(i, out);
+}
+
+std::vector<uint8_t> Dataset::image(int64_t i) const {
+  std::vector<uint8_t> pixels(static_cast<size_t>(bytes_per_image()));
+  read_image(i, pixels);
+  return pixels;
+}
+
+uint64_t fingerprint(const Dataset& set) {
+  const int64_t size = set.size();
+  uint64_t hash = hash_bytes(kHashStart, &size, sizeof size);
+  std::vector<uint8_t> image(static_cast<size_t>(set.bytes_per_image()));
+  visit_evenly(set, kFingerprintSamples, [&](int64_t sample) {
+    const int32_t label = set.label(sample);
+    set.read_image(sample, image);
+    hash = hash_bytes(hash, image.data(), set.bytes_per_image());
+    hash = hash_bytes(hash, &label, sizeof label);
+  });
+  return hash;
 }
 
 DatasetPair open_dataset(const std::string& description, uint64_t seed) {
@@ -48,14 +108,21 @@ DatasetPair open_dataset(const std::string& description, uint64_t seed) {
   return open_idx(argument, kind == "idx" ? IdxKind::any : IdxKind::fashion_mnist);
 }
 
-void measure_statistics(DatasetPair& pair) {
+void measure_statistics(DatasetPair& pair, int64_t most_images) {
   const Dataset& train = pair.train;
   const size_t channels = static_cast<size_t>(train.channels);
   VITRINE_ASSERT(channels >= 1 && channels <= train.mean.size(), "images have one to four channels");
+  std::vector<std::array<int64_t, 256>> histograms(channels);
+  std::vector<uint8_t> image(static_cast<size_t>(train.bytes_per_image()));
+  visit_evenly(train, most_images, [&](int64_t sample) {
+    train.read_image(sample, image);
+    for (size_t i = 0; i < image.size();) {
+      for (auto& histogram : histograms) ++histogram[image[i++]];
+    }
+  });
   std::array<float, 4> mean{}, deviation{};
   for (size_t c = 0; c < channels; ++c) {
-    std::array<int64_t, 256> histogram{};
-    for (size_t i = c; i < train.pixels.size(); i += channels) ++histogram[train.pixels[i]];
+    const auto& histogram = histograms[c];
     double count = 0, sum = 0, squares = 0;
     for (size_t value = 0; value < histogram.size(); ++value) {
       const double weight = static_cast<double>(histogram[value]), x = static_cast<double>(value) / 255;

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "data/file_samples.h"
 #include "data/input_file.h"
 #include "data/readers.h"
 #include "runtime/error.h"
@@ -16,16 +18,22 @@ namespace fs = std::filesystem;
 
 constexpr uint32_t kImagesMagic = 0x00000803, kLabelsMagic = 0x00000801;
 constexpr int64_t kLargestSide = 4096;
+constexpr int64_t kMeasuredImages = 65'536;
 
 const char* kind_name(IdxKind kind) { return kind == IdxKind::fashion_mnist ? "fashion-mnist" : "idx"; }
 
-InputFile open_file(const fs::path& folder, const std::string& name, IdxKind kind) {
-  if (fs::exists(folder / name)) return {folder / name, InputFile::Packing::none};
-  const fs::path packed = folder / (name + ".gz");
-  if (fs::exists(packed)) return {packed, InputFile::Packing::gzip};
+struct OpenedFile {
+  fs::path path;
+  InputFile file;
+};
+
+OpenedFile open_file(const fs::path& folder, const std::string& name, IdxKind kind) {
+  const fs::path plain = folder / name, packed = folder / (name + ".gz");
+  if (fs::exists(plain)) return {plain, {plain, InputFile::Packing::none}};
+  if (fs::exists(packed)) return {packed, {packed, InputFile::Packing::gzip}};
   throw DataError(
       fmt::format("{}: no {}; tried {} and {}. Needed are {{train,t10k}}-images-idx3-ubyte and {{train,t10k}}-labels-idx1-ubyte, plain or .gz{}",
-                  kind_name(kind), name, (folder / name).string(), packed.string(),
+                  kind_name(kind), name, plain.string(), packed.string(),
                   kind == IdxKind::fashion_mnist ? "; they are in data/fashion of https://github.com/zalandoresearch/fashion-mnist" : ""));
 }
 
@@ -41,46 +49,49 @@ int64_t read_size(InputFile& file, const char* what, int64_t largest) {
   return size;
 }
 
-void read_images(InputFile& file, IdxKind kind, Dataset& set, int64_t& count) {
+/// Reads the header of the images; returns their number.
+int64_t read_image_header(InputFile& file, IdxKind kind, Dataset& set) {
   expect_magic(file, kImagesMagic, "images");
-  count = read_size(file, "number of images", UINT32_MAX);
+  const int64_t count = read_size(file, "number of images", UINT32_MAX);
   set.height = read_size(file, "rows", kLargestSide);
   set.width = read_size(file, "columns", kLargestSide);
   set.channels = 1;
   if (kind == IdxKind::fashion_mnist && (set.height != 28 || set.width != 28)) {
     file.fail(8, "images of 28 x 28", fmt::format("{} x {}; open other sets as idx:DIR", set.height, set.width));
   }
-  const int64_t bytes = count * set.height * set.width;
-  file.expect_room(bytes, "pixels");
-  set.pixels.resize(static_cast<size_t>(bytes));
-  file.read(set.pixels, "pixels");
-  file.expect_end();
+  return count;
 }
 
 // `classes` is 0 where the labels themselves say how many there are.
-void read_labels(InputFile& file, int64_t image_count, int64_t classes, Dataset& set) {
+std::vector<uint8_t> read_labels(InputFile& file, int64_t image_count, int64_t classes, Dataset& set) {
   expect_magic(file, kLabelsMagic, "labels");
   const int64_t count = read_size(file, "number of labels", UINT32_MAX);
   if (count != image_count) file.fail(4, fmt::format("{} labels, one for each image", image_count), fmt::format("{}", count));
-  std::vector<uint8_t> labels(static_cast<size_t>(count));
   const int64_t offset = file.offset();
-  file.read(labels, "labels");
-  file.expect_end();
+  std::vector<uint8_t> labels = file.read_all(count, "labels");
   set.classes = classes > 0 ? classes : int64_t{*std::max_element(labels.begin(), labels.end())} + 1;
   const auto bad = std::find_if(labels.begin(), labels.end(), [&](uint8_t label) { return label >= set.classes; });
   if (bad != labels.end()) file.fail(offset + (bad - labels.begin()), fmt::format("a label from 0 to {}", set.classes - 1), fmt::format("{}", *bad));
-  set.labels.assign(labels.begin(), labels.end());
+  return labels;
 }
 
 Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part, const char* part_name, int64_t classes) {
   Dataset set;
   set.name = fmt::format("{} {}", kind_name(kind), part_name);
   // Both are looked for before the long read.
-  InputFile images = open_file(folder, part + "-images-idx3-ubyte", kind);
-  InputFile labels = open_file(folder, part + "-labels-idx1-ubyte", kind);
-  int64_t count = 0;
-  read_images(images, kind, set, count);
-  read_labels(labels, count, classes, set);
+  OpenedFile images = open_file(folder, part + "-images-idx3-ubyte", kind);
+  OpenedFile labels = open_file(folder, part + "-labels-idx1-ubyte", kind);
+  const int64_t count = read_image_header(images.file, kind, set);
+  const int64_t begin = images.file.offset(), bytes = count * set.bytes_per_image();
+  if (images.file.packing() == InputFile::Packing::none) {
+    images.file.expect_just(bytes, "pixels");
+    set.samples =
+        samples_in_files({{images.path, count, begin, set.bytes_per_image()}}, read_labels(labels.file, count, classes, set), set.bytes_per_image());
+  } else {
+    std::vector<uint8_t> pixels = images.file.read_all(bytes, "pixels");
+    const std::vector<uint8_t> small_labels = read_labels(labels.file, count, classes, set);
+    set.samples = samples_in_memory(std::move(pixels), {small_labels.begin(), small_labels.end()});
+  }
   return set;
 }
 
@@ -108,7 +119,7 @@ DatasetPair open_idx(const fs::path& folder, IdxKind kind) {
     pair.train.mean = pair.test.mean = {0.2860F};
     pair.train.std = pair.test.std = {0.3530F};
   } else {
-    measure_statistics(pair);
+    measure_statistics(pair, kMeasuredImages);
   }
   pair.train.class_names = pair.test.class_names = make_class_names(kind, pair.train.classes);
   return pair;

@@ -17,6 +17,8 @@ namespace {
 
 // The most that deflate can unpack one byte to.
 constexpr int64_t kDeflateRatio = 1032;
+// How read_all() takes memory.
+constexpr int64_t kFirstPart = int64_t{1} << 20, kGrowth = 2;
 
 gzFile handle(void* file) { return static_cast<gzFile>(file); }
 
@@ -58,13 +60,29 @@ int64_t InputFile::read_some(uint8_t* out, int64_t size) {
 void InputFile::read(std::span<uint8_t> out, const std::string& what) {
   const int64_t size = static_cast<int64_t>(out.size());
   const int64_t done = read_some(out.data(), size);
-  if (done < size) {
-    int code = Z_OK;
-    gzerror(handle(file_.get()), &code);
-    const char* end = code == Z_BUF_ERROR ? "the gzip stream breaks off" : "the file ends";
-    fail(offset_, fmt::format("{} bytes of {}", size, what), fmt::format("{} ({} after {} bytes)", done, end, offset_ + done));
-  }
+  if (done < size) fail_short(size, done, what);
   offset_ += size;
+}
+
+std::vector<uint8_t> InputFile::read_all(int64_t bytes, const std::string& what) {
+  expect_room(bytes, what);
+  std::vector<uint8_t> data;
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t wanted = std::min(bytes, std::max(kFirstPart, kGrowth * done));
+    data.resize(static_cast<size_t>(wanted));
+    done += read_some(data.data() + done, wanted - done);
+    if (done < wanted) fail_short(bytes, done, what);
+  }
+  offset_ += bytes;
+  expect_end();
+  return data;
+}
+
+void InputFile::fail_short(int64_t bytes, int64_t found, const std::string& what) const {
+  int code = Z_OK;
+  gzerror(handle(file_.get()), &code);
+  const char* end = code == Z_BUF_ERROR ? "the gzip stream breaks off" : "the file ends";
+  fail(offset_, fmt::format("{} bytes of {}", bytes, what), fmt::format("{} ({} after {} bytes)", found, end, offset_ + found));
 }
 
 uint32_t InputFile::read_big_endian(const std::string& what) {
@@ -85,6 +103,12 @@ void InputFile::expect_end() {
 void InputFile::expect_room(int64_t bytes, const std::string& what) const {
   const int64_t most = (packing_ == Packing::gzip ? kDeflateRatio * file_bytes_ : file_bytes_) - offset_;
   if (bytes > most) fail(offset_, fmt::format("{} bytes of {}", bytes, what), fmt::format("a file of {} bytes, too short for that", file_bytes_));
+}
+
+void InputFile::expect_just(int64_t bytes, const std::string& what) const {
+  VITRINE_ASSERT(packing_ == Packing::none, "the size of what is packed shows when it is unpacked");
+  expect_room(bytes, what);
+  if (file_bytes_ > offset_ + bytes) fail(offset_ + bytes, "the end of the file", "more bytes");
 }
 
 void InputFile::fail(int64_t offset, const std::string& expected, const std::string& found) const {

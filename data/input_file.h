@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace vitrine {
 
@@ -19,17 +20,24 @@ class InputFile {
   /// Fills `out`; `what` names the bytes in the message when they are not there.
   void read(std::span<uint8_t> out, const std::string& what);
   uint32_t read_big_endian(const std::string& what);
-  /// throws when bytes are left.
-  void expect_end();
-  /// throws when the file cannot hold `bytes` more: asked before memory is taken for what a header claims.
-  void expect_room(int64_t bytes, const std::string& what) const;
+  /// `bytes` bytes, which the file must end with. Memory grows as data arrives, so that a header's claim alone takes none.
+  std::vector<uint8_t> read_all(int64_t bytes, const std::string& what);
+  /// throws unless a plain file holds just `bytes` more.
+  void expect_just(int64_t bytes, const std::string& what) const;
 
+  Packing packing() const { return packing_; }
   int64_t offset() const { return offset_; }
   [[noreturn]] void fail(int64_t offset, const std::string& expected, const std::string& found) const;
 
  private:
   // At most `size` bytes; fewer at the end of the file.
   int64_t read_some(uint8_t* out, int64_t size);
+  // throws when bytes are left.
+  void expect_end();
+  // throws when the file cannot hold `bytes` more.
+  void expect_room(int64_t bytes, const std::string& what) const;
+  // throws that the file ends after `found` of `bytes`.
+  [[noreturn]] void fail_short(int64_t bytes, int64_t found, const std::string& what) const;
 
   struct Close {
     void operator()(void* file) const noexcept;

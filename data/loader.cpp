@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -91,12 +90,10 @@ struct Loader::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  /// A batch to be filled: its number over all epochs, its samples.
+  /// A batch to be filled: its number over all epochs, and where to.
   struct Job {
     int64_t number = 0;
     size_t slot = 0;
-    std::shared_ptr<const std::vector<int64_t>> order;
-    int64_t begin = 0;  // of the global batch, in `order`
     const Share* share = nullptr;
   };
   /// A filled slot, or why it is none.
@@ -105,6 +102,8 @@ struct Loader::State {
     std::exception_ptr error;
   };
 
+  /// Of a batch, in the order of its epoch.
+  int64_t first_place(int64_t number) const { return number % per_epoch * config.batch_size; }
   void work() noexcept;
   Job next_job();
   void fill(const Job& job);
@@ -120,7 +119,6 @@ struct Loader::State {
 
   // Under buffers->mutex.
   int64_t next_to_fill = 0, next_to_take = 0;
-  std::shared_ptr<const std::vector<int64_t>> order;
   std::map<int64_t, Result> ready;
   bool stopping = false;
   std::vector<std::thread> threads;
@@ -153,16 +151,11 @@ Loader::State::~State() {
 
 // The lock is held. A number is taken together with a buffer, so the batch that the caller waits for always has one.
 Loader::State::Job Loader::State::next_job() {
-  const int64_t number = next_to_fill;
-  if (number % per_epoch == 0) {
-    order = std::make_shared<const std::vector<int64_t>>(epoch_order(sampler, dataset.size(), config.first_epoch + number / per_epoch));
-  }
-  ++next_to_fill;
+  const int64_t number = next_to_fill++;
   const size_t slot = buffers->free.back();
   buffers->free.pop_back();
-  const int64_t begin = number % per_epoch * config.batch_size;
-  const bool is_full = config.batch_size <= dataset.size() - begin;
-  return {number, slot, order, begin, is_full ? &*full : &*short_last};
+  const bool is_full = config.batch_size <= dataset.size() - first_place(number);
+  return {number, slot, is_full ? &*full : &*short_last};
 }
 
 void Loader::State::fill(const Job& job) {
@@ -171,16 +164,19 @@ void Loader::State::fill(const Job& job) {
   const size_t bytes = static_cast<size_t>(dataset.bytes_per_image());
   const size_t floats = static_cast<size_t>(config.transformed_shape.numel());
   const View images = slot.images.view(Shape{slot.images.bytes()}, DType::u8);
+  const EpochOrder order(sampler, dataset.size(), config.first_epoch + job.number / per_epoch);
+  const int64_t begin = first_place(job.number);
+  std::vector<uint8_t> image(config.transform ? bytes : 0);
   size_t row = 0;
   for (const RowRange& range : job.share->ranges) {
     for (int64_t from = range.begin; from < range.end; ++from, ++row) {
-      const int64_t sample = (*job.order)[static_cast<size_t>(job.begin + from)];
-      labels[row] = dataset.labels[static_cast<size_t>(sample)];
-      const std::span<const uint8_t> image = dataset.image(sample);
+      const int64_t sample = order[begin + from];
+      labels[row] = dataset.label(sample);
       if (config.transform) {
-        config.transform(image, std::span<float>(images.as<float>() + row * floats, floats));
+        dataset.read_image(sample, image);
+        config.transform(image, std::span<float>(static_cast<float*>(images.data) + row * floats, floats));
       } else {
-        std::memcpy(images.as<uint8_t>() + row * bytes, image.data(), bytes);
+        dataset.read_image(sample, std::span<uint8_t>(images.as<uint8_t>() + row * bytes, bytes));
       }
     }
   }
@@ -191,23 +187,14 @@ void Loader::State::work() noexcept {
   while (true) {
     buffers->changed.wait(lock, [&] { return stopping || next_to_fill == total || !buffers->free.empty(); });
     if (stopping || next_to_fill == total) return;
-    Result result;
+    Result result{next_job(), nullptr};
+    lock.unlock();
     try {
-      result.job = next_job();
+      fill(result.job);
     } catch (...) {
-      // Memory for the order ran out: the batch that it was for reports it.
-      result.job.number = next_to_fill++;
       result.error = std::current_exception();
     }
-    if (!result.error) {
-      lock.unlock();
-      try {
-        fill(result.job);
-      } catch (...) {
-        result.error = std::current_exception();
-      }
-      lock.lock();
-    }
+    lock.lock();
     stopping = stopping || result.error != nullptr;
     ready.emplace(result.job.number, std::move(result));
     buffers->changed.notify_all();

@@ -20,8 +20,9 @@ DatasetPair open_idx(const std::filesystem::path& folder, IdxKind kind);
 /// `count` drawn images and max(1, count / 5) for testing.
 DatasetPair draw_synthetic(int64_t count, uint64_t seed);
 
-/// Sets mean and std of both parts to those of the training pixels. throws DataError when a channel is constant.
-void measure_statistics(DatasetPair& pair);
+/// Sets mean and std of both parts to those of the training pixels, over at most `most_images` images, evenly spaced. throws DataError when a channel
+/// is constant.
+void measure_statistics(DatasetPair& pair, int64_t most_images);
 
 /// Throws DataError unless `folder` is one.
 void expect_folder(const char* kind, const std::filesystem::path& folder);

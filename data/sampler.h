@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <vector>
 
 namespace vitrine {
 
@@ -13,8 +13,34 @@ struct SamplerConfig {
   uint64_t seed = 0;
 };
 
-/// Indices of epoch `epoch` (0, 1, ...): a permutation of [0, count) drawn from (seed, epoch), or 0, 1, 2, ... without shuffling.
-std::vector<int64_t> epoch_order(const SamplerConfig& config, int64_t count, int64_t epoch);
+/// The order of one epoch: a permutation of [0, count) drawn from (seed, epoch), or 0, 1, 2, ... without shuffling. It takes constant memory and
+/// computes each place by itself, so that processes ask for their own rows only.
+///
+/// A Feistel network keyed by Philox permutes the rectangle [0, rows) x [0, columns), the smallest near-square that holds the count; places that land
+/// beyond the count are permuted again until they land within it, fewer than two times on average.
+/// source  Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002
+class EpochOrder {
+ public:
+  /// Requires count >= 0 and 0 <= epoch < 2^40.
+  EpochOrder(const SamplerConfig& config, int64_t count, int64_t epoch);
+
+  int64_t size() const { return count_; }
+  /// The sample at `place`, 0 <= place < size().
+  int64_t operator[](int64_t place) const;
+  /// Places that the network permutes: at least the count, and below count + sqrt(count) + 1.
+  int64_t domain() const { return static_cast<int64_t>(rows_ * columns_); }
+
+ private:
+  uint64_t permute(uint64_t place) const;
+  /// A number below `bound`, drawn for `input` in a round of the network.
+  uint64_t draw(uint32_t round, uint64_t input, uint64_t bound) const;
+
+  int64_t count_;
+  bool shuffle_;
+  std::array<uint32_t, 2> key_;
+  uint64_t stream_;
+  uint64_t rows_ = 0, columns_ = 0;
+};
 
 /// Optimizer steps of an epoch: the last, shorter batch counts unless drop_last.
 int64_t batches_per_epoch(const SamplerConfig& config, int64_t count, int64_t batch_size);

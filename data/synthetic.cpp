@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
+#include <memory>
+#include <mutex>
 #include <numbers>
+#include <vector>
 
 #include "data/readers.h"
 #include "runtime/philox.h"
@@ -12,8 +16,8 @@ namespace {
 
 constexpr int64_t kSide = 32, kChannels = 3;
 constexpr float kPi = std::numbers::pi_v<float>;
-// Keeps these draws apart from those of initialisation and sampling under the same seed.
-constexpr uint64_t kStreamTag = uint64_t{0x73796e} << 40;
+// Mean and deviation are those of so many images at most: they are all drawn alike.
+constexpr int64_t kMeasuredImages = 1024;
 
 /// Distance from the point (u, v) to the outline of a shape of radius about 1, negative inside.
 using Outline = float (*)(float u, float v);
@@ -112,30 +116,69 @@ void draw(Outline outline, PhiloxSequence& random, uint8_t* pixels) {
   }
 }
 
-// Image i depends on (seed, split, i) alone.
-Dataset draw_set(const char* name, int64_t count, uint64_t seed, uint64_t split) {
+/// Images that are drawn when they are first asked for, and kept. Image i depends on (seed, split, i) alone.
+class DrawnSamples final : public Samples {
+ public:
+  DrawnSamples(int64_t count, uint64_t seed, uint64_t split) : seed_(seed), split_(split), images_(static_cast<size_t>(count)) {}
+
+  int64_t size() const override { return static_cast<int64_t>(images_.size()); }
+  int32_t label(int64_t i) const override { return static_cast<int32_t>(static_cast<size_t>(i) % kKinds.size()); }
+  int64_t held_bytes() const override {
+    return static_cast<int64_t>(images_.size() * sizeof images_[0]) + drawn_.load(std::memory_order_relaxed) * kBytes;
+  }
+
+  void read_image(int64_t i, std::span<uint8_t> out) const override {
+    const std::lock_guard lock(mutex_of(i));
+    std::copy_n(image(i), kBytes, out.data());
+  }
+
+  void read_ahead() const override {
+    for (int64_t i = 0; i < size(); ++i) {
+      const std::lock_guard lock(mutex_of(i));
+      image(i);
+    }
+  }
+
+ private:
+  static constexpr int64_t kBytes = kSide * kSide * kChannels;
+
+  std::mutex& mutex_of(int64_t i) const { return mutexes_[static_cast<size_t>(i) % mutexes_.size()]; }
+
+  // Its mutex is held.
+  const uint8_t* image(int64_t i) const {
+    const auto index = static_cast<size_t>(i);
+    std::unique_ptr<uint8_t[]>& image = images_[index];
+    if (!image) {
+      image = std::make_unique<uint8_t[]>(kBytes);
+      PhiloxSequence random(seed_, random_stream(RandomPurpose::synthetic_data, split_ << 36 | static_cast<uint64_t>(i)));
+      draw(kKinds[index % kKinds.size()].outline, random, image.get());
+      drawn_.fetch_add(1, std::memory_order_relaxed);
+    }
+    return image.get();
+  }
+
+  const uint64_t seed_, split_;
+  mutable std::array<std::mutex, 64> mutexes_;
+  mutable std::vector<std::unique_ptr<uint8_t[]>> images_;
+  mutable std::atomic<int64_t> drawn_{0};
+};
+
+Dataset drawn_set(const char* name, int64_t count, uint64_t seed, uint64_t split) {
   Dataset set;
   set.name = name;
   set.height = set.width = kSide;
   set.channels = kChannels;
   set.classes = static_cast<int64_t>(kKinds.size());
   for (const Kind& kind : kKinds) set.class_names.emplace_back(kind.name);
-  set.pixels.resize(static_cast<size_t>(count * set.bytes_per_image()));
-  set.labels.resize(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    const size_t kind = static_cast<size_t>(i) % kKinds.size();
-    PhiloxSequence random(seed, kStreamTag | split << 36 | static_cast<uint64_t>(i));
-    draw(kKinds[kind].outline, random, set.pixels.data() + i * set.bytes_per_image());
-    set.labels[static_cast<size_t>(i)] = static_cast<int32_t>(kind);
-  }
+  set.samples = std::make_shared<DrawnSamples>(count, seed, split);
   return set;
 }
 
 }  // namespace
 
 DatasetPair draw_synthetic(int64_t count, uint64_t seed) {
-  DatasetPair pair{draw_set("synthetic train", count, seed, 0), draw_set("synthetic test", std::max<int64_t>(1, count / 5), seed, 1)};
-  measure_statistics(pair);
+  DatasetPair pair{drawn_set("synthetic train", count, seed, 0), drawn_set("synthetic test", std::max<int64_t>(1, count / 5), seed, 1)};
+  measure_statistics(pair, kMeasuredImages);
   return pair;
 }
 

@@ -10,7 +10,7 @@ struct DropoutConfig {
   float p = 0.5F;  // probability of a zero, 0 <= p < 1
   uint64_t seed = 0;
   int64_t step = 0;          // optimizer step
-  int64_t layer = 0;         // which dropout of the model
+  int64_t layer = 0;         // which dropout of the model, from 1: 0 is that of other random numbers (runtime/philox.h)
   int64_t first_sample = 0;  // position of row 0 in the global batch of the step
 };
 

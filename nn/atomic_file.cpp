@@ -1,38 +1,149 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/atomic_file.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <utility>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace {
 
-AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(fmt::format("{}.{}.tmp", path, ::getpid())) {
-  file_ = std::fopen(temporary_.c_str(), "wb");
-  if (file_ == nullptr) fail("cannot be created");
+// Written at once, and flushed to the disk at once: a slow disk shows progress at this step.
+constexpr size_t kPartBytes = size_t{4} << 20;
+constexpr int64_t kFlushBytes = int64_t{32} << 20;
+
+/// Which of stdout and stderr leads to this file; -1 where none does.
+int standard_stream_of(const struct stat& file) {
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat standard {};
+    if (fstat(stream, &standard) == 0 && standard.st_dev == file.st_dev && standard.st_ino == file.st_ino) return stream;
+  }
+  return -1;
+}
+
+/// The file that a name stands for behind symbolic links, whether it exists or not.
+std::string resolve_links(std::string path) {
+  constexpr int kMostLinks = 40;
+  for (int i = 0; i < kMostLinks; ++i) {
+    std::array<char, PATH_MAX> target{};
+    const ssize_t length = readlink(path.c_str(), target.data(), target.size() - 1);
+    if (length < 0) return path;
+    const std::string text(target.data(), static_cast<size_t>(length));
+    const size_t slash = path.rfind('/');
+    path = text.starts_with('/') || slash == std::string::npos ? text : path.substr(0, slash + 1) + text;
+  }
+  return path;
+}
+
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+}
+
+/// Gives an open file without a name one.
+bool name_file(int descriptor, const std::string& path) {
+  const std::string own = fmt::format("/proc/self/fd/{}", descriptor);
+  return linkat(AT_FDCWD, own.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
+
+int open_unnamed(const std::string& path) { return open(folder_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }
+
+/// Whether a file without a name can get one beside `path`: asked before hours of work rely on it.
+bool can_name_files(const std::string& temporary) {
+  const int probe = open_unnamed(temporary);
+  if (probe < 0) return false;
+  const bool can = name_file(probe, temporary);
+  if (can) unlink(temporary.c_str());
+  close(probe);
+  return can;
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::string& path, std::function<void(int64_t)> progress)
+    : path_(resolve_links(path)), temporary_(fmt::format("{}.{}.tmp", path_, getpid())), progress_(std::move(progress)) {
+  struct stat target {};
+  const bool exists = stat(path.c_str(), &target) == 0;
+  const int stream = exists ? standard_stream_of(target) : -1;
+  const bool is_file = !exists || S_ISREG(target.st_mode) || S_ISDIR(target.st_mode);
+  if (is_file && stream < 0) {
+    open_beside();
+  } else {
+    path_ = path;  // of a pipe behind /dev/fd the link says nothing
+    open_in_place(stream);
+  }
 }
 
 AtomicFile::~AtomicFile() {
-  if (file_ == nullptr) return;
-  std::fclose(file_);
-  std::remove(temporary_.c_str());
+  if (descriptor_ >= 0) close(descriptor_);
+  if (named_) unlink(temporary_.c_str());
+}
+
+void AtomicFile::open_in_place(int standard_stream) {
+  in_place_ = true;
+  temporary_ = path_;
+  // A stream of ours has its own position, and text that comes before.
+  if (standard_stream >= 0) std::fflush(standard_stream == STDOUT_FILENO ? stdout : stderr);
+  descriptor_ = standard_stream >= 0 ? fcntl(standard_stream, F_DUPFD_CLOEXEC, 0) : open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  if (descriptor_ < 0) fail("cannot be opened");
+}
+
+void AtomicFile::open_beside() {
+  if (can_name_files(temporary_)) descriptor_ = open_unnamed(temporary_);
+  if (descriptor_ >= 0) return;
+  descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail("cannot be created");
+  named_ = true;
+}
+
+void AtomicFile::write_some(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail("cannot be written");
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    written_ += written;
+  }
+}
+
+void AtomicFile::flush() {
+  // Pipes and terminals have no disk behind them.
+  if (fsync(descriptor_) != 0 && !(in_place_ && (errno == EINVAL || errno == EROFS || errno == ENOTSUP))) fail("cannot be written");
+  flushed_ = written_;
+  if (progress_) progress_(flushed_);
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  if (!bytes.empty() && std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) fail("cannot be written");
+  for (size_t begin = 0; begin < bytes.size(); begin += kPartBytes) {
+    write_some(bytes.subspan(begin, std::min(kPartBytes, bytes.size() - begin)));
+    if (written_ - flushed_ >= kFlushBytes) flush();
+  }
 }
 
 void AtomicFile::write(const std::string& text) { write(std::as_bytes(std::span(text))); }
 
 void AtomicFile::commit() {
-  if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) fail("cannot be written");
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot be renamed to its final name");
-  std::fclose(file_);
-  file_ = nullptr;
+  flush();
+  if (!in_place_) {
+    if (!named_ && !name_file(descriptor_, temporary_)) fail("cannot be created");
+    named_ = true;
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot be renamed to its final name");
+    named_ = false;
+  }
+  close(std::exchange(descriptor_, -1));
 }
 
 void AtomicFile::fail(const char* what) const {

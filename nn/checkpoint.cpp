@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/checkpoint.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "nn/safetensors_header.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -44,27 +49,54 @@ void check_size(const char* operation, const FlatLayout& layout, size_t size) {
   }
 }
 
+/// "a b c and 12 more": what a message has room for.
+std::string list_names(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) text += fmt::format(" {}", safetensors::excerpt(names[i]));
+  return names.size() > kShown ? text + fmt::format(" and {} more", names.size() - kShown) : text;
+}
+
 void check_names(const std::string& path, const FlatLayout& layout, const std::map<std::string, HostTensor>& tensors) {
-  std::string missing;
-  std::string unexpected;
-  std::map<std::string, bool> known;
+  std::vector<std::string> missing, unexpected;
+  std::set<std::string> known;
   for (const ParamSpec& spec : layout.specs()) {
-    known[spec.name] = true;
-    if (!tensors.contains(spec.name)) missing += " " + spec.name;
+    known.insert(spec.name);
+    if (!tensors.contains(spec.name)) missing.push_back(spec.name);
   }
   for (const auto& [name, tensor] : tensors) {
-    if (!known.contains(name)) unexpected += " " + name;
+    if (!known.contains(name)) unexpected.push_back(name);
   }
   if (missing.empty() && unexpected.empty()) return;
   std::string message = fmt::format("load_parameters: {} is not of this model:", path);
-  if (!missing.empty()) message += fmt::format(" missing parameters:{}.", missing);
-  if (!unexpected.empty()) message += fmt::format(" unexpected parameters:{}.", unexpected);
+  if (!missing.empty()) message += fmt::format(" missing parameters:{}.", list_names(missing));
+  if (!unexpected.empty()) message += fmt::format(" unexpected parameters:{}.", list_names(unexpected));
   throw DataError(message);
+}
+
+/// "(0, 3, 1, 2)": the place of an element of a tensor.
+std::string index_text(const Shape& shape, int64_t element) {
+  std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
+  for (size_t d = index.size(); d-- > 0;) {
+    index[d] = element % shape[static_cast<int>(d)];
+    element /= shape[static_cast<int>(d)];
+  }
+  return fmt::format("({})", fmt::join(index, ", "));
+}
+
+void check_finite(const std::string& path, const std::string& name, const Shape& shape, std::span<const float> values) {
+  const auto is_bad = [](float value) { return !std::isfinite(value); };
+  const auto bad = std::find_if(values.begin(), values.end(), is_bad);
+  if (bad == values.end()) return;
+  throw NonFiniteWeights(fmt::format(
+      "load_parameters: {}: {} is {} at index {}; {} of its {} values are not finite: the training that saved them diverged, use an earlier "
+      "file",
+      path, name, *bad, index_text(shape, bad - values.begin()), std::count_if(bad, values.end(), is_bad), values.size()));
 }
 
 }  // namespace
 
-void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat) {
+void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, bool allow_non_finite) {
   check_size("load_parameters", layout, flat.size());
   const std::map<std::string, HostTensor> tensors = read_safetensors(path);
   check_names(path, layout, tensors);
@@ -80,18 +112,24 @@ void load_parameters(const std::string& path, const FlatLayout& layout, std::spa
           fmt::format("load_parameters: {}: {} has dtype {} but f32 is needed; save it as float32", path, spec.name, dtype_name(tensor.dtype)));
     }
   }
+  // All are checked before the first is taken.
+  const auto values_of = [&](const ParamSpec& spec) {
+    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
+    if (!values.empty()) std::memcpy(values.data(), tensors.at(spec.name).data.data(), values.size() * sizeof(float));
+    return values;
+  };
+  if (!allow_non_finite) {
+    for (const ParamSpec& spec : layout.specs()) check_finite(path, spec.name, tensors.at(spec.name).shape, values_of(spec));
+  }
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
-    const HostTensor& tensor = tensors.at(spec.name);
     const Order order = order_of(spec);
-    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
-    if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
-    transpose(order.outer, order.channels, order.positions, values.data(), flat.data() + layout.offset(i));
+    transpose(order.outer, order.channels, order.positions, values_of(spec).data(), flat.data() + layout.offset(i));
   }
 }
 
 void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
-                     const std::map<std::string, std::string>& metadata) {
+                     const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
   check_size("save_parameters", layout, flat.size());
   std::map<std::string, HostTensor> tensors;
   for (int i = 0; i < layout.size(); ++i) {
@@ -102,7 +140,7 @@ void save_parameters(const std::string& path, const FlatLayout& layout, std::spa
     const auto bytes = std::as_bytes(std::span(values));
     tensors[spec.name] = {order.checkpoint_shape, DType::f32, {bytes.begin(), bytes.end()}};
   }
-  write_safetensors(path, tensors, metadata);
+  write_safetensors(path, tensors, metadata, progress);
 }
 
 }  // namespace vitrine

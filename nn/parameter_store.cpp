@@ -72,7 +72,7 @@ void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat) 
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     const auto values = flat.subspan(static_cast<size_t>(layout.offset(i)), static_cast<size_t>(spec.shape.numel()));
-    fill(spec.init, PhiloxSequence(seed, static_cast<uint64_t>(i)), values);
+    fill(spec.init, PhiloxSequence(seed, random_stream(RandomPurpose::initialization, static_cast<uint64_t>(i))), values);
   }
 }
 

@@ -36,7 +36,8 @@ class FlatLayout {
   int64_t tail_elements_ = 0;
 };
 
-/// Fills host memory laid out as `layout` with the start values: parameter i is drawn from Philox at (seed, i), so it depends on nothing else.
+/// Fills host memory laid out as `layout` with the start values: parameter i is drawn from Philox at (seed, stream i of
+/// RandomPurpose::initialization), so it depends on nothing else.
 void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat);
 
 }  // namespace vitrine

@@ -25,6 +25,11 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 2> key, std::array<uint3
   return {words.v[0], words.v[1], words.v[2], words.v[3]};
 }
 
+uint64_t random_stream(RandomPurpose purpose, uint64_t index) {
+  VITRINE_ASSERT(index >> kRandomStreamBits == 0, "a purpose has 2^40 random streams");
+  return static_cast<uint64_t>(purpose) << kRandomStreamBits | index;
+}
+
 PhiloxSequence::PhiloxSequence(uint64_t seed, uint64_t stream) : key_{low(seed), high(seed)}, stream_(stream) {}
 
 uint32_t PhiloxSequence::next_u32() {

@@ -196,7 +196,7 @@ int run_collectives(const Options& options, const Processes& processes) {
   if (o.root >= bench.ranks()) {
     throw ConfigError(fmt::format("--root {}: there are ranks 0 to {}; add devices, or choose one of them", o.root, bench.ranks() - 1));
   }
-  const Style style = Style::of(fileno(stdout));
+  const Style style = Style::of(STDOUT_FILENO);
   if (!options.json) {
     fmt::print(
         "{} {} on {}: {}\n{} iterations after {} to warm up; algbw: size / time, busbw: what a link carries (nccl-tests); min, median and p99: of "

@@ -202,6 +202,8 @@ void add_precision_options(CLI::App& app, Options& o) {
       ->check(whole_number(1, 1 << 30))
       ->group(group);
   app.add_option("--clip-norm", o.clip_norm, "Largest norm of the gradient over all parameters [not clipped]")->check(number())->group(group);
+  app.add_flag("--allow-non-finite", o.allow_non_finite, "Train on when a loss or gradient is not finite [stop, and keep the last finite weights]")
+      ->group(group);
   app.add_option("--reduce-dtype", o.reduce_dtype, "In which gradients travel and are summed: f32, f16 or bf16")
       ->check(one_of({"f32", "f16", "bf16"}))
       ->capture_default_str()
@@ -274,6 +276,7 @@ void add_eval(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("eval", "Evaluate weights on the test set: every sample once");
   add_model_options(app, o);
   app.add_option("--weights", o.weights, "FILE.safetensors with PyTorch's names and layouts")->required()->group("Model and data");
+  app.add_flag("--allow-non-finite", o.allow_non_finite, "Take weights that are NaN or infinite [refuse them]")->group("Model and data");
   add_device_options(app, o);
   add_precision_option(app, o);
   add_batch_options(app, o, false);

@@ -7,16 +7,19 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "data/sampler.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
+#include "tools/attempts.h"
 #include "tools/batches.h"
 #include "tools/commands.h"
 #include "tools/describe.h"
 #include "tools/device_sets.h"
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
+#include "tools/output_file.h"
 #include "tools/progress.h"
 #include "tools/report.h"
 #include "tools/report_html/compare_report.h"
@@ -75,7 +78,7 @@ class Comparison {
     Workload workload;
     workload.train_batches = {std::min(options_.batch_size, job_.data.train.size())};
     Run run = open_run(std::make_unique<DeviceGroup>(group), job_, engine_config(options_, job_, scheme_preset("ddp"), {}), workload,
-                       options_.init_weights);
+                       {options_.init_weights, options_.allow_non_finite});
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, 1));
     take_step(*run.engine, source);
     run.engine->take_step_totals(true);
@@ -86,7 +89,8 @@ class Comparison {
   bool run_round(ModeResult& result) {
     const Scheme& scheme = result.scheme;
     Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
-                       engine_config(options_, job_, scheme, result.precision), train_workload(options_, job_, steps_, false), options_.init_weights);
+                       engine_config(options_, job_, scheme, result.precision), train_workload(options_, job_, steps_, false),
+                       {options_.init_weights, options_.allow_non_finite});
     if (!warned_) print_device_warnings(options_, *run.devices);
     warned_ = true;
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
@@ -362,7 +366,7 @@ void print_results(const Options& options, const Job& job, const Comparison& com
     return;
   }
   if (results.empty()) return;
-  const Style style = Style::of(fileno(stdout));
+  const Style style = Style::of(STDOUT_FILENO);
   fmt::print("{}: {} samples per step, {} rounds of {} steps after the first, in turns\n", job.model.name, options.batch_size, options.rounds,
              comparison.steps() - 1);
   size_t width = 10;
@@ -370,7 +374,6 @@ void print_results(const Options& options, const Job& job, const Comparison& com
   for (const ModeResult& result : results) fmt::print("  {:<{}} {}\n", result.name, width, result.batch);
   fmt::print("\n{}\n{}", summary_table(results, style), time_table(results, style));
   if (const auto speed = compare_speed(scheme_figures(results))) fmt::print("\n{} {}\n", speed->text, without_backquotes(speed->remedy));
-  if (!options.report.empty()) fmt::print("\nThe report is in {}\n", options.report);
 }
 
 }  // namespace
@@ -403,8 +406,11 @@ int run_compare(const Options& options) {
     for (size_t i = 0; i < results.size() && !interrupted(); ++i) comparison.run_round(results[round % 2 == 0 ? i : results.size() - 1 - i]);
   }
   std::erase_if(results, [](const ModeResult& result) { return result.rates.rounds.empty(); });
-  if (!options.report.empty() && !results.empty()) write_report(options, job, comparison, results);
+  Attempts attempts;
+  const bool reported = !options.report.empty() && !results.empty() && attempts.run([&] { write_report(options, job, comparison, results); });
   print_results(options, job, comparison, results);
+  if (reported && !options.json) fmt::print("\nThe report is in {}\n", options.report);
+  attempts.rethrow();
   return interrupted() ? kExitInterrupted : kExitOk;
 }
 

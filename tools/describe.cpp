@@ -18,8 +18,6 @@ constexpr size_t kMicroBatchesTold = 4;
 // Slices of more devices are told by runs of equal ones.
 constexpr size_t kSlicesTold = 8;
 
-int64_t bytes_of(const Dataset& set) { return static_cast<int64_t>(set.pixels.size() + set.labels.size() * sizeof(int32_t)); }
-
 }  // namespace
 
 std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
@@ -122,6 +120,6 @@ std::string describe_batch(const BatchPlan& plan) {
   return text;
 }
 
-int64_t dataset_bytes(const DatasetPair& data) { return bytes_of(data.train) + bytes_of(data.test); }
+int64_t dataset_bytes(const DatasetPair& data) { return data.train.held_bytes() + data.test.held_bytes(); }
 
 }  // namespace vitrine::tools

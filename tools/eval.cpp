@@ -4,13 +4,16 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "nn/checkpoint.h"
+#include "tools/attempts.h"
 #include "tools/commands.h"
 #include "tools/describe.h"
 #include "tools/evaluate.h"
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
+#include "tools/output_file.h"
 #include "tools/report.h"
 #include "tools/tables.h"
 #include "tools/warnings.h"
@@ -27,7 +30,7 @@ int run_eval(const Options& options, const Processes& processes) {
   if (processes.world()) agree_on_run(options, job, *processes.world());
   EngineConfig config = engine_config(options, job, scheme_preset("ddp"), resolve_precision(options));
   config.optimizer = make_optimizer_config("sgd", {}, {}, false, {});  // no state: nothing is updated
-  Run run = open_run(std::move(group), job, config, evaluate_workload(options, job), options.weights);
+  Run run = open_run(std::move(group), job, config, evaluate_workload(options, job), {options.weights, options.allow_non_finite});
 
   std::vector<float> logits;
   const auto result = evaluate_test_set(options, job, run, "evaluating", options.save_logits.empty() ? nullptr : &logits);
@@ -35,8 +38,10 @@ int run_eval(const Options& options, const Processes& processes) {
     if (processes.leads()) fmt::print(stderr, "vitrine: interrupted before every sample was seen; there is no result\n");
     return kExitInterrupted;
   }
-  run.engine->finish();
-  if (!options.save_logits.empty() && processes.leads()) write_npy(options.save_logits, logits, result->samples, job.model.classes);
+  Attempts attempts;
+  const bool has_logits = !options.save_logits.empty() && processes.leads() &&
+                          attempts.run([&] { write_npy(options.save_logits, logits, result->samples, job.model.classes); });
+  attempts.run([&] { run.engine->finish(); });
 
   const double rate = static_cast<double>(result->samples) / result->seconds;
   if (options.json) {
@@ -49,14 +54,16 @@ int run_eval(const Options& options, const Processes& processes) {
     json["samples_per_second"] = rate;
     json["devices"] = devices_json(gather_measurements(processes, {measure_devices(run), {}, {}}).figures);
     print_json(json);
+    attempts.rethrow();
     return kExitOk;
   }
   fmt::print("{}\n", describe_job(job, run.engine->layout()));
   fmt::print("test loss {:.4f}  test accuracy {:.4f}  {} samples, each once  {} samples/s\n", result->loss, result->accuracy,
              format_count(result->samples), format_count(std::llround(rate)));
   fmt::print("\n{}", memory_report(gather_measurements(processes, {measure_devices(run), {}, {}}).figures, dataset_bytes(job.data),
-                                   Style::of(fileno(stdout)), processes.count()));
-  if (!options.save_logits.empty()) fmt::print("The outputs are in {}\n", options.save_logits);
+                                   Style::of(STDOUT_FILENO), processes.count()));
+  if (has_logits) fmt::print("The outputs are in {}\n", options.save_logits);
+  attempts.rethrow();
   return kExitOk;
 }
 

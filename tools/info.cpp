@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "kernels/libraries.h"
 #include "runtime/comm/communicator.h"
@@ -152,7 +153,7 @@ Json info_json(const std::vector<int>& cores) {
 }
 
 void print_info(const std::vector<int>& cores) {
-  const Style style = Style::of(fileno(stdout));
+  const Style style = Style::of(STDOUT_FILENO);
   const int64_t total = memory_bytes("MemTotal"), available = memory_bytes("MemAvailable");
   fmt::print("vitrine {}, compiled by {} for {}\n", VITRINE_VERSION, VITRINE_BUILD_COMPILER, VITRINE_BUILD_ARCH);
   fmt::print("{}\n{} cores for this process: {}\n", processor_name(), cores.size(), fmt::join(cores, ","));

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <exception>
 #include <optional>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 #include "tools/commands.h"
 #include "tools/interrupt.h"
 #include "tools/processes.h"
+#include "tools/standard_streams.h"
 #include "tools/warnings.h"
 
 namespace {
@@ -35,9 +37,7 @@ int run(const vitrine::tools::Options& options, vitrine::tools::Processes& proce
   return vitrine::tools::run_info(options);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_program(int argc, char** argv) {
   using namespace vitrine::tools;
   const CommandLine line = parse_command_line({argv + 1, argv + argc});
   std::fputs(line.output.c_str(), stdout);
@@ -67,4 +67,15 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     return fail(error.what(), kExitFailure);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  vitrine::tools::keep_standard_streams();
+  const int status = run_program(argc, argv);
+  const std::string problem = vitrine::tools::finish_stdout();
+  if (problem.empty()) return status;
+  fmt::print(stderr, "vitrine: the results could not be written to stdout: {}\n", problem);
+  return status == vitrine::tools::kExitOk ? vitrine::tools::kExitFailure : status;
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -88,8 +89,12 @@ void check_files(const Options& o) {
   std::map<std::string, const char*> taken;
   for (const auto& [option, path] :
        {std::pair{"--save", o.save}, {"--report", o.report}, {"--trace", o.trace}, {"--memory-history", o.memory_history}}) {
-    if (path.empty()) continue;
-    const auto [earlier, fresh] = taken.emplace(std::filesystem::weakly_canonical(std::filesystem::absolute(path)).string(), option);
+    std::error_code error;
+    // A pipe, or /dev/stdout, takes what comes; so does a name that says nothing before it is written.
+    if (path.empty() || (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))) continue;
+    std::filesystem::path name = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+    if (error) name = path;
+    const auto [earlier, fresh] = taken.emplace(name.string(), option);
     if (!fresh)
       throw ConfigError(fmt::format("{} and {} name one file, {}; the later would take the place of the other", earlier->second, option, path));
   }

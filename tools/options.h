@@ -95,6 +95,7 @@ struct Options {
   std::optional<std::string> loss_scale;  // by precision
   std::optional<int> loss_scale_growth_interval;
   std::optional<double> clip_norm;
+  bool allow_non_finite = false;
   std::string reduce_dtype = "f32";
   std::optional<std::string> broadcast;
 

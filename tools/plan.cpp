@@ -4,12 +4,15 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "nn/parallel/fit.h"
+#include "tools/attempts.h"
 #include "tools/choose.h"
 #include "tools/commands.h"
 #include "tools/describe.h"
 #include "tools/json_report.h"
+#include "tools/output_file.h"
 #include "tools/plan_report.h"
 #include "tools/report_html/plan_page.h"
 #include "tools/run_report.h"
@@ -88,11 +91,12 @@ int run_plan(const Options& asked) {
       fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(), options.batch_size, describe_batch(batch),
                   scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
                   options.processes > 1 ? fmt::format("; the first of {} processes", options.processes) : std::string());
-  if (!options.report.empty()) {
+  Attempts attempts;
+  const bool reported = !options.report.empty() && attempts.run([&] {
     Facts facts = {{"model and data", model}, {"scheme", step}};
     for (const std::string& note : chosen.notes) facts.emplace_back("chosen", note);
     write_report(options, job, facts, planned, remedies);
-  }
+  });
   if (options.json) {
     Json json;
     json["config"] = config_json(options, job, devices, group->world_size());
@@ -102,13 +106,15 @@ int run_plan(const Options& asked) {
     json["fits"] = fits;
     json["remedies"] = fits ? Json() : Json(remedies);
     print_json(json);
+    attempts.rethrow();
     return fits ? kExitOk : kExitFailure;
   }
   for (const std::string& note : chosen.notes) fmt::print("{}\n", note);
   fmt::print("{}\n{}\n\n", model, step);
-  fmt::print("{}", plan_report(planned, Style::of(fileno(stdout))));
+  fmt::print("{}", plan_report(planned, Style::of(STDOUT_FILENO)));
   if (!fits) fmt::print("\nIt does not fit. {}\n", remedies);
-  if (!options.report.empty()) fmt::print("\nThe report is in {}\n", options.report);
+  if (reported) fmt::print("\nThe report is in {}\n", options.report);
+  attempts.rethrow();
   return fits ? kExitOk : kExitFailure;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "runtime/trace/span.h"
 #include "tools/tables.h"
@@ -17,6 +18,9 @@ constexpr int64_t kTerminalIntervalNs = 100'000'000;
 constexpr int64_t kPlainIntervalNs = 10'000'000'000;
 constexpr int kBarWidth = 24, kLeastBarWidth = 8;
 
+// The program's own stdout and stderr have none (standard_streams.h).
+int descriptor_of(std::FILE* stream) { return stream == stdout ? STDOUT_FILENO : stream == stderr ? STDERR_FILENO : fileno(stream); }
+
 }  // namespace
 
 Progress::Progress(std::string label, int64_t total_steps, Options options, std::FILE* stream)
@@ -24,7 +28,7 @@ Progress::Progress(std::string label, int64_t total_steps, Options options, std:
       total_steps_(total_steps),
       stream_(stream),
       options_(options),
-      terminal_(is_terminal(fileno(stream))),
+      terminal_(is_terminal(descriptor_of(stream))),
       begin_ns_(steady_now_ns()) {
   last_ns_ = terminal_ ? begin_ns_ - kTerminalIntervalNs : begin_ns_;  // a bar is there from the first step on
 }
@@ -56,7 +60,7 @@ void Progress::update(int64_t steps_done, int64_t samples, double loss) {
     fmt::print(stream_, "{}\n", text);
   }
   if (draws) {
-    fmt::print(stream_, "\r\033[K{}", with_bar(text, steps_done, total_steps_, Style::of(fileno(stream_)).width - 1));
+    fmt::print(stream_, "\r\033[K{}", with_bar(text, steps_done, total_steps_, Style::of(descriptor_of(stream_)).width - 1));
     drawn_ = true;
   }
   std::fflush(stream_);

@@ -2,14 +2,12 @@
 #include "tools/recorded_steps.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 
 #include <fmt/format.h>
 
 #include "runtime/error.h"
 #include "runtime/trace/memory_snapshot.h"
+#include "tools/output_file.h"
 
 namespace vitrine::tools {
 
@@ -54,10 +52,7 @@ void write_memory_history(const std::string& path, DeviceGroup& devices, const R
     const Pool& pool = devices[d].pool();
     snapshot.push_back({pool.statistics().reserved_bytes, steps.history(pool)});
   }
-  std::ofstream file(path, std::ios::binary);
-  write_memory_snapshot(file, snapshot);
-  file.close();
-  if (!file) throw DataError(fmt::format("--memory-history {}: writing failed ({}); is the disk full?", path, std::strerror(errno)));
+  write_output_file("--memory-history", path, [&](std::ostream& file) { write_memory_snapshot(file, snapshot); });
 }
 
 }  // namespace vitrine::tools

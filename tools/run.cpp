@@ -2,24 +2,18 @@
 #include "tools/run.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <mutex>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "kernels/libraries.h"
 #include "nn/checkpoint.h"
 #include "nn/parallel/process_part.h"
 #include "nn/segments.h"
 #include "runtime/error.h"
-#include "runtime/hash.h"
 #include "runtime/world/agreement.h"
 
 namespace vitrine::tools {
@@ -239,22 +233,13 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   return config;
 }
 
-namespace {
-
-std::string content_of(const Dataset& set) {
-  const uint64_t pixels = hash_bytes(kHashStart, set.pixels.data(), static_cast<int64_t>(set.pixels.size()));
-  return fmt::format("{:016x}", hash_bytes(pixels, set.labels.data(), static_cast<int64_t>(set.labels.size() * sizeof set.labels[0])));
-}
-
-}  // namespace
-
 void agree_on_run(const Options& options, const Job& job, World& world) {
   const Dataset& train = job.data.train;
   require_agreement(world, "how they train",
                     {{"command", options.command == Options::Command::train ? "train" : "eval"},
                      {"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(), job.data.test.size(),
                                               train.height, train.width, train.channels, train.classes)},
-                     {"images and labels (hash)", content_of(job.data.train) + " " + content_of(job.data.test)},
+                     {"images and labels (hash)", fmt::format("{:016x} {:016x}", fingerprint(train), fingerprint(job.data.test))},
                      {"--timeout", fmt::format("{}", options.timeout_seconds)},
                      {"--shuffle", options.shuffle ? "on" : "off"},
                      {"--drop-last", options.drop_last ? "on" : "off"},
@@ -268,35 +253,27 @@ void agree_on_run(const Options& options, const Job& job, World& world) {
                      {"--verify-replicas", std::to_string(options.verify_replicas)}});
 }
 
-Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const std::string& weights,
+Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const WeightsFile& weights,
              bool record_memory) {
   Run run;
   run.devices = std::move(devices);
   for (int d = 0; record_memory && d < run.devices->size(); ++d) (*run.devices)[d].pool().record_history(true);
   run.engine = std::make_unique<Engine>(job.model, *run.devices, config, workload);
-  if (!weights.empty()) {
+  if (run.devices->process_count() == 1) {  // else each of them draws its own rows only
+    if (!workload.train_batches.empty()) job.data.train.samples->read_ahead();
+    if (!workload.evaluate_batches.empty()) job.data.test.samples->read_ahead();
+  }
+  if (!weights.path.empty()) {
     const FlatLayout& layout = run.engine->layout();
     std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
-    if (run.devices->process() == 0) load_parameters(weights, layout, flat);
+    try {
+      if (run.devices->process() == 0) load_parameters(weights.path, layout, flat, weights.allow_non_finite);
+    } catch (const NonFiniteWeights& error) {
+      throw DataError(fmt::format("{}, or take them as they are with --allow-non-finite", error.what()));
+    }
     run.engine->set_parameters(flat);
   }
   return run;
-}
-
-void check_writable(const std::string& option, const std::string& path) {
-  if (path.empty()) return;
-  struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
-    throw DataError(fmt::format("{} {}: it is a folder; name a file in it", option, path));
-  }
-  const std::string probe = fmt::format("{}.{}.tmp", path, getpid());
-  const int file = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (file < 0) {
-    throw DataError(fmt::format("{} {}: no file can be written there ({}); choose a folder that exists and that you may write to", option, path,
-                                std::strerror(errno)));
-  }
-  close(file);
-  unlink(probe.c_str());
 }
 
 }  // namespace vitrine::tools

@@ -55,14 +55,17 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
 /// What the processes of a run must have in common beside the engine's plan. throws ConfigError.
 void agree_on_run(const Options& options, const Job& job, World& world);
 
-/// Plans on the devices, and fills the parameters: from `weights` if not empty (of several processes, on rank 0), else
-/// from the seed.
+/// Weights to begin with.
+struct WeightsFile {
+  std::string path;  // empty: none
+  bool allow_non_finite = false;
+};
+
+/// Plans on the devices, and fills the parameters: from `weights` if there are any (of several processes, on rank 0),
+/// else from the seed.
 ///   record_memory  keep the history of the pools, for a trace file
 /// throws DeviceError, UnsupportedError, OutOfMemory, ConfigError, DataError.
-Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const std::string& weights,
+Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const WeightsFile& weights,
              bool record_memory = false);
-
-/// Makes sure that a file can be written there later. throws DataError with the reason.
-void check_writable(const std::string& option, const std::string& path);
 
 }  // namespace vitrine::tools

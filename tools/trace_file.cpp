@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/trace_file.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-
 #include <fmt/format.h>
 
-#include "runtime/error.h"
 #include "runtime/trace/chrome_trace.h"
+#include "tools/output_file.h"
 
 namespace vitrine::tools {
 
@@ -22,10 +18,7 @@ void write_trace_file(const std::string& path, DeviceGroup& devices, const std::
                          {{"compute", device.compute}, {"copy", device.copy}, {"communication", device.communication}},
                          devices[device.ordinal].pool().history()});
   }
-  std::ofstream file(path);
-  write_chrome_trace(file, processes);
-  file.close();
-  if (!file) throw DataError(fmt::format("--trace {}: writing failed ({}); is the disk full?", path, std::strerror(errno)));
+  write_output_file("--trace", path, [&](std::ostream& file) { write_chrome_trace(file, processes); });
 }
 
 }  // namespace vitrine::tools

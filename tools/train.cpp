@@ -6,11 +6,12 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "data/sampler.h"
 #include "kernels/conv2d_choice.h"
-#include "nn/checkpoint.h"
 #include "runtime/error.h"
+#include "tools/attempts.h"
 #include "tools/balance.h"
 #include "tools/batches.h"
 #include "tools/choose.h"
@@ -20,10 +21,12 @@
 #include "tools/evaluate.h"
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
+#include "tools/output_file.h"
 #include "tools/progress.h"
 #include "tools/recorded_steps.h"
 #include "tools/report.h"
 #include "tools/run_report.h"
+#include "tools/save.h"
 #include "tools/step_record.h"
 #include "tools/trace_file.h"
 #include "tools/warnings.h"
@@ -158,20 +161,6 @@ class Training {
   std::vector<EpochResult> epochs_;
 };
 
-void save(const Options& options, const Job& job, Engine& engine) {
-  save_parameters(options.save, engine.layout(), engine.parameters(), {{"format", "pt"}, {"model", job.model.name}});
-}
-
-/// After an error in training: keeps what the devices still hold.
-void save_what_was_reached(const Options& options, const Job& job, Engine& engine) noexcept {
-  try {
-    save(options, job, engine);
-    fmt::print(stderr, "vitrine: training failed; the weights of the last finished step are in {}\n", options.save);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "vitrine: training failed, and its weights could not be saved: {}\n", error.what());
-  }
-}
-
 /// Each process writes a file of its own: FILE.json, and FILE.rank1.json and so on.
 std::string path_of_rank(const std::string& path, const Processes& processes) {
   if (path.empty() || processes.leads()) return path;
@@ -256,7 +245,7 @@ void write_report(const Options& options, const std::vector<std::string>& notes,
 }
 
 void print_results(const Options& options, const std::vector<std::string>& notes, const Job& job, const std::vector<DeviceId>& devices,
-                   const Processes& processes, Run& run, const Training& training, const Measurements& measurements) {
+                   const Processes& processes, Run& run, const Training& training, const Measurements& measurements, const std::string& files) {
   const auto& [figures, tables, communication] = measurements;
   std::vector<std::string> names;
   for (const DeviceFigures& device : figures) names.push_back(device.device);
@@ -281,7 +270,7 @@ void print_results(const Options& options, const std::vector<std::string>& notes
     print_json(json);
     return;
   }
-  const Style style = Style::of(fileno(stdout));
+  const Style style = Style::of(STDOUT_FILENO);
   const std::string phases = phase_report(names, tables, style);
   if (!phases.empty()) fmt::print("\n{}", phases);
   const std::string buckets = communication_report(names, communication, style);
@@ -291,8 +280,7 @@ void print_results(const Options& options, const std::vector<std::string>& notes
   if (!steps.empty()) fmt::print("\n{}", steps);
   const std::string convolution = convolution_report(convolutions);
   if (!convolution.empty()) fmt::print("\n{}", convolution);
-  if (!options.save.empty()) fmt::print("\nThe weights are in {}\n", options.save);
-  if (!options.report.empty()) fmt::print("\nThe report is in {}\n", options.report);
+  fmt::print("{}", files);
 }
 
 }  // namespace
@@ -318,27 +306,40 @@ int run_train(const Options& asked, const Processes& processes) {
   const Scheme scheme = resolve_scheme(options, devices, group->world_size());
   if (processes.world()) agree_on_run(options, job, *processes.world());
   Run run = open_run(std::move(group), job, engine_config(options, job, scheme, resolve_precision(options)),
-                     train_workload(options, job, options.steps, options.evaluate), options.init_weights, RecordedSteps::all(options));
+                     train_workload(options, job, options.steps, options.evaluate), {options.init_weights, options.allow_non_finite},
+                     RecordedSteps::all(options));
   if (!options.json) fmt::print("{}\n", describe_run(options, job, run, options.mode_name()));
   std::fflush(stdout);
 
   Training training(options, job, run);
   try {
     training.run();
-  } catch (const Error&) {
-    if (!options.save.empty() && processes.leads()) save_what_was_reached(options, job, *run.engine);
+  } catch (...) {
+    rescue_weights(options, job.model.name, *run.engine, processes);
     throw;
   }
-  training.end();
-  run.engine->finish();
-  if (options.verify_replicas > 0) run.engine->verify_replicas();
-  if (!options.save.empty() && processes.leads()) save(options, job, *run.engine);
-  if (!trace.empty()) write_trace_file(trace, *run.devices, training.recorder().kept_spans());
-  if (!memory_history.empty()) write_memory_history(memory_history, *run.devices, training.recorded());
-  const Measurements measurements =
-      gather_measurements(processes, {measure_devices(run), training.recorder().tables(), training.recorder().communication()});
-  if (!options.report.empty() && processes.leads()) write_report(options, chosen.notes, job, processes, run, training, measurements);
-  print_results(options, chosen.notes, job, devices, processes, run, training, measurements);
+  // What fails here costs nothing of the rest; the weights come first.
+  Attempts attempts;
+  std::string files;
+  const bool saved = attempts.run([&] { save_weights(options, job.model.name, *run.engine, processes); });
+  if (saved && !options.save.empty()) files += fmt::format("\nThe weights are in {}\n", options.save);
+  attempts.run([&] {
+    training.end();
+    run.engine->finish();
+    if (options.verify_replicas > 0) run.engine->verify_replicas();
+  });
+  if (!trace.empty()) attempts.run([&] { write_trace_file(trace, *run.devices, training.recorder().kept_spans()); });
+  if (!memory_history.empty()) attempts.run([&] { write_memory_history(memory_history, *run.devices, training.recorded()); });
+  attempts.run([&] {
+    const Measurements measurements =
+        gather_measurements(processes, {measure_devices(run), training.recorder().tables(), training.recorder().communication()});
+    if (!options.report.empty() && processes.leads()) {
+      const bool reported = attempts.run([&] { write_report(options, chosen.notes, job, processes, run, training, measurements); });
+      if (reported) files += fmt::format("\nThe report is in {}\n", options.report);
+    }
+    print_results(options, chosen.notes, job, devices, processes, run, training, measurements, files);
+  });
+  attempts.rethrow();
   return training.stopped() ? kExitInterrupted : kExitOk;
 }
 

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "data/dataset.h"
 #include "data/loader.h"
+#include "data/sampler.h"
 
 namespace vitrine::test {
 
@@ -20,11 +22,35 @@ inline Dataset make_set(int64_t count) {
   set.width = 3;
   set.channels = 2;
   set.classes = count;
+  std::vector<uint8_t> pixels;
+  std::vector<int32_t> labels;
   for (int64_t i = 0; i < count; ++i) {
-    set.labels.push_back(static_cast<int32_t>(i));
-    for (int64_t p = 0; p < 12; ++p) set.pixels.push_back(static_cast<uint8_t>(i * 5 + p));
+    labels.push_back(static_cast<int32_t>(i));
+    for (int64_t p = 0; p < 12; ++p) pixels.push_back(static_cast<uint8_t>(i * 5 + p));
   }
+  set.samples = samples_in_memory(std::move(pixels), std::move(labels));
   return set;
+}
+
+inline std::vector<int64_t> samples_of(const EpochOrder& order) {
+  std::vector<int64_t> samples;
+  for (int64_t place = 0; place < order.size(); ++place) samples.push_back(order[place]);
+  return samples;
+}
+
+/// All labels, and all pixels, of a set.
+inline std::vector<int32_t> labels_of(const Dataset& set) {
+  std::vector<int32_t> labels;
+  for (int64_t i = 0; i < set.size(); ++i) labels.push_back(set.label(i));
+  return labels;
+}
+inline std::vector<uint8_t> pixels_of(const Dataset& set) {
+  std::vector<uint8_t> pixels;
+  for (int64_t i = 0; i < set.size(); ++i) {
+    const std::vector<uint8_t> image = set.image(i);
+    pixels.insert(pixels.end(), image.begin(), image.end());
+  }
+  return pixels;
 }
 
 inline std::vector<int32_t> labels_of(const Batch& batch) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/loader.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -22,6 +23,7 @@ namespace {
 using test::expect_contents;
 using test::labels_of;
 using test::make_set;
+using test::samples_of;
 
 TEST(Loader, OrderIsThatOfTheSamplerWithAnyNumberOfWorkers) {
   const Dataset set = make_set(23);
@@ -31,7 +33,7 @@ TEST(Loader, OrderIsThatOfTheSamplerWithAnyNumberOfWorkers) {
         Loader loader(set,
                       {.batch_size = 5, .shuffle = shuffle, .drop_last = drop_last, .seed = 9, .first_epoch = 2, .epochs = 3, .workers = workers});
         for (int64_t epoch = 2; epoch < 5; ++epoch) {
-          const auto order = epoch_order({.shuffle = shuffle, .seed = 9}, 23, epoch);
+          const auto order = samples_of(EpochOrder({.shuffle = shuffle, .seed = 9}, 23, epoch));
           const int64_t batches = drop_last ? 4 : 5;
           for (int64_t index = 0; index < batches; ++index) {
             const auto batch = loader.next();
@@ -187,7 +189,7 @@ TEST(Loader, WorkersFillAtTheSameTime) {
 TEST(Loader, RethrowsInItsPlace) {
   const Dataset set = make_set(20);
   const ImageTransform fail_at_9 = [&](std::span<const uint8_t> image, std::span<float>) {
-    if (image.data() == set.image(9).data()) throw DataError("image 9 is bad");
+    if (std::ranges::equal(image, set.image(9))) throw DataError("image 9 is bad");
   };
   for (int workers = 1; workers <= 4; ++workers) {
     Loader loader(

@@ -8,13 +8,17 @@
 #include "data/dataset.h"
 #include "runtime/error.h"
 #include "runtime/philox.h"
+#include "tests/data/counted_set.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/limited_memory.h"
 
 namespace vitrine {
 namespace {
 
 namespace fs = std::filesystem;
 using test::Bytes;
+using test::labels_of;
+using test::pixels_of;
 using test::read_file;
 using test::TempFolder;
 using test::write_file;
@@ -95,10 +99,10 @@ TEST(Idx, ReadsPlainFiles) {
   EXPECT_EQ(pair.train.width, 7);
   EXPECT_EQ(pair.train.channels, 1);
   EXPECT_EQ(pair.train.classes, 4);
-  EXPECT_EQ(pair.train.labels, (std::vector<int32_t>{0, 1, 2, 3, 2, 1}));
-  EXPECT_EQ(pair.test.labels, (std::vector<int32_t>{3, 0}));
+  EXPECT_EQ(labels_of(pair.train), (std::vector<int32_t>{0, 1, 2, 3, 2, 1}));
+  EXPECT_EQ(labels_of(pair.test), (std::vector<int32_t>{3, 0}));
   const Bytes bytes = read_file(folder.train_images());
-  EXPECT_TRUE(std::equal(pair.train.pixels.begin(), pair.train.pixels.end(), bytes.begin() + 16, bytes.end()));
+  EXPECT_EQ(pixels_of(pair.train), Bytes(bytes.begin() + 16, bytes.end()));
   const auto third = pair.train.image(2);
   EXPECT_TRUE(std::equal(third.begin(), third.end(), bytes.begin() + 16 + 70));
 }
@@ -107,9 +111,10 @@ TEST(Idx, MeasuresMeanAndDeviation) {
   const IdxFolder folder;
   const DatasetPair pair = open_dataset(folder.description(), 0);
   double sum = 0, squares = 0;
-  for (const uint8_t pixel : pair.train.pixels) sum += pixel / 255.0;
-  const double count = static_cast<double>(pair.train.pixels.size()), mean = sum / count;
-  for (const uint8_t pixel : pair.train.pixels) squares += (pixel / 255.0 - mean) * (pixel / 255.0 - mean);
+  const Bytes pixels = pixels_of(pair.train);
+  for (const uint8_t pixel : pixels) sum += pixel / 255.0;
+  const double count = static_cast<double>(pixels.size()), mean = sum / count;
+  for (const uint8_t pixel : pixels) squares += (pixel / 255.0 - mean) * (pixel / 255.0 - mean);
   EXPECT_NEAR(pair.train.mean[0], mean, 1e-6);
   EXPECT_NEAR(pair.train.std[0], std::sqrt(squares / count), 1e-6);
   EXPECT_EQ(pair.test.mean, pair.train.mean);
@@ -123,8 +128,52 @@ TEST(Idx, ReadsGzip) {
     fs::remove(file);
   }
   const DatasetPair packed = open_dataset(folder.description(), 0);
-  EXPECT_EQ(packed.train.pixels, plain.train.pixels);
-  EXPECT_EQ(packed.train.labels, plain.train.labels);
+  EXPECT_EQ(pixels_of(packed.train), pixels_of(plain.train));
+  EXPECT_EQ(labels_of(packed.train), labels_of(plain.train));
+}
+
+// A process that reads a few samples holds no more than the labels, and reads no more of the file.
+TEST(Idx, PlainFilesAreReadWhenASampleIsAskedFor) {
+  const IdxFolder folder;
+  const DatasetPair pair = open_dataset(folder.description(), 0);
+  EXPECT_EQ(pair.train.held_bytes(), 6);
+  folder.change(folder.train_images(), [](Bytes& b) { b[16 + 2 * 35] = 77; });
+  EXPECT_EQ(pair.train.image(2)[0], 77);
+  folder.change(folder.train_images(), [](Bytes& b) { b.resize(16 + 4 * 35 + 3); });
+  EXPECT_NO_THROW(pair.train.image(3));
+  try {
+    pair.train.image(4);
+    FAIL() << "the file is too short for it";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.what(),
+              folder.train_images().string() + ": at offset 156: expected 35 bytes, found 3; the file became shorter after it was opened");
+  }
+}
+
+TEST(Idx, AGzipFileTakesMemoryAsItsDataArrive) {
+  if (!test::kMemoryCanBeLimited) GTEST_SKIP() << "a sanitizer needs memory without a limit";
+  const IdxFolder folder;
+  fs::remove(folder.train_images());
+  // 1.6 MB that claim 1.6 GB: 2,000,000 images of 28 x 28, of which 2,000 are there.
+  Bytes images = idx_images(2000, 28, 28, 3);
+  images[4] = 0x00, images[5] = 0x1e, images[6] = 0x84, images[7] = 0x80;
+  const fs::path packed = folder.train_images().string() + ".gz";
+  write_gzip(packed, images);
+  ASSERT_GT(fs::file_size(packed), 1'500'000U);
+  test::with_memory(int64_t{64} << 20, [&] {
+    expect_message(folder.description(), {"DataError", packed.string(), "at offset 16: expected 1568000000 bytes of pixels", "found 1568000"});
+  });
+}
+
+TEST(Fingerprint, TellsSetsApart) {
+  const IdxFolder folder;
+  const uint64_t first = fingerprint(open_dataset(folder.description(), 0).train);
+  EXPECT_EQ(fingerprint(open_dataset(folder.description(), 0).train), first);
+  folder.change(folder.train_images(), [](Bytes& b) { b.back() ^= 1; });
+  const uint64_t other_pixel = fingerprint(open_dataset(folder.description(), 0).train);
+  EXPECT_NE(other_pixel, first);
+  folder.change(folder.train_labels(), [](Bytes& b) { b.back() ^= 2; });
+  EXPECT_NE(fingerprint(open_dataset(folder.description(), 0).train), other_pixel);
 }
 
 TEST(Idx, FashionMnistIs28By28) {
@@ -164,7 +213,10 @@ TEST(Idx, SaysWhatIsDamaged) {
       {"huge count", true, [](Bytes& b) { b[4] = 0xff; }, {"at offset 16", "bytes of pixels", "too short"}},
       {"cut", true, [](Bytes& b) { b.pop_back(); }, {"at offset 16", "210 bytes of pixels", "too short"}},
       {"trailing", true, [](Bytes& b) { b.push_back(0); }, {"at offset 226", "the end of the file", "found more bytes"}},
-      {"labels cut", false, [](Bytes& b) { b.erase(b.end() - 2, b.end()); }, {"at offset 8", "6 bytes of labels", "found 4"}},
+      {"labels cut",
+       false,
+       [](Bytes& b) { b.erase(b.end() - 2, b.end()); },
+       {"at offset 8", "6 bytes of labels", "found a file of 12 bytes, too short"}},
       {"labels trailing", false, [](Bytes& b) { b.push_back(0); }, {"at offset 14", "the end of the file"}},
       {"label count", false, [](Bytes& b) { b[7] = 5; }, {"at offset 4", "6 labels, one for each image", "found 5"}},
   };
@@ -264,7 +316,7 @@ TEST(Cifar10, TurnsPlanesIntoPixels) {
     ASSERT_EQ(pair.train.size(), 15);
     ASSERT_EQ(pair.test.size(), 2);
     EXPECT_EQ(pair.train.bytes_per_image(), 3072);
-    EXPECT_EQ(pair.train.labels, (std::vector<int32_t>{1, 2, 3, 2, 3, 4, 3, 4, 5, 4, 5, 6, 5, 6, 7}));
+    EXPECT_EQ(labels_of(pair.train), (std::vector<int32_t>{1, 2, 3, 2, 3, 4, 3, 4, 5, 4, 5, 6, 5, 6, 7}));
     const Bytes records = cifar_records(2, 3);
     const auto image = pair.train.image(4);
     for (size_t i = 0; i < 1024; ++i) {

@@ -5,19 +5,26 @@
 #include <gtest/gtest.h>
 
 #include "data/dataset.h"
+#include "tests/data/counted_set.h"
 #include "tests/data/temp_folder.h"
 
 namespace vitrine {
 namespace {
 
 namespace fs = std::filesystem;
+using test::labels_of;
 
 const fs::path kShared = fs::path(VITRINE_SOURCE_DIR).parent_path() / "shared" / "data";
 
-std::vector<int32_t> first_labels(const Dataset& set, size_t count) { return {set.labels.begin(), set.labels.begin() + static_cast<long>(count)}; }
+std::vector<int32_t> first_labels(const Dataset& set, size_t count) {
+  std::vector<int32_t> labels = labels_of(set);
+  labels.resize(count);
+  return labels;
+}
 
 void expect_balanced(const Dataset& set, int64_t each) {
-  for (int32_t label = 0; label < set.classes; ++label) EXPECT_EQ(std::count(set.labels.begin(), set.labels.end(), label), each) << label;
+  const std::vector<int32_t> labels = labels_of(set);
+  for (int32_t label = 0; label < set.classes; ++label) EXPECT_EQ(std::count(labels.begin(), labels.end(), label), each) << label;
 }
 
 TEST(RealData, FashionMnist) {

@@ -142,19 +142,58 @@ TEST(ShardedLoader, TransformsItsRowsOnly) {
                           },
                       .transform = first_pixel,
                       .transformed_shape = Shape{1, 1, 1}});
-  const auto order = epoch_order({.seed = 2}, 22, 0);
+  const EpochOrder order({.seed = 2}, 22, 0);
   for (const auto& rows : {std::vector<size_t>{0, 4, 5}, std::vector<size_t>{8, 12, 13}, std::vector<size_t>{16, 19, 20}}) {
     const auto batch = loader.next();
     ASSERT_TRUE(batch);
     ASSERT_EQ(batch->images.shape, (Shape{3, 1, 1, 1}));
     ASSERT_EQ(batch->images.dtype, DType::f32);
     for (size_t row = 0; row < 3; ++row) {
-      EXPECT_EQ(labels_of(*batch)[row], order[rows[row]]);
-      EXPECT_EQ(batch->images.as<float>()[row], static_cast<float>(set.image(order[rows[row]])[0]));
+      EXPECT_EQ(labels_of(*batch)[row], order[static_cast<int64_t>(rows[row])]);
+      EXPECT_EQ(batch->images.as<float>()[row], static_cast<float>(set.image(order[static_cast<int64_t>(rows[row])])[0]));
     }
   }
   EXPECT_FALSE(loader.next());
   EXPECT_EQ(transformed, 9);
+}
+
+/// Counts what is read of other samples.
+class CountedSamples final : public Samples {
+ public:
+  explicit CountedSamples(std::shared_ptr<const Samples> samples) : samples_(std::move(samples)), reads(static_cast<size_t>(samples_->size())) {}
+  int64_t size() const override { return samples_->size(); }
+  int32_t label(int64_t i) const override { return samples_->label(i); }
+  void read_image(int64_t i, std::span<uint8_t> out) const override {
+    ++reads[static_cast<size_t>(i)];
+    samples_->read_image(i, out);
+  }
+  int64_t held_bytes() const override { return 0; }
+
+ private:
+  std::shared_ptr<const Samples> samples_;
+
+ public:
+  mutable std::vector<std::atomic<int>> reads;
+};
+
+TEST(ShardedLoader, AProcessReadsItsOwnRowsOnly) {
+  Dataset set = make_set(48);
+  const std::vector<int64_t> weights{2, 1, 1};
+  std::vector<int> readers(48);
+  for (size_t rank = 0; rank < weights.size(); ++rank) {
+    const auto counted = std::make_shared<CountedSamples>(make_set(48).samples);
+    set.samples = counted;
+    Loader loader(set, {.batch_size = 12, .seed = 5, .shard = shard_of(weights, rank, 1)});
+    while (loader.next()) {
+    }
+    int total = 0;
+    for (size_t i = 0; i < readers.size(); ++i) {
+      total += counted->reads[i];
+      readers[i] += counted->reads[i];
+    }
+    EXPECT_EQ(total, rank == 0 ? 24 : 12);
+  }
+  EXPECT_EQ(readers, std::vector<int>(48, 1));
 }
 
 TEST(ShardedLoader, IsAskedForEachSizeOfABatch) {

@@ -6,9 +6,13 @@
 #include <gtest/gtest.h>
 
 #include "data/dataset.h"
+#include "tests/data/counted_set.h"
 
 namespace vitrine {
 namespace {
+
+using test::labels_of;
+using test::pixels_of;
 
 TEST(Synthetic, CountsAndLabels) {
   const DatasetPair pair = open_dataset("synthetic:200", 1);
@@ -19,8 +23,9 @@ TEST(Synthetic, CountsAndLabels) {
     EXPECT_EQ(set->width, 32);
     EXPECT_EQ(set->channels, 3);
     EXPECT_EQ(set->classes, 10);
-    EXPECT_EQ(static_cast<int64_t>(set->pixels.size()), set->size() * 3072);
-    for (int32_t label = 0; label < 10; ++label) EXPECT_EQ(std::count(set->labels.begin(), set->labels.end(), label), set->size() / 10);
+    EXPECT_EQ(static_cast<int64_t>(pixels_of(*set).size()), set->size() * 3072);
+    const std::vector<int32_t> labels = labels_of(*set);
+    for (int32_t label = 0; label < 10; ++label) EXPECT_EQ(std::count(labels.begin(), labels.end(), label), set->size() / 10);
   }
   const std::set<std::string> names(pair.train.class_names.begin(), pair.train.class_names.end());
   EXPECT_EQ(names.size(), 10U);
@@ -29,15 +34,30 @@ TEST(Synthetic, CountsAndLabels) {
 
 TEST(Synthetic, FollowsFromTheSeed) {
   const DatasetPair a = open_dataset("synthetic:50", 1), again = open_dataset("synthetic:50", 1), other = open_dataset("synthetic:50", 2);
-  EXPECT_EQ(a.train.pixels, again.train.pixels);
-  EXPECT_EQ(a.test.pixels, again.test.pixels);
-  EXPECT_NE(a.train.pixels, other.train.pixels);
+  EXPECT_EQ(pixels_of(a.train), pixels_of(again.train));
+  EXPECT_EQ(pixels_of(a.test), pixels_of(again.test));
+  EXPECT_NE(pixels_of(a.train), pixels_of(other.train));
 }
 
 TEST(Synthetic, AnImageDoesNotDependOnTheCount) {
   const DatasetPair few = open_dataset("synthetic:50", 3), more = open_dataset("synthetic:100", 3);
-  EXPECT_TRUE(std::equal(few.train.pixels.begin(), few.train.pixels.end(), more.train.pixels.begin()));
-  EXPECT_TRUE(std::equal(few.test.pixels.begin(), few.test.pixels.end(), more.test.pixels.begin()));
+  for (int64_t i = 0; i < 50; ++i) EXPECT_EQ(few.train.image(i), more.train.image(i)) << i;
+  for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(few.test.image(i), more.test.image(i)) << i;
+}
+
+TEST(Synthetic, ImagesAreDrawnWhenTheyAreAskedFor) {
+  const DatasetPair pair = open_dataset("synthetic:20000", 3);
+  const int64_t images = 1024 * 3072;  // that mean and deviation are measured over
+  EXPECT_GE(pair.train.held_bytes(), images);
+  EXPECT_LT(pair.train.held_bytes(), images + 20'000 * 16);
+  EXPECT_LT(pair.test.held_bytes(), 4'000 * 16);
+  const int64_t before = pair.train.held_bytes();
+  const std::vector<uint8_t> image = pair.train.image(19'999);
+  EXPECT_EQ(pair.train.held_bytes(), before + 3072);
+  EXPECT_EQ(pair.train.image(19'999), image);
+  EXPECT_EQ(pair.train.held_bytes(), before + 3072);
+  pair.test.samples->read_ahead();
+  EXPECT_GE(pair.test.held_bytes(), 4'000 * 3072);
 }
 
 TEST(Synthetic, NoImageTwice) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/checkpoint.h"
 
-#include <bit>
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <limits>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "nn/layers/conv2d.h"
 #include "nn/layers/flatten.h"
@@ -17,63 +17,11 @@
 #include "nn/layers/pool2d.h"
 #include "nn/model.h"
 #include "runtime/error.h"
+#include "tests/nn/checkpoint_fixture.h"
 #include "tests/support/device_fixture.h"
 
 namespace vitrine::test {
 namespace {
-
-namespace fs = std::filesystem;
-
-// A folder of its own for each test, removed afterwards.
-class Checkpoint : public ::testing::Test {
- protected:
-  Checkpoint() {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::temp_directory_path() / (std::string("vitrine_") + info->name() + "_" + std::to_string(::getpid()));
-    fs::create_directories(folder_);
-  }
-  ~Checkpoint() override { fs::remove_all(folder_); }
-
-  std::string path(const std::string& name = "file") const { return (folder_ / name).string(); }
-  std::string write(const std::string& bytes) const {
-    std::ofstream(path(), std::ios::binary) << bytes;
-    return path();
-  }
-  // A file of this header and so many bytes of data.
-  std::string write_file(const std::string& header, size_t data_bytes) const {
-    const auto size = std::bit_cast<std::array<char, 8>>(static_cast<uint64_t>(header.size()));
-    return write(std::string(size.data(), size.size()) + header + std::string(data_bytes, 'x'));
-  }
-
-  fs::path folder_;
-};
-
-std::string content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-HostTensor tensor_of(const Shape& shape, DType dtype, uint64_t seed) {
-  const auto bytes = random_integers<uint8_t>(shape.numel() * size_of(dtype), seed, 0, 255);
-  HostTensor tensor{shape, dtype, std::vector<std::byte>(bytes.size())};
-  if (!bytes.empty()) std::memcpy(tensor.data.data(), bytes.data(), bytes.size());
-  return tensor;
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const DataError& e) {
-    return e.what();
-  }
-  return "";
-}
-
-void expect_mentions(const std::string& message, const std::vector<std::string>& words) {
-  for (const std::string& word : words) EXPECT_NE(message.find(word), std::string::npos) << "'" << word << "' in: " << message;
-}
 
 TEST_F(Checkpoint, EveryDtypeSurvivesARoundTrip) {
   std::map<std::string, HostTensor> tensors;
@@ -95,60 +43,6 @@ TEST_F(Checkpoint, EveryDtypeSurvivesARoundTrip) {
   EXPECT_TRUE(read_safetensors(path()).empty());
 }
 
-TEST_F(Checkpoint, MalformedFilesAreRefusedWithTheReason) {
-  struct Case {
-    const char* header;
-    size_t data_bytes;
-    const char* reason;
-  };
-  const Case cases[] = {
-      {"", 0, "not JSON"},
-      {"{", 0, "not JSON"},
-      {"[]", 0, "expected an object"},
-      {"{\"a\": 1}", 0, "expected an object"},
-      {R"({"a": {"shape": [1], "data_offsets": [0, 4]}})", 4, "no dtype"},
-      {R"({"a": {"dtype": 5, "shape": [1], "data_offsets": [0, 4]}})", 4, "no dtype"},
-      {R"({"a": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}})", 8, "I64"},
-      {R"({"a": {"dtype": "F32", "data_offsets": [0, 4]}})", 4, "no list of shape"},
-      {R"({"a": {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]}})", 4, "no list of shape"},
-      {R"({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}})", 4, "-1"},
-      {R"({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]}})", 4, "1.5"},
-      {R"({"a": {"dtype": "F32", "shape": [1,1,1,1,1,1], "data_offsets": [0, 4]}})", 4, "6 dimensions"},
-      {R"({"a": {"dtype": "F32", "shape": [1]}})", 4, "no list of data_offsets"},
-      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}})", 4, "data_offsets"},
-      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}})", 4, "rising"},
-      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 3, "data_offsets"},
-      {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}})", 4, "does not fit"},
-      {R"({"a": {"dtype": "F32", "shape": [4611686018427387904, 4], "data_offsets": [0, 0]}})", 0, "does not fit"},
-      {R"({"a": {"dtype": "F32", "shape": [18446744073709551615], "data_offsets": [0, 4]}})", 4, "whole numbers"},
-      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 5, "follow the last"},
-      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})", 8, "hole"},
-      {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}})", 12,
-       "overlaps"},
-      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 4, "twice"},
-      {R"({"a": {"dtype": "F32", "shape": [1], "shape": [1], "data_offsets": [0, 4]}})", 4, "twice"},
-      {R"({"__metadata__": {"a": 1}})", 0, "__metadata__"},
-  };
-  for (const Case& c : cases) {
-    SCOPED_TRACE(c.header);
-    const std::string file = write_file(c.header, c.data_bytes);
-    expect_mentions(message_of([&] { read_safetensors(file); }), {file, "offset", c.reason});
-  }
-}
-
-TEST_F(Checkpoint, TruncatedFilesAreRefusedAtEveryLength) {
-  write_safetensors(path(), {{"a", tensor_of({3}, DType::f32, 1)}, {"b", tensor_of({5}, DType::u8, 2)}}, {});
-  const std::string whole = content(path());
-  for (size_t length = 0; length < whole.size(); ++length) {
-    write(whole.substr(0, length));
-    EXPECT_THROW(read_safetensors(path()), DataError) << length << " of " << whole.size() << " bytes";
-  }
-  write(std::string(8, '\xFF') + whole);
-  expect_mentions(message_of([&] { read_safetensors(path()); }), {"offset 0", "18446744073709551615"});
-  EXPECT_THROW(read_safetensors(path("absent")), DataError);
-  EXPECT_THROW(read_safetensors(folder_.string()), DataError);
-}
-
 TEST_F(Checkpoint, AFailedWriteLeavesTheOldFileAlone) {
   write_safetensors(path(), {{"a", tensor_of({3}, DType::f32, 1)}}, {});
   const std::string before = content(path());
@@ -158,9 +52,9 @@ TEST_F(Checkpoint, AFailedWriteLeavesTheOldFileAlone) {
   EXPECT_THROW(write_safetensors(path(), {{"\xFF", tensor_of({1}, DType::u8, 1)}}, {}), DataError);
   EXPECT_EQ(content(path()), before);
   EXPECT_THROW(write_safetensors(path("absent/file"), {}, {}), DataError);
-  fs::create_directory(folder_ / "directory");
-  EXPECT_THROW(write_safetensors(path("directory"), {}, {}), DataError);  // fails at the rename
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 2);       // no temporary file is left
+  std::filesystem::create_directory(folder_ / "directory");
+  EXPECT_THROW(write_safetensors(path("directory"), {}, {}), DataError);          // fails at the rename
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 2);  // no temporary file is left
 }
 
 TEST_F(Checkpoint, EveryModelSurvivesARoundTrip) {
@@ -238,6 +132,38 @@ TEST_F(Checkpoint, FilesOfAnotherModelAreRefusedWithAllNames) {
   expect_mentions(load(retyped), {"classifier.0.bias", "f16"});
   std::vector<float> too_short(3);
   EXPECT_THROW(load_parameters(path(), layout, too_short), ShapeError);
+}
+
+TEST_F(Checkpoint, WeightsThatAreNotFiniteAreRefusedByNameAndIndex) {
+  const FlatLayout layout(tiny_net().parameters(), 0);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()), 2.0F);
+  auto tensors = read_safetensors(VITRINE_TEST_DATA "/tiny.safetensors");
+  const auto set = [&](const std::string& name, size_t element, float value) {
+    std::memcpy(tensors.at(name).data.data() + element * sizeof(float), &value, sizeof value);
+  };
+  set("classifier.0.bias", 3, -std::numeric_limits<float>::infinity());
+  write_safetensors(path(), tensors, {});
+  expect_mentions(message_of([&] { load_parameters(path(), layout, flat); }), {"classifier.0.bias is -inf at index (3)", "1 of its 4 values"});
+  // (2, 1, 0, 2) of (3, 2, 3, 3), in the file's order.
+  set("features.0.weight", ((2 * 2 + 1) * 3 + 0) * 3 + 2, std::numeric_limits<float>::quiet_NaN());
+  set("features.0.weight", 53, std::numeric_limits<float>::infinity());
+  write_safetensors(path(), tensors, {});
+  expect_mentions(message_of([&] { load_parameters(path(), layout, flat); }),
+                  {path(), "features.0.weight is nan at index (2, 1, 0, 2)", "2 of its 54 values"});
+  EXPECT_EQ(flat, std::vector<float>(flat.size(), 2.0F));
+  load_parameters(path(), layout, flat, true);
+  EXPECT_EQ(std::count_if(flat.begin(), flat.end(), [](float v) { return !std::isfinite(v); }), 3);
+}
+
+TEST_F(Checkpoint, ThousandsOfStrangeNamesMakeAShortMessage) {
+  const FlatLayout layout(tiny_net().parameters(), 0);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
+  std::map<std::string, HostTensor> tensors;
+  for (int i = 0; i < 5000; ++i) tensors[std::string(300, 'x') + std::to_string(i)] = tensor_of({1}, DType::u8, 1);
+  write_safetensors(path(), tensors, {});
+  const std::string message = message_of([&] { load_parameters(path(), layout, flat); });
+  expect_mentions(message, {"missing parameters: features.0.weight", "unexpected parameters:", "and 4992 more"});
+  EXPECT_LT(message.size(), 2048U);
 }
 
 TEST_F(Checkpoint, NpyHasNumPysHeader) {

@@ -85,7 +85,7 @@ TEST(LayerGradients, LinearOverLeadingDimensions) {
 
 TEST(LayerGradients, Dropout) {
   for (const float p : {0.25F, 0.5F, 0.9F}) {
-    const DropoutConfig config{.p = p, .seed = kTraining.seed, .step = kTraining.step, .layer = 2, .first_sample = kTraining.first_sample};
+    const DropoutConfig config{.p = p, .seed = kTraining.seed, .step = kTraining.step, .layer = 3, .first_sample = kTraining.first_sample};
     check_gradients(Dropout(p, 2), {4, 30}, kTraining, 500, [config](const DoubleTensor& x, const Params&) { return reference_dropout(config, x); });
   }
 }

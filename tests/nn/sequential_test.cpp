@@ -54,7 +54,7 @@ std::unique_ptr<Sequential> small_net() {
 DoubleTensor reference_small_net(const DoubleTensor& x, const Params& p) {
   DoubleTensor y = reference_max_pool2d({2, 2, 0}, reference_conv2d(kConvRelu, x, p[0], &p[1]));
   y.shape = {x.shape[0], 36};
-  y = reference_dropout({.p = 0.5F, .seed = kTraining.seed, .step = kTraining.step, .layer = 0, .first_sample = kTraining.first_sample}, y);
+  y = reference_dropout({.p = 0.5F, .seed = kTraining.seed, .step = kTraining.step, .layer = 1, .first_sample = kTraining.first_sample}, y);
   return reference_linear(reference_relu(reference_linear(y, p[2], &p[3])), p[4], &p[5]);
 }
 
@@ -79,7 +79,7 @@ TEST(SequentialGradients, NothingButIdentities) {
 TEST(SequentialGradients, ElementwiseLayersWorkInPlace) {
   const auto net = sequential(conv("conv", 2, 3, kConv), part<ReLU>("relu"), part<Dropout>("drop", 0.25F, 1), part<ReLU>("relu2"));
   check_gradients(*net, {2, 4, 5, 2}, kTraining, 4, [](const DoubleTensor& x, const Params& p) {
-    const DropoutConfig config{.p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 1, .first_sample = kTraining.first_sample};
+    const DropoutConfig config{.p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 2, .first_sample = kTraining.first_sample};
     return reference_dropout(config, reference_relu(reference_conv2d(kConv, x, p[0], &p[1])));
   });
 }
@@ -87,7 +87,7 @@ TEST(SequentialGradients, ElementwiseLayersWorkInPlace) {
 TEST(SequentialGradients, AReluBehindTheMaximumIsAsGoodAsBefore) {
   const auto net = sequential(conv("conv", 2, 3, kConv), part<MaxPool2d>("pool", Pool2dConfig{3, 2, 1}, true), part<Dropout>("drop", 0.25F, 1));
   check_gradients(*net, {2, 6, 5, 2}, kTraining, 9, [](const DoubleTensor& x, const Params& p) {
-    const DropoutConfig config{.p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 1, .first_sample = kTraining.first_sample};
+    const DropoutConfig config{.p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 2, .first_sample = kTraining.first_sample};
     return reference_dropout(config, reference_max_pool2d({3, 2, 1}, reference_conv2d(kConvRelu, x, p[0], &p[1])));
   });
 }

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/report_html/page.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-
 #include <fmt/format.h>
 
-#include "runtime/error.h"
+#include "tools/output_file.h"
 #include "tools/report_html/html.h"
 #include "tools/report_html/page_style.h"
 #include "tools/report_html/palette.h"
@@ -42,10 +38,7 @@ std::string Page::str() const {
 }
 
 void write_page(const std::string& option, const std::string& path, const Page& page) {
-  std::ofstream file(path, std::ios::binary);
-  file << page.str();
-  file.close();
-  if (!file) throw DataError(fmt::format("{} {}: writing failed ({}); is the disk full?", option, path, std::strerror(errno)));
+  write_output_file(option, path, [&](std::ostream& file) { file << page.str(); });
 }
 
 }  // namespace vitrine::tools::html

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/file_samples.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+/// A plain file that is read by position.
+class OpenFile {
+ public:
+  explicit OpenFile(std::filesystem::path path) : path_(std::move(path)), descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (descriptor_ < 0) throw DataError(fmt::format("{}: cannot be opened: {}", path_.string(), std::strerror(errno)));
+  }
+  ~OpenFile() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  OpenFile(OpenFile&& other) noexcept : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  void read(int64_t offset, std::span<uint8_t> out) const {
+    size_t done = 0;
+    while (done < out.size()) {
+      const ssize_t got = pread(descriptor_, out.data() + done, out.size() - done, static_cast<off_t>(offset) + static_cast<off_t>(done));
+      if (got > 0) {
+        done += static_cast<size_t>(got);
+      } else if (got == 0) {
+        throw DataError(fmt::format("{}: at offset {}: expected {} bytes, found {}; the file became shorter after it was opened", path_.string(),
+                                    offset, out.size(), done));
+      } else if (errno != EINTR) {
+        throw DataError(fmt::format("{}: at offset {}: cannot be read: {}", path_.string(), offset, std::strerror(errno)));
+      }
+    }
+  }
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_;
+};
+
+class FileSamples final : public Samples {
+ public:
+  FileSamples(const std::vector<RecordFile>& files, std::vector<uint8_t> labels, int64_t bytes_per_image,
+              std::function<void(std::span<const uint8_t>, std::span<uint8_t>)> decode)
+      : labels_(std::move(labels)), bytes_per_image_(bytes_per_image), decode_(std::move(decode)) {
+    int64_t first = 0;
+    for (const RecordFile& file : files) {
+      parts_.push_back({OpenFile(file.path), first, file.begin, file.stride});
+      first += file.count;
+    }
+    VITRINE_ASSERT(first == size() && !parts_.empty(), "every image has a label");
+  }
+
+  int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
+  int32_t label(int64_t i) const override { return labels_[static_cast<size_t>(i)]; }
+  int64_t held_bytes() const override { return size(); }
+
+  void read_image(int64_t i, std::span<uint8_t> out) const override {
+    const auto next = std::upper_bound(parts_.begin(), parts_.end(), i, [](int64_t sample, const Part& part) { return sample < part.first; });
+    const Part& part = *std::prev(next);
+    const int64_t offset = part.begin + (i - part.first) * part.stride;
+    if (!decode_) return part.file.read(offset, out);
+    thread_local std::vector<uint8_t> stored;
+    stored.resize(static_cast<size_t>(bytes_per_image_));
+    part.file.read(offset, stored);
+    decode_(stored, out);
+  }
+
+ private:
+  struct Part {
+    OpenFile file;
+    int64_t first, begin, stride;
+  };
+  std::vector<Part> parts_;
+  const std::vector<uint8_t> labels_;
+  const int64_t bytes_per_image_;
+  const std::function<void(std::span<const uint8_t>, std::span<uint8_t>)> decode_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Samples> samples_in_files(const std::vector<RecordFile>& files, std::vector<uint8_t> labels, int64_t bytes_per_image,
+                                                std::function<void(std::span<const uint8_t>, std::span<uint8_t>)> decode) {
+  return std::make_shared<FileSamples>(files, std::move(labels), bytes_per_image, std::move(decode));
+}
+
+std::vector<uint8_t> read_record_bytes(const RecordFile& file) {
+  const OpenFile open(file.path);
+  std::vector<uint8_t> bytes(static_cast<size_t>(file.count));
+  for (int64_t i = 0; i < file.count; ++i) open.read(file.begin + i * file.stride, std::span(bytes).subspan(static_cast<size_t>(i), 1));
+  return bytes;
+}
+
+}  // namespace vitrine

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saving takes longer than any deadline: no weights are lost.
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "tests/multi_process/mpirun.h"
+#include "tests/tools/run_vitrine.h"
+
+namespace vitrine::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ProcessSaving : public MpirunTest {
+ protected:
+  /// Three processes that train and save on a disk that needs so many seconds.
+  Command training(int seconds, const Command& more) const {
+    Command command = {"env",
+                       "LD_PRELOAD=" VITRINE_SLOW_DISK,
+                       "ASAN_OPTIONS=verify_asan_link_order=0",
+                       "VITRINE_SLOW_DISK_SECONDS=" + std::to_string(seconds),
+                       VITRINE_PROGRAM,
+                       "train",
+                       "--model",
+                       "mlp",
+                       "--data",
+                       "synthetic:200",
+                       "--threads-per-device",
+                       "1",
+                       "--save",
+                       weights()};
+    command.insert(command.end(), more.begin(), more.end());
+    return mpirun_command(3, command);
+  }
+  std::string weights() const { return folder_.path("w.safetensors"); }
+  /// mpirun may be back before the file is complete.
+  void wait_for_weights() const {
+    for (int i = 0; i < 600 && !fs::exists(weights()); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  /// The file, and nothing beside it.
+  void expect_weights() const {
+    ASSERT_TRUE(fs::exists(weights()));
+    const ChildResult result = run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights()});
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), {}), 1);
+  }
+
+ private:
+  TempFolder folder_;
+};
+
+TEST_F(ProcessSaving, ASaveMayTakeLongerThanTheTimeout) {
+  ChildProcess child(training(12, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}), ChildProcess::Streams::pipes,
+                     mpirun_environment());
+  const ChildResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_NE(result.output.find("The weights are in"), std::string::npos) << result.output;
+  EXPECT_NE(result.error.find("warning: --save " + weights() + ": nothing was written for 5 s"), std::string::npos) << result.error;
+  expect_weights();
+}
+
+// The weights come before what else may fail at the end of a run: here the comparison of replicas, whose other process is gone.
+TEST_F(ProcessSaving, AProcessThatDiesDuringTheSaveCostsNothing) {
+  ChildProcess child(training(15, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}), ChildProcess::Streams::pipes,
+                     mpirun_environment());
+  ASSERT_TRUE(child.wait_for("nothing was written for 5 s"));
+  kill(process_of_rank(child.pid(), 1), SIGKILL);
+  EXPECT_NE(child.wait().exit_code, 0);
+  wait_for_weights();
+  expect_weights();
+}
+
+// mpirun ends the other processes by signals, and so does the failed world after 2 s: the weights are saved all the same.
+TEST_F(ProcessSaving, AfterAFailureTheSaveIsNotCutOff) {
+  ChildProcess child(training(6, {"--epochs", "1000000"}), ChildProcess::Streams::pipes, mpirun_environment());
+  ASSERT_TRUE(child.wait_for("epoch 2/"));
+  kill(process_of_rank(child.pid(), 1), SIGKILL);
+  const ChildResult result = child.wait();
+  EXPECT_NE(result.exit_code, 0);
+  wait_for_weights();
+  expect_weights();
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/atomic_file.h"
+
+#include <csignal>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "tests/nn/checkpoint_fixture.h"
+
+namespace vitrine::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class AtomicFileTest : public Checkpoint {
+ protected:
+  /// The names in the test's folder.
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder_)) found.push_back(entry.path().filename().string());
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+};
+
+TEST_F(AtomicFileTest, AppearsWhenItIsComplete) {
+  write("before");
+  {
+    AtomicFile file(path());
+    file.write("after");
+    EXPECT_EQ(content(path()), "before");
+    file.commit();
+    EXPECT_EQ(content(path()), "after");
+  }
+  EXPECT_EQ(content(path()), "after");
+  { AtomicFile(path()).write("given up"); }
+  EXPECT_EQ(content(path()), "after");
+  EXPECT_EQ(names(), std::vector<std::string>{"file"});
+}
+
+// Killed in the middle of a save, a process leaves no .tmp behind (where the file system has files without names, as those of Linux do).
+TEST_F(AtomicFileTest, AKilledProcessLeavesNothing) {
+  const int probe = open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (probe < 0) GTEST_SKIP() << "no files without names in " << folder_;
+  close(probe);
+  write("before");
+  const pid_t child = fork();
+  if (child == 0) {
+    AtomicFile file(path());
+    file.write(std::string(100'000, 'x'));
+    raise(SIGKILL);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(names(), std::vector<std::string>{"file"});
+  EXPECT_EQ(content(path()), "before");
+}
+
+TEST_F(AtomicFileTest, ReportsProgress) {
+  std::vector<int64_t> reported;
+  AtomicFile file(path(), [&](int64_t bytes) { reported.push_back(bytes); });
+  const std::vector<std::byte> part(size_t{33} << 20);
+  file.write(part);
+  file.write(part);
+  file.commit();
+  EXPECT_EQ(reported, (std::vector<int64_t>{int64_t{32} << 20, int64_t{65} << 20, int64_t{66} << 20}));
+  EXPECT_EQ(fs::file_size(path()), size_t{66} << 20);
+}
+
+TEST_F(AtomicFileTest, KeepsALink) {
+  write("before");
+  fs::create_directory(folder_ / "elsewhere");
+  fs::create_symlink("../file", folder_ / "elsewhere" / "link");
+  AtomicFile file(path("elsewhere/link"));
+  file.write("after");
+  file.commit();
+  EXPECT_TRUE(fs::is_symlink(folder_ / "elsewhere" / "link"));
+  EXPECT_EQ(content(path()), "after");
+  AtomicFile made(path("elsewhere/new"));
+  fs::create_symlink("target", folder_ / "dangling");
+  AtomicFile through(path("dangling"));
+  through.write("x");
+  through.commit();
+  EXPECT_EQ(content(path("target")), "x");
+}
+
+TEST_F(AtomicFileTest, WritesDirectlyToWhatIsNoFile) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  std::string read;
+  std::thread reader([&] { read = content(path("pipe")); });
+  {
+    AtomicFile file(path("pipe"));
+    file.write("through the pipe");
+    file.commit();
+  }
+  reader.join();
+  EXPECT_EQ(read, "through the pipe");
+  EXPECT_EQ(names(), std::vector<std::string>{"pipe"});
+
+  AtomicFile full("/dev/full");
+  expect_mentions(message_of([&] {
+                    full.write("x");
+                    full.commit();
+                  }),
+                  {"/dev/full", "No space left on device"});
+  EXPECT_FALSE(fs::is_regular_file("/dev/full"));
+}
+
+}  // namespace
+}  // namespace vitrine::test

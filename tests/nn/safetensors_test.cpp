@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that are none: read_safetensors() refuses what the format's own reader refuses, in time and memory in proportion to the file.
+#include <ctime>
+
+#include "nn/checkpoint.h"
+#include "tests/nn/checkpoint_fixture.h"
+#include "tests/support/limited_memory.h"
+
+namespace vitrine::test {
+namespace {
+
+class Safetensors : public Checkpoint {
+ protected:
+  std::string refusal(const std::string& header, size_t data_bytes) const {
+    const std::string file = write_file(header, data_bytes);
+    return message_of([&] { read_safetensors(file); });
+  }
+};
+
+TEST_F(Safetensors, MalformedFilesAreRefusedWithTheReason) {
+  struct Case {
+    const char* header;
+    size_t data_bytes;
+    const char* reason;
+  };
+  const Case cases[] = {
+      {"", 0, "not JSON"},
+      {"{", 0, "not JSON"},
+      {"[]", 0, "expected an object"},
+      {"{\"a\": 1}", 0, "expected an object"},
+      {R"({"a": {"shape": [1], "data_offsets": [0, 4]}})", 4, "no dtype"},
+      {R"({"a": {"dtype": 5, "shape": [1], "data_offsets": [0, 4]}})", 4, "no dtype"},
+      {R"({"a": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}})", 8, "I64"},
+      {R"({"a": {"dtype": "F32", "data_offsets": [0, 4]}})", 4, "no list of shape"},
+      {R"({"a": {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]}})", 4, "no list of shape"},
+      {R"({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}})", 4, "-1"},
+      {R"({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]}})", 4, "1.5"},
+      {R"({"a": {"dtype": "F32", "shape": [1,1,1,1,1,1], "data_offsets": [0, 4]}})", 4, "6 dimensions"},
+      {R"({"a": {"dtype": "F32", "shape": [1]}})", 4, "no list of data_offsets"},
+      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}})", 4, "data_offsets"},
+      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}})", 4, "rising"},
+      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 3, "data_offsets"},
+      {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}})", 4, "does not fit"},
+      {R"({"a": {"dtype": "F32", "shape": [4611686018427387904, 4], "data_offsets": [0, 0]}})", 0, "does not fit"},
+      {R"({"a": {"dtype": "F32", "shape": [18446744073709551615], "data_offsets": [0, 4]}})", 4, "whole numbers"},
+      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 5, "follow the last"},
+      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})", 8, "hole"},
+      {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}})", 12,
+       "overlaps"},
+      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 4, "twice"},
+      {R"({"a": {"dtype": "F32", "shape": [1], "shape": [1], "data_offsets": [0, 4]}})", 4, "twice"},
+      {R"({"__metadata__": {"a": 1}})", 0, "__metadata__"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.header);
+    const std::string file = write_file(c.header, c.data_bytes);
+    expect_mentions(message_of([&] { read_safetensors(file); }), {file, "offset", c.reason});
+  }
+}
+
+TEST_F(Safetensors, TruncatedFilesAreRefusedAtEveryLength) {
+  write_safetensors(path(), {{"a", tensor_of({3}, DType::f32, 1)}, {"b", tensor_of({5}, DType::u8, 2)}}, {});
+  const std::string whole = content(path());
+  for (size_t length = 0; length < whole.size(); ++length) {
+    write(whole.substr(0, length));
+    EXPECT_THROW(read_safetensors(path()), DataError) << length << " of " << whole.size() << " bytes";
+  }
+  write(std::string(8, '\xFF') + whole);
+  expect_mentions(message_of([&] { read_safetensors(path()); }), {"offset 0", "18446744073709551615"});
+  EXPECT_THROW(read_safetensors(path("absent")), DataError);
+  EXPECT_THROW(read_safetensors(folder_.string()), DataError);
+}
+
+// The cases of the format's own tests that are not above.
+TEST_F(Safetensors, WhatTheFormatRefusesIsRefused) {
+  expect_mentions(refusal("{\"\xff\": 1}", 0), {"not JSON", "UTF-8"});
+  expect_mentions(refusal(" {}", 0), {"begins with byte 0x20"});
+  expect_mentions(refusal("\xEF\xBB\xBF{}", 0), {"begins with byte 0xef"});
+  expect_mentions(refusal("{} x", 0), {"not JSON"});
+  expect_mentions(refusal("// none\n{}", 0), {"not JSON"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [], "data_offsets": [0, 0]}})", 0), {"does not fit"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 20]}})", 20), {"does not fit"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [4294967296, 4294967296, 0], "data_offsets": [0, 0]}})", 0), {"does not fit"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [], "data_offsets": [0, 4], "data_offsets": [0, 4]}})", 4), {"data_offsets' twice"});
+  expect_mentions(refusal(R"({"__metadata__": {}, "__metadata__": {}})", 0), {"__metadata__' twice"});
+  expect_mentions(refusal(R"({"__metadata__": {"a": "b", "a": "c"}})", 0), {"'a' twice"});
+  expect_mentions(refusal(R"({"__metadata__": {"a": {"b": "c"}}})", 0), {"object of strings"});
+  expect_mentions(refusal(R"({"__metadata__": "a"})", 0), {"object of strings"});
+  expect_mentions(refusal(R"({"a": []})", 0), {"described by an array"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [[1]], "data_offsets": [0, 4]}})", 4), {"an array in shape"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": {"b": 1}, "data_offsets": [0, 4]}})", 4), {"no list of shape"});
+  expect_mentions(refusal(R"({"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}})", 4), {"no dtype"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 4]}})", 4), {"expected two"});
+  // A thousand names for the same bytes.
+  std::string names = "{";
+  for (int i = 0; i < 1000; ++i)
+    names += (i > 0 ? ", " : "") + ("\"w" + std::to_string(i)) + R"(": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]})";
+  expect_mentions(refusal(names + "}", 8), {"overlaps"});
+  // A header beyond the format's limit, in a file with holes.
+  write(std::string("\x01\xE1\xF5\x05\0\0\0\0", 8));
+  std::filesystem::resize_file(path(), 100'000'009);
+  expect_mentions(message_of([&] { read_safetensors(path()); }), {"offset 0", "100000001 bytes", "100000000 are allowed"});
+}
+
+TEST_F(Safetensors, WhatTheFormatAllowsIsRead) {
+  const auto tensors = read_safetensors(write_file(
+      R"({"scalar":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"empty":{"dtype":"F16","shape":[2,0],"data_offsets":[4,4]},)"
+      R"("more":{"note":{"deep":[1,{"x":[]}]},"dtype":"U8","shape":[3],"data_offsets":[4,7],"tags":["a",null,true,1.5]},"__metadata__":{"a":"b"}}   )",
+      7));
+  ASSERT_EQ(tensors.size(), 3U);
+  EXPECT_EQ(tensors.at("scalar").shape, Shape{});
+  EXPECT_EQ(tensors.at("empty").shape, (Shape{2, 0}));
+  EXPECT_EQ(tensors.at("more").data.size(), 3U);
+}
+
+TEST_F(Safetensors, MessagesStayShortAndPrintable) {
+  const std::string name(1'000'000, 'n'), field = R"("shape": [1], "data_offsets": [0, 4]})";
+  const std::string headers[] = {
+      "{\"" + name + "\": 1}",
+      "{\"" + name + R"(": {"dtype": ")" + name + "\", " + field + "}",
+      "{\"" + name + R"(": {"dtype": "F32", "shape": [)" + std::string(100'000, '1') + "]}}",
+      R"({"a": ")" + name,
+      "{\"a\": " + std::string(1'000'000, '['),
+      R"({"\u001b[31mred\u0000": {"dtype": "\u001b]0;title\u0007", )" + field + "}",
+  };
+  for (const std::string& header : headers) {
+    const std::string message = refusal(header, 4);
+    EXPECT_FALSE(message.empty());
+    EXPECT_LT(message.size(), 2048U) << message.substr(0, 3000);
+    EXPECT_TRUE(std::all_of(message.begin(), message.end(), [](unsigned char c) { return c >= 0x20 && c < 0x7f; })) << message;
+  }
+}
+
+/// A header of so many tensors of one byte.
+std::string header_of(int tensors) {
+  std::string header = "{";
+  for (int i = 0; i < tensors; ++i) {
+    if (i > 0) header += ",";
+    header +=
+        "\"layer." + std::to_string(i) + R"(":{"dtype":"U8","shape":[1],"data_offsets":[)" + std::to_string(i) + "," + std::to_string(i + 1) + "]}";
+  }
+  return header + "}";
+}
+
+/// Processor time, in seconds, that this thread needs.
+double time_of(const std::function<void()>& action) {
+  timespec begin{}, end{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+  action();
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+  return static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) * 1e-9;
+}
+
+// Ten times as many tensors take about ten times as long; a hundred times where the time is quadratic.
+TEST_F(Safetensors, TimeIsInProportionToTheHeader) {
+  const auto time_of_reading = [&](int tensors) {
+    const std::string file = write_file(header_of(tensors), static_cast<size_t>(tensors));
+    return time_of([&] { EXPECT_EQ(read_safetensors(file).size(), static_cast<size_t>(tensors)); });
+  };
+  time_of_reading(4'000);  // warms up
+  const double few = time_of_reading(4'000), many = time_of_reading(40'000);
+  EXPECT_LT(many, 40 * few) << few << " s and " << many << " s";
+}
+
+TEST_F(Safetensors, MemoryIsInProportionToTheHeader) {
+  if (!kMemoryCanBeLimited) GTEST_SKIP() << "a sanitizer needs memory without a limit";
+  const size_t half = 7'500'000;
+  const std::string nested = R"({"a": {"x": )" + std::string(half, '[') + std::string(half, ']') + "}}";
+  const std::string file = write_file(nested, 0);
+  with_memory(int64_t{64} << 20, [&] { expect_mentions(message_of([&] { read_safetensors(file); }), {"nested deeper than 128"}); });
+  std::string wide = R"({"a": {"x": [[])";
+  while (wide.size() < 2 * half) wide += ",[]";
+  const std::string wide_file = write_file(wide + "]}}", 0);
+  with_memory(int64_t{64} << 20, [&] { expect_mentions(message_of([&] { read_safetensors(wide_file); }), {"no dtype"}); });
+}
+
+}  // namespace
+}  // namespace vitrine::test

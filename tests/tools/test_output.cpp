@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Results that cannot be written are an error, and nothing else is lost.
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "tests/support/expect_contains.h"
+#include "tests/tools/run_vitrine.h"
+
+namespace vitrine::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Output : public ::testing::Test {
+ protected:
+  Output() : folder_(fs::temp_directory_path() / ("vitrine_output_" + std::to_string(getpid()) + "_" + test_name())) {
+    fs::create_directories(folder_);
+  }
+  ~Output() override { fs::remove_all(folder_); }
+
+  static std::string test_name() { return ::testing::UnitTest::GetInstance()->current_test_info()->name(); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string text(const std::string& name) const {
+    std::ifstream file(path(name));
+    std::stringstream content;
+    content << file.rdbuf();
+    return content.str();
+  }
+
+  /// A line of the shell, where $V is the program, $TRAIN a short training that saves w.safetensors, and the folder is the test's.
+  ChildResult shell(const std::string& line) const {
+    const std::string setup =
+        "cd '" + folder_.string() +
+        "'; V='" VITRINE_PROGRAM
+        "'; TRAIN=\"$V train --model mlp --data synthetic:200 --threads-per-device 1 --steps 3 --no-eval --save w.safetensors\"; ";
+    return ChildProcess({"bash", "-c", setup + line}).wait();
+  }
+  void expect_weights() const {
+    EXPECT_EQ(run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", path("w.safetensors")}).exit_code, 0);
+    for (const auto& entry : fs::directory_iterator(folder_)) EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(Output, AClosedPipeEndsNothing) {
+  const ChildResult result = shell("$TRAIN --report r.html | head -n 1; exit ${PIPESTATUS[0]}");
+  EXPECT_EQ(result.exit_code, 1);
+  expect_contains(result.error, "the results could not be written to stdout: Broken pipe");
+  expect_weights();
+  expect_contains(text("r.html"), "</html>");
+}
+
+TEST_F(Output, AFullDiskBehindStdoutIsAnError) {
+  for (const char* command : {"$TRAIN --json > /dev/full", "$TRAIN > /dev/full", "$V --help > /dev/full", "$V info > /dev/full",
+                              "$V plan --model mlp --data synthetic:200 --json > /dev/full"}) {
+    const ChildResult result = shell(command);
+    EXPECT_EQ(result.exit_code, 1) << command;
+    expect_contains(result.error, "the results could not be written to stdout: No space left on device");
+  }
+  expect_weights();
+}
+
+TEST_F(Output, AClosedStdoutIsAnErrorAndNoFileOfOurs) {
+  const ChildResult result = shell("$TRAIN --json >&-");
+  EXPECT_EQ(result.exit_code, 1);
+  expect_contains(result.error, "the results could not be written to stdout: Bad file descriptor");
+  expect_weights();
+}
+
+TEST_F(Output, WhatCannotBeLoggedCostsNothing) {
+  const ChildResult result = shell("$TRAIN --json 2> /dev/full");
+  EXPECT_EQ(result.exit_code, 0);
+  expect_contains(result.output, "\"step_losses\"");
+  expect_weights();
+}
+
+TEST_F(Output, AReportMayGoToAPipe) {
+  const ChildResult result = shell("$TRAIN --report /dev/stdout | cat; exit ${PIPESTATUS[0]}");
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.output, "</html>");
+  expect_contains(result.output, "Where the memory went");
+  // Into a file: what the program prints before and after it stays.
+  const ChildResult to_file = shell("$TRAIN --report /dev/stdout > all.txt");
+  EXPECT_EQ(to_file.exit_code, 0) << to_file.error;
+  const std::string all = text("all.txt");
+  EXPECT_LT(all.find("train loss"), all.find("<!DOCTYPE html>"));
+  EXPECT_LT(all.find("</html>"), all.find("Where the memory went"));
+  expect_contains(all, "The weights are in");
+}
+
+TEST_F(Output, AFileThatCannotBeWrittenCostsNothingElse) {
+  const ChildResult result = shell("$TRAIN --report /dev/full --trace /dev/full --memory-history m.pickle");
+  EXPECT_EQ(result.exit_code, 1);
+  expect_contains(result.error, "--trace /dev/full: cannot be written (No space left on device)");
+  expect_contains(result.error, "--report /dev/full: cannot be written (No space left on device)");
+  expect_contains(result.output, "Where the memory went");
+  EXPECT_EQ(result.output.find("The report is in"), std::string::npos);
+  EXPECT_GT(fs::file_size(path("m.pickle")), 100U);
+  expect_weights();
+
+  const ChildResult unsaved =
+      shell("$V train --model mlp --data synthetic:200 --threads-per-device 1 --steps 3 --no-eval --save /dev/full --report r.html");
+  EXPECT_EQ(unsaved.exit_code, 1);
+  expect_contains(unsaved.error, "/dev/full: cannot be written");
+  expect_contains(unsaved.output, "Where the memory went");
+  EXPECT_EQ(unsaved.output.find("The weights are in"), std::string::npos);
+  expect_contains(text("r.html"), "</html>");
+}
+
+TEST_F(Output, WeightsThatAreNotFiniteAreRefused) {
+  ASSERT_EQ(shell("$TRAIN").exit_code, 0);
+  // The file's last value, of the parameter that comes last by name.
+  std::fstream file(path("w.safetensors"), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-static_cast<std::streamoff>(sizeof(float)), std::ios::end);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  file.write(reinterpret_cast<const char*>(&nan), sizeof nan);
+  file.close();
+  const ChildResult refused = shell("$V eval --model mlp --data synthetic:200 --weights w.safetensors");
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_TRUE(refused.output.empty()) << refused.output;
+  expect_contains(refused.error, ".weight is nan at index (");
+  expect_contains(refused.error, "--allow-non-finite");
+  EXPECT_EQ(shell("$V eval --model mlp --data synthetic:200 --weights w.safetensors --allow-non-finite").exit_code, 0);
+}
+
+}  // namespace
+}  // namespace vitrine::test
