@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "runtime/error.h"
+#include "runtime/gpu_info.h"
 
 namespace vitrine {
 namespace {
@@ -45,7 +46,10 @@ Item parse_item(std::string_view list, std::string_view item, int cuda_device_co
   const std::string_view range = item.substr(colon + 1);
   if (range == "all") {
     if (backend != Backend::cuda) reject(list, item, fmt::format("\"all\" goes with cuda only; write a range such as {}:0-3", name));
-    if (cuda_device_count <= 0) reject(list, item, "no CUDA device was found; list cpu devices such as cpu:0 instead");
+    if (cuda_device_count <= 0) {
+      const std::string problem = query_gpus(false).problem;
+      throw UnsupportedError(fmt::format("{}: {}", item, problem.empty() ? "no GPU was found; list cpu devices such as cpu:0 instead" : problem));
+    }
     return {backend, 0, cuda_device_count - 1};
   }
   const size_t dash = range.find('-');

@@ -28,7 +28,7 @@ struct DeviceId {
 
 /// Expands "cpu:0-3", "cpu:0,cpu:1", "cuda:0,cuda:0", "cuda:all", "meta:0-63" and mixtures of them; order and repetition are kept.
 ///   cuda_device_count  what "cuda:all" expands to
-/// throws ConfigError with the offending item, on an empty list, mixed backends, or a repeated cpu or meta device.
+/// throws ConfigError naming the item: an empty list, mixed backends, a repeated cpu or meta device; UnsupportedError: cuda:all without a GPU.
 std::vector<DeviceId> parse_device_list(std::string_view text, int cuda_device_count);
 
 }  // namespace vitrine

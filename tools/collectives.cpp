@@ -16,6 +16,7 @@
 #include "tools/collective_bench.h"
 #include "tools/commands.h"
 #include "tools/describe.h"
+#include "tools/device_sets.h"
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
 #include "tools/run.h"
@@ -164,7 +165,7 @@ Json results_json(const std::vector<Row>& rows, const CollectiveOptions& o, int 
 }
 
 std::string on_devices(const std::vector<DeviceId>& devices, const Processes& processes) {
-  const std::string here = fmt::format("{}", fmt::join(device_names(devices), ", "));
+  const std::string here = all_devices(devices.size()).name(device_names(devices));
   return processes.count() == 1 ? here : fmt::format("the devices of {} processes (rank 0 has {})", processes.count(), here);
 }
 

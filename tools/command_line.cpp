@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <functional>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
@@ -13,12 +12,17 @@
 #include "runtime/error.h"
 #include "runtime/units.h"
 #include "tools/collective_bench.h"
+#include "tools/flag_values.h"
 #include "tools/options.h"
+#include "tools/renamed_flags.h"
+#include "tools/usage_errors.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
 
 namespace {
+
+constexpr int64_t kMostSamples = int64_t{1} << 40, kMostSteps = int64_t{1} << 40;
 
 constexpr const char* kExamples = R"(
 Examples:
@@ -36,16 +40,16 @@ Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 fail
 
 void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and data";
-  app.add_option("--model", o.model, "What is trained")->check(CLI::IsMember(model_names()))->capture_default_str()->group(group);
+  app.add_option("--model", o.model, "What is trained")->check(one_of(model_names()))->capture_default_str()->group(group);
   app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR or synthetic[:COUNT]")->capture_default_str()->group(group);
   app.add_option("--image-size", o.image_size, "Height and width the model gets [227 for alexnet, 224 for vgg16, else the data's]")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1, 1 << 16))
       ->group(group);
   app.add_option("--preprocess", o.preprocess, "Where images are resized and normalised: host (the loader) or device")
-      ->check(CLI::IsMember({"host", "device"}))
+      ->check(one_of({"host", "device"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--workers", o.workers, "Threads that load batches")->check(CLI::Range(1, 256))->capture_default_str()->group(group);
+  app.add_option("--workers", o.workers, "Threads that load batches")->check(whole_number(1, 256))->capture_default_str()->group(group);
 }
 
 void add_device_options(CLI::App& app, Options& o) {
@@ -63,34 +67,20 @@ void add_device_options(CLI::App& app, Options& o) {
   app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);
 }
 
-void warn_renamed(Options& o, const std::string& old_usage, const std::string& usage) {
-  o.warnings.push_back(fmt::format("{} is deprecated; use {}", old_usage, usage));
-}
-
-/// The old --init had two meanings, told apart by the form of its value. Without `has_weights` it had the second one only.
-void add_deprecated_init(CLI::App& app, Options& o, bool has_weights) {
-  const auto read = [&o, has_weights](const std::vector<std::string>& values) {
-    for (const std::string& value : values) {
-      const bool rendezvous = value.rfind("tcp://", 0) == 0 || value.rfind("file:", 0) == 0;
-      if (!rendezvous && !has_weights) throw ConfigError(fmt::format("--init {}: expected --rendezvous tcp://HOST:PORT or file:PATH", value));
-      const std::string name = rendezvous ? "--rendezvous" : "--init-weights";
-      (rendezvous ? o.rendezvous : o.init_weights) = value;
-      warn_renamed(o, "--init " + value, name + " " + value);
-    }
-  };
-  app.add_option_function<std::vector<std::string>>("--init", read)->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->group("");
-}
-
 void add_process_options(CLI::App& app, Options& o) {
   const char* group = "Processes";
-  app.add_option("--rank", o.rank, "Of this process, where no launcher tells [by torchrun, mpirun or srun]")->group(group);
-  app.add_option("--world-size", o.world_size, "Number of processes, with --rank")->group(group);
-  app.add_option("--local-rank,--local_rank", o.local_rank, "Of this process on its machine: it gets the GPU of that number")->group(group);
+  app.add_option("--rank", o.rank, "Of this process, where no launcher tells [by torchrun, mpirun or srun]")
+      ->check(whole_number(0, 1 << 20))
+      ->group(group);
+  app.add_option("--world-size", o.world_size, "Number of processes, with --rank")->check(whole_number(1, 1 << 20))->group(group);
+  app.add_option("--local-rank,--local_rank", o.local_rank, "Of this process on its machine: it gets the GPU of that number")
+      ->check(whole_number(0, 1 << 20))
+      ->group(group);
   app.add_option("--rendezvous", o.rendezvous, "Where processes meet: tcp://HOST:PORT or file:PATH [over MPI, or where the launcher says]")
       ->group(group);
   app.add_option("--timeout", o.timeout_seconds,
                  "Seconds that a process waits for the others in one collective; five times as many in the first step")
-      ->check(CLI::Range(0.1, 1e6))
+      ->check(number(0.1, 1e6))
       ->capture_default_str()
       ->group(group);
 }
@@ -116,10 +106,9 @@ void add_batch_options(CLI::App& app, Options& o, bool may_choose) {
   const char* group = "Batch";
   const std::string help = "Samples of one optimizer step, over all devices and micro-batches";
   if (may_choose) {
-    add_number_or_word(app, "--batch-size", o.batch_size, int64_t{1} << 40, "max", o.choices.batch_size, help + "; max: the most that fit")
-        ->group(group);
+    add_number_or_word(app, "--batch-size", o.batch_size, kMostSamples, "max", o.choices.batch_size, help + "; max: the most that fit")->group(group);
   } else {
-    app.add_option("--batch-size", o.batch_size, help)->check(CLI::PositiveNumber)->capture_default_str()->group(group);
+    app.add_option("--batch-size", o.batch_size, help)->check(whole_number(1, kMostSamples))->capture_default_str()->group(group);
   }
 }
 
@@ -132,18 +121,18 @@ void add_split_options(CLI::App& app, Options& o, const char* group, bool may_ch
     };
     app.add_option_function<std::string>("--split", read, help + " | auto (by --balance)")->group(group);
     app.add_option("--balance", o.balance, "What --split auto makes even: the memory left on each device (planned), or their time (measured first)")
-        ->check(CLI::IsMember({"memory", "time"}))
+        ->check(one_of({"memory", "time"}))
         ->capture_default_str()
         ->group(group);
   } else {
     app.add_option("--split", o.split, help)->group(group);
   }
-  app.add_option("--gpu0-bsz", o.gpu0_batch_size, "N: the same as --mode balanced --split gpu0=N")->check(CLI::NonNegativeNumber)->group(group);
+  app.add_option("--gpu0-bsz", o.gpu0_batch_size, "N: the same as --mode balanced --split gpu0=N")->check(whole_number(0))->group(group);
 }
 
 void add_bucket_options(CLI::App& app, Options& o) {
   const char* group = "Scheme";
-  const CLI::Range sizes(1e-6, 1e6);
+  const CLI::Validator sizes = number(1e-6, 1e6);
   app.add_option("--bucket-mb", o.bucket_mb, "MiB of gradients in each bucket of an all-reduce")->check(sizes)->capture_default_str()->group(group);
   app.add_option("--first-bucket-mb", o.first_bucket_mb, "MiB in the first bucket, which can start earliest")
       ->check(sizes)
@@ -153,51 +142,19 @@ void add_bucket_options(CLI::App& app, Options& o) {
 
 void add_scheme_options(CLI::App& app, Options& o) {
   const char* group = "Scheme";
-  app.add_option("--mode", o.mode, "dp, balanced, criterion or ddp [ddp]")->check(CLI::IsMember(scheme_names()))->group(group);
+  app.add_option("--mode", o.mode, "dp, balanced, criterion or ddp [ddp]")->check(one_of(scheme_names()))->group(group);
   add_split_options(app, o, group, true);
   app.add_option("--staging", o.staging, "device0 (whole batch there first) or host (slices straight to their devices) [the mode's]")
-      ->check(CLI::IsMember({"device0", "host"}))
+      ->check(one_of({"device0", "host"}))
       ->group(group);
   app.add_option("--loss-at", o.loss_at, "gathered (on the output device) or parallel (on each) [the mode's]")
-      ->check(CLI::IsMember({"gathered", "parallel"}))
+      ->check(one_of({"gathered", "parallel"}))
       ->group(group);
   app.add_option("--reduce", o.reduce, "gpu0 (update there, then broadcast) or allreduce [the mode's]")
-      ->check(CLI::IsMember({"gpu0", "allreduce"}))
+      ->check(one_of({"gpu0", "allreduce"}))
       ->group(group);
   add_bucket_options(app, o);
   app.add_option("--output-device", o.output_device, "Where outputs are gathered: one of --devices [the first]")->group(group);
-}
-
-void add_recompute_options(CLI::App& app, Options& o, bool may_choose) {
-  const auto set = [&o, may_choose](const std::string& text) {
-    o.choices.recompute_segments = text == "auto";
-    if (o.choices.recompute_segments && !may_choose) {
-      throw ConfigError("--recompute-segments auto: compare runs every scheme with the same number of segments; give it, or sqrt");
-    }
-    o.recompute_segments = o.choices.recompute_segments ? "1" : text;
-  };
-  const std::string help =
-      "Activation checkpointing: keep only the inputs of N segments of the model, and compute the rest again in backward; sqrt: the square root of "
-      "the number of its parts";
-  CLI::Option* option = app.add_option_function<std::string>("--recompute-segments", set, help + (may_choose ? "; auto: the fewest that fit" : ""))
-                            ->type_name(may_choose ? "N|sqrt|auto" : "N|sqrt")
-                            ->default_str("1")
-                            ->group("Training");
-  const auto add_deprecated = [&](const std::string& name, const std::function<std::string(const std::string&)>& translated) {
-    const auto read = [&o, set, name, translated, option](const std::string& text) {
-      if (option->count() > 0) throw ConfigError(fmt::format("{} is the old name of --recompute-segments; give one of them", name));
-      warn_renamed(o, fmt::format("{} {}", name, text), "--recompute-segments " + translated(text));
-      set(translated(text));
-    };
-    app.add_option_function<std::string>(name, read)->group("");
-  };
-  add_deprecated("--checkpoint-segments", [](const std::string& text) { return text == "auto" ? "sqrt" : text; });
-  if (!may_choose) return;
-  add_deprecated("--checkpoint", [](const std::string& text) {
-    if (text == "auto") return "auto";
-    if (text == "none") return "1";
-    throw ConfigError(fmt::format("--checkpoint {}: expected --recompute-segments N, sqrt or auto", text));
-  });
 }
 
 void add_training_options(CLI::App& app, Options& o, bool may_choose) {
@@ -208,28 +165,22 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
         ->group(group);
   } else {
     app.add_option("--accumulate,--acc-grad", o.accumulate, "Micro-batches of each step")
-        ->check(CLI::Range(1, 1 << 20))
+        ->check(whole_number(1, 1 << 20))
         ->capture_default_str()
         ->group(group);
   }
   add_recompute_options(app, o, may_choose);
   app.add_option("--loss-gradient", o.loss_gradient, "Where the gradient of the outputs is written: in-place (over them) or apart")
-      ->check(CLI::IsMember({"in-place", "apart"}))
+      ->check(one_of({"in-place", "apart"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw")
-      ->check(CLI::IsMember({"sgd", "adam", "adamw"}))
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--lr", o.lr, "Learning rate [0.001]")->group(group);
-  app.add_option("--momentum", o.momentum, "Momentum, for sgd [0]")->group(group);
+  app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw")->check(one_of({"sgd", "adam", "adamw"}))->capture_default_str()->group(group);
+  app.add_option("--lr", o.lr, "Learning rate [0.001]")->check(number())->group(group);
+  app.add_option("--momentum", o.momentum, "Momentum, for sgd [0]")->check(number())->group(group);
   app.add_flag("--nesterov", o.nesterov, "Nesterov's momentum, for sgd")->group(group);
-  app.add_option("--weight-decay", o.weight_decay, "Weight decay [0.01 for adamw, else 0]")->group(group);
-  app.add_option("--dropout", o.dropout, "Probability of dropout [the model's]")->group(group);
-  app.add_option("--seed", o.seed, "Of initial weights, order of samples and dropout")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group(group);
+  app.add_option("--weight-decay", o.weight_decay, "Weight decay [0.01 for adamw, else 0]")->check(number())->group(group);
+  app.add_option("--dropout", o.dropout, "Probability of dropout [the model's]")->check(number())->group(group);
+  app.add_option("--seed", o.seed, "Of initial weights, order of samples and dropout")->check(whole_number(0))->capture_default_str()->group(group);
   app.add_flag("--shuffle,!--no-shuffle", o.shuffle, "Draw the order of samples anew in each epoch [on]")->group(group);
   app.add_flag("--drop-last", o.drop_last, "Leave out a last batch that is not full")->group(group);
   app.add_option("--init-weights", o.init_weights, "FILE.safetensors to start from [drawn from the seed]")->group(group);
@@ -238,7 +189,7 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
 
 void add_precision_option(CLI::App& app, Options& o) {
   app.add_option("--precision", o.precision, "fp32, or fp16 or bf16 for layers and activations beside f32 master weights")
-      ->check(CLI::IsMember({"fp32", "fp16", "bf16"}))
+      ->check(one_of({"fp32", "fp16", "bf16"}))
       ->capture_default_str()
       ->group("Precision");
 }
@@ -248,17 +199,17 @@ void add_precision_options(CLI::App& app, Options& o) {
   add_precision_option(app, o);
   app.add_option("--loss-scale", o.loss_scale, "none, dynamic, or a fixed NUMBER [dynamic for fp16, else none]")->group(group);
   app.add_option("--loss-scale-growth-interval", o.loss_scale_growth_interval, "Steps without overflow before the scale doubles [2000]")
-      ->check(CLI::Range(1, 1 << 30))
+      ->check(whole_number(1, 1 << 30))
       ->group(group);
-  app.add_option("--clip-norm", o.clip_norm, "Largest norm of the gradient over all parameters [not clipped]")->group(group);
+  app.add_option("--clip-norm", o.clip_norm, "Largest norm of the gradient over all parameters [not clipped]")->check(number())->group(group);
   app.add_flag("--allow-non-finite", o.allow_non_finite, "Train on when a loss or gradient is not finite [stop, and keep the last finite weights]")
       ->group(group);
   app.add_option("--reduce-dtype", o.reduce_dtype, "In which gradients travel and are summed: f32, f16 or bf16")
-      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+      ->check(one_of({"f32", "f16", "bf16"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("--broadcast", o.broadcast, "Under --reduce gpu0, what goes to the other devices: shadow (16 bits) or masters (f32) [shadow]")
-      ->check(CLI::IsMember({"shadow", "masters"}))
+      ->check(one_of({"shadow", "masters"}))
       ->group(group);
 }
 
@@ -266,6 +217,12 @@ void add_output_options(CLI::App& app, Options& o) { app.add_flag("--json", o.js
 
 void add_report_option(CLI::App& app, Options& o) {
   app.add_option("--report", o.report, "Write a page with charts and findings to FILE.html")->group("Output");
+}
+
+void add_log_option(CLI::App& app, Options& o) {
+  app.add_option("--log-every", o.log_every, "Print a line of progress on stderr after every N steps [one every 10 s, or a bar on a terminal]")
+      ->check(whole_number(1, kMostSteps))
+      ->group("Output");
 }
 
 /// What train and plan have in common.
@@ -276,8 +233,8 @@ void add_run_options(CLI::App& app, Options& o) {
   add_batch_options(app, o, true);
   add_training_options(app, o, true);
   add_precision_options(app, o);
-  app.add_option("--epochs", o.epochs, "Passes over the training set [1]")->check(CLI::PositiveNumber)->group("Training");
-  app.add_option("--steps", o.steps, "Optimizer steps, instead of --epochs")->check(CLI::PositiveNumber)->group("Training");
+  app.add_option("--epochs", o.epochs, "Passes over the training set [1]")->check(whole_number(1, kMostSteps))->group("Training");
+  app.add_option("--steps", o.steps, "Optimizer steps, instead of --epochs")->check(whole_number(1, kMostSteps))->group("Training");
   app.add_flag_callback(
          "--no-eval", [&o] { o.evaluate = false; }, "Do not evaluate on the test set")
       ->group("Training");
@@ -289,17 +246,18 @@ void add_train(CLI::App& parent, Options& o) {
   add_run_options(app, o);
   add_process_options(app, o);
   app.add_option("--verify-replicas", o.verify_replicas, "Compare the parameters of all replicas every N steps, not only at the start")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1, 1 << 30))
       ->group("Processes");
   app.add_option("--save", o.save, "Write the weights to FILE.safetensors at the end")->group("Output");
   add_report_option(app, o);
   app.add_option("--trace", o.trace, "Write a Chrome trace to FILE.json (open it in Perfetto)")->group("Output");
   app.add_option("--memory-history", o.memory_history, "Write what the devices held to FILE.pickle (open it at pytorch.org/memory_viz)")
       ->group("Output");
+  add_log_option(app, o);
   app.add_option("--record-steps", o.record_steps, "Steps that --report, --trace and --memory-history show in detail [2-4; of --trace all]")
       ->group("Output");
   app.add_option("--trace-level", o.trace_level, "What is timed: off, phase or operation")
-      ->check(CLI::IsMember({"off", "phase", "operation"}))
+      ->check(one_of({"off", "phase", "operation"}))
       ->capture_default_str()
       ->group("Output");
 }
@@ -308,7 +266,7 @@ void add_plan(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("plan", "Say, without running it, how much memory each device of a train command needs, for what and when");
   add_run_options(app, o);
   app.add_option("--processes", o.processes, "Plan for the first of N processes with these devices each, as mpirun -np N would start them")
-      ->check(CLI::Range(1, 1 << 16))
+      ->check(whole_number(1, 1 << 16))
       ->capture_default_str()
       ->group("Processes");
   add_report_option(app, o);
@@ -325,6 +283,7 @@ void add_eval(CLI::App& parent, Options& o) {
   add_process_options(app, o);
   add_deprecated_init(app, o, false);
   add_output_options(app, o);
+  add_log_option(app, o);
   app.add_option("--save-logits", o.save_logits, "Write the outputs of all samples, in order, to FILE.npy")->group("Output");
 }
 
@@ -341,13 +300,14 @@ void add_compare(CLI::App& parent, Options& o) {
   add_training_options(app, o, false);
   add_precision_options(app, o);
   app.add_option("--steps", o.steps, "Optimizer steps of each scheme in each round; figures are of those after the first [6]")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 40))
+      ->check(whole_number(2, kMostSteps))
       ->group("Training");
   app.add_option("--rounds", o.rounds, "Rounds in which the schemes take turns; differences that are within the rounds' spread are noise")
-      ->check(CLI::Range(1, 1000))
+      ->check(whole_number(1, 1000))
       ->capture_default_str()
       ->group("Training");
   add_output_options(app, o);
+  add_log_option(app, o);
   add_report_option(app, o);
 }
 
@@ -374,7 +334,7 @@ void add_collectives(CLI::App& parent, Options& o, CollectiveTexts& t) {
   app.add_option("NAME", c.names,
                  "scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, alltoall, sendrecv (a ring), gpu0_star (reduce + "
                  "broadcast) [all]")
-      ->check(CLI::IsMember(collective_names()))
+      ->check(one_of(collective_names()))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_device_options(app, o);
   add_process_options(app, o);
@@ -382,21 +342,21 @@ void add_collectives(CLI::App& parent, Options& o, CollectiveTexts& t) {
   const char* group = "Sizes";
   app.add_option("-b,--minbytes", t.min_bytes, "The smallest: 8, 64K, 32M [64K, or what -e gives]")->group(group);
   app.add_option("-e,--maxbytes", t.max_bytes, "The largest [16M, or what -b gives]")->group(group);
-  app.add_option("-f,--stepfactor", c.step_factor, "From one size to the next")->check(CLI::Range(1.0001, 1e6))->capture_default_str()->group(group);
+  app.add_option("-f,--stepfactor", c.step_factor, "From one size to the next")->check(number(1.0001, 1e6))->capture_default_str()->group(group);
   app.add_option("-i,--stepbytes", t.step_bytes, "Bytes from one size to the next, instead of a factor")->group(group);
   group = "Operation";
-  app.add_option("-n,--iters", c.iterations, "Operations that are timed")->check(CLI::Range(1, 1 << 24))->capture_default_str()->group(group);
-  app.add_option("-w,--warmup_iters", c.warm_up, "Operations before them")->check(CLI::Range(0, 1 << 24))->capture_default_str()->group(group);
+  app.add_option("-n,--iters", c.iterations, "Operations that are timed")->check(whole_number(1, 1 << 24))->capture_default_str()->group(group);
+  app.add_option("-w,--warmup_iters", c.warm_up, "Operations before them")->check(whole_number(0, 1 << 24))->capture_default_str()->group(group);
   app.add_option("-c,--check", c.check, "1: check every element of the results, 0: do not")->capture_default_str()->group(group);
   app.add_option("-d,--datatype", t.dtype, "float, half, bfloat16 or int32")
-      ->check(CLI::IsMember({"float", "half", "bfloat16", "int32", "f32", "f16", "bf16", "i32"}))
+      ->check(one_of({"float", "half", "bfloat16", "int32", "f32", "f16", "bf16", "i32"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("-o,--op", t.redop, "What reductions do: sum, min, max or avg")
-      ->check(CLI::IsMember({"sum", "min", "max", "avg"}))
+      ->check(one_of({"sum", "min", "max", "avg"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("-r,--root", c.root, "Rank of the root")->check(CLI::NonNegativeNumber)->capture_default_str()->group(group);
+  app.add_option("-r,--root", c.root, "Rank of the root")->check(whole_number(0, 1 << 20))->capture_default_str()->group(group);
   app.add_option("--counts", t.counts, "Parts of the ranks in scatter and gather, one to another: 8,19,19,18 [equal]")->group(group);
   add_output_options(app, o);
 }
@@ -448,37 +408,6 @@ void resolve_collectives(const CLI::App& app, const CollectiveTexts& t, Collecti
   }
   if (c.min_bytes > c.max_bytes) throw ConfigError(fmt::format("-b {}: it is larger than -e {}", t.min_bytes, t.max_bytes));
   if (c.min_bytes < size_of(c.dtype)) throw ConfigError(fmt::format("-b {}: one element of {} has {} bytes", c.min_bytes, t.dtype, size_of(c.dtype)));
-}
-
-/// "--epoch" is 1 away from "--epochs".
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
-    }
-  }
-  return row[b.size()];
-}
-
-/// What is wrong with an argument that nothing takes, with the option of `app` that is nearest to it.
-std::string describe_unexpected(const CLI::App& app, const std::string& argument) {
-  const std::string name = argument.substr(0, argument.find('='));
-  if (name.rfind("--", 0) != 0) return fmt::format("'{}' is not expected here", argument);
-  std::string best;
-  size_t best_distance = 4;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& known : option->get_lnames()) {
-      const size_t distance = edit_distance(name, "--" + known);
-      if (distance < best_distance) best_distance = distance, best = "--" + known;
-    }
-  }
-  return fmt::format("there is no option {}{}", name, best.empty() ? std::string{} : fmt::format("; did you mean {}?", best));
 }
 
 CommandLine usage_error(const CLI::App* command, const std::string& message) {
@@ -534,11 +463,10 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
     }
     const std::vector<std::string> unexpected = app.remaining(true);
     if (unexpected.empty() || arguments.empty()) return usage_error(command, error.what());
-    if (command == nullptr)
-      return usage_error(command, fmt::format("there is no command '{}'; use train, plan, eval, compare, collectives or info", unexpected.front()));
+    if (command == nullptr) return usage_error(command, describe_unknown_command(app, unexpected.front()));
     // An option that is not known leaves its value behind too; the option is what to tell.
-    const auto option = std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind("--", 0) == 0; });
-    return usage_error(command, describe_unexpected(*command, option == unexpected.end() ? unexpected.front() : *option));
+    const auto option = std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind('-', 0) == 0; });
+    return usage_error(command, describe_unexpected(app, *command, option == unexpected.end() ? unexpected.front() : *option));
   } catch (const ConfigError& error) {
     if (!app.get_subcommands().empty()) command = app.get_subcommands().front();
     return usage_error(command, error.what());

@@ -45,8 +45,7 @@ std::string communication_report(const std::vector<std::string>& devices, const 
   table.add_row(cells("all", slowest.total(), slowest.steps));
   table.set_hint(
       "time: from when all devices were there until all were done. 'hidden' ran beside forward, backward or update, 'exposed' while the device could "
-      "do\n"
-      "nothing else. 'late peers': the wait before. algbw: size / time; busbw: what a link carries (nccl-tests).");
+      "do nothing else. 'late peers': the wait before. algbw: size / time; busbw: what a link carries (nccl-tests).");
   return table.str(style);
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <initializer_list>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "tools/batches.h"
 #include "tools/commands.h"
 #include "tools/describe.h"
+#include "tools/device_sets.h"
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
 #include "tools/output_file.h"
@@ -23,12 +25,15 @@
 #include "tools/report_html/compare_report.h"
 #include "tools/run_report.h"
 #include "tools/tables.h"
+#include "tools/warnings.h"
 
 namespace vitrine::tools {
 
 namespace {
 
 constexpr int64_t kDefaultSteps = 6;
+// The times of more devices are shown as a spread.
+constexpr size_t kDevicesApart = 4;
 
 struct ModeResult {
   std::string name;  // "ddp", or where there are several precisions "ddp fp16"
@@ -86,11 +91,14 @@ class Comparison {
     Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
                        engine_config(options_, job_, scheme, result.precision), train_workload(options_, job_, steps_, false),
                        {options_.init_weights, options_.allow_non_finite});
+    if (!warned_) print_device_warnings(options_, *run.devices);
+    warned_ = true;
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(run);
     result.batch = describe_batch(run.engine->batch_plan());
 
-    Progress progress(fmt::format("{}, round {}/{}", result.name, result.rates.rounds.size() + 1, options_.rounds), steps_ - 1);
+    Progress progress(fmt::format("{}, round {}/{}", result.name, result.rates.rounds.size() + 1, options_.rounds), steps_ - 1,
+                      {false, options_.log_every});
     take_step(*run.engine, source);
     const Totals first = run.engine->take_step_totals(true).at(0);
     result.skipped += first.skipped ? 1 : 0;
@@ -172,6 +180,7 @@ class Comparison {
   std::vector<DeviceId> devices_;
   int64_t steps_, epochs_;
   std::vector<float> reference_;
+  bool warned_ = false;  // of the devices, which are the same under every scheme
   Facts machine_;
   std::string job_facts_;
 };
@@ -197,6 +206,13 @@ std::string rounding_hint(const std::vector<ModeResult>& results) {
   return text + ".";
 }
 
+/// Whether the table of memory shows the same of both.
+bool same_memory(const DeviceFigures& a, const DeviceFigures& b) {
+  constexpr auto kActivations = static_cast<size_t>(Category::activations);
+  return a.samples_per_step == b.samples_per_step && a.pool.peak_bytes == b.pool.peak_bytes && describe_plan(a) == describe_plan(b) &&
+         a.pool.peak_by_category[kActivations] == b.pool.peak_by_category[kActivations];
+}
+
 std::string summary_table(const std::vector<ModeResult>& results, const Style& style) {
   using Align = Table::Align;
   const bool skips = std::any_of(results.begin(), results.end(), [](const ModeResult& r) { return r.skipped > 0; });
@@ -211,12 +227,15 @@ std::string summary_table(const std::vector<ModeResult>& results, const Style& s
               "The same steps under each scheme");
   for (const ModeResult& result : results) {
     if (&result != &results.front()) table.add_rule();
-    bool first = true;
-    for (const DeviceFigures& d : result.devices) {
-      table.add_row({first ? result.name : "", first ? rate(result) : "", first ? difference(result) : "", d.device, format_count(d.samples_per_step),
-                     format_bytes(d.pool.peak_bytes), describe_plan(d),
+    std::vector<std::string> names;
+    for (const DeviceFigures& d : result.devices) names.push_back(d.device);
+    const auto agree = [&](size_t a, size_t b) { return same_memory(result.devices[a], result.devices[b]); };
+    for (const DeviceSet& set : group_devices(names.size(), agree)) {
+      const DeviceFigures& d = result.devices[set.first()];
+      const bool first = set.first() == 0;
+      table.add_row({first ? result.name : "", first ? rate(result) : "", first ? difference(result) : "", set.name(names),
+                     format_count(d.samples_per_step), format_bytes(d.pool.peak_bytes), describe_plan(d),
                      format_bytes(d.pool.peak_by_category[static_cast<size_t>(Category::activations)])});
-      first = false;
     }
   }
   table.set_hint(rounding_hint(results));
@@ -253,27 +272,45 @@ std::string time_table(const std::vector<ModeResult>& results, const Style& styl
   }
   columns.insert(columns.end(), {{"step"}, {"waits most for", Table::Align::left}});
   Table table(columns, "Where a step's time went (ms)");
+  table.set_key_columns(2);
   for (const ModeResult& result : results) {
     if (&result != &results.front()) table.add_rule();
-    for (const PhaseTable& t : result.tables) {
-      if (t.steps == 0) continue;
-      const auto per_step = [&](double seconds) { return format_ms(seconds / static_cast<double>(t.steps)); };
-      std::vector<std::string> cells = {&t == &result.tables.front() ? result.name : "", result.devices[static_cast<size_t>(t.ordinal)].device};
-      for (const PhaseGroup& group : groups) {
-        if (!shown(group)) continue;
-        double seconds = 0.0;
-        for (const PhaseRow& row : t.rows) {
-          if (std::find(group.phases.begin(), group.phases.end(), row.phase) != group.phases.end()) seconds += row.seconds;
-        }
-        cells.push_back(per_step(seconds));
+    const auto in_group = [&](size_t d, const PhaseGroup& group) {
+      double seconds = 0.0;
+      for (const PhaseRow& row : result.tables[d].rows) {
+        if (std::find(group.phases.begin(), group.phases.end(), row.phase) != group.phases.end()) seconds += row.seconds;
       }
-      cells.push_back(per_step(t.wall_seconds));
-      cells.push_back(t.waits.empty() ? "" : t.waits.front().cause);
+      return seconds / static_cast<double>(result.tables[d].steps);
+    };
+    std::vector<size_t> timed;
+    for (size_t d = 0; d < result.tables.size(); ++d) {
+      if (result.tables[d].steps > 0) timed.push_back(d);
+    }
+    const DeviceSet all{timed};
+    std::string mode = result.name;
+    // pick: of one device its own value, of many one that stands for them
+    const auto add_row = [&](const std::string& device, const std::string& waits_for, const auto& pick) {
+      std::vector<std::string> cells = {std::exchange(mode, ""), device};
+      for (const PhaseGroup& group : groups) {
+        if (shown(group)) cells.push_back(format_ms(pick([&](size_t d) { return in_group(d, group); })));
+      }
+      cells.push_back(format_ms(pick([&](size_t d) { return result.tables[d].wall_seconds / static_cast<double>(result.tables[d].steps); })));
+      cells.push_back(waits_for);
       table.add_row(cells);
+    };
+    if (timed.size() > kDevicesApart) {
+      add_row(fmt::format("{} devices: min", timed.size()), "", [&](const auto& value) { return spread_of(all, value).least; });
+      add_row("median", "", [&](const auto& value) { return spread_of(all, value).median; });
+      add_row("max", "", [&](const auto& value) { return spread_of(all, value).most; });
+      continue;
+    }
+    for (const size_t d : timed) {
+      const std::vector<WaitRow>& waits = result.tables[d].waits;
+      add_row(result.devices[d].device, waits.empty() ? "" : waits.front().cause, [&](const auto& value) { return value(d); });
     }
   }
   table.set_hint(
-      "input: data, stage, scatter, preprocess. replicate: with broadcast. loss: with gather and scatter_grad. A row adds up to its step.");
+      "input: data, stage, scatter, preprocess. replicate: with broadcast. loss: with gather and scatter_grad. A device's row adds up to its step.");
   return table.str(style);
 }
 
@@ -349,6 +386,7 @@ int run_compare(const Options& options) {
   device_group_options(options, devices);
   check_writable("--report", options.report);
   const Job job = open_job(options);
+  print_warnings(options, batch_warnings(options, job));
   for (const std::string& note : notes) fmt::print(options.json ? stderr : stdout, "{}\n", note);
   std::fflush(stdout);
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/describe.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tools/device_sets.h"
 #include "tools/tables.h"
 
 namespace vitrine::tools {
@@ -12,6 +15,8 @@ namespace {
 
 // A plan of more micro-batches than this is told by its first ones.
 constexpr size_t kMicroBatchesTold = 4;
+// Slices of more devices are told by runs of equal ones.
+constexpr size_t kSlicesTold = 8;
 
 }  // namespace
 
@@ -50,14 +55,46 @@ std::string describe_precision(const EngineConfig& config) {
   return text;
 }
 
-std::string describe_run(const Options& options, const Job& job, Run& run, const std::string& mode) {
-  std::string devices;
-  for (int d = 0; d < run.devices->size(); ++d) {
-    Device& device = (*run.devices)[d];
-    devices += (d == 0 ? "" : ", ") + device.name();
-    if (device.id().backend == Backend::cpu)
-      devices += fmt::format(" ({} {})", device.thread_count(), device.thread_count() == 1 ? "thread" : "threads");
+namespace {
+
+/// "cpu:0, cpu:1 (2 threads), cpu:2 to cpu:15 (1 thread)".
+std::string describe_devices(DeviceGroup& devices) {
+  std::vector<std::string> names;
+  for (int d = 0; d < devices.size(); ++d) names.push_back(devices[d].name());
+  const auto threads = [&](size_t d) {
+    Device& device = devices[static_cast<int>(d)];
+    return device.id().backend == Backend::cpu ? device.thread_count() : 0;
+  };
+  std::string text;
+  for (const DeviceSet& set : group_devices(names.size(), [&](size_t a, size_t b) { return threads(a) == threads(b); })) {
+    const int count = threads(set.first());
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", set.name(names));
+    if (count > 0) text += fmt::format(" ({} {}{})", count, count == 1 ? "thread" : "threads", set.single() ? "" : " each");
   }
+  return text;
+}
+
+/// "33+32+32", and of many devices "33 + 15 x 32".
+std::string describe_slices(const std::vector<int64_t>& slices) {
+  if (slices.size() <= kSlicesTold) return fmt::format("{}", fmt::join(slices, "+"));
+  std::vector<std::string> runs;
+  for (size_t begin = 0; begin < slices.size();) {
+    size_t end = begin;
+    while (end < slices.size() && slices[end] == slices[begin]) ++end;
+    runs.push_back(end - begin == 1 ? std::to_string(slices[begin]) : fmt::format("{} x {}", end - begin, slices[begin]));
+    begin = end;
+  }
+  if (runs.size() > kSlicesTold) {
+    const auto [least, most] = std::minmax_element(slices.begin(), slices.end());
+    return fmt::format("{} to {} on {} devices", *least, *most, slices.size());
+  }
+  return fmt::format("{}", fmt::join(runs, " + "));
+}
+
+}  // namespace
+
+std::string describe_run(const Options& options, const Job& job, Run& run, const std::string& mode) {
+  std::string devices = describe_devices(*run.devices);
   if (run.devices->process_count() > 1) {
     devices += fmt::format(" and the devices of {} other {} ({} in all)", run.devices->process_count() - 1,
                            run.devices->process_count() == 2 ? "process" : "processes", run.devices->world_size());
@@ -77,7 +114,7 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
 std::string describe_batch(const BatchPlan& plan) {
   std::string text;
   for (size_t k = 0; k < plan.sizes.size() && k < kMicroBatchesTold; ++k) {
-    text += fmt::format("{}{}", k == 0 ? "" : " | ", fmt::join(plan.sizes[k], "+"));
+    text += fmt::format("{}{}", k == 0 ? "" : " | ", describe_slices(plan.sizes[k]));
   }
   if (plan.sizes.size() > kMicroBatchesTold) text += fmt::format(" | ... ({} micro-batches)", plan.sizes.size());
   return text;

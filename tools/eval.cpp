@@ -16,6 +16,7 @@
 #include "tools/output_file.h"
 #include "tools/report.h"
 #include "tools/tables.h"
+#include "tools/warnings.h"
 #include "tools/world_measurements.h"
 
 namespace vitrine::tools {
@@ -23,6 +24,7 @@ namespace vitrine::tools {
 int run_eval(const Options& options, const Processes& processes) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
   auto group = std::make_unique<DeviceGroup>(device_group_options(options, devices, processes.world()));
+  print_device_warnings(options, *group);
   if (processes.leads()) check_writable("--save-logits", options.save_logits);
   const Job job = open_job(options);
   if (processes.world()) agree_on_run(options, job, *processes.world());

@@ -68,7 +68,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   const int64_t interval = alone ? 1 : (batches + kMeetings - 1) / kMeetings;
   const int64_t begin = steady_now_ns();
   BatchSource source(job.data.test, config);
-  Progress progress(label, batches, stderr, options.quiet);
+  Progress progress(label, batches, {options.quiet, options.command == Options::Command::eval ? options.log_every : 0});
   Found sum, recent;
   Outputs outputs;
   for (int64_t done = 0; const auto item = source.next(done);) {

@@ -10,7 +10,7 @@
 
 #include "kernels/libraries.h"
 #include "runtime/comm/communicator.h"
-#include "runtime/device.h"
+#include "runtime/cpu/affinity.h"
 #include "runtime/gpu_info.h"
 #include "runtime/units.h"
 #include "tools/commands.h"
@@ -178,10 +178,7 @@ void print_info(const std::vector<int>& cores) {
 }  // namespace
 
 int run_info(const Options& options) {
-  // A single CPU device has all cores of the process.
-  DeviceGroupOptions group;
-  group.devices = {DeviceId{Backend::cpu, 0}};
-  const std::vector<int> cores = DeviceGroup(group)[0].cores();
+  const std::vector<int> cores = available_cores();
   if (options.json) {
     print_json(info_json(cores));
   } else {

@@ -12,6 +12,7 @@
 #include "tools/interrupt.h"
 #include "tools/processes.h"
 #include "tools/standard_streams.h"
+#include "tools/warnings.h"
 
 namespace {
 
@@ -56,9 +57,8 @@ int run_program(int argc, char** argv) {
   try {
     if (options.command == Options::Command::info) return run_info(options);
     processes.emplace(options);
-    for (const std::string& warning : processes->leads() ? options.warnings : std::vector<std::string>{}) {
-      fmt::print(stderr, "vitrine: warning: {}\n", warning);
-    }
+    print_warnings(options, options.warnings);
+    print_warnings(options, file_warnings(options));
     const int status = run(options, *processes);
     processes->close();
     return status;

@@ -112,6 +112,12 @@ void check_choices(const Options& o) {
 
 /// Refuses, by the option's name, what needs one process that holds all devices.
 void check_for_several_processes(const Options& o, const Scheme& scheme) {
+  if (o.balance == "time") {
+    throw ConfigError(
+        "--balance time: it measures devices of one process, but several were started; find the weights in one process that has all devices, and "
+        "give "
+        "them with --split, or use one process");
+  }
   const bool host = scheme.staging == Staging::host, parallel = scheme.loss_at == LossAt::parallel, allreduce = scheme.reduce == Reduce::allreduce;
   if (host && parallel && allreduce) return;
   const std::string option = o.mode_name() != "ddp" ? (o.gpu0_batch_size ? "--gpu0-bsz" : "--mode " + o.mode_name())
@@ -203,8 +209,12 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
       } else {
         const int64_t samples = device_count == 1 ? o.batch_size : o.batch_size / device_count / 2;
         scheme.split.gpu0 = samples;
-        notes.push_back(
-            fmt::format("{}: device 0 gets {} of {} samples, half of an equal share; choose with --gpu0-bsz N", name, samples, o.batch_size));
+        if (device_count == 1) {
+          notes.push_back(fmt::format("{}: there is one device, which gets all samples", name));
+        } else {
+          notes.push_back(
+              fmt::format("{}: device 0 gets {} of {} samples, half of an equal share; choose with --gpu0-bsz N", name, samples, o.batch_size));
+        }
       }
     } else if (given.kind != Split::Kind::gpu0) {
       scheme.split = given;

@@ -107,6 +107,7 @@ struct Options {
   std::string record_steps;  // "2-4"; empty: those, and of a trace all
   std::string trace_level = "phase";
   bool json = false;
+  int64_t log_every = 0;  // steps between lines of progress; 0: by time, or a bar
 
   std::vector<std::string> arguments;  // as they were given
   std::vector<std::string> warnings;   // about what they say, for stderr

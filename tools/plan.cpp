@@ -16,6 +16,7 @@
 #include "tools/plan_report.h"
 #include "tools/report_html/plan_page.h"
 #include "tools/run_report.h"
+#include "tools/warnings.h"
 
 namespace vitrine::tools {
 
@@ -67,12 +68,13 @@ int run_plan(const Options& asked) {
     group_options.place = WorldPlace{0, std::vector<int>(static_cast<size_t>(asked.processes), static_cast<int>(devices.size()))};
   const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(group_options);
   const Job job = open_job(asked);
+  if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
   const Chosen chosen = choose_by_plan(asked, job, *group);
   const Options& options = chosen.options;
   const Scheme scheme = resolve_scheme(options, devices, group->world_size());
   const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
   const std::vector<DevicePlan> plans =
-      Engine::plan(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate), PlanDetail::layers);
+      plan_or_explain(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate), PlanDetail::layers);
 
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group->world_size());
   std::vector<PlannedDevice> planned;

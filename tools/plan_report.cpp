@@ -7,15 +7,18 @@
 #include <fmt/format.h>
 
 #include "runtime/units.h"
+#include "tools/device_sets.h"
 
 namespace vitrine::tools {
 
 namespace {
 
-// Cells of the longest bar, and layers that are told one by one.
-constexpr double kBarCells = 60;
+// Cells of the longest bar.
+constexpr int kMostBarCells = 60, kFewestBarCells = 10;
+// Of more sets of devices that need the same, tables show the least, the median and the most.
+constexpr size_t kSetsApart = 6;
 
-/// Consecutive devices that need the same.
+/// Devices under one name: the first of a set that needs the same, or one of a spread.
 struct Group {
   std::string name;
   const PlannedDevice* device;
@@ -28,15 +31,25 @@ bool same_plan(const PlannedDevice& a, const PlannedDevice& b) {
          std::equal(a.plan.held.begin(), a.plan.held.end(), b.plan.held.begin(), b.plan.held.end(), same_held);
 }
 
-std::vector<Group> group_devices(const std::vector<PlannedDevice>& devices) {
+/// Those whose peaks are the least, the median and the most.
+std::vector<Group> spread_of_devices(const std::vector<PlannedDevice>& devices) {
+  std::vector<const PlannedDevice*> sorted;
+  for (const PlannedDevice& device : devices) sorted.push_back(&device);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->plan.peak_bytes < b->plan.peak_bytes; });
   std::vector<Group> groups;
-  for (size_t begin = 0; begin < devices.size();) {
-    size_t end = begin + 1;
-    while (end < devices.size() && same_plan(devices[begin], devices[end])) ++end;
-    const std::string& first = devices[begin].name;
-    groups.push_back({end - begin == 1 ? first : fmt::format("{} to {}", first, devices[end - 1].name), &devices[begin]});
-    begin = end;
+  for (const auto& [what, device] : {std::pair{"min", sorted.front()}, {"median", sorted[sorted.size() / 2]}, {"max", sorted.back()}}) {
+    groups.push_back({fmt::format("{} ({})", what, device->name), device});
   }
+  return groups;
+}
+
+std::vector<Group> groups_of(const std::vector<PlannedDevice>& devices) {
+  std::vector<std::string> names;
+  for (const PlannedDevice& device : devices) names.push_back(device.name);
+  const std::vector<DeviceSet> sets = group_devices(devices.size(), [&](size_t a, size_t b) { return same_plan(devices[a], devices[b]); });
+  if (sets.size() > kSetsApart) return spread_of_devices(devices);
+  std::vector<Group> groups;
+  for (const DeviceSet& set : sets) groups.push_back({set.name(names), &devices[set.first()]});
   return groups;
 }
 
@@ -83,7 +96,10 @@ std::string bars(const std::vector<Group>& groups, const Style& style) {
     longest = std::max(longest, group.device->plan.peak_bytes);
     width = std::max(width, group.name.size());
   }
-  const double cell = static_cast<double>(longest) / kBarCells;
+  constexpr int kRoomForSize = 13;
+  width = std::min(width, static_cast<size_t>(style.width - kFewestBarCells - kRoomForSize));
+  const int cells = std::clamp(style.width - static_cast<int>(width) - kRoomForSize, kFewestBarCells, kMostBarCells);
+  const double cell = static_cast<double>(longest) / cells;
   std::string text = style.bold("The same as bars") + "\n";
   BytesByCategory all{};
   for (const Group& group : groups) {
@@ -95,13 +111,13 @@ std::string bars(const std::vector<Group>& groups, const Style& style) {
       end += static_cast<double>(bytes) / cell;
       bar.resize(std::max(bar.size(), static_cast<size_t>(std::lround(end))), kLetters[c]);
     }
-    text += fmt::format("{:<{}}  {:<{}} {}\n", group.name, width, bar, static_cast<int>(kBarCells), format_bytes(group.device->plan.peak_bytes));
+    text += fmt::format("{:<{}}  {:<{}} {}\n", group.name.substr(0, width), width, bar, cells, format_bytes(group.device->plan.peak_bytes));
   }
   std::string legend;
   for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c) {
     if (all[c] > 0) legend += fmt::format("{}{} {}", legend.empty() ? "" : ", ", kLetters[c], category_name(static_cast<Category>(c)));
   }
-  return text + style.dim(fmt::format("{}; a letter is {}", legend, format_bytes(std::llround(cell)))) + "\n";
+  return text + style.dim(wrap(fmt::format("{}; a letter is {}", legend, format_bytes(std::llround(cell))), style.width)) + "\n";
 }
 
 std::string held_table(const std::vector<Group>& groups, const Style& style) {
@@ -138,7 +154,7 @@ std::string held_table(const std::vector<Group>& groups, const Style& style) {
 }  // namespace
 
 std::string plan_report(const std::vector<PlannedDevice>& devices, const Style& style) {
-  const std::vector<Group> groups = group_devices(devices);
+  const std::vector<Group> groups = groups_of(devices);
   return peak_table(groups, style) + "\n" + bars(groups, style) + "\n" + held_table(groups, style);
 }
 

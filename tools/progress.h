@@ -10,29 +10,38 @@ namespace vitrine::tools {
 /// How far a run has come, on stderr: a bar that is drawn over itself on a terminal, a plain line every few seconds elsewhere.
 class Progress {
  public:
-  /// label  "epoch 2/5"   total_steps  steps until the bar is full   quiet  nothing is shown
-  Progress(std::string label, int64_t total_steps, std::FILE* stream = stderr, bool quiet = false);
+  struct Options {
+    bool quiet = false;     // nothing is shown
+    int64_t log_every = 0;  // above 0: a plain line after every so many steps, instead of one every few seconds
+  };
+
+  /// label  "epoch 2/5"   total_steps  steps until the bar is full
+  Progress(std::string label, int64_t total_steps, Options options, std::FILE* stream = stderr);
   /// Takes the bar off the terminal.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `samples` and `loss` are those of the steps that are done.
+  /// After each step. `samples` and `loss` are those of the steps that are done.
   void update(int64_t steps_done, int64_t samples, double loss);
   void clear();
 
   /// The line without the drawing, and the bar with it: what update() shows.
   static std::string line(const std::string& label, int64_t steps_done, int64_t total_steps, double loss, double samples_per_second,
                           double seconds_left);
+  /// Cut to `width`.
+  static std::string with_bar(const std::string& text, int64_t steps_done, int64_t total_steps, int width);
   static std::string bar(int64_t steps_done, int64_t total_steps, int width);
 
  private:
   std::string label_;
   int64_t total_steps_;
   std::FILE* stream_;
-  bool terminal_, quiet_;
+  Options options_;
+  bool terminal_;
   bool drawn_ = false;
   int64_t begin_ns_, last_ns_;
+  int64_t logged_ = 0;  // multiples of log_every
 };
 
 }  // namespace vitrine::tools

@@ -260,7 +260,6 @@ Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineC
              bool record_memory) {
   Run run;
   run.devices = std::move(devices);
-  for (const std::string& warning : run.devices->warnings()) fmt::print(stderr, "vitrine: warning: {}\n", warning);
   for (int d = 0; record_memory && d < run.devices->size(); ++d) (*run.devices)[d].pool().record_history(true);
   run.engine = std::make_unique<Engine>(job.model, *run.devices, config, workload);
   if (run.devices->process_count() == 1) {  // else each of them draws its own rows only

@@ -61,7 +61,7 @@ struct WeightsFile {
   bool allow_non_finite = false;
 };
 
-/// Plans on the devices (whose warnings go to stderr), and fills the parameters: from `weights` if there are any (of several processes, on rank 0),
+/// Plans on the devices, and fills the parameters: from `weights` if there are any (of several processes, on rank 0),
 /// else from the seed.
 ///   record_memory  keep the history of the pools, for a trace file
 /// throws DeviceError, UnsupportedError, OutOfMemory, ConfigError, DataError.

@@ -29,6 +29,7 @@
 #include "tools/save.h"
 #include "tools/step_record.h"
 #include "tools/trace_file.h"
+#include "tools/warnings.h"
 #include "tools/world_measurements.h"
 
 namespace vitrine::tools {
@@ -40,9 +41,11 @@ struct EpochResult {
   int64_t epoch = 1;
   Totals totals;
   int64_t samples = 0;
-  double seconds = 0;  // of training alone
+  int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: it was interrupted
+  double seconds = 0;                   // of training alone
   std::optional<Evaluation> test;
 
+  bool whole() const { return steps == steps_wanted; }
   double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
 };
 
@@ -113,7 +116,8 @@ class Training {
 
   void train_epoch(int64_t epoch, EpochResult& result) {
     const int64_t steps = std::min(steps_per_epoch_, total_steps_ - (epoch - 1) * steps_per_epoch_);
-    Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch, epoch_count_) : "training", steps, stderr, options_.quiet);
+    Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch, epoch_count_) : "training", steps, {options_.quiet, options_.log_every});
+    result.steps_wanted = options_.steps.value_or(steps);
     const int64_t begin = steady_now_ns();
     Totals done;
     int64_t steps_done = 0;
@@ -123,7 +127,8 @@ class Training {
         done.loss_sum += totals.loss_sum;
         done.valid += totals.valid;
         stopped_ = stopped_ || totals.stop_votes > 0;
-        ++steps_done;
+        ++result.steps;
+        progress.update(++steps_done, done.valid, done.mean_loss());
       }
     };
     const bool alone = run_.devices->process_count() == 1;
@@ -141,7 +146,6 @@ class Training {
       take_totals(false);
       if (engine_.steps_issued() % PhaseRecorder::kStepsBetweenPolls == 0) recorder_.poll(source_.take_spans(), first_step_ + 1);
       if (options_.verify_replicas > 0 && engine_.steps_issued() % options_.verify_replicas == 0) engine_.verify_replicas();
-      progress.update(steps_done, done.valid, done.mean_loss());
     }
     take_totals(true);
     result.seconds += static_cast<double>(steady_now_ns() - begin) * 1e-9;
@@ -153,7 +157,8 @@ class Training {
   void print_epoch(const EpochResult& result) const {
     std::string line = options_.steps ? fmt::format("{} step{}", step_losses_.size(), step_losses_.size() == 1 ? "" : "s")
                                       : fmt::format("epoch {}/{}", result.epoch, epoch_count_);
-    line += fmt::format("  train loss {:.4f}", result.totals.mean_loss());
+    if (!result.whole()) line += fmt::format(" (interrupted after {} of {} steps)", result.steps, result.steps_wanted);
+    if (result.steps > 0) line += fmt::format("  train loss {:.4f}", result.totals.mean_loss());
     if (result.test) line += fmt::format("  test loss {:.4f}  test accuracy {:.4f}", result.test->loss, result.test->accuracy);
     line += fmt::format("  {} samples/s", format_count(std::llround(result.samples_per_second())));
     fmt::print(options_.json ? stderr : stdout, "{}\n", line);
@@ -192,6 +197,8 @@ Json epochs_json(const std::vector<EpochResult>& epochs) {
                     {"test_loss", e.test ? Json(e.test->loss) : Json()},
                     {"test_accuracy", e.test ? Json(e.test->accuracy) : Json()},
                     {"samples", e.samples},
+                    {"steps", e.steps},
+                    {"interrupted", !e.whole()},
                     {"seconds", e.seconds},
                     {"samples_per_second", e.samples_per_second()}});
   }
@@ -237,6 +244,10 @@ void write_report(const Options& options, const std::vector<std::string>& notes,
   report.command_line = command_line(options);
   report.facts = run_facts(options, job, run, options.mode_name());
   for (const std::string& note : notes) report.facts.emplace_back("chosen", note);
+  if (!training.epochs().empty() && !training.epochs().back().whole()) {
+    const EpochResult& last = training.epochs().back();
+    report.facts.emplace_back("interrupted", fmt::format("epoch {}, after {} of {} steps", last.epoch, last.steps, last.steps_wanted));
+  }
   report.figures = findings_input(options, run, measurements);
   report.figures.steps = static_cast<int64_t>(training.step_losses().size());
   report.figures.skipped_steps = training.record().skipped();
@@ -308,7 +319,9 @@ int run_train(const Options& asked, const Processes& processes) {
   check_writable("--memory-history", memory_history);
   auto group = std::make_unique<DeviceGroup>(device_group_options(asked, devices, processes.world()));
   resolve_scheme(asked, devices, group->world_size());
+  print_device_warnings(asked, *group);
   const Job job = open_job(asked);
+  if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
   Chosen chosen = choose_by_plan(asked, job, *group);
   if (asked.choices.split && asked.balance == "time") balance_by_time(chosen, job, group);
   for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", note);

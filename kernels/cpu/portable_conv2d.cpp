@@ -7,7 +7,7 @@
 #include "kernels/cpu/portable.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
-#include "runtime/units.h"
+#include "runtime/size_argument.h"
 
 namespace vitrine::cpu::portable {
 namespace {
@@ -96,7 +96,7 @@ Blocking block_workspace(const char* name, const View& workspace, const Columns&
     const int64_t needed = geometry.count * size_of(DType::f32);
     throw OutOfMemory(fmt::format(
         "{}: x {} with a window of {} x {} needs a workspace of at least {} bytes, but {} bytes are reserved; give --workspace {}", name, x.str(),
-        geometry.window_height, geometry.window_width, needed, workspace ? workspace.bytes() : 0, format_bytes(needed * 64 * team_size())));
+        geometry.window_height, geometry.window_width, needed, workspace ? workspace.bytes() : 0, size_argument(needed * 64 * team_size())));
   }
   const int64_t parts = std::min({static_cast<int64_t>(team_size()), total_rows, max_parts});
   return {static_cast<float*>(workspace.data), parts, std::min(total_rows / parts, std::max<int64_t>(1, kBlockFloats / geometry.count))};

@@ -10,7 +10,7 @@
 #include "kernels/cpu/widened.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
-#include "runtime/units.h"
+#include "runtime/size_argument.h"
 
 namespace vitrine::cpu::widened {
 namespace {
@@ -74,7 +74,7 @@ int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
   if (most > 0) return even(most);
   const int64_t needed = c.weight_bytes() + c.image_bytes() + least;
   throw OutOfMemory(fmt::format("{}: an image of x {} and w {} need a workspace of at least {} bytes, but {} bytes are reserved; give --workspace {}",
-                                c.name(), c.x.str(), c.w.str(), needed, workspace ? workspace.bytes() : 0, format_bytes(4 * needed)));
+                                c.name(), c.x.str(), c.w.str(), needed, workspace ? workspace.bytes() : 0, size_argument(4 * needed)));
 }
 
 /// Calls body(first, end) for the images [first, end) that are computed at once.

@@ -10,7 +10,7 @@
 #include "kernels/cpu/widened.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
-#include "runtime/units.h"
+#include "runtime/size_argument.h"
 
 namespace vitrine::cpu::widened {
 namespace {
@@ -126,7 +126,7 @@ int64_t tile_floats(const Product& p, const View& workspace, const Arena& arena)
   const int64_t bytes = workspace ? workspace.bytes() : 0;
   if (bytes < kWidenedGemmWorkspaceBytes) {
     throw OutOfMemory(fmt::format("{}: {} needs a workspace of at least {} bytes, but {} bytes are reserved; give --workspace {}", p.name,
-                                  dtype_name(p.a.dtype), kWidenedGemmWorkspaceBytes, bytes, format_bytes(int64_t{8} << 20)));
+                                  dtype_name(p.a.dtype), kWidenedGemmWorkspaceBytes, bytes, size_argument(int64_t{8} << 20)));
   }
   const int64_t usable = arena.left_bytes() / 8 * 7 - 3 * Arena::kAlignment;
   return std::min(kMostFloats, usable / size_of(DType::f32));

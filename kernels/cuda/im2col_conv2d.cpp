@@ -10,6 +10,7 @@
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
 #include "runtime/error.h"
+#include "runtime/size_argument.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -32,8 +33,8 @@ struct Ranges {
     if (least_bytes > bytes) {
       throw OutOfMemory(
           fmt::format("{}: x ({}, {}, {}, {}) with a window of {} x {} needs a workspace of at least {} bytes, but {} bytes are reserved; "
-                      "give --workspace",
-                      operation, sizes.N, sizes.H, sizes.W, sizes.C, sizes.R, sizes.S, least_bytes, bytes));
+                      "give --workspace {}",
+                      operation, sizes.N, sizes.H, sizes.W, sizes.C, sizes.R, sizes.S, least_bytes, bytes, size_argument(2 * least_bytes)));
     }
     const int64_t for_matmul = std::min({kMostMatmulScratch, bytes / 4, bytes - least_bytes}) / kAlignment * kAlignment;
     scratch = arena.rows(0, for_matmul);

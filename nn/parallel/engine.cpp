@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "nn/parallel/engine_state.h"
+#include "nn/parallel/fit.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 #include "runtime/units.h"
@@ -28,7 +29,7 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
     : state_(std::make_unique<State>(model, devices, std::move(config), std::move(workload))) {
   State& s = *state_;
   if (s.devices.process_count() > 1) s.agree_with_world();
-  s.plans = plan(s.model, s.devices, s.config, s.workload);
+  s.plans = plan_or_explain(s.model, s.devices, s.config, s.workload);
   s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.world_size());
   s.reserve();
   s.host_records = HostBuffer(DataParallel::kStepSlots * kRecord * size_of(DType::f32), s.devices.host_memory());

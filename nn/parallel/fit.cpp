@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "nn/segments.h"
+#include "runtime/error.h"
 #include "runtime/units.h"
 
 namespace vitrine {
@@ -30,6 +31,8 @@ Workload workload_under(const Workload& workload, const EngineConfig& config) {
 }
 
 bool same_size(const EngineConfig& a, const EngineConfig& b) { return a.batch_size == b.batch_size && a.accumulate == b.accumulate; }
+
+bool same_axes(const Scheme& a, const Scheme& b) { return a.staging == b.staging && a.loss_at == b.loss_at && a.reduce == b.reduce; }
 
 /// Bytes of a device as a line: fixed + each * samples.
 struct Line {
@@ -72,7 +75,13 @@ Fitting::Fitting(const Model& model, DeviceGroup& devices, EngineConfig config, 
 
 Fit Fitting::plan(const EngineConfig& config) const {
   Fit fit{config, same_size(config, config_) ? workload_ : workload_under(workload_, config), {}, {}, {}};
-  fit.plans = Engine::plan(model_, devices_, config, fit.workload);
+  try {
+    fit.plans = Engine::plan(model_, devices_, config, fit.workload);
+  } catch (const OutOfMemory&) {
+    // More than a plan counts. Only the headroom says so: no capacity is as large.
+    fit.plans.assign(static_cast<size_t>(devices_.size()), DevicePlan{});
+    for (DevicePlan& plan : fit.plans) plan.peak_bytes = DeviceGroup::kUnlimitedBytes + 1;
+  }
   const BatchPlan batch = plan_batch(config.scheme.split, config.batch_size, config.accumulate, devices_.world_size());
   for (int d = 0; d < devices_.size(); ++d) {
     fit.headroom.push_back(devices_[d].pool().capacity_bytes() - fit.plans[static_cast<size_t>(d)].peak_bytes);
@@ -245,11 +254,40 @@ std::vector<std::string> Fitting::arithmetic(const Fit& fit) const {
   return lines;
 }
 
+std::vector<Fitting> Fitting::under_other_schemes() const {
+  std::vector<Fitting> fittings;
+  if (!trains() || devices_.process_count() > 1 || devices_.size() == 1) return fittings;
+  for (const std::string& name : scheme_names()) {
+    EngineConfig config = config_;
+    config.scheme = scheme_preset(name);
+    // balanced differs from dp in its split alone.
+    if (config.scheme.split.kind == Split::Kind::gpu0 || same_axes(config.scheme, config_.scheme)) continue;
+    if (config_.scheme.split.kind != Split::Kind::gpu0) config.scheme.split = config_.scheme.split;
+    fittings.emplace_back(model_, devices_, config, workload_);
+  }
+  return fittings;
+}
+
 namespace {
+
+/// "--mode criterion", or where single axes were chosen the axes.
+std::string scheme_options(const Scheme& from, const Scheme& to) {
+  std::string mode;
+  bool from_is_preset = false;
+  for (const std::string& name : scheme_names()) {
+    const Scheme preset = scheme_preset(name);
+    from_is_preset = from_is_preset || same_axes(preset, from);
+    if (mode.empty() && same_axes(preset, to) && preset.split.kind != Split::Kind::gpu0) mode = "--mode " + name;
+  }
+  if (from_is_preset) return mode;
+  return fmt::format("--staging {} --loss-at {} --reduce {}", to.staging == Staging::host ? "host" : "device0",
+                     to.loss_at == LossAt::gathered ? "gathered" : "parallel", to.reduce == Reduce::gpu0 ? "gpu0" : "allreduce");
+}
 
 /// The options of a fit that are others than those of `config`.
 std::string changed_options(const EngineConfig& config, const EngineConfig& fit) {
   std::vector<std::string> options;
+  if (!same_axes(config.scheme, fit.scheme)) options.push_back(scheme_options(config.scheme, fit.scheme));
   if (fit.batch_size != config.batch_size) options.push_back(fmt::format("--batch-size {}", fit.batch_size));
   if (fit.accumulate != config.accumulate) options.push_back(fmt::format("--accumulate {}", fit.accumulate));
   if (fit.recompute_segments != config.recompute_segments) options.push_back(fmt::format("--recompute-segments {}", fit.recompute_segments));
@@ -268,24 +306,39 @@ std::string describe_remedies(const Fitting& fitting) {
   const auto add = [&](const std::optional<Fit>& fit) {
     if (fit) remedies.push_back(changed_options(config, fit->config));
   };
+  const std::vector<Fitting> others = fitting.under_other_schemes();
   add(fitting.largest_batch(config.batch_size - 1, {}));
   const bool trains = fitting.trains();
   if (trains) {
     add(fitting.fewest_micro_batches({}));
     add(fitting.as_it_is({.split = true}));
     add(fitting.as_it_is({.recompute = true}));
+    for (const Fitting& other : others) add(other.as_it_is({}));
     if (remedies.empty()) {
       add(fitting.fewest_micro_batches({.recompute = true}));
       add(fitting.largest_batch(config.batch_size - 1, {.recompute = true}));
+      for (const Fitting& other : others) add(other.fewest_micro_batches({.recompute = true}));
     }
   }
   if (!remedies.empty()) return fmt::format("What would fit: {}", fmt::join(remedies, "; or "));
-  return trains ? "No batch size, split, number of micro-batches or checkpointing makes it fit: what does not depend on the batch is too large by "
-                  "itself. "
-                  "Give the devices more memory (--device-memory), or take a smaller model, a smaller --workspace, or an optimizer with less state "
-                  "(--optimizer sgd)"
-                : "No batch size makes it fit: what does not depend on the batch is too large by itself. Give the devices more memory "
-                  "(--device-memory), or a smaller --workspace";
+  return trains
+             ? "No batch size, split, number of micro-batches, recomputation or scheme makes it fit: what does not depend on the batch is too large "
+               "by itself. Give the devices more memory (--device-memory), or take a smaller model (--model, --image-size), a smaller --workspace, "
+               "or an optimizer with less state (--optimizer sgd)"
+             : "No batch size makes it fit: what does not depend on the batch is too large by itself. Give the devices more memory "
+               "(--device-memory), or take a smaller --workspace or --image-size";
+}
+
+std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
+                                        PlanDetail detail) {
+  try {
+    return Engine::plan(model, devices, config, workload, detail);
+  } catch (const OutOfMemory& error) {
+    const std::string limit = format_bytes(DeviceGroup::kUnlimitedBytes), story = error.what();
+    throw OutOfMemory(fmt::format("A device would need more than {}, which is as far as a plan counts. {}.\n{}", limit,
+                                  story.substr(0, story.find(fmt::format(" ({} total capacity", limit))),
+                                  describe_remedies(Fitting(model, devices, config, workload))));
+  }
 }
 
 }  // namespace vitrine

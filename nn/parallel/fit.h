@@ -55,6 +55,10 @@ class Fitting {
   /// The configuration as it is but for what `freedom` allows. None: it does not fit.
   std::optional<Fit> as_it_is(Freedom freedom) const;
 
+  /// The same run under each preset scheme that differs in more than its split; none for several processes, which have one scheme, for one device, or
+  /// for evaluation.
+  std::vector<Fitting> under_other_schemes() const;
+
   /// "cpu:1: 3.1 MiB + 16 samples x 2.0 MiB = 35.1 MiB of 40.0 MiB, 4.9 MiB free", a line for each device: its peak as a line through this plan and
   /// that of half the batch.
   std::vector<std::string> arithmetic(const Fit& fit) const;
@@ -73,5 +77,9 @@ class Fitting {
 
 /// What a user may do when the configuration does not fit, each found with the plan: "What would fit: --batch-size 48; or --accumulate 2; ...".
 std::string describe_remedies(const Fitting& fitting);
+
+/// Engine::plan(), whose OutOfMemory, where a device would need more than a plan can count, says what would fit.
+std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
+                                        PlanDetail detail = PlanDetail::peaks);
 
 }  // namespace vitrine

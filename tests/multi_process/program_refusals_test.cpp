@@ -47,6 +47,10 @@ TEST_F(ProcessRefusals, SchemesOfOneProcessAreRefusedByNameAndOnce) {
   }
 }
 
+TEST_F(ProcessRefusals, BalancingTimeIsForOneProcess) {
+  expect_usage_error(mpirun(2, job({"--split", "auto", "--balance", "time"})), {"--balance time: it measures devices of one process"});
+}
+
 TEST_F(ProcessRefusals, CompareIsForOneProcess) {
   expect_usage_error(mpirun(2, vitrine_command({"compare", "--data", "synthetic:100"})), {"compare: it runs in one process, but 2 were started"});
 }

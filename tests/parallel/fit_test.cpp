@@ -96,7 +96,8 @@ TEST(OutOfMemoryText, OffersASplitWhereDevicesAreUnequal) {
 TEST(OutOfMemoryText, SaysWhenNothingWouldFit) {
   const Model model = random_model(1);
   DeviceGroup group(devices_with({4096}));
-  expect_contains(refusal(model, group, config_of(model, "ddp", 8)), "No batch size, split, number of micro-batches or checkpointing makes it fit");
+  expect_contains(refusal(model, group, config_of(model, "ddp", 8)),
+                  "No batch size, split, number of micro-batches, recomputation or scheme makes it fit");
 }
 
 TEST(Fitting, FindsTheLargestBatch) {

@@ -58,10 +58,18 @@ TEST(DeviceList, SaysWhatIsWrong) {
       {"cpu:0-2,cpu:1", "cpu:1 is listed twice"},
       {"meta:0,meta:0", "meta:0 is listed twice"},
       {"cpu:all", "goes with cuda only"},
-      {"cuda:all", "no CUDA device was found"},
   };
   for (const auto& [text, expected] : cases) {
     EXPECT_NE(message_of(text).find(expected), std::string::npos) << text << ": " << message_of(text);
+  }
+}
+
+TEST(DeviceList, AllGpusWhereThereAreNoneAreUnsupportedAsOneIs) {
+  try {
+    parse_device_list("cuda:all", 0);
+    FAIL() << "accepted";
+  } catch (const UnsupportedError& error) {
+    EXPECT_EQ(std::string(error.what()).rfind("cuda:all: ", 0), 0U) << error.what();
   }
 }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/units.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
+#include "runtime/size_argument.h"
 
 namespace vitrine {
 namespace {
@@ -36,6 +39,19 @@ TEST(Units, PrintsBytes) {
   EXPECT_EQ(format_bytes((1 << 20) - 1), "1.0 MiB");
   EXPECT_EQ(format_bytes(-2048), "-2.0 KiB");
   EXPECT_EQ(format_bytes(INT64_MAX), "8388608.0 TiB");
+}
+
+TEST(Units, SizeArgumentsCanBeGivenToAnOption) {
+  EXPECT_EQ(size_argument(6963), "7KiB");
+  EXPECT_EQ(size_argument(0), "0KiB");
+  EXPECT_EQ(size_argument(8 << 20), "8192KiB");
+  EXPECT_EQ(size_argument(64 << 20), "64MiB");
+  EXPECT_EQ(size_argument((int64_t{12} << 30) + 1), "13GiB");
+  for (int64_t bytes = 1; bytes < INT64_MAX / 3; bytes = 3 * bytes + 1) {
+    const int64_t read = parse_bytes(size_argument(bytes));
+    EXPECT_GE(read, bytes);
+    EXPECT_LE(read - bytes, std::max<int64_t>(1023, bytes / 10)) << bytes;
+  }
 }
 
 TEST(Units, PrintsSeconds) {

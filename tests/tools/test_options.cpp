@@ -5,6 +5,7 @@
 
 #include "runtime/error.h"
 #include "tools/options.h"
+#include "tools/warnings.h"
 
 namespace vitrine::tools {
 namespace {
@@ -191,7 +192,20 @@ TEST(Options, AliasesStandForWhatTheySay) {
 TEST(Options, UnknownFlagSuggestsTheNearest) {
   EXPECT_CONTAINS(usage_error("train --epoch 3"), "did you mean --epochs?");
   EXPECT_CONTAINS(usage_error("train --epoch 3"), "Try 'vitrine train --help'");
-  EXPECT_CONTAINS(usage_error("trian"), "trian");
+  EXPECT_CONTAINS(usage_error("train --modle mlp"), "did you mean --model?");
+  EXPECT_CONTAINS(usage_error("train --batch 3"), "did you mean --batch-size?");
+  EXPECT_CONTAINS(usage_error("train --batch_size 3"), "did you mean --batch-size?");
+  EXPECT_CONTAINS(usage_error("train --gpus 2"), "there is no option --gpus");
+  EXPECT_CONTAINS(usage_error("train -model mlp"), "did you mean --model?");
+  EXPECT_CONTAINS(usage_error("train --weigth-decay 1"), "did you mean --weight-decay?");
+  for (const char* unknown : {"train --xyz 1", "train --cat", "train --gpus 2", "eval --weights w --accelerator gpu"}) {
+    EXPECT_EQ(usage_error(unknown).find("did you mean"), std::string::npos) << usage_error(unknown);
+  }
+  EXPECT_CONTAINS(usage_error("eval --weights w --epochs 3"), "there is no option --epochs here; it is one of vitrine train, plan");
+  EXPECT_CONTAINS(usage_error("train --model small-cn"), "did you mean small-cnn?");
+  EXPECT_CONTAINS(usage_error("train small-cnn"), "unexpected argument 'small-cnn'");
+  EXPECT_CONTAINS(usage_error("trian"), "there is no command 'trian'; did you mean train?");
+  EXPECT_CONTAINS(usage_error("--model mlp"), "expected a command before --model");
   EXPECT_CONTAINS(usage_error(""), "subcommand");
 }
 
@@ -276,6 +290,28 @@ TEST(Options, RefusesValuesOutOfRange) {
   EXPECT_CONTAINS(usage_error("eval"), "--weights");
 }
 
+TEST(Options, ValuesOutOfRangeAreToldWithWhatIsExpected) {
+  EXPECT_CONTAINS(usage_error("train --steps -1"), "--steps: expected a whole number from 1 to 1099511627776, got '-1'");
+  EXPECT_CONTAINS(usage_error("train --epochs 1.5"), "got '1.5'");
+  EXPECT_CONTAINS(usage_error("train --lr abc"), "--lr: expected a number, got 'abc'");
+  EXPECT_CONTAINS(usage_error("train --seed -3"), "--seed: expected a whole number of at least 0, got '-3'");
+  EXPECT_CONTAINS(usage_error("train --image-size 4000000000"), "from 1 to 65536");
+  EXPECT_CONTAINS(usage_error("train --bucket-mb 0"), "--bucket-mb: expected a number from 1e-06 to 1000000, got '0'");
+  // Every option that takes a value, with one that none takes: the message is short, and names option and value.
+  for (const std::string command : {"train", "plan", "compare", "eval", "collectives"}) {
+    const std::string help = parse_command_line({command, "--help"}).output;
+    std::istringstream lines(help);
+    for (std::string line; std::getline(lines, line);) {
+      const size_t dashes = line.find("--");
+      if (dashes == std::string::npos || dashes > 5) continue;
+      const std::string option = line.substr(dashes, line.find_first_of(" ,", dashes) - dashes);
+      const CommandLine result = parse_command_line({command, option, "-1e999"});
+      EXPECT_LT(result.error.size(), 600U) << result.error;
+      EXPECT_EQ(result.error.find("00000000000"), std::string::npos) << result.error;
+    }
+  }
+}
+
 TEST(Options, StepsToRecordCountFromOne) {
   EXPECT_EQ(parse_step_range("2-4").first_step, 1);
   EXPECT_EQ(parse_step_range("2-4").last_step, 3);
@@ -320,6 +356,16 @@ TEST(Options, CompareTakesAShareAndWeights) {
   EXPECT_EQ(schemes[0].second.split.str(), "1,3");
   EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes dp,dp"), cpu_devices(2), notes), ConfigError);
   EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes dp,x"), cpu_devices(2), notes), ConfigError);
+}
+
+TEST(Warnings, FilesAreWhatTheirNamesSay) {
+  const auto warnings = [](const std::string& text) { return file_warnings(parsed("train " + text)); };
+  ASSERT_EQ(warnings("--save x.pt").size(), 1U);
+  EXPECT_CONTAINS(warnings("--save x.pt")[0], "--save x.pt");
+  EXPECT_CONTAINS(warnings("--save x.pt")[0], "name it x.safetensors");
+  EXPECT_EQ(warnings("--save a.b/x --report r.html --trace t.json --memory-history m.pickle").size(), 0U);
+  EXPECT_EQ(warnings("--report r.pdf --trace t.txt --memory-history m.json").size(), 3U);
+  EXPECT_EQ(file_warnings(parsed("eval --weights w --save-logits l.csv")).size(), 1U);
 }
 
 TEST(Options, HelpIsNoError) {

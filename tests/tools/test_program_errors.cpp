@@ -39,6 +39,26 @@ TEST(ProgramErrors, FailureIsStatus1) {
   expect_failure({"train", "--devices", "cpu:0", "--data", "synthetic:100", "--device-memory", "64KiB"}, 1, "cpu:0");
 }
 
+TEST(ProgramErrors, GpusThatAreNotThereHaveOneStatusHoweverTheyAreNamed) {
+  if (run_vitrine({"info", "--json"}).output.find("\"cuda:0\"") != std::string::npos) GTEST_SKIP() << "there is a GPU";
+  for (const std::string command : {"train", "compare", "collectives", "eval"}) {
+    std::vector<ChildResult> results;
+    for (const char* devices : {"cuda:0", "cuda:all", "cuda:0-1"}) {
+      std::vector<std::string> arguments = {command, "--devices", devices};
+      if (command == "eval") arguments.insert(arguments.end(), {"--weights", "w.safetensors"});
+      results.push_back(run_vitrine(arguments));
+      EXPECT_EQ(results.back().exit_code, 1) << results.back().error;
+    }
+    const auto reason = [](const ChildResult& result) { return result.error.substr(result.error.find(": ", 9)); };
+    for (const ChildResult& result : results) EXPECT_EQ(reason(result), reason(results[0])) << command;
+  }
+}
+
+TEST(ProgramErrors, WhatNoPlanCanCountHasRemedies) {
+  expect_failure({"plan", "--image-size", "20000", "--batch-size", "4", "--no-eval"}, 1, "as far as a plan counts");
+  expect_failure({"train", "--image-size", "20000", "--batch-size", "4", "--steps", "1", "--no-eval"}, 1, "--image-size");
+}
+
 TEST(ProgramErrors, WhereNothingCanBeWrittenIsSaidBeforeTraining) {
   const std::string folder = std::filesystem::temp_directory_path().string();
   expect_failure({"train", "--data", "synthetic:100", "--save", "/nonexistent/w.safetensors"}, 1, "--save /nonexistent/w.safetensors");

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/device_sets.h"
 #include "tools/json_report.h"
+#include "tools/plan_report.h"
 #include "tools/report.h"
 
 namespace vitrine::tools {
@@ -29,22 +33,50 @@ TEST(PhaseReport, ShowsMillisecondsPerStepSharesHiddenAndCauses) {
   EXPECT_EQ(text.find("backward"), std::string::npos);
 }
 
-TEST(PhaseReport, ManyDevicesGetTablesBeneathEachOther) {
-  std::vector<std::string> names;
-  std::vector<PhaseTable> tables;
-  for (int d = 0; d < 7; ++d) {
-    names.push_back("cpu:" + std::to_string(d));
-    tables.push_back(example_table(d));
-  }
-  const std::string text = phase_report(names, tables, Style{});
-  for (const std::string& name : names) EXPECT_NE(text.find(name), std::string::npos);
+size_t longest_line(const std::string& text) {
   size_t longest = 0;
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
+    const size_t end = std::min(text.find('\n', begin), text.size());
     longest = std::max(longest, end - begin);
     begin = end + 1;
   }
-  EXPECT_LE(longest, 140U);
+  return longest;
+}
+
+std::vector<std::string> device_names(int count) {
+  std::vector<std::string> names;
+  for (int d = 0; d < count; ++d) names.push_back("cpu:" + std::to_string(d));
+  return names;
+}
+
+TEST(PhaseReport, ManyDevicesThatDoTheSameAreASpread) {
+  std::vector<PhaseTable> tables;
+  for (int d = 0; d < 64; ++d) {
+    tables.push_back(example_table(d));
+    tables.back().rows[0].seconds = 0.1 + 0.01 * d;  // forward: 10 to 73 ms per step
+  }
+  tables[0].rows.insert(tables[0].rows.begin() + 1, {Phase::gather, 0, 0.1, 0.1, 800, 10, 0.0});  // device 0 alone gathers
+  const std::string text = phase_report(device_names(64), tables, Style{});
+  for (const char* part : {"cpu:1 to cpu:63", "min", "median", "max", "cpu:63", "11.0", "42.0", "73.0"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+  EXPECT_EQ(text.find("cpu:30"), std::string::npos) << text;
+  for (const int width : {40, 60, 80, 120}) {
+    Style style;
+    style.width = width;
+    EXPECT_LE(longest_line(phase_report(device_names(64), tables, style)), static_cast<size_t>(width));
+  }
+}
+
+TEST(PhaseReport, TellsTheLongestOfManyWaits) {
+  std::vector<PhaseTable> tables;
+  for (int d = 0; d < 16; ++d) {
+    tables.push_back(example_table(d));
+    tables.back().waits = {{"cpu:" + std::to_string((d + 1) % 16) + " in all_reduce", 0.25 - 0.01 * d, 0.25}};
+  }
+  const std::string text = phase_report(device_names(16), tables, Style{});
+  EXPECT_NE(text.find("  for cpu:1 in all_reduce"), std::string::npos) << text;
+  EXPECT_EQ(text.find("  for cpu:15 in all_reduce"), std::string::npos) << text;
 }
 
 TEST(PhaseReport, IsEmptyWithoutSteps) { EXPECT_EQ(phase_report({"cpu:0"}, {PhaseTable{}}, Style{}), ""); }
@@ -100,6 +132,73 @@ TEST(MemoryReport, ShowsAPlanThatWasMissed) {
   const std::string text = memory_report(devices, 0, Style{});
   EXPECT_NE(text.find("7.0 MiB"), std::string::npos);
   EXPECT_EQ(text.find("to the byte"), std::string::npos);
+}
+
+TEST(MemoryReport, DevicesThatAgreeShareAColumn) {
+  std::vector<DeviceFigures> devices(16, example_devices()[0]);
+  for (int d = 0; d < 16; ++d) devices[static_cast<size_t>(d)].device = "cuda:" + std::to_string(d);
+  devices[0].pool.peak_bytes = 9 << 20;
+  devices[3].outside_bytes = 7 << 20;
+  const std::string text = memory_report(devices, 0, Style{});
+  for (const char* part : {"cuda:0  ", "cuda:1 to cuda:15", "9.0 MiB", "5.0 MiB to 7.0 MiB", "to the byte"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+  EXPECT_LE(longest_line(text), static_cast<size_t>(Style::kDefaultWidth)) << text;
+}
+
+TEST(MemoryReport, ManyDevicesThatDifferAreASpread) {
+  std::vector<DeviceFigures> devices(16, example_devices()[0]);
+  for (int d = 0; d < 16; ++d) {
+    devices[static_cast<size_t>(d)].device = "cuda:" + std::to_string(d);
+    devices[static_cast<size_t>(d)].pool.peak_bytes = (d + 1) << 20;
+  }
+  const std::string text = memory_report(devices, 0, Style{});
+  for (const char* part : {"cuda:0 to cuda:15", "min", "median", "max at", "1.0 MiB", "8.5 MiB", "16.0 MiB", "cuda:15", "1 of 16 devices"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+}
+
+TEST(DeviceSets, AreNamedByRanges) {
+  const std::vector<std::string> names = device_names(20);
+  EXPECT_EQ(all_devices(1).name(names), "cpu:0");
+  EXPECT_EQ(all_devices(2).name(names), "cpu:0, cpu:1");
+  EXPECT_EQ(all_devices(20).name(names), "cpu:0 to cpu:19");
+  const auto odd = group_devices(20, [](size_t a, size_t b) { return a % 2 == b % 2; });
+  ASSERT_EQ(odd.size(), 2U);
+  EXPECT_EQ(odd[1].name(names), "cpu:1, cpu:3, cpu:5 and 7 more");
+  const Spread spread = spread_of(all_devices(4), [](size_t d) { return static_cast<double>(d * d); });
+  EXPECT_EQ(spread.least, 0);
+  EXPECT_EQ(spread.median, 2.5);
+  EXPECT_EQ(spread.most, 9);
+}
+
+PlannedDevice planned_device(int index, int64_t peak) {
+  PlannedDevice device;
+  device.name = "cuda:" + std::to_string(index);
+  device.samples_per_step = 4;
+  device.plan.peak_bytes = peak;
+  device.plan.peak_by_category[static_cast<size_t>(Category::activations)] = peak;
+  device.plan.held = {{"features.0", peak / 2}, {"features.2", peak / 4}};
+  return device;
+}
+
+TEST(PlanReport, DevicesThatAgreeShareAColumnAndManyThatDifferAreASpread) {
+  std::vector<PlannedDevice> alike, differing;
+  for (int d = 0; d < 64; ++d) {
+    alike.push_back(planned_device(d, d == 0 ? 9 << 20 : 4 << 20));
+    differing.push_back(planned_device(d, (d + 1) << 20));
+  }
+  EXPECT_NE(plan_report(alike, Style{}).find("cuda:1 to cuda:63"), std::string::npos);
+  const std::string spread = plan_report(differing, Style{});
+  for (const char* part : {"min (cuda:0)", "median (cuda:32)", "max (cuda:63)", "64.0 MiB"}) {
+    EXPECT_NE(spread.find(part), std::string::npos) << part << "\n" << spread;
+  }
+  for (const int width : {40, 80, 120}) {
+    Style style;
+    style.width = width;
+    EXPECT_LE(longest_line(plan_report(alike, style)), static_cast<size_t>(width)) << plan_report(alike, style);
+    EXPECT_LE(longest_line(plan_report(differing, style)), static_cast<size_t>(width)) << plan_report(differing, style);
+  }
 }
 
 TEST(JsonReport, HasTheKeysOfTheInterface) {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdlib>
 #include <limits>
 
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <unistd.h>
 
 #include "tools/progress.h"
 #include "tools/tables.h"
@@ -31,6 +35,135 @@ TEST(Table, ColourChangesNoWidth) {
   EXPECT_EQ(table.str(Style{true}), "\033[1m a    b\033[0m\n-------\n10  200\n");
 }
 
+size_t longest_line(const std::string& text) {
+  size_t longest = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    longest = std::max(longest, end - begin);
+    begin = end + 1;
+  }
+  return longest;
+}
+
+TEST(Table, IsNeverWiderThanTheTerminal) {
+  std::vector<Table::Column> columns = {{"phase", Table::Align::left}};
+  std::vector<std::string> cells = {"scatter_grad"};
+  for (int d = 0; d < 16; ++d) {
+    columns.push_back({"cpu:" + std::to_string(d)});
+    columns.push_back({"share", Table::Align::right, true});
+    cells.insert(cells.end(), {"123", std::to_string(d) + ".5 %"});
+  }
+  columns.push_back({"waits most for", Table::Align::left});
+  cells.emplace_back("the gradients of cpu:3, which were late in every step of this run, and a word-that-is-longer-than-any-terminal-is-wide");
+  Table table(columns, "A title that says which devices these are, how many steps were measured, and what the columns mean, at some length");
+  table.add_row(cells);
+  table.add_rule();
+  table.set_hint("A hint of one long line, which says how the table is to be read: each device's column adds up to its step, and so on.");
+  for (const int width : {40, 60, 80, 120}) {
+    Style style;
+    style.width = width;
+    const std::string text = table.str(style);
+    EXPECT_LE(longest_line(text), static_cast<size_t>(width)) << text;
+    for (int d = 0; d < 16; ++d) {
+      EXPECT_NE(text.find("cpu:" + std::to_string(d)), std::string::npos) << text;
+      EXPECT_NE(text.find(std::to_string(d) + ".5 %"), std::string::npos) << text;
+    }
+    EXPECT_NE(text.find("scatter_grad"), text.rfind("scatter_grad")) << "every block names its rows\n" << text;
+  }
+}
+
+TEST(Table, ColumnsThatBelongTogetherStayInOneBlock) {
+  Table table({{"x", Table::Align::left}, {"0123456789"}, {"0123456789"}, {"abcdefghij"}, {"klmnopqrst", Table::Align::right, true}});
+  table.add_row({"row", "1", "2", "3", "4"});
+  Style style;
+  style.width = 40;
+  const std::string text = table.str(style);
+  EXPECT_NE(text.find("abcdefghij  klmnopqrst"), std::string::npos) << text;
+}
+
+TEST(Wrap, BreaksBetweenWordsAndKeepsLinesAndIndentation) {
+  EXPECT_EQ(wrap("one two three", 7), "one two\nthree");
+  EXPECT_EQ(wrap("  for cpu:1", 8), "  for\n  cpu:1");
+  EXPECT_EQ(wrap("abcdefgh", 5), "abcde\nfgh");
+  EXPECT_EQ(wrap("a\n\nb", 5), "a\n\nb");
+  EXPECT_EQ(wrap("", 5), "");
+}
+
+/// Sets a variable while it lives.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+TEST(Style, WidthIsThatOfColumnsElseADefault) {
+  unsetenv("COLUMNS");
+  std::FILE* file = std::tmpfile();
+  EXPECT_EQ(Style::of(fileno(file)).width, Style::kDefaultWidth);
+  EXPECT_FALSE(Style::of(fileno(file)).colour);
+  {
+    const Variable columns("COLUMNS", "77");
+    EXPECT_EQ(Style::of(fileno(file)).width, 77);
+  }
+  {
+    const Variable columns("COLUMNS", "3");
+    EXPECT_EQ(Style::of(fileno(file)).width, Style::kLeastWidth);
+  }
+  for (const char* wrong : {"", "0", "-5", "80x", "99999999999"}) {
+    const Variable columns("COLUMNS", wrong);
+    EXPECT_EQ(Style::of(fileno(file)).width, Style::kDefaultWidth) << wrong;
+  }
+  std::fclose(file);
+}
+
+/// A pseudo terminal of 66 columns.
+class Terminal {
+ public:
+  Terminal() {
+    winsize size{};
+    size.ws_col = 66;
+    size.ws_row = 20;
+    if (openpty(&leader_, &follower_, nullptr, nullptr, &size) != 0) leader_ = follower_ = -1;
+  }
+  ~Terminal() {
+    close(leader_);
+    close(follower_);
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+  int descriptor() const { return follower_; }
+
+ private:
+  int leader_ = -1, follower_ = -1;
+};
+
+TEST(Style, TerminalsHaveColourUnlessTheyCannotOrAProgramReads) {
+  for (const char* variable : {"COLUMNS", "NO_COLOR", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"}) unsetenv(variable);
+  const Terminal terminal;
+  ASSERT_GE(terminal.descriptor(), 0);
+  const Variable kind("TERM", "xterm");
+  EXPECT_TRUE(Style::of(terminal.descriptor()).colour);
+  EXPECT_EQ(Style::of(terminal.descriptor()).width, 66);
+  {
+    const Variable no_color("NO_COLOR", "1");
+    EXPECT_FALSE(Style::of(terminal.descriptor()).colour);
+    EXPECT_TRUE(is_terminal(terminal.descriptor()));
+  }
+  for (const auto& [name, value] : {std::pair{"OMPI_COMM_WORLD_RANK", "0"}, {"PMIX_RANK", "1"}}) {
+    const Variable launcher(name, value);
+    EXPECT_FALSE(Style::of(terminal.descriptor()).colour) << name;
+    EXPECT_FALSE(is_terminal(terminal.descriptor())) << name;
+  }
+  setenv("TERM", "dumb", 1);
+  EXPECT_FALSE(Style::of(terminal.descriptor()).colour);
+  EXPECT_FALSE(is_terminal(terminal.descriptor()));
+}
+
 TEST(Format, NumbersForPeople) {
   EXPECT_EQ(format_count(0), "0");
   EXPECT_EQ(format_count(999), "999");
@@ -57,11 +190,41 @@ TEST(Progress, BarFills) {
   EXPECT_EQ(Progress::bar(0, 0, 4), "[....]");
 }
 
+TEST(Progress, BarLeavesALineThatCanBeDrawnOver) {
+  const std::string text(30, 'x');
+  EXPECT_EQ(Progress::with_bar(text, 1, 2, 80), "[############............] " + text);
+  EXPECT_EQ(Progress::with_bar(text, 1, 2, 43), "[#####.....] " + text);
+  EXPECT_EQ(Progress::with_bar(text, 1, 2, 40), text);
+  EXPECT_EQ(Progress::with_bar(text, 1, 2, 20), text.substr(0, 20));
+}
+
+std::string content(std::FILE* file) {
+  std::string text(static_cast<size_t>(std::ftell(file)), ' ');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  return text;
+}
+
+TEST(Progress, LogsEverySoManySteps) {
+  std::FILE* file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  {
+    Progress progress("epoch 1/1", 10, {false, 4}, file);
+    for (int step = 1; step <= 10; ++step) progress.update(step, 64 * step, 2.0);
+    Progress quiet("epoch 1/1", 10, {true, 1}, file);
+    quiet.update(1, 64, 2.0);
+  }
+  const std::string text = content(file);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
+  for (const char* part : {"epoch 1/1  step 4/10  loss 2.0000", "step 8/10"}) EXPECT_NE(text.find(part), std::string::npos) << text;
+  std::fclose(file);
+}
+
 TEST(Progress, ShortRunOffTheTerminalPrintsNothing) {
   std::FILE* file = std::tmpfile();
   ASSERT_NE(file, nullptr);
   {
-    Progress progress("epoch 1/1", 10, file);
+    Progress progress("epoch 1/1", 10, {}, file);
     progress.update(1, 64, 2.0);
   }
   EXPECT_EQ(std::ftell(file), 0);

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the program says on the way: warnings, progress, and text for the terminal or file that it goes to.
+#include <algorithm>
+#include <csignal>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/expect_contains.h"
+#include "tests/tools/run_vitrine.h"
+
+namespace vitrine::test {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+const Arguments kQuick = {"--model", "mlp", "--data", "synthetic:200", "--threads-per-device", "1", "--steps", "12", "--no-eval"};
+
+Arguments with(Arguments first, const Arguments& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
+  return count;
+}
+
+size_t longest_line(const std::string& text) {
+  size_t longest = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    longest = std::max(longest, end - begin);
+    begin = end + 1;
+  }
+  return longest;
+}
+
+/// The part of `text` from `title` on.
+std::string from(const std::string& text, const std::string& title) {
+  const size_t begin = text.find(title);
+  EXPECT_NE(begin, std::string::npos) << title << "\n" << text;
+  return begin == std::string::npos ? std::string() : text.substr(begin);
+}
+
+TEST(ProgramWarnings, ABatchThatIsLargerThanTheTrainingSet) {
+  for (const char* command : {"train", "plan", "compare"}) {
+    Arguments arguments = {command, "--model", "mlp", "--data", "synthetic:100", "--batch-size", "4000", "--steps", "2"};
+    if (command != std::string("compare")) arguments.emplace_back("--no-eval");
+    const ChildResult result = run_vitrine(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    EXPECT_EQ(count_of(result.error, "warning: --batch-size 4000: the training set has 100 images"), 1U) << result.error;
+  }
+  const ChildResult enough = run_vitrine({"plan", "--model", "mlp", "--data", "synthetic:100", "--batch-size", "100"});
+  EXPECT_EQ(enough.error, "");
+}
+
+TEST(ProgramWarnings, DevicesThatShareCoresAreToldOnce) {
+  const ChildResult result = run_vitrine(with(with({"compare"}, {"--model", "mlp", "--data", "synthetic:200", "--steps", "2"}),
+                                              {"--devices", "cpu:0-1", "--threads-per-device", "512"}));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(count_of(result.error, "slow each other down"), 1U) << result.error;
+}
+
+TEST(ProgramProgress, IsLoggedInAFileEverySoManySteps) {
+  const ChildResult result = run_vitrine(with(with({"train"}, kQuick), {"--batch-size", "32", "--log-every", "5"}));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(count_of(result.error, " step "), 2U) << result.error;  // seven batches an epoch
+  expect_contains(result.error, "step 5/7  loss ");
+  expect_contains(result.error, "step 5/5  loss ");
+  EXPECT_EQ(result.error.find('\033'), std::string::npos) << result.error;
+}
+
+TEST(ProgramProgress, AnInterruptedEpochIsNotShownAsAWholeOne) {
+  ChildProcess child(vitrine_command({"train", "--model", "mlp", "--data", "synthetic:5000", "--batch-size", "1", "--threads-per-device", "1", "--epochs",
+                                      "3", "--log-every", "10"}));
+  ASSERT_TRUE(child.wait_for("step 20/"));
+  child.send_signal(SIGINT);
+  const ChildResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 130) << result.error;
+  const std::string line = from(result.output, "epoch 1/3");
+  expect_contains(line.substr(0, line.find('\n')), "(interrupted after ");
+  expect_contains(line.substr(0, line.find('\n')), " of 5000 steps)");
+}
+
+TEST(ProgramText, HasNoEscapesOnDumbTerminalsAndUnderLaunchers) {
+  const Arguments command = vitrine_command(with(with({"train"}, kQuick), {"--devices", "cpu:0"}));
+  const auto output = [](const Arguments& arguments, const Arguments& environment) {
+    return ChildProcess(arguments, ChildProcess::Streams::terminal, environment).wait().output;
+  };
+  EXPECT_NE(output(command, {"TERM=xterm"}).find('\033'), std::string::npos);
+  EXPECT_EQ(output(command, {"TERM=dumb"}).find('\033'), std::string::npos);
+  EXPECT_EQ(output(vitrine_command({"info"}), {"TERM=xterm", "OMPI_COMM_WORLD_RANK=0"}).find('\033'), std::string::npos);
+}
+
+TEST(ProgramText, TablesFitTheWidthWithManyDevices) {
+  const Arguments devices = {"--devices", "cpu:0-15", "--device-memory", "64MiB"};
+  for (const std::string width : {"60", "100"}) {
+    const auto output = [&](const Arguments& arguments) {
+      const ChildResult result = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::pipes, {"COLUMNS=" + width}).wait();
+      EXPECT_EQ(result.exit_code, 0) << result.error;
+      return result.output;
+    };
+    const std::string trained = output(with(with({"train"}, kQuick), devices));
+    expect_contains(trained, "cpu:0 to cpu:15");
+    EXPECT_LE(longest_line(from(trained, "Where the time went")), std::stoul(width)) << trained;
+    const std::string planned = output(with(with({"plan", "--mode", "dp"}, {"--model", "mlp"}), devices));
+    expect_contains(planned, "cpu:1 to cpu:15");
+    EXPECT_LE(longest_line(from(planned, "What each device needs")), std::stoul(width)) << planned;
+    const std::string collectives = output({"collectives", "all_reduce", "--devices", "cpu:0-15", "-b", "8", "-e", "64", "-n", "2", "-w", "1"});
+    EXPECT_LE(longest_line(from(collectives, "\nall_reduce")), std::stoul(width)) << collectives;
+  }
+}
+
+TEST(ProgramRemedies, NameTheSchemeThatWouldFit) {
+  const Arguments run = {"plan", "--model", "wide-head", "--devices", "cuda:0-3", "--batch-size", "64", "--device-memory", "1536MiB"};
+  const ChildResult gathered = run_vitrine(with(run, {"--mode", "dp"}));
+  EXPECT_EQ(gathered.exit_code, 1);
+  expect_contains(gathered.output, "--mode criterion");
+  EXPECT_EQ(run_vitrine(with(run, {"--mode", "dp", "--mode", "criterion"})).exit_code, 0) << "the remedy helps";
+}
+
+TEST(ProgramInfo, TakesNoMemoryForPools) {
+  // A pool reserves addresses for all of the machine's memory.
+  const ChildResult result = ChildProcess({"sh", "-c", "ulimit -v 1000000; exec \"$0\" info", VITRINE_PROGRAM}).wait();
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+}
+
+}  // namespace
+}  // namespace vitrine::test
