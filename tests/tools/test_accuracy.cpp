@@ -41,7 +41,8 @@ TEST(Accuracy, FashionMnistIsLearntInEveryPrecision) {
   const TempFolder folder;
   ASSERT_NO_FATAL_FAILURE(write_tenth(folder.path()));
   for (const char* precision : {"fp32", "fp16", "bf16"}) {
-    EXPECT_GE(accuracy_after({"--data", "idx:" + folder.str(), "--epochs", "3", "--optimizer", "adam", "--lr", "2e-3", "--precision", precision}), 0.80)
+    EXPECT_GE(accuracy_after({"--data", "idx:" + folder.str(), "--epochs", "3", "--optimizer", "adam", "--lr", "2e-3", "--precision", precision}),
+              0.80)
         << precision;
   }
 }

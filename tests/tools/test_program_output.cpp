@@ -72,8 +72,8 @@ TEST(ProgramProgress, IsLoggedInAFileEverySoManySteps) {
 }
 
 TEST(ProgramProgress, AnInterruptedEpochIsNotShownAsAWholeOne) {
-  ChildProcess child(vitrine_command({"train", "--model", "mlp", "--data", "synthetic:5000", "--batch-size", "1", "--threads-per-device", "1", "--epochs",
-                                      "3", "--log-every", "10"}));
+  ChildProcess child(vitrine_command({"train", "--model", "mlp", "--data", "synthetic:5000", "--batch-size", "1", "--threads-per-device", "1",
+                                      "--epochs", "3", "--log-every", "10"}));
   ASSERT_TRUE(child.wait_for("step 20/"));
   child.send_signal(SIGINT);
   const ChildResult result = child.wait();
