@@ -31,14 +31,19 @@ struct StepControl {
   static constexpr int64_t kSkipped = 2;         // 1: it is not, because the loss or the gradient is not finite
   static constexpr int64_t kNorm = 3;            // 2-norm of the mean gradient before clipping; NaN where it was not checked
   static constexpr int64_t kLossScale = 4;       // that the step was computed with
-  static constexpr int64_t kFirstNonFinite = 5;  // bits of an i32: position of the first infinity or NaN in the gradient, or -1
+  static constexpr int64_t kFirstNonFinite = 5;  // bits of an i32: position of the first infinity or NaN in the gradient, modulo 2^30; -1: none
   static constexpr int64_t kStopped = 6;         // 0, or why training is stopped: kByLoss, kByGradient, kByUpdate; stays until the caller zeroes it
   static constexpr int64_t kKeepsFinite = 7;     // 1: an element whose update is not finite keeps its value, and the update sets kStopped
-  static constexpr int64_t kCount = 16;          // the rest is zero
+  static constexpr int64_t kFirstNonFiniteHigh = 8;  // bits of an i32: that position divided by 2^30
+  static constexpr int64_t kCount = 16;              // the rest is zero
 
   static constexpr float kByLoss = 1.0F, kByGradient = 2.0F, kByUpdate = 3.0F;
 };
-inline int32_t first_non_finite(std::span<const float> control) { return std::bit_cast<int32_t>(control[StepControl::kFirstNonFinite]); }
+/// Position of the first infinity or NaN in the gradient that was checked, or -1.
+inline int64_t first_non_finite(std::span<const float> control) {
+  const auto low = std::bit_cast<int32_t>(control[StepControl::kFirstNonFinite]);
+  return low < 0 ? -1 : (int64_t{std::bit_cast<int32_t>(control[StepControl::kFirstNonFiniteHigh])} << 30) + low;
+}
 
 /// The loss scaler's state, a view (kCount) f32.
 struct LossScaleState {

@@ -155,6 +155,7 @@ class Training {
   }
 
   void print_epoch(const EpochResult& result) const {
+    if (options_.json && options_.quiet) return;  // on stderr, rank 0 speaks for all
     std::string line = options_.steps ? fmt::format("{} step{}", step_losses_.size(), step_losses_.size() == 1 ? "" : "s")
                                       : fmt::format("epoch {}/{}", result.epoch, epoch_count_);
     if (!result.whole()) line += fmt::format(" (interrupted after {} of {} steps)", result.steps, result.steps_wanted);

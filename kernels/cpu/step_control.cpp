@@ -52,15 +52,16 @@ void check_gradients(ExecContext&, ConstView grad, View control) {
   double total = 0.0;
   for (int64_t part = 0; part < parts; ++part) total += sums[static_cast<size_t>(part)];
   // Squares of finite floats do not overflow a double: a sum that is not finite tells of an element that is not.
-  int32_t first = -1;
+  int64_t first = -1;
   for (int64_t part = 0; first < 0 && part < parts; ++part) {
     if (std::isfinite(sums[static_cast<size_t>(part)])) continue;
     int64_t i = part * part_elements;
     while (std::isfinite(g[i])) ++i;
-    first = static_cast<int32_t>(i);
+    first = i;
   }
   *at(control, StepControl::kNorm) = static_cast<float>(std::sqrt(total));
-  *at(control, StepControl::kFirstNonFinite) = std::bit_cast<float>(first);
+  *at(control, StepControl::kFirstNonFinite) = std::bit_cast<float>(first < 0 ? -1 : static_cast<int32_t>(first % (int64_t{1} << 30)));
+  *at(control, StepControl::kFirstNonFiniteHigh) = std::bit_cast<float>(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
 }
 
 void unscale_gradients(ExecContext&, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {

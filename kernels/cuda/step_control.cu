@@ -55,11 +55,11 @@ __device__ inline int32_t block_min(int32_t value) {
   return value;
 }
 
-/// The first of [begin, end) that is not finite, in every thread of the block; INT32_MAX when all are.
+/// The first of `count` values that is not finite, in every thread of the block; INT32_MAX when all are.
 template <class T>
-__device__ inline int32_t first_not_finite(const T* values, int32_t begin, int32_t end) {
+__device__ inline int32_t first_not_finite(const T* values, int32_t count) {
   int32_t first = INT32_MAX;
-  for (int64_t i = int64_t{begin} + threadIdx.x; i < end && first == INT32_MAX; i += kBlockThreads) {
+  for (int64_t i = threadIdx.x; i < count && first == INT32_MAX; i += kBlockThreads) {
     if (!isfinite(values[i])) first = static_cast<int32_t>(i);
   }
   return block_min(first);
@@ -67,19 +67,21 @@ __device__ inline int32_t first_not_finite(const T* values, int32_t begin, int32
 
 /// One block. Squares of finite floats do not overflow a double: a part whose sum is not finite has an element that is not.
 __global__ void __launch_bounds__(kBlockThreads)
-    add_parts(const double* sums, int32_t parts, const float* grad, int32_t count, int64_t part_elements, float* control) {
+    add_parts(const double* sums, int32_t parts, const float* grad, int64_t count, int64_t part_elements, float* control) {
   double total = 0.0;
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < parts; i += kBlockThreads) total += sums[i];
   total = block_sum(total);
-  const int32_t part = first_not_finite(sums, 0, parts);
-  int32_t first = -1;
+  const int32_t part = first_not_finite(sums, parts);
+  int64_t first = -1;
   if (part < parts) {
     const int64_t begin = part * part_elements;
-    first = first_not_finite(grad, static_cast<int32_t>(begin), static_cast<int32_t>(begin + part_elements < count ? begin + part_elements : count));
+    const int64_t rest = count - begin;
+    first = begin + first_not_finite(grad + begin, static_cast<int32_t>(part_elements < rest ? part_elements : rest));
   }
   if (threadIdx.x != 0) return;
   control[StepControl::kNorm] = static_cast<float>(sqrt(total));
-  control[StepControl::kFirstNonFinite] = __int_as_float(first);
+  control[StepControl::kFirstNonFinite] = __int_as_float(first < 0 ? -1 : static_cast<int32_t>(first % (int64_t{1} << 30)));
+  control[StepControl::kFirstNonFiniteHigh] = __int_as_float(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
 }
 
 __global__ void unscale(double nominal, NonFinite non_finite, const float* totals, const float* state, float* control) {
@@ -140,7 +142,7 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control) {
   launch_cooperating(native_stream(ctx), is_pack_aligned(grad.data) ? &sum_squares<true> : &sum_squares<false>, dim3(static_cast<unsigned>(parts)),
                      dim3(kBlockThreads), grad.as<float>(), count, part_elements, sums);
   launch_cooperating(native_stream(ctx), add_parts, dim3(1), dim3(kBlockThreads), sums, static_cast<int32_t>(parts), grad.as<float>(),
-                     static_cast<int32_t>(count), part_elements, control.as<float>());
+                     count, part_elements, control.as<float>());
 }
 
 void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {

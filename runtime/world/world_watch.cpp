@@ -82,9 +82,13 @@ void World::State::listen_to_all() {
 void World::State::wait_for_something() {
   constexpr int kMostEvents = 256;
   std::array<epoll_event, kMostEvents> events{};
-  const int count = epoll_wait(poll_set.get(), events.data(), kMostEvents, kTickMs);
+  // A process that was stopped comes back with EINTR: it looks for what came meanwhile before it judges the silence of others.
+  int count = 0;
+  do {
+    count = epoll_wait(poll_set.get(), events.data(), kMostEvents, kTickMs);
+  } while (count < 0 && errno == EINTR);
   ready.clear();
-  if (count < 0 && errno != EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(kTickMs));
+  if (count < 0) std::this_thread::sleep_for(std::chrono::milliseconds(kTickMs));
   for (int e = 0; e < count; ++e) {
     const uint32_t who = events[static_cast<size_t>(e)].data.u32;
     if (who != static_cast<uint32_t>(rank)) {

@@ -74,7 +74,7 @@ TEST_F(Processes, StopTogetherWhenTrainingDiverges) {
   const ChildResult result =
       mpirun(3, vitrine_command(with(with({"train"}, kJob), {"--steps", "20", "--no-eval", "--lr", "1e30", "--save", weights, "--json"})));
   EXPECT_EQ(result.exit_code, 1) << result.error;
-  EXPECT_NE(result.error.find("training has diverged: the loss of step "), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("training has diverged: the "), std::string::npos) << result.error;
   EXPECT_NE(result.error.find("first in the output of "), std::string::npos) << result.error;
   EXPECT_EQ(result.error.find("training has diverged"), result.error.rfind("training has diverged")) << "one rank says it\n" << result.error;
   EXPECT_TRUE(Json::parse(result.output)["diverged"].is_string());
@@ -143,7 +143,7 @@ TEST_F(Processes, CollectivesAreRight) {
       mpirun(3, vitrine_command({"collectives", "--devices", "cpu:0-1", "-b", "1K", "-e", "4M", "-f", "4096", "-n", "2", "-w", "1", "--json"}));
   const Json json = parse(result);
   EXPECT_EQ(json["wrong"], 0);
-  ASSERT_EQ(json["results"].size(), 16U);
+  ASSERT_EQ(json["results"].size(), 20U);
   for (const Json& row : json["results"]) {
     EXPECT_EQ(row["out_of_place"]["wrong"], 0) << row;
     EXPECT_EQ(row["in_place"]["wrong"], 0) << row;

@@ -47,7 +47,7 @@ TEST(CommunicationReport, HasARowForEachBucketAndTheirTotal) {
 TEST(CommunicationReport, IsThatOfTheDeviceTheOthersWaitFor) {
   const std::string text = communication_report(names(3), {example_table(0, 0.05), example_table(1, 0.01), example_table(2, 0.02)}, Style{});
   EXPECT_NE(text.find("cpu:1"), std::string::npos) << text;
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 9);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10);
 }
 
 TEST(CommunicationReport, OneRankHasNoBusBandwidthAndNoneNoTable) {
