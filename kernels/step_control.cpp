@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/step_control.h"
 
-
 #include <fmt/format.h>
 
 #include "kernels/check.h"

@@ -106,7 +106,8 @@ std::vector<float> train() {
     adam_update(ctx, adam, params, grads, exp_avg, exp_avg_sq, step_count, control);
     copy(ctx, totals, host_totals);
     devices.synchronize();
-    losses.push_back(host_totals.as<float>()[LossTotals::kLossSum] / static_cast<float>(LossTotals::count(host_totals.as<float>(), LossTotals::kValid)));
+    losses.push_back(host_totals.as<float>()[LossTotals::kLossSum] /
+                     static_cast<float>(LossTotals::count(host_totals.as<float>(), LossTotals::kValid)));
   }
   return losses;
 }

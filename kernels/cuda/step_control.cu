@@ -141,8 +141,8 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control) {
   const int64_t parts = std::max<int64_t>(1, ceil_div(count, part_elements));
   launch_cooperating(native_stream(ctx), is_pack_aligned(grad.data) ? &sum_squares<true> : &sum_squares<false>, dim3(static_cast<unsigned>(parts)),
                      dim3(kBlockThreads), grad.as<float>(), count, part_elements, sums);
-  launch_cooperating(native_stream(ctx), add_parts, dim3(1), dim3(kBlockThreads), sums, static_cast<int32_t>(parts), grad.as<float>(),
-                     count, part_elements, control.as<float>());
+  launch_cooperating(native_stream(ctx), add_parts, dim3(1), dim3(kBlockThreads), sums, static_cast<int32_t>(parts), grad.as<float>(), count,
+                     part_elements, control.as<float>());
 }
 
 void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {

@@ -55,8 +55,8 @@ TEST(ProgramErrors, GpusThatAreNotThereHaveOneStatusHoweverTheyAreNamed) {
 }
 
 TEST(ProgramErrors, WhatNoPlanCanCountHasRemedies) {
-  expect_failure({"plan", "--image-size", "20000", "--batch-size", "4", "--no-eval"}, 1, "as far as a plan counts");
-  expect_failure({"train", "--image-size", "20000", "--batch-size", "4", "--steps", "1", "--no-eval"}, 1, "--image-size");
+  expect_failure({"plan", "--image-size", "20000", "--no-eval"}, 1, "as far as a plan counts");
+  expect_failure({"train", "--image-size", "20000", "--steps", "1", "--no-eval"}, 1, "--image-size");
 }
 
 TEST(ProgramErrors, WhereNothingCanBeWrittenIsSaidBeforeTraining) {
