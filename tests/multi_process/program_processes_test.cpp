@@ -146,7 +146,9 @@ TEST_F(Processes, CollectivesAreRight) {
   ASSERT_EQ(json["results"].size(), 20U);
   for (const Json& row : json["results"]) {
     EXPECT_EQ(row["out_of_place"]["wrong"], 0) << row;
-    if (!row["in_place"].is_null()) EXPECT_EQ(row["in_place"]["wrong"], 0) << row;
+    if (!row["in_place"].is_null()) {
+      EXPECT_EQ(row["in_place"]["wrong"], 0) << row;
+    }
   }
   EXPECT_NE(json["config"]["communicator"].get<std::string>().find("6 ranks"), std::string::npos) << json["config"];
 }
