@@ -32,7 +32,8 @@ function(vitrine_compile_options target)
 endfunction()
 
 # vitrine_precompile(TARGET [like]): compiles the headers that most files include once, for TARGET, or uses those of LIKE, a target with the same
-# compile options. -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without them.
+# compile options. -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without them. g++ takes over optimization options with precompiled headers: a file with
+# COMPILE_OPTIONS of its own needs SKIP_PRECOMPILE_HEADERS.
 function(vitrine_precompile target)
   # ccache needs the option to see through a precompiled header.
   target_compile_options(${target} PRIVATE "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess>")
@@ -98,7 +99,7 @@ function(vitrine_cuda_sources target)
     set(device_code ${ARGN})
     list(FILTER device_code INCLUDE REGEX "\\.cu$")
     # __fmul_rn and its like must round once; under sanitizers g++ takes guarded elements for uninitialised.
-    set_source_files_properties(${device_code} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++;-ffp-contract=off;-Wno-unknown-pragmas;-Wno-maybe-uninitialized")
+    set_source_files_properties(${device_code} PROPERTIES LANGUAGE CXX SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "-xc++;-ffp-contract=off;-Wno-unknown-pragmas;-Wno-maybe-uninitialized")
     # The door through which device code sees the stand-ins; see kernels/cuda/device.cuh.
     target_compile_definitions(${target} PRIVATE "VITRINE_HOST_DOOR=\"tests/standins/device_door.h\"")
     target_include_directories(${target} SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
