@@ -62,7 +62,8 @@ ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, boo
     append_relu(epilogue);
     attributes.set_post_ops(epilogue);
   }
-  dnnl::convolution_forward::primitive_desc descriptor = describe_forward(plans.engine, c, with_bias, attributes);
+  auto described = describe_forward(plans.engine, c, with_bias, attributes);
+  auto& descriptor = described.descriptor;
   ConvolutionPlan plan;
   if (!skip_reference(descriptor)) return plan;
   plan.pass = make_pass<dnnl::convolution_forward>(plans, descriptor);
@@ -78,7 +79,8 @@ ConvolutionPlan make_forward(const OneDnnPlans& plans, const Convolution& c, boo
 
 ConvolutionPlan make_backward_data(const OneDnnPlans& plans, const Convolution& c) {
   const auto hint = describe_forward(plans.engine, c, false, {});
-  dnnl::convolution_backward_data::primitive_desc descriptor = describe_backward_data(plans.engine, c, hint, workspace_attributes());
+  auto described = describe_backward_data(plans.engine, c, hint.descriptor, workspace_attributes());
+  auto& descriptor = described.descriptor;
   ConvolutionPlan plan;
   if (!skip_reference(descriptor)) return plan;
   plan.pass = make_pass<dnnl::convolution_backward_data>(plans, descriptor);
@@ -103,7 +105,8 @@ bool skip_racing_kernel(dnnl::convolution_backward_weights::primitive_desc& desc
 
 ConvolutionPlan make_backward_weight(const OneDnnPlans& plans, const Convolution& c, bool with_bias) {
   const auto hint = describe_forward(plans.engine, c, with_bias, {});
-  dnnl::convolution_backward_weights::primitive_desc descriptor = describe_backward_weight(plans.engine, c, with_bias, hint, workspace_attributes());
+  auto described = describe_backward_weight(plans.engine, c, with_bias, hint.descriptor, workspace_attributes());
+  auto& descriptor = described.descriptor;
   ConvolutionPlan plan;
   if (!skip_reference(descriptor) || !skip_racing_kernel(descriptor, c)) return plan;
   plan.pass = make_pass<dnnl::convolution_backward_weights>(plans, descriptor);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+
 #include <dnnl.hpp>
 
 /// The calls that differ between the major versions of oneDNN. onednn_2.cpp and onednn_3.cpp each implement all of them;
@@ -16,18 +18,27 @@ struct ConvolutionLayouts {
   dnnl::memory::dims strides, pad_before, pad_after;
 };
 
-dnnl::convolution_forward::primitive_desc describe_forward(const dnnl::engine& engine, const ConvolutionLayouts& c, bool with_bias,
-                                                           const dnnl::primitive_attr& attributes);
-dnnl::convolution_backward_data::primitive_desc describe_backward_data(const dnnl::engine& engine, const ConvolutionLayouts& c,
-                                                                       const dnnl::convolution_forward::primitive_desc& hint,
-                                                                       const dnnl::primitive_attr& attributes);
-dnnl::convolution_backward_weights::primitive_desc describe_backward_weight(const dnnl::engine& engine, const ConvolutionLayouts& c, bool with_bias,
-                                                                            const dnnl::convolution_forward::primitive_desc& hint,
-                                                                            const dnnl::primitive_attr& attributes);
+/// A descriptor with what oneDNN 2 reads again in next_impl(): the operation that it was made from. Empty in oneDNN 3.
+template <class Descriptor>
+struct Described {
+  std::shared_ptr<const void> operation;
+  Descriptor descriptor;
+};
+
+Described<dnnl::convolution_forward::primitive_desc> describe_forward(const dnnl::engine& engine, const ConvolutionLayouts& c, bool with_bias,
+                                                                      const dnnl::primitive_attr& attributes);
+Described<dnnl::convolution_backward_data::primitive_desc> describe_backward_data(const dnnl::engine& engine, const ConvolutionLayouts& c,
+                                                                                  const dnnl::convolution_forward::primitive_desc& hint,
+                                                                                  const dnnl::primitive_attr& attributes);
+Described<dnnl::convolution_backward_weights::primitive_desc> describe_backward_weight(const dnnl::engine& engine, const ConvolutionLayouts& c,
+                                                                                       bool with_bias,
+                                                                                       const dnnl::convolution_forward::primitive_desc& hint,
+                                                                                       const dnnl::primitive_attr& attributes);
 
 /// c = a b, plus `bias` of shape (1, N) where it is not null.
-dnnl::matmul::primitive_desc describe_product(const dnnl::engine& engine, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
-                                              const dnnl::memory::desc* bias, const dnnl::memory::desc& c, const dnnl::primitive_attr& attributes);
+Described<dnnl::matmul::primitive_desc> describe_product(const dnnl::engine& engine, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+                                                         const dnnl::memory::desc* bias, const dnnl::memory::desc& c,
+                                                         const dnnl::primitive_attr& attributes);
 
 void append_relu(dnnl::post_ops& epilogue);
 

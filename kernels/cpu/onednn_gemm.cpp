@@ -39,7 +39,8 @@ Plan make_plan(const OneDnnPlans& plans, const Product& p, int64_t most_scratch)
   attributes.set_post_ops(epilogue);
   Plan plan;
   try {
-    dnnl::matmul::primitive_desc descriptor = describe_product(plans.engine, a, b, p.bias ? &bias : nullptr, c, attributes);
+    auto described = describe_product(plans.engine, a, b, p.bias ? &bias : nullptr, c, attributes);
+    auto& descriptor = described.descriptor;
     if (!skip_unfit(descriptor, most_scratch)) return plan;
     plan.primitive = dnnl::matmul(descriptor);
     plan.scratch_bytes = scratch_bytes(descriptor);
