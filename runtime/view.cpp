@@ -47,7 +47,7 @@ void detail::throw_wrong_access(DType dtype, DeviceId device, size_t bytes_each,
   }
   throw DtypeError(
       fmt::format("View::as: the elements are {}, but are accessed as {} of {} bytes; check dtype() first, and throw DtypeError for a dtype "
-                  "that is not implemented",
+                  "that the layer does not take",
                   dtype_name(dtype), floating ? "floating-point numbers" : "elements", bytes_each));
 }
 
