@@ -69,7 +69,7 @@ void steps_with_buckets(benchmark::State& state, const Job& job, const DeviceGro
   const bench::HostData data(job.batch, group.host_memory());
   const auto steps = [&](int64_t count) {
     for (int64_t i = 0; i < count; ++i) engine.train_step(data.batch());
-    engine.take_step_totals(true);
+    engine.take_step_results(true);
   };
   for (auto _ : state) {
     const int64_t first = engine.steps_issued() + kWarmUp;

@@ -12,8 +12,8 @@
 #include "bench/collective_calls.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
-#include "runtime/world/launch.h"
-#include "runtime/world/world.h"
+#include "runtime/process_group/launch.h"
+#include "runtime/process_group/process_group.h"
 
 namespace vitrine::bench {
 namespace {
@@ -23,7 +23,8 @@ constexpr int64_t kBytes[] = {int64_t{64} << 10, int64_t{1} << 20, int64_t{25} <
 /// This process's device and its end of the communicator.
 class Process {
  public:
-  explicit Process(std::shared_ptr<World> world) : devices_(options_for(std::move(world))), communicators_(make_communicators(devices_)) {
+  explicit Process(std::shared_ptr<ProcessGroup> process_group)
+      : devices_(options_for(std::move(process_group))), communicators_(make_communicators(devices_)) {
     ExecContext& ctx = devices_[0].compute();
     for (Tensor* tensor : {&input_, &output_}) {
       *tensor = ctx.allocate({kBytes[3] / 4}, DType::f32, Category::communication, "buffer");
@@ -45,13 +46,13 @@ class Process {
   int ranks() const { return devices_.world_size(); }
 
  private:
-  static DeviceGroupOptions options_for(std::shared_ptr<World> world) {
+  static DeviceGroupOptions options_for(std::shared_ptr<ProcessGroup> process_group) {
     DeviceGroupOptions options;
     options.devices = {{Backend::cpu, 0}};
     options.memory_bytes = {int64_t{2} << 30};
     options.threads_per_device = {1};
     options.trace = TraceLevel::off;
-    options.world = std::move(world);
+    options.process_group = std::move(process_group);
     return options;
   }
 
@@ -85,13 +86,13 @@ int run(int argc, char** argv) {
   if (launch.launcher != Launch::Launcher::open_mpi) {
     throw ConfigError("bench_collectives_mpi: it was not started by mpirun; use mpirun -np 4 --bind-to none bench_collectives_mpi");
   }
-  WorldOptions options;
+  ProcessGroupOptions options;
   options.rank = launch.rank;
   options.size = launch.world_size;
   options.exit_after_ms = 2000;
-  const auto world = std::make_shared<World>(options);
+  const auto process_group = std::make_shared<ProcessGroup>(options);
   {
-    Process process(world);
+    Process process(process_group);
     const std::pair<const char*, std::pair<Issue, double (*)(double)>> all[] = {
         {"all_reduce", {all_reduce, ring_factor}}, {"reduce", {reduce, whole_factor}},
         {"broadcast", {broadcast, whole_factor}},  {"reduce_scatter", {reduce_scatter, part_factor}},
@@ -99,9 +100,9 @@ int run(int argc, char** argv) {
         {"gather", {gather, part_factor}},         {"gpu0_star", {gpu0_star, star_factor}}};
     for (const auto& [name, what] : all) add(process, name, what.first, what.second);
     Silent silent;
-    world->rank() == 0 ? benchmark::RunSpecifiedBenchmarks() : benchmark::RunSpecifiedBenchmarks(&silent);
+    process_group->rank() == 0 ? benchmark::RunSpecifiedBenchmarks() : benchmark::RunSpecifiedBenchmarks(&silent);
   }
-  world->close();
+  process_group->close();
   return 0;
 }
 

@@ -115,13 +115,13 @@ void add_optimizers(const Place& place) {
   });
 }
 
-/// What mixed precision adds to a step: the shadow's cast, and the check of the gradients.
+/// What mixed precision adds to a step: the 16-bit copy's cast, and the check of the gradients.
 void add_mixed_precision(const Place& place) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     add_kernel(std::string("cast/f32_to_") + dtype_name(dtype), place, [=](State& state) {
       KernelBench b(place);
-      const Tensor p = b.filled({kParameters}), shadow = b.make({kParameters}, dtype);
-      b.run_bytes(state, p.bytes() + shadow.bytes(), [&] { cast(b.ctx(), p, shadow); });
+      const Tensor p = b.filled({kParameters}), half_parameters = b.make({kParameters}, dtype);
+      b.run_bytes(state, p.bytes() + half_parameters.bytes(), [&] { cast(b.ctx(), p, half_parameters); });
     });
   }
   add_kernel("check_gradients", place, [=](State& state) {

@@ -7,28 +7,28 @@
 
 #include <benchmark/benchmark.h>
 
-#include "runtime/world/message.h"
-#include "runtime/world/referee.h"
+#include "runtime/process_group/failure_detector.h"
+#include "runtime/process_group/message.h"
 
 namespace vitrine::bench {
 namespace {
 
-using world::MessageKind;
-using world::Referee;
-using world::Writer;
+using process_group::FailureDetector;
+using process_group::MessageKind;
+using process_group::Writer;
 
 void per_rank(benchmark::State& state) {
   state.counters["per rank"] = benchmark::Counter(static_cast<double>(state.range(0)) * static_cast<double>(state.iterations()),
                                                   benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
-Referee complete_referee(int ranks) {
-  Referee referee(ranks);
+FailureDetector complete_detector(int ranks) {
+  FailureDetector detector(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
-    referee.join(rank, "rank " + std::to_string(rank) + " (pid 4242 on node17)", 1);
-    referee.set_devices(rank, {"cuda:0"});
+    detector.join(rank, "rank " + std::to_string(rank) + " (pid 4242 on node17)", 1);
+    detector.set_devices(rank, {"cuda:0"});
   }
-  return referee;
+  return detector;
 }
 
 void BM_Rendezvous(benchmark::State& state) {
@@ -36,26 +36,26 @@ void BM_Rendezvous(benchmark::State& state) {
   const std::string join = Writer(MessageKind::join).number(1).number(ranks).text("rank 1 (pid 4242 on node17)").bytes();
   const std::string devices = Writer(MessageKind::devices).number(uint64_t{1}).text("cuda:0").bytes();
   for (auto _ : state) {
-    Referee referee(ranks);
+    FailureDetector detector(ranks);
     for (int rank = 0; rank < ranks; ++rank) {
-      referee.join(rank, std::get<world::Join>(world::decode(join)).name, 1);
-      referee.set_devices(rank, std::get<world::Devices>(world::decode(devices)).names);
+      detector.join(rank, std::get<process_group::Join>(process_group::decode(join)).name, 1);
+      detector.set_devices(rank, std::get<process_group::Devices>(process_group::decode(devices)).names);
     }
-    benchmark::DoNotOptimize(referee.complete());
+    benchmark::DoNotOptimize(detector.complete());
   }
   per_rank(state);
 }
 
 void BM_Agreement(benchmark::State& state) {
   const auto ranks = static_cast<int>(state.range(0));
-  Referee referee = complete_referee(ranks);
+  FailureDetector detector = complete_detector(ranks);
   uint64_t sequence = 0;
   for (auto _ : state) {
     const std::string message = Writer(MessageKind::gather).number(sequence).text("what they train").text("0123456789abcdef 4096").bytes();
     bool equal = false;
     for (int rank = 0; rank < ranks; ++rank) {
-      auto m = std::get<world::Gather>(world::decode(message));
-      const auto parts = referee.gather(rank, m.sequence, std::move(m.what), std::move(m.part));
+      auto m = std::get<process_group::Gather>(process_group::decode(message));
+      const auto parts = detector.gather(rank, m.sequence, std::move(m.what), std::move(m.part));
       if (!parts) continue;
       equal = std::all_of(parts->begin(), parts->end(), [&](const std::string& part) { return part == parts->front(); });
       for (int member = 1; member < ranks; ++member) {
@@ -71,7 +71,7 @@ void BM_Agreement(benchmark::State& state) {
 /// Every rank begins a collective and has finished the one before; the failure detector compares, and looks for who is late.
 void BM_Collective(benchmark::State& state) {
   const auto ranks = static_cast<int>(state.range(0));
-  Referee referee = complete_referee(ranks);
+  FailureDetector detector = complete_detector(ranks);
   CollectiveRecord record;
   record.operation = "all_reduce";
   record.label = "bucket 3";
@@ -82,14 +82,14 @@ void BM_Collective(benchmark::State& state) {
     record.step = static_cast<int64_t>(record.sequence);
     const std::string message = Writer(MessageKind::progress).number(0).number(record.sequence).number(uint64_t{1}).record(record).bytes();
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto m = std::get<world::Progress>(world::decode(message));
-      referee.hear(rank, now_ns);
-      referee.progress(rank, m.device, m.finished, m.begun);
+      const auto m = std::get<process_group::Progress>(process_group::decode(message));
+      detector.hear(rank, now_ns);
+      detector.progress(rank, m.device, m.finished, m.begun);
     }
-    referee.tick(++now_ns);
+    detector.tick(++now_ns);
     ++record.sequence;
   }
-  if (!referee.verdict().empty()) state.SkipWithError(referee.verdict().c_str());
+  if (!detector.verdict().empty()) state.SkipWithError(detector.verdict().c_str());
   per_rank(state);
 }
 

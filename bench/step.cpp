@@ -65,12 +65,12 @@ void engine_step(benchmark::State& state, const Job& job, const char* mode, int 
   const HostData data(job.batch, group.host_memory());
   const auto step = [&] {
     engine.train_step(data.batch());
-    benchmark::DoNotOptimize(engine.take_step_totals(false));
+    benchmark::DoNotOptimize(engine.take_step_results(false));
   };
   for (int i = 0; i < 3; ++i) step();
-  engine.take_step_totals(true);
+  engine.take_step_results(true);
   for (auto _ : state) step();
-  engine.take_step_totals(true);
+  engine.take_step_results(true);
   state.counters["samples/s"] = benchmark::Counter(static_cast<double>(state.iterations() * job.batch), benchmark::Counter::kIsRate);
   state.counters["peak_bytes"] = static_cast<double>(engine.device_plans()[0].peak_bytes);
 }

@@ -26,7 +26,7 @@ class FlatLayout {
   int64_t total_elements() const { return parameter_elements_ + tail_elements_; }
   /// Number of trained values, without padding.
   int64_t parameter_count() const;
-  /// Views of the parameters within `flat` (total or parameter elements; f32, or a shadow of f16 or bf16), in the order of specs().
+  /// Views of the parameters within `flat` (total or parameter elements; f32, or a 16-bit copy of f16 or bf16), in the order of specs().
   std::vector<View> views(const View& flat) const;
 
  private:

@@ -21,7 +21,7 @@
 #include "runtime/memory/available.h"
 #include "runtime/meta/slab.h"
 #include "runtime/meta/stream.h"
-#include "runtime/world/world.h"
+#include "runtime/process_group/process_group.h"
 
 namespace vitrine {
 namespace {
@@ -54,7 +54,7 @@ int64_t capacity_of(const DeviceGroupOptions& options, size_t i) {
   if (!options.memory_bytes.empty()) return options.memory_bytes[options.memory_bytes.size() == 1 ? 0 : i];
   if (options.devices[i].backend == Backend::cuda) return default_capacity(options, i);
   if (options.devices[i].backend == Backend::meta) return DeviceGroup::kUnlimitedBytes;
-  const int processes = options.world ? options.world->local_size() : 1;
+  const int processes = options.process_group ? options.process_group->local_size() : 1;
   return std::max<int64_t>(1, less_reserve(available_memory().bytes) / processes / static_cast<int64_t>(options.devices.size()));
 }
 
@@ -91,7 +91,7 @@ Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker
 }
 
 /// This process's part of the cores that it has in common with other processes of this machine.
-std::vector<int> share_cores(World& world, const std::vector<int>& cores) {
+std::vector<int> share_cores(ProcessGroup& process_group, const std::vector<int>& cores) {
   // How many of those with the same cores come before each, and how many they are.
   const auto number = [](const std::vector<std::string>& masks) {
     std::map<std::string, size_t> sharing;
@@ -101,21 +101,21 @@ std::vector<int> share_cores(World& world, const std::vector<int>& cores) {
     return places;
   };
   size_t before = 0, sharing = 1;
-  std::istringstream(world.exchange("the cores it may use", fmt::format("{} {}", world.machine(), fmt::join(cores, ",")), number)) >> before >>
-      sharing;
+  std::istringstream(process_group.exchange("the cores it may use", fmt::format("{} {}", process_group.machine(), fmt::join(cores, ",")), number)) >>
+      before >> sharing;
   if (cores.size() < sharing) return {cores[before % cores.size()]};
   return {cores.begin() + static_cast<std::ptrdiff_t>(before * cores.size() / sharing),
           cores.begin() + static_cast<std::ptrdiff_t>((before + 1) * cores.size() / sharing)};
 }
 
 /// throws UnsupportedError when two processes have named one GPU.
-void refuse_shared_gpus(World& world, const DeviceGroupOptions& options) {
+void refuse_shared_gpus(ProcessGroup& process_group, const DeviceGroupOptions& options) {
   std::string mine;
   for (const GpuInfo& gpu : query_gpus(false).gpus) {
     const auto used = [&](const DeviceId& id) { return id.index == gpu.index; };
-    if (std::any_of(options.devices.begin(), options.devices.end(), used)) mine += world.machine() + " " + gpu.pci_bus_id + "\n";
+    if (std::any_of(options.devices.begin(), options.devices.end(), used)) mine += process_group.machine() + " " + gpu.pci_bus_id + "\n";
   }
-  const std::string shared = world.exchange("the GPUs that it uses", mine, [](const std::vector<std::string>& all) {
+  const std::string shared = process_group.exchange("the GPUs that it uses", mine, [](const std::vector<std::string>& all) {
     std::map<std::string, size_t> owners;
     for (size_t r = 0; r < all.size(); ++r) {
       std::istringstream lines(all[r]);
@@ -176,12 +176,12 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   check_list(options_.memory_bytes, count, "device memory");
   check_list(options_.threads_per_device, count, "threads per device");
   if (!options_.names.empty() && options_.names.size() != count) throw ConfigError("devices: give each a name, or none");
-  place_ = options_.place.value_or(WorldPlace{0, {static_cast<int>(count)}});
+  place_ = options_.place.value_or(ProcessGroupPlace{0, {static_cast<int>(count)}});
   if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
   std::vector<CoreShare> shares;
   if (options_.devices[0].backend == Backend::cpu) {
     const std::vector<int> available = available_cores();
-    const std::vector<int> cores = options_.world ? share_cores(*options_.world, available) : available;
+    const std::vector<int> cores = options_.process_group ? share_cores(*options_.process_group, available) : available;
     // Processes that share the cores share the quota.
     std::optional<double> quota = cpu_quota();
     if (quota) *quota *= static_cast<double>(cores.size()) / static_cast<double>(available.size());
@@ -206,15 +206,15 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
         break;
     }
   }
-  if (options_.world) join_world();
+  if (options_.process_group) join_process_group();
 }
 
-void DeviceGroup::join_world() {
-  World& world = *options_.world;
+void DeviceGroup::join_process_group() {
+  ProcessGroup& process_group = *options_.process_group;
   std::vector<std::string> names;
   for (const auto& device : devices_) names.push_back(device->name());
   const std::string problem =
-      world.exchange("the kind of its devices", names[0].substr(0, names[0].find(':')), [](const std::vector<std::string>& kinds) {
+      process_group.exchange("the kind of its devices", names[0].substr(0, names[0].find(':')), [](const std::vector<std::string>& kinds) {
         const auto other = std::find_if(kinds.begin(), kinds.end(), [&](const std::string& kind) { return kind != kinds[0]; });
         if (other == kinds.end()) return std::vector<std::string>(1);
         return std::vector<std::string>{
@@ -222,9 +222,9 @@ void DeviceGroup::join_world() {
                         other - kinds.begin(), *other, kinds[0])};
       });
   if (!problem.empty()) throw ConfigError(problem);
-  place_.process = world.rank();
-  place_.devices = world.register_devices(names);
-  if (devices_[0]->id().backend == Backend::cuda) refuse_shared_gpus(world, options_);
+  place_.process = process_group.rank();
+  place_.devices = process_group.register_devices(names);
+  if (devices_[0]->id().backend == Backend::cuda) refuse_shared_gpus(process_group, options_);
 }
 
 int DeviceGroup::first_rank() const { return std::accumulate(place_.devices.begin(), place_.devices.begin() + place_.process, 0); }
@@ -249,7 +249,7 @@ std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& opti
   const int gpus = backend == Backend::cuda ? cuda_device_count() : 0;
   DeviceGroupOptions twin;
   twin.check_order = options.check_order;
-  twin.place = options.place.value_or(WorldPlace{0, {static_cast<int>(options.devices.size())}});
+  twin.place = options.place.value_or(ProcessGroupPlace{0, {static_cast<int>(options.devices.size())}});
   twin.place->gpus = twin.place->gpus || backend == Backend::cuda;
   for (size_t i = 0; i < options.devices.size(); ++i) {
     const DeviceId id = options.devices[i];

@@ -12,10 +12,10 @@
 
 namespace vitrine {
 
-class World;
+class ProcessGroup;
 
 /// Where the devices of a process stand among those of all processes.
-struct WorldPlace {
+struct ProcessGroupPlace {
   int process = 0;
   std::vector<int> devices = {};  // of each process
   bool gpus = false;              // which exchange without memory of ours
@@ -25,9 +25,9 @@ struct WorldPlace {
 struct DeviceGroupOptions {
   std::vector<DeviceId> devices;
   /// The processes that this one works with; every process then opens its group at the same time. Null: it is alone.
-  std::shared_ptr<World> world = {};
-  /// Meta devices only: the place that they are planned for, in a world that need not be there.
-  std::optional<WorldPlace> place = {};
+  std::shared_ptr<ProcessGroup> process_group = {};
+  /// Meta devices only: the place that they are planned for, in a process group that need not be there.
+  std::optional<ProcessGroupPlace> place = {};
   /// Meta devices only: what messages call them; empty: by their ids.
   std::vector<std::string> names = {};
   /// Capacity of each device's pool: empty (of CPU devices what available_memory() tells, less a reserve, divided among the processes of
@@ -42,7 +42,8 @@ struct DeviceGroupOptions {
   bool tf32 = false;  // matrix products and convolutions may round their inputs to TF32
   /// A cudaStream_t for each device to compute on, made on that device and kept alive by the caller; empty: streams of our own.
   std::vector<void*> cuda_compute_streams = {};
-  /// An ncclComm_t for each device, rank i on device i of a world of these devices, kept alive by the caller; empty: communicators of our own.
+  /// An ncclComm_t for each device, rank i on device i of a process group of these devices, kept alive by the caller; empty: communicators of our
+  /// own.
   std::vector<void*> nccl_communicators = {};
   /// How long a collective waits on the host for its peers in this process before it is given up.
   int64_t comm_timeout_ms = 60000;
@@ -103,7 +104,7 @@ class DeviceGroup {
   int size() const { return static_cast<int>(devices_.size()); }
   Device& operator[](int i) { return *devices_[static_cast<size_t>(i)]; }
   const DeviceGroupOptions& options() const { return options_; }
-  World* world() const { return options_.world.get(); }
+  ProcessGroup* process_group() const { return options_.process_group.get(); }
   /// This process, how many there are, and how many devices each has. Ranks of devices go over all processes.
   int process() const { return place_.process; }
   int process_count() const { return static_cast<int>(place_.devices.size()); }
@@ -126,10 +127,10 @@ class DeviceGroup {
 
  private:
   /// Tells the other processes of these devices, and learns of theirs. throws ConfigError, UnsupportedError on those that cannot work together.
-  void join_world();
+  void join_process_group();
 
   DeviceGroupOptions options_;
-  WorldPlace place_;
+  ProcessGroupPlace place_;
   std::unique_ptr<OrderChecker> checker_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::string> warnings_;

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "nn/parallel/fit.h"
+#include "nn/parallel/plan_search.h"
 #include "nn/parallel/time_balance.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
@@ -47,7 +47,7 @@ class TimeBalance {
         VITRINE_ASSERT(item.has_value(), "an epoch has a batch, and there is one for each step");
         if (item->batch.labels.shape[0] == config.batch_size) run.engine->train_step(item->batch);
       }
-      run.engine->take_step_totals(true);
+      run.engine->take_step_results(true);
       recorder.collect({}, kWarmSteps);
       book(recorder.tables(), plan);
     }
@@ -89,8 +89,8 @@ class TimeBalance {
 };
 
 /// Samples of each device in a step under the split that leaves most memory.
-std::vector<int64_t> even_slices(const Fitting& fitting, const EngineConfig& config) {
-  const Fit even = fitting.even_split(config);
+std::vector<int64_t> even_slices(const PlanSearch& search, const EngineConfig& config) {
+  const Fit even = search.even_split(config);
   const auto count = static_cast<int>(even.slices.size());
   const BatchPlan plan = plan_batch(even.config.scheme.split, config.batch_size, config.accumulate, count);
   std::vector<int64_t> slices;
@@ -99,11 +99,11 @@ std::vector<int64_t> even_slices(const Fitting& fitting, const EngineConfig& con
 }
 
 /// The fastest slices whose plan fits.
-std::vector<int64_t> fastest_that_fit(const Fitting& fitting, const EngineConfig& config, const std::vector<SliceTime>& times, int64_t samples) {
+std::vector<int64_t> fastest_that_fit(const PlanSearch& search, const EngineConfig& config, const std::vector<SliceTime>& times, int64_t samples) {
   std::vector<int64_t> most(times.size(), samples);
   while (true) {
     std::vector<int64_t> slices = balance_time(times, samples, most);
-    const Fit fit = fitting.plan(with_slices(config, slices));
+    const Fit fit = search.plan(with_slices(config, slices));
     if (fit.fits()) return slices;
     bool lowered = false;
     for (size_t d = 0; d < slices.size(); ++d) {
@@ -113,7 +113,7 @@ std::vector<int64_t> fastest_that_fit(const Fitting& fitting, const EngineConfig
     }
     int64_t room = 0;
     for (const int64_t m : most) room += m;
-    if (!lowered || room < samples) return even_slices(fitting, config);
+    if (!lowered || room < samples) return even_slices(search, config);
   }
 }
 
@@ -143,9 +143,9 @@ void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup
     return stays(fmt::format("half of a micro-batch is to give each of {} devices a sample to measure", devices->size()));
   }
   std::vector<int64_t> slices = equal_parts(samples, devices->size());
-  if (Fitting fitting(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
-      !fitting.plan(with_slices(config, slices)).fits()) {
-    slices = even_slices(fitting, config);
+  if (PlanSearch search(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
+      !search.plan(with_slices(config, slices)).fits()) {
+    slices = even_slices(search, config);
   }
   TimeBalance balance(options, job, devices);
   // Half of the batch is the second point of each device's line.
@@ -157,8 +157,8 @@ void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup
   chosen.notes.push_back(fmt::format("--balance time: {} samples as {} take {}", samples, fmt::join(slices, "+"), format_seconds(seconds)));
   for (int change = 0; change < kMostChanges && !interrupted(); ++change) {
     const std::vector<SliceTime> times = balance.times();
-    const Fitting fitting(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
-    const std::vector<int64_t> next = fastest_that_fit(fitting, config, times, samples);
+    const PlanSearch search(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
+    const std::vector<int64_t> next = fastest_that_fit(search, config, times, samples);
     const double promised = longest_time(times, next);
     chosen.notes.push_back(fmt::format("  fitted: {}", describe(times, *devices)));
     if (next == slices || promised > seconds * (1 - kLeastGain)) {

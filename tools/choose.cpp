@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "nn/parallel/fit.h"
+#include "nn/parallel/plan_search.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
 #include "tools/tables.h"
@@ -41,10 +41,10 @@ std::string found(const Options& options, const Choices& choices) {
 }
 
 /// What keeps a batch of one sample more from fitting; empty where the batch is the whole training set.
-std::string next_batch(const Fitting& fitting, const Fit& fit, DeviceGroup& devices, bool even_split) {
+std::string next_batch(const PlanSearch& search, const Fit& fit, DeviceGroup& devices, bool even_split) {
   EngineConfig config = fit.config;
   ++config.batch_size;
-  const Fit more = even_split ? fitting.even_split(config) : fitting.plan(config);
+  const Fit more = even_split ? search.even_split(config) : search.plan(config);
   const auto tightest = std::min_element(more.headroom.begin(), more.headroom.end());
   if (*tightest >= 0) return {};
   Device& device = devices[static_cast<int>(tightest - more.headroom.begin())];
@@ -60,7 +60,7 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   if (!choices.any()) return chosen;
   const std::string asked = asked_for(choices);
   // A plan for the first of several processes may look at that one; a run of several would not know whether the others have room.
-  if (devices.world() != nullptr || (devices.process_count() > 1 && choices.split)) {
+  if (devices.process_group() != nullptr || (devices.process_count() > 1 && choices.split)) {
     throw ConfigError(fmt::format("{}: a process knows the memory of its own devices only; {}", asked,
                                   choices.split
                                       ? "give --split weights for the devices of all processes"
@@ -72,20 +72,20 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   if (choices.batch_size) o.batch_size = std::clamp<int64_t>(o.accumulate, 1, most);
   const Scheme scheme = resolve_scheme(options, resolve_devices(options, cuda_device_count()), devices.world_size());
   EngineConfig config = engine_config(o, job, scheme, resolve_precision(o));
-  const Fitting fitting(job.model, devices, config, train_workload(o, job, o.steps, o.evaluate));
-  const Fitting::Freedom freedom{choices.split, choices.recompute_segments};
+  const PlanSearch search(job.model, devices, config, train_workload(o, job, o.steps, o.evaluate));
+  const PlanSearch::SearchSpace space{choices.split, choices.recompute_segments};
   std::optional<Fit> fit;
   if (choices.batch_size) {
-    fit = fitting.largest_batch(most, freedom);
+    fit = search.largest_batch(most, space);
   } else if (choices.accumulate) {
-    fit = fitting.fewest_micro_batches(freedom);
+    fit = search.fewest_micro_batches(space);
   } else {
-    fit = fitting.as_it_is(freedom);
+    fit = search.as_it_is(space);
   }
   if (!fit) {
     std::string text = fmt::format("{}: nothing fits.", asked);
-    for (const std::string& line : fitting.arithmetic(fitting.plan(config))) text += fmt::format("\n  {}", line);
-    throw OutOfMemory(text + "\n" + describe_remedies(fitting));
+    for (const std::string& line : search.arithmetic(search.plan(config))) text += fmt::format("\n  {}", line);
+    throw OutOfMemory(text + "\n" + describe_remedies(search));
   }
   o.batch_size = fit->config.batch_size;
   o.accumulate = fit->config.accumulate;
@@ -94,10 +94,10 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   if (!choices.split && fit->config.scheme.split.kind == Split::Kind::gpu0) o.split = fit->config.scheme.split.str();
   o.choices = Choices{.split = options.choices.split && !choices.split};
   chosen.notes.push_back(fmt::format("{}: {}, found with the plan:", asked, found(o, choices)));
-  for (const std::string& line : fitting.arithmetic(*fit)) chosen.notes.push_back("  " + line);
+  for (const std::string& line : search.arithmetic(*fit)) chosen.notes.push_back("  " + line);
   if (choices.batch_size) {
     const std::string reason = fit->config.batch_size == most ? fmt::format("  it is the whole training set of {}", format_count(most))
-                                                              : next_batch(fitting, *fit, devices, choices.split);
+                                                              : next_batch(search, *fit, devices, choices.split);
     if (!reason.empty()) chosen.notes.push_back(reason);
   }
   return chosen;

@@ -13,8 +13,8 @@
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/half.h"
+#include "runtime/process_group/process_group.h"
 #include "runtime/trace/span.h"
-#include "runtime/world/world.h"
 
 namespace vitrine::tools {
 
@@ -241,14 +241,14 @@ void CollectiveBench::for_each_device(const std::function<void(int)>& work) {
 }
 
 void CollectiveBench::synchronize() {
-  std::optional<World::Waiting> waiting;  // for whom never comes
-  if (devices_->process_count() > 1) waiting.emplace(*devices_->world(), "a collective");
+  std::optional<ProcessGroup::Waiting> waiting;  // for whom never comes
+  if (devices_->process_count() > 1) waiting.emplace(*devices_->process_group(), "a collective");
   devices_->synchronize();
 }
 
 void CollectiveBench::meet(const char* what, int64_t* sum) {
   if (devices_->process_count() == 1) return;
-  const std::vector<double> total = devices_->world()->sum(what, {static_cast<double>(sum != nullptr ? *sum : 0)});
+  const std::vector<double> total = devices_->process_group()->sum(what, {static_cast<double>(sum != nullptr ? *sum : 0)});
   if (sum != nullptr) *sum = static_cast<int64_t>(total[0]);
 }
 

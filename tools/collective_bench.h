@@ -42,7 +42,7 @@ struct CollectiveTiming {
 /// The p-th percentile by nearest rank; 0 of nothing.
 double percentile(std::vector<double> values, double p);
 
-/// Ranks on devices, of all processes of the devices' world, with buffers for collectives of up to `most_bytes`.
+/// Ranks on devices, of all processes of the devices' process group, with buffers for collectives of up to `most_bytes`.
 class CollectiveBench {
  public:
   struct Config {

@@ -11,8 +11,8 @@
 
 #include "runtime/error.h"
 #include "runtime/memory/available.h"
+#include "runtime/process_group/agreement.h"
 #include "runtime/units.h"
-#include "runtime/world/agreement.h"
 #include "tools/collective_bench.h"
 #include "tools/commands.h"
 #include "tools/describe.h"
@@ -126,7 +126,7 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
 /// Each device has an input and an output of the largest size. The machine would rather end the process than say that it has not as much.
 void require_memory(const Options& options, const DeviceGroupOptions& group, int64_t bytes_of_each) {
   if (group.devices[0].backend != Backend::cpu) return;
-  const auto sharing = static_cast<int64_t>(group.devices.size()) * (group.world ? group.world->local_size() : 1);
+  const auto sharing = static_cast<int64_t>(group.devices.size()) * (group.process_group ? group.process_group->local_size() : 1);
   const int64_t each = less_reserve(available_memory().bytes) / sharing;
   if (bytes_of_each <= each) return;
   throw OutOfMemory(
@@ -174,15 +174,15 @@ std::string on_devices(const std::vector<DeviceId>& devices, const Processes& pr
 int run_collectives(const Options& options, const Processes& processes) {
   const CollectiveOptions& o = options.collectives;
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
-  DeviceGroupOptions group = device_group_options(options, devices, processes.world());
+  DeviceGroupOptions group = device_group_options(options, devices, processes.process_group());
   if (group.memory_bytes.empty()) {
     group.memory_bytes = {2 * o.max_bytes + kSlackBytes};
     require_memory(options, group, group.memory_bytes[0]);
   }
   if (group.threads_per_device.empty() && devices[0].backend == Backend::cpu) group.threads_per_device = {1};
   group.trace = TraceLevel::off;
-  if (processes.world()) {
-    require_agreement(*processes.world(), "what they measure",
+  if (processes.process_group()) {
+    require_agreement(*processes.process_group(), "what they measure",
                       {{"collectives", fmt::format("{}", fmt::join(o.names, " "))},
                        {"sizes", fmt::format("{} to {}, factor {}, step {}", o.min_bytes, o.max_bytes, o.step_factor, o.step_bytes)},
                        {"iterations", fmt::format("{} after {}", o.iterations, o.warm_up)},

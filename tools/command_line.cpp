@@ -208,9 +208,7 @@ void add_precision_options(CLI::App& app, Options& o) {
       ->check(one_of({"f32", "f16", "bf16"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--broadcast", o.broadcast, "Under --reduce gpu0, what goes to the other devices: shadow (16 bits) or masters (f32) [shadow]")
-      ->check(one_of({"shadow", "masters"}))
-      ->group(group);
+  add_broadcast_option(app, o, group);
 }
 
 void add_output_options(CLI::App& app, Options& o) { app.add_flag("--json", o.json, "Print one JSON object on stdout")->group("Output"); }

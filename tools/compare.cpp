@@ -81,7 +81,7 @@ class Comparison {
                        {options_.init_weights, options_.allow_non_finite});
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, 1));
     take_step(*run.engine, source);
-    run.engine->take_step_totals(true);
+    run.engine->take_step_results(true);
     reference_ = run.engine->gradients();
   }
 
@@ -100,7 +100,7 @@ class Comparison {
     Progress progress(fmt::format("{}, round {}/{}", result.name, result.rates.rounds.size() + 1, options_.rounds), steps_ - 1,
                       {false, options_.log_every});
     take_step(*run.engine, source);
-    const Totals first = run.engine->take_step_totals(true).at(0);
+    const StepResult first = run.engine->take_step_results(true).at(0);
     result.skipped += first.skipped ? 1 : 0;
     result.gradient_difference = gradient_difference(*run.engine, scheme, first.loss_scale);
     recorder.discard();
@@ -108,9 +108,9 @@ class Comparison {
 
     const int64_t begin = steady_now_ns();
     int64_t samples = 0;
-    Totals done;
-    const auto add = [&](const std::vector<Totals>& finished) {
-      for (const Totals& totals : finished) {
+    StepResult done;
+    const auto add = [&](const std::vector<StepResult>& finished) {
+      for (const StepResult& totals : finished) {
         done.loss_sum += totals.loss_sum;
         done.valid += totals.valid;
         result.skipped += totals.skipped ? 1 : 0;
@@ -119,11 +119,11 @@ class Comparison {
     for (int64_t step = 1; step < steps_; ++step) {
       if (interrupted()) return false;
       samples += take_step(*run.engine, source);
-      add(run.engine->take_step_totals(false));
+      add(run.engine->take_step_results(false));
       if (step % PhaseRecorder::kStepsBetweenPolls == 0) recorder.poll(source.take_spans(), 0);
       progress.update(step, samples, done.mean_loss());
     }
-    add(run.engine->take_step_totals(true));
+    add(run.engine->take_step_results(true));
     result.rates.rounds.push_back(static_cast<double>(samples) / (static_cast<double>(steady_now_ns() - begin) * 1e-9));
     recorder.collect(source.take_spans(), 0);
     run.engine->finish();

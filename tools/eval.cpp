@@ -14,20 +14,20 @@
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
 #include "tools/output_file.h"
+#include "tools/process_measurements.h"
 #include "tools/report.h"
 #include "tools/tables.h"
 #include "tools/warnings.h"
-#include "tools/world_measurements.h"
 
 namespace vitrine::tools {
 
 int run_eval(const Options& options, const Processes& processes) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
-  auto group = std::make_unique<DeviceGroup>(device_group_options(options, devices, processes.world()));
+  auto group = std::make_unique<DeviceGroup>(device_group_options(options, devices, processes.process_group()));
   print_device_warnings(options, *group);
   if (processes.leads()) check_writable("--save-logits", options.save_logits);
   const Job job = open_job(options);
-  if (processes.world()) agree_on_run(options, job, *processes.world());
+  if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
   EngineConfig config = engine_config(options, job, scheme_preset("ddp"), resolve_precision(options));
   config.forward_only = true;
   Run run = open_run(std::move(group), job, config, evaluate_workload(options, job), {options.weights, options.allow_non_finite});

@@ -14,7 +14,7 @@ namespace vitrine::tools {
 namespace {
 
 // The processes meet so often during an evaluation: none gets far ahead of the others, a process that hangs is noticed, and all end together.
-constexpr int64_t kMeetings = 16;
+constexpr int64_t kExchanges = 16;
 
 /// What was found of some batches.
 struct Found {
@@ -24,8 +24,8 @@ struct Found {
 };
 
 /// The sum over all processes.
-Found sum_over_world(World& world, const Found& mine) {
-  const std::vector<double> sums = world.sum(
+Found sum_over_processes(ProcessGroup& process_group, const Found& mine) {
+  const std::vector<double> sums = process_group.sum(
       "what the evaluation found", {mine.loss_sum, static_cast<double>(mine.valid), static_cast<double>(mine.correct), mine.interrupted ? 1.0 : 0.0});
   return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2]), sums[3] > 0};
 }
@@ -37,11 +37,11 @@ struct Outputs {
 };
 
 /// All processes' outputs on rank 0, batch by batch: a batch's rows follow each other in rank order.
-std::vector<float> gather_outputs(World& world, const Outputs& mine) {
+std::vector<float> gather_outputs(ProcessGroup& process_group, const Outputs& mine) {
   const std::string counts(reinterpret_cast<const char*>(mine.counts.data()), mine.counts.size() * sizeof(size_t));
-  const std::vector<std::string> counts_of = world.gather("the sizes of outputs", counts);
+  const std::vector<std::string> counts_of = process_group.gather("the sizes of outputs", counts);
   const std::vector<std::string> values_of =
-      world.gather("the outputs", std::string(reinterpret_cast<const char*>(mine.values.data()), mine.values.size() * sizeof(float)));
+      process_group.gather("the outputs", std::string(reinterpret_cast<const char*>(mine.values.data()), mine.values.size() * sizeof(float)));
   std::vector<float> all;
   std::vector<size_t> taken(values_of.size(), 0);
   for (size_t batch = 0; batch < mine.counts.size(); ++batch) {
@@ -65,7 +65,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   const LoaderConfig config = evaluate_loader_config(options, job, run);
   const int64_t batches = (job.data.test.size() + config.batch_size - 1) / config.batch_size;
   const bool alone = run.devices->process_count() == 1;
-  const int64_t interval = alone ? 1 : (batches + kMeetings - 1) / kMeetings;
+  const int64_t interval = alone ? 1 : (batches + kExchanges - 1) / kExchanges;
   const int64_t begin = steady_now_ns();
   BatchSource source(job.data.test, config);
   Progress progress(label, batches, {options.quiet, options.command == Options::Command::eval ? options.log_every : 0});
@@ -73,14 +73,14 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   Outputs outputs;
   for (int64_t done = 0; const auto item = source.next(done);) {
     const size_t before = outputs.values.size();
-    const Totals totals = run.engine->evaluate(item->batch, logits != nullptr ? &outputs.values : nullptr);
+    const StepResult totals = run.engine->evaluate(item->batch, logits != nullptr ? &outputs.values : nullptr);
     outputs.counts.push_back(outputs.values.size() - before);
     recent.loss_sum += totals.loss_sum;
     recent.valid += totals.valid;
     recent.correct += totals.correct;
     if (++done % interval != 0 && done < batches) continue;
     recent.interrupted = interrupted();
-    if (!alone) recent = sum_over_world(*run.devices->world(), recent);
+    if (!alone) recent = sum_over_processes(*run.devices->process_group(), recent);
     if (recent.interrupted) return std::nullopt;
     sum.loss_sum += recent.loss_sum;
     sum.valid += recent.valid;
@@ -88,7 +88,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
     recent = {};
     progress.update(done, sum.valid, sum.loss_sum / static_cast<double>(sum.valid));
   }
-  if (logits != nullptr) *logits = alone ? std::move(outputs.values) : gather_outputs(*run.devices->world(), outputs);
+  if (logits != nullptr) *logits = alone ? std::move(outputs.values) : gather_outputs(*run.devices->process_group(), outputs);
   VITRINE_ASSERT(sum.valid == job.data.test.size(), "every sample is evaluated once");
   Evaluation result;
   result.loss = sum.loss_sum / static_cast<double>(sum.valid);

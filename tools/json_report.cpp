@@ -66,7 +66,7 @@ Json precision_json(const Precision& precision) {
   Json json;
   json["precision"] = precision_name(precision.compute);
   json["loss_scale"] = loss_scale_name(precision.loss_scaling);
-  json["broadcast"] = precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "shadow") : Json();
+  json["broadcast"] = precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "half") : Json();
   return json;
 }
 

@@ -285,7 +285,7 @@ Precision resolve_precision(const Options& o) {
   }
   precision.reduce_dtype = o.reduce_dtype == "f16" ? DType::f16 : o.reduce_dtype == "bf16" ? DType::bf16 : DType::f32;
   if (o.broadcast) {
-    if (!precision.mixed()) throw ConfigError("--broadcast: in fp32 there is no shadow, the parameters themselves are sent; leave it out");
+    if (!precision.mixed()) throw ConfigError("--broadcast: in fp32 there is no 16-bit copy, the parameters themselves are sent; leave it out");
     precision.broadcasts_masters = *o.broadcast == "masters";
   }
   return precision;

@@ -145,7 +145,7 @@ Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devic
 std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options, const std::vector<DeviceId>& devices,
                                                                     std::vector<std::string>& notes);
 /// The precisions that `compare` runs each scheme in: "fp16" or "fp16:LOSS_SCALE", named as given; without --precisions the one of --precision,
-/// without a name. The growth interval goes to those whose scale is dynamic, --broadcast to those that have a shadow. throws ConfigError.
+/// without a name. The growth interval goes to those whose scale is dynamic, --broadcast to those that have a 16-bit copy. throws ConfigError.
 std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const Options& options);
 OptimizerConfig resolve_optimizer(const Options& options);
 /// Number of recompute segments; none for sqrt, which depends on the model. throws ConfigError.

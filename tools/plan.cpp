@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "nn/parallel/fit.h"
+#include "nn/parallel/plan_search.h"
 #include "tools/attempts.h"
 #include "tools/choose.h"
 #include "tools/commands.h"
@@ -65,7 +65,7 @@ int run_plan(const Options& asked) {
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
   DeviceGroupOptions group_options = device_group_options(asked, devices);
   if (asked.processes > 1)
-    group_options.place = WorldPlace{0, std::vector<int>(static_cast<size_t>(asked.processes), static_cast<int>(devices.size()))};
+    group_options.place = ProcessGroupPlace{0, std::vector<int>(static_cast<size_t>(asked.processes), static_cast<int>(devices.size()))};
   const std::unique_ptr<DeviceGroup> group = DeviceGroup::planned(group_options);
   const Job job = open_job(asked);
   if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
@@ -85,7 +85,7 @@ int run_plan(const Options& asked) {
   }
   const bool fits = std::all_of(planned.begin(), planned.end(), [](const PlannedDevice& d) { return d.fits(); });
   const std::string remedies =
-      fits ? std::string() : describe_remedies(Fitting(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate)));
+      fits ? std::string() : describe_remedies(PlanSearch(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate)));
   const std::string model = describe_job(job, FlatLayout(job.model.net->parameters(), 0));
   const std::string step =
       fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(), options.batch_size, describe_batch(batch),

@@ -10,20 +10,20 @@
 
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
-#include "runtime/world/secret.h"
+#include "runtime/process_group/secret.h"
 #include "tools/interrupt.h"
 
 namespace vitrine::tools {
 
 namespace {
 
-// Once the world has failed this process ends by itself, or is ended.
+// Once the process group has failed this process ends by itself, or is ended.
 constexpr int64_t kExitAfterMs = 2000;
 
 bool on_cpus(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend == Backend::cpu; }
 
 /// Where the processes meet; empty: over MPI.
-std::string meeting_place(const Options& options, const Launch& launch) {
+std::string rendezvous_place(const Options& options, const Launch& launch) {
   using Launcher = Launch::Launcher;
   const bool by_mpi = launch.launcher == Launcher::open_mpi;
   // Under Slurm MPI meets by PMIx, if srun was told to offer it; for GPUs alone it is not needed.
@@ -69,42 +69,42 @@ Processes::Processes(Options& options) {
   }
   // Before the others are waited for.
   if (!on_cpus(options) && cuda_device_count() == 0) throw UnsupportedError(fmt::format("cuda: {}", query_gpus(false).problem));
-  WorldOptions world;
-  world.rank = launch.rank;
-  world.size = launch.world_size;
-  world.rendezvous = meeting_place(options, launch);
-  world.secret = find_secret(environment);
-  world.one_machine = launch.one_machine;
-  world.timeout_ms = static_cast<int64_t>(options.timeout_seconds * 1000);
-  world.exit_after_ms = kExitAfterMs;
-  world.tell_failure = [](const std::string& reason) {
+  ProcessGroupOptions process_group;
+  process_group.rank = launch.rank;
+  process_group.size = launch.world_size;
+  process_group.rendezvous = rendezvous_place(options, launch);
+  process_group.secret = find_secret(environment);
+  process_group.one_machine = launch.one_machine;
+  process_group.timeout_ms = static_cast<int64_t>(options.timeout_seconds * 1000);
+  process_group.exit_after_ms = kExitAfterMs;
+  process_group.on_failure_found = [](const std::string& reason) {
     fmt::print(stderr, "vitrine: {}\n", reason);
     std::fflush(stderr);
   };
-  world_ = std::make_shared<World>(world);
+  process_group_ = std::make_shared<ProcessGroup>(process_group);
   options.quiet = !leads();
   if (leads()) {
-    fmt::print(stderr, "vitrine: {}; {}\n", launch.note, world_->description());
+    fmt::print(stderr, "vitrine: {}; {}\n", launch.note, process_group_->description());
   } else {
     silence_stdout();
     keep_interrupts_quiet();
   }
-  world_->on_failure([](const std::string&) { keep_interrupts_quiet(); });  // the launcher ends the survivors with a signal
+  process_group_->on_failure([](const std::string&) { keep_interrupts_quiet(); });  // the launcher ends the survivors with a signal
 }
 
 void Processes::fail(const std::string& reason, bool usage) {
-  if (!world_ || world_->closed()) {
+  if (!process_group_ || process_group_->closed()) {
     if (leads()) fmt::print(stderr, "vitrine: {}\n", reason);
     return;
   }
-  world_->fail(reason);
-  if (world_->failure().empty()) fmt::print(stderr, "vitrine: rank {}: {}; the others could not be told\n", world_->rank(), reason);
+  process_group_->fail(reason);
+  if (process_group_->failure().empty()) fmt::print(stderr, "vitrine: rank {}: {}; the others could not be told\n", process_group_->rank(), reason);
   std::fflush(nullptr);
   _exit(usage ? kExitUsage : kExitFailure);
 }
 
 void Processes::close() {
-  if (world_) world_->close();
+  if (process_group_) process_group_->close();
 }
 
 void require_alone(const Processes& processes, const char* command) {

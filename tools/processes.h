@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "runtime/world/launch.h"
-#include "runtime/world/world.h"
+#include "runtime/process_group/launch.h"
+#include "runtime/process_group/process_group.h"
 #include "tools/options.h"
 
 namespace vitrine::tools {
@@ -17,9 +17,9 @@ class Processes {
   explicit Processes(Options& options);
 
   /// Null when the process is alone.
-  const std::shared_ptr<World>& world() const { return world_; }
-  bool leads() const { return !world_ || world_->rank() == 0; }
-  int count() const { return world_ ? world_->size() : 1; }
+  const std::shared_ptr<ProcessGroup>& process_group() const { return process_group_; }
+  bool leads() const { return !process_group_ || process_group_->rank() == 0; }
+  int count() const { return process_group_ ? process_group_->size() : 1; }
 
   /// The program has failed: tells the others and the user, and returns when it may end; MPI is then not ended, for that waits for all.
   void fail(const std::string& reason, bool usage);
@@ -27,7 +27,7 @@ class Processes {
   void close();
 
  private:
-  std::shared_ptr<World> world_;
+  std::shared_ptr<ProcessGroup> process_group_;
 };
 
 /// Throws ConfigError when there are several processes: for commands that work in one.

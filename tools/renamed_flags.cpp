@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/error.h"
+#include "tools/flag_values.h"
 
 namespace vitrine::tools {
 
@@ -60,6 +61,19 @@ void add_recompute_options(CLI::App& app, Options& o, bool may_choose) {
     if (text == "none") return "1";
     throw ConfigError(fmt::format("--checkpoint {}: expected --recompute-segments N, sqrt or auto", text));
   });
+}
+
+void add_broadcast_option(CLI::App& app, Options& o, const std::string& group) {
+  const CLI::Validator current = one_of({"half", "masters"});
+  const auto set = [&o, current](const std::string& text) {
+    if (text == "shadow") warn_renamed(o, "--broadcast shadow", "--broadcast half");
+    const std::string value = text == "shadow" ? "half" : text;
+    if (const std::string problem = current(value); !problem.empty()) throw CLI::ValidationError("--broadcast", problem);
+    o.broadcast = value;
+  };
+  app.add_option_function<std::string>("--broadcast", set,
+                                       "Under --reduce gpu0, what device 0 sends to the others: half (16 bits) or masters (f32) [half]")
+      ->group(group);
 }
 
 }  // namespace vitrine::tools

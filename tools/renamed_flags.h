@@ -14,4 +14,7 @@ void add_deprecated_init(CLI::App& app, Options& options, bool has_weights);
 /// --recompute-segments, which was --checkpoint-segments and, where plans may choose, --checkpoint.
 void add_recompute_options(CLI::App& app, Options& options, bool may_choose);
 
+/// --broadcast half|masters; half was shadow.
+void add_broadcast_option(CLI::App& app, Options& options, const std::string& group);
+
 }  // namespace vitrine::tools

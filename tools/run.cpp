@@ -14,7 +14,7 @@
 #include "nn/parallel/process_part.h"
 #include "nn/segments.h"
 #include "runtime/error.h"
-#include "runtime/world/agreement.h"
+#include "runtime/process_group/agreement.h"
 
 namespace vitrine::tools {
 
@@ -169,7 +169,7 @@ LoaderConfig evaluate_loader_config(const Options& options, const Job& job, cons
   return config;
 }
 
-DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<World> world) {
+DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<ProcessGroup> process_group) {
   const auto is_meta = [](const DeviceId& id) { return id.backend == Backend::meta; };
   if (options.command != Options::Command::plan && std::any_of(devices.begin(), devices.end(), is_meta)) {
     throw ConfigError(
@@ -182,7 +182,7 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   if (!on_gpus && options.tf32) throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
   DeviceGroupOptions group;
   group.devices = devices;
-  group.world = std::move(world);
+  group.process_group = std::move(process_group);
   group.memory_bytes = parse_memory_list(options.device_memory);
   group.threads_per_device = parse_thread_list(options.threads_per_device);
   group.check_order = options.check_order;
@@ -236,9 +236,9 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   return config;
 }
 
-void agree_on_run(const Options& options, const Job& job, World& world) {
+void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group) {
   const Dataset& train = job.data.train;
-  require_agreement(world, "how they train",
+  require_agreement(process_group, "how they train",
                     {{"command", options.command == Options::Command::train ? "train" : "eval"},
                      {"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(), job.data.test.size(),
                                               train.height, train.width, train.channels, train.classes)},

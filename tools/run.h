@@ -11,7 +11,7 @@
 #include "nn/model.h"
 #include "nn/parallel/engine.h"
 #include "runtime/gpu_info.h"
-#include "runtime/world/world.h"
+#include "runtime/process_group/process_group.h"
 #include "tools/options.h"
 
 namespace vitrine::tools {
@@ -45,7 +45,8 @@ LoaderConfig train_loader_config(const Options& options, const Job& job, const R
 LoaderConfig evaluate_loader_config(const Options& options, const Job& job, const Run& run);
 
 /// throws ConfigError; on meta devices too, unless it is for a plan.
-DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<World> world = {});
+DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices,
+                                        std::shared_ptr<ProcessGroup> process_group = {});
 /// The workspace of a device when --workspace is not given. A function of shapes alone, so that plans hold anywhere.
 int64_t default_workspace(const Model& model, Backend backend, const Precision& precision);
 /// --recompute-segments; sqrt: the square root of the number of the model's parts. throws ConfigError.
@@ -53,7 +54,7 @@ int resolve_recompute_segments(const Options& options, const Model& model);
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);
 
 /// What the processes of a run must have in common beside the engine's plan. throws ConfigError.
-void agree_on_run(const Options& options, const Job& job, World& world);
+void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group);
 
 /// Weights to begin with.
 struct WeightsFile {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "tools/process_measurements.h"
 #include "tools/recorded_steps.h"
 #include "tools/report_html/train_report.h"
-#include "tools/world_measurements.h"
 
 /// What a page tells, taken from a run.
 namespace vitrine::tools {

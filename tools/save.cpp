@@ -121,12 +121,12 @@ std::chrono::milliseconds report_interval(const Options& options) {
 constexpr const char* kSaving = "the weights being saved";
 
 /// Rank 0 says that it still saves until it has.
-void report_while_saving(const Options& options, const Weights& weights, SavingProcess& saving, World& world) {
+void report_while_saving(const Options& options, const Weights& weights, SavingProcess& saving, ProcessGroup& process_group) {
   const std::chrono::milliseconds interval = report_interval(options);
   int64_t bytes = 0, progress_ns = steady_now_ns();
   bool warned = false;
   while (!saving.poll()) {
-    world.broadcast(kSaving, "saving");
+    process_group.broadcast(kSaving, "saving");
     if (const int64_t now = saving.bytes(); now != bytes) {
       bytes = now;
       progress_ns = steady_now_ns();
@@ -140,14 +140,14 @@ void report_while_saving(const Options& options, const Weights& weights, SavingP
     constexpr std::chrono::milliseconds kPiece{10};
     for (auto rest = interval; rest > kPiece && !saving.poll(); rest -= kPiece) std::this_thread::sleep_for(kPiece);
   }
-  world.broadcast(kSaving, "saved");
+  process_group.broadcast(kSaving, "saved");
 }
 
 /// Rank 0's part of save_weights().
-void save_for_world(const Options& options, const Weights& weights, World& world) {
+void save_for_processes(const Options& options, const Weights& weights, ProcessGroup& process_group) {
   SavingProcess saving(weights, "");
   try {
-    report_while_saving(options, weights, saving, world);
+    report_while_saving(options, weights, saving, process_group);
   } catch (const CommError&) {
     fmt::print(stderr, "vitrine: another process failed while the weights were being saved to {}; a process of its own completes the file\n",
                weights.path);
@@ -160,14 +160,14 @@ void save_for_world(const Options& options, const Weights& weights, World& world
 
 void save_weights(const Options& options, const std::string& model, Engine& engine, const Processes& processes) {
   if (options.save.empty()) return;
-  World* const world = processes.world().get();
+  ProcessGroup* const process_group = processes.process_group().get();
   if (!processes.leads()) {
-    while (world->broadcast(kSaving, {}) != "saved") {
+    while (process_group->broadcast(kSaving, {}) != "saved") {
     }
     return;
   }
   const Weights weights{options.save, model, engine.layout(), engine.parameters()};
-  world == nullptr ? weights.write() : save_for_world(options, weights, *world);
+  process_group == nullptr ? weights.write() : save_for_processes(options, weights, *process_group);
 }
 
 void rescue_weights(const Options& options, const std::string& model, Engine& engine, const Processes& processes) noexcept {
@@ -175,7 +175,7 @@ void rescue_weights(const Options& options, const std::string& model, Engine& en
   const std::string success = fmt::format("vitrine: training failed; the weights of the last finished step are in {}\n", options.save);
   try {
     const Weights weights{options.save, model, engine.layout(), engine.parameters()};
-    if (processes.world() == nullptr) {
+    if (processes.process_group() == nullptr) {
       weights.write();
       fmt::print(stderr, "{}", success);
     } else {

@@ -19,7 +19,7 @@ Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 
 }  // namespace
 
-void StepRecord::add(const Totals& totals) {
+void StepRecord::add(const StepResult& totals) {
   if (scales_.empty() || scales_.back().loss_scale != totals.loss_scale) scales_.push_back({steps_, totals.loss_scale});
   if (totals.diverged || (totals.valid > 0 && !std::isfinite(totals.loss_sum))) {
     if (++non_finite_ == 1) {

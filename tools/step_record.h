@@ -19,7 +19,7 @@ class StepRecord {
 
   explicit StepRecord(const Precision& precision) : precision_(precision) {}
   /// Steps in order.
-  void add(const Totals& totals);
+  void add(const StepResult& totals);
   /// The scale that the next step would have.
   void end(double loss_scale);
 

@@ -22,6 +22,7 @@
 #include "tools/interrupt.h"
 #include "tools/json_report.h"
 #include "tools/output_file.h"
+#include "tools/process_measurements.h"
 #include "tools/progress.h"
 #include "tools/recorded_steps.h"
 #include "tools/report.h"
@@ -30,7 +31,6 @@
 #include "tools/step_record.h"
 #include "tools/trace_file.h"
 #include "tools/warnings.h"
-#include "tools/world_measurements.h"
 
 namespace vitrine::tools {
 
@@ -39,7 +39,7 @@ namespace {
 /// An epoch, or all steps of a run with --steps.
 struct EpochResult {
   int64_t epoch = 1;
-  Totals totals;
+  StepResult totals;
   int64_t samples = 0;
   int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: it was interrupted
   double seconds = 0;                   // of training alone
@@ -71,7 +71,7 @@ class Training {
       run_epochs();
     } catch (const DivergedError& error) {
       diverged_ = error.what();
-      for (const Totals& totals : engine_.take_step_totals(false)) add_step(totals);
+      for (const StepResult& totals : engine_.take_step_results(false)) add_step(totals);
       if (epochs_.back().seconds == 0) epochs_.pop_back();
       run_.devices->synchronize();
       recorder_.collect(source_.take_spans(), first_step_ + 1);
@@ -109,7 +109,7 @@ class Training {
     }
   }
 
-  void add_step(const Totals& totals) {
+  void add_step(const StepResult& totals) {
     step_losses_.push_back(totals.mean_loss());
     record_.add(totals);
   }
@@ -119,10 +119,10 @@ class Training {
     Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch, epoch_count_) : "training", steps, {options_.quiet, options_.log_every});
     result.steps_wanted = options_.steps.value_or(steps);
     const int64_t begin = steady_now_ns();
-    Totals done;
+    StepResult done;
     int64_t steps_done = 0;
     const auto take_totals = [&](bool wait) {
-      for (const Totals& totals : engine_.take_step_totals(wait)) {
+      for (const StepResult& totals : engine_.take_step_results(wait)) {
         add_step(totals);
         done.loss_sum += totals.loss_sum;
         done.valid += totals.valid;
@@ -186,7 +186,7 @@ std::string path_of_rank(const std::string& path, const Processes& processes) {
   if (path.empty() || processes.leads()) return path;
   const size_t dot = path.rfind('.');
   const bool has_ending = dot != std::string::npos && path.find('/', dot) == std::string::npos;
-  const std::string rank = fmt::format(".rank{}", processes.world()->rank());
+  const std::string rank = fmt::format(".rank{}", processes.process_group()->rank());
   return has_ending ? path.substr(0, dot) + rank + path.substr(dot) : path + rank;
 }
 
@@ -318,7 +318,7 @@ int run_train(const Options& asked, const Processes& processes) {
   const std::string trace = path_of_rank(asked.trace, processes), memory_history = path_of_rank(asked.memory_history, processes);
   check_writable("--trace", trace);
   check_writable("--memory-history", memory_history);
-  auto group = std::make_unique<DeviceGroup>(device_group_options(asked, devices, processes.world()));
+  auto group = std::make_unique<DeviceGroup>(device_group_options(asked, devices, processes.process_group()));
   resolve_scheme(asked, devices, group->world_size());
   print_device_warnings(asked, *group);
   const Job job = open_job(asked);
@@ -328,7 +328,7 @@ int run_train(const Options& asked, const Processes& processes) {
   for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", note);
   const Options& options = chosen.options;
   const Scheme scheme = resolve_scheme(options, devices, group->world_size());
-  if (processes.world()) agree_on_run(options, job, *processes.world());
+  if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
   Run run = open_run(std::move(group), job, engine_config(options, job, scheme, resolve_precision(options)),
                      train_workload(options, job, options.steps, options.evaluate), {options.init_weights, options.allow_non_finite},
                      RecordedSteps::all(options));

@@ -83,9 +83,9 @@ int run() {
     batch.labels = label_view;
     batch.hold = std::make_shared<std::array<std::shared_ptr<HostBuffer>, 2>>(std::array{images, labels});
     engine.train_step(batch);
-    for (const auto& totals : engine.take_step_totals(false)) losses.push_back(totals.mean_loss());
+    for (const auto& totals : engine.take_step_results(false)) losses.push_back(totals.mean_loss());
   }
-  for (const auto& totals : engine.take_step_totals(true)) losses.push_back(totals.mean_loss());
+  for (const auto& totals : engine.take_step_results(true)) losses.push_back(totals.mean_loss());
   engine.finish();
 
   for (size_t step = 0; step < losses.size(); step += 25) std::printf("step %3zu  loss %.4f\n", step, losses[step]);

@@ -77,14 +77,14 @@ double train_and_evaluate() {
   {
     Engine engine(model, devices, config, {{kBatch}, {}});
     for (int step = 0; step < kSteps; ++step) engine.train_step(batch_of(draw(kBatch, static_cast<uint64_t>(step + 1))));
-    std::printf("loss of the last step: %.4f\n", engine.take_step_totals(true).back().mean_loss());
+    std::printf("loss of the last step: %.4f\n", engine.take_step_results(true).back().mean_loss());
     trained = engine.parameters();
     engine.finish();
   }
   config.forward_only = true;
   Engine evaluation(model, devices, config, {{}, {kTestSamples}});
   evaluation.set_parameters(trained);
-  const Totals totals = evaluation.evaluate(batch_of(draw(kTestSamples, 0)));
+  const StepResult totals = evaluation.evaluate(batch_of(draw(kTestSamples, 0)));
   evaluation.finish();
   return static_cast<double>(totals.correct) / static_cast<double>(totals.valid);
 }

@@ -14,7 +14,7 @@
 namespace vitrine::cpu {
 namespace {
 
-struct Totals {
+struct StepResult {
   double loss = 0.0;
   int64_t valid = 0;
   int64_t correct = 0;
@@ -27,7 +27,7 @@ constexpr int64_t kGrainElements = 2048;
 
 /// One row: adds to `totals`, writes the gradient where there is one (which may lie over the logits).
 template <class T>
-void row(const T* logits, int64_t classes, int64_t target, float grad_scale, T* grad, Totals& totals) {
+void row(const T* logits, int64_t classes, int64_t target, float grad_scale, T* grad, StepResult& totals) {
   constexpr bool kKeeps = std::is_same_v<T, float>;  // grad holds the exponentials until the sum is known; narrow ones are computed again
   int64_t largest = 0;
   for (int64_t j = 1; j < classes; ++j) {
@@ -58,9 +58,9 @@ void row(const T* logits, int64_t classes, int64_t target, float grad_scale, T* 
 
 /// Rows [begin, end); a target out of range is noted, not thrown.
 template <class T>
-Totals rows_between(int64_t begin, int64_t end, const T* logits, int64_t classes, const int32_t* targets, int32_t ignore_index, float grad_scale,
-                    T* grad) {
-  Totals sums;
+StepResult rows_between(int64_t begin, int64_t end, const T* logits, int64_t classes, const int32_t* targets, int32_t ignore_index, float grad_scale,
+                        T* grad) {
+  StepResult sums;
   for (int64_t i = begin; i < end; ++i) {
     T* row_grad = grad == nullptr ? nullptr : grad + i * classes;
     if (targets[i] == ignore_index) {
@@ -85,7 +85,7 @@ void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, Const
   const int64_t parts = (rows + rows_per_part - 1) / rows_per_part;
   const int32_t* target = targets.as<int32_t>();
   const float grad_scale = loss_scale ? config.grad_scale * *loss_scale.as<float>() : config.grad_scale;
-  std::array<Totals, kParts> partial;
+  std::array<StepResult, kParts> partial;
 
   const int64_t grain = std::max<int64_t>(1, kGrainElements / (rows_per_part * classes));
   with_storage(logits.dtype, [&]<class T>(T) {
@@ -97,9 +97,9 @@ void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, Const
     });
   });
 
-  Totals all;
+  StepResult all;
   for (int64_t part = 0; part < parts; ++part) {
-    const Totals& sums = partial[static_cast<size_t>(part)];
+    const StepResult& sums = partial[static_cast<size_t>(part)];
     if (sums.bad_row >= 0) {
       totals.as<float>()[LossTotals::kValid] = std::numeric_limits<float>::quiet_NaN();
       throw DataError(check::target_out_of_range(target[sums.bad_row], sums.bad_row, classes, config.ignore_index));

@@ -324,8 +324,8 @@ template <class T>
 int queue_rows(ExecContext& ctx, const Rows<T>& r, Part* parts) {
   constexpr int kElements = kPackElements<T>;
   const auto alignment = [](const T* p) { return reinterpret_cast<uintptr_t>(p) % 16; };
-  const bool alike = r.grad == nullptr || alignment(r.logits) == alignment(r.grad);
-  const bool packed = alike && alignment(r.logits) == 0 && r.classes % kElements == 0;
+  const bool equal = r.grad == nullptr || alignment(r.logits) == alignment(r.grad);
+  const bool packed = equal && alignment(r.logits) == 0 && r.classes % kElements == 0;
   const auto parts_for = [&](int64_t rows_at_once) { return static_cast<unsigned>(std::min(kMaxParts, ceil_div(r.rows, rows_at_once))); };
   const auto queue = [&](auto* kernel, int64_t rows_at_once, int threads) {
     launch_cooperating(native_stream(ctx), kernel, dim3(parts_for(rows_at_once)), dim3(static_cast<unsigned>(threads)), r, parts);
@@ -343,7 +343,7 @@ int queue_rows(ExecContext& ctx, const Rows<T>& r, Part* parts) {
     if (packed) return queue(&kept_rows<T, kBlockThreads, kElements, 32 / kElements>, 1, kBlockThreads);
     return queue(&kept_rows<T, kBlockThreads, 1, 32>, 1, kBlockThreads);
   }
-  return alike ? queue(&long_rows<T, kElements>, 1, kWideThreads) : queue(&long_rows<T, 1>, 1, kWideThreads);
+  return equal ? queue(&long_rows<T, kElements>, 1, kWideThreads) : queue(&long_rows<T, 1>, 1, kWideThreads);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "runtime/cuda/launch.cuh"
 #include "runtime/cuda/native.h"
 
-/// The door through which kernels see the GPU, and what they share: 16-byte packs, grids, sums over warps and blocks.
+/// The interface through which kernels see the GPU, and what they share: 16-byte packs, grids, sums over warps and blocks.
 ///
 /// Rules that keep a kernel runnable on the host too (tests/standins): thread coordinates, barriers, shuffles and shared memory by CUDA's names;
 /// `__shared__` only for arrays of fixed size; all threads of a block reach every barrier and shuffle; launches by launch() or launch_cooperating();

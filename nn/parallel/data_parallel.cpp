@@ -15,7 +15,7 @@
 #include "nn/segments.h"
 #include "runtime/copy.h"
 #include "runtime/half.h"
-#include "runtime/world/world.h"
+#include "runtime/process_group/process_group.h"
 
 namespace vitrine {
 
@@ -60,7 +60,7 @@ std::vector<std::byte> narrow_on_host(DType dtype, std::span<const float> wide) 
   if (dtype == DType::f16) {
     cpu::narrow(wide.data(), reinterpret_cast<cpu::Half*>(narrow.data()), count);
   } else {
-    VITRINE_ASSERT(dtype == DType::bf16, "shadows are f16 or bf16");
+    VITRINE_ASSERT(dtype == DType::bf16, "16-bit copies are f16 or bf16");
     cpu::narrow(wide.data(), reinterpret_cast<cpu::BFloat16*>(narrow.data()), count);
   }
   return narrow;
@@ -157,10 +157,10 @@ DataParallel::DataParallel(const Model& model, DeviceGroup& devices, const Engin
 
 DataParallel::~DataParallel() {
   State& s = *state_;
-  std::optional<World::Waiting> waiting;
-  if (World* world = s.devices.world(); world != nullptr && s.devices.process_count() > 1) {
-    // Other processes may still be about their part of what is done here: an abort would fail the whole world.
-    waiting.emplace(*world, "the last collectives");
+  std::optional<ProcessGroup::Waiting> waiting;
+  if (ProcessGroup* process_group = s.devices.process_group(); process_group != nullptr && s.devices.process_count() > 1) {
+    // Other processes may still be about their part of what is done here: an abort would fail the whole process group.
+    waiting.emplace(*process_group, "the last collectives");
   } else if (s.communicators) {
     (*s.communicators)[0]->abort("the engine ends");
   }

@@ -92,11 +92,11 @@ class DataParallel {
   /// Clips the mean gradient's norm. throws OrderError unless unscale() came before, or when the gradient is not checked (allow_non_finite without
   /// clip_norm and loss scaling)
   void clip(double max_norm);
-  /// Updates the parameters, and makes the shadow anew. throws OrderError before unscale().
+  /// Updates the parameters, and makes the 16-bit copy anew. throws OrderError before unscale().
   void update();
   /// throws OrderError before update().
   void update_loss_scale();
-  /// Under gpu0: device 0's parameters, or their shadow, and the loss scale go to all devices.
+  /// Under gpu0: device 0's parameters, or their 16-bit copy, and the loss scale go to all devices.
   void broadcast();
 
   /// Gradients stay on their devices while one is open: for accumulation over several steps.
@@ -140,9 +140,9 @@ class DataParallel {
 
   /// With several processes all of them call it, and rank 0's values go to all.
   void set_parameters(std::span<const float> flat);
-  /// A hash of each parameter on a device, in layout(): of the f32 parameters, or of the shadow where some device has no others.
+  /// A hash of each parameter on a device, in layout(): of the f32 parameters, or of the 16-bit copy where some device has no others.
   std::vector<uint64_t> parameter_hashes(int device);
-  /// The f32 parameters; of a device that holds a shadow only, the shadow's values.
+  /// The f32 parameters; of a device that holds a 16-bit copy only, the 16-bit copy's values.
   std::vector<float> parameters(int device);
   /// What layers see of them.
   std::vector<float> working_parameters(int device);

@@ -15,14 +15,14 @@
 #include "nn/parallel/data_parallel.h"
 #include "nn/parallel/data_parallel_state.h"
 #include "runtime/copy.h"
-#include "runtime/world/world.h"
+#include "runtime/process_group/process_group.h"
 
 namespace vitrine {
 namespace {
 
 constexpr int64_t kPollsBeforeSleep = 200;
 constexpr std::chrono::microseconds kPollInterval{20};
-// As long as the world takes to find who died: an error of a communicator may be the echo of that.
+// As long as the process group takes to find who died: an error of a communicator may be the echo of that.
 constexpr int64_t kEchoPatienceMs = 2000;
 
 }  // namespace
@@ -79,9 +79,9 @@ void DataParallel::State::reduce_on_device0(Replica& r) {
 }
 
 void DataParallel::State::cast_parameters(Replica& r) {
-  if (!r.shadow || !r.parameters) return;
+  if (!r.half_parameters || !r.parameters) return;
   const PhaseScope phase(r.compute(), Phase::cast);
-  cast(r.compute(), r.parameters, r.shadow);
+  cast(r.compute(), r.parameters, r.half_parameters);
 }
 
 void DataParallel::State::backward_of(Replica& r, bool reduce_now) {
@@ -198,7 +198,7 @@ void DataParallel::broadcast() {
     {
       const PhaseScope phase(ctx, Phase::broadcast);
       if (r.ordinal == 0) ctx.wait(*root.updated, "optimizer");
-      s.communicator(r).broadcast(ctx, s.broadcasts_shadow() ? r.shadow : r.parameters, 0);
+      s.communicator(r).broadcast(ctx, s.broadcasts_half() ? r.half_parameters : r.parameters, 0);
       if (r.scaler->state()) s.communicator(r).broadcast(ctx, r.scaler->state(), 0);
     }
     ctx.record(*r.received);
@@ -243,13 +243,14 @@ bool DataParallel::State::is_stuck() const {
 void DataParallel::wait_step_done(int slot) {
   State& s = *state_;
   const bool polls = s.on_gpus() && s.communicators != nullptr;
-  std::optional<World::Waiting> waiting;
+  std::optional<ProcessGroup::Waiting> waiting;
   for (auto& r : s.replicas) {
     Event& done = *r->step_done[static_cast<size_t>(slot)];
     // A GPU or a communicator that broke is found by asking; the streams of its peers would wait for it without end.
     for (int64_t round = 0; polls && !done.reached(); ++round) {
       if (round < kPollsBeforeSleep) continue;
-      if (!waiting && s.devices.process_count() > 1) waiting.emplace(*s.devices.world(), fmt::format("step {} on {}", s.step, r->device.name()));
+      if (!waiting && s.devices.process_count() > 1)
+        waiting.emplace(*s.devices.process_group(), fmt::format("step {} on {}", s.step, r->device.name()));
       if (s.is_stuck()) return;
       std::this_thread::sleep_for(kPollInterval);
     }
@@ -265,13 +266,13 @@ void DataParallel::State::set_replica(Replica& r, std::span<const float> flat) {
     return cast_parameters(r);
   }
   if (config.forward_only) {
-    const std::vector<std::byte> narrow = narrow_on_host(r.shadow.dtype(), flat);
-    vitrine::copy(r.compute(), ConstView(narrow.data(), shape, r.shadow.dtype(), DeviceId::host()), r.shadow);
+    const std::vector<std::byte> narrow = narrow_on_host(r.half_parameters.dtype(), flat);
+    vitrine::copy(r.compute(), ConstView(narrow.data(), shape, r.half_parameters.dtype(), DeviceId::host()), r.half_parameters);
     return r.device.synchronize();
   }
   // The bits that device 0 casts and broadcasts in every step.
   devices.synchronize();
-  vitrine::copy(r.compute(), replica(0).shadow, r.shadow);
+  vitrine::copy(r.compute(), replica(0).half_parameters, r.half_parameters);
 }
 
 void DataParallel::set_parameters(std::span<const float> flat) {
@@ -281,10 +282,10 @@ void DataParallel::set_parameters(std::span<const float> flat) {
   s.for_each([&](Replica& r) { s.set_replica(r, flat); });
   s.devices.synchronize();
   if (s.devices.process_count() == 1) return;
-  const World::Waiting waiting(*s.devices.world(), "the parameters of rank 0");
+  const ProcessGroup::Waiting waiting(*s.devices.process_group(), "the parameters of rank 0");
   s.for_each_at_once([&](Replica& r) {
     const PhaseScope phase(r.communication(), Phase::replicate, "parameters");
-    s.communicator(r).broadcast(r.communication(), r.parameters ? r.parameters : r.shadow, 0);
+    s.communicator(r).broadcast(r.communication(), r.parameters ? r.parameters : r.half_parameters, 0);
   });
   s.devices.synchronize();
   s.for_each([&](Replica& r) { s.cast_parameters(r); });
@@ -294,7 +295,7 @@ void DataParallel::set_parameters(std::span<const float> flat) {
 std::vector<float> DataParallel::parameters(int device) {
   State& s = *state_;
   Replica& r = s.replica(device);
-  return s.read_flat(r, r.parameters ? r.parameters : r.shadow);
+  return s.read_flat(r, r.parameters ? r.parameters : r.half_parameters);
 }
 
 std::vector<float> DataParallel::working_parameters(int device) {
@@ -352,16 +353,16 @@ bool DataParallel::failed() const {
   return false;
 }
 
-void DataParallel::State::tell_world(const std::exception_ptr& error) {
-  if (devices.world() == nullptr || devices.process_count() == 1) return;
+void DataParallel::State::report_failure(const std::exception_ptr& error) {
+  if (devices.process_group() == nullptr || devices.process_count() == 1) return;
   try {
     std::rethrow_exception(error);
   } catch (const CommError& e) {
-    devices.world()->fail(e.what(), kEchoPatienceMs);
+    devices.process_group()->fail(e.what(), kEchoPatienceMs);
   } catch (const std::exception& e) {
-    devices.world()->fail(e.what());
+    devices.process_group()->fail(e.what());
   } catch (...) {
-    devices.world()->fail("an exception of unknown type");
+    devices.process_group()->fail("an exception of unknown type");
   }
 }
 
@@ -375,7 +376,7 @@ std::exception_ptr DataParallel::recover(const std::exception_ptr& known) {
   // GPUs that only found wrong data finish what was issued: it changes nothing, while an abort in its midst might.
   const bool aborts = s.communicators && (!s.on_gpus() || s.is_stuck());
   const std::exception_ptr told = cause ? cause : echo;
-  if (known || aborts) s.tell_world(told ? told : std::make_exception_ptr(CommError("a step was given up")));
+  if (known || aborts) s.report_failure(told ? told : std::make_exception_ptr(CommError("a step was given up")));
   if (aborts) (*s.communicators)[0]->abort("a step was given up");
   for (auto& r : s.replicas) {
     for (ExecContext* ctx : {&r->compute(), &r->copy(), &r->communication()}) {
@@ -414,8 +415,8 @@ std::exception_ptr DataParallel::recover(const std::exception_ptr& known) {
     }
   }
   if (s.devices.checker() != nullptr) s.devices.checker()->forget_accesses();
-  if (cause) s.tell_world(cause);
-  if (const std::string verdict = s.devices.world() != nullptr ? s.devices.world()->failure() : std::string(); !verdict.empty())
+  if (cause) s.report_failure(cause);
+  if (const std::string verdict = s.devices.process_group() != nullptr ? s.devices.process_group()->failure() : std::string(); !verdict.empty())
     echo = std::make_exception_ptr(CommError(verdict));
   return cause ? cause : echo;
 }

@@ -56,7 +56,7 @@ struct DataParallel::State {
   void for_each_at_once(const std::function<void(Replica&)>& work);
 
   /// With several processes: tells the others that this one fails, unless they know or soon find another cause.
-  void tell_world(const std::exception_ptr& error);
+  void report_failure(const std::exception_ptr& error);
   bool on_gpus() const { return devices[0].id().backend == Backend::cuda; }
 
   /// True when a GPU is lost or the communicators are broken: work under way will not end by itself. A fault that a kernel raised is neither.
@@ -85,11 +85,11 @@ struct DataParallel::State {
   /// Gives up the gradients that were handed out, as soon as all devices have taken their rows.
   void release_handed_out();
   int64_t nominal_targets() const { return config.batch_size * model.targets_per_sample; }
-  bool broadcasts_shadow() const { return config.precision.mixed() && !config.precision.broadcasts_masters; }
-  /// Values in host memory to the replica's parameters, or to its shadow where it has no others.
+  bool broadcasts_half() const { return config.precision.mixed() && !config.precision.broadcasts_masters; }
+  /// Values in host memory to the replica's parameters, or to its 16-bit copy where it has no others.
   void set_replica(Replica& r, std::span<const float> flat);
   void find_non_finite_before(Replica& r, const Tensor& input);
-  /// The shadow is made anew from the masters, where a replica has both.
+  /// The 16-bit copy is made anew from the masters, where a replica has both.
   void cast_parameters(Replica& r);
 
   const Model& model;

@@ -8,11 +8,11 @@
 #include <fmt/format.h>
 
 #include "nn/parallel/engine_state.h"
-#include "nn/parallel/fit.h"
+#include "nn/parallel/plan_search.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
+#include "runtime/process_group/process_group.h"
 #include "runtime/units.h"
-#include "runtime/world/world.h"
 
 namespace vitrine {
 namespace {
@@ -28,7 +28,7 @@ std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t sample
 Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload)
     : state_(std::make_unique<State>(model, devices, std::move(config), std::move(workload))) {
   State& s = *state_;
-  if (s.devices.process_count() > 1) s.agree_with_world();
+  if (s.devices.process_count() > 1) s.agree_with_processes();
   s.plans = plan_or_explain(s.model, s.devices, s.config, s.workload);
   s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.world_size());
   s.reserve();
@@ -87,8 +87,8 @@ void Engine::State::finish_oldest() {
   parts->wait_step_done(issued.slot);
   throw_if_failed();
   in_flight.pop_front();
-  if (issued.step == 0 && devices.process_count() > 1) devices.world()->set_warm();
-  finished.push_back(step_totals(issued));
+  if (issued.step == 0 && devices.process_count() > 1) devices.process_group()->set_warm();
+  finished.push_back(step_result(issued));
   if (finished.back().diverged) stop_training(issued, finished.back());
   throw_if_diverged(finished.back());
 }
@@ -130,13 +130,13 @@ void Engine::train_step(const HostBatch& batch) {
   ++s.steps;
 }
 
-std::vector<Totals> Engine::take_step_totals(bool wait) {
+std::vector<StepResult> Engine::take_step_results(bool wait) {
   State& s = *state_;
   while (wait && !s.in_flight.empty()) s.finish_oldest();
   return std::exchange(s.finished, {});
 }
 
-Totals Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
+StepResult Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
   State& s = *state_;
   const int64_t samples = s.global_samples(batch, s.workload.evaluate_batches, "evaluate");
   const std::vector<int64_t>& sizes = s.evaluation_part(samples);
@@ -155,9 +155,9 @@ Totals Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
     std::rethrow_exception(cause);
   }
   s.evaluated_sizes.insert(samples);
-  Totals sum;
+  StepResult sum;
   for (int d = 0; d < s.devices.size(); ++d) {
-    const Totals part = totals_from(totals.data() + d * LossTotals::kCount);
+    const StepResult part = totals_from(totals.data() + d * LossTotals::kCount);
     sum.loss_sum += part.loss_sum;
     sum.valid += part.valid;
     sum.correct += part.correct;

@@ -27,7 +27,7 @@ struct Workload {
 };
 
 /// Totals of one optimizer step or one evaluation batch, over all devices.
-struct Totals {
+struct StepResult {
   double loss_sum = 0;
   int64_t valid = 0;    // targets that were not ignored
   int64_t correct = 0;  // of them, predicted right
@@ -70,9 +70,9 @@ struct DevicePlan {
 /// "phase backward of layer features.3".
 std::string describe_peak(const DevicePlan& plan);
 
-/// Trains one model data-parallel on a group of devices, under any scheme; with a world (DeviceGroupOptions::world) together with the engines of its
-/// other processes, which then are constructed, stepped and asked for totals alike. A failure of one is then the failure of all, for good: CommError
-/// names the culprit.
+/// Trains one model data-parallel on a group of devices, under any scheme; with a process group (DeviceGroupOptions::process_group) together with the
+/// engines of its other processes, which then are constructed, stepped and asked for totals alike. A failure of one is then the failure of all, for
+/// good: CommError names the culprit.
 ///
 /// Construction plans the workload on meta, takes one slab of the planned size from each device, and fills the parameters from the seed. When a
 /// capacity is smaller it throws OutOfMemory naming device, tensor, layer and phase, what the device holds by then, and what would fit; nothing has
@@ -97,22 +97,22 @@ class Engine {
   /// process.
   /// throws DivergedError when a loss or gradient was not finite (see EngineConfig::allow_non_finite), naming the step and the first layer; when the
   /// loss scale has fallen below its floor, or kMostSkipped steps in a row were skipped. Steps issued after that one have changed nothing and have no
-  /// totals; the parameters are finite, and the next train_step() goes on from them. take_step_totals(), evaluate() and whatever else waits for steps
-  /// throws the same. throws ConfigError in a forward-only engine.
+  /// totals; the parameters are finite, and the next train_step() goes on from them. take_step_results(), evaluate() and whatever else waits for
+  /// steps throws the same. throws ConfigError in a forward-only engine.
   void train_step(const HostBatch& batch);
   /// Totals of the steps finished since the last call, in order. With `wait`, of all steps issued.
-  std::vector<Totals> take_step_totals(bool wait);
+  std::vector<StepResult> take_step_results(bool wait);
 
   /// Runs one batch forward without dropout; waits. logits, if not null: appended (one row of classes for each target), in batch order. With several
   /// processes totals and logits are of this process's part; no process waits for another.
-  Totals evaluate(const HostBatch& batch, std::vector<float>* logits = nullptr);
+  StepResult evaluate(const HostBatch& batch, std::vector<float>* logits = nullptr);
 
   /// Parameters as one flat host buffer in layout(); replicas are made equal by set.
   const FlatLayout& layout() const;
   void set_parameters(std::span<const float> flat);
-  /// The f32 parameters; of a device that holds a shadow only, the shadow's values.
+  /// The f32 parameters; of a device that holds a 16-bit copy only, the 16-bit copy's values.
   std::vector<float> parameters(int device = 0);
-  /// What the layers of a device see of them: the shadow in f16 and bf16, else the same.
+  /// What the layers of a device see of them: the 16-bit copy in f16 and bf16, else the same.
   std::vector<float> working_parameters(int device = 0);
   /// The gradients of the last step on a device, before unscaling by valid targets (layout(), without the tail).
   std::vector<float> gradients(int device = 0);

@@ -10,14 +10,14 @@
 
 namespace vitrine {
 
-/// In which precision a model is trained. With f16 or bf16, convolutions, matrix products and the layers between them run on a shadow of the f32
+/// In which precision a model is trained. With f16 or bf16, convolutions, matrix products and the layers between them run on a 16-bit copy of the f32
 /// parameters, made by one cast a step; the loss, reductions and the optimizer are f32.
 struct Precision {
   DType compute = DType::f32;  // f32, f16 or bf16: of activations and the parameters that layers see
   LossScaling loss_scaling;
   double clip_norm = 0.0;           // of the mean gradient over all devices; 0: not clipped
   DType reduce_dtype = DType::f32;  // in which gradients travel and are summed; the totals stay f32
-  bool broadcasts_masters = false;  // under gpu0 reduction: the f32 parameters; else the shadow, and only device 0 holds masters
+  bool broadcasts_masters = false;  // under gpu0 reduction: the f32 parameters; else the 16-bit copy, and only device 0 holds masters
 
   bool mixed() const { return compute != DType::f32; }
   /// The gradient's norm is of interest: losses are scaled, or gradients clipped.

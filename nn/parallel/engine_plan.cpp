@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "nn/parallel/engine_state.h"
-#include "nn/parallel/fit.h"
+#include "nn/parallel/plan_search.h"
 #include "nn/parallel/replica.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
@@ -226,7 +226,7 @@ void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
   for (const int other : lacking) {
     if (other != device) story += fmt::format("; {} lacks {}", devices[other].name(), format_bytes(lacks(other)));
   }
-  throw OutOfMemory(story + "\n" + describe_remedies(Fitting(model, devices, config, workload)));
+  throw OutOfMemory(story + "\n" + describe_remedies(PlanSearch(model, devices, config, workload)));
 }
 
 }  // namespace vitrine

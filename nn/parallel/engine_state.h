@@ -25,7 +25,7 @@ inline constexpr int64_t kControlEnd = DataParallel::kTail + StepControl::kCount
 inline constexpr int64_t kReductionErrors = 2;
 inline constexpr int64_t kRecord = kControlEnd + kReductionErrors;
 
-Totals totals_from(const float* values);
+StepResult totals_from(const float* values);
 /// Samples of each device of all processes in an evaluation batch.
 std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t samples, int world_size);
 
@@ -56,14 +56,14 @@ struct Engine::State {
   void issue_micro_batches(const HostBatch& batch, const ProcessPart& part);
   View record(int slot) { return host_records.view({DataParallel::kStepSlots, kRecord}, DType::f32).rows(slot, slot + 1).reshape({kRecord}); }
   bool measures_reduction() const { return steps == 0 && devices.world_size() > 1 && config.precision.reduce_dtype != DType::f32; }
-  Totals step_totals(const Issued& issued);
+  StepResult step_result(const Issued& issued);
   /// Runs a step's batch once more, without a reduction or an update, and returns what is not finite first on the devices of all processes, in
   /// forward's order; empty when all outputs are finite.
   std::string find_first_non_finite(const Issued& issued);
   /// A step has stopped training on the devices.
-  [[noreturn]] void stop_training(const Issued& issued, Totals& totals);
+  [[noreturn]] void stop_training(const Issued& issued, StepResult& totals);
   /// Refuses what does not go with several processes, and makes sure that all of them plan the same. throws ConfigError.
-  void agree_with_world();
+  void agree_with_processes();
   /// What this process's devices take of a batch of so many samples: found once for each size, for it takes all processes' sizes to tell.
   const ProcessPart& training_part(int64_t samples);
   const std::vector<int64_t>& evaluation_part(int64_t samples);
@@ -72,7 +72,7 @@ struct Engine::State {
   /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`; ShapeError unless each has the model's targets, and
   /// the inputs are as the configuration says.
   void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const;
-  void throw_if_diverged(const Totals& totals);
+  void throw_if_diverged(const StepResult& totals);
   void give_up_step();
 
   const Model& model;
@@ -86,7 +86,7 @@ struct Engine::State {
   HostBuffer host_records;
   std::deque<Issued> in_flight;  // outlives the parts, whose destructor waits for the devices: they may still read these batches
   std::unique_ptr<DataParallel> parts;
-  std::vector<Totals> finished;
+  std::vector<StepResult> finished;
   int64_t steps = 0;
   std::set<int64_t> trained_sizes, evaluated_sizes;
   int skipped_in_row = 0;

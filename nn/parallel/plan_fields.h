@@ -6,7 +6,7 @@
 #include "nn/model.h"
 #include "nn/parallel/buckets.h"
 #include "nn/parallel/engine.h"
-#include "runtime/world/agreement.h"
+#include "runtime/process_group/agreement.h"
 
 /// Private to nn/parallel.
 namespace vitrine {

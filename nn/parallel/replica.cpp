@@ -25,8 +25,8 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
   const bool masters = !precision.mixed() || (trains && (updates || precision.broadcasts_masters));
   if (masters) parameters = flat(layout.parameter_elements(), Category::parameters, "parameters");
   if (precision.mixed()) {
-    shadow = ctx.allocate({layout.parameter_elements()}, precision.compute, Category::parameters, "parameter shadow");
-    zero(ctx, shadow);
+    half_parameters = ctx.allocate({layout.parameter_elements()}, precision.compute, Category::parameters, "parameter 16-bit copy");
+    zero(ctx, half_parameters);
   }
   parameter_views = layout.views(working_parameters());
   if (trains) {

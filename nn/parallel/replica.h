@@ -40,8 +40,8 @@ struct Replica {
   View tail() const { return tail_view; }
   View totals() const { return tail_view.rows(0, LossTotals::kCount); }
   View stop_votes() const { return tail_view.rows(LossTotals::kCount, DataParallel::kTail); }
-  /// What layers see of the parameters: the shadow, or in f32 the parameters.
-  const Tensor& working_parameters() const { return shadow ? shadow : parameters; }
+  /// What layers see of the parameters: the 16-bit copy, or in f32 the parameters.
+  const Tensor& working_parameters() const { return half_parameters ? half_parameters : parameters; }
   void forget_micro_batch();
   /// Events anew, never recorded: those that a failed stream recorded would fail whoever waits for them. Only while the streams are idle.
   void make_events();
@@ -49,9 +49,9 @@ struct Replica {
   Device& device;
   int ordinal;
 
-  // In an engine that only evaluates there are parameters, or their shadow, and evaluation totals.
-  Tensor parameters, gradients;  // flat, f32; no parameters where only a shadow is held
-  Tensor shadow;                 // flat, of the precision's dtype; empty in f32
+  // In an engine that only evaluates there are parameters, or their 16-bit copy, and evaluation totals.
+  Tensor parameters, gradients;  // flat, f32; no parameters where only a 16-bit copy is held
+  Tensor half_parameters;        // flat, of the precision's dtype; empty in f32
   Tensor packed_gradients;       // flat, of the dtype that gradients travel in; empty when that is f32
   Tensor state1, state2;         // momentum; or first and second moment
   Tensor updates_done;           // (1) i32

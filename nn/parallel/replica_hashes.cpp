@@ -18,8 +18,8 @@ std::vector<uint64_t> DataParallel::parameter_hashes(int device) {
   State& s = *state_;
   Replica& r = s.replica(device);
   const bool all_hold_masters =
-      s.config.forward_only ? static_cast<bool>(r.parameters) : !s.broadcasts_shadow() || s.config.scheme.reduce == Reduce::allreduce;
-  const View flat = all_hold_masters ? r.parameters : r.shadow;
+      s.config.forward_only ? static_cast<bool>(r.parameters) : !s.broadcasts_half() || s.config.scheme.reduce == Reduce::allreduce;
+  const View flat = all_hold_masters ? r.parameters : r.half_parameters;
   s.devices.synchronize();
   std::vector<std::byte> chunk;
   std::vector<uint64_t> hashes;

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/comm/local_communicator.h"
-#include "runtime/comm/world_communicator.h"
+#include "runtime/comm/process_communicator.h"
 #ifdef VITRINE_HAVE_CUDA
 #include "runtime/cuda/peer_communicator.h"
 #endif
@@ -32,7 +32,7 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup&
   std::vector<std::unique_ptr<LocalCommunicator>> locals;
   const bool alone = devices.process_count() == 1;
   for (int rank = 0; rank < devices.size(); ++rank) locals.push_back(std::make_unique<LocalCommunicator>(group, rank, devices.size(), alone));
-  if (!alone) return make_world_communicators(devices, std::move(locals));
+  if (!alone) return make_process_communicators(devices, std::move(locals));
   return {std::make_move_iterator(locals.begin()), std::make_move_iterator(locals.end())};
 }
 

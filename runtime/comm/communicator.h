@@ -64,9 +64,10 @@ class Communicator {
   virtual std::string failure() { return {}; }
 };
 
-/// One communicator for each device of the group, in order, among the devices of all processes of its world: in-process for CPU devices, nothing but
-/// bookkeeping on meta; for GPUs NCCL, or, where logical devices share a GPU or NCCL is not built in, direct access to the peers' memory. CPU devices
-/// of several processes exchange over MPI. throws UnsupportedError naming what cannot meet and the remedy; CommError when ranks do not meet in time.
+/// One communicator for each device of the group, in order, among the devices of all processes of its process group: in-process for CPU devices,
+/// nothing but bookkeeping on meta; for GPUs NCCL, or, where logical devices share a GPU or NCCL is not built in, direct access to the peers' memory.
+/// CPU devices of several processes exchange over MPI. throws UnsupportedError naming what cannot meet and the remedy; CommError when ranks do not
+/// meet in time.
 std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices);
 
 /// "2.28.9"; empty where NCCL is not built in.

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/abortable_barrier.h"
 #include "runtime/comm/call.h"
-#include "runtime/comm/rendezvous.h"
 #include "runtime/cpu/stream.h"
 
 namespace vitrine::comm {
@@ -43,8 +43,8 @@ class LocalGroup {
     int64_t arrival_ns = 0;
   };
   struct Slot {
-    alignas(64) RendezvousCounter arrived;
-    alignas(64) RendezvousCounter left;
+    alignas(64) AbortableBarrier arrived;
+    alignas(64) AbortableBarrier left;
     std::vector<Record> records;
   };
   [[noreturn]] void throw_aborted();

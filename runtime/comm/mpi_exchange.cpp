@@ -14,7 +14,7 @@
 #include "runtime/comm/fused.h"
 #include "runtime/comm/process_exchange.h"
 #include "runtime/error.h"
-#include "runtime/world/world.h"
+#include "runtime/process_group/process_group.h"
 #ifdef VITRINE_HAVE_MPI
 #include <mpi.h>
 #endif
@@ -60,13 +60,13 @@ constexpr int kSettlingRounds = 16;
 
 class MpiExchange final : public ProcessExchange {
  public:
-  MpiExchange(const World& world, int largest_direct) : largest_direct_(largest_direct) {
+  MpiExchange(const ProcessGroup& process_group, int largest_direct) : largest_direct_(largest_direct) {
     // A peer that failed will never join: so not the call that waits.
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &request), "MPI_Comm_idup");
     for (int done = 0; done == 0; sched_yield()) {
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
-      if (const std::string failure = world.failure(); !failure.empty()) throw CommError(failure);
+      if (const std::string failure = process_group.failure(); !failure.empty()) throw CommError(failure);
     }
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(comm_, &rank_);
@@ -445,17 +445,17 @@ int MpiExchange::meet_along_tree(uint64_t tag) {
 
 }  // namespace
 
-std::unique_ptr<ProcessExchange> make_mpi_exchange(const World& world, int largest_direct) {
-  if (!world.over_mpi()) {
-    throw UnsupportedError(
-        fmt::format("CPU devices of several processes reduce over MPI, but this world met otherwise ({}); {}", world.description(), kMpiRun));
+std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& process_group, int largest_direct) {
+  if (!process_group.over_mpi()) {
+    throw UnsupportedError(fmt::format("CPU devices of several processes reduce over MPI, but this process group met otherwise ({}); {}",
+                                       process_group.description(), kMpiRun));
   }
-  return std::make_unique<MpiExchange>(world, largest_direct);
+  return std::make_unique<MpiExchange>(process_group, largest_direct);
 }
 
 #else
 
-std::unique_ptr<ProcessExchange> make_mpi_exchange(const World& /*world*/, int /*largest_direct*/) {
+std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& /*process_group*/, int /*largest_direct*/) {
   throw UnsupportedError(
       fmt::format("CPU devices of several processes reduce over MPI, which is not built in; install libopenmpi-dev, build anew, and {}", kMpiRun));
 }

@@ -12,7 +12,7 @@
 
 namespace vitrine {
 
-class World;
+class ProcessGroup;
 
 namespace comm {
 
@@ -27,10 +27,10 @@ struct SumBuffers {
   Reduction reduction = {};
 };
 
-/// Collectives between the processes of a world, on host memory. They block, so they run on a stream's worker; one at a time. Sums are added in f32,
-/// in an order that only depends on the number of processes: every process gets the same bits, in every run. Among few processes each gets its part
-/// from all others and adds in rank order: two messages to each of them. Among more than kLargestDirect they add along a tree in O(log P) rounds, a
-/// message or two each; partial sums then travel, so 16-bit sums need partials in f32.
+/// Collectives between the processes of a process group, on host memory. They block, so they run on a stream's worker; one at a time. Sums are added
+/// in f32, in an order that only depends on the number of processes: every process gets the same bits, in every run. Among few processes each gets
+/// its part from all others and adds in rank order: two messages to each of them. Among more than kLargestDirect they add along a tree in O(log P)
+/// rounds, a message or two each; partial sums then travel, so 16-bit sums need partials in f32.
 ///   tag     tells collectives apart: what another process does under another tag never mixes with this one
 ///   throws  CommError when the transport fails or after abort()
 /// source  Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005 (direct, in segments that overlap); circulant.h (tree)
@@ -75,8 +75,8 @@ int64_t sum_scratch_elements(DType dtype, int64_t count, int processes, int larg
 /// The same of scattered sums.
 int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts, int largest_direct = ProcessExchange::kLargestDirect);
 
-/// Over MPI's point-to-point messages. throws UnsupportedError with the remedy where MPI is not built in or the world has not met over it.
-std::unique_ptr<ProcessExchange> make_mpi_exchange(const World& world, int largest_direct = ProcessExchange::kLargestDirect);
+/// Over MPI's point-to-point messages. throws UnsupportedError with the remedy where MPI is not built in or the process group has not met over it.
+std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& process_group, int largest_direct = ProcessExchange::kLargestDirect);
 
 }  // namespace comm
 }  // namespace vitrine

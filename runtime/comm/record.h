@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/comm/call.h"
-#include "runtime/world/collective_record.h"
+#include "runtime/process_group/collective_record.h"
 
 namespace vitrine {
 
@@ -10,7 +10,8 @@ class ExecContext;
 
 namespace comm {
 
-/// What is told to the world of a collective that is issued on `ctx` as the `sequence`-th of its rank: its phase, step, and its layer as label.
+/// What is told to the process group of a collective that is issued on `ctx` as the `sequence`-th of its rank: its phase, step, and its layer as
+/// label.
 CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t sequence);
 
 }  // namespace comm

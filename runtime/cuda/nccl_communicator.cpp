@@ -18,7 +18,7 @@
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
 #include "runtime/error.h"
-#include "runtime/world/world.h"
+#include "runtime/process_group/process_group.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -27,7 +27,7 @@ using comm::Call;
 using comm::Operation;
 using Clock = std::chrono::steady_clock;
 
-// As long as the world takes to find who died.
+// As long as the process group takes to find who died.
 constexpr int64_t kEchoPatienceMs = 2000;
 // A call is taken in at once unless NCCL has to connect to a peer first.
 constexpr int64_t kPollsBeforeWaiting = 100;
@@ -75,20 +75,20 @@ class NcclGroup {
         first_rank_(devices.first_rank()),
         world_size_(devices.world_size()),
         timeout_ms_(devices.options().comm_timeout_ms),
-        world_(devices.process_count() > 1 ? devices.options().world : nullptr) {
+        process_group_(devices.process_count() > 1 ? devices.options().process_group : nullptr) {
     for (int i = 0; i < devices.size(); ++i) {
       Rank& rank = at(i);
       rank.name = fmt::format("rank {} ({})", first_rank_ + i, devices[i].name());
       rank.gpu = devices[i].id().index;
     }
-    // The world knows better than a deadline of this process alone who is late.
-    if (world_) timeout_ms_ = std::numeric_limits<int32_t>::max();
-    if (world_) number_ = world_->new_group();
-    if (world_) handler_ = world_->on_failure([this](const std::string& reason) { abort(reason); });
+    // The process group knows better than a deadline of this process alone who is late.
+    if (process_group_) timeout_ms_ = std::numeric_limits<int32_t>::max();
+    if (process_group_) number_ = process_group_->new_group();
+    if (process_group_) handler_ = process_group_->on_failure([this](const std::string& reason) { abort(reason); });
   }
   ~NcclGroup() {
-    if (world_) world_->remove_handler(handler_);
-    if (world_ && owned_ && world_->failure().empty()) leave_peers();
+    if (process_group_) process_group_->remove_handler(handler_);
+    if (process_group_ && owned_ && process_group_->failure().empty()) leave_peers();
     for (Rank& rank : ranks_) {
       if (rank.comm != nullptr && owned_) ncclCommAbort(rank.comm);  // nothing is under way: the streams were waited for
       if (rank.word != nullptr) cudaFree(rank.word);
@@ -107,7 +107,7 @@ class NcclGroup {
     {
       const std::lock_guard lock(rank.mutex);
       throw_if_broken();
-      throw_if_world_failed();
+      throw_if_process_group_failed();
       try {
         work(rank.comm);
       } catch (...) {
@@ -115,9 +115,9 @@ class NcclGroup {
       }
     }
     const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
-    std::optional<World::Waiting> waiting;
+    std::optional<ProcessGroup::Waiting> waiting;
     for (int64_t polls = 0; in_progress(rank); ++polls) {
-      if (world_ && polls == kPollsBeforeWaiting) waiting.emplace(*world_, fmt::format("{} of {}", operation, rank.name));
+      if (process_group_ && polls == kPollsBeforeWaiting) waiting.emplace(*process_group_, fmt::format("{} of {}", operation, rank.name));
       if (Clock::now() > deadline) {
         const std::string reason = fmt::format(
             "{}: {} waited longer than {} ms for its peers: {} have not issued it; every rank must issue the same "
@@ -135,8 +135,8 @@ class NcclGroup {
   void* word(int rank) { return at(rank).word; }
   int first_rank() const { return first_rank_; }
   int world_size() const { return world_size_; }
-  World* world() const { return world_.get(); }
-  /// Among the groups of the world.
+  ProcessGroup* process_group() const { return process_group_.get(); }
+  /// Among the groups of the process group.
   int number() const { return number_; }
 
  private:
@@ -183,10 +183,10 @@ class NcclGroup {
     const std::lock_guard lock(mutex_);
     if (!reason_.empty()) throw CommError(reason_);
   }
-  /// The world aborts this group a moment after it has failed.
-  void throw_if_world_failed() {
-    if (!world_) return;
-    const std::string verdict = world_->failure();
+  /// The process group aborts this group a moment after it has failed.
+  void throw_if_process_group_failed() {
+    if (!process_group_) return;
+    const std::string verdict = process_group_->failure();
     if (!verdict.empty()) throw CommError(verdict);
   }
   std::string late_peers(int index) {
@@ -209,7 +209,7 @@ class NcclGroup {
   bool owned_;
   int first_rank_, world_size_;
   int64_t timeout_ms_;
-  std::shared_ptr<World> world_;  // null when this process is alone
+  std::shared_ptr<ProcessGroup> process_group_;  // null when this process is alone
   int number_ = 0;
   uint64_t handler_ = 0;
   std::mutex mutex_;
@@ -217,7 +217,7 @@ class NcclGroup {
 };
 
 void NcclGroup::start_joining(DeviceGroup& devices, const ncclUniqueId& id) {
-  // The world may fail meanwhile, and would abort what is being made.
+  // The process group may fail meanwhile, and would abort what is being made.
   std::vector<std::unique_lock<std::mutex>> locks;
   for (Rank& rank : ranks_) locks.emplace_back(rank.mutex);
   throw_if_broken();
@@ -251,13 +251,13 @@ void NcclGroup::create(DeviceGroup& devices) {
   setenv("NCCL_PROTO", "Simple", 0);
   allocate_words(devices);
   ncclUniqueId id{};
-  if (!world_ || world_->rank() == 0) VITRINE_NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
-  if (world_) {
-    const std::string bytes = world_->broadcast("NCCL's unique id", std::string(id.internal, sizeof id.internal));
+  if (!process_group_ || process_group_->rank() == 0) VITRINE_NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
+  if (process_group_) {
+    const std::string bytes = process_group_->broadcast("NCCL's unique id", std::string(id.internal, sizeof id.internal));
     bytes.copy(id.internal, sizeof id.internal);
   }
-  std::optional<World::Waiting> waiting;
-  if (world_) waiting.emplace(*world_, "the joining of NCCL's ranks");
+  std::optional<ProcessGroup::Waiting> waiting;
+  if (process_group_) waiting.emplace(*process_group_, "the joining of NCCL's ranks");
   start_joining(devices, id);
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
   for (Rank& rank : ranks_) {
@@ -338,12 +338,12 @@ class NcclCommunicator final : public CheckedCommunicator {
     return fmt::format("NCCL {}, {} ranks, algorithm {}, protocol {}", nccl_version(), size(), of("NCCL_ALGO"), of("NCCL_PROTO"));
   }
   void abort(const std::string& reason) override {
-    // NCCL tells of a peer that is gone, too: the world knows better which one.
-    World* const world = group_->world();
-    if (world == nullptr) return group_->abort(reason);
+    // NCCL tells of a peer that is gone, too: the process group knows better which one.
+    ProcessGroup* const process_group = group_->process_group();
+    if (process_group == nullptr) return group_->abort(reason);
     const std::string broken = group_->failure();
-    world->fail(broken.empty() ? reason : broken, broken.empty() ? 0 : kEchoPatienceMs);
-    const std::string verdict = world->failure();
+    process_group->fail(broken.empty() ? reason : broken, broken.empty() ? 0 : kEchoPatienceMs);
+    const std::string verdict = process_group->failure();
     group_->abort(verdict.empty() ? reason : verdict);
   }
   std::string failure() override { return group_->failure(); }
@@ -354,11 +354,11 @@ class NcclCommunicator final : public CheckedCommunicator {
         info, [] {},
         [&] {
           copy_own_part(ctx, call);
-          if (World* world = group_->world()) {
+          if (ProcessGroup* process_group = group_->process_group()) {
             CollectiveRecord record = comm::record_of(ctx, call, issued_++);
             record.group = group_->number();
-            record.end_is_told = false;  // only the GPU knows
-            world->begin_collective(device_, record);
+            record.end_is_reported = false;  // only the GPU knows
+            process_group->begin_collective(device_, record);
           }
           group_->call(device_, info.name, [&](ncclComm_t comm) { issue(ctx, call, comm); });
         });

@@ -69,7 +69,7 @@ class PeerGroup {
   std::vector<Rank> ranks_;
   std::mutex mutex_;
   std::condition_variable met_;
-  uint64_t meetings_ = 0;
+  uint64_t arrivals_ = 0;
   int here_ = 0;
   std::string reason_;
 };
@@ -77,17 +77,17 @@ class PeerGroup {
 void PeerGroup::meet(int index, const char* operation) {
   std::unique_lock lock(mutex_);
   if (!reason_.empty()) throw CommError(reason_);
-  const uint64_t meeting = meetings_;
+  const uint64_t rendezvous = arrivals_;
   at(index).here = true;
   if (++here_ == size_) {
     here_ = 0;
     for (Rank& rank : ranks_) rank.here = false;
-    ++meetings_;
+    ++arrivals_;
     met_.notify_all();
     return;
   }
-  const bool in_time = met_.wait_for(lock, std::chrono::milliseconds(timeout_ms_), [&] { return meetings_ != meeting || !reason_.empty(); });
-  if (meetings_ != meeting) return;
+  const bool in_time = met_.wait_for(lock, std::chrono::milliseconds(timeout_ms_), [&] { return arrivals_ != rendezvous || !reason_.empty(); });
+  if (arrivals_ != rendezvous) return;
   if (!in_time) {
     reason_ =
         fmt::format("{}: {} waited longer than {} ms for {}; every rank must issue the same collectives in the same order, from a thread of its own",

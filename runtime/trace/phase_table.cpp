@@ -10,7 +10,7 @@
 namespace vitrine {
 namespace {
 
-struct Totals {
+struct StepResult {
   std::array<double, kPhaseCount> exclusive_ns{};
   std::array<double, kPhaseCount> hidden_ns{};
   std::array<int64_t, kPhaseCount> bytes{};
@@ -39,7 +39,7 @@ std::vector<Segment> data_segments(const std::vector<SpanRecord>& host) {
 }
 
 /// Gives `ns` nanoseconds, in which the streams (compute, communication, copy) and the host were in these spans, to one phase.
-void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* host, double ns, Totals& totals) {
+void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* host, double ns, StepResult& totals) {
   Phase phase = Phase::wait;
   std::string cause = "host";
   if (const auto working = std::find_if(streams.begin(), streams.end(), is_work); working != streams.end()) {
@@ -65,7 +65,7 @@ void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* ho
 }
 
 /// A span's bytes include those of the spans in it; what those of another phase moved is theirs.
-void count_calls(const StreamTimeline& stream, const std::vector<StepTime>& steps, Totals& totals) {
+void count_calls(const StreamTimeline& stream, const std::vector<StepTime>& steps, StepResult& totals) {
   size_t step = 0;
   for (const NestedSpan& span : stream.spans) {
     while (step < steps.size() && steps[step].end_ns <= span.record.begin_ns) ++step;
@@ -87,7 +87,7 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
   const std::vector<StepTime> steps = find_steps(spans.compute, range);
   const StreamTimeline compute(spans.compute), communication(spans.communication), copy(spans.copy), host(spans.host);
   const std::vector<Segment> data = data_segments(spans.host);
-  Totals totals;
+  StepResult totals;
   for (const StreamTimeline* stream : {&compute, &communication, &copy, &host}) count_calls(*stream, steps, totals);
 
   PhaseTable table;

@@ -46,8 +46,8 @@ double unevenness(const std::vector<int>& counts) {
   const double expected = std::accumulate(counts.begin(), counts.end(), 0.0) / static_cast<double>(counts.size());
   double chi_square = 0;
   for (const int count : counts) chi_square += (count - expected) * (count - expected) / expected;
-  const auto freedom = static_cast<double>(counts.size() - 1);
-  return (chi_square - freedom) / std::sqrt(2 * freedom);
+  const auto space = static_cast<double>(counts.size() - 1);
+  return (chi_square - space) / std::sqrt(2 * space);
 }
 
 TEST(EpochOrder, EverySampleIsEquallyLikelyAtEveryPlace) {

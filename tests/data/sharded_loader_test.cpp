@@ -73,12 +73,12 @@ void expect_shards_make_the_epochs(const Dataset& set, const LoaderConfig& confi
 
 TEST(ShardedLoader, ShardsMakeTheEpochs) {
   const Dataset set = make_set(53);
-  const std::vector<std::vector<int64_t>> worlds{{1}, {1, 1}, {1, 1, 1, 1}, {2, 3, 3}, {5, 0, 1}, {1, 1, 1, 1, 1, 1, 1}};
-  for (const auto& weights : worlds) {
+  const std::vector<std::vector<int64_t>> process_groups{{1}, {1, 1}, {1, 1, 1, 1}, {2, 3, 3}, {5, 0, 1}, {1, 1, 1, 1, 1, 1, 1}};
+  for (const auto& weights : process_groups) {
     for (const int64_t accumulation : {1, 3}) {
       for (const bool drop_last : {false, true}) {
         SCOPED_TRACE(testing::Message() << weights.size() << " processes, " << accumulation << " micro-batches, drop_last " << drop_last);
-        // 53 = 4 * 12 + 5 = 3 * 17 + 2: the short batch has fewer rows than some worlds have processes.
+        // 53 = 4 * 12 + 5 = 3 * 17 + 2: the short batch has fewer rows than some process groups have processes.
         for (const int64_t batch_size : {12, 17, 60}) {
           if (drop_last && batch_size > set.size()) continue;
           const LoaderConfig config{.batch_size = batch_size, .drop_last = drop_last, .seed = 5, .first_epoch = 1, .epochs = 3};

@@ -374,9 +374,9 @@ void run_all(Collectives& collectives) {
 
 int main(int argc, char** argv) {
   using namespace vitrine::test;
-  return run_worker([&](const std::shared_ptr<vitrine::World>& world) {
+  return run_worker([&](const std::shared_ptr<vitrine::ProcessGroup>& process_group) {
     if (argc != 2) throw std::invalid_argument("usage: collectives_worker DEVICES");
-    vitrine::DeviceGroup devices(worker_group(world, std::stoi(argv[1])));
+    vitrine::DeviceGroup devices(worker_group(process_group, std::stoi(argv[1])));
     Collectives collectives(devices);
     run_all(collectives);
   });

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "runtime/world/world.h"
+#include "runtime/process_group/process_group.h"
 #include "tests/parallel/random_model.h"
 
 namespace vitrine::test {
@@ -67,7 +67,7 @@ HostBatch part_of(const Model& model, const OwnedBatch& whole, const BatchPlan& 
 
 std::vector<double> sum_over_processes(const DeviceGroup& devices, const std::vector<double>& values) {
   if (devices.process_count() == 1) return values;
-  return devices.world()->sum("what the evaluation found", values);
+  return devices.process_group()->sum("what the evaluation found", values);
 }
 
 template <class T>
@@ -121,9 +121,9 @@ EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices
     const BatchPlan plan = plan_batch(split, samples, config.accumulate, devices.world_size());
     engine.train_step(part_of(model, random_batch(model, samples, engine_case.seed * 100 + step, engine_case.ignored), plan, devices));
   }
-  for (const Totals& totals : engine.take_step_totals(true)) result.losses.push_back(totals.mean_loss());
+  for (const StepResult& totals : engine.take_step_results(true)) result.losses.push_back(totals.mean_loss());
   const BatchPlan plan = plan_batch(split, kEvaluated, 1, devices.world_size());
-  const Totals found = engine.evaluate(part_of(model, random_batch(model, kEvaluated, 77, 0.2), plan, devices));
+  const StepResult found = engine.evaluate(part_of(model, random_batch(model, kEvaluated, 77, 0.2), plan, devices));
   result.evaluation = sum_over_processes(devices, {found.loss_sum, static_cast<double>(found.valid), static_cast<double>(found.correct)});
   engine.verify_replicas();
   result.parameters = engine.parameters(0);

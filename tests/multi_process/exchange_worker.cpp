@@ -25,8 +25,8 @@ using comm::SumBuffers;
 
 class Sums {
  public:
-  Sums(World& world, int largest_direct)
-      : world_(world), largest_direct_(largest_direct), exchange_(comm::make_mpi_exchange(world, largest_direct)) {}
+  Sums(ProcessGroup& process_group, int largest_direct)
+      : process_group_(process_group), largest_direct_(largest_direct), exchange_(comm::make_mpi_exchange(process_group, largest_direct)) {}
 
   ProcessExchange& exchange() { return *exchange_; }
 
@@ -42,7 +42,7 @@ class Sums {
   }
   std::vector<double> exact(int64_t count) const {
     std::vector<double> sums(static_cast<size_t>(count), 0.0);
-    for (int r = 0; r < world_.size(); ++r) {
+    for (int r = 0; r < process_group_.size(); ++r) {
       const std::vector<float> part = values(count, r);
       for (size_t i = 0; i < sums.size(); ++i) sums[i] += part[i];
     }
@@ -50,37 +50,37 @@ class Sums {
   }
   void require_near(const char* what, std::span<const float> found, std::span<const double> wanted) const {
     for (size_t i = 0; i < found.size(); ++i) {
-      if (std::abs(static_cast<double>(found[i]) - wanted[i]) <= 1e-5 * world_.size()) continue;
+      if (std::abs(static_cast<double>(found[i]) - wanted[i]) <= 1e-5 * process_group_.size()) continue;
       throw std::runtime_error(fmt::format("{}: element {} of {} is {}, expected {}", what, i, found.size(), found[i], wanted[i]));
     }
   }
 
   std::vector<float> sum(int64_t count, std::optional<int> root, int64_t scratch_elements) {
-    std::vector<float> data = values(count, world_.rank()), scratch(static_cast<size_t>(scratch_elements));
+    std::vector<float> data = values(count, process_group_.rank()), scratch(static_cast<size_t>(scratch_elements));
     exchange_->sum({DType::f32, data.data(), DType::f32, data.data(), scratch.data(), scratch_elements}, count, root, 7);
     return data;
   }
   void check_sums(int64_t count) {
     const std::vector<double> wanted = exact(count);
-    const int64_t scratch = comm::sum_scratch_elements(DType::f32, count, world_.size(), largest_direct_);
+    const int64_t scratch = comm::sum_scratch_elements(DType::f32, count, process_group_.size(), largest_direct_);
     const std::vector<float> found = sum(count, std::nullopt, scratch), again = sum(count, std::nullopt, scratch);
     require_near("a sum", found, wanted);
     if (std::memcmp(found.data(), again.data(), found.size() * sizeof(float)) != 0) throw std::runtime_error("a sum has other bits the second time");
     const std::string bytes(reinterpret_cast<const char*>(found.data()), found.size() * sizeof(float));
-    if (!world_.all_equal("a sum's bits", bytes)) throw std::runtime_error("a sum has not the same bits on all ranks");
-    require_near("a sum in many segments", sum(count, std::nullopt, 2 * world_.size()), wanted);
-    const int root = world_.size() - 1;
+    if (!process_group_.all_equal("a sum's bits", bytes)) throw std::runtime_error("a sum has not the same bits on all ranks");
+    require_near("a sum in many segments", sum(count, std::nullopt, 2 * process_group_.size()), wanted);
+    const int root = process_group_.size() - 1;
     const std::vector<float> at_root = sum(count, root, scratch);
-    if (world_.rank() == root) require_near("a sum on one rank", at_root, wanted);
+    if (process_group_.rank() == root) require_near("a sum on one rank", at_root, wanted);
   }
   void check_scattered(int64_t largest) {
     std::vector<int64_t> counts;
-    for (int r = 0; r < world_.size(); ++r) counts.push_back(largest * (r % 3) / 2);
+    for (int r = 0; r < process_group_.size(); ++r) counts.push_back(largest * (r % 3) / 2);
     const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-    const int64_t first = std::accumulate(counts.begin(), counts.begin() + world_.rank(), int64_t{0});
-    const auto mine = static_cast<size_t>(counts[static_cast<size_t>(world_.rank())]);
+    const int64_t first = std::accumulate(counts.begin(), counts.begin() + process_group_.rank(), int64_t{0});
+    const auto mine = static_cast<size_t>(counts[static_cast<size_t>(process_group_.rank())]);
     const int64_t scratch_elements = comm::scattered_scratch_elements(DType::f32, counts, largest_direct_);
-    std::vector<float> data = values(total, world_.rank()), scratch(static_cast<size_t>(scratch_elements)), result(mine);
+    std::vector<float> data = values(total, process_group_.rank()), scratch(static_cast<size_t>(scratch_elements)), result(mine);
     const std::vector<double> wanted = exact(total);
     exchange_->sum_scattered({DType::f32, data.data(), DType::f32, result.data(), scratch.data(), scratch_elements}, counts, 8);
     require_near("a scattered sum", result, std::span(wanted).subspan(static_cast<size_t>(first), mine));
@@ -93,29 +93,29 @@ class Sums {
   }
   void check_rounding() {
     constexpr int64_t kCount = 300;
-    const int64_t scratch_elements = comm::sum_scratch_elements(DType::f32, kCount, world_.size(), largest_direct_);
+    const int64_t scratch_elements = comm::sum_scratch_elements(DType::f32, kCount, process_group_.size(), largest_direct_);
     std::vector<float> partials(kCount), scratch(static_cast<size_t>(scratch_elements)), wanted(kCount, 0.0F);
     // Multiples of 2^-12, of which sums are exact in f32.
     const auto value = [](int r, int64_t i) { return static_cast<float>((i * 2654435761 + r * 40503) % 4096) / 4096.0F; };
     for (int64_t i = 0; i < kCount; ++i) {
-      partials[static_cast<size_t>(i)] = value(world_.rank(), i);
-      for (int r = 0; r < world_.size(); ++r) wanted[static_cast<size_t>(i)] += value(r, i);
+      partials[static_cast<size_t>(i)] = value(process_group_.rank(), i);
+      for (int r = 0; r < process_group_.size(); ++r) wanted[static_cast<size_t>(i)] += value(r, i);
     }
     std::vector<cpu::BFloat16> found(kCount), rounded(kCount);
     exchange_->sum({DType::f32, partials.data(), DType::bf16, found.data(), scratch.data(), scratch_elements}, kCount, std::nullopt, 10);
     cpu::narrow(wanted.data(), rounded.data(), kCount);
     if (std::memcmp(found.data(), rounded.data(), kCount * sizeof(cpu::BFloat16)) != 0) throw std::runtime_error("a sum was not rounded once");
   }
-  void check_meeting() {
-    const int late = world_.size() / 2;
-    world_.gather("a start", "");
-    if (world_.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  void check_exchange() {
+    const int late = process_group_.size() / 2;
+    process_group_.gather("a start", "");
+    if (process_group_.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(300));
     const int last = exchange_->meet(11);
-    if (last != late) throw std::runtime_error(fmt::format("rank {} came last to a meeting, rank {} was named", late, last));
+    if (last != late) throw std::runtime_error(fmt::format("rank {} came last to a rendezvous, rank {} was named", late, last));
   }
 
  private:
-  World& world_;
+  ProcessGroup& process_group_;
   int largest_direct_;
   std::unique_ptr<ProcessExchange> exchange_;
 };
@@ -127,26 +127,27 @@ double processor_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-void measure(World& world, int largest_direct, int64_t count, int iterations) {
-  Sums sums(world, largest_direct);
-  const int64_t scratch_elements = comm::sum_scratch_elements(DType::f32, count, world.size(), largest_direct);
-  std::vector<float> data = sums.values(count, world.rank()), scratch(static_cast<size_t>(scratch_elements));
+void measure(ProcessGroup& process_group, int largest_direct, int64_t count, int iterations) {
+  Sums sums(process_group, largest_direct);
+  const int64_t scratch_elements = comm::sum_scratch_elements(DType::f32, count, process_group.size(), largest_direct);
+  std::vector<float> data = sums.values(count, process_group.rank()), scratch(static_cast<size_t>(scratch_elements));
   const SumBuffers buffers{DType::f32, data.data(), DType::f32, data.data(), scratch.data(), scratch_elements};
   const auto once = [&] {
     sums.exchange().meet(1);
     sums.exchange().sum(buffers, count, std::nullopt, 2);
   };
   for (int i = 0; i < 3; ++i) once();
-  world.gather("a start", "");
+  process_group.gather("a start", "");
   const int64_t sent = sums.exchange().messages_sent();
   const double begin = processor_seconds();
   for (int i = 0; i < iterations; ++i) once();
   const double used = processor_seconds() - begin;
   const auto messages = static_cast<double>(sums.exchange().messages_sent() - sent);
-  const std::vector<double> all = world.sum("the cost", {used, messages});
-  if (world.rank() != 0) return;
-  fmt::print("{:4} processes, {:9} elements, {}: {:8.1f} messages a process, {:9.1f} us of processor time of all together, a sum\n", world.size(),
-             count, world.size() <= largest_direct ? "direct" : "tree  ", all[1] / world.size() / iterations, all[0] * 1e6 / iterations);
+  const std::vector<double> all = process_group.sum("the cost", {used, messages});
+  if (process_group.rank() != 0) return;
+  fmt::print("{:4} processes, {:9} elements, {}: {:8.1f} messages a process, {:9.1f} us of processor time of all together, a sum\n",
+             process_group.size(), count, process_group.size() <= largest_direct ? "direct" : "tree  ", all[1] / process_group.size() / iterations,
+             all[0] * 1e6 / iterations);
 }
 
 }  // namespace
@@ -154,16 +155,16 @@ void measure(World& world, int largest_direct, int64_t count, int iterations) {
 
 int main(int argc, char** argv) {
   using namespace vitrine::test;
-  return run_worker([&](const std::shared_ptr<vitrine::World>& world) {
+  return run_worker([&](const std::shared_ptr<vitrine::ProcessGroup>& process_group) {
     if (argc != 2 && argc != 4) throw std::invalid_argument("usage: exchange_worker LARGEST_DIRECT [COUNT ITERATIONS]");
     const int largest_direct = std::stoi(argv[1]);
-    if (argc == 4) return measure(*world, largest_direct, std::stoll(argv[2]), std::stoi(argv[3]));
-    Sums sums(*world, largest_direct);
+    if (argc == 4) return measure(*process_group, largest_direct, std::stoll(argv[2]), std::stoi(argv[3]));
+    Sums sums(*process_group, largest_direct);
     for (const int64_t count : {0, 1, 5, 1000}) {
       sums.check_sums(count);
-      sums.check_scattered(std::min<int64_t>(count, 2 + 1000 / world->size()));
+      sums.check_scattered(std::min<int64_t>(count, 2 + 1000 / process_group->size()));
     }
     sums.check_rounding();
-    sums.check_meeting();
+    sums.check_exchange();
   });
 }

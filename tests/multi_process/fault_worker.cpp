@@ -16,7 +16,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
-#include "runtime/world/world.h"
+#include "runtime/process_group/process_group.h"
 #include "tests/parallel/random_model.h"
 
 namespace vitrine::test {
@@ -31,7 +31,7 @@ struct Fault {
   int64_t step = 0;
   int delay_us = 0;
 
-  bool due(const World& world, int64_t at_step) const { return world.rank() == rank && at_step == step; }
+  bool due(const ProcessGroup& process_group, int64_t at_step) const { return process_group.rank() == rank && at_step == step; }
 };
 
 /// Does to this process what its user or its machine might do: now, or a little later, amid the step.
@@ -68,18 +68,18 @@ class Planted final : public Layer {
   const bool& armed_;
 };
 
-void train(World& world, DeviceGroup& devices, const Fault& fault) {
+void train(ProcessGroup& process_group, DeviceGroup& devices, const Fault& fault) {
   bool armed = false;
   const Model model = planted_model(std::make_unique<Planted>(armed));
   EngineConfig config = small_config(model, kBatch);
   config.scheme = scheme_preset("ddp");
   config.bucket_bytes = config.first_bucket_bytes = 4096;
   Engine engine(model, devices, config, {{kBatch}, {}});
-  const OwnedBatch whole = random_batch(model, kBatch / world.size(), static_cast<uint32_t>(world.rank()), 0);
+  const OwnedBatch whole = random_batch(model, kBatch / process_group.size(), static_cast<uint32_t>(process_group.rank()), 0);
   HostBatch batch = whole.view();
   batch.global_samples = kBatch;
   for (int64_t step = 0; step < kSteps; ++step) {
-    if (fault.due(world, step)) {
+    if (fault.due(process_group, step)) {
       armed = fault.kind == "throw";
       strike(fault);
       if (fault.kind == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
@@ -88,7 +88,7 @@ void train(World& world, DeviceGroup& devices, const Fault& fault) {
   }
 }
 
-void issue_collectives(World& world, DeviceGroup& devices, const Fault& fault) {
+void issue_collectives(ProcessGroup& process_group, DeviceGroup& devices, const Fault& fault) {
   static constexpr const char* kNames[] = {"bucket 0", "bucket 1", "bucket 2", "bucket 3"};
   const auto communicators = make_communicators(devices);
   ExecContext& ctx = devices[0].communication();
@@ -97,9 +97,9 @@ void issue_collectives(World& world, DeviceGroup& devices, const Fault& fault) {
   for (int64_t step = 0; step < kSteps; ++step) {
     ctx.set_step(step);
     int order[] = {0, 1, 2, 3};
-    if (fault.due(world, step) && fault.kind == "order") std::swap(order[1], order[2]);
+    if (fault.due(process_group, step) && fault.kind == "order") std::swap(order[1], order[2]);
     for (const int bucket : order) {
-      const bool now = fault.due(world, step) && bucket == 2;
+      const bool now = fault.due(process_group, step) && bucket == 2;
       if (now && fault.kind == "skip") continue;
       const int64_t count = 512 * (bucket + 1) - (now && fault.kind == "count" ? 1 : 0);
       const PhaseScope phase(ctx, Phase::reduce, kNames[bucket]);
@@ -111,25 +111,25 @@ void issue_collectives(World& world, DeviceGroup& devices, const Fault& fault) {
 }
 
 int run(const Fault& fault, int64_t timeout_ms) {
-  WorldOptions options;
+  ProcessGroupOptions options;
   options.rank = std::atoi(std::getenv("OMPI_COMM_WORLD_RANK"));
   options.size = std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE"));
   options.timeout_ms = timeout_ms;
   options.exit_after_ms = 2000;
-  options.tell_failure = [](const std::string& reason) { std::cerr << "world: " + reason + "\n" << std::flush; };
-  const auto world = std::make_shared<World>(options);
-  const int rank = world->rank();
+  options.on_failure_found = [](const std::string& reason) { std::cerr << "process group: " + reason + "\n" << std::flush; };
+  const auto process_group = std::make_shared<ProcessGroup>(options);
+  const int rank = process_group->rank();
   try {
     DeviceGroupOptions group;
     group.devices = {{Backend::cpu, 0}};
     group.memory_bytes = {int64_t{64} << 20};
     group.threads_per_device = {1};
-    group.world = world;
+    group.process_group = process_group;
     DeviceGroup devices(group);
     const bool collectives = fault.kind == "order" || fault.kind == "count" || fault.kind == "skip";
-    collectives ? issue_collectives(*world, devices, fault) : train(*world, devices, fault);
+    collectives ? issue_collectives(*process_group, devices, fault) : train(*process_group, devices, fault);
   } catch (const std::exception& error) {
-    world->fail(error.what());
+    process_group->fail(error.what());
     std::cerr << "rank " + std::to_string(rank) + " ends: " + error.what() + "\n" << std::flush;
     _exit(1);
   }

@@ -81,7 +81,7 @@ TEST(LauncherEnvironment, CpuDevicesNeedMpi) {
                      {"meet by --rendezvous", "mpirun -np 3 vitrine"});
 }
 
-TEST(LauncherEnvironment, InitIsAMeetingPlaceOrAFile) {
+TEST(LauncherEnvironment, RendezvousIsAnAddressOrAFile) {
   expect_usage_error(launched({"--rendezvous", "tcp://127.0.0.1:29512"}, {}), {"--rendezvous tcp://127.0.0.1:29512: there is one process only"});
   expect_usage_error(launched({"--rendezvous", "file:/tmp/nowhere"}, {}), {"--rendezvous file:/tmp/nowhere: there is one process only"});
   const ChildResult result = launched({"--init-weights", "/nonexistent/tcp.safetensors"}, {});

@@ -72,7 +72,7 @@ TEST_F(ProcessSaving, AProcessThatDiesDuringTheSaveCostsNothing) {
   expect_weights();
 }
 
-// mpirun ends the other processes by signals, and so does the failed world after 2 s: the weights are saved all the same.
+// mpirun ends the other processes by signals, and so does the failed process group after 2 s: the weights are saved all the same.
 TEST_F(ProcessSaving, AfterAFailureTheSaveIsNotCutOff) {
   ChildProcess child(training(6, {"--epochs", "1000000"}), ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("epoch 2/"));

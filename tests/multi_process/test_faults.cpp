@@ -23,14 +23,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kProcesses = 4;
 constexpr int kTimeoutMs = 3000;
-// Meeting, planning and the steps before the fault, on a machine that is busy.
+// Rendezvous, planning and the steps before the fault, on a machine that is busy.
 constexpr double kStartSeconds = 20;
 constexpr double kEndSeconds = kTimeoutMs * 1e-3 + 5;
 
 struct Case {
   const char* fault;
-  const char* verdict;  // what is said of the culprit
-  bool told_at_once;    // not only when the deadline has passed
+  const char* verdict;    // what is said of the culprit
+  bool reported_at_once;  // not only when the deadline has passed
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.fault; }
@@ -96,9 +96,9 @@ TEST_P(Faults, TheCulpritIsNamedAndAllEndInTime) {
     const std::string told = result.error + result.output;
     EXPECT_NE(result.exit_code, 0) << told;
     EXPECT_LT(seconds, kStartSeconds + kEndSeconds) << told;
-    const std::regex sentence(fmt::format("world: rank {} \\(pid [0-9]+ on [^)]+\\) {}", culprit, c.verdict));
+    const std::regex sentence(fmt::format("process group: rank {} \\(pid [0-9]+ on [^)]+\\) {}", culprit, c.verdict));
     EXPECT_TRUE(std::regex_search(told, sentence)) << "expected: rank " << culprit << " ... " << c.verdict << "\n" << told;
-    const std::regex another(fmt::format("world: rank [^{}]", culprit));
+    const std::regex another(fmt::format("process group: rank [^{}]", culprit));
     EXPECT_FALSE(std::regex_search(told, another)) << "somebody else is blamed too\n" << told;
     const std::regex position("collective [0-9]+ \\(all_reduce of bucket [0-9]+, [0-9]+ bytes, phase reduce, step [0-9]+\\)");
     EXPECT_TRUE(std::regex_search(told, position)) << told;

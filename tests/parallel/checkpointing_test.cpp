@@ -88,7 +88,7 @@ Result run(const Model& model, int devices, const EngineConfig& config) {
   Result result;
   for (uint32_t step = 0; step < 3; ++step) {
     engine.train_step(random_batch(model, config.batch_size, step, 0.1, config.image_dtype).view());
-    for (const Totals& t : engine.take_step_totals(true)) {
+    for (const StepResult& t : engine.take_step_results(true)) {
       EXPECT_FALSE(t.skipped) << t.overflow;
       result.losses.push_back(t.mean_loss());
     }

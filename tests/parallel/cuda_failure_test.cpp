@@ -70,11 +70,11 @@ TEST_P(CudaFailure, AKernelThatFaultsEndsTheStepAndSaysThatTheProcessIsLost) {
   Engine engine(model, group, config_of(model, GetParam()), {{9}, {}});
   const OwnedBatch batch = random_batch(model, 9, 1, 0);
   engine.train_step(batch.view());
-  engine.take_step_totals(true);
+  engine.take_step_results(true);
   standins::fail_launch(culprit, 3);
   const std::string text = error_of([&] {
     engine.train_step(batch.view());
-    engine.take_step_totals(true);
+    engine.take_step_results(true);
   });
   EXPECT_EQ(text.rfind("CudaError", 0), 0U) << text;
   EXPECT_NE(text.find("cuda:" + std::to_string(culprit)), std::string::npos) << text;

@@ -27,7 +27,7 @@ void expect_parity(const Model& model, const EngineConfig& config, int devices, 
     gpu.set_parameters(cpu.parameters());
     cpu.train_step(batch.view());
     gpu.train_step(batch.view());
-    const Totals expected = cpu.take_step_totals(true).at(0), actual = gpu.take_step_totals(true).at(0);
+    const StepResult expected = cpu.take_step_results(true).at(0), actual = gpu.take_step_results(true).at(0);
     ASSERT_EQ(actual.valid, expected.valid) << what << ", step " << step;
     ASSERT_NEAR(actual.loss_sum, expected.loss_sum, kTolerance * std::abs(expected.loss_sum)) << what << ", step " << step;
     for (int d = 0; d < devices; ++d) {

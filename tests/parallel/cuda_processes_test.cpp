@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs of several processes over the stand-ins: each process is a thread with a world, devices and an engine of its own. They train as one process
-// does; and when one of them dies, fails, goes astray or does not come, all others end and name it.
+// GPUs of several processes over the stand-ins: each process is a thread with a process group, devices and an engine of its own. They train as one
+// process does; and when one of them dies, fails, goes astray or does not come, all others end and name it.
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -46,23 +46,23 @@ class Planted final : public Layer {
   const std::atomic<bool>& armed_;
 };
 
-DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<World> world) {
+DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<ProcessGroup> process_group) {
   DeviceGroupOptions options;
   for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
   options.memory_bytes = {int64_t{64} << 20};
   options.check_order = true;
-  options.world = std::move(world);
+  options.process_group = std::move(process_group);
   return options;
 }
 
-/// One of the processes, from its meeting on.
+/// One of the processes, from its rendezvous on.
 struct Process {
-  Process(int rank, int size, const MeetingPlace& place, const std::vector<int>& gpus, int64_t timeout_ms)
-      : world(std::make_shared<World>(process_options(rank, size, place.init(), timeout_ms))), devices(group_of(gpus, world)) {
+  Process(int rank, int size, const RendezvousPlace& place, const std::vector<int>& gpus, int64_t timeout_ms)
+      : process_group(std::make_shared<ProcessGroup>(process_options(rank, size, place.init(), timeout_ms))), devices(group_of(gpus, process_group)) {
     standins::be_process_of(gpus);
   }
 
-  std::shared_ptr<World> world;
+  std::shared_ptr<ProcessGroup> process_group;
   DeviceGroup devices;
 };
 
@@ -106,12 +106,12 @@ class CudaProcesses : public ::testing::Test {
       work(devices);
       return parameters;
     }
-    const MeetingPlace place;
+    const RendezvousPlace place;
     const int size = static_cast<int>(gpus_of_processes.size());
     run_ranks(size, [&](int rank) {
       Process process(rank, size, place, gpus_of_processes[static_cast<size_t>(rank)], kPatientMs);
       work(process.devices);
-      process.world->close();
+      process.process_group->close();
     });
     return parameters;
   }
@@ -138,7 +138,7 @@ TEST_F(CudaProcesses, TouchNoGpuButTheirOwn) {
 }
 
 TEST_F(CudaProcesses, WithOneGpuForTwoAreRefused) {
-  const MeetingPlace place;
+  const RendezvousPlace place;
   run_ranks(3, [&](int rank) {
     try {
       const Process process(rank, 3, place, {rank == 2 ? 1 : rank}, kPatientMs);
@@ -160,7 +160,7 @@ class CudaFault : public CudaProcesses {
 
   /// `culprit` does what it does from the third step on; the others' errors must be the same CommError, which is returned.
   std::string verdict_when(int culprit, const Step& misbehave, int64_t timeout_ms = kPatientMs) {
-    const MeetingPlace place;
+    const RendezvousPlace place;
     std::vector<std::string> verdicts(kProcesses);
     const auto begin = std::chrono::steady_clock::now();
     run_ranks(kProcesses, [&](int rank) {
@@ -172,7 +172,7 @@ class CudaFault : public CudaProcesses {
       const OwnedBatch whole = random_batch(model, kBatch, 1, 0);
       const auto train = [&] {
         for (int step = 0; step < kLongRun; ++step) {
-          if (step == 2) engine.take_step_totals(true);
+          if (step == 2) engine.take_step_results(true);
           if (is_culprit && step >= 2 && !misbehave(process, engine, step)) return false;
           engine.train_step(part_of(whole, process.devices));
         }
@@ -182,10 +182,10 @@ class CudaFault : public CudaProcesses {
         if (train()) ADD_FAILURE() << "rank " << rank << " was not stopped";
       } catch (const CommError& error) {
         verdicts[static_cast<size_t>(rank)] = error.what();
-        EXPECT_EQ(process.world->failure(), error.what());
+        EXPECT_EQ(process.process_group->failure(), error.what());
         // For good.
         EXPECT_THROW(engine.train_step(part_of(whole, process.devices)), CommError);
-        EXPECT_THROW(process.world->gather("more", ""), CommError);
+        EXPECT_THROW(process.process_group->gather("more", ""), CommError);
       } catch (const Error& error) {
         EXPECT_TRUE(is_culprit) << "rank " << rank << ": " << error.what();
         own_error_ = error.what();
@@ -260,7 +260,7 @@ TEST_F(CudaFault, AProcessThatDoesNotCome) {
   const std::string verdict = verdict_when(
       2,
       [](Process& process, Engine&, int) {
-        while (process.world->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        while (process.process_group->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
         return true;
       },
       kImpatientMs);
@@ -275,7 +275,7 @@ TEST_F(CudaFault, TheFirstProcessDoesNotCome) {
   const std::string verdict = verdict_when(
       0,
       [](Process& process, Engine&, int) {
-        while (process.world->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        while (process.process_group->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
         return true;
       },
       kImpatientMs);
@@ -285,7 +285,7 @@ TEST_F(CudaFault, TheFirstProcessDoesNotCome) {
 
 TEST_F(CudaFault, TheFirstProcessDies) {
   // Each of the others notices it itself, and tells where it stands.
-  const MeetingPlace place;
+  const RendezvousPlace place;
   std::atomic<int> told{0};
   run_ranks(3, [&](int rank) {
     Process process(rank, 3, place, {rank}, kPatientMs);
@@ -293,7 +293,7 @@ TEST_F(CudaFault, TheFirstProcessDies) {
     Engine engine(model, process.devices, small_config(model, kBatch), {{kBatch}, {}});
     const OwnedBatch whole = random_batch(model, kBatch, 1, 0);
     engine.train_step(part_of(whole, process.devices));
-    engine.take_step_totals(true);
+    engine.take_step_results(true);
     if (rank == 0) return;
     const std::string verdict = comm_error_of([&] {
       while (true) engine.train_step(part_of(whole, process.devices));
@@ -307,7 +307,7 @@ TEST_F(CudaFault, TheFirstProcessDies) {
 
 TEST_F(CudaFault, AnExceptionOfTheCallersIsNotMadeIntoAnother) {
   // The engine goes with a step under way; the reason is told afterwards.
-  const MeetingPlace place;
+  const RendezvousPlace place;
   std::vector<std::string> verdicts(3);
   run_ranks(3, [&](int rank) {
     Process process(rank, 3, place, {rank}, kPatientMs);
@@ -320,10 +320,10 @@ TEST_F(CudaFault, AnExceptionOfTheCallersIsNotMadeIntoAnother) {
         if (rank == 1 && step == 3) throw DataError("image 7 cannot be read");
       }
     } catch (const DataError& error) {
-      process.world->fail(error.what());
+      process.process_group->fail(error.what());
     } catch (const CommError&) {
     }
-    verdicts[static_cast<size_t>(rank)] = process.world->failure();
+    verdicts[static_cast<size_t>(rank)] = process.process_group->failure();
   });
   EXPECT_EQ(verdicts, std::vector<std::string>(3, verdicts[0]));
   expect_contains(verdicts[0], "rank 1 (pid ");
@@ -339,7 +339,7 @@ class CudaCollectiveFault : public CudaProcesses {
   using Issue = std::function<void(int rank, const std::function<void(int, int64_t)>& all_reduce)>;
   static std::string verdict_of(const Issue& issue) {
     static constexpr const char* kNames[] = {"bucket 0", "bucket 1", "bucket 2", "bucket 3"};
-    const MeetingPlace place;
+    const RendezvousPlace place;
     std::vector<std::string> verdicts(kProcesses);
     run_ranks(kProcesses, [&](int rank) {
       Process process(rank, kProcesses, place, {rank}, kPatientMs);
@@ -353,11 +353,11 @@ class CudaCollectiveFault : public CudaProcesses {
           const PhaseScope phase(ctx, Phase::reduce, kNames[bucket]);
           communicators[0]->all_reduce(ctx, values.view().rows(0, count));
         });
-        while (process.world->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        while (process.process_group->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         ctx.stream().synchronize();  // what was issued is aborted
         communicators[0]->barrier(ctx);
       });
-      verdicts[static_cast<size_t>(rank)] = process.world->failure();
+      verdicts[static_cast<size_t>(rank)] = process.process_group->failure();
       EXPECT_EQ(text, verdicts[static_cast<size_t>(rank)]);
     });
     EXPECT_EQ(verdicts, std::vector<std::string>(kProcesses, verdicts[0]));
@@ -396,7 +396,7 @@ TEST_F(CudaCollectiveFault, AnotherOrder) {
 
 TEST_F(CudaCollectiveFault, ARankOfNcclsThatDoesNotJoin) {
   standins::hang_nccl_init(2);
-  const MeetingPlace place;
+  const RendezvousPlace place;
   run_ranks(3, [&](int rank) {
     Process process(rank, 3, place, {rank}, kImpatientMs / 5);
     expect_contains(comm_error_of([&] { make_communicators(process.devices); }), "s in the joining of NCCL's ranks");

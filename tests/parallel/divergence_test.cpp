@@ -30,7 +30,7 @@ bool all_finite(const std::vector<float>& values) {
 /// The message of the DivergedError that comes when all steps are waited for; empty when there is none.
 std::string divergence(Engine& engine) {
   try {
-    engine.take_step_totals(true);
+    engine.take_step_results(true);
   } catch (const DivergedError& error) {
     return error.what();
   }
@@ -58,7 +58,7 @@ TEST_P(Divergence, AGradientThatIsNotFiniteOnOneDeviceStopsAll) {
     engine.train_step(batch.view());  // in flight when the other is found
     const std::string text = divergence(engine);
     expect_contains(text, "the gradient of step 2 is not finite, first in the gradient of fc1.bias");
-    const std::vector<Totals> totals = engine.take_step_totals(true);
+    const std::vector<StepResult> totals = engine.take_step_results(true);
     ASSERT_EQ(totals.size(), 1U) << "the step behind has none";
     EXPECT_TRUE(totals[0].diverged && totals[0].skipped);
     for (int d = 0; d < 3; ++d) EXPECT_EQ(engine.parameters(d), before) << "replica " << d;
@@ -94,7 +94,7 @@ TEST_P(Divergence, ALossThatIsNotFiniteIsTracedToItsLayerByRunningTheBatchAgain)
     engine.train_step(batch.view());
     engine.train_step(batch.view());
     expect_contains(divergence(engine), "the loss of step 2 is not finite, first in the output of planted");
-    EXPECT_EQ(engine.take_step_totals(true).back().overflow, "the output of planted");
+    EXPECT_EQ(engine.take_step_results(true).back().overflow, "the output of planted");
     EXPECT_EQ(engine.parameters(), before);
     for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
     engine.train_step(batch.view());
@@ -158,7 +158,7 @@ TEST(AllowNonFinite, TrainsOnWithNan) {
   trigger.forward_step = 0;
   const OwnedBatch batch = random_batch(model, 8, 1, 0);
   for (int step = 0; step < 3; ++step) engine.train_step(batch.view());
-  const std::vector<Totals> totals = engine.take_step_totals(true);
+  const std::vector<StepResult> totals = engine.take_step_results(true);
   ASSERT_EQ(totals.size(), 3U);
   EXPECT_EQ(totals[0].overflow, "the loss");
   EXPECT_FALSE(totals[0].diverged || totals[0].skipped);
@@ -166,7 +166,7 @@ TEST(AllowNonFinite, TrainsOnWithNan) {
 }
 
 /// As many targets as f32 cannot count, from a loss of the caller's on each device.
-TEST(Totals, CountsBeyondF32AreExact) {
+TEST(StepResult, CountsBeyondF32AreExact) {
   const Model model = random_model(3);
   const OwnedBatch batch = random_batch(model, 6, 1, 0);
   for (const char* mode : {"criterion", "ddp"}) {

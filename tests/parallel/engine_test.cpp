@@ -28,7 +28,7 @@ Result run(const Model& model, int devices, const EngineConfig& config, double i
     const int64_t samples = step == 4 ? short_batch : config.batch_size;
     const OwnedBatch batch = random_batch(model, samples, seed * 100 + step, ignored);
     engine.train_step(batch.view());
-    for (const Totals& t : engine.take_step_totals(true)) result.losses.push_back(t.mean_loss());
+    for (const StepResult& t : engine.take_step_results(true)) result.losses.push_back(t.mean_loss());
     if (step == 0) result.first_gradients = engine.gradients(0);
   }
   result.weights = engine.parameters(0);
@@ -108,7 +108,7 @@ TEST(Engine, AStepWithoutAValidTargetChangesNothing) {
   Engine engine(model, group, config, {{6}, {}});
   const std::vector<float> before = engine.parameters();
   engine.train_step(random_batch(model, 6, 1, 1.0).view());
-  const auto totals = engine.take_step_totals(true);
+  const auto totals = engine.take_step_results(true);
   ASSERT_EQ(totals.size(), 1U);
   EXPECT_EQ(totals[0].valid, 0);
   EXPECT_TRUE(std::isnan(totals[0].mean_loss()));
@@ -128,7 +128,7 @@ TEST(Engine, FloatImagesAreTakenAsTheyAre) {
     for (uint32_t step = 0; step < 3; ++step) {
       const OwnedBatch batch = random_batch(model, 8, step, 0.0, DType::f32);
       engine.train_step(batch.view());
-      engine.take_step_totals(true);
+      engine.take_step_results(true);
     }
     if (weights.empty()) weights = engine.parameters();
     EXPECT_LT(relative_difference(engine.parameters(), weights), 1e-5);
@@ -139,7 +139,7 @@ TEST(Engine, FloatImagesAreTakenAsTheyAre) {
 TEST(Engine, EvaluationIsExactForEverySplit) {
   const Model model = random_model(2);
   const OwnedBatch batch = random_batch(model, 13, 5, 0.2);
-  Totals reference;
+  StepResult reference;
   std::vector<float> reference_logits;
   for (const int devices : {1, 2, 4}) {
     for (const char* mode : {"ddp", "dp"}) {
@@ -148,7 +148,7 @@ TEST(Engine, EvaluationIsExactForEverySplit) {
       config.scheme = scheme_preset(mode);
       Engine engine(model, group, config, {{8}, {13}});
       std::vector<float> logits;
-      const Totals totals = engine.evaluate(batch.view(), &logits);
+      const StepResult totals = engine.evaluate(batch.view(), &logits);
       ASSERT_EQ(logits.size(), 13U * 5U);
       if (reference_logits.empty()) {
         reference = totals;
@@ -170,7 +170,7 @@ TEST(Engine, MoreDevicesThanSamplesWork) {
   Engine engine(model, group, small_config(model, 3), {{3}, {2}});
   const OwnedBatch batch = random_batch(model, 3, 1, 0), evaluation = random_batch(model, 2, 2, 0);
   engine.train_step(batch.view());
-  EXPECT_EQ(engine.take_step_totals(true)[0].valid, 3);
+  EXPECT_EQ(engine.take_step_results(true)[0].valid, 3);
   EXPECT_EQ(engine.evaluate(evaluation.view()).valid, 2);
   engine.finish();
 }
@@ -192,7 +192,7 @@ TEST(Engine, RefusesOneByteLessThanThePlanAndRunsAtIt) {
       Engine engine(model, exact, config, workload);
       for (const int64_t samples : {12, 12, 5}) {
         engine.train_step(random_batch(model, samples, 1, 0).view());
-        engine.take_step_totals(true);
+        engine.take_step_results(true);
       }
       engine.evaluate(random_batch(model, 20, 2, 0).view());
       engine.finish();

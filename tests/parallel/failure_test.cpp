@@ -70,12 +70,12 @@ TEST_P(Failure, EndsTheStepEverywhereAndTrainingGoesOn) {
     Engine engine(model, group, config, {{9}, {}});
     const OwnedBatch batch = random_batch(model, 9, 1, 0);
     engine.train_step(batch.view());
-    engine.take_step_totals(true);
+    engine.take_step_results(true);
     const std::vector<float> before = engine.parameters();
     trigger = {true, culprit, where};
     try {
       engine.train_step(batch.view());
-      engine.take_step_totals(true);
+      engine.take_step_results(true);
       FAIL() << "the planted failure went unnoticed";
     } catch (const DataError& error) {
       const std::string text = error.what();
@@ -85,7 +85,7 @@ TEST_P(Failure, EndsTheStepEverywhereAndTrainingGoesOn) {
     trigger.armed = false;
     for (int d = 0; d < 3; ++d) EXPECT_EQ(engine.parameters(d), before) << "device " << d << " took half a step";
     for (int i = 0; i < 3; ++i) engine.train_step(batch.view());
-    EXPECT_EQ(engine.take_step_totals(true).size(), 3U);
+    EXPECT_EQ(engine.take_step_results(true).size(), 3U);
     const std::vector<float> after = engine.parameters();
     EXPECT_NE(after, before);
     for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.parameters(d), after);
@@ -110,7 +110,7 @@ TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
   batch.memory->labels[6] = 17;
   try {
     engine.train_step(batch.view());
-    engine.take_step_totals(true);
+    engine.take_step_results(true);
     FAIL();
   } catch (const DataError& error) {
     EXPECT_EQ(std::string(error.what()).rfind(group[1].name() + ": ", 0), 0U) << error.what();
@@ -121,13 +121,13 @@ TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
   EXPECT_THROW(
       {
         for (int i = 0; i < 4; ++i) engine.train_step(batch.view());
-        engine.take_step_totals(true);
+        engine.take_step_results(true);
       },
       DataError);
   for (int d = 0; d < 2; ++d) EXPECT_EQ(engine.parameters(d), before);
   batch.memory->labels[6] = 1;
   engine.train_step(batch.view());
-  EXPECT_EQ(engine.take_step_totals(true).size(), 1U);
+  EXPECT_EQ(engine.take_step_results(true).size(), 1U);
   EXPECT_NE(engine.parameters(), before);
 }
 

@@ -10,7 +10,7 @@ namespace vitrine::test {
 namespace {
 
 struct Result {
-  Totals totals;
+  StepResult totals;
   std::vector<float> logits;
 };
 

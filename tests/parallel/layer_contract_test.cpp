@@ -52,7 +52,7 @@ std::string message_of_step(Careless::Fault fault, DType compute = DType::f32) {
   try {
     Engine engine(model, group, config, {{8}, {}});
     engine.train_step(random_batch(model, 8, 1, 0).view());
-    engine.take_step_totals(true);
+    engine.take_step_results(true);
   } catch (const ErrorClass& error) {
     return error.what();
   }

@@ -21,7 +21,7 @@ struct Run {
   }
   void step(uint32_t seed) {
     engine->train_step(random_batch(model, kSamples, seed, 0).view());
-    engine->take_step_totals(true);
+    engine->take_step_results(true);
   }
 
   Model model;

@@ -27,7 +27,7 @@ EngineConfig mixed_config(const Model& model, int64_t batch_size, const char* mo
 }
 
 struct Result {
-  std::vector<float> masters, shadow;
+  std::vector<float> masters, half_parameters;
   std::vector<double> losses;
   double reduction_error = 0;  // of the first step
 };
@@ -41,7 +41,7 @@ Result five_steps(const Model& model, int devices, const EngineConfig& config) {
   Result result;
   for (uint32_t step = 0; step < 5; ++step) {
     engine.train_step(random_batch(model, config.batch_size, step, 0.2).view());
-    for (const Totals& t : engine.take_step_totals(true)) {
+    for (const StepResult& t : engine.take_step_results(true)) {
       EXPECT_FALSE(t.skipped) << t.overflow;
       if (result.losses.empty()) result.reduction_error = t.reduction_error;
       result.losses.push_back(t.mean_loss());
@@ -51,8 +51,8 @@ Result five_steps(const Model& model, int devices, const EngineConfig& config) {
   engine.evaluate(random_batch(model, config.batch_size, 9, 0).view(), &logits);
   EXPECT_TRUE(std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }));
   result.masters = engine.parameters(0);
-  result.shadow = engine.working_parameters(0);
-  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.working_parameters(d), result.shadow) << "replica " << d;
+  result.half_parameters = engine.working_parameters(0);
+  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.working_parameters(d), result.half_parameters) << "replica " << d;
   engine.finish();  // asserts that the plan was met to the byte
   return result;
 }
@@ -69,7 +69,7 @@ TEST_P(MixedPrecision, EverySchemeTrainsAsDdpDoes) {
     const Result full = five_steps(model, 1, small_config(model, 12));
     // A roundoff of 2^-11 or 2^-8 in each activation.
     EXPECT_LT(relative_difference(one.masters, full.masters), GetParam() == DType::f16 ? 1e-3 : 1e-2);
-    EXPECT_NE(one.masters, one.shadow) << "the shadow has fewer digits";
+    EXPECT_NE(one.masters, one.half_parameters) << "the 16-bit copy has fewer digits";
     for (const std::string& mode : scheme_names()) {
       EngineConfig config = mixed_config(model, 12, mode.c_str(), GetParam());
       config.accumulate = mode == "ddp" ? 2 : 1;
@@ -82,20 +82,20 @@ TEST_P(MixedPrecision, EverySchemeTrainsAsDdpDoes) {
   }
 }
 
-TEST_P(MixedPrecision, BroadcastingMastersOrTheShadowGivesTheSameBits) {
+TEST_P(MixedPrecision, BroadcastingMastersOrHalfGivesTheSameBits) {
   const Model model = random_model(9);
   EngineConfig config = mixed_config(model, 12, "criterion", GetParam());
-  const Result shadow = five_steps(model, 3, config);
+  const Result half_parameters = five_steps(model, 3, config);
   const auto bytes_on_device = [&](int device) {
     DeviceGroup group(test_group(3));
     return Engine::plan(model, group, config, {{12}, {}})[static_cast<size_t>(device)].peak_by_category[static_cast<size_t>(Category::parameters)];
   };
-  const int64_t root_bytes = bytes_on_device(0), shadow_bytes = bytes_on_device(1);
-  EXPECT_NEAR(static_cast<double>(root_bytes), 3 * static_cast<double>(shadow_bytes), 1024)
+  const int64_t root_bytes = bytes_on_device(0), half_bytes = bytes_on_device(1);
+  EXPECT_NEAR(static_cast<double>(root_bytes), 3 * static_cast<double>(half_bytes), 1024)
       << "4 + 2 bytes for each parameter on device 0, 2 elsewhere";
   config.precision.broadcasts_masters = true;
   EXPECT_EQ(bytes_on_device(1), root_bytes);
-  EXPECT_EQ(five_steps(model, 3, config).masters, shadow.masters);
+  EXPECT_EQ(five_steps(model, 3, config).masters, half_parameters.masters);
 }
 
 TEST_P(MixedPrecision, GradientsReducedInSixteenBits) {
@@ -149,11 +149,11 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
       engine.set_loss_scale_state(4096.0F, 7);
       const OwnedBatch batch = random_batch(model, 12, 1, 0);
       engine.train_step(batch.view());
-      EXPECT_FALSE(engine.take_step_totals(true).at(0).skipped);
+      EXPECT_FALSE(engine.take_step_results(true).at(0).skipped);
       const std::vector<float> before = engine.parameters();
       trigger = {true, culprit};
       engine.train_step(batch.view());
-      const std::vector<Totals> totals = engine.take_step_totals(true);
+      const std::vector<StepResult> totals = engine.take_step_results(true);
       trigger.armed = false;
       ASSERT_EQ(totals.size(), 1U);
       EXPECT_TRUE(totals[0].skipped);
@@ -163,7 +163,7 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
       EXPECT_EQ(engine.parameters(), before);
       EXPECT_EQ(engine.loss_scale_state(), std::make_pair(2048.0F, 0));
       for (int i = 0; i < 3; ++i) engine.train_step(batch.view());
-      for (const Totals& t : engine.take_step_totals(true)) {
+      for (const StepResult& t : engine.take_step_results(true)) {
         EXPECT_FALSE(t.skipped);
         EXPECT_EQ(t.loss_scale, 2048.0);
       }
@@ -186,7 +186,7 @@ TEST(LossScale, FallsToItsFloorThenSaysThatTrainingHasDiverged) {
   try {
     for (; steps < 100; ++steps) {
       engine.train_step(batch.view());
-      engine.take_step_totals(true);
+      engine.take_step_results(true);
     }
     FAIL() << "nothing was said";
   } catch (const DivergedError& error) {
@@ -199,7 +199,7 @@ TEST(LossScale, FallsToItsFloorThenSaysThatTrainingHasDiverged) {
   trigger.armed = false;
   engine.set_loss_scale_state(1024.0F, 0);
   engine.train_step(batch.view());
-  EXPECT_FALSE(engine.take_step_totals(true).back().skipped);
+  EXPECT_FALSE(engine.take_step_results(true).back().skipped);
   EXPECT_NE(engine.parameters(), before);
 }
 
@@ -218,11 +218,11 @@ TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
   engine.train_step(batch.view());
   std::string text;
   try {
-    engine.take_step_totals(true);
+    engine.take_step_results(true);
   } catch (const DivergedError& error) {
     text = error.what();
   }
-  const std::vector<Totals> totals = engine.take_step_totals(false);
+  const std::vector<StepResult> totals = engine.take_step_results(false);
   ASSERT_EQ(totals.size(), 1U);
   EXPECT_TRUE(totals[0].diverged);
   EXPECT_EQ(totals[0].overflow.rfind("the output of ", 0), 0U) << totals[0].overflow;
@@ -233,7 +233,7 @@ TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
   engine.set_parameters(healthy);
   for (int step = 0; step < 2; ++step) {
     engine.train_step(batch.view());
-    const std::vector<Totals> after = engine.take_step_totals(true);
+    const std::vector<StepResult> after = engine.take_step_results(true);
     EXPECT_FALSE(after.at(0).skipped);
     EXPECT_TRUE(after.at(0).overflow.empty());
   }
@@ -246,10 +246,10 @@ TEST(LossScale, TooLargeAScaleIsFoundAndLowered) {
   config.precision.loss_scaling.scale = 0x1p24;
   DeviceGroup group(test_group(2));
   Engine engine(model, group, config, {{12}, {}});
-  std::vector<Totals> totals;
+  std::vector<StepResult> totals;
   for (uint32_t step = 0; step < 20; ++step) {
     engine.train_step(random_batch(model, 12, step, 0).view());
-    for (Totals& t : engine.take_step_totals(true)) totals.push_back(t);
+    for (StepResult& t : engine.take_step_results(true)) totals.push_back(t);
   }
   EXPECT_TRUE(totals.front().skipped);
   EXPECT_FALSE(totals.front().overflow.empty());
@@ -323,7 +323,7 @@ TEST(Clipping, ScalesTheMeanGradientUnderEveryScheme) {
     if (c.precision.loss_scaling.active()) engine.set_loss_scale_state(1024.0F, 0);
     std::vector<float> difference = engine.parameters();
     engine.train_step(batch.view());
-    *norm = engine.take_step_totals(true).at(0).gradient_norm;
+    *norm = engine.take_step_results(true).at(0).gradient_norm;
     const std::vector<float> after = engine.parameters();
     for (size_t i = 0; i < after.size(); ++i) difference[i] -= after[i];
     engine.finish();
@@ -370,7 +370,7 @@ TEST(Clipping, AnInfiniteGradientThatIsAllowedSkipsTheStep) {
   Engine engine(model, group, config, {{8}, {}});
   const std::vector<float> before = engine.parameters();
   engine.train_step(random_batch(model, 8, 1, 0).view());
-  EXPECT_TRUE(engine.take_step_totals(true).at(0).skipped);
+  EXPECT_TRUE(engine.take_step_results(true).at(0).skipped);
   EXPECT_EQ(engine.parameters(), before);
 }
 

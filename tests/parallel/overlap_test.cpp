@@ -65,7 +65,7 @@ struct Traced {
     config.first_bucket_bytes = config.bucket_bytes = 16 * 16 * 4;
     engine = std::make_unique<Engine>(model, group, config, Workload{{kBatch}, {}});
     for (uint32_t step = 0; step < kSteps; ++step) engine->train_step(random_batch(model, kBatch, step, 0.0).view());
-    engine->take_step_totals(true);
+    engine->take_step_results(true);
     group.synchronize();
     for (int d = 0; d < kDevices; ++d) {
       compute.push_back(group[d].compute().stream().take_spans());

@@ -47,7 +47,7 @@ Result train(const Model& model, int devices, const EngineConfig& config) {
   Engine engine(model, group, config, {{12, 7}, {9}});
   for (uint32_t step = 0; step < 4; ++step) {
     engine.train_step(random_batch(model, step == 3 ? 7 : 12, step, 0.2, DType::f32).view());
-    engine.take_step_totals(true);
+    engine.take_step_results(true);
   }
   Result result;
   engine.evaluate(random_batch(model, 9, 9, 0, DType::f32).view(), &result.logits);

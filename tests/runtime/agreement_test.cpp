@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What has to be the same on all processes is compared, and the ranks that differ are named.
-#include "runtime/world/agreement.h"
+#include "runtime/process_group/agreement.h"
 
 #include <gtest/gtest.h>
 
@@ -41,34 +41,34 @@ TEST(Disagreement, AFieldThatIsMissingIsNothing) {
 }
 
 TEST(Agreement, EqualProcessesGoOn) {
-  run_processes(3, [](World& world) {
-    require_agreement(world, "how they train", fields("64"));
-    EXPECT_TRUE(world.all_equal("more", "x"));
-    world.close();
+  run_processes(3, [](ProcessGroup& process_group) {
+    require_agreement(process_group, "how they train", fields("64"));
+    EXPECT_TRUE(process_group.all_equal("more", "x"));
+    process_group.close();
   });
 }
 
 TEST(Agreement, ADisagreementIsTheSameConfigErrorOnAllAndClosesTheWorld) {
   std::vector<std::string> texts(4);
-  run_processes(4, [&](World& world) {
+  run_processes(4, [&](ProcessGroup& process_group) {
     try {
-      require_agreement(world, "how they train", fields(world.rank() == 2 ? "100" : "64"));
+      require_agreement(process_group, "how they train", fields(process_group.rank() == 2 ? "100" : "64"));
       ADD_FAILURE() << "nothing was thrown";
     } catch (const ConfigError& error) {
-      texts[static_cast<size_t>(world.rank())] = error.what();
+      texts[static_cast<size_t>(process_group.rank())] = error.what();
     }
-    EXPECT_TRUE(world.closed());
-    EXPECT_EQ(world.failure(), "");
+    EXPECT_TRUE(process_group.closed());
+    EXPECT_EQ(process_group.failure(), "");
   });
   EXPECT_EQ(texts[0], "the processes disagree in how they train: rank 2 has --batch-size 100, where ranks 0, 1, 3 have 64; start all of them alike");
   EXPECT_EQ(texts, std::vector<std::string>(4, texts[0]));
 }
 
 TEST(Agreement, TheOrderOfFieldsIsFree) {
-  run_processes(2, [](World& world) {
+  run_processes(2, [](ProcessGroup& process_group) {
     const AgreementFields a = {{"a", "1"}, {"b", "2"}}, b = {{"b", "2"}, {"a", "1"}};
-    require_agreement(world, "fields", world.rank() == 0 ? a : b);
-    world.close();
+    require_agreement(process_group, "fields", process_group.rank() == 0 ? a : b);
+    process_group.close();
   });
 }
 
@@ -82,9 +82,9 @@ TEST(Disagreement, OfManyRanksRangesAreNamed) {
 }
 
 TEST(Agreement, ValuesMayHaveAnyBytes) {
-  run_processes(2, [&](World& world) {
-    require_agreement(world, "odd values", {{"empty", ""}, {"", "no name"}, {"lines", "a\nb"}, {"zero", std::string("a\0b", 3)}});
-    world.close();
+  run_processes(2, [&](ProcessGroup& process_group) {
+    require_agreement(process_group, "odd values", {{"empty", ""}, {"", "no name"}, {"lines", "a\nb"}, {"zero", std::string("a\0b", 3)}});
+    process_group.close();
   });
 }
 

@@ -5,7 +5,7 @@
 #include <nccl.h>
 
 #include "runtime/error.h"
-#include "tests/runtime/world.h"
+#include "tests/runtime/process_groups.h"
 #include "tests/standins/controls.h"
 
 namespace vitrine::test {

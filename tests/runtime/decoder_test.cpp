@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
-#include "runtime/world/connection.h"
-#include "runtime/world/message.h"
+#include "runtime/process_group/connection.h"
+#include "runtime/process_group/message.h"
 
 namespace {
 
@@ -32,7 +32,7 @@ std::atomic<size_t> g_allocated_bytes{0};  // since the program began; nothing t
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t /*bytes*/) noexcept { std::free(memory); }
 
-namespace vitrine::world {
+namespace vitrine::process_group {
 namespace {
 
 constexpr int kMutations = 120'000;
@@ -196,12 +196,12 @@ TEST(Decoder, SurvivesMutationsOfEveryKind) {
 /// What comes over a connection: frames of messages, plain or sealed, changed on their way.
 void mutate_stream(bool sealed) {
   const std::vector<std::string> messages = valid_messages();
-  const Handshake keys(Key(std::string(kKeyBytes, 'k')), "member", "hub");
+  const Handshake keys(Key(std::string(kKeyBytes, 'k')), "member", "server");
   Mutator mutate(sealed ? 7 : 8);
   int whole = 0, refused = 0;
   for (int round = 0; round < 4000; ++round) {
     std::string stream;
-    Seal seal(keys.to_hub);
+    Seal seal(keys.to_server);
     for (size_t m = 0; m < 3; ++m) {
       std::string body;
       const std::string& message = messages[mutate.below(messages.size())];
@@ -214,7 +214,7 @@ void mutate_stream(bool sealed) {
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
     Connection connection{Descriptor(ends[0])};
     connection.limit(4096);
-    if (sealed) connection.seal(keys.to_member, keys.to_hub);
+    if (sealed) connection.seal(keys.to_member, keys.to_server);
     {
       const Descriptor other(ends[1]);
       ASSERT_EQ(::write(other.get(), stream.data(), stream.size()), static_cast<ssize_t>(stream.size()));
@@ -237,4 +237,4 @@ TEST(Decoder, SurvivesMutatedStreams) { mutate_stream(false); }
 TEST(Decoder, SurvivesMutatedSealedStreams) { mutate_stream(true); }
 
 }  // namespace
-}  // namespace vitrine::world
+}  // namespace vitrine::process_group

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What two processes prove to each other, and how their messages are sealed.
-#include "runtime/world/handshake.h"
+#include "runtime/process_group/handshake.h"
 
 #include <set>
 
@@ -8,7 +8,7 @@
 
 #include "runtime/error.h"
 
-namespace vitrine::world {
+namespace vitrine::process_group {
 namespace {
 
 const Key kKey(std::string(kKeyBytes, 'k'));
@@ -40,8 +40,8 @@ TEST(Handshake, TheRunsKeyDependsOnBothSecretsAndOnWhichIsWhich) {
 TEST(Handshake, BothSidesFindTheSameAndEachProofIsItsOwn) {
   const Handshake one(kKey, "nonce 1", "nonce 2"), other(kKey, "nonce 1", "nonce 2");
   EXPECT_TRUE(proves(one.member_proof, other.member_proof));
-  EXPECT_TRUE(proves(one.hub_proof, other.hub_proof));
-  const std::set<std::string> all{one.member_proof, one.hub_proof, text_of(one.to_hub), text_of(one.to_member)};
+  EXPECT_TRUE(proves(one.server_proof, other.server_proof));
+  const std::set<std::string> all{one.member_proof, one.server_proof, text_of(one.to_server), text_of(one.to_member)};
   EXPECT_EQ(all.size(), 4U) << "one side's proof reflected is none of the other's, and no key is a proof";
 }
 
@@ -54,8 +54,8 @@ TEST(Handshake, AnotherKeyOrNonceMakesAnotherProof) {
                               {kKey, "nonce 1n", "once 2"}};
   for (const Handshake& other : others) {
     EXPECT_FALSE(proves(other.member_proof, right.member_proof));
-    EXPECT_FALSE(proves(other.hub_proof, right.hub_proof));
-    EXPECT_NE(text_of(other.to_hub), text_of(right.to_hub));
+    EXPECT_FALSE(proves(other.server_proof, right.server_proof));
+    EXPECT_NE(text_of(other.to_server), text_of(right.to_server));
   }
   EXPECT_FALSE(proves("", right.member_proof));
   EXPECT_FALSE(proves(right.member_proof.substr(1), right.member_proof));
@@ -116,4 +116,4 @@ TEST(Seal, NoticesWhatIsRepeatedLeftOutCutOrAnothers) {
 }
 
 }  // namespace
-}  // namespace vitrine::world
+}  // namespace vitrine::process_group

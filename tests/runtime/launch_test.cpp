@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/world/launch.h"
+#include "runtime/process_group/launch.h"
 
 #include <array>
 #include <map>
@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
-#include "runtime/world/slurm.h"
+#include "runtime/process_group/slurm.h"
 
 namespace vitrine {
 namespace {
@@ -34,7 +34,7 @@ std::string message_of(const Variables& variables, const LaunchFlags& flags = {}
   }
 }
 
-using Place = std::array<int, 4>;  // rank, world size, local rank, local world size
+using Place = std::array<int, 4>;  // rank, process group size, local rank, local process group size
 Place place_of(const Launch& launch) { return {launch.rank, launch.world_size, launch.local_rank, launch.local_world_size}; }
 
 /// `base` with some variables set anew, and those without a value taken out.

@@ -5,11 +5,11 @@
 #include <sys/resource.h>
 
 #include "runtime/error.h"
-#include "runtime/world/connection.h"
-#include "runtime/world/meeting.h"
+#include "runtime/process_group/connection.h"
+#include "runtime/process_group/rendezvous.h"
 #include "tests/support/expect_contains.h"
 
-namespace vitrine::world {
+namespace vitrine::process_group {
 namespace {
 
 TEST(Listening, APortThatIsTakenIsNamed) {
@@ -159,4 +159,4 @@ TEST_F(FewDescriptors, CanBeRaisedUpToTheHardLimit) {
 }
 
 }  // namespace
-}  // namespace vitrine::world
+}  // namespace vitrine::process_group

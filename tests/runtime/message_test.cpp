@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processes of a world tell each other, and the connections that carry it.
-#include "runtime/world/message.h"
+// What the processes of a process group tell each other, and the connections that carry it.
+#include "runtime/process_group/message.h"
 
 #include <chrono>
 #include <cstring>
@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
-#include "runtime/world/connection.h"
+#include "runtime/process_group/connection.h"
 #include "tests/support/expect_contains.h"
 
-namespace vitrine::world {
+namespace vitrine::process_group {
 namespace {
 
 constexpr std::chrono::seconds kLongEnough{60};
@@ -29,7 +29,7 @@ TEST(Message, ValuesComeOutAsTheyWentIn) {
   record.step = -1;
   record.bytes = int64_t{1} << 40;
   record.group = 3;
-  record.end_is_told = false;
+  record.end_is_reported = false;
   const std::string bytes = Writer(MessageKind::progress).number(42).text(std::string("a\0b", 3)).record(record).number(uint8_t{255}).bytes();
   Reader reader(bytes);
   EXPECT_EQ(reader.number<MessageKind>(), MessageKind::progress);
@@ -39,7 +39,7 @@ TEST(Message, ValuesComeOutAsTheyWentIn) {
   EXPECT_EQ(read.str(), record.str());
   EXPECT_EQ(read.signature, record.signature);
   EXPECT_EQ(read.group, 3);
-  EXPECT_FALSE(read.end_is_told);
+  EXPECT_FALSE(read.end_is_reported);
   EXPECT_EQ(reader.number<uint8_t>(), 255);
   EXPECT_THROW(reader.number<uint8_t>(), CommError);
 }
@@ -173,8 +173,8 @@ TEST_F(ConnectionTest, NoMoreIsReadThanTheLimit) {
 TEST_F(ConnectionTest, SealedMessagesComeAsTheyWent) {
   const Handshake keys(Key(std::string(kKeyBytes, 'k')), "a", "b");
   Connection other(std::move(there));
-  other.seal(keys.to_member, keys.to_hub);
-  here->seal(keys.to_hub, keys.to_member);
+  other.seal(keys.to_member, keys.to_server);
+  here->seal(keys.to_server, keys.to_member);
   for (const std::string& message : {std::string("first"), std::string(), std::string(100'000, 'x')}) {
     here->send(message);
     other.receive();
@@ -186,4 +186,4 @@ TEST_F(ConnectionTest, SealedMessagesComeAsTheyWent) {
 }
 
 }  // namespace
-}  // namespace vitrine::world
+}  // namespace vitrine::process_group

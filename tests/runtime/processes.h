@@ -10,18 +10,18 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
-#include "runtime/world/world.h"
+#include "runtime/process_group/process_group.h"
 #include "tests/data/temp_folder.h"
 #include "tests/support/leaves_nothing_behind.h"
 
-/// Worlds of several processes, which are threads of the test's.
+/// ProcessGroups of several processes, which are threads of the test's.
 namespace vitrine::test {
 
 /// Where they are expected to succeed they have all the time they may need on a machine that is busy with other things.
 inline constexpr int64_t kPatientMs = 60000;
 
-inline WorldOptions process_options(int rank, int size, const std::string& init, int64_t timeout_ms = kPatientMs) {
-  WorldOptions options;
+inline ProcessGroupOptions process_options(int rank, int size, const std::string& init, int64_t timeout_ms = kPatientMs) {
+  ProcessGroupOptions options;
   options.rank = rank;
   options.size = size;
   options.rendezvous = init;
@@ -29,8 +29,8 @@ inline WorldOptions process_options(int rank, int size, const std::string& init,
   return options;
 }
 
-/// A meeting place of its own.
-class MeetingPlace {
+/// A rendezvous place of its own.
+class RendezvousPlace {
  public:
   std::string path() const { return (folder_.path() / "meet").string(); }
   std::string init() const { return "file:" + path(); }
@@ -54,12 +54,12 @@ inline void run_ranks(int size, const std::function<void(int)>& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// The same with a world for each, which has met; it is destroyed where work returns.
-inline void run_processes(int size, const std::function<void(World&)>& work, const std::string& init = {}, int64_t timeout_ms = kPatientMs) {
-  const MeetingPlace place;
+/// The same with a process group for each, which has met; it is destroyed where work returns.
+inline void run_processes(int size, const std::function<void(ProcessGroup&)>& work, const std::string& init = {}, int64_t timeout_ms = kPatientMs) {
+  const RendezvousPlace place;
   run_ranks(size, [&](int rank) {
-    World world(process_options(rank, size, init.empty() ? place.init() : init, timeout_ms));
-    work(world);
+    ProcessGroup process_group(process_options(rank, size, init.empty() ? place.init() : init, timeout_ms));
+    work(process_group);
   });
 }
 

@@ -1,70 +1,149 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/comm/rendezvous.h"
-
-#include <atomic>
-#include <thread>
-#include <vector>
+// Where processes meet: what --rendezvous says, and the address that rank 0 leaves for the others.
+#include "runtime/process_group/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-namespace vitrine {
+#include "runtime/error.h"
+#include "runtime/process_group/handshake.h"
+#include "tests/data/temp_folder.h"
+#include "tests/support/expect_contains.h"
+
+namespace vitrine::process_group {
 namespace {
 
-TEST(Rendezvous, NobodyPassesBeforeAllHaveCome) {
-  constexpr uint32_t kThreads = 3, kRounds = 2000;
-  RendezvousCounter counter;
-  std::atomic<uint32_t> come{0};
-  std::atomic<bool> early{false};
-  std::vector<std::thread> threads;
-  for (uint32_t t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&] {
-      for (uint32_t round = 1; round <= kRounds; ++round) {
-        come.fetch_add(1);
-        counter.arrive(round * kThreads);
-        counter.wait(round * kThreads, round % 2 == 0 ? 0 : 2000);
-        if (come.load() < round * kThreads) early = true;
-      }
-    });
+TEST(InitMethod, NamesAHostAndItsPort) {
+  const struct {
+    const char* text;
+    const char* host;
+    int port;
+  } cases[] = {{"tcp://node1:29500", "node1", 29500},
+               {"tcp://10.0.0.1:1", "10.0.0.1", 1},
+               {"tcp://[fe80::1]:65535", "fe80::1", 65535},
+               {"tcp://node1.cluster.example:400", "node1.cluster.example", 400}};
+  for (const auto& c : cases) {
+    const InitMethod method = parse_init_method(c.text);
+    EXPECT_EQ(method.host, c.host) << c.text;
+    EXPECT_EQ(method.port, c.port) << c.text;
+    EXPECT_EQ(method.path, "") << c.text;
   }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_FALSE(early);
 }
 
-TEST(Rendezvous, AbortComesBeforeOrAfterForAllAlike) {
-  constexpr uint32_t kThreads = 3;
-  for (int round = 0; round < 500; ++round) {
-    RendezvousCounter counter;
-    std::atomic<int> passed{0};
-    std::vector<std::thread> threads;
-    for (uint32_t t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&] {
-        if (counter.arrive(kThreads) && counter.wait(kThreads, round % 2 == 0 ? 0 : 1000)) ++passed;
-      });
+TEST(InitMethod, NamesAFile) {
+  for (const auto& [text, path] : {std::pair("file:/tmp/meet", "/tmp/meet"), std::pair("file:///tmp/meet", "/tmp/meet"),
+                                   std::pair("file:meet", "meet"), std::pair("file:/tmp/a b:c", "/tmp/a b:c")}) {
+    const InitMethod method = parse_init_method(text);
+    EXPECT_EQ(method.path, path) << text;
+    EXPECT_EQ(method.host, "") << text;
+    EXPECT_EQ(method.port, 0) << text;
+  }
+}
+
+TEST(InitMethod, AnythingElseIsRefusedWithTheRemedy) {
+  for (const char* text :
+       {"", "node1:29500", "http://node1:80", "tcp:node1:80", "tcp://", "tcp://:29500", "tcp://node1", "tcp://node1:", "tcp://node1:0",
+        "tcp://node1:65536", "tcp://node1:-1", "tcp://node1:80x", "tcp://node1:8 0", "tcp://node1:99999999999999999999", "file:", "file://", "mpi"}) {
+    try {
+      parse_init_method(text);
+      ADD_FAILURE() << "taken: " << text;
+    } catch (const ConfigError& error) {
+      expect_contains(error.what(), std::string("--rendezvous ") + text + ":");
+      expect_contains(error.what(), "tcp://HOST:PORT");
+      expect_contains(error.what(), "file:PATH");
     }
-    counter.abort();
-    for (std::thread& thread : threads) thread.join();
-    EXPECT_TRUE(passed == 0 || passed == static_cast<int>(kThreads)) << passed;
-    EXPECT_FALSE(counter.arrive(2 * kThreads));
   }
 }
 
-TEST(Rendezvous, AbortAfterTheTargetStillPasses) {
-  RendezvousCounter counter;
-  EXPECT_TRUE(counter.arrive(1));
-  counter.abort();
-  EXPECT_TRUE(counter.wait(1, 0));
-  EXPECT_FALSE(counter.arrive(2));
-  EXPECT_FALSE(counter.wait(2, 0));
+TEST(RendezvousAddress, IsReadAsItWasWritten) {
+  const test::TempFolder folder;
+  const std::string path = (folder.path() / "address").string();
+  EXPECT_EQ(read_address(path), "");
+  for (const std::vector<std::string>& hosts : {std::vector<std::string>{}, {"10.0.0.1", "192.168.1.1"}}) {
+    const std::string key = random_bytes();
+    write_address(path, {key, 4711, "node1", hosts});
+    const Address address = Address::parse(read_address(path));
+    EXPECT_EQ(address.key, key);
+    EXPECT_EQ(address.port, 4711);
+    EXPECT_EQ(address.host_name, "node1");
+    EXPECT_EQ(address.hosts, hosts);
+    EXPECT_EQ(address.str(), read_address(path));
+  }
 }
 
-TEST(Rendezvous, LeavingGoesOnAfterAnAbort) {
-  RendezvousCounter counter;
-  counter.abort();
-  counter.leave(2);
-  counter.leave(2);
-  counter.wait_regardless(2, 0);
-  EXPECT_FALSE(counter.wait(2, 0));
+TEST(RendezvousAddress, AnotherTextIsNone) {
+  for (const char* text : {"x", "label,pixel0\n7,0\n", "vitrine", "vitrine 12", "vitrine 12 80", "vitrine 12 80 node1",
+                           "vitrine zz11222233334444 80 node1", "vitrine 1111222233334444 port node1", "vitrine 1111222233334444 0 node1",
+                           "vitrine 1111222233334444 70000 node1", "vitrine 11112222333344445 80 node1", "Vitrine 1111222233334444 80 node1"}) {
+    EXPECT_THROW(Address::parse(text), CommError) << text;
+  }
+}
+
+TEST(RendezvousAddress, AFolderThatIsNotThereIsNamed) {
+  try {
+    write_address("/no/such/folder/meet", {random_bytes(), 2, "node1", {}});
+    FAIL() << "written";
+  } catch (const CommError& error) {
+    expect_contains(error.what(), "--rendezvous file:/no/such/folder/meet");
+    expect_contains(error.what(), "No such file or directory");
+  }
+}
+
+TEST(RendezvousAddress, OfAnEarlierVersionHasNoKey) { EXPECT_EQ(Address::parse("vitrine 1111222233334444 80 node1").key, ""); }
+
+TEST(RendezvousAddress, AnotherTextIsShownWithoutItsControlCharacters) {
+  try {
+    Address::parse("\x1b[2J");
+    FAIL() << "taken";
+  } catch (const CommError& error) {
+    expect_contains(error.what(), "'\\x1b[2J' is not where");
+  }
+}
+
+TEST(RendezvousAddress, IsForThisUsersProcessesOnly) {
+  const test::TempFolder folder;
+  const std::string path = (folder.path() / "address").string();
+  const mode_t before = umask(0);
+  write_address(path, {random_bytes(), 4711, "node1", {}});
+  umask(before);
+  struct stat status {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0600U);
+  std::string problem;
+  EXPECT_EQ(read_private_address(path, problem), read_address(path));
+  EXPECT_EQ(problem, "");
+  chmod(path.c_str(), 0644);
+  EXPECT_EQ(read_private_address(path, problem), "") << "another user may have planted it";
+  expect_contains(problem, "its mode is 0644");
+  EXPECT_EQ(read_private_address(path + "x", problem), "");
+  EXPECT_EQ(problem, "the file is not there");
+}
+
+TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
+  for (const char* init : {"tcp://10.0.0.1:29500", "tcp://node1:29500", "tcp://0.0.0.0:29500"}) {
+    try {
+      plan_rendezvous(init, "", false);
+      ADD_FAILURE() << init;
+    } catch (const ConfigError& error) {
+      expect_contains(error.what(), std::string("--rendezvous ") + init + ": processes that meet over a network need a secret");
+      expect_contains(error.what(), "VITRINE_SECRET_FILE");
+    }
+    EXPECT_EQ(plan_rendezvous(init, "0123456789abcdef", false).address_file, "");
+    EXPECT_EQ(plan_rendezvous(init, "", true).method.host, "127.0.0.1") << "all on one machine";
+    EXPECT_THROW(plan_rendezvous(init, "12345", false), ConfigError) << "a job's number is no secret";
+  }
+}
+
+TEST(RendezvousPlan, OnLoopbackTheKeyIsLeftWhereOnlyThisUserFindsIt) {
+  const Rendezvous plan = plan_rendezvous("tcp://127.0.0.1:29500", "", false);
+  const std::string folder = plan.address_file.substr(0, plan.address_file.rfind('/'));
+  struct stat status {};
+  ASSERT_EQ(stat(folder.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0700U);
+  EXPECT_EQ(status.st_uid, geteuid());
+  EXPECT_NE(plan.address_file, plan_rendezvous("tcp://127.0.0.1:29501", "", false).address_file);
 }
 
 }  // namespace
-}  // namespace vitrine
+}  // namespace vitrine::process_group

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a run's secret comes from, and which files are trusted with it.
-#include "runtime/world/secret.h"
+#include "runtime/process_group/secret.h"
 
 #include <filesystem>
 #include <fstream>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
-#include "runtime/world/private_file.h"
+#include "runtime/process_group/private_file.h"
 #include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
 
@@ -89,11 +89,11 @@ TEST_F(Secrets, InWhatIsNoFileOfOnesOwnAreRefused) {
 TEST_F(Secrets, APrivateFileReplacesALinkInsteadOfFollowingIt) {
   const std::string target = write("the user's"), link = (folder_.path() / "link").string();
   std::filesystem::create_symlink(target, link);
-  EXPECT_EQ(world::write_private_file(link, "mine"), "");
+  EXPECT_EQ(process_group::write_private_file(link, "mine"), "");
   EXPECT_FALSE(std::filesystem::is_symlink(link));
   std::string problem;
-  EXPECT_EQ(world::read_private_file(target, 100, problem), "the user's");
-  EXPECT_EQ(world::read_private_file(link, 100, problem), "mine");
+  EXPECT_EQ(process_group::read_private_file(target, 100, problem), "the user's");
+  EXPECT_EQ(process_group::read_private_file(link, 100, problem), "mine");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 2) << "no temporary file is left";
 }
 

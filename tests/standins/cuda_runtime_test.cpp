@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/standins/controls.h"
-#include "tests/standins/device_door.h"
+#include "tests/standins/device_interface.h"
 
 namespace vitrine::standins {
 namespace {

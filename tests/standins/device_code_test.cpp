@@ -10,7 +10,7 @@
 #include "runtime/cuda/dtype.cuh"
 #include "runtime/error.h"
 #include "tests/standins/controls.h"
-#include "tests/standins/device_door.h"
+#include "tests/standins/device_interface.h"
 
 namespace vitrine::standins {
 namespace {

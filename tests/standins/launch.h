@@ -7,7 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
-/// How device code runs on the host. Only the device door and the stand-ins include this.
+/// How device code runs on the host. Only the device interface and the stand-ins include this.
 namespace vitrine::standins {
 
 enum class Threads {

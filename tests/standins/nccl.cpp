@@ -15,7 +15,7 @@
 #include <nccl.h>
 
 #include "tests/standins/machine.h"
-#include "tests/standins/nccl_meeting.h"
+#include "tests/standins/nccl_rendezvous.h"
 
 namespace standins = vitrine::standins;
 using standins::Collective;
@@ -32,8 +32,8 @@ constexpr const char* kDuplicateText = "Duplicate GPU detected: two ranks on one
 
 /// The ranks that share an id.
 struct Group {
-  explicit Group(int size) : meeting(size), members(static_cast<size_t>(size), nullptr) {}
-  standins::Meeting meeting;
+  explicit Group(int size) : rendezvous(size), members(static_cast<size_t>(size), nullptr) {}
+  standins::Rendezvous rendezvous;
   std::atomic<int> joined{0};
   std::vector<ncclComm*> members;  // under Library::mutex
 };
@@ -187,8 +187,8 @@ ncclResult_t issue(ncclComm* comm, const std::vector<Queued>& calls) {
     ++comm->under_way;
     comm->pending.push_back([comm, q, sequence = comm->collectives++, stays_away = hangs || fails] {
       standins::queue_work(q.stream, may_touch(*comm, q), [comm, call = q.call, sequence, stays_away] {
-        if (stays_away) return comm->group->meeting.stay_away(comm->aborted);
-        comm->group->meeting.collective(comm->rank, sequence, call, comm->aborted);
+        if (stays_away) return comm->group->rendezvous.stay_away(comm->aborted);
+        comm->group->rendezvous.collective(comm->rank, sequence, call, comm->aborted);
         comm->under_way.fetch_sub(1, std::memory_order_relaxed);
       });
     });
@@ -197,8 +197,8 @@ ncclResult_t issue(ncclComm* comm, const std::vector<Queued>& calls) {
     ++comm->under_way;
     comm->pending.push_back([comm, transfers, transfer_stream, touches, stays_away = hangs || fails] {
       standins::queue_work(transfer_stream, touches, [comm, transfers, stays_away]() mutable {
-        if (stays_away) return comm->group->meeting.stay_away(comm->aborted);
-        comm->group->meeting.transfer(comm->rank, transfers, comm->aborted);
+        if (stays_away) return comm->group->rendezvous.stay_away(comm->aborted);
+        comm->group->rendezvous.transfer(comm->rank, transfers, comm->aborted);
         comm->under_way.fetch_sub(1, std::memory_order_relaxed);
       });
     });
@@ -415,7 +415,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
   ncclComm* const comm = find(handle, "ncclCommAbort");
   if (comm == nullptr) return ncclInvalidArgument;
   comm->aborted.store(true, std::memory_order_relaxed);
-  comm->group->meeting.wake();
+  comm->group->rendezvous.wake();
   release(comm);
   return ncclSuccess;
 }

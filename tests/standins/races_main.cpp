@@ -6,7 +6,7 @@
 
 #include <nccl.h>
 
-#include "tests/standins/device_door.h"
+#include "tests/standins/device_interface.h"
 
 namespace {
 

@@ -139,10 +139,10 @@ TEST(Options, RefusesPrecisionsThatMeanNothing) {
   EXPECT_CONTAINS(usage_error("train --clip-norm 0"), "must be above 0");
   EXPECT_CONTAINS(usage_error("train --clip-norm nan"), "must be above 0");
   EXPECT_CONTAINS(usage_error("train --clip-norm inf"), "must be above 0 and finite");
-  EXPECT_THROW(resolve_scheme(parsed("train --precision fp16 --broadcast shadow"), cpu_devices(2)), ConfigError) << "ddp broadcasts nothing";
-  EXPECT_NO_THROW(resolve_scheme(parsed("train --precision fp16 --broadcast shadow --mode dp"), cpu_devices(2)));
+  EXPECT_THROW(resolve_scheme(parsed("train --precision fp16 --broadcast half"), cpu_devices(2)), ConfigError) << "ddp broadcasts nothing";
+  EXPECT_NO_THROW(resolve_scheme(parsed("train --precision fp16 --broadcast half --mode dp"), cpu_devices(2)));
   EXPECT_CONTAINS(usage_error("train --reduce-dtype f64"), "f64");
-  EXPECT_CONTAINS(usage_error("train --broadcast shadow"), "in fp32 there is no shadow");
+  EXPECT_CONTAINS(usage_error("train --broadcast half"), "in fp32 there is no 16-bit copy");
 }
 
 TEST(Options, ReadsEveryTrainingFlag) {

@@ -149,7 +149,7 @@ TEST_F(Train, MixedPrecisionTellsItsLossScale) {
       run_json("train", {"--steps", "6", "--no-eval", "--precision", "fp16", "--loss-scale-growth-interval", "2", "--clip-norm", "100"});
   EXPECT_EQ(json["config"]["precision"], "fp16");
   EXPECT_EQ(json["config"]["loss_scale"], "dynamic");
-  EXPECT_EQ(json["config"]["broadcast"], "shadow");
+  EXPECT_EQ(json["config"]["broadcast"], "half");
   EXPECT_EQ(json["loss_scale"]["initial"], 65536.0);
   // Every other step either skips or doubles.
   const size_t events = json["loss_scale"]["changes"].size();

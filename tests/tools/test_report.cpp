@@ -183,12 +183,12 @@ PlannedDevice planned_device(int index, int64_t peak) {
 }
 
 TEST(PlanReport, DevicesThatAgreeShareAColumnAndManyThatDifferAreASpread) {
-  std::vector<PlannedDevice> alike, differing;
+  std::vector<PlannedDevice> equal, differing;
   for (int d = 0; d < 64; ++d) {
-    alike.push_back(planned_device(d, d == 0 ? 9 << 20 : 4 << 20));
+    equal.push_back(planned_device(d, d == 0 ? 9 << 20 : 4 << 20));
     differing.push_back(planned_device(d, (d + 1) << 20));
   }
-  EXPECT_NE(plan_report(alike, Style{}).find("cuda:1 to cuda:63"), std::string::npos);
+  EXPECT_NE(plan_report(equal, Style{}).find("cuda:1 to cuda:63"), std::string::npos);
   const std::string spread = plan_report(differing, Style{});
   for (const char* part : {"min (cuda:0)", "median (cuda:32)", "max (cuda:63)", "64.0 MiB"}) {
     EXPECT_NE(spread.find(part), std::string::npos) << part << "\n" << spread;
@@ -196,7 +196,7 @@ TEST(PlanReport, DevicesThatAgreeShareAColumnAndManyThatDifferAreASpread) {
   for (const int width : {40, 80, 120}) {
     Style style;
     style.width = width;
-    EXPECT_LE(longest_line(plan_report(alike, style)), static_cast<size_t>(width)) << plan_report(alike, style);
+    EXPECT_LE(longest_line(plan_report(equal, style)), static_cast<size_t>(width)) << plan_report(equal, style);
     EXPECT_LE(longest_line(plan_report(differing, style)), static_cast<size_t>(width)) << plan_report(differing, style);
   }
 }

@@ -25,7 +25,7 @@ std::string categories_legend(const std::vector<MemoryChart>& charts) {
   return legend({memory_bar({}, anywhere)});
 }
 
-bool alike(const MemoryChart& a, const MemoryChart& b) {
+bool equal(const MemoryChart& a, const MemoryChart& b) {
   const auto same = [](const MemoryMoment& x, const MemoryMoment& y) {
     return x.by_category == y.by_category && x.extent_bytes == y.extent_bytes && x.phase == y.phase;
   };
@@ -35,11 +35,11 @@ bool alike(const MemoryChart& a, const MemoryChart& b) {
 }
 
 /// Devices that hold the same to the byte share a chart.
-std::vector<MemoryChart> alike_together(const std::vector<MemoryChart>& charts) {
+std::vector<MemoryChart> group_equal(const std::vector<MemoryChart>& charts) {
   std::vector<MemoryChart> different;
   std::vector<std::vector<std::string>> names;
   for (const MemoryChart& chart : charts) {
-    const auto known = std::find_if(different.begin(), different.end(), [&](const MemoryChart& other) { return alike(other, chart); });
+    const auto known = std::find_if(different.begin(), different.end(), [&](const MemoryChart& other) { return equal(other, chart); });
     if (known == different.end()) {
       different.push_back(chart);
       names.push_back({chart.device});
@@ -76,7 +76,7 @@ std::string memory_charts(const std::vector<MemoryChart>& charts, const std::str
   int64_t scale_bytes = 0;
   for (const MemoryChart& chart : charts) scale_bytes = std::max(scale_bytes, chart.largest_bytes());
   std::string html;
-  std::vector<MemoryChart> different = alike_together(charts);
+  std::vector<MemoryChart> different = group_equal(charts);
   for (MemoryChart& chart : different) {
     chart.scale_bytes = scale_bytes;
     const std::string drawn = memory_chart(chart);

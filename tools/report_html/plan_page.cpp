@@ -18,17 +18,17 @@ using namespace html;
 // The history of a plan has a mark for its first step, and then one for the steady step.
 constexpr size_t kSteadyStep = 1;
 
-bool alike(const PlannedMemory& a, const PlannedMemory& b) {
+bool equal(const PlannedMemory& a, const PlannedMemory& b) {
   return a.capacity_bytes == b.capacity_bytes && a.plan.peak_bytes == b.plan.peak_bytes && a.plan.peak_by_category == b.plan.peak_by_category &&
          a.plan.peak_phase == b.plan.peak_phase && a.plan.peak_layer == b.plan.peak_layer;
 }
 
 /// Devices whose plans are the same are told together.
-std::vector<PlannedMemory> alike_together(const std::vector<PlannedMemory>& devices) {
+std::vector<PlannedMemory> group_equal(const std::vector<PlannedMemory>& devices) {
   std::vector<PlannedMemory> different;
   std::vector<std::vector<std::string>> names;
   for (const PlannedMemory& device : devices) {
-    const auto known = std::find_if(different.begin(), different.end(), [&](const PlannedMemory& other) { return alike(other, device); });
+    const auto known = std::find_if(different.begin(), different.end(), [&](const PlannedMemory& other) { return equal(other, device); });
     if (known == different.end()) {
       different.push_back(device);
       names.push_back({device.device});
@@ -82,7 +82,7 @@ std::string held_for_backward(const std::vector<PlannedMemory>& devices) {
 }  // namespace
 
 Page plan_page(const PlanReport& report) {
-  const std::vector<PlannedMemory> devices = alike_together(report.devices);
+  const std::vector<PlannedMemory> devices = group_equal(report.devices);
   Page page(report.title);
   page.add_section("The plan", facts_section(report.command_line, report.facts));
   page.add_section("Does it fit?", paragraph(report.remedies.empty() ? "Every device whose capacity is known has room for its plan."

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/plan_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "nn/segments.h"
+#include "runtime/error.h"
+#include "runtime/units.h"
+
+namespace vitrine {
+namespace {
+
+// So many larger batches are tried behind the largest that a search by halves has found.
+constexpr int64_t kBatchesBeyond = 8;
+
+Workload workload_under(const Workload& workload, const EngineConfig& config) {
+  if (workload.under) {
+    Workload under = workload.under(config);
+    under.under = workload.under;
+    return under;
+  }
+  Workload full;
+  if (!workload.train_batches.empty()) full.train_batches = {config.batch_size};
+  if (!workload.evaluate_batches.empty()) full.evaluate_batches = {(config.batch_size + config.accumulate - 1) / config.accumulate};
+  return full;
+}
+
+bool same_size(const EngineConfig& a, const EngineConfig& b) { return a.batch_size == b.batch_size && a.accumulate == b.accumulate; }
+
+bool same_axes(const Scheme& a, const Scheme& b) { return a.staging == b.staging && a.loss_at == b.loss_at && a.reduce == b.reduce; }
+
+/// Bytes of a device as a line: fixed + each * samples.
+struct Line {
+  double fixed = 0, each = 0;
+};
+
+/// Slices that sum to `total` and leave every device the same headroom under its line; none has fewer than 0 samples.
+std::vector<int64_t> level(const std::vector<Line>& lines, const std::vector<double>& capacities, int64_t total) {
+  // Headroom h leaves device d (capacity - fixed - h) / each samples: the sum falls with h, which is found by halves.
+  const auto samples = [&](double headroom) {
+    std::vector<double> shares;
+    for (size_t d = 0; d < lines.size(); ++d) shares.push_back(std::max(0.0, (capacities[d] - lines[d].fixed - headroom) / lines[d].each));
+    return shares;
+  };
+  const auto [least, most] = std::minmax_element(capacities.begin(), capacities.end());
+  double low = *least, high = *most;
+  for (const Line& line : lines) low -= line.fixed + line.each * static_cast<double>(total);
+  for (int i = 0; i < 200; ++i) {
+    const double middle = (low + high) / 2;
+    const std::vector<double> shares = samples(middle);
+    (std::accumulate(shares.begin(), shares.end(), 0.0) > static_cast<double>(total) ? low : high) = middle;
+  }
+  std::vector<double> shares = samples(low);
+  if (std::all_of(shares.begin(), shares.end(), [](double s) { return s <= 0.0; })) shares.assign(shares.size(), 1.0);
+  return weighted_parts(total, shares);
+}
+
+}  // namespace
+
+EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices) {
+  config.scheme.split = Split{Split::Kind::weights, {slices.begin(), slices.end()}, 0};
+  return config;
+}
+
+bool Fit::fits() const { return tightest() >= 0; }
+int64_t Fit::tightest() const { return *std::min_element(headroom.begin(), headroom.end()); }
+
+PlanSearch::PlanSearch(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload)
+    : model_(model), devices_(devices), config_(std::move(config)), workload_(std::move(workload)) {}
+
+Fit PlanSearch::plan(const EngineConfig& config) const {
+  Fit fit{config, same_size(config, config_) ? workload_ : workload_under(workload_, config), {}, {}, {}};
+  try {
+    fit.plans = Engine::plan(model_, devices_, config, fit.workload);
+  } catch (const OutOfMemory&) {
+    // More than a plan counts. Only the headroom says so: no capacity is as large.
+    fit.plans.assign(static_cast<size_t>(devices_.size()), DevicePlan{});
+    for (DevicePlan& plan : fit.plans) plan.peak_bytes = DeviceGroup::kUnlimitedBytes + 1;
+  }
+  const BatchPlan batch = plan_batch(config.scheme.split, config.batch_size, config.accumulate, devices_.world_size());
+  for (int d = 0; d < devices_.size(); ++d) {
+    fit.headroom.push_back(devices_[d].pool().capacity_bytes() - fit.plans[static_cast<size_t>(d)].peak_bytes);
+    fit.slices.push_back(batch.largest_slice(devices_.first_rank() + d));
+  }
+  return fit;
+}
+
+Fit PlanSearch::even_split(const EngineConfig& config) const {
+  // Shares of devices of other processes are not this one's to choose.
+  if (devices_.process_count() > 1) return plan(config);
+  const auto count = static_cast<size_t>(devices_.size());
+  const int64_t samples = (config.batch_size + config.accumulate - 1) / config.accumulate;
+  const auto with = [&](const std::vector<int64_t>& slices) { return plan(with_slices(config, slices)); };
+  Fit best = with(equal_parts(samples, devices_.size()));
+  if (count == 1 || samples < 2) return best;
+
+  // A second point of each device's line: every other one gives up half of its samples to the next.
+  std::vector<int64_t> skewed = best.slices;
+  for (size_t d = 0; d + 1 < count; d += 2) {
+    const int64_t moved = std::max<int64_t>(1, skewed[d] / 2);
+    skewed[d] -= moved;
+    skewed[d + 1] += moved;
+  }
+  if (count % 2 == 1 && count > 1) {
+    const int64_t moved = std::min<int64_t>(skewed[0], std::max<int64_t>(1, skewed[count - 1] / 2));
+    skewed[0] -= moved;
+    skewed[count - 1] += moved;
+  }
+  const Fit other = with(skewed);
+  std::vector<Line> lines(count);
+  std::vector<double> capacities(count);
+  double each_of_any = 1;
+  for (size_t d = 0; d < count; ++d) {
+    const int64_t step = other.slices[d] - best.slices[d];
+    if (step != 0) lines[d].each = static_cast<double>(other.plans[d].peak_bytes - best.plans[d].peak_bytes) / static_cast<double>(step);
+    each_of_any = std::max(each_of_any, lines[d].each);
+  }
+  for (size_t d = 0; d < count; ++d) {
+    if (lines[d].each < 1) lines[d].each = each_of_any;  // its peak lies elsewhere than in its slice
+    lines[d].fixed = static_cast<double>(best.plans[d].peak_bytes) - lines[d].each * static_cast<double>(best.slices[d]);
+    capacities[d] = static_cast<double>(devices_[static_cast<int>(d)].pool().capacity_bytes());
+  }
+  for (Fit fit : {with(level(lines, capacities, samples)), other}) {
+    if (fit.tightest() > best.tightest()) best = std::move(fit);
+  }
+  // Then by single samples, from the tightest device to the one with the most room.
+  for (size_t i = 0; i < 4 * count + 16; ++i) {
+    const auto from = static_cast<size_t>(std::min_element(best.headroom.begin(), best.headroom.end()) - best.headroom.begin());
+    const auto to = static_cast<size_t>(std::max_element(best.headroom.begin(), best.headroom.end()) - best.headroom.begin());
+    std::vector<int64_t> slices = best.slices;
+    if (from == to || slices[from] == 0) break;
+    --slices[from];
+    ++slices[to];
+    Fit next = with(slices);
+    if (next.tightest() <= best.tightest()) break;
+    best = std::move(next);
+  }
+  return best;
+}
+
+Fit PlanSearch::candidate(const EngineConfig& config, SearchSpace space) const {
+  const auto with_split = [&](const EngineConfig& changed) {
+    Fit fit = plan(changed);
+    return space.split && !fit.fits() ? even_split(changed) : fit;
+  };
+  Fit fit = with_split(config);
+  if (fit.fits() || !space.recompute) return fit;
+  // More segments recompute more: all but the last one.
+  EngineConfig changed = config;
+  const int most = most_segments(*model_.net, model_.input_shape(1));
+  for (changed.recompute_segments = 2; changed.recompute_segments <= most && !fit.fits(); ++changed.recompute_segments) fit = with_split(changed);
+  return fit;
+}
+
+std::optional<Fit> PlanSearch::answer(std::optional<Fit> fit, SearchSpace space) const {
+  if (!fit || !space.split) return fit;
+  return even_split(fit->config);
+}
+
+std::optional<Fit> PlanSearch::largest_batch(int64_t most, SearchSpace space) const {
+  const auto at = [&](int64_t batch) {
+    EngineConfig config = config_;
+    config.batch_size = batch;
+    if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = std::min(config.scheme.split.gpu0, batch);
+    return candidate(config, space);
+  };
+  int64_t fitting = config_.accumulate - 1, failing = most + 1;  // batches that have not been seen to fit, and not to
+  std::optional<Fit> best;
+  for (int64_t step = 1; fitting + 1 < failing; step *= 2) {
+    const int64_t batch = std::min(fitting + step, failing - 1);
+    Fit fit = at(batch);
+    if (!fit.fits()) {
+      failing = batch;
+      break;
+    }
+    fitting = batch;
+    best = std::move(fit);
+  }
+  while (fitting + 1 < failing) {
+    const int64_t batch = fitting + (failing - fitting) / 2;
+    Fit fit = at(batch);
+    if (fit.fits()) {
+      fitting = batch;
+      best = std::move(fit);
+    } else {
+      failing = batch;
+    }
+  }
+  for (int64_t batch = failing + 1; batch <= std::min(most, failing + kBatchesBeyond); ++batch) {
+    Fit fit = at(batch);
+    if (fit.fits()) best = std::move(fit);
+  }
+  return answer(std::move(best), space);
+}
+
+std::optional<Fit> PlanSearch::as_it_is(SearchSpace space) const {
+  Fit fit = candidate(config_, space);
+  if (!fit.fits()) return std::nullopt;
+  return answer(std::move(fit), space);
+}
+
+std::optional<Fit> PlanSearch::fewest_micro_batches(SearchSpace space) const {
+  // The numbers of micro-batches that make the largest one smaller, each with the fewest that do.
+  std::vector<int> counts;
+  for (int64_t size = config_.batch_size; size >= 1;) {
+    const int64_t count = (config_.batch_size + size - 1) / size;
+    counts.push_back(static_cast<int>(count));
+    size = std::min(size - 1, (config_.batch_size + count) / (count + 1));
+  }
+  std::optional<Fit> best;
+  size_t failing = 0, fitting = counts.size();  // counts before the first do not fit, those from the second on do
+  while (failing < fitting) {
+    const size_t middle = failing + (fitting - failing) / 2;
+    EngineConfig config = config_;
+    config.accumulate = counts[middle];
+    Fit fit = candidate(config, space);
+    if (fit.fits()) {
+      fitting = middle;
+      best = std::move(fit);
+    } else {
+      failing = middle + 1;
+    }
+  }
+  return answer(std::move(best), space);
+}
+
+std::vector<std::string> PlanSearch::arithmetic(const Fit& fit) const {
+  EngineConfig half = fit.config;
+  half.batch_size = std::max<int64_t>(half.accumulate, half.batch_size / 2);
+  if (half.scheme.split.kind == Split::Kind::gpu0) half.scheme.split.gpu0 /= 2;
+  const Fit smaller = plan(half);
+  std::vector<std::string> lines;
+  for (size_t d = 0; d < fit.plans.size(); ++d) {
+    const int64_t peak = fit.plans[d].peak_bytes, samples = fit.slices[d], step = samples - smaller.slices[d];
+    const int64_t each = step > 0 ? (peak - smaller.plans[d].peak_bytes) / step : 0;
+    Device& device = devices_[static_cast<int>(d)];
+    // Of one sample, or where the peak lies elsewhere, there is no line.
+    const std::string terms =
+        each > 0 ? fmt::format("{} + {} sample{} x {} = ", format_bytes(peak - samples * each), samples, samples == 1 ? "" : "s", format_bytes(each))
+                 : std::string();
+    std::string line = fmt::format("{}: {}{}", device.name(), terms, format_bytes(peak));
+    const int64_t capacity = device.pool().capacity_bytes();
+    if (capacity != DeviceGroup::kUnlimitedBytes) {
+      line +=
+          fmt::format(" of {}, {} {}", format_bytes(capacity), format_bytes(std::abs(fit.headroom[d])), fit.headroom[d] < 0 ? "too much" : "free");
+    }
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
+  std::vector<PlanSearch> fittings;
+  if (!trains() || devices_.process_count() > 1 || devices_.size() == 1) return fittings;
+  for (const std::string& name : scheme_names()) {
+    EngineConfig config = config_;
+    config.scheme = scheme_preset(name);
+    // balanced differs from dp in its split alone.
+    if (config.scheme.split.kind == Split::Kind::gpu0 || same_axes(config.scheme, config_.scheme)) continue;
+    if (config_.scheme.split.kind != Split::Kind::gpu0) config.scheme.split = config_.scheme.split;
+    fittings.emplace_back(model_, devices_, config, workload_);
+  }
+  return fittings;
+}
+
+namespace {
+
+/// "--mode criterion", or where single axes were chosen the axes.
+std::string scheme_options(const Scheme& from, const Scheme& to) {
+  std::string mode;
+  bool from_is_preset = false;
+  for (const std::string& name : scheme_names()) {
+    const Scheme preset = scheme_preset(name);
+    from_is_preset = from_is_preset || same_axes(preset, from);
+    if (mode.empty() && same_axes(preset, to) && preset.split.kind != Split::Kind::gpu0) mode = "--mode " + name;
+  }
+  if (from_is_preset) return mode;
+  return fmt::format("--staging {} --loss-at {} --reduce {}", to.staging == Staging::host ? "host" : "device0",
+                     to.loss_at == LossAt::gathered ? "gathered" : "parallel", to.reduce == Reduce::gpu0 ? "gpu0" : "allreduce");
+}
+
+/// The options of a fit that are others than those of `config`.
+std::string changed_options(const EngineConfig& config, const EngineConfig& fit) {
+  std::vector<std::string> options;
+  if (!same_axes(config.scheme, fit.scheme)) options.push_back(scheme_options(config.scheme, fit.scheme));
+  if (fit.batch_size != config.batch_size) options.push_back(fmt::format("--batch-size {}", fit.batch_size));
+  if (fit.accumulate != config.accumulate) options.push_back(fmt::format("--accumulate {}", fit.accumulate));
+  if (fit.recompute_segments != config.recompute_segments) options.push_back(fmt::format("--recompute-segments {}", fit.recompute_segments));
+  if (fit.scheme.split.str() != config.scheme.split.str()) {
+    const bool gpu0 = config.scheme.split.kind == Split::Kind::gpu0;
+    options.push_back(fmt::format("--split {}{}", fit.scheme.split.str(), gpu0 ? " (in place of the share of device 0 that was given)" : ""));
+  }
+  return fmt::format("{}", fmt::join(options, " "));
+}
+
+}  // namespace
+
+std::string describe_remedies(const PlanSearch& search) {
+  const EngineConfig& config = search.config();
+  std::vector<std::string> remedies;
+  const auto add = [&](const std::optional<Fit>& fit) {
+    if (fit) remedies.push_back(changed_options(config, fit->config));
+  };
+  const std::vector<PlanSearch> others = search.under_other_schemes();
+  add(search.largest_batch(config.batch_size - 1, {}));
+  const bool trains = search.trains();
+  if (trains) {
+    add(search.fewest_micro_batches({}));
+    add(search.as_it_is({.split = true}));
+    add(search.as_it_is({.recompute = true}));
+    for (const PlanSearch& other : others) add(other.as_it_is({}));
+    if (remedies.empty()) {
+      add(search.fewest_micro_batches({.recompute = true}));
+      add(search.largest_batch(config.batch_size - 1, {.recompute = true}));
+      for (const PlanSearch& other : others) add(other.fewest_micro_batches({.recompute = true}));
+    }
+  }
+  if (!remedies.empty()) return fmt::format("What would fit: {}", fmt::join(remedies, "; or "));
+  return trains
+             ? "No batch size, split, number of micro-batches, recomputation or scheme makes it fit: what does not depend on the batch is too large "
+               "by itself. Give the devices more memory (--device-memory), or take a smaller model (--model, --image-size), a smaller --workspace, "
+               "or an optimizer with less state (--optimizer sgd)"
+             : "No batch size makes it fit: what does not depend on the batch is too large by itself. Give the devices more memory "
+               "(--device-memory), or take a smaller --workspace or --image-size";
+}
+
+std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
+                                        PlanDetail detail) {
+  try {
+    return Engine::plan(model, devices, config, workload, detail);
+  } catch (const OutOfMemory& error) {
+    const std::string limit = format_bytes(DeviceGroup::kUnlimitedBytes), story = error.what();
+    throw OutOfMemory(fmt::format("A device would need more than {}, which is as far as a plan counts. {}.\n{}", limit,
+                                  story.substr(0, story.find(fmt::format(" ({} total capacity", limit))),
+                                  describe_remedies(PlanSearch(model, devices, config, workload))));
+  }
+}
+
+}  // namespace vitrine

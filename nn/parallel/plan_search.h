@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <vitrine/nn/parallel/engine.h>
+
+namespace vitrine {
+
+/// The configuration with a split by these numbers of samples of each device.
+EngineConfig with_slices(EngineConfig config, const std::vector<int64_t>& slices);
+
+/// A configuration with its plan.
+struct Fit {
+  EngineConfig config;
+  Workload workload;
+  std::vector<DevicePlan> plans;  // of this process's devices
+  std::vector<int64_t> headroom;  // capacity less peak, bytes; below 0 where it does not fit
+  std::vector<int64_t> slices;    // samples of each device in the largest micro-batch
+
+  bool fits() const;
+  /// The least headroom of any device.
+  int64_t tightest() const;
+};
+
+/// Looks for configurations that fit the devices' memory, by plans alone: nothing is run and nothing is taken from a device.
+/// With several processes only this one's devices are looked at.
+class PlanSearch {
+ public:
+  /// model and devices must outlive it. The workload's `under` gives that of other batch sizes.
+  PlanSearch(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload);
+
+  const EngineConfig& config() const { return config_; }
+  /// False of an engine that only evaluates: of what can be changed it has the batch size alone.
+  bool trains() const { return !workload_.train_batches.empty(); }
+  /// throws ConfigError, ShapeError as Engine::plan() does.
+  Fit plan(const EngineConfig& config) const;
+  /// With the samples of each micro-batch shared so that the least headroom of any device is as large as can be (the split becomes weights). Peaks
+  /// are taken as linear in the slice for a start, then single samples are moved while the exact plan gains. With several processes: as it is.
+  Fit even_split(const EngineConfig& config) const;
+
+  /// What may be chosen for the user beside what is searched for.
+  struct SearchSpace {
+    bool split = false;      // each candidate gets its even_split()
+    bool recompute = false;  // and the fewest segments of activation checkpointing with which it fits
+  };
+  /// The largest batch size up to `most` that fits (that fits while none of the next eight does: a plan need not grow with each sample). None: not
+  /// even the smallest does.
+  std::optional<Fit> largest_batch(int64_t most, SearchSpace space) const;
+  /// The fewest micro-batches. None: not even micro-batches of a sample for each device fit.
+  std::optional<Fit> fewest_micro_batches(SearchSpace space) const;
+  /// The configuration as it is but for what `space` allows. None: it does not fit.
+  std::optional<Fit> as_it_is(SearchSpace space) const;
+
+  /// The same run under each preset scheme that differs in more than its split; none for several processes, which have one scheme, for one device, or
+  /// for evaluation.
+  std::vector<PlanSearch> under_other_schemes() const;
+
+  /// "cpu:1: 3.1 MiB + 16 samples x 2.0 MiB = 35.1 MiB of 40.0 MiB, 4.9 MiB free", a line for each device: its peak as a line through this plan and
+  /// that of half the batch.
+  std::vector<std::string> arithmetic(const Fit& fit) const;
+
+ private:
+  /// Fits if something that `space` allows does.
+  Fit candidate(const EngineConfig& config, SearchSpace space) const;
+  /// The best that `space` allows for what was found to fit.
+  std::optional<Fit> answer(std::optional<Fit> fit, SearchSpace space) const;
+
+  const Model& model_;
+  DeviceGroup& devices_;
+  EngineConfig config_;
+  Workload workload_;
+};
+
+/// What a user may do when the configuration does not fit, each found with the plan: "What would fit: --batch-size 48; or --accumulate 2; ...".
+std::string describe_remedies(const PlanSearch& search);
+
+/// Engine::plan(), whose OutOfMemory, where a device would need more than a plan can count, says what would fit.
+std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
+                                        PlanDetail detail = PlanDetail::peaks);
+
+}  // namespace vitrine

@@ -1,0 +1,583 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/comm/process_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/comm/checked_communicator.h"
+#include "runtime/comm/fused.h"
+#include "runtime/comm/process_exchange.h"
+#include "runtime/comm/record.h"
+#include "runtime/copy.h"
+#include "runtime/error.h"
+#include "runtime/process_group/process_group.h"
+
+namespace vitrine {
+namespace {
+
+using comm::Call;
+using comm::Operation;
+
+constexpr int64_t kShortestNotedWaitNs = 500;
+// As long as the process group takes to find who died.
+constexpr int64_t kEchoPatienceMs = 2000;
+
+void copy_bytes(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+/// Where a rank sends to and receives from; -1: nowhere.
+struct Route {
+  int to = -1, from = -1;
+};
+
+/// What the communicators of one process share.
+class ProcessGroup {
+ public:
+  ProcessGroup(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> local_ends)
+      : locals(std::move(local_ends)),
+        counts(devices.devices_of_processes()),
+        process(devices.process()),
+        process_group(devices.options().process_group) {
+    first_ranks_.assign(counts.size() + 1, 0);
+    std::inclusive_scan(counts.begin(), counts.end(), first_ranks_.begin() + 1);
+    const bool several_devices = std::any_of(counts.begin(), counts.end(), [](int count) { return count > 1; });
+    unrounded_ = several_devices || counts.size() > comm::ProcessExchange::kLargestDirect;
+    plans_gpus = devices.options().place && devices.options().place->gpus;
+    if (devices[0].id().backend == Backend::meta) return;
+    {
+      const ProcessGroup::Waiting waiting(*process_group, "the opening of communicators");
+      exchange = comm::make_mpi_exchange(*process_group);
+    }
+    wait_causes_.resize(counts.size());
+    for (size_t p = 0; p < counts.size(); ++p) {
+      for (int op = 0; op < comm::kOperationCount; ++op) {
+        wait_causes_[p][static_cast<size_t>(op)] = fmt::format("rank {} in {}", p, comm::operation_name(static_cast<Operation>(op)));
+      }
+    }
+    number = process_group->new_group();
+    handler_ = process_group->on_failure([this](const std::string& reason) { end(reason); });
+  }
+  ~ProcessGroup() {
+    if (process_group) process_group->remove_handler(handler_);
+  }
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  /// Waits for the other processes; notes on the stream, if it is traced, for whom.
+  void meet(Operation operation, uint64_t tag, CpuStream* traced) {
+    const int64_t begin_ns = traced != nullptr ? steady_now_ns() : 0;
+    const int last = exchange->meet(tag);
+    if (traced == nullptr || last == process) return;
+    const int64_t now_ns = steady_now_ns();
+    if (now_ns - begin_ns < kShortestNotedWaitNs) return;
+    traced->note_wait(begin_ns, now_ns, wait_causes_[static_cast<size_t>(last)][static_cast<size_t>(operation)].c_str());
+  }
+  void end(const std::string& reason) {
+    locals[0]->abort(reason);
+    if (exchange) exchange->abort(reason);
+  }
+  /// Once all processes are there. An error of the transport is more often a peer's than this process's.
+  template <class Work>
+  void exchange_with_peers(Operation operation, uint64_t tag, CpuStream* traced, const Work& work) {
+    try {
+      meet(operation, tag, traced);
+      work(*exchange);
+    } catch (const CommError& error) {
+      process_group->fail(error.what(), kEchoPatienceMs);
+      throw;
+    }
+  }
+  /// Of send_receive: what a device of this process asks for. Before the devices meet.
+  void add_route(uint64_t tag, int device, Route route) {
+    const std::lock_guard lock(routes_mutex_);
+    auto& routes = routes_[tag];
+    routes.resize(static_cast<size_t>(counts[static_cast<size_t>(process)]));
+    routes[static_cast<size_t>(device)] = route;
+  }
+  std::vector<Route> take_routes(uint64_t tag) {
+    const std::lock_guard lock(routes_mutex_);
+    return std::move(routes_.extract(tag).mapped());
+  }
+  int first_rank(int of_process) const { return first_ranks_[static_cast<size_t>(of_process)]; }
+  int process_of(int rank) const {
+    return static_cast<int>(std::upper_bound(first_ranks_.begin(), first_ranks_.end(), rank) - first_ranks_.begin()) - 1;
+  }
+  /// In which sums travel between the processes: f32 where 16 bits would be rounded more than once.
+  DType partial_dtype(DType dtype) const { return unrounded_ && (dtype == DType::f16 || dtype == DType::bf16) ? DType::f32 : dtype; }
+  std::vector<int> processes_of_ranks() const {
+    std::vector<int> processes;
+    for (size_t p = 0; p < counts.size(); ++p) processes.insert(processes.end(), static_cast<size_t>(counts[p]), static_cast<int>(p));
+    return processes;
+  }
+
+  std::vector<std::unique_ptr<LocalCommunicator>> locals;
+  std::vector<int> counts;  // devices of each process
+  int process;
+  int number = 0;                                   // among the groups of the process group
+  bool plans_gpus = false;                          // on meta: no memory is needed
+  std::shared_ptr<ProcessGroup> process_group;      // null on meta
+  std::unique_ptr<comm::ProcessExchange> exchange;  // null on meta
+
+ private:
+  uint64_t handler_ = 0;
+  std::vector<int> first_ranks_;  // of each process, and of one more
+  bool unrounded_ = false;
+  std::mutex routes_mutex_;
+  std::map<uint64_t, std::vector<Route>> routes_;                            // by tag
+  std::vector<std::array<std::string, comm::kOperationCount>> wait_causes_;  // of each process: "rank 2 in all_reduce"
+};
+
+/// The messages of a process's ranks, whose inputs and outputs of `bytes` lie one after the other.
+void send_and_receive(ProcessGroup& group, comm::ProcessExchange& exchange, std::byte* inputs, std::byte* outputs, int64_t bytes, uint64_t tag) {
+  const std::vector<Route> routes = group.take_routes(tag);
+  const int first = group.first_rank(group.process);
+  std::vector<comm::ProcessExchange::Part> sends, receives;
+  std::map<int, std::byte*> output_of_source;  // what comes from one process comes in the order of its ranks
+  for (size_t i = 0; i < routes.size(); ++i) {
+    const int64_t offset = static_cast<int64_t>(i) * bytes;
+    if (routes[i].from >= 0) output_of_source[routes[i].from] = outputs + offset;
+    if (routes[i].to < 0) continue;
+    const int process = group.process_of(routes[i].to);
+    if (process != group.process) {
+      sends.push_back({process, inputs + offset, bytes});
+    } else {
+      const int target = routes[i].to - first;
+      if (routes[static_cast<size_t>(target)].from != first + static_cast<int>(i)) {
+        throw CommError(
+            fmt::format("send_receive: rank {} sends to rank {}, which does not receive from it", first + static_cast<int>(i), routes[i].to));
+      }
+      copy_bytes(outputs + target * bytes, inputs + offset, bytes);
+    }
+  }
+  for (const auto& [source, output] : output_of_source) {
+    const int process = group.process_of(source);
+    if (process != group.process) receives.push_back({process, output, bytes});
+  }
+  exchange.exchange(sends, receives, tag);
+}
+
+class ProcessCommunicator final : public CheckedCommunicator {
+ public:
+  ProcessCommunicator(std::shared_ptr<ProcessGroup> group, int device)
+      : CheckedCommunicator(group->first_rank(group->process) + device, group->first_rank(static_cast<int>(group->counts.size())), device),
+        group_(std::move(group)),
+        device_(device) {}
+
+  std::string description() const override {
+    if (!group_->exchange) return fmt::format("meta, {} ranks", size());
+    return fmt::format("{}, {} ranks", group_->exchange->description(), size());
+  }
+  void abort(const std::string& reason) override {
+    if (group_->process_group) group_->process_group->fail(reason);
+    const std::string verdict = failure();
+    group_->end(verdict.empty() ? reason : verdict);
+  }
+  std::string failure() override { return group_->process_group ? group_->process_group->failure() : std::string(); }
+
+ private:
+  /// A collective under way: where it runs, what it is, and the tag of its messages.
+  struct Job {
+    ExecContext& ctx;
+    const Call& call;
+    uint64_t tag;
+    /// Flat views of this rank's memory, in elements.
+    View view(const void* data, int64_t elements) const { return View{const_cast<void*>(data), Shape{elements}, call.dtype, ctx.device()}; }
+    int64_t element() const { return size_of(call.dtype); }
+  };
+
+  void queue(ExecContext& ctx, const OpInfo& info, Call call) override;
+  void carry_out(const Job& job);
+  void all_reduce(const Job& job);
+  void reduce(const Job& job);
+  void broadcast(const Job& job);
+  void reduce_scatter(const Job& job);
+  void all_gather(const Job& job);
+  void scatter(const Job& job);
+  void gather(const Job& job);
+  void all_to_all(const Job& job);
+  void send_receive(const Job& job);
+  void run_barrier(const Job& job);
+
+  /// The sum over this process's devices, in `partial` (partial_dtype()) of the first one.
+  void sum_here(const Job& job, const View& input, const View& partial);
+  /// Of the first device: its sums' memory, where rounding needs more than the result has; else the result.
+  Tensor partial_scratch(const Job& job, const View& result);
+  /// The first device sums the partials over the processes into `result`.
+  void sum_over_processes(const Job& job, const View& partial, const View& result, std::optional<int> root);
+  DType partial_dtype(const Job& job) const { return group_->partial_dtype(job.call.dtype); }
+  Tensor scratch(const Job& job, int64_t elements) { return scratch(job, elements, job.call.dtype); }
+  Tensor scratch(const Job& job, int64_t elements, DType dtype) { return job.ctx.allocate({elements}, dtype, Category::communication, "exchange"); }
+
+  LocalCommunicator& local() { return *group_->locals[static_cast<size_t>(device_)]; }
+  bool leads() const { return device_ == 0; }
+  bool alone() const { return local_size() == 1; }
+  int local_size() const { return group_->counts[static_cast<size_t>(group_->process)]; }
+  /// The root's index among this process's devices, or -1.
+  int local_root(int root) const { return group_->process_of(root) == group_->process ? root - group_->first_rank(group_->process) : -1; }
+  /// Elements of each rank: counts of scatter and gather, or `each`.
+  std::vector<int64_t> elements_of_ranks(const Call& call) const;
+  /// The same, of each process; and of the ranks of this process.
+  std::vector<int64_t> of_processes(const std::vector<int64_t>& of_ranks) const;
+  std::vector<int64_t> of_this_process(const std::vector<int64_t>& of_ranks) const;
+  std::vector<int64_t> only(int local_rank, int64_t elements) const;
+
+  /// Queues what the process's first device does with the exchange, once all processes are there.
+  template <class Work>
+  void lead(const Job& job, const ConstView& reads, const View& writes, Work work) {
+    CpuStream* const traced =
+        job.ctx.backend() == Backend::cpu && job.ctx.trace_level() != TraceLevel::off ? static_cast<CpuStream*>(&job.ctx.stream()) : nullptr;
+    job.ctx.dispatch({comm::operation_name(job.call.operation), {reads}, {writes}},
+                     [group = group_, operation = job.call.operation, tag = job.tag, traced, work = std::move(work)] {
+                       group->exchange_with_peers(operation, tag, traced, work);
+                     });
+  }
+
+  std::shared_ptr<ProcessGroup> group_;
+  int device_;
+  uint64_t issued_ = 0;
+};
+
+std::vector<int64_t> ProcessCommunicator::elements_of_ranks(const Call& call) const {
+  std::vector<int64_t> elements(static_cast<size_t>(size()), call.count);
+  for (size_t r = 0; r < call.counts.size(); ++r) elements[r] = call.counts[r] * call.count;
+  return elements;
+}
+
+std::vector<int64_t> ProcessCommunicator::of_processes(const std::vector<int64_t>& of_ranks) const {
+  std::vector<int64_t> sums;
+  auto at = of_ranks.begin();
+  for (const int count : group_->counts) {
+    sums.push_back(std::accumulate(at, at + count, int64_t{0}));
+    at += count;
+  }
+  return sums;
+}
+
+std::vector<int64_t> ProcessCommunicator::of_this_process(const std::vector<int64_t>& of_ranks) const {
+  const auto first = of_ranks.begin() + group_->first_rank(group_->process);
+  return {first, first + local_size()};
+}
+
+std::vector<int64_t> ProcessCommunicator::only(int local_rank, int64_t elements) const {
+  std::vector<int64_t> counts(static_cast<size_t>(local_size()), 0);
+  counts[static_cast<size_t>(local_rank)] = elements;
+  return counts;
+}
+
+void ProcessCommunicator::queue(ExecContext& ctx, const OpInfo& info, Call call) {
+  if (group_->plans_gpus) return ctx.dispatch(info, [] {});
+  if (!call.knows_elements) {
+    throw ShapeError(
+        fmt::format("{}: rank {} left its view out; with several processes every rank passes one, of 0 rows if need be", info.name, rank()));
+  }
+  CollectiveRecord record = comm::record_of(ctx, call, issued_++);
+  record.group = group_->number;
+  const uint64_t tag = record.signature ^ record.sequence;
+  const auto waiting = std::make_shared<std::optional<ProcessGroup::Waiting>>();
+  ctx.dispatch({info.name, {}, {}, info.bytes_moved}, [process_group = group_->process_group, device = device_, record = std::move(record), waiting] {
+    waiting->emplace(*process_group, record.str());
+    process_group->begin_collective(device, record);
+  });
+  carry_out({ctx, call, tag});
+  ctx.dispatch({info.name, {}, {}}, [process_group = group_->process_group, device = device_, waiting] {
+    waiting->reset();
+    process_group->finish_collective(device);
+  });
+}
+
+void ProcessCommunicator::carry_out(const Job& job) {
+  switch (job.call.operation) {
+    case Operation::all_reduce:
+      return all_reduce(job);
+    case Operation::reduce:
+      return reduce(job);
+    case Operation::broadcast:
+      return broadcast(job);
+    case Operation::reduce_scatter:
+      return reduce_scatter(job);
+    case Operation::all_gather:
+      return all_gather(job);
+    case Operation::scatter:
+      return scatter(job);
+    case Operation::gather:
+      return gather(job);
+    case Operation::all_to_all:
+      return all_to_all(job);
+    case Operation::send_receive:
+      return send_receive(job);
+    case Operation::barrier:
+      return run_barrier(job);
+  }
+}
+
+void ProcessCommunicator::sum_here(const Job& job, const View& input, const View& partial) {
+  const bool widens = partial_dtype(job) != input.dtype;
+  // An average is divided at the end.
+  const ReduceOp op = job.call.reduction.op == ReduceOp::average ? ReduceOp::sum : job.call.reduction.op;
+  if (!alone() && widens) return local().reduce_unrounded(job.ctx, input, leads() ? partial : View(), 0, op);
+  if (!alone()) return local().reduce(job.ctx, input, leads() ? partial : View(), 0, op);
+  if (widens) {
+    job.ctx.dispatch({"widen", {input}, {partial}}, [input, partial] {
+      const void* const from = input.data;
+      void* const to = partial.data;
+      comm::combine_to_all(input.dtype, partial.dtype, {}, {&from, 1}, {&to, 1}, 0, input.numel());
+    });
+  } else if (input.data != partial.data) {
+    copy(job.ctx, input, partial);
+  }
+}
+
+Tensor ProcessCommunicator::partial_scratch(const Job& job, const View& result) {
+  return leads() && partial_dtype(job) != result.dtype ? scratch(job, result.numel(), partial_dtype(job)) : Tensor();
+}
+
+void ProcessCommunicator::sum_over_processes(const Job& job, const View& partial, const View& result, std::optional<int> root) {
+  if (!leads()) return;
+  const auto processes = static_cast<int>(group_->counts.size());
+  const Tensor space = scratch(job, comm::sum_scratch_elements(partial.dtype, result.numel(), processes), partial.dtype);
+  const comm::SumBuffers buffers{partial.dtype, partial.data, result.dtype, result.data, space.view().data, space.numel(), job.call.reduction};
+  lead(job, partial, result,
+       [buffers, count = result.numel(), root, tag = job.tag](comm::ProcessExchange& exchange) { exchange.sum(buffers, count, root, tag); });
+}
+
+void ProcessCommunicator::all_reduce(const Job& job) {
+  const View output = job.view(job.call.output, job.call.count);
+  const Tensor unrounded = partial_scratch(job, output);
+  const View partial = unrounded ? unrounded.view() : output;
+  sum_here(job, job.view(job.call.input, job.call.count), partial);
+  sum_over_processes(job, partial, output, std::nullopt);
+  if (!alone()) local().broadcast(job.ctx, output, 0);
+}
+
+void ProcessCommunicator::reduce(const Job& job) {
+  const int64_t count = job.call.count;
+  const int root = local_root(job.call.root);
+  // The sum may be made in the root's output only: elsewhere there is none, and the input must stay.
+  const Tensor space = leads() && root != 0 ? scratch(job, count, job.call.dtype) : Tensor();
+  const View result = root == 0 ? job.view(job.call.output, count) : space.view();
+  const Tensor unrounded = partial_scratch(job, result);
+  const View partial = unrounded ? unrounded.view() : result;
+  sum_here(job, job.view(job.call.input, count), partial);
+  sum_over_processes(job, partial, result, group_->process_of(job.call.root));
+  if (root <= 0) return;
+  local().scatter(job.ctx, leads() ? result : View(), only(root, count), job.view(job.call.output, device_ == root ? count : 0), 0);
+}
+
+void ProcessCommunicator::broadcast(const Job& job) {
+  const int root = local_root(job.call.root);
+  const View output = job.view(job.call.output, job.call.count);
+  if (root >= 0) {
+    const View input = job.view(job.call.input, job.call.count);
+    if (!alone()) {
+      local().broadcast(job.ctx, device_ == root ? input : View(), output, root);
+    } else if (input.data != output.data) {
+      copy(job.ctx, input, output);
+    }
+  }
+  if (leads()) {
+    lead(job, View(), output, [output, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
+      exchange.broadcast(output.data, output.bytes(), root, tag);
+    });
+  }
+  if (root < 0 && !alone()) local().broadcast(job.ctx, output, 0);
+}
+
+void ProcessCommunicator::reduce_scatter(const Job& job) {
+  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
+  const int64_t total = job.call.count * size();
+  const View output = job.view(job.call.output, job.call.count);
+  const Tensor whole = leads() ? scratch(job, total, partial_dtype(job)) : Tensor();
+  sum_here(job, job.view(job.call.input, total), whole.view());
+  Tensor rounded;
+  View mine;
+  if (leads()) {
+    const std::vector<int64_t> counts = of_processes(of_ranks);
+    const int64_t here = counts[static_cast<size_t>(group_->process)];
+    const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
+    if (whole.dtype() == job.call.dtype) {
+      mine = whole.view().rows(first, first + here);
+    } else {
+      if (!alone()) rounded = scratch(job, here, job.call.dtype);
+      mine = alone() ? output : rounded.view();
+    }
+    const Tensor space = scratch(job, comm::scattered_scratch_elements(whole.dtype(), counts), whole.dtype());
+    const comm::SumBuffers buffers{whole.dtype(), whole.view().data, mine.dtype, mine.data, space.view().data, space.numel(), job.call.reduction};
+    lead(job, whole, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) { exchange.sum_scattered(buffers, counts, tag); });
+  }
+  if (!alone()) return local().scatter(job.ctx, mine, of_this_process(of_ranks), output, 0);
+  if (mine.data != output.data) copy(job.ctx, mine, output);
+}
+
+void ProcessCommunicator::all_gather(const Job& job) {
+  const int64_t count = job.call.count;
+  const View input = job.view(job.call.input, count), output = job.view(job.call.output, count * size());
+  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
+  const int64_t first = group_->first_rank(group_->process) * count;
+  const View here = output.rows(first, first + local_size() * count);
+  if (!alone()) {
+    local().gather(job.ctx, input, of_this_process(of_ranks), leads() ? here : View(), 0);
+  } else if (input.data != here.data) {
+    copy(job.ctx, input, here);
+  }
+  if (leads()) {
+    std::vector<int64_t> bytes = of_processes(of_ranks);
+    for (int64_t& b : bytes) b *= job.element();
+    lead(job, View(), output, [output, bytes, tag = job.tag](comm::ProcessExchange& exchange) { exchange.all_gather(output.data, bytes, tag); });
+  }
+  if (!alone()) local().broadcast(job.ctx, output, 0);
+}
+
+void ProcessCommunicator::scatter(const Job& job) {
+  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
+  const std::vector<int64_t> counts = of_processes(of_ranks);
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
+  const int64_t here = counts[static_cast<size_t>(group_->process)];
+  const int root = local_root(job.call.root);
+  const View output = job.view(job.call.output, of_ranks[static_cast<size_t>(rank())]);
+  // The first device of the root's process needs the whole, those of the others their process's part.
+  Tensor space;
+  if (leads() && root != 0 && !(root < 0 && alone())) space = scratch(job, root > 0 ? total : here);
+  const View whole = root == 0 ? job.view(job.call.input, total) : space.view();
+  if (root > 0) {
+    local().gather(job.ctx, job.view(job.call.input, device_ == root ? total : 0), only(root, total), leads() ? whole : View(), 0);
+  }
+  const View part = root >= 0 ? (leads() ? whole.rows(first, first + here) : View()) : alone() ? output : space.view();
+  if (leads()) {
+    std::vector<int64_t> bytes = counts;
+    for (int64_t& b : bytes) b *= job.element();
+    lead(job, root >= 0 ? whole : View(), root >= 0 ? View() : part,
+         [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
+           exchange.scatter(whole.data, part.data, bytes, root, tag);
+         });
+  }
+  if (!alone()) return local().scatter(job.ctx, part, of_this_process(of_ranks), output, 0);
+  if (part.data != output.data) copy(job.ctx, part, output);
+}
+
+void ProcessCommunicator::gather(const Job& job) {
+  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
+  const std::vector<int64_t> counts = of_processes(of_ranks);
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
+  const int64_t here = counts[static_cast<size_t>(group_->process)];
+  const int root = local_root(job.call.root);
+  const View input = job.view(job.call.input, of_ranks[static_cast<size_t>(rank())]);
+  Tensor space;
+  if (leads() && root != 0 && !(root < 0 && alone())) space = scratch(job, root > 0 ? total : here);
+  const View whole = root == 0 ? job.view(job.call.output, total) : space.view();
+  const View part = root >= 0 ? (leads() ? whole.rows(first, first + here) : View()) : alone() ? input : space.view();
+  if (!alone()) {
+    local().gather(job.ctx, input, of_this_process(of_ranks), leads() ? part : View(), 0);
+  } else if (part.data != input.data) {
+    copy(job.ctx, input, part);
+  }
+  if (leads()) {
+    std::vector<int64_t> bytes = counts;
+    for (int64_t& b : bytes) b *= job.element();
+    lead(job, root >= 0 ? View() : part, root >= 0 ? whole : View(),
+         [whole, part, bytes, root = group_->process_of(job.call.root), tag = job.tag](comm::ProcessExchange& exchange) {
+           exchange.gather(part.data, whole.data, bytes, root, tag);
+         });
+  }
+  if (root <= 0) return;
+  local().scatter(job.ctx, leads() ? whole : View(), only(root, total), job.view(job.call.output, device_ == root ? total : 0), 0);
+}
+
+void ProcessCommunicator::all_to_all(const Job& job) {
+  using Part = comm::ProcessExchange::Part;
+  const int64_t whole = job.call.count * size();
+  const View input = job.view(job.call.input, whole), output = job.view(job.call.output, whole);
+  // All inputs and all outputs of this process, on its first device.
+  Tensor inputs, outputs;
+  if (!alone() && leads()) {
+    inputs = scratch(job, whole * local_size());
+    outputs = scratch(job, whole * local_size());
+  }
+  const View all_inputs = alone() ? input : inputs.view(), all_outputs = alone() ? output : outputs.view();
+  const std::vector<int64_t> each(static_cast<size_t>(local_size()), whole);
+  if (!alone()) local().gather(job.ctx, input, each, all_inputs, 0);
+  if (leads()) {
+    const int64_t part_bytes = job.call.count * job.element();
+    const auto place = [&](const View& all, int local_rank, int other_rank) {
+      return static_cast<std::byte*>(all.data) + (int64_t{local_rank} * size() + other_rank) * part_bytes;
+    };
+    const int first = group_->first_rank(group_->process);
+    const std::vector<int> process_of = group_->processes_of_ranks();
+    std::vector<Part> sends, receives;
+    std::vector<std::pair<const void*, void*>> here;
+    for (int mine = 0; mine < local_size(); ++mine) {
+      for (int target = 0; target < size(); ++target) {
+        const int to = process_of[static_cast<size_t>(target)];
+        std::byte* const part = place(all_inputs, mine, target);
+        if (to == group_->process) {
+          here.emplace_back(part, place(all_outputs, target - first, first + mine));
+        } else {
+          sends.push_back({to, part, part_bytes});
+        }
+      }
+    }
+    for (int source = 0; source < size(); ++source) {
+      const int from = process_of[static_cast<size_t>(source)];
+      for (int mine = 0; from != group_->process && mine < local_size(); ++mine)
+        receives.push_back({from, place(all_outputs, mine, source), part_bytes});
+    }
+    lead(job, all_inputs, all_outputs, [sends, receives, here, part_bytes, tag = job.tag](comm::ProcessExchange& exchange) {
+      for (const auto& [from, to] : here) copy_bytes(to, from, part_bytes);
+      exchange.exchange(sends, receives, tag);
+    });
+  }
+  if (!alone()) local().scatter(job.ctx, all_outputs, each, output, 0);
+}
+
+void ProcessCommunicator::send_receive(const Job& job) {
+  const int64_t count = job.call.count;
+  const bool receives = job.call.output != nullptr;
+  // What is not sent is gathered too, and not looked at: the ranks of a process do not know of each other which of them send.
+  const View input = job.view(job.call.input != nullptr ? job.call.input : job.call.known, count);
+  const Tensor unused = alone() || receives ? Tensor() : scratch(job, count);
+  const View output = receives ? job.view(job.call.output, count) : unused.view();
+  Tensor inputs, outputs;
+  if (!alone() && leads()) {
+    inputs = scratch(job, count * local_size());
+    outputs = scratch(job, count * local_size());
+  }
+  const View all_inputs = alone() ? input : inputs.view(), all_outputs = alone() ? output : outputs.view();
+  const std::vector<int64_t> each(static_cast<size_t>(local_size()), count);
+  job.ctx.dispatch({"send_receive", {}, {}}, [group = group_, device = device_, tag = job.tag, route = Route{job.call.to, job.call.from}] {
+    group->add_route(tag, device, route);
+  });
+  if (!alone()) local().gather(job.ctx, input, each, all_inputs, 0);
+  if (leads()) {
+    lead(job, all_inputs, all_outputs, [group = group_, all_inputs, all_outputs, bytes = count * job.element(), tag = job.tag](auto& exchange) {
+      send_and_receive(*group, exchange, static_cast<std::byte*>(all_inputs.data), static_cast<std::byte*>(all_outputs.data), bytes, tag);
+    });
+  }
+  if (!alone()) local().scatter(job.ctx, all_outputs, each, output, 0);
+}
+
+void ProcessCommunicator::run_barrier(const Job& job) {
+  if (!alone()) local().barrier(job.ctx);
+  if (leads()) lead(job, View(), View(), [](comm::ProcessExchange&) {});
+  if (!alone()) local().barrier(job.ctx);
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_process_communicators(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> locals) {
+  const auto group = std::make_shared<ProcessGroup>(devices, std::move(locals));
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (int device = 0; device < devices.size(); ++device) communicators.push_back(std::make_unique<ProcessCommunicator>(group, device));
+  return communicators;
+}
+
+}  // namespace vitrine

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/process_group/agreement.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+#include "runtime/process_group/message.h"
+#include "runtime/process_group/rank_list.h"
+
+namespace vitrine {
+namespace {
+
+std::string pack(const AgreementFields& fields) {
+  process_group::Writer writer(process_group::MessageKind::gather);
+  writer.number(fields.size());
+  for (const auto& [name, value] : fields) writer.text(name).text(value);
+  return writer.bytes();
+}
+
+AgreementFields unpack(const std::string& bytes) {
+  process_group::Reader reader(bytes);
+  reader.number<process_group::MessageKind>();
+  AgreementFields fields(reader.count(2 * sizeof(uint64_t)));
+  for (auto& [name, value] : fields) {
+    name = reader.shown();
+    value = reader.shown();
+  }
+  return fields;
+}
+
+/// "rank 2 has", "ranks 0, 1 have".
+std::string ranks_have(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", process_group::describe_ranks(ranks), ranks.size() == 1 ? "has" : "have");
+}
+
+std::string value_of(const AgreementFields& fields, const std::string& name) {
+  const auto found = std::find_if(fields.begin(), fields.end(), [&](const auto& field) { return field.first == name; });
+  return found == fields.end() ? "nothing" : found->second;
+}
+
+}  // namespace
+
+std::string describe_disagreement(const std::vector<AgreementFields>& fields) {
+  std::vector<std::string> names;
+  for (const AgreementFields& of_rank : fields) {
+    for (const auto& field : of_rank) {
+      if (std::find(names.begin(), names.end(), field.first) == names.end()) names.push_back(field.first);
+    }
+  }
+  std::string text;
+  for (const std::string& name : names) {
+    std::map<std::string, std::vector<int>> ranks;
+    for (size_t r = 0; r < fields.size(); ++r) ranks[value_of(fields[r], name)].push_back(static_cast<int>(r));
+    if (ranks.size() == 1) continue;
+    // What most have is taken for meant; among equals, what rank 0 or the lowest has.
+    const auto meant = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
+      return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : a.second[0] > b.second[0];
+    });
+    for (const auto& [value, who] : ranks) {
+      if (value == meant->first) continue;
+      text += fmt::format("{}{} {} {}, where {} {}", text.empty() ? "" : "; ", ranks_have(who), name, value, ranks_have(meant->second), meant->first);
+    }
+  }
+  return text;
+}
+
+void require_agreement(ProcessGroup& process_group, const std::string& what, const AgreementFields& fields) {
+  const std::string mine = pack(fields);
+  if (process_group.all_equal(what, mine)) return;
+  const std::string difference = process_group.exchange("the difference in " + what, mine, [](const std::vector<std::string>& parts) {
+    std::vector<AgreementFields> all;
+    for (const std::string& part : parts) all.push_back(unpack(part));
+    return std::vector<std::string>{describe_disagreement(all)};
+  });
+  if (difference.empty()) return;
+  // All know it, so all end as they should.
+  process_group.close();
+  throw ConfigError(fmt::format("the processes disagree in {}: {}; start all of them alike", what, difference));
+}
+
+}  // namespace vitrine

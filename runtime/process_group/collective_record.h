@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace vitrine {
+
+/// A collective as one device began it: what has to be the same on all devices, and what is told of one that failed.
+struct CollectiveRecord {
+  uint64_t sequence = 0;   // within its group of communicators, from 0
+  uint64_t signature = 0;  // of operation, dtype, counts, root, label and step
+  std::string operation;   // "all_reduce"
+  std::string label;       // "bucket 3", or empty
+  std::string phase;       // "reduce"
+  int64_t step = 0;
+  int64_t bytes = 0;            // of a rank's buffer
+  int group = 0;                // of communicators, in the order in which they were made
+  bool end_is_reported = true;  // the process group learns when it is finished
+
+  /// "collective 17 (all_reduce of bucket 3, 1048576 bytes, phase reduce, step 5)"; "collective 17 of group 1 (...)" in any but the first group.
+  std::string str() const;
+};
+
+}  // namespace vitrine

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/process_group/failure_detector.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/process_group/rank_list.h"
+
+namespace vitrine::process_group {
+
+FailureDetector::FailureDetector(int size) : members_(static_cast<size_t>(size)) {}
+
+void FailureDetector::join(int rank, std::string name, int64_t now_ns) {
+  Member& m = member(rank);
+  m.name = std::move(name);
+  m.heard_ns = now_ns;
+  if (!m.joined) ++joined_;
+  m.joined = true;
+}
+
+void FailureDetector::leave(int rank) {
+  if (member(rank).joined) --joined_;
+  member(rank).joined = false;
+}
+
+std::string FailureDetector::ranks_text(const std::vector<Place>& places) {
+  std::vector<int> ranks;
+  for (const Place& place : places) {
+    if (ranks.empty() || ranks.back() != place.first) ranks.push_back(place.first);
+  }
+  return describe_ranks(ranks);
+}
+
+std::string FailureDetector::missing() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!member(rank).joined) ranks.push_back(rank);
+  }
+  return describe_ranks(ranks);
+}
+
+void FailureDetector::hear(int rank, int64_t now_ns) { member(rank).heard_ns = now_ns; }
+
+void FailureDetector::set_devices(int rank, std::vector<std::string> names) {
+  std::vector<DeviceState>& devices = member(rank).devices;
+  // Collectives that are compared once all have begun them know devices by their number.
+  for (const auto& [key, round] : rounds_) {
+    for (const Part& part : round.parts) {
+      const auto of_rank = [&](const Place& place) { return place.first == rank; };
+      if (std::none_of(part.places.begin(), part.places.end(), of_rank)) continue;
+      return decide(fmt::format("{} failed: it named its devices again amid {}", member(rank).name, part.record.str()));
+    }
+  }
+  device_count_ += static_cast<int64_t>(names.size()) - static_cast<int64_t>(devices.size());
+  devices.clear();
+  for (std::string& name : names) {
+    devices.emplace_back();
+    devices.back().name = std::move(name);
+  }
+}
+
+std::string FailureDetector::who(int rank, int device) const {
+  const Member& m = member(rank);
+  // It may have named fewer devices since.
+  if (m.devices.size() < 2 || static_cast<size_t>(device) >= m.devices.size()) return m.name;
+  return fmt::format("{}, device {}", m.name, m.devices[static_cast<size_t>(device)].name);
+}
+
+void FailureDetector::progress(int rank, int device, uint64_t finished, std::span<const CollectiveRecord> begun) {
+  Member& m = member(rank);
+  if (device < 0 || static_cast<size_t>(device) >= m.devices.size()) return;
+  DeviceState& state = m.devices[static_cast<size_t>(device)];
+  state.finished = std::max(state.finished, finished);
+  for (const CollectiveRecord& record : begun) {
+    state.last = record;
+    ++state.begun;
+    const auto at = rounds_.try_emplace({record.group, record.sequence}).first;
+    Round& round = at->second;
+    auto part = std::find_if(round.parts.begin(), round.parts.end(), [&](const Part& p) { return p.record.signature == record.signature; });
+    if (part == round.parts.end()) part = round.parts.insert(round.parts.end(), {record, {}});
+    part->places.emplace_back(rank, device);
+    if (++round.begun < device_count_) continue;
+    if (round.parts.size() > 1) compare(std::move(round));
+    rounds_.erase(at);
+  }
+}
+
+namespace {
+
+/// Of places and what each has, the places that have what most have, and those that do not; of two that are had equally often, what the first place
+/// has is taken for right.
+template <class Place, class Value>
+std::pair<std::vector<Place>, std::vector<Place>> divide(const std::vector<std::pair<Place, Value>>& votes) {
+  std::map<Value, int> counts;
+  for (const auto& [place, value] : votes) ++counts[value];
+  const auto right = std::max_element(votes.begin(), votes.end(), [&](const auto& a, const auto& b) { return counts[a.second] < counts[b.second]; });
+  std::pair<std::vector<Place>, std::vector<Place>> parts;
+  for (const auto& [place, value] : votes) (value == right->second ? parts.first : parts.second).push_back(place);
+  return parts;
+}
+
+constexpr int64_t kPauseEchoNs = 5'000'000'000;
+constexpr const char* kSameCollectives = "every rank must issue the same collectives in the same order";
+
+}  // namespace
+
+void FailureDetector::compare(Round round) {
+  for (Part& part : round.parts) std::sort(part.places.begin(), part.places.end());
+  // What most began is taken for right; of two that as many began, what the first of them did.
+  std::sort(round.parts.begin(), round.parts.end(), [](const Part& a, const Part& b) {
+    return a.places.size() != b.places.size() ? a.places.size() > b.places.size() : a.places.front() < b.places.front();
+  });
+  const Part& right = round.parts.front();
+  const Part& wrong =
+      *std::min_element(round.parts.begin() + 1, round.parts.end(), [](const Part& a, const Part& b) { return a.places.front() < b.places.front(); });
+  const auto [rank, device] = wrong.places.front();
+  decide(fmt::format("{} began {}, where {} began {}; {}", who(rank, device), wrong.record.str(), ranks_text(right.places), right.record.str(),
+                     kSameCollectives));
+}
+
+void FailureDetector::compare_counts() {
+  std::vector<std::pair<Place, uint64_t>> votes;
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::vector<DeviceState>& devices = member(rank).devices;
+    for (size_t d = 0; d < devices.size(); ++d) votes.emplace_back(Place{rank, static_cast<int>(d)}, devices[d].begun);
+  }
+  if (votes.empty()) return;
+  const auto [right, wrong] = divide(votes);
+  if (wrong.empty()) return;
+  const auto count = [&](const Place& place) { return member(place.first).devices[static_cast<size_t>(place.second)].begun; };
+  const Place odd = wrong.front();
+  const auto lacked = std::find_if(rounds_.begin(), rounds_.end(), [&](const auto& round) {
+    const std::vector<Part>& parts = round.second.parts;
+    return std::none_of(parts.begin(), parts.end(), [&](const Part& p) { return std::count(p.places.begin(), p.places.end(), odd) > 0; });
+  });
+  const std::string which = lacked == rounds_.end() ? position(odd.first) : fmt::format("it lacks {}", lacked->second.parts.front().record.str());
+  decide(fmt::format("{} began {} collectives, where {} began {}; {}; {}", who(odd.first, odd.second), count(odd), ranks_text(right),
+                     count(right.front()), which, kSameCollectives));
+}
+
+std::string FailureDetector::position(int rank) const {
+  const Member& m = member(rank);
+  const DeviceState* behind = nullptr;
+  for (const DeviceState& state : m.devices) {
+    if (behind == nullptr || state.begun < behind->begun) behind = &state;
+  }
+  if (behind == nullptr || !behind->last) {
+    return m.gathering.empty() ? "it had begun no collective" : fmt::format("it had begun no collective; its last exchange was for {}", m.gathering);
+  }
+  if (!behind->last->end_is_reported) return fmt::format("its last known was {}", behind->last->str());
+  return fmt::format("its last known was {}, {}", behind->last->str(),
+                     behind->finished >= behind->begun ? "which it finished" : "which it did not finish");
+}
+
+void FailureDetector::overdue(int rank, std::string what, int64_t waited_ms, int64_t now_ns) {
+  std::optional<Overdue>& overdue = member(rank).overdue;
+  if (!overdue) ++overdue_;
+  overdue = Overdue{std::move(what), waited_ms, now_ns};
+}
+
+void FailureDetector::not_overdue(int rank) {
+  if (member(rank).overdue) --overdue_;
+  member(rank).overdue.reset();
+}
+
+std::optional<std::vector<std::string>> FailureDetector::gather(int rank, uint64_t sequence, std::string what, std::string part) {
+  Member& m = member(rank);
+  m.gatherings = sequence + 1;
+  m.gathering = what;
+  Gathering& gathering = gatherings_[sequence];
+  if (gathering.parts.empty()) {
+    gathering.parts.resize(members_.size());
+    gathering.what = what;
+    gathering.first_rank = rank;
+  } else if (gathering.what != what) {
+    decide(fmt::format("{} came to exchange {}, where rank {} came to exchange {}; all ranks must run the same program with the same options", m.name,
+                       what, gathering.first_rank, gathering.what));
+    return std::nullopt;
+  }
+  if (!gathering.parts[static_cast<size_t>(rank)]) ++gathering.present;
+  gathering.parts[static_cast<size_t>(rank)] = std::move(part);
+  if (gathering.present < size()) return std::nullopt;
+  std::vector<std::string> parts;
+  for (auto& p : gathering.parts) parts.push_back(std::move(*p));
+  gatherings_.erase(sequence);
+  return parts;
+}
+
+void FailureDetector::decide(std::string verdict) {
+  if (verdict_.empty()) verdict_ = std::move(verdict);
+}
+
+void FailureDetector::fail(int rank, const std::string& reason) {
+  decide(fmt::format("{} failed: {}; {}", member(rank).name, reason, position(rank)));
+}
+
+void FailureDetector::bye(int rank) {
+  if (!member(rank).ended()) ++ended_;
+  member(rank).said_bye = true;
+}
+
+void FailureDetector::lost(int rank, int64_t now_ns) {
+  Member& m = member(rank);
+  if (!m.ended()) ++ended_;
+  m.gone = true;
+  if (!m.said_bye && !dead_) dead_ = {rank, now_ns};
+}
+
+std::string FailureDetector::others_position(int rank) const {
+  const CollectiveRecord* furthest = nullptr;
+  uint64_t most = 0, own = 0;
+  for (int r = 0; r < size(); ++r) {
+    for (const DeviceState& state : member(r).devices) {
+      if (r == rank) own = std::max(own, state.begun);
+      if (state.begun <= most || !state.last) continue;
+      most = state.begun;
+      furthest = &*state.last;
+    }
+  }
+  return furthest == nullptr || most <= own ? std::string() : fmt::format("; others have come to {}", furthest->str());
+}
+
+bool FailureDetector::all_said_bye() const { return ended_ == size(); }
+
+void FailureDetector::was_stopped(int64_t pause_ns, int64_t now_ns) { pause_ = {pause_ns, now_ns}; }
+
+void FailureDetector::tick(int64_t now_ns) {
+  if (!verdict_.empty()) return;
+  if (dead_ && now_ns - dead_->second >= kDeathAfterNs) {
+    const int rank = dead_->first;
+    if (pause_ && dead_->second - pause_->second < kPauseEchoNs) {
+      return decide(fmt::format("{} hung: it was stopped for {:.1f} s; {}. Meanwhile {} has gone", member(0).name,
+                                static_cast<double>(pause_->first) * 1e-9, position(0), member(rank).name));
+    }
+    decide(fmt::format("{} died: its connection closed without a word; {}{}", member(rank).name, position(rank), others_position(rank)));
+  }
+  if (overdue_ == 0) return;
+  const Member* oldest = nullptr;
+  for (const Member& m : members_) {
+    if (m.overdue && (oldest == nullptr || m.overdue->reported_ns < oldest->overdue->reported_ns)) oldest = &m;
+  }
+  if (now_ns - oldest->overdue->reported_ns >= kJudgeAfterNs) judge(*oldest, now_ns);
+}
+
+void FailureDetector::judge(const Member& waits, int64_t now_ns) {
+  const std::string waiting =
+      fmt::format("{} has waited {:.1f} s in {}", waits.name, static_cast<double>(waits.overdue->waited_ms) * 1e-3, waits.overdue->what);
+  int silent = -1;  // the longest
+  for (int rank = 0; rank < size(); ++rank) {
+    const Member& m = member(rank);
+    if (!m.said_bye && now_ns - m.heard_ns >= kSilentNs && (silent < 0 || m.heard_ns < member(silent).heard_ns)) silent = rank;
+  }
+  if (silent >= 0) {
+    const Member& m = member(silent);
+    return decide(
+        fmt::format("{} hangs: nothing was heard of it for {:.1f} s, though its connection is open (is it stopped, or its machine out of reach?); "
+                    "{}{}. {}",
+                    m.name, static_cast<double>(now_ns - m.heard_ns) * 1e-9, position(silent), others_position(silent), waiting));
+  }
+  // Who has begun the fewest collectives, and who the most.
+  const DeviceState* first = nullptr;
+  const DeviceState* last = nullptr;
+  std::string last_name;
+  int last_rank = 0;
+  for (int rank = 0; rank < size(); ++rank) {
+    const Member& m = member(rank);
+    for (size_t d = 0; d < m.devices.size(); ++d) {
+      const DeviceState& state = m.devices[d];
+      if (first == nullptr || state.begun > first->begun) first = &state;
+      if (last != nullptr && state.begun >= last->begun) continue;
+      last = &state;
+      last_rank = rank;
+      last_name = who(rank, static_cast<int>(d));
+    }
+  }
+  if (last != nullptr && last->begun < first->begun) {
+    return decide(
+        fmt::format("{} is late: others have begun {}, and it has not; {}. {}", last_name, first->last->str(), position(last_rank), waiting));
+  }
+  const auto fewer = [](const Member& a, const Member& b) { return a.gatherings < b.gatherings; };
+  const auto [behind, ahead] = std::minmax_element(members_.begin(), members_.end(), fewer);
+  if (behind->gatherings < ahead->gatherings) {
+    return decide(fmt::format("{} is late: others have come to exchange {}, and it has not; {}. {}", behind->name, ahead->gathering,
+                              position(static_cast<int>(behind - members_.begin())), waiting));
+  }
+  decide(fmt::format(
+      "{}, which every rank has begun and none is known to have left: the network between them may be broken; choose a longer --timeout if "
+      "it is only slow",
+      waiting));
+}
+
+}  // namespace vitrine::process_group

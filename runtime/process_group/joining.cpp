@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the other processes of a process group find rank 0, and have it take them in.
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include "runtime/process_group/process_group_state.h"
+#include "runtime/trace/span.h"
+
+namespace vitrine {
+
+using namespace process_group;  // NOLINT: its private parts
+
+namespace {
+
+constexpr int64_t kConnectMs = 1000;
+// A server that does not answer for so long is none.
+constexpr int64_t kAnswerMs = 3000;
+constexpr int kRetryMs = 50;
+
+}  // namespace
+
+void ProcessGroup::State::find_server() {
+  const int64_t deadline_ns = steady_now_ns() + rendezvous_ms() * kMs;
+  const InitMethod& method = rendezvous.method;
+  const std::string told = mpi ? mpi->broadcast({}, rendezvous_ms()) : std::string();
+  std::string problem = "nobody listens there";
+  while (true) {
+    Address address;
+    std::string text = told;
+    if (!rendezvous.address_file.empty()) {
+      // With the user's secret the file need not be: it does not tell who belongs to the run.
+      text = rendezvous.secret.empty() ? read_private_address(rendezvous.address_file, problem) : read_address(rendezvous.address_file);
+      if (text.empty() && !rendezvous.secret.empty()) problem = kNoAddressFile;
+    }
+    const bool known = rendezvous.address_file.empty() || !text.empty();
+    if (!text.empty()) address = Address::parse(text);
+    if (address.host_name == host_name()) address.hosts.insert(address.hosts.begin(), "127.0.0.1");
+    if (!method.host.empty()) {
+      address.port = method.port;
+      address.hosts = {method.host};
+      if (problem == kNoAddressFile) problem = fmt::format("{}:{}: rank 0 does not listen there yet", method.host, method.port);
+    }
+    if (known && try_server(address, problem)) return;
+    if (steady_now_ns() > deadline_ns) {
+      throw CommError(fmt::format("rank {} could not reach rank 0 {} within {:g} s: {}; was it started?", rank, met_text,
+                                  static_cast<double>(rendezvous_ms()) * 1e-3, problem));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));
+  }
+}
+
+bool ProcessGroup::State::try_server(const Address& address, std::string& problem) {
+  for (const std::string& host : address.hosts) {
+    Descriptor socket = connect_to(host, address.port, kConnectMs, problem);
+    if (!socket) continue;
+    const std::string where = fmt::format("{}:{}", host, address.port);
+    Connection connection(std::move(socket));
+    connection.limit(kLargestHello);
+    if (!shake_hands(connection, address, where, problem) || !wait_for_welcome(connection, where, problem)) continue;
+    connection.limit(Connection::kLargestMessage);
+    server.emplace(std::move(connection));
+    server_heard_ns = steady_now_ns();
+    return true;
+  }
+  return false;
+}
+
+std::optional<Message> ProcessGroup::State::wait_for_answer(Connection& connection, int64_t patience_ms, const std::string& where,
+                                                            std::string& problem) const {
+  const int64_t deadline_ns = steady_now_ns() + patience_ms * kMs;
+  try {
+    while (true) {
+      connection.flush();
+      const bool open = connection.receive();
+      if (const std::optional<std::string> bytes = connection.take()) return decode(*bytes);
+      if (!open || steady_now_ns() > deadline_ns) {
+        problem = fmt::format("{} {}", where, open ? "does not answer" : "hangs up");
+        return std::nullopt;
+      }
+      pollfd waiting{connection.descriptor(), POLLIN, 0};
+      poll(&waiting, 1, kRetryMs);
+    }
+  } catch (const std::exception& error) {
+    problem = fmt::format("{} is not Vitrine, or another version of it: {}", where, error.what());
+    return std::nullopt;
+  }
+}
+
+bool ProcessGroup::State::shake_hands(Connection& connection, const Address& address, const std::string& where, std::string& problem) const {
+  const std::string listener = fmt::format("the process that listens at {}", where);
+  const int64_t patience_ms = std::min(kAnswerMs, rendezvous_ms());
+  const auto not_rank_zero = [&](const std::optional<Message>& answer) {
+    const Refused* const refused = answer ? std::get_if<Refused>(&*answer) : nullptr;
+    if (refused != nullptr) problem = fmt::format("rank 0 at {} refuses it: {}", where, refused->reason);
+    if (answer && refused == nullptr) problem = fmt::format("{} is not rank 0 of this run", listener);
+    // A file may be an earlier run's, and be replaced; what the user gave stays as it is.
+    if (refused != nullptr && (!refused->may_return || address.key.empty())) throw CommError(fmt::format("rank {} cannot join: {}", rank, problem));
+    return false;
+  };
+  const std::string nonce = random_bytes();
+  connection.send(Writer(MessageKind::hello).number(kMagic).raw(nonce).bytes());
+  const std::optional<Message> challenge = wait_for_answer(connection, patience_ms, listener, problem);
+  if (!challenge || !std::holds_alternative<Challenge>(*challenge)) return not_rank_zero(challenge);
+  const Handshake handshake(run_key(rendezvous.secret, address.key), nonce, std::get<Challenge>(*challenge).nonce);
+  connection.send(Writer(MessageKind::proof).raw(handshake.member_proof).bytes());
+  const std::optional<Message> proof = wait_for_answer(connection, patience_ms, listener, problem);
+  if (!proof || !std::holds_alternative<Proof>(*proof)) return not_rank_zero(proof);
+  if (!proves(std::get<Proof>(*proof).code, handshake.server_proof)) {
+    problem = fmt::format("{} does not know this run's secret", listener);
+    return false;
+  }
+  connection.seal(handshake.to_server, handshake.to_member);
+  connection.send(Writer(MessageKind::join).number(rank).number(size).text(process_name(rank)).bytes());
+  return true;
+}
+
+bool ProcessGroup::State::wait_for_welcome(Connection& connection, const std::string& where, std::string& problem) {
+  const std::string server_at = fmt::format("rank 0 at {}", where);
+  std::optional<Message> answer = wait_for_answer(connection, std::min(kAnswerMs, rendezvous_ms()), server_at, problem);
+  if (answer && std::holds_alternative<Accepted>(*answer)) {
+    answer = wait_for_answer(connection, rendezvous_ms() + kAnswerMs, server_at, problem);
+    if (!answer) problem += " before all processes have come";
+  }
+  if (!answer) return false;
+  if (const auto* const refused = std::get_if<Refused>(&*answer)) {
+    throw CommError(fmt::format("rank {} cannot join: {} refuses it: {}; give every process its own --rank and the same --world-size", rank,
+                                server_at, refused->reason));
+  }
+  if (const auto* const verdict = std::get_if<Verdict>(&*answer)) throw CommError(verdict->reason);
+  if (auto* const welcome = std::get_if<Welcome>(&*answer)) {
+    server_name = std::move(welcome->name);
+    return true;
+  }
+  problem = fmt::format("{} says what no rank 0 says to a process that joins", server_at);
+  return false;
+}
+
+}  // namespace vitrine

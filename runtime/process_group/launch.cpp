@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/process_group/launch.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <climits>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/error.h"
+#include "runtime/process_group/slurm.h"
+
+namespace vitrine {
+namespace {
+
+/// A variable or a flag, and what it was set to.
+struct Given {
+  std::string name, text;
+  bool is_flag() const { return name.starts_with("--"); }
+  std::string str() const { return fmt::format("{}{}{}", name, is_flag() ? ' ' : '=', text); }
+};
+
+/// Something that a launcher sets: its name (or names) and what was found.
+struct Wanted {
+  std::string name;
+  std::optional<Given> given;
+};
+
+std::optional<Given> get(const Environment& env, const char* name) {
+  const char* text = env(name);
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  return Given{name, text};
+}
+
+std::optional<Given> get(const Environment& env, const char* name, const char* otherwise) {
+  std::optional<Given> given = get(env, name);
+  return given ? given : get(env, otherwise);
+}
+
+Wanted want(const Environment& env, const char* name) { return {name, get(env, name)}; }
+Wanted want(const Environment& env, const char* name, const char* otherwise) {
+  return {fmt::format("{} (or {})", name, otherwise), get(env, name, otherwise)};
+}
+
+std::optional<Given> flag(const char* name, std::optional<int> value) {
+  if (!value) return std::nullopt;
+  return Given{name, std::to_string(*value)};
+}
+
+/// --local-rank stands in for a launcher's variable.
+Wanted want_local_rank(const LaunchFlags& flags, const Environment& env, const char* name) {
+  return flags.local_rank ? Wanted{"--local-rank", flag("--local-rank", flags.local_rank)} : want(env, name);
+}
+
+/// What was found of a set, in the given order. throws ConfigError when something is missing.
+std::vector<Given> complete(const char* whose, const char* remedy, std::vector<Wanted> set) {
+  std::vector<Given> found;
+  std::vector<std::string> present, missing;
+  for (Wanted& wanted : set) {
+    if (wanted.given) {
+      present.push_back(wanted.given->str());
+      found.push_back(*std::move(wanted.given));
+    } else {
+      missing.push_back(std::move(wanted.name));
+    }
+  }
+  if (!missing.empty()) {
+    throw ConfigError(
+        fmt::format("launch: {} incomplete: {} set, but not {}; {}", whose, fmt::join(present, ", "), fmt::join(missing, ", "), remedy));
+  }
+  return found;
+}
+
+[[noreturn]] void reject(const Given& given, const std::string& expected) {
+  throw ConfigError(fmt::format("launch: {}: expected {}; {}", given.str(), expected,
+                                given.is_flag() ? "correct it" : "correct it, or unset it if it is left over from something else"));
+}
+
+/// `because` says where the largest value comes from.
+int read_number(const Given& given, int least, int most, const std::string& because) {
+  int value = 0;
+  const char* end = given.text.data() + given.text.size();
+  const auto [stopped, error] = std::from_chars(given.text.data(), end, value);
+  if (error != std::errc() || stopped != end || value < least || value > most) {
+    const std::string range = least == most ? fmt::format("{}", least) : fmt::format("a whole number from {} to {}", least, most);
+    reject(given, because.empty() ? range : fmt::format("{}, as {}", range, because));
+  }
+  return value;
+}
+
+/// The four numbers, checked against each other.
+Launch place(Launch::Launcher launcher, const Given& rank, const Given& world_size, const Given& local_rank, const Given& local_world_size) {
+  Launch launch;
+  launch.launcher = launcher;
+  launch.world_size = read_number(world_size, 1, INT_MAX, "");
+  launch.rank = read_number(rank, 0, launch.world_size - 1, world_size.str());
+  launch.local_world_size = read_number(local_world_size, 1, launch.world_size, world_size.str());
+  launch.local_rank = read_number(local_rank, 0, launch.local_world_size - 1, local_world_size.str());
+  return launch;
+}
+
+void read_master(const Environment& env, Launch& launch) {
+  const auto address = get(env, "MASTER_ADDR"), port = get(env, "MASTER_PORT");
+  // One of them alone may be anybody's: a cluster's service called "master" sets MASTER_PORT to a URL.
+  if (!address || !port) return;
+  launch.master_address = address->text;
+  launch.master_port = read_number(*port, 1, UINT16_MAX, "");
+  launch.master_port_taken = torchrun_agent_listens(env);
+}
+
+Launch from_flags(const LaunchFlags& flags, const Environment& env) {
+  const auto found = complete("flags are", "give both, or neither for a single process",
+                              {{"--rank", flag("--rank", flags.rank)}, {"--world-size", flag("--world-size", flags.world_size)}});
+  const Given& rank = found[0];
+  const Given& world_size = found[1];
+  const auto local_rank = want_local_rank(flags, env, "LOCAL_RANK").given;
+  Launch launch = place(Launch::Launcher::flags, rank, world_size, local_rank.value_or(rank), get(env, "LOCAL_WORLD_SIZE").value_or(world_size));
+  read_master(env, launch);
+  return launch;
+}
+
+Launch from_torchrun(const LaunchFlags& flags, const Environment& env) {
+  std::vector<Wanted> set{want(env, "RANK"),        want(env, "WORLD_SIZE"), want_local_rank(flags, env, "LOCAL_RANK"), want(env, "LOCAL_WORLD_SIZE"),
+                          want(env, "MASTER_ADDR"), want(env, "MASTER_PORT")};
+  if (set[1].given && set[1].given->text == "1") {
+    if (!set[2].given) set[2].given = Given{"LOCAL_RANK", "0"};
+    if (!set[3].given) set[3].given = Given{"LOCAL_WORLD_SIZE", "1"};
+    set.resize(4);
+  }
+  // Old scripts set all but this one; which processes share a machine is found out when they meet.
+  const bool local_size_known = set[3].given.has_value();
+  if (!set[3].given && set[1].given) set[3].given = Given{"LOCAL_WORLD_SIZE", set[1].given->text};
+  const auto found =
+      complete("torchrun's variables are", "set the rest as torchrun does, or unset RANK if it is left over from something else", std::move(set));
+  Launch launch = place(Launch::Launcher::torchrun, found[0], found[1], found[2], found[3]);
+  launch.one_machine = local_size_known && launch.local_world_size == launch.world_size;
+  read_master(env, launch);
+  return launch;
+}
+
+constexpr std::array<const char*, 4> kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                              "OMPI_COMM_WORLD_LOCAL_SIZE"};
+
+bool in_open_mpi(const Environment& env) {
+  return std::any_of(kOpenMpi.begin(), kOpenMpi.end(), [&](const char* name) { return get(env, name).has_value(); });
+}
+
+Launch from_open_mpi(const LaunchFlags& flags, const Environment& env) {
+  const auto found = complete("Open MPI's variables are", "start with mpirun, which sets all four, or unset them",
+                              {want(env, kOpenMpi[0]), want(env, kOpenMpi[1]), want_local_rank(flags, env, kOpenMpi[2]), want(env, kOpenMpi[3])});
+  Launch launch = place(Launch::Launcher::open_mpi, found[0], found[1], found[2], found[3]);
+  launch.one_machine = launch.local_world_size == launch.world_size;
+  return launch;
+}
+
+/// prterun alone starts several processes and does not tell them how many: without this check each would train by itself. throws ConfigError.
+void reject_prterun(const Environment& env) {
+  const auto launched = get(env, "PRTE_LAUNCHED"), rank = get(env, "PMIX_RANK");
+  if (!launched || !rank) return;
+  throw ConfigError(fmt::format(
+      "launch: {} and {} are set, but none of Open MPI's variables: prterun does not set the number of processes; start with mpirun, give --rank and "
+      "--world-size, or unset PRTE_LAUNCHED for a single process",
+      launched->str(), rank->str()));
+}
+
+std::optional<Given> slurm_job(const Environment& env) { return get(env, "SLURM_JOB_ID", "SLURM_JOBID"); }
+
+/// Batch scripts have no step's number, interactive shells a reserved one, 2^32 - 16 and above.
+bool in_slurm_step(const Environment& env) {
+  const auto step = get(env, "SLURM_STEP_ID", "SLURM_STEPID");
+  if (!step) return false;
+  uint64_t number = 0;
+  std::from_chars(step->text.data(), step->text.data() + step->text.size(), number);
+  return number < 0xfffffff0;
+}
+
+/// Tasks on this machine, out of "4(x2),1".
+Given slurm_local_tasks(const Given& per_node, const Environment& env) {
+  const auto counts = parse_slurm_counts(per_node.text);
+  if (!counts) reject(per_node, "tasks of each node, such as 4(x2),1");
+  int64_t node = 0, nodes = 0;
+  const bool equal = std::all_of(counts->begin(), counts->end(), [&](const SlurmCount& c) { return c.value == counts->front().value; });
+  if (!equal) {
+    for (const SlurmCount& count : *counts) nodes += count.times;
+    const auto id = complete("Slurm's variables are", "start with srun, which sets it", {{per_node.name, per_node}, want(env, "SLURM_NODEID")})[1];
+    node = read_number(id, 0, static_cast<int>(std::min<int64_t>(nodes - 1, INT_MAX)), per_node.str());
+  }
+  auto count = counts->begin();
+  for (; node >= count->times; ++count) node -= count->times;
+  return {per_node.name, std::to_string(count->value)};
+}
+
+Launch from_slurm(const LaunchFlags& flags, const Environment& env) {
+  const auto found =
+      complete("Slurm's variables are", "start with srun, which sets them, or unset SLURM_STEP_ID and SLURM_STEPID for a single process",
+               {want(env, "SLURM_PROCID"), want(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), want_local_rank(flags, env, "SLURM_LOCALID"),
+                want(env, "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"), want(env, "SLURM_STEP_ID", "SLURM_STEPID")});
+  const Given& per_node = found[3];
+  Given local_world_size = slurm_local_tasks(per_node, env);
+  // --ntasks-per-node is a limit: with fewer tasks all are here.
+  if (per_node.name == "SLURM_NTASKS_PER_NODE") {
+    const int tasks = read_number(found[1], 1, INT_MAX, "");
+    local_world_size.text = std::to_string(std::min(tasks, read_number(local_world_size, 1, INT_MAX, "")));
+  }
+  Launch launch = place(Launch::Launcher::slurm, found[0], found[1], found[2], local_world_size);
+  // A limit per node does not tell how many nodes there are.
+  launch.one_machine = per_node.name != "SLURM_NTASKS_PER_NODE" && launch.local_world_size == launch.world_size;
+  read_master(env, launch);
+  if (!launch.master_address.empty()) return launch;
+  auto hosts = get(env, "SLURM_STEP_NODELIST", "SLURM_NODELIST");
+  if (!hosts) hosts = get(env, "SLURM_JOB_NODELIST");
+  if (!hosts) return launch;
+  const auto first = first_slurm_host(hosts->text);
+  if (!first) reject(*hosts, "a list of hosts, such as node[01-04,7],other");
+  launch.master_address = *first;
+  return launch;
+}
+
+/// Why no launcher was seen.
+std::string why_single(const Environment& env) {
+  std::vector<std::string> why, strays;
+  for (const char* name : {"WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    if (const auto stray = get(env, name)) strays.push_back(stray->str());
+  }
+  if (!strays.empty()) why.push_back(fmt::format("{} without RANK is not torchrun's", fmt::join(strays, ", ")));
+  if (const auto job = slurm_job(env)) why.push_back(fmt::format("{} but no step of srun's; srun starts several", job->str()));
+  return why.empty() ? "no launcher's variables are set" : fmt::format("{}", fmt::join(why, "; "));
+}
+
+Launch from_nothing(const LaunchFlags& flags, const Environment& env) {
+  Launch launch;
+  if (const auto local_rank = flag("--local-rank", flags.local_rank)) {
+    read_number(*local_rank, 0, 0, "this is a single process: neither --rank and --world-size nor a launcher's variables are set");
+  }
+  launch.note = fmt::format("single process: {}", why_single(env));
+  return launch;
+}
+
+/// The line for the log; names the launchers that were passed over.
+std::string describe(const Launch& launch, const LaunchFlags& flags, const Environment& env) {
+  using Launcher = Launch::Launcher;
+  std::string line = fmt::format("{}: rank {} of {}, local rank {} of {}", launcher_name(launch.launcher), launch.rank, launch.world_size,
+                                 launch.local_rank, launch.local_world_size);
+  if (flags.local_rank) line += " (--local-rank)";
+  const bool colons = launch.master_address.find(':') != std::string::npos;
+  if (!launch.master_address.empty()) line += fmt::format(", master {}{}{}", colons ? "[" : "", launch.master_address, colons ? "]" : "");
+  if (launch.master_port > 0) line += fmt::format(":{}", launch.master_port);
+  std::vector<const char*> others;
+  const auto passed_over = [&](Launcher launcher, bool present) {
+    if (present && launch.launcher < launcher) others.push_back(launcher_name(launcher));
+  };
+  passed_over(Launcher::torchrun, get(env, "RANK").has_value());
+  passed_over(Launcher::open_mpi, in_open_mpi(env));
+  passed_over(Launcher::slurm, in_slurm_step(env));
+  if (!others.empty()) line += fmt::format("; variables of {} are set too and not used", fmt::join(others, " and "));
+  return line;
+}
+
+}  // namespace
+
+const char* launcher_name(Launch::Launcher launcher) {
+  switch (launcher) {
+    case Launch::Launcher::single:
+      return "single";
+    case Launch::Launcher::flags:
+      return "flags";
+    case Launch::Launcher::torchrun:
+      return "torchrun";
+    case Launch::Launcher::open_mpi:
+      return "Open MPI";
+    case Launch::Launcher::slurm:
+      return "Slurm";
+  }
+  VITRINE_ASSERT(false, "not a launcher");
+  return "";
+}
+
+Launch detect_launch(const LaunchFlags& flags, const Environment& env) {
+  Launch launch;
+  if (flags.rank || flags.world_size) {
+    launch = from_flags(flags, env);
+  } else if (get(env, "RANK")) {
+    launch = from_torchrun(flags, env);
+  } else if (in_open_mpi(env)) {
+    launch = from_open_mpi(flags, env);
+  } else {
+    reject_prterun(env);
+    if (!in_slurm_step(env)) return from_nothing(flags, env);
+    launch = from_slurm(flags, env);
+  }
+  launch.note = describe(launch, flags, env);
+  return launch;
+}
+
+bool torchrun_agent_listens(const Environment& env) {
+  const auto store = get(env, "TORCHELASTIC_USE_AGENT_STORE");
+  return store && store->text == "True";
+}
+
+}  // namespace vitrine

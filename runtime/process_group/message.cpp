@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/process_group/message.h"
+
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+#include "runtime/printable.h"
+
+namespace vitrine {
+
+std::string CollectiveRecord::str() const {
+  return fmt::format("collective {}{} ({}{}{}, {} bytes, phase {}, step {})", sequence,
+                     group == 0 ? std::string() : fmt::format(" of group {}", group), operation, label.empty() ? "" : " of ", label, bytes, phase,
+                     step);
+}
+
+namespace process_group {
+namespace {
+
+constexpr size_t kLengthBytes = sizeof(uint64_t);
+// A record whose texts are empty.
+constexpr size_t kLeastRecordBytes = 2 * sizeof(uint64_t) + 3 * kLengthBytes + 2 * sizeof(int64_t) + sizeof(int) + 1;
+
+Hello read_hello(Reader& reader) {
+  Hello hello;
+  hello.magic = reader.number<uint32_t>();
+  if (hello.magic == kMagic) {
+    hello.nonce = reader.raw(kKeyBytes);
+  } else {
+    reader.skip();  // what another version says there is unknown
+  }
+  return hello;
+}
+
+Devices read_devices(Reader& reader) {
+  Devices devices;
+  devices.names.resize(reader.count(kLengthBytes));
+  for (std::string& name : devices.names) name = reader.shown();
+  return devices;
+}
+
+Progress read_progress(Reader& reader) {
+  Progress progress;
+  progress.device = reader.amount<int>();
+  progress.finished = reader.number<uint64_t>();
+  progress.begun.resize(reader.count(kLeastRecordBytes));
+  for (CollectiveRecord& record : progress.begun) record = reader.record();
+  return progress;
+}
+
+Message read_message(Reader& reader) {
+  switch (reader.number<MessageKind>()) {
+    case MessageKind::hello:
+      return read_hello(reader);
+    case MessageKind::refused: {
+      const bool may_return = reader.flag();
+      return Refused{may_return, reader.shown()};
+    }
+    case MessageKind::accepted:
+      return Accepted{};
+    case MessageKind::welcome:
+      return Welcome{reader.shown()};
+    case MessageKind::beat:
+      return Beat{reader.at_end() ? std::string() : reader.shown()};
+    case MessageKind::devices:
+      return read_devices(reader);
+    case MessageKind::progress:
+      return read_progress(reader);
+    case MessageKind::waiting: {
+      std::string what = reader.shown();
+      return Overdue{std::move(what), reader.amount<int64_t>()};
+    }
+    case MessageKind::gather: {
+      const auto sequence = reader.number<uint64_t>();
+      std::string what = reader.shown();
+      return Gather{sequence, std::move(what), reader.text()};
+    }
+    case MessageKind::gathered:
+      return Gathered{reader.text()};
+    case MessageKind::error:
+      return Failed{reader.shown_lines()};
+    case MessageKind::verdict:
+      return Verdict{reader.shown_lines()};
+    case MessageKind::bye:
+      return Bye{};
+    case MessageKind::challenge:
+      return Challenge{reader.raw(kKeyBytes)};
+    case MessageKind::proof:
+      return Proof{reader.raw(kKeyBytes)};
+    case MessageKind::join: {
+      const auto rank = reader.number<int>();
+      const auto size = reader.number<int>();
+      return Join{rank, size, reader.shown()};
+    }
+  }
+  throw CommError("a message between processes is of no known kind");
+}
+
+}  // namespace
+
+std::optional<int> protocol_version(uint32_t magic) {
+  const uint32_t digit = (magic & 0xff) - '0';
+  if (magic >> 8 != kMagic >> 8 || digit > 9) return std::nullopt;
+  return static_cast<int>(digit);
+}
+
+Message decode(std::string_view bytes) {
+  Reader reader(bytes);
+  Message message = read_message(reader);
+  reader.finish();
+  return message;
+}
+
+Writer& Writer::raw(std::string_view value) {
+  bytes_.append(value);
+  return *this;
+}
+
+Writer& Writer::text(std::string_view value) {
+  number(static_cast<uint64_t>(value.size()));
+  bytes_.append(value);
+  return *this;
+}
+
+Writer& Writer::record(const CollectiveRecord& value) {
+  return number(value.sequence)
+      .number(value.signature)
+      .text(value.operation)
+      .text(value.label)
+      .text(value.phase)
+      .number(value.step)
+      .number(value.bytes)
+      .number(value.group)
+      .number(static_cast<uint8_t>(value.end_is_reported));
+}
+
+std::string_view Reader::take(size_t bytes) {
+  if (bytes > bytes_.size()) throw CommError("a message between processes ends early; do all of them run the same version?");
+  const std::string_view taken = bytes_.substr(0, bytes);
+  bytes_.remove_prefix(bytes);
+  return taken;
+}
+
+void Reader::refuse(const char* what) { throw CommError(fmt::format("a message between processes has {} where none can be", what)); }
+
+bool Reader::flag() {
+  const auto value = number<uint8_t>();
+  if (value > 1) refuse("another number than 0 or 1");
+  return value == 1;
+}
+
+size_t Reader::count(size_t least_bytes) {
+  const auto value = number<uint64_t>();
+  if (value > bytes_.size() / least_bytes) refuse("a count of more values than it holds");
+  return static_cast<size_t>(value);
+}
+
+std::string Reader::text() { return std::string(take(number<uint64_t>())); }
+std::string Reader::shown() { return printable(take(number<uint64_t>())); }
+std::string Reader::shown_lines() { return printable_lines(take(number<uint64_t>())); }
+
+void Reader::finish() const {
+  if (!at_end()) refuse("more bytes");
+}
+
+CollectiveRecord Reader::record() {
+  CollectiveRecord record;
+  record.sequence = number<uint64_t>();
+  record.signature = number<uint64_t>();
+  record.operation = shown();
+  record.label = shown();
+  record.phase = shown();
+  record.step = number<int64_t>();
+  record.bytes = amount<int64_t>();
+  record.group = amount<int>();
+  record.end_is_reported = flag();
+  return record;
+}
+
+}  // namespace process_group
+}  // namespace vitrine

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "runtime/process_group/collective_record.h"
+
+/// What the processes of a process group tell each other. Private to runtime/process_group.
+namespace vitrine::process_group {
+
+/// What a hello begins with: "VIT" and the protocol's version as a digit.
+inline constexpr uint32_t kMagic = 0x56495433;
+/// The version that such a number tells; nothing where it is none of Vitrine's.
+std::optional<int> protocol_version(uint32_t magic);
+
+/// The number of each kind is part of the protocol; those of hello and refused are the same in every version.
+enum class MessageKind : uint8_t {
+  hello,      // member -> server: the protocol's version and a nonce
+  refused,    // server -> member: why it may not join, and whether it may later
+  accepted,   // server -> member: it has joined
+  welcome,    // server -> member: all are here
+  beat,       // both ways: alive; from the server with where it stands
+  devices,    // member -> server: the names of its devices
+  progress,   // member -> server: collectives that a device began and finished
+  waiting,    // member -> server: it has waited too long, for this; nothing: it waits no more
+  gather,     // member -> server: its part of a gathering
+  gathered,   // server -> member: rank 0's answer to a gathering
+  error,      // member -> server: it fails, for this reason
+  verdict,    // server -> member: the process group has failed, for this reason
+  bye,        // member -> server: it ends as it should; from the server once all have said so
+  challenge,  // server -> member: the server's nonce
+  proof,      // both ways: the sender knows the secret; every message after it is sealed
+  join,       // member -> server: who it is
+};
+
+/// A nonce, a proof or a key.
+inline constexpr size_t kKeyBytes = 32;
+
+struct Hello {
+  uint32_t magic = 0;  // see protocol_version()
+  std::string nonce;   // kKeyBytes; empty in versions other than this one, which say something else here
+};
+struct Refused {
+  bool may_return = false;
+  std::string reason;
+};
+struct Accepted {};
+struct Welcome {
+  std::string name;
+};
+struct Beat {
+  std::string position;
+};
+struct Devices {
+  std::vector<std::string> names;
+};
+struct Progress {
+  int device = 0;
+  uint64_t finished = 0;
+  std::vector<CollectiveRecord> begun;
+};
+struct Overdue {
+  std::string what;
+  int64_t waited_ms = 0;
+};
+struct Gather {
+  uint64_t sequence = 0;
+  std::string what, part;  // the part is any bytes
+};
+struct Gathered {
+  std::string answer;  // any bytes
+};
+struct Failed {
+  std::string reason;
+};
+struct Verdict {
+  std::string reason;
+};
+struct Bye {};
+struct Challenge {
+  std::string nonce;
+};
+struct Proof {
+  std::string code;
+};
+struct Join {
+  int rank = 0, size = 0;
+  std::string name;
+};
+using Message =
+    std::variant<Hello, Refused, Accepted, Welcome, Beat, Devices, Progress, Overdue, Gather, Gathered, Failed, Verdict, Bye, Challenge, Proof, Join>;
+
+/// A peer's bytes as a message: every length is checked before memory is taken for it, and text that may be shown is made printable.
+/// throws CommError on bytes that are no message, end early, or do not end.
+Message decode(std::string_view bytes);
+
+/// Lambdas as one function object, for std::visit.
+template <class... Functions>
+struct Cases : Functions... {
+  using Functions::operator()...;
+};
+template <class... Functions>
+Cases(Functions...) -> Cases<Functions...>;
+
+/// Puts values behind each other, in the machine's byte order: all processes run the same program.
+class Writer {
+ public:
+  explicit Writer(MessageKind kind) { number(kind); }
+  template <class Number>
+  Writer& number(Number value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return *this;
+  }
+  /// Bytes whose number both sides know.
+  Writer& raw(std::string_view value);
+  Writer& text(std::string_view value);
+  Writer& record(const CollectiveRecord& value);
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+/// Takes them out again. throws CommError at the end of the bytes.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  template <class Number>
+  Number number() {
+    Number value{};
+    take(sizeof value).copy(reinterpret_cast<char*>(&value), sizeof value);
+    return value;
+  }
+  /// A number that is not negative.
+  template <class Number>
+  Number amount() {
+    const auto value = number<Number>();
+    if (value < 0) refuse("a negative number");
+    return value;
+  }
+  /// 0 or 1.
+  bool flag();
+  /// How many values follow, each of at least `least_bytes`: no more than can be there.
+  size_t count(size_t least_bytes);
+  std::string raw(size_t bytes) { return std::string(take(bytes)); }
+  /// Any bytes.
+  std::string text();
+  /// Text that may be shown: see printable().
+  std::string shown();
+  /// The same of several lines.
+  std::string shown_lines();
+  CollectiveRecord record();
+  bool at_end() const { return bytes_.empty(); }
+  void skip() { bytes_ = {}; }
+  /// throws CommError when bytes are left.
+  void finish() const;
+
+ private:
+  [[noreturn]] static void refuse(const char* what);
+  std::string_view take(size_t bytes);
+  std::string_view bytes_;
+};
+
+}  // namespace vitrine::process_group

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/process_group/mpi_session.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/error.h"
+#ifdef VITRINE_HAVE_MPI
+#include <mpi.h>
+#endif
+
+namespace vitrine::process_group {
+
+#ifdef VITRINE_HAVE_MPI
+namespace {
+
+/// Ends the process unless it is gone in time.
+class Deadline {
+ public:
+  Deadline(int rank, int64_t deadline_ms) {
+    if (deadline_ms > 0) thread_ = std::thread([this, rank, deadline_ms] { watch(rank, deadline_ms); });
+  }
+  ~Deadline() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+
+ private:
+  void watch(int rank, int64_t deadline_ms) {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, std::chrono::milliseconds(deadline_ms), [&] { return over_; })) return;
+    fmt::print(
+        stderr,
+        "vitrine: rank {} waited {} s in MPI_Init for the other processes: one of them has not come, or hangs (mpirun knows which were started)\n",
+        rank, deadline_ms / 1000);
+    std::fflush(stderr);
+    _exit(1);
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+class OpenSession final : public MpiSession {
+ public:
+  OpenSession(int rank, int64_t deadline_ms) {
+    const Deadline deadline(rank, deadline_ms);
+    int initialized = 0, provided = 0;
+    MPI_Initialized(&initialized);
+    if (initialized != 0) {
+      MPI_Query_thread(&provided);
+    } else {
+      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+      owns_ = true;
+    }
+    if (provided < MPI_THREAD_SERIALIZED)
+      throw UnsupportedError("MPI: it takes calls from one thread only; initialise it with MPI_THREAD_SERIALIZED or more");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string broadcast(const std::string& from_rank0, int64_t timeout_ms) override {
+    uint64_t length = from_rank0.size();
+    broadcast_bytes(&length, sizeof length, timeout_ms);
+    std::string text = from_rank0;
+    text.resize(length);
+    broadcast_bytes(text.data(), length, timeout_ms);
+    return text;
+  }
+
+  void finish() override {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (owns_ && finalized == 0) MPI_Finalize();
+    owns_ = false;
+  }
+
+ private:
+  void broadcast_bytes(void* bytes, size_t count, int64_t timeout_ms) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (MPI_Ibcast(bytes, static_cast<int>(count), MPI_BYTE, 0, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
+      throw CommError("MPI: its broadcast failed");
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+    for (int done = 0; done == 0; std::this_thread::sleep_for(std::chrono::microseconds(100))) {
+      if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) throw CommError("MPI: its broadcast failed");
+      if (done == 0 && std::chrono::steady_clock::now() > deadline) {
+        throw CommError(fmt::format("MPI: rank {} waited {} s for rank 0 to tell where to meet", rank_, timeout_ms / 1000));
+      }
+    }
+  }
+
+  bool owns_ = false;
+  int rank_ = 0, size_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<MpiSession> MpiSession::open(int rank, int64_t deadline_ms) { return std::make_unique<OpenSession>(rank, deadline_ms); }
+
+#else
+
+std::unique_ptr<MpiSession> MpiSession::open(int /*rank*/, int64_t /*deadline_ms*/) {
+  throw UnsupportedError(
+      "MPI is not built in, so the processes cannot meet over it; build with libopenmpi-dev installed, or, with GPUs, say where to meet with "
+      "--rendezvous tcp://HOST:PORT or --rendezvous file:PATH");
+}
+
+#endif
+
+}  // namespace vitrine::process_group

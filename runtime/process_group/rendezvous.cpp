@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/process_group/rendezvous.h"
+
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <sstream>
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include "runtime/error.h"
+#include "runtime/printable.h"
+#include "runtime/process_group/connection.h"
+#include "runtime/process_group/handshake.h"
+#include "runtime/process_group/private_file.h"
+
+namespace vitrine::process_group {
+
+namespace {
+
+constexpr size_t kLongestAddress = 65536;
+// A number of 8 bytes instead of a key.
+constexpr size_t kEarlierTokenDigits = 16;
+
+}  // namespace
+
+std::string Address::str() const {
+  std::string text = fmt::format("vitrine {} {} {}", to_hex(key), port, host_name);
+  for (const std::string& host : hosts) text += " " + host;
+  return text + "\n";
+}
+
+Address Address::parse(const std::string& text) {
+  std::istringstream in(text);
+  std::string magic, digits;
+  Address address;
+  const bool whole = (in >> magic >> digits >> address.port >> address.host_name) && magic == "vitrine";
+  address.key = from_hex(digits);
+  if (!whole || (digits.size() != 2 * kKeyBytes && digits.size() != kEarlierTokenDigits) || address.key.empty() || address.port < 1 ||
+      address.port > 65535) {
+    throw CommError("'" + printable(text.substr(0, 80)) + "' is not where a run of Vitrine meets");
+  }
+  if (address.key.size() != kKeyBytes) address.key.clear();
+  for (std::string host; in >> host;) address.hosts.push_back(host);
+  return address;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+std::vector<std::string> interface_addresses() {
+  std::vector<std::string> addresses;
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return addresses;
+  for (const ifaddrs* at = interfaces; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || (at->ifa_flags & IFF_LOOPBACK) != 0 || at->ifa_addr->sa_family != AF_INET)
+      continue;
+    std::array<char, INET_ADDRSTRLEN> text{};
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr, text.data(), text.size());
+    addresses.emplace_back(text.data());
+  }
+  freeifaddrs(interfaces);
+  return addresses;
+}
+
+void write_address(const std::string& path, const Address& address) {
+  const std::string problem = write_private_file(path, address.str());
+  if (problem.empty()) return;
+  throw CommError(fmt::format("--rendezvous file:{}: it cannot be written ({}); name a file in a folder that all processes see", path, problem));
+}
+
+std::string read_address(const std::string& path) {
+  std::ifstream file(path);
+  std::string text(kLongestAddress, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+std::string read_private_address(const std::string& path, std::string& problem) {
+  if (access(path.c_str(), F_OK) == 0) return read_private_file(path, kLongestAddress, problem);
+  problem = kNoAddressFile;
+  return {};
+}
+
+InitMethod parse_init_method(const std::string& text) {
+  const auto bad = [&](const char* why) {
+    return ConfigError(
+        fmt::format("--rendezvous {}: {}; use tcp://HOST:PORT of the first process's machine, or file:PATH that all processes see", text, why));
+  };
+  InitMethod method;
+  if (text.rfind("file:", 0) == 0) {
+    method.path = text.substr(text.rfind("file://", 0) == 0 ? 7 : 5);
+    if (method.path.empty()) throw bad("it names no file");
+    return method;
+  }
+  if (text.rfind("tcp://", 0) != 0) throw bad("it is neither");
+  const size_t colon = text.rfind(':');
+  if (colon < 6 || colon == 6) throw bad("it has no host and port");
+  method.host = text.substr(6, colon - 6);
+  if (method.host.size() > 2 && method.host.front() == '[' && method.host.back() == ']') method.host = method.host.substr(1, method.host.size() - 2);
+  const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), method.port);
+  if (error != std::errc{} || end != text.data() + text.size() || method.port < 1 || method.port > 65535)
+    throw bad("its port is not one of 1 to 65535");
+  return method;
+}
+
+Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, bool one_machine) {
+  Rendezvous plan;
+  // MPI carries the run's key itself, and a secret that reaches only some machines would divide its processes.
+  if (init.empty()) return plan;
+  check_secret(secret, "the secret of the processes");
+  plan.method = parse_init_method(init);
+  plan.secret = secret;
+  plan.address_file = plan.method.path;
+  if (plan.method.host.empty()) return plan;
+  if (one_machine) plan.method.host = "127.0.0.1";
+  if (!secret.empty()) return plan;
+  if (!names_loopback(plan.method.host)) {
+    throw ConfigError(
+        fmt::format("--rendezvous {}: processes that meet over a network need a secret, for anybody there can connect; set VITRINE_SECRET, or "
+                    "VITRINE_SECRET_FILE to a "
+                    "file of mode 0600, to the same for all of them, for example to the output of: openssl rand -hex 32",
+                    init));
+  }
+  plan.address_file = private_address_path(plan.method.port);
+  return plan;
+}
+
+}  // namespace vitrine::process_group

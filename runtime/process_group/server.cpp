@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// How rank 0 takes the other processes of a process group in.
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/process_group/process_group_state.h"
+#include "runtime/trace/span.h"
+
+namespace vitrine {
+
+using namespace process_group;  // NOLINT: its private parts
+
+namespace {
+
+constexpr int kTickMs = 20;
+// Beyond those that the processes' connections take: files, libraries, launchers.
+constexpr uint64_t kOtherDescriptors = 512;
+
+/// The file that tells where rank 0 listens, as long as rank 0 waits there.
+class AddressFile {
+ public:
+  AddressFile(std::string path, const Address& address) : path_(std::move(path)), text_(address.str()) {
+    if (path_.empty()) return;
+    // What was left by an earlier run is replaced; a file of the user's is not.
+    if (const std::string there = read_address(path_); !there.empty()) Address::parse(there);
+    write_address(path_, address);
+  }
+  ~AddressFile() {
+    if (!path_.empty() && read_address(path_) == text_) unlink(path_.c_str());
+  }
+  AddressFile(const AddressFile&) = delete;
+  AddressFile& operator=(const AddressFile&) = delete;
+
+ private:
+  std::string path_, text_;
+};
+
+}  // namespace
+
+std::string process_group::process_name(int rank) { return fmt::format("rank {} (pid {} on {})", rank, getpid(), host_name()); }
+
+void ProcessGroup::State::meet() {
+  if (size == 1) {
+    detector.join(0, process_name(0), steady_now_ns());
+    met_text = "alone";
+    return;
+  }
+  // Every process that uses MPI may connect to every other one.
+  raise_descriptor_limit(2 * static_cast<uint64_t>(size) + kOtherDescriptors);
+  rendezvous = plan_rendezvous(options.rendezvous, options.secret, options.one_machine);
+  if (options.rendezvous.empty()) {
+    mpi = MpiSession::open(rank, options.exit_after_ms > 0 ? rendezvous_ms() : 0);
+    if (mpi->rank() != rank || mpi->size() != size) {
+      throw CommError(
+          fmt::format("MPI says that this is rank {} of {}, but it was started as rank {} of {}; was it started by mpirun (under Slurm: "
+                      "srun --mpi=pmix)?",
+                      mpi->rank(), mpi->size(), rank, size));
+    }
+    met_text = "over MPI";
+  } else {
+    met_text = "at " + options.rendezvous;
+  }
+  is_server() ? wait_for_members() : find_server();
+}
+
+Acceptor ProcessGroup::State::open_door(Address& address) {
+  const InitMethod& method = rendezvous.method;
+  std::vector<Descriptor> listeners;
+  if (!method.host.empty()) {
+    listeners = listen_at(method.host, method.port);
+  } else if (options.one_machine) {
+    listeners = listen_at("127.0.0.1", 0);
+  } else {
+    listeners.push_back(listen_on(0));
+  }
+  // A port that was named beforehand is found without a file; then the user's secret alone tells the processes.
+  if (mpi || !rendezvous.address_file.empty()) address.key = random_bytes();
+  address.port = port_of(listeners.front());
+  address.host_name = host_name();
+  if (!options.one_machine) address.hosts = interface_addresses();
+  return {std::move(listeners), run_key(rendezvous.secret, address.key), static_cast<size_t>(size) + Acceptor::kSparePeers};
+}
+
+void ProcessGroup::State::wait_for_members() {
+  Address address;
+  Acceptor acceptor = open_door(address);
+  if (mpi) mpi->broadcast(address.str(), rendezvous_ms());
+  const AddressFile file(rendezvous.address_file, address);
+  members.resize(static_cast<size_t>(size));
+  detector.join(0, process_name(0), steady_now_ns());
+  const int64_t deadline_ns = steady_now_ns() + rendezvous_ms() * kMs;
+  while (true) {
+    for (Acceptor::Guest& guest : acceptor.serve(kTickMs)) take_in(std::move(guest), acceptor);
+    const bool late = steady_now_ns() > deadline_ns;
+    if (late || detector.complete()) forget_those_who_left();
+    if (detector.complete()) break;
+    if (late) {
+      const std::string reason =
+          fmt::format("rank 0 waited {:g} s for {} of {} processes, which did not come; were they started, and can they reach {} (port {})?{}{}",
+                      static_cast<double>(rendezvous_ms()) * 1e-3, detector.missing(), size,
+                      rendezvous.method.host.empty() ? host_name() : rendezvous.method.host, address.port, last_refusal, acceptor.last_refusal());
+      send_to_members(Writer(MessageKind::verdict).text(reason).bytes());
+      throw CommError(reason);
+    }
+  }
+  for (auto& member : members) {
+    if (member) member->limit(Connection::kLargestMessage);
+  }
+  send_to_members(Writer(MessageKind::welcome).text(process_name(0)).bytes());
+}
+
+void ProcessGroup::State::take_in(Acceptor::Guest guest, Acceptor& acceptor) {
+  const Join& who = guest.who;
+  const bool known = who.rank >= 1 && who.rank < size;
+  // Its predecessor may be gone.
+  if (known && members[static_cast<size_t>(who.rank)]) forget_those_who_left();
+  std::string refusal;
+  if (who.size != size) {
+    refusal = fmt::format("it counts {} processes, rank 0 counts {}", who.size, size);
+  } else if (!known) {
+    refusal = fmt::format("there are ranks 0 to {}", size - 1);
+  } else if (members[static_cast<size_t>(who.rank)]) {
+    refusal = fmt::format("there is another rank {}", who.rank);
+  }
+  if (!refusal.empty()) {
+    last_refusal = fmt::format(" {} came and was refused: {}.", who.name, refusal);
+    guest.connection.send(Writer(MessageKind::refused).number(uint8_t{0}).text(refusal).bytes());
+    return acceptor.dismiss(std::move(guest));
+  }
+  guest.connection.send(Writer(MessageKind::accepted).bytes());
+  members[static_cast<size_t>(who.rank)].emplace(std::move(guest.connection));
+  detector.join(who.rank, who.name, steady_now_ns());
+}
+
+void ProcessGroup::State::forget_those_who_left() {
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!members[i] || members[i]->receive()) continue;
+    members[i].reset();
+    detector.leave(static_cast<int>(i));
+  }
+}
+
+}  // namespace vitrine

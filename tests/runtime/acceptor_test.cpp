@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rank 0's acceptor against peers that do not know the run's key: what they may say, how much, how long, and how many of them.
+#include "runtime/process_group/acceptor.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "tests/runtime/fake_process.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/leaves_nothing_behind.h"
+
+namespace vitrine::test {
+namespace {
+
+using process_group::Acceptor;
+using process_group::Key;
+using process_group::MessageKind;
+using process_group::Writer;
+
+const Key kKey = process_group::run_key("the secret of this run", "");
+
+std::string framed(const std::string& message) {
+  const uint64_t size = message.size();
+  return std::string(reinterpret_cast<const char*>(&size), sizeof size) + message;
+}
+
+/// An acceptor that is served by a thread of its own, as rank 0 serves it.
+class DoorTest : public ::testing::Test {
+ protected:
+  ~DoorTest() override { stop(); }
+
+  void open(size_t most_peers = 64, int64_t patience_ms = 60'000) {
+    std::vector<process_group::Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
+    port = process_group::port_of(listeners[0]);
+    acceptor.emplace(std::move(listeners), kKey, most_peers, patience_ms);
+    thread = std::thread([this] {
+      while (!over) {
+        for (Acceptor::Guest& guest : acceptor->serve(5)) {
+          names.push_back(guest.who.name);
+          ++guests;
+          acceptor->dismiss(std::move(guest));
+        }
+        most_seen = std::max(most_seen, acceptor->peer_count());
+      }
+    });
+  }
+  void stop() {
+    over = true;
+    if (thread.joinable()) thread.join();
+  }
+  FakeProcess connect() const {
+    std::string problem;
+    process_group::Descriptor socket = process_group::connect_to("127.0.0.1", port, 60000, problem);
+    if (!socket) throw std::runtime_error(problem);
+    return FakeProcess(std::move(socket));
+  }
+  /// An honest process gets through.
+  void expect_entry() {
+    const int before = guests;
+    FakeProcess honest = connect();
+    honest.join(kKey);
+    honest.send(Writer(MessageKind::join).number(1).number(2).text("rank 1 (honest)"));
+    while (guests == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  static bool send_bytes(const FakeProcess& process, const std::string& bytes) {
+    return ::send(process.connection.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+  }
+  static void expect_hang_up(FakeProcess& process) {
+    while (process.connection.receive()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  LeavesNothingBehind check;
+  int port = 0;
+  std::optional<Acceptor> acceptor;
+  std::atomic<bool> over{false};
+  std::atomic<int> guests{0};
+  size_t most_seen = 0;  // read once it is stopped
+  std::vector<std::string> names;
+  std::thread thread;
+};
+
+TEST_F(DoorTest, AnHonestProcessGetsThrough) {
+  open();
+  expect_entry();
+  stop();
+  EXPECT_EQ(names, std::vector<std::string>{"rank 1 (honest)"});
+  EXPECT_EQ(acceptor->last_refusal(), "");
+}
+
+TEST_F(DoorTest, WithAnotherSecretNothingIsToldButThat) {
+  open();
+  FakeProcess impostor = connect();
+  impostor.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')));
+  const process_group::Handshake guess(process_group::run_key("another secret of a run", ""), std::string(32, 'n'),
+                                       impostor.wait_for(MessageKind::challenge));
+  impostor.send(Writer(MessageKind::proof).raw(guess.member_proof));
+  expect_contains(impostor.wait_for(MessageKind::refused), "it does not know this run's secret");
+  expect_entry();
+  stop();
+  EXPECT_EQ(guests, 1);
+  expect_contains(acceptor->last_refusal(), "A process at 127.0.0.1 came and was refused: it does not know this run's secret.");
+}
+
+TEST_F(DoorTest, AClaimWithoutAProofIsNoEntry) {
+  open();
+  const std::string join = Writer(MessageKind::join).number(1).number(2).text("rank 1 (impostor)").bytes();
+  const std::string hello = Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')).bytes();
+  for (const std::string& says : {framed(join), framed(hello) + framed(join), framed(hello) + framed(hello),
+                                  framed(Writer(MessageKind::proof).raw(std::string(32, 'p')).bytes()), framed(Writer(MessageKind::bye).bytes())}) {
+    FakeProcess impostor = connect();
+    EXPECT_TRUE(send_bytes(impostor, says));
+    expect_hang_up(impostor);
+  }
+  expect_entry();
+  EXPECT_EQ(guests, 1);
+}
+
+TEST_F(DoorTest, WhatAnHonestProcessSaidIsNoEntryForAnother) {
+  open();
+  // The honest one's hello and proof, recorded and said again; and rank 0's own nonce and proof reflected.
+  FakeProcess honest = connect();
+  const std::string nonce = process_group::random_bytes();
+  honest.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(nonce));
+  const process_group::Handshake handshake(kKey, nonce, honest.wait_for(MessageKind::challenge));
+  honest.send(Writer(MessageKind::proof).raw(handshake.member_proof));
+  const std::string server_proof = honest.wait_for(MessageKind::proof);
+  EXPECT_EQ(server_proof, handshake.server_proof);
+  for (const std::string& proof : {handshake.member_proof, server_proof}) {
+    FakeProcess impostor = connect();
+    impostor.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(nonce));
+    impostor.wait_for(MessageKind::challenge);
+    impostor.send(Writer(MessageKind::proof).raw(proof));
+    expect_contains(impostor.wait_for(MessageKind::refused), "secret");
+  }
+  EXPECT_EQ(guests, 0);
+}
+
+TEST_F(DoorTest, OnAnOpenedConnectionOnlySealedMessagesCount) {
+  open();
+  FakeProcess honest = connect();
+  honest.join(kKey);
+  // One who writes into the connection, on the path.
+  EXPECT_TRUE(send_bytes(honest, framed(Writer(MessageKind::join).number(1).number(2).text("rank 1 (impostor)").bytes())));
+  expect_hang_up(honest);
+  EXPECT_EQ(guests, 0);
+}
+
+TEST_F(DoorTest, AnotherVersionIsRefusedAndBothAreNamed) {
+  open();
+  const auto refusal_of = [&](const Writer& hello) {
+    FakeProcess other = connect();
+    other.send(hello);
+    return other.wait_for(MessageKind::refused);
+  };
+  // As the previous version said it, and as the next one may.
+  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1")),
+                  "it speaks version 2 of the protocol between processes, rank 0 version 3; start all of them with the same version of Vitrine");
+  expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495434}).text("who knows")), "version 4 of the protocol");
+  stop();
+  expect_contains(acceptor->last_refusal(), "version 4 of the protocol between processes, rank 0 version 3");
+}
+
+TEST_F(DoorTest, MegabytesBeforeTheProofAreNotKept) {
+  open();
+  const std::string hello = framed(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')).bytes());
+  uint64_t claimed = uint64_t{800} << 20;
+  const std::string claim(reinterpret_cast<const char*>(&claimed), sizeof claimed);
+  // One message of 800 MB; many small ones; zeros, which are empty messages.
+  std::string many;
+  for (int i = 0; i < 1000; ++i) many += hello;
+  for (const std::string& start : {claim, hello + claim, many, std::string(8, '\0')}) {
+    FakeProcess flood = connect();
+    size_t sent = 0;
+    const std::string chunk(1 << 16, '\0');
+    EXPECT_TRUE(send_bytes(flood, start));
+    while (sent < claimed) {
+      const ssize_t count = ::send(flood.connection.descriptor(), chunk.data(), chunk.size(), MSG_NOSIGNAL);
+      if (count > 0) sent += static_cast<size_t>(count);
+      if (count < 0 && errno != EAGAIN) break;
+    }
+    EXPECT_LT(sent, size_t{32} << 20) << "it took more than sockets hold";
+  }
+  expect_entry();
+}
+
+TEST_F(DoorTest, IdleConnectionsKeepNoHonestProcessOut) {
+  open(64);
+  std::vector<FakeProcess> idle;
+  for (int i = 0; i < 80; ++i) idle.push_back(connect());
+  expect_entry();
+  for (int i = 0; i < 200; ++i) idle.push_back(connect());
+  expect_entry();
+  stop();
+  EXPECT_LE(most_seen, 64U);
+}
+
+TEST_F(DoorTest, WhoSaysNothingHasItsTime) {
+  open(64, 200);
+  FakeProcess idle = connect(), slow = connect();
+  slow.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')));
+  slow.wait_for(MessageKind::challenge);
+  expect_hang_up(idle);
+  expect_hang_up(slow);
+}
+
+TEST_F(DoorTest, AFloodFromOneAddressEndsNoConnectionFromAnother) {
+  std::vector<process_group::Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
+  port = process_group::port_of(listeners[0]);
+  Acceptor narrow(std::move(listeners), kKey, 4);
+  // The honest one comes first, from 127.0.0.2; it is the oldest of all.
+  process_group::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own{}, there{};
+  own.sin_family = there.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(0x7f000002);
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  there.sin_port = htons(static_cast<uint16_t>(port));
+  ASSERT_EQ(bind(socket.get(), reinterpret_cast<sockaddr*>(&own), sizeof own), 0);
+  ASSERT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&there), sizeof there), 0);
+  FakeProcess honest(std::move(socket));
+  narrow.serve(1000);
+  std::vector<FakeProcess> flood;
+  for (int i = 0; i < 20; ++i) {
+    flood.push_back(connect());
+    narrow.serve(1000);
+  }
+  EXPECT_EQ(narrow.peer_count(), 4U);
+  honest.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')));
+  narrow.serve(1000);
+  EXPECT_EQ(honest.wait_for(MessageKind::challenge).size(), 32U);
+}
+
+}  // namespace
+}  // namespace vitrine::test

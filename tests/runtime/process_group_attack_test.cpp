@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attacks on a process group over loopback: by unauthenticated peers, who do not know the run's key, and by one of its own processes.
+#include <atomic>
+#include <filesystem>
+
+#include <sys/resource.h>
+
+#include "tests/runtime/fake_process.h"
+#include "tests/runtime/processes.h"
+#include "tests/support/expect_contains.h"
+
+namespace vitrine::test {
+namespace {
+
+using process_group::MessageKind;
+using process_group::Writer;
+
+constexpr int64_t kImpatientMs = 300;
+const std::string kSecret = "the secret of this run";
+
+class ProcessGroupAttack : public ::testing::Test {
+ protected:
+  ProcessGroupAttack() : port_(process_group::port_of(process_group::listen_on(0))) {}
+  std::string init() const { return "tcp://127.0.0.1:" + std::to_string(port_); }
+  ProcessGroupOptions options(int rank, const std::string& secret = kSecret, int64_t timeout_ms = kPatientMs) const {
+    ProcessGroupOptions all = process_options(rank, 2, init(), timeout_ms);
+    all.secret = secret;
+    return all;
+  }
+  /// Connects to rank 0, as soon as it listens.
+  FakeProcess unauthenticated() const {
+    std::string problem;
+    process_group::Descriptor socket;
+    while (!(socket = process_group::connect_to("127.0.0.1", port_, 1000, problem))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return FakeProcess(std::move(socket));
+  }
+  /// Two processes meet although `attack` comes first, and goes on meanwhile.
+  void expect_rendezvous_despite(const std::function<void()>& attack) const {
+    run_ranks(2, [&](int rank) {
+      if (rank == 1) attack();
+      ProcessGroup process_group(options(rank));
+      EXPECT_EQ(process_group.broadcast("an id", process_group.rank() == 0 ? "from rank 0" : ""), "from rank 0");
+      process_group.close();
+    });
+  }
+
+  LeavesNothingBehind check_;
+  int port_;
+};
+
+TEST_F(ProcessGroupAttack, AnImpostorThatClaimsRankOneIsTakenForNobody) {
+  std::vector<FakeProcess> impostors;
+  expect_rendezvous_despite([&] {
+    // As any peer could until version 2; and in this one, without the secret.
+    impostors.push_back(unauthenticated());
+    impostors.back().send(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
+    expect_contains(impostors.back().wait_for(MessageKind::refused), "version 2 of the protocol");
+    impostors.push_back(unauthenticated());
+    EXPECT_THROW(impostors.back().join(process_group::run_key("a guess at the secret", "")), std::runtime_error);
+  });
+}
+
+TEST_F(ProcessGroupAttack, AnImpostorInRankZerosPlaceIsToldNothing) {
+  const process_group::Descriptor listener = std::move(process_group::listen_at("127.0.0.1", port_)[0]);
+  std::atomic<bool> over{false};
+  std::thread impostor([&] {
+    while (!over) {
+      process_group::Descriptor socket = process_group::accept_one(listener);
+      if (!socket) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        continue;
+      }
+      FakeProcess server(std::move(socket));
+      server.wait_for(MessageKind::hello);
+      server.send(Writer(MessageKind::challenge).raw(std::string(32, 'n')));
+      // The member's own proof, reflected.
+      server.send(Writer(MessageKind::proof).raw(server.wait_for(MessageKind::proof)));
+      EXPECT_THROW(server.wait_for(MessageKind::join), std::runtime_error);
+    }
+  });
+  expect_contains(comm_error_of([&] { const ProcessGroup process_group(options(1, kSecret, kImpatientMs)); }), "does not know this run's secret");
+  over = true;
+  impostor.join();
+}
+
+TEST_F(ProcessGroupAttack, AWrongSecretIsNamedOnBothSides) {
+  std::vector<std::string> errors(2);
+  run_ranks(2, [&](int rank) {
+    errors[static_cast<size_t>(rank)] =
+        comm_error_of([&] { const ProcessGroup process_group(options(rank, rank == 0 ? kSecret : "another secret, of another run", kImpatientMs)); });
+  });
+  expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
+  expect_contains(errors[1], "refuses it: it does not know this run's secret");
+  expect_contains(errors[0], "for rank 1 of 2 processes");
+  expect_contains(errors[0], "A process at 127.0.0.1 came and was refused: it does not know this run's secret.");
+  for (const std::string& error : errors) EXPECT_EQ(error.find(kSecret), std::string::npos);
+}
+
+TEST_F(ProcessGroupAttack, OffLoopbackNoProcessStartsWithoutASecret) {
+  for (const int rank : {0, 1}) EXPECT_THROW(ProcessGroup(process_options(rank, 2, "tcp://10.255.255.1:29500")), ConfigError);
+}
+
+TEST_F(ProcessGroupAttack, WithoutASecretTheProcessesOfOneUserKnowEachOther) {
+  run_ranks(2, [&](int rank) {
+    if (rank == 1) {
+      FakeProcess other = unauthenticated();  // another user's, who cannot read the key
+      EXPECT_THROW(other.join(process_group::run_key("", "")), std::runtime_error);
+    }
+    ProcessGroup process_group(options(rank, ""));
+    process_group.close();
+  });
+}
+
+TEST_F(ProcessGroupAttack, IdleConnectionsKeepNoProcessOut) {
+  std::vector<FakeProcess> idle;
+  rlimit before{}, few{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  few = before;
+  few.rlim_cur = std::min<rlim_t>(before.rlim_cur, 1024);
+  setrlimit(RLIMIT_NOFILE, &few);
+  expect_rendezvous_despite([&] {
+    for (int i = 0; i < 300; ++i) idle.push_back(unauthenticated());
+  });
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+/// A process that joined, and then misbehaves; what rank 0 says of it.
+std::string verdict_on(const std::function<void(FakeProcess&)>& misbehave, const std::string& name = {}) {
+  const RendezvousPlace place;
+  std::string verdict;
+  run_ranks(2, [&](int rank) {
+    if (rank == 1) {
+      FakeProcess member = join_as(1, 2, place.path(), name);
+      misbehave(member);
+      // Until rank 0 has hung up.
+      while (member.connection.receive()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    ProcessGroup process_group(process_options(0, 2, place.init()));
+    while (process_group.failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    verdict = process_group.failure();
+  });
+  return verdict;
+}
+
+TEST_F(ProcessGroupAttack, SeventeenBytesThatClaimMillionsAreRefused) {
+  const std::string verdict = verdict_on([](FakeProcess& member) {
+    const Writer message = Writer(MessageKind::devices).number(uint64_t{20'000'000}).number(uint64_t{0});
+    EXPECT_EQ(message.bytes().size(), 17U);
+    member.send(message);
+  });
+  expect_contains(verdict, "rank 1 (fake) failed: it sent what cannot be read: a message between processes has a count of more values than it holds");
+}
+
+TEST_F(ProcessGroupAttack, DevicesCannotBecomeFewerAmidACollective) {
+  const std::string verdict = verdict_on([](FakeProcess& member) {
+    CollectiveRecord record;
+    record.operation = "all_reduce";
+    member.send(Writer(MessageKind::devices).number(uint64_t{3}).text("cuda:0").text("cuda:1").text("cuda:2"));
+    member.send(Writer(MessageKind::progress).number(2).number(uint64_t{0}).number(uint64_t{1}).record(record));
+    member.send(Writer(MessageKind::devices).number(uint64_t{1}).text("cuda:0"));
+    record.signature = 7;
+    member.send(Writer(MessageKind::progress).number(0).number(uint64_t{0}).number(uint64_t{1}).record(record));
+  });
+  expect_contains(verdict, "rank 1 (fake) failed: it named its devices again amid collective 0 (all_reduce");
+}
+
+TEST_F(ProcessGroupAttack, AMessageThatOnlyRankZeroSendsIsRefused) {
+  expect_contains(verdict_on([](FakeProcess& member) { member.send(Writer(MessageKind::verdict).text("it is over")); }),
+                  "it sent what cannot be read");
+}
+
+TEST_F(ProcessGroupAttack, AMessageChangedOnItsWayIsNoticed) {
+  const std::string verdict = verdict_on([](FakeProcess& member) {
+    const std::string plain = std::string("\x11\0\0\0\0\0\0\0", 8) + std::string(17, '\x0c');  // the length and kind of a sealed farewell
+    EXPECT_EQ(::write(member.connection.descriptor(), plain.data(), plain.size()), static_cast<ssize_t>(plain.size()));
+  });
+  expect_contains(verdict, "it sent what cannot be read: what came over a connection between processes is not what the other side sent");
+}
+
+TEST_F(ProcessGroupAttack, EscapeSequencesAreWrittenOut) {
+  const std::string verdict = verdict_on(
+      [](FakeProcess& member) {
+        member.send(Writer(MessageKind::devices).number(uint64_t{1}).text("cuda:0\x1b[31m"));
+        member.send(Writer(MessageKind::error).text("out of \x1b]0;memory\x07"));
+      },
+      "rank 1 \x1b[2J\r\n(fake)");
+  expect_contains(verdict, "rank 1 \\x1b[2J\\x0d\\x0a(fake) failed: out of \\x1b]0;memory\\x07");
+  for (const char c : verdict) EXPECT_TRUE(c >= 0x20 && c != 0x7f) << verdict;
+}
+
+TEST_F(ProcessGroupAttack, ManyProcessesRaiseTheLimitOfDescriptors) {
+  rlimit before{}, few{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  few = before;
+  few.rlim_cur = 64;
+  setrlimit(RLIMIT_NOFILE, &few);
+  run_processes(40, [](ProcessGroup& process_group) { process_group.close(); });
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+}  // namespace
+}  // namespace vitrine::test
