@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
-#include "tools/attempts.h"
+#include "tools/program/attempts.h"
 
 namespace vitrine::tools {
 namespace {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/communication_report.h"
-#include "tools/json_report.h"
+#include "tools/program/communication_report.h"
+#include "tools/program/json_report.h"
 
 namespace vitrine::tools {
 namespace {

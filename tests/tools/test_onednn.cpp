@@ -11,7 +11,7 @@
 #include "nn/layers/linear.h"
 #include "nn/model.h"
 #include "tests/support/device_fixture.h"
-#include "tools/run.h"
+#include "tools/program/run.h"
 
 namespace vitrine::test {
 namespace {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
-#include "tools/options.h"
-#include "tools/warnings.h"
+#include "tools/program/options.h"
+#include "tools/program/warnings.h"
 
 namespace vitrine::tools {
 namespace {

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/device_sets.h"
-#include "tools/json_report.h"
-#include "tools/plan_report.h"
-#include "tools/report.h"
+#include "tools/program/device_sets.h"
+#include "tools/program/json_report.h"
+#include "tools/program/plan_report.h"
+#include "tools/program/report.h"
 
 namespace vitrine::tools {
 namespace {

@@ -7,8 +7,8 @@
 #include <pty.h>
 #include <unistd.h>
 
-#include "tools/progress.h"
-#include "tools/tables.h"
+#include "tools/program/progress.h"
+#include "tools/program/tables.h"
 
 namespace vitrine::tools {
 namespace {
