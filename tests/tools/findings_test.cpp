@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/report/findings.h"
+
 #include <gtest/gtest.h>
 
 #include "tools/program/report/compare_report.h"
-#include "tools/program/report/findings.h"
 
 namespace vitrine::tools {
 namespace {

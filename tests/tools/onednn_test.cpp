@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever version of oneDNN is there, it computes every convolution and matrix product of the built-in models, in the default workspace.
+#include "kernels/cpu/onednn.h"
+
 #include <set>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/onednn.h"
 #include "kernels/libraries.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/linear.h"

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/options.h"
+
 #include <sstream>
 
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
-#include "tools/program/options.h"
 #include "tools/program/warnings.h"
 
 namespace vitrine::tools {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/report.h"
+
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -7,7 +9,6 @@
 #include "tools/program/device_sets.h"
 #include "tools/program/json_report.h"
 #include "tools/program/plan_report.h"
-#include "tools/program/report.h"
 
 namespace vitrine::tools {
 namespace {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/tables.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -8,7 +10,6 @@
 #include <unistd.h>
 
 #include "tools/program/progress.h"
-#include "tools/program/tables.h"
 
 namespace vitrine::tools {
 namespace {
