@@ -14,7 +14,7 @@ using namespace process_group;  // NOLINT: its private parts
 
 namespace {
 
-constexpr int kTickMs = 20;
+constexpr int kServeMs = 20;
 // Beyond those that the processes' connections take: files, libraries, launchers.
 constexpr uint64_t kOtherDescriptors = 512;
 
@@ -92,7 +92,7 @@ void ProcessGroup::State::wait_for_members() {
   detector.join(0, process_name(0), steady_now_ns());
   const int64_t deadline_ns = steady_now_ns() + rendezvous_ms() * kMs;
   while (true) {
-    for (Acceptor::Guest& guest : acceptor.serve(kTickMs)) take_in(std::move(guest), acceptor);
+    for (Acceptor::Guest& guest : acceptor.serve(kServeMs)) take_in(std::move(guest), acceptor);
     const bool late = steady_now_ns() > deadline_ns;
     if (late || detector.complete()) forget_those_who_left();
     if (detector.complete()) break;
