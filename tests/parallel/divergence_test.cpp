@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cross_entropy.h"
-#include "nn/parallel/data_parallel.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"
@@ -165,35 +164,58 @@ TEST(AllowNonFinite, TrainsOnWithNan) {
   EXPECT_FALSE(all_finite(engine.parameters()));
 }
 
-/// As many targets as f32 cannot count, from a loss of the caller's on each device.
+/// More targets than f32 can count, from a custom loss on each device.
 TEST(StepResult, CountsBeyondF32AreExact) {
   const Model model = random_model(3);
   const OwnedBatch batch = random_batch(model, 6, 1, 0);
+  constexpr int64_t kTargets = (int64_t{1} << 25) + 1;
   for (const char* mode : {"criterion", "ddp"}) {
+    std::vector<float> counts(LossTotals::kCount, 0.0F), control(StepControl::kCount);
+    LossTotals::add_to_count(counts.data(), LossTotals::kValid, kTargets);
+    LossTotals::add_to_count(counts.data(), LossTotals::kCorrect, kTargets - 2);
     EngineConfig config = config_of(model, 6, mode);
+    config.step = [&](Engine& engine, const HostBatch&) {
+      for (int d = 0; d < 3; ++d) {
+        ExecContext& ctx = engine.devices()[d].compute();
+        const Tensor mine = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
+        copy(ctx, ConstView(counts.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()), mine);
+        engine.add_totals(mine, d);
+      }
+      engine.finish_reduction();
+      engine.decide_step();
+      copy(engine.devices()[0].compute(), engine.step_control(0), View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
+    };
     DeviceGroup group(test_group(3));
-    DataParallel parts(model, group, config, {{2, 2, 2}, 6, 0});
-    parts.begin_step(0);
-    constexpr int64_t kTargets = (int64_t{1} << 25) + 1;
-    std::vector<float> totals(LossTotals::kCount, 0.0F);
-    LossTotals::add_to_count(totals.data(), LossTotals::kValid, kTargets);
-    LossTotals::add_to_count(totals.data(), LossTotals::kCorrect, kTargets - 2);
-    for (int d = 0; d < 3; ++d) {
-      ExecContext& ctx = group[d].compute();
-      const Tensor mine = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
-      copy(ctx, ConstView(totals.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()), mine);
-      parts.add_totals(mine, d);
-    }
-    parts.reduce();
-    parts.unscale();
-    std::vector<float> tail(DataParallel::kTail), control(StepControl::kCount);
-    parts.read_step(View{tail.data(), {DataParallel::kTail}, DType::f32, DeviceId::host()},
-                    View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
+    Engine engine(model, group, config, {{6}, {}});
+    engine.train_step(batch.view());
+    const StepResult result = engine.take_step_results(true).at(0);
     group.synchronize();
-    EXPECT_EQ(LossTotals::count(tail.data(), LossTotals::kValid), 3.0 * kTargets) << mode;
-    EXPECT_EQ(LossTotals::count(tail.data(), LossTotals::kCorrect), 3.0 * (kTargets - 2)) << mode;
+    EXPECT_EQ(result.valid, 3 * kTargets) << mode;
+    EXPECT_EQ(result.correct, 3 * (kTargets - 2)) << mode;
     EXPECT_EQ(control[StepControl::kFactor], static_cast<float>(6.0 / (3.0 * kTargets))) << mode;
   }
+}
+
+TEST(Divergence, ParametersThatAreNotFiniteAreNamedInTrainingOnly) {
+  const Model model = random_model(9);
+  const OwnedBatch batch = random_batch(model, 10, 3, 0);
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config_of(model, 10, "ddp"), {{10}, {10}});
+  const std::vector<float> healthy = engine.parameters();
+  const auto first_of = [&](float value) {
+    engine.set_parameters(std::vector<float>(healthy.size(), value));
+    EXPECT_NO_THROW(engine.evaluate(batch.view()));
+    engine.train_step(batch.view());
+    expect_contains(divergence(engine), "is not finite");
+    return engine.take_step_results(false).at(0).overflow;
+  };
+  EXPECT_EQ(first_of(std::numeric_limits<float>::infinity()), "parameter " + engine.layout().specs()[0].name);
+  // Finite parameters whose products are not.
+  EXPECT_EQ(first_of(3e38F).rfind("the output of ", 0), 0U);
+  engine.set_parameters(healthy);
+  engine.train_step(batch.view());
+  EXPECT_EQ(divergence(engine), "");
+  engine.finish();  // asserts that the plan was met to the byte
 }
 
 }  // namespace
