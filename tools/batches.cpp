@@ -10,12 +10,13 @@ std::optional<BatchSource::Item> BatchSource::next(int64_t step) {
   wait.info.phase = Phase::data;
   wait.info.step = step;
   wait.begin_ns = steady_now_ns();
-  std::optional<Batch> batch = loader_.next();
+  std::optional<HostBatch> batch = loader_.next();
   wait.end_ns = steady_now_ns();
   if (!batch) return std::nullopt;
   wait.bytes = batch->images.bytes() + batch->labels.bytes();
   spans_.push_back(wait);
-  return Item{{batch->images, batch->labels, std::move(batch->hold), batch->global_rows}, batch->last_of_epoch};
+  const bool last_of_epoch = batch->last_of_epoch;
+  return Item{*std::move(batch), last_of_epoch};
 }
 
 std::vector<SpanRecord> BatchSource::take_spans() { return std::exchange(spans_, {}); }

@@ -8,12 +8,12 @@
 #include <vitrine/nn/loss_scaler.h>
 #include <vitrine/nn/parallel/optimizer.h>
 #include <vitrine/nn/parallel/scheme.h>
+#include <vitrine/runtime/host_batch.h>
 
 namespace vitrine {
 
 class Engine;
 class Reducer;
-struct HostBatch;
 struct ReducerContext;
 
 /// Issues the work of one optimizer step by calling the engine's parts (see Engine).
@@ -76,17 +76,6 @@ struct EngineConfig {
     if (!allow_non_finite) return NonFinite::stop;
     return precision.checks() ? NonFinite::skip : NonFinite::accept;
   }
-};
-
-/// A batch in host memory: images, or other inputs, (B, ...) and labels i32 of Model::label_shape(B). The engine reads the memory until it has
-/// returned the step's results or thrown an error: when training diverges, it runs the batch again to find the first layer that is not finite. It
-/// keeps `hold` until then. With several processes each has its rows of the global batch, those that rows_of_processes() names, one range after the
-/// other.
-struct HostBatch {
-  ConstView images;
-  ConstView labels;
-  std::shared_ptr<void> hold;
-  int64_t global_samples = 0;  // samples of the global batch; 0: this batch is all of it
 };
 
 }  // namespace vitrine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training that meets infinity or NaN: which step stops it, what is named, and what the devices hold afterwards.
+// Infinity or NaN in training: which step stops it, what is named, and what the devices hold afterwards.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -26,7 +26,7 @@ bool all_finite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
 }
 
-/// The message of the DivergedError that comes when all steps are waited for; empty when there is none.
+/// The message of the DivergedError thrown while waiting for all steps; empty when there is none.
 std::string divergence(Engine& engine) {
   try {
     engine.take_step_results(true);
@@ -54,15 +54,15 @@ TEST_P(Divergence, AGradientThatIsNotFiniteOnOneDeviceStopsAll) {
     trigger = {true, culprit};
     engine.train_step(batch.view());
     trigger.armed = false;
-    engine.train_step(batch.view());  // in flight when the other is found
+    engine.train_step(batch.view());  // in flight when the divergence is found
     const std::string text = divergence(engine);
     expect_contains(text, "the gradient of step 2 is not finite, first in the gradient of fc1.bias");
     const std::vector<StepResult> totals = engine.take_step_results(true);
-    ASSERT_EQ(totals.size(), 1U) << "the step behind has none";
+    ASSERT_EQ(totals.size(), 1U) << "the step after it has none";
     EXPECT_TRUE(totals[0].diverged && totals[0].skipped);
     for (int d = 0; d < 3; ++d) EXPECT_EQ(engine.parameters(d), before) << "replica " << d;
     engine.train_step(batch.view());
-    EXPECT_EQ(divergence(engine), "") << "it can go on";
+    EXPECT_EQ(divergence(engine), "") << "training can continue";
     EXPECT_NE(engine.parameters(), before);
     for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.parameters(d), engine.parameters(0)) << "replica " << d;
     engine.finish();  // asserts that the plan was met to the byte
@@ -81,7 +81,7 @@ TEST_P(Divergence, ALossThatIsNotFiniteIsTracedToItsLayerByRunningTheBatchAgain)
     DeviceGroupOptions exact = test_group(3);
     exact.memory_bytes.clear();
     for (const DevicePlan& plan : Engine::plan(model, probe, config, {{12}, {}})) exact.memory_bytes.push_back(plan.peak_bytes);
-    DeviceGroup group(exact);  // the second run of the batch has no memory of its own
+    DeviceGroup group(exact);  // the second run of the batch gets no extra memory
     Engine engine(model, group, config, {{12}, {}});
     if (compute == DType::f16) engine.set_loss_scale_state(1024.0F, 0);
     const OwnedBatch batch = random_batch(model, 12, 1, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixed precision under every scheme: the same training, the same verdict on every device, and no small gradient lost.
+// Mixed precision under every scheme: the same training, the same decision on every device, and no small gradient lost.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -155,7 +155,7 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
       trigger.armed = false;
       ASSERT_EQ(totals.size(), 1U);
       EXPECT_TRUE(totals[0].skipped);
-      EXPECT_EQ(totals[0].overflow, "the gradient of fc1.bias") << "fc2's gradients are finite, and backward comes to them first";
+      EXPECT_EQ(totals[0].overflow, "the gradient of fc1.bias") << "fc2's gradients, which backward computes first, are finite";
       EXPECT_EQ(totals[0].loss_scale, 4096.0);
       EXPECT_TRUE(std::isfinite(totals[0].mean_loss()));
       EXPECT_EQ(engine.parameters(), before);
@@ -186,7 +186,7 @@ TEST(LossScale, FallsToItsFloorThenSaysThatTrainingHasDiverged) {
       engine.train_step(batch.view());
       engine.take_step_results(true);
     }
-    FAIL() << "nothing was said";
+    FAIL() << "no error was thrown";
   } catch (const DivergedError& error) {
     const std::string text = error.what();
     EXPECT_NE(text.find("17 steps in a row"), std::string::npos) << text;
@@ -209,7 +209,7 @@ TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
   engine.set_loss_scale_state(1024.0F, 0);
   const OwnedBatch batch = random_batch(model, 12, 1, 0);
   const std::vector<float> healthy = engine.parameters();
-  // Weights of 60000 are numbers in f16; what comes of two layers of them is not.
+  // Weights of 60000 are finite in f16; the output of two such layers is not.
   std::vector<float> parameters = healthy;
   for (float& p : parameters) p = p == 0.0F ? 0.0F : 60000.0F;
   engine.set_parameters(parameters);
@@ -298,7 +298,7 @@ TEST(LossScale, KeepsGradientsThatVanishWithoutIt) {
   const auto [bare_start, bare_end] = last_loss(DType::f16, LossScaling::Kind::none);
   const auto [scaled_start, scaled_end] = last_loss(DType::f16, LossScaling::Kind::dynamic);
   EXPECT_LT(full_end, 0.5 * full_start);
-  EXPECT_EQ(bare_end, bare_start) << "without scaling no gradient is left";
+  EXPECT_EQ(bare_end, bare_start) << "gradients vanish without scaling";
   EXPECT_NEAR(scaled_end, full_end, 0.05 * full_start);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reducers of users, in place of a scheme's own.
+// Custom reducers instead of a scheme's own.
 #include "nn/parallel/reducer.h"
 
 #include <gtest/gtest.h>
@@ -105,7 +105,7 @@ TEST(CustomReducer, AMissingWaitIsFoundByTheOrderChecker) {
   class Hasty : public SparseReducer {
    public:
     using SparseReducer::SparseReducer;
-    void finish() override {}  // nothing is sent, and nothing waited for
+    void finish() override {}  // sends nothing and waits for nothing
     void add(int64_t) override { context_.communicator->all_reduce(context_.device.communication(), context_.gradients); }
     explicit Hasty(const ReducerContext& context) : SparseReducer(context, 1), context_(context) {}
 
