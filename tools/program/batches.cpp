@@ -5,7 +5,7 @@
 
 namespace vitrine::tools {
 
-std::optional<BatchSource::Item> BatchSource::next(int64_t step) {
+std::optional<HostBatch> BatchSource::next(int64_t step) {
   SpanRecord wait;
   wait.info.phase = Phase::data;
   wait.info.step = step;
@@ -15,8 +15,7 @@ std::optional<BatchSource::Item> BatchSource::next(int64_t step) {
   if (!batch) return std::nullopt;
   wait.bytes = batch->images.bytes() + batch->labels.bytes();
   spans_.push_back(wait);
-  const bool last_of_epoch = batch->last_of_epoch;
-  return Item{*std::move(batch), last_of_epoch};
+  return batch;
 }
 
 std::vector<SpanRecord> BatchSource::take_spans() { return std::exchange(spans_, {}); }
