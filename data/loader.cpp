@@ -44,7 +44,7 @@ struct Buffers {
   std::exception_ptr misuse;  // the first batch that was let go of too early
 };
 
-/// What Batch::hold keeps: gives the slot back when the last copy of the batch goes. From then on the host writes to it.
+/// What HostBatch::hold keeps: gives the slot back when the last copy of the batch goes. From then on the host writes to it.
 class Lease {
  public:
   Lease(std::shared_ptr<Buffers> buffers, size_t slot, OrderChecker* checker) : buffers_(std::move(buffers)), slot_(slot), checker_(checker) {}
@@ -128,8 +128,8 @@ struct Loader::State {
   void work() noexcept;
   Job next_job();
   void fill(const Job& job);
-  std::optional<Batch> take();
-  Batch make_batch(const Job& job);
+  std::optional<HostBatch> take();
+  HostBatch make_batch(const Job& job);
 
   const Dataset& dataset;
   const LoaderConfig config;
@@ -222,16 +222,16 @@ void Loader::State::work() noexcept {
   }
 }
 
-Batch Loader::State::make_batch(const Job& job) {
+HostBatch Loader::State::make_batch(const Job& job) {
   const Slot& slot = buffers->slots[job.slot];
   const int64_t rows = job.share->rows;
   const bool transformed = static_cast<bool>(config.transform);
   const Shape& to = config.transformed_shape;
   const Shape shape = transformed ? Shape{rows, to[0], to[1], to[2]} : Shape{rows, dataset.height, dataset.width, dataset.channels};
-  Batch batch;
+  HostBatch batch;
   batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
   batch.labels = slot.labels.view(Shape{rows}, DType::i32);
-  batch.global_rows = job.share->global_rows;
+  batch.global_samples = job.share->global_rows;
   batch.epoch = config.first_epoch + job.number / per_epoch;
   batch.index = job.number % per_epoch;
   batch.last_of_epoch = batch.index + 1 == per_epoch;
@@ -239,7 +239,7 @@ Batch Loader::State::make_batch(const Job& job) {
   return batch;
 }
 
-std::optional<Batch> Loader::State::take() {
+std::optional<HostBatch> Loader::State::take() {
   std::unique_lock lock(buffers->mutex);
   if (buffers->misuse) std::rethrow_exception(std::exchange(buffers->misuse, nullptr));
   if (next_to_take == total) return std::nullopt;
@@ -248,7 +248,7 @@ std::optional<Batch> Loader::State::take() {
   buffers->changed.wait(lock, [&] { return ready.contains(next_to_take); });
   const auto found = ready.find(next_to_take);
   if (found->second.error) std::rethrow_exception(found->second.error);
-  Batch batch = make_batch(found->second.job);
+  HostBatch batch = make_batch(found->second.job);
   ++buffers->held;
   ready.erase(found);
   ++next_to_take;
@@ -261,6 +261,6 @@ Loader::Loader(const Dataset& dataset, LoaderConfig config) : state_(std::make_u
 
 Loader::~Loader() = default;
 
-std::optional<Batch> Loader::next() { return state_->take(); }
+std::optional<HostBatch> Loader::next() { return state_->take(); }
 
 }  // namespace vitrine

@@ -9,22 +9,12 @@
 
 #include <vitrine/data/dataset.h>
 #include <vitrine/data/shard.h>
+#include <vitrine/runtime/host_batch.h>
 #include <vitrine/runtime/host_buffer.h>
 
 namespace vitrine {
 
 class OrderChecker;
-
-/// A batch, or this process's share of one, in host memory, held until the Batch goes (its buffers then return to the loader).
-struct Batch {
-  View images;              // (B, h, w, C) u8, or (B, H, W, C) f32 when the loader preprocesses
-  View labels;              // (B) i32
-  int64_t global_rows = 0;  // of the batch over all processes: B unless the loader shards; B may then be 0
-  int64_t epoch = 0;
-  int64_t index = 0;  // within the epoch
-  bool last_of_epoch = false;
-  std::shared_ptr<void> hold;  // keeps the buffers from being reused
-};
 
 /// Turns one u8 image (h, w, C) into `output` (H*W*C floats); see data preprocessing on the host.
 using ImageTransform = std::function<void(std::span<const uint8_t> image, std::span<float> output)>;
@@ -61,7 +51,7 @@ class Loader {
 
   /// The next batch, or nothing at the end. Blocks while none is ready. Rethrows a worker's exception.
   /// A deadlock is impossible as long as the caller holds fewer than queue_batches batches (asserted).
-  std::optional<Batch> next();
+  std::optional<HostBatch> next();
 
  private:
   struct State;

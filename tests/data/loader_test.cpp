@@ -67,7 +67,7 @@ TEST(Loader, ABatchThatIsLetGoOfBeforeTheDeviceHasReadItIsAnError) {
   for (const bool waits : {true, false}) {
     Loader loader(set, {.batch_size = 4, .shuffle = false, .queue_batches = 2, .checker = group.checker()});
     for (int i = 0; i < 2; ++i) {
-      std::optional<Batch> batch = loader.next();
+      std::optional<HostBatch> batch = loader.next();
       ASSERT_TRUE(batch);
       copy(ctx, batch->images, images);
       if (waits || i == 0) group.synchronize();
@@ -135,7 +135,7 @@ TEST(Loader, HeldBatchesKeepTheirContents) {
 
 TEST(Loader, BatchesOutliveIt) {
   const Dataset set = make_set(40);
-  std::vector<Batch> kept;
+  std::vector<HostBatch> kept;
   std::vector<int32_t> labels;
   {
     Loader loader(set, {.batch_size = 4, .workers = 2, .queue_batches = 4});
@@ -143,7 +143,7 @@ TEST(Loader, BatchesOutliveIt) {
     labels = labels_of(kept[1]);
   }
   EXPECT_EQ(labels_of(kept[1]), labels);
-  for (const Batch& batch : kept) expect_contents(set, batch);
+  for (const HostBatch& batch : kept) expect_contents(set, batch);
 }
 
 void take_with_all_held(const Dataset& set) {

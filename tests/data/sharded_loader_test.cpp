@@ -45,19 +45,19 @@ void expect_shards_make_the_epochs(const Dataset& set, const LoaderConfig& confi
     shards.push_back(std::make_unique<Loader>(set, sharded));
   }
   while (const auto batch = whole.next()) {
-    EXPECT_EQ(batch->global_rows, batch->labels.numel());
-    std::vector<int32_t> together(static_cast<size_t>(batch->global_rows), -1);
+    EXPECT_EQ(batch->global_samples, batch->labels.numel());
+    std::vector<int32_t> together(static_cast<size_t>(batch->global_samples), -1);
     for (size_t rank = 0; rank < weights.size(); ++rank) {
       const auto part = shards[rank]->next();
       ASSERT_TRUE(part);
-      EXPECT_EQ(part->global_rows, batch->global_rows);
+      EXPECT_EQ(part->global_samples, batch->global_samples);
       EXPECT_EQ(part->epoch, batch->epoch);
       EXPECT_EQ(part->index, batch->index);
       EXPECT_EQ(part->last_of_epoch, batch->last_of_epoch);
       expect_contents(set, *part);
       const std::vector<int32_t> labels = labels_of(*part);
       size_t row = 0;
-      for (const RowRange& range : shard_of(weights, rank, accumulation)(batch->global_rows)) {
+      for (const RowRange& range : shard_of(weights, rank, accumulation)(batch->global_samples)) {
         for (int64_t to = range.begin; to < range.end; ++to, ++row) {
           ASSERT_LT(row, labels.size());
           EXPECT_EQ(together[static_cast<size_t>(to)], -1) << "row " << to << " was delivered twice";
@@ -101,7 +101,7 @@ TEST(ShardedLoader, EmptyShards) {
   EXPECT_EQ(last->images.shape, (Shape{0, 2, 3, 2}));
   EXPECT_EQ(last->labels.shape, Shape{0});
   EXPECT_TRUE(last->images);
-  EXPECT_EQ(last->global_rows, 1);
+  EXPECT_EQ(last->global_samples, 1);
   EXPECT_TRUE(last->last_of_epoch);
   EXPECT_FALSE(loader.next());
 
@@ -110,7 +110,7 @@ TEST(ShardedLoader, EmptyShards) {
     const auto batch = nothing.next();
     ASSERT_TRUE(batch);
     EXPECT_EQ(batch->labels.numel(), 0);
-    EXPECT_EQ(batch->global_rows, global_rows);
+    EXPECT_EQ(batch->global_samples, global_rows);
   }
   EXPECT_FALSE(nothing.next());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer that breaks what nn/layer.h requires is told so, by name, before it does harm.
+// A layer that breaks a rule of nn/layer.h is named in an error before it does harm.
 #include <algorithm>
 
 #include "runtime/error.h"
@@ -42,7 +42,7 @@ class Careless final : public Layer {
   Fault fault_;
 };
 
-/// The message of the error that one step with the layer ends in; empty when there is none.
+/// The message of the error of one step with the layer; empty when there is none.
 template <class ErrorClass>
 std::string message_of_step(Careless::Fault fault, DType compute = DType::f32) {
   const Model model = planted_model(std::make_unique<Careless>(fault));
