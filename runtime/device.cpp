@@ -176,7 +176,7 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   check_list(options_.memory_bytes, count, "device memory");
   check_list(options_.threads_per_device, count, "threads per device");
   if (!options_.names.empty() && options_.names.size() != count) throw ConfigError("devices: give each a name, or none");
-  place_ = options_.place.value_or(ProcessGroupPlace{0, {static_cast<int>(count)}});
+  set_place(options_.place.value_or(ProcessGroupPlace{0, {static_cast<int>(count)}}));
   if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
   std::vector<CoreShare> shares;
   if (options_.devices[0].backend == Backend::cpu) {
@@ -222,13 +222,16 @@ void DeviceGroup::join_process_group() {
                         other - kinds.begin(), *other, kinds[0])};
       });
   if (!problem.empty()) throw ConfigError(problem);
-  place_.process = process_group.rank();
-  place_.devices = process_group.register_devices(names);
+  set_place({process_group.rank(), process_group.register_devices(names), place_.gpus});
   if (devices_[0]->id().backend == Backend::cuda) refuse_shared_gpus(process_group, options_);
 }
 
-int DeviceGroup::first_rank() const { return std::accumulate(place_.devices.begin(), place_.devices.begin() + place_.process, 0); }
-int DeviceGroup::world_size() const { return std::accumulate(place_.devices.begin(), place_.devices.end(), 0); }
+void DeviceGroup::set_place(ProcessGroupPlace place) {
+  place_ = std::move(place);
+  const auto begin = place_.devices.begin();
+  first_rank_ = std::accumulate(begin, begin + place_.process, 0);
+  world_size_ = std::accumulate(begin + place_.process, place_.devices.end(), first_rank_);
+}
 
 DeviceGroup::~DeviceGroup() {
   // Work on one device may touch the memory of another: all of it ends before the first device goes.

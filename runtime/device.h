@@ -110,8 +110,8 @@ class DeviceGroup {
   int process_count() const { return static_cast<int>(place_.devices.size()); }
   const std::vector<int>& devices_of_processes() const { return place_.devices; }
   /// The rank of this group's first device, and the number of devices of all processes.
-  int first_rank() const;
-  int world_size() const;
+  int first_rank() const { return first_rank_; }
+  int world_size() const { return world_size_; }
   /// What streams of these devices copy from and to without waiting: pinned memory for GPUs.
   HostMemory host_memory() const;
   OrderChecker* checker() { return checker_.get(); }
@@ -129,8 +129,11 @@ class DeviceGroup {
   /// Tells the other processes of these devices, and learns of theirs. throws ConfigError, UnsupportedError on those that cannot work together.
   void join_process_group();
 
+  void set_place(ProcessGroupPlace place);
+
   DeviceGroupOptions options_;
   ProcessGroupPlace place_;
+  int first_rank_ = 0, world_size_ = 0;
   std::unique_ptr<OrderChecker> checker_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::string> warnings_;

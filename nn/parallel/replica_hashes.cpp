@@ -26,7 +26,7 @@ std::vector<uint64_t> DataParallel::parameter_hashes(int device) {
   for (int i = 0; i < s.layout.size(); ++i) {
     const int64_t begin = s.layout.offset(i), end = begin + s.layout.specs()[static_cast<size_t>(i)].shape.numel();
     const int64_t step = kChunkBytes / size_of(flat.dtype);
-    uint64_t hash = kHashStart;
+    uint64_t hash = 0;
     for (int64_t at = begin; at < end; at += step) {
       const View part = flat.rows(at, std::min(end, at + step));
       chunk.resize(std::max(chunk.size(), static_cast<size_t>(part.bytes())));

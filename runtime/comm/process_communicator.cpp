@@ -223,11 +223,14 @@ class ProcessCommunicator final : public CheckedCommunicator {
   int local_size() const { return group_->counts[static_cast<size_t>(group_->process)]; }
   /// The root's index among this process's devices, or -1.
   int local_root(int root) const { return group_->process_of(root) == group_->process ? root - group_->first_rank(group_->process) : -1; }
-  /// Elements of each rank: counts of scatter and gather, or `each`.
-  std::vector<int64_t> elements_of_ranks(const Call& call) const;
-  /// The same, of each process; and of the ranks of this process.
-  std::vector<int64_t> of_processes(const std::vector<int64_t>& of_ranks) const;
-  std::vector<int64_t> of_this_process(const std::vector<int64_t>& of_ranks) const;
+  /// Elements of a rank's part: equal, unless scatter or gather has counts.
+  static int64_t part_elements(const Call& call, int rank) {
+    return call.counts.empty() ? call.count : call.counts[static_cast<size_t>(rank)] * call.count;
+  }
+  /// Elements of the parts of this process's ranks.
+  std::vector<int64_t> local_parts(const Call& call) const;
+  /// Elements of each process's parts together.
+  std::vector<int64_t> process_parts(const Call& call) const;
   std::vector<int64_t> only(int local_rank, int64_t elements) const;
 
   /// Queues what the process's first device does with the exchange, once all processes are there.
@@ -246,25 +249,21 @@ class ProcessCommunicator final : public CheckedCommunicator {
   uint64_t issued_ = 0;
 };
 
-std::vector<int64_t> ProcessCommunicator::elements_of_ranks(const Call& call) const {
-  std::vector<int64_t> elements(static_cast<size_t>(size()), call.count);
-  for (size_t r = 0; r < call.counts.size(); ++r) elements[r] = call.counts[r] * call.count;
-  return elements;
+std::vector<int64_t> ProcessCommunicator::local_parts(const Call& call) const {
+  const int first = group_->first_rank(group_->process);
+  std::vector<int64_t> parts;
+  for (int device = 0; device < local_size(); ++device) parts.push_back(part_elements(call, first + device));
+  return parts;
 }
 
-std::vector<int64_t> ProcessCommunicator::of_processes(const std::vector<int64_t>& of_ranks) const {
+std::vector<int64_t> ProcessCommunicator::process_parts(const Call& call) const {
   std::vector<int64_t> sums;
-  auto at = of_ranks.begin();
+  auto at = call.counts.begin();
   for (const int count : group_->counts) {
-    sums.push_back(std::accumulate(at, at + count, int64_t{0}));
-    at += count;
+    sums.push_back((call.counts.empty() ? count : std::accumulate(at, at + count, int64_t{0})) * call.count);
+    if (!call.counts.empty()) at += count;
   }
   return sums;
-}
-
-std::vector<int64_t> ProcessCommunicator::of_this_process(const std::vector<int64_t>& of_ranks) const {
-  const auto first = of_ranks.begin() + group_->first_rank(group_->process);
-  return {first, first + local_size()};
 }
 
 std::vector<int64_t> ProcessCommunicator::only(int local_rank, int64_t elements) const {
@@ -392,7 +391,6 @@ void ProcessCommunicator::broadcast(const Job& job) {
 }
 
 void ProcessCommunicator::reduce_scatter(const Job& job) {
-  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
   const int64_t total = job.call.count * size();
   const View output = job.view(job.call.output, job.call.count);
   const Tensor whole = leads() ? scratch(job, total, partial_dtype(job)) : Tensor();
@@ -400,9 +398,8 @@ void ProcessCommunicator::reduce_scatter(const Job& job) {
   Tensor rounded;
   View mine;
   if (leads()) {
-    const std::vector<int64_t> counts = of_processes(of_ranks);
-    const int64_t here = counts[static_cast<size_t>(group_->process)];
-    const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
+    const std::vector<int64_t> counts = process_parts(job.call);
+    const int64_t here = local_size() * job.call.count, first = group_->first_rank(group_->process) * job.call.count;
     if (whole.dtype() == job.call.dtype) {
       mine = whole.view().rows(first, first + here);
     } else {
@@ -413,23 +410,22 @@ void ProcessCommunicator::reduce_scatter(const Job& job) {
     const comm::SumBuffers buffers{whole.dtype(), whole.view().data, mine.dtype, mine.data, space.view().data, space.numel(), job.call.reduction};
     lead(job, whole, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) { exchange.sum_scattered(buffers, counts, tag); });
   }
-  if (!alone()) return local().scatter(job.ctx, mine, of_this_process(of_ranks), output, 0);
+  if (!alone()) return local().scatter(job.ctx, mine, local_parts(job.call), output, 0);
   if (mine.data != output.data) copy(job.ctx, mine, output);
 }
 
 void ProcessCommunicator::all_gather(const Job& job) {
   const int64_t count = job.call.count;
   const View input = job.view(job.call.input, count), output = job.view(job.call.output, count * size());
-  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
   const int64_t first = group_->first_rank(group_->process) * count;
   const View here = output.rows(first, first + local_size() * count);
   if (!alone()) {
-    local().gather(job.ctx, input, of_this_process(of_ranks), leads() ? here : View(), 0);
+    local().gather(job.ctx, input, local_parts(job.call), leads() ? here : View(), 0);
   } else if (input.data != here.data) {
     copy(job.ctx, input, here);
   }
   if (leads()) {
-    std::vector<int64_t> bytes = of_processes(of_ranks);
+    std::vector<int64_t> bytes = process_parts(job.call);
     for (int64_t& b : bytes) b *= job.element();
     lead(job, View(), output, [output, bytes, tag = job.tag](comm::ProcessExchange& exchange) { exchange.all_gather(output.data, bytes, tag); });
   }
@@ -437,13 +433,12 @@ void ProcessCommunicator::all_gather(const Job& job) {
 }
 
 void ProcessCommunicator::scatter(const Job& job) {
-  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
-  const std::vector<int64_t> counts = of_processes(of_ranks);
+  const std::vector<int64_t> counts = process_parts(job.call);
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
   const int64_t here = counts[static_cast<size_t>(group_->process)];
   const int root = local_root(job.call.root);
-  const View output = job.view(job.call.output, of_ranks[static_cast<size_t>(rank())]);
+  const View output = job.view(job.call.output, part_elements(job.call, rank()));
   // The first device of the root's process needs the whole, those of the others their process's part.
   Tensor space;
   if (leads() && root != 0 && !(root < 0 && alone())) space = scratch(job, root > 0 ? total : here);
@@ -460,24 +455,23 @@ void ProcessCommunicator::scatter(const Job& job) {
            exchange.scatter(whole.data, part.data, bytes, root, tag);
          });
   }
-  if (!alone()) return local().scatter(job.ctx, part, of_this_process(of_ranks), output, 0);
+  if (!alone()) return local().scatter(job.ctx, part, local_parts(job.call), output, 0);
   if (part.data != output.data) copy(job.ctx, part, output);
 }
 
 void ProcessCommunicator::gather(const Job& job) {
-  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
-  const std::vector<int64_t> counts = of_processes(of_ranks);
+  const std::vector<int64_t> counts = process_parts(job.call);
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
   const int64_t here = counts[static_cast<size_t>(group_->process)];
   const int root = local_root(job.call.root);
-  const View input = job.view(job.call.input, of_ranks[static_cast<size_t>(rank())]);
+  const View input = job.view(job.call.input, part_elements(job.call, rank()));
   Tensor space;
   if (leads() && root != 0 && !(root < 0 && alone())) space = scratch(job, root > 0 ? total : here);
   const View whole = root == 0 ? job.view(job.call.output, total) : space.view();
   const View part = root >= 0 ? (leads() ? whole.rows(first, first + here) : View()) : alone() ? input : space.view();
   if (!alone()) {
-    local().gather(job.ctx, input, of_this_process(of_ranks), leads() ? part : View(), 0);
+    local().gather(job.ctx, input, local_parts(job.call), leads() ? part : View(), 0);
   } else if (part.data != input.data) {
     copy(job.ctx, input, part);
   }

@@ -2,12 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <vitrine/runtime/memory/category.h>
 #include <vitrine/runtime/memory/history.h>
@@ -16,6 +13,9 @@
 #include <vitrine/runtime/stream.h>
 
 namespace vitrine {
+
+class BlockAllocator;
+class MemoryRecorder;
 
 /// What a pool held, in bytes. The peak is the largest extent of the slab so far; its categories, phase and layer are those of that moment.
 struct PoolStatistics {
@@ -68,38 +68,25 @@ class Pool {
 
   PoolStatistics statistics() const;
   void reset_peak();
-  int64_t capacity_bytes() const { return capacity_bytes_; }
+  int64_t capacity_bytes() const;
   const std::string& device_name() const { return device_name_; }
 
   /// on: begins a new record of every allocate and free, with the blocks that are there now. off: ends it; history() keeps what it has.
   void record_history(bool on);
-  const MemoryHistory& history() const { return history_; }
+  const MemoryHistory& history() const;
   /// A step begins here, for the record; until the next position is set, changes lie before its first phase.
   void mark_step(int64_t step);
 
-  static constexpr int64_t kGrowthBytes = int64_t{32} << 20;
-
  private:
-  struct LastUse;
   [[noreturn]] void throw_out_of_memory(int64_t bytes, std::string_view tensor_name) const;
-  void order_after_last_use(int64_t offset, int64_t bytes, Stream& stream);
   void note_peak();
-  int64_t limit_bytes() const { return reserved_limit_ >= 0 ? reserved_limit_ : capacity_bytes_; }
 
   std::string device_name_;
-  std::unique_ptr<Slab> slab_;
-  int64_t capacity_bytes_;
+  std::unique_ptr<BlockAllocator> blocks_;
+  std::unique_ptr<MemoryRecorder> recorder_;
   int64_t adopted_bytes_ = 0;
-  int64_t reserved_limit_ = -1;  // -1: not reserved, the slab grows
-  OffsetAllocator offsets_;
-  std::unique_ptr<LastUse> last_use_;
   BytesByCategory by_category_{};
   PoolStatistics peak_;
-  Phase phase_ = Phase::setup;
-  std::string layer_;
-  std::map<int64_t, MemoryEvent> held_;  // offset -> how the block there was taken
-  bool history_on_ = false;
-  MemoryHistory history_;
 };
 
 }  // namespace vitrine

@@ -65,17 +65,18 @@ void ProcessGroup::State::listen_to(int who) {
 }
 
 void ProcessGroup::State::listen_to_all() {
-  poll_set = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   listened.assign(static_cast<size_t>(size), 0);
   wants_more.assign(static_cast<size_t>(size), 0);
+  poll_set = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   epoll_event own{};
   own.events = EPOLLIN;
   own.data.u32 = static_cast<uint32_t>(rank);
-  epoll_ctl(poll_set.get(), EPOLL_CTL_ADD, wake_up.get(), &own);
-  // What has come by now lies in the connections' buffers.
+  if (!poll_set || epoll_ctl(poll_set.get(), EPOLL_CTL_ADD, wake_up.get(), &own) != 0) {
+    throw CommError(fmt::format("epoll cannot watch the connections: {}", describe_error(errno)));
+  }
+  // Messages that arrived before this point are already in the connections' buffers.
   for (int who = 0; who < size; ++who) {
-    if (who == rank || !(is_server() || who == 0)) continue;
-    ready.push_back(who);
+    if (who != rank && (is_server() || who == 0)) ready.push_back(who);
   }
 }
 
@@ -102,11 +103,12 @@ void ProcessGroup::State::wait_for_something() {
 
 void ProcessGroup::State::watch() {
   for (bool first = true;; first = false) {
-    first ? listen_to_all() : wait_for_something();
-    const int64_t now_ns = steady_now_ns();
-    if (watched_ns != 0 && now_ns - watched_ns > FailureDetector::kSilentNs) detector.was_stopped(now_ns - watched_ns, now_ns);
-    watched_ns = now_ns;
+    int64_t now_ns = steady_now_ns();
     try {
+      first ? listen_to_all() : wait_for_something();
+      now_ns = steady_now_ns();
+      if (watched_ns != 0 && now_ns - watched_ns > FailureDetector::kSilentNs) detector.was_stopped(now_ns - watched_ns, now_ns);
+      watched_ns = now_ns;
       for (const int who : ready) is_server() ? serve_member(who, now_ns) : serve_members(now_ns);
       tell_local(now_ns);
       check_waits(now_ns);
