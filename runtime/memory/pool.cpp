@@ -90,8 +90,8 @@ void Pool::throw_out_of_memory(int64_t bytes, std::string_view tensor_name) cons
   const char* const phase = phase_name(recorder_->phase());
   if (blocks_->is_reserved()) {
     throw UnsupportedError(fmt::format(
-        "{}: {}allocates {} ({} bytes) for {} in phase {}, which the plan does not contain: {} bytes were reserved, {} are in use. What runs on a "
-        "planned device has to allocate the same tensors when it is planned on a meta device: the sizes may depend on shapes and the Pass alone, "
+        "{}: {}allocates {} ({} bytes) for {} in phase {}, which the plan does not contain: {} bytes are reserved, {} are in use. A layer on a "
+        "planned device must allocate the same tensors as in its plan on a meta device: sizes may depend on shapes and the Pass only, "
         "not on the backend, the data or earlier calls",
         device_name_, layer.empty() ? "the program " : fmt::format("layer '{}' ", layer), format_bytes(bytes), bytes,
         tensor_name.empty() ? "a tensor" : tensor_name, phase, blocks_->reserved_bytes(), allocated));

@@ -254,7 +254,7 @@ TEST(Loader, SaysWhatCannotBe) {
   expect(message(set, {.workers = 0}), "workers is 0");
   expect(message(set, {.queue_batches = 0}), "queue_batches is 0");
   expect(message(set, {.transform = transform}), "needs (H, W, C)");
-  expect(message(set, {.transformed_shape = Shape{1, 1, 1}}), "without a transform");
+  expect(message(set, {.transformed_shape = Shape{1, 1, 1}}), "there is no transform");
 }
 
 }  // namespace

@@ -216,7 +216,7 @@ TEST(Idx, SaysWhatIsDamaged) {
       {"labels cut",
        false,
        [](Bytes& b) { b.erase(b.end() - 2, b.end()); },
-       {"at offset 8", "6 bytes of labels", "found a file of 12 bytes, too short"}},
+       {"at offset 8", "6 bytes of labels", "found a file of 12 bytes, which is too short"}},
       {"labels trailing", false, [](Bytes& b) { b.push_back(0); }, {"at offset 14", "the end of the file"}},
       {"label count", false, [](Bytes& b) { b[7] = 5; }, {"at offset 4", "6 labels, one for each image", "found 5"}},
   };
@@ -263,7 +263,7 @@ TEST(Idx, SaysHowGzipIsDamaged) {
     expect_message(folder.description(), {"DataError", packed.string(), "offset"});
   }
   write_file(packed, std::span(good).first(good.size() / 2));
-  expect_message(folder.description(), {"at offset 16", "the gzip stream breaks off"});
+  expect_message(folder.description(), {"at offset 16", "the gzip stream is truncated"});
 
   Bytes flipped = good;
   flipped[flipped.size() - 6] ^= 1;
@@ -342,7 +342,7 @@ TEST(Cifar10, SaysWhatIsMissing) {
   const std::string both = (empty.path() / "data_batch_1.bin").string() + ", " + (empty.path() / "cifar-10-batches-bin/data_batch_1.bin").string();
   expect_message("cifar10:" + empty.str(), {"DataError", both, "cifar-10-binary.tar.gz", "test_batch.bin"});
   write_file(empty.path() / "data_batch_1.bin.xz", Bytes{1});
-  expect_message("cifar10:" + empty.str(), {"data_batch_1.bin.xz is there: unpack it with xz -dk"});
+  expect_message("cifar10:" + empty.str(), {"data_batch_1.bin.xz: unpack it and the other files with xz -dk"});
 
   const TempFolder python;
   write_file(python.path() / "data_batch_1", Bytes{1});

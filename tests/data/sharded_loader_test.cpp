@@ -230,7 +230,7 @@ TEST(ShardedLoader, SaysWhichRangeCannotBe) {
       {{{7, 9}}, {}, "rows [7, 9) of a batch of 8 rows"},
       {{{-1, 3}}, {}, "rows [-1, 3) of a batch of 8 rows"},
       {{{5, 4}}, {}, "rows [5, 4) of a batch of 8 rows"},
-      {{{0, 4}, {3, 6}}, {}, "rows [3, 6) of a batch of 8 rows: expected a range from row 4"},
+      {{{0, 4}, {3, 6}}, {}, "rows [3, 6) of a batch of 8 rows: expected a range within the batch from row 4"},
       {{{4, 6}, {0, 2}}, {}, "rows [0, 2) of a batch of 8 row"},
       {{{0, 8}}, {{3, 5}}, "rows [3, 5) of a batch of 4 rows"},
   };

@@ -110,9 +110,9 @@ TEST_P(Faults, TheCulpritIsNamedAndAllEndInTime) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Faults,
-                         ::testing::Values(Case{"kill", "died: its connection closed without a word", true},
-                                           Case{"stop", "hangs: nothing was heard", false},
-                                           Case{"exit", "died: its connection closed without a word", true},
+                         ::testing::Values(Case{"kill", "died: its connection closed unexpectedly", true},
+                                           Case{"stop", "hangs: it has sent nothing for", false},
+                                           Case{"exit", "died: its connection closed unexpectedly", true},
                                            Case{"throw", "failed: cpu:0: .*what does not fit", true},
                                            Case{"hang", "is late: others have begun", false}, Case{"order", "began collective", true},
                                            Case{"count", "began collective", true}, Case{"skip", "began collective", true}),

@@ -102,7 +102,7 @@ TEST_F(DoorTest, WithAnotherSecretNothingIsToldButThat) {
   expect_entry();
   stop();
   EXPECT_EQ(guests, 1);
-  expect_contains(acceptor->last_refusal(), "A process at 127.0.0.1 came and was refused: it does not know this run's secret.");
+  expect_contains(acceptor->last_refusal(), "A process at 127.0.0.1 connected and was refused: it does not know this run's secret.");
 }
 
 TEST_F(DoorTest, AClaimWithoutAProofIsNoEntry) {

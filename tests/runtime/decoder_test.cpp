@@ -54,7 +54,7 @@ std::vector<std::string> valid_messages() {
   const std::string nonce(kKeyBytes, 'n');
   std::vector<Writer> all;
   all.push_back(Writer(MessageKind::hello).number(kMagic).raw(nonce));
-  all.push_back(Writer(MessageKind::refused).number(uint8_t{1}).text("there is another rank 1"));
+  all.push_back(Writer(MessageKind::refused).number(uint8_t{1}).text("another process has rank 1"));
   all.emplace_back(MessageKind::accepted);
   all.push_back(Writer(MessageKind::welcome).text("rank 0 (pid 77 on node1)"));
   all.push_back(Writer(MessageKind::beat).text("it had begun no collective"));

@@ -104,7 +104,7 @@ TEST_F(FailureDetectorTest, ADeathBeforeTheFirstCollective) {
   EXPECT_EQ(detector.verdict(), "") << "others may still tell how far they came";
   judge(kSecond);
   expect_verdict(
-      {"rank 1 (pid 71 on node1) died: its connection closed without a word", "it had begun no collective", "its last exchange was for the plan"});
+      {"rank 1 (pid 71 on node1) died: its connection closed unexpectedly", "it had begun no collective", "its last exchange was for the plan"});
 }
 
 TEST_F(FailureDetectorTest, ADeathAmidACollectiveTellsWhereItStood) {
@@ -156,7 +156,7 @@ TEST_F(FailureDetectorTest, WhoIsSilentWhileOthersWaitHangs) {
   detector.overdue(0, "collective 1", 3000, 10 * kSecond);
   detector.overdue(3, "the exchange of votes", 3000, 10 * kSecond);
   judge(10 * kSecond, 2);
-  expect_verdict({"rank 2 (pid 72 on node1) hangs: nothing was heard of it for", "collective 0 (all_reduce of bucket 3",
+  expect_verdict({"rank 2 (pid 72 on node1) hangs: it has sent nothing for", "collective 0 (all_reduce of bucket 3",
                   "others have come to collective 1 (all_reduce of bucket 4", "rank 0 (pid 70 on node1) has waited 3.0 s in collective 1"});
 }
 

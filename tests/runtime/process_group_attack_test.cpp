@@ -90,9 +90,9 @@ TEST_F(ProcessGroupAttack, AWrongSecretIsNamedOnBothSides) {
         comm_error_of([&] { const ProcessGroup process_group(options(rank, rank == 0 ? kSecret : "another secret, of another run", kImpatientMs)); });
   });
   expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
-  expect_contains(errors[1], "refuses it: it does not know this run's secret");
+  expect_contains(errors[1], "refused it: it does not know this run's secret");
   expect_contains(errors[0], "for rank 1 of 2 processes");
-  expect_contains(errors[0], "A process at 127.0.0.1 came and was refused: it does not know this run's secret.");
+  expect_contains(errors[0], "A process at 127.0.0.1 connected and was refused: it does not know this run's secret.");
   for (const std::string& error : errors) EXPECT_EQ(error.find(kSecret), std::string::npos);
 }
 
@@ -149,7 +149,9 @@ TEST_F(ProcessGroupAttack, SeventeenBytesThatClaimMillionsAreRefused) {
     EXPECT_EQ(message.bytes().size(), 17U);
     member.send(message);
   });
-  expect_contains(verdict, "rank 1 (fake) failed: it sent what cannot be read: a message between processes has a count of more values than it holds");
+  expect_contains(
+      verdict,
+      "rank 1 (fake) failed: it sent an invalid message: a message between processes is invalid: it contains a count that exceeds its length");
 }
 
 TEST_F(ProcessGroupAttack, DevicesCannotBecomeFewerAmidACollective) {
@@ -167,7 +169,7 @@ TEST_F(ProcessGroupAttack, DevicesCannotBecomeFewerAmidACollective) {
 
 TEST_F(ProcessGroupAttack, AMessageThatOnlyRankZeroSendsIsRefused) {
   expect_contains(verdict_on([](FakeProcess& member) { member.send(Writer(MessageKind::verdict).text("it is over")); }),
-                  "it sent what cannot be read");
+                  "it sent an invalid message");
 }
 
 TEST_F(ProcessGroupAttack, AMessageChangedOnItsWayIsNoticed) {
@@ -175,7 +177,7 @@ TEST_F(ProcessGroupAttack, AMessageChangedOnItsWayIsNoticed) {
     const std::string plain = std::string("\x11\0\0\0\0\0\0\0", 8) + std::string(17, '\x0c');  // the length and kind of a sealed farewell
     EXPECT_EQ(::write(member.connection.descriptor(), plain.data(), plain.size()), static_cast<ssize_t>(plain.size()));
   });
-  expect_contains(verdict, "it sent what cannot be read: what came over a connection between processes is not what the other side sent");
+  expect_contains(verdict, "it sent an invalid message: a message between processes failed authentication");
 }
 
 TEST_F(ProcessGroupAttack, EscapeSequencesAreWrittenOut) {

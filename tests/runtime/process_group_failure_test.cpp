@@ -94,7 +94,7 @@ TEST_F(ProcessGroupFailure, ADeathIsToldToAllWhoWait) {
     EXPECT_EQ(calls, 1);
     EXPECT_EQ(told, verdict);
   });
-  expect_verdict(3, {"rank 2 (pid ", ") died: its connection closed without a word; it had begun no collective",
+  expect_verdict(3, {"rank 2 (pid ", ") died: its connection closed unexpectedly; it had begun no collective",
                      "its last exchange was for the machine it runs on"});
 }
 
@@ -126,7 +126,7 @@ TEST_F(ProcessGroupFailure, TheDeathOfRankZeroIsNoticedByEachOfTheOthers) {
   });
   for (const size_t rank : {1, 2}) {
     expect_contains(verdicts[rank], "rank 0 (pid ");
-    expect_contains(verdicts[rank], ") died: its connection closed without a word; its last known was collective 0 (all_reduce");
+    expect_contains(verdicts[rank], ") died: its connection closed unexpectedly; its last known was collective 0 (all_reduce");
     expect_contains(verdicts[rank], "rank " + std::to_string(rank) + " has come to collective 1");
   }
 }
@@ -301,7 +301,7 @@ TEST_F(ProcessGroupFailure, AMemberThatIsSilentHangs) {
     process_group.set_warm();
     note(rank, comm_error_of([&] { process_group.gather("the votes", ""); }));
   });
-  expect_verdict(2, {"rank 1 (fake) hangs: nothing was heard of it for ", "though its connection is open", "in the exchange of the votes"});
+  expect_verdict(2, {"rank 1 (fake) hangs: it has sent nothing for ", "though its connection is open", "in the exchange of the votes"});
 }
 
 TEST_F(ProcessGroupFailure, ARankZeroThatIsSilentHangs) {
@@ -320,7 +320,7 @@ TEST_F(ProcessGroupFailure, ARankZeroThatIsSilentHangs) {
     expect_all_calls_fail(process_group, verdict);
   });
   std::filesystem::remove(place.path());
-  expect_verdict(1, {"rank 0 (fake) hangs: nothing was heard of it for ", "its last known was something"});
+  expect_verdict(1, {"rank 0 (fake) hangs: it has sent nothing for ", "its last known was something"});
 }
 
 TEST_F(ProcessGroupFailure, WhatCannotBeReadIsBlamedOnWhoSentIt) {
@@ -338,7 +338,7 @@ TEST_F(ProcessGroupFailure, WhatCannotBeReadIsBlamedOnWhoSentIt) {
         return;
       }
       ProcessGroup process_group(process_options(0, 2, place.init()));
-      expect_contains(comm_error_of([&] { process_group.gather("the votes", ""); }), "rank 1 (fake) failed: it sent what cannot be read");
+      expect_contains(comm_error_of([&] { process_group.gather("the votes", ""); }), "rank 1 (fake) failed: it sent an invalid message");
     });
   }
 }
@@ -354,7 +354,7 @@ TEST_F(ProcessGroupFailure, AMessageOfAnImpossibleSizeIsBlamedOnWhoSentIt) {
       return;
     }
     ProcessGroup process_group(process_options(0, 2, place.init()));
-    expect_contains(verdict_of(process_group), "rank 1 (fake) failed: it sent what cannot be read: what came over a connection");
+    expect_contains(verdict_of(process_group), "rank 1 (fake) failed: it sent an invalid message: data on a connection");
   });
 }
 

@@ -46,7 +46,7 @@ class ProcessGroupRendezvous : public ::testing::Test {
 
 TEST_F(ProcessGroupRendezvous, WithoutRankZeroEndsInTime) {
   const std::vector<std::string> errors = errors_of({{1, 3}, {2, 3}}, place.init());
-  expect_contains(errors[0], "rank 1 could not reach rank 0 at " + place.init() + " within 1.5 s: the file is not there; was it started?");
+  expect_contains(errors[0], "rank 1 could not reach rank 0 at " + place.init() + " within 1.5 s: the file does not exist; was it started?");
   expect_contains(errors[1], "rank 2 could not reach rank 0");
 }
 
@@ -62,7 +62,7 @@ TEST_F(ProcessGroupRendezvous, WithoutRankZeroAtAPortEndsInTime) {
 
 TEST_F(ProcessGroupRendezvous, WithARankMissingNamesItEverywhere) {
   const std::vector<std::string> errors = errors_of({{0, 5}, {1, 5}, {3, 5}}, place.init());
-  expect_contains(errors[0], "rank 0 waited 1.5 s for ranks 2, 4 of 5 processes, which did not come; were they started");
+  expect_contains(errors[0], "rank 0 waited 1.5 s, but ranks 2, 4 of 5 processes did not join; were they started");
   // Who came is told the same, unless its own patience ended first.
   for (const size_t i : {1, 2}) {
     if (errors[i].find("could not reach") == std::string::npos) {
@@ -74,17 +74,17 @@ TEST_F(ProcessGroupRendezvous, WithARankMissingNamesItEverywhere) {
 TEST_F(ProcessGroupRendezvous, AnotherSizeIsRefusedAtOnceAndToldByRankZero) {
   const std::vector<std::string> errors = errors_of({{0, 2}, {1, 3}}, place.init());
   expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
-  expect_contains(errors[1], "refuses it: it counts 3 processes, rank 0 counts 2; give every process its own --rank and the same --world-size");
-  expect_contains(errors[0], "for rank 1 of 2 processes");
-  expect_contains(errors[0], "came and was refused: it counts 3 processes, rank 0 counts 2");
+  expect_contains(errors[1], "refused it: its world size is 3, rank 0's is 2; give every process its own --rank and the same --world-size");
+  expect_contains(errors[0], "but rank 1 of 2 processes did not join");
+  expect_contains(errors[0], "connected and was refused: its world size is 3, rank 0's is 2");
 }
 
 TEST_F(ProcessGroupRendezvous, ARankTwiceIsRefused) {
   const std::vector<std::string> errors = errors_of({{0, 3}, {1, 3}, {1, 3}}, place.init());
   const bool first = errors[1].find("cannot join") != std::string::npos;
-  expect_contains(errors[first ? 1 : 2], "refuses it: there is another rank 1");
-  expect_contains(errors[0], "for rank 2 of 3 processes");
-  expect_contains(errors[0], "there is another rank 1");
+  expect_contains(errors[first ? 1 : 2], "refused it: another process has rank 1");
+  expect_contains(errors[0], "but rank 2 of 3 processes did not join");
+  expect_contains(errors[0], "another process has rank 1");
 }
 
 TEST_F(ProcessGroupRendezvous, ASecondRankZeroAtOnePortIsRefused) {
@@ -96,13 +96,13 @@ TEST_F(ProcessGroupRendezvous, ASecondRankZeroAtOnePortIsRefused) {
 
 TEST_F(ProcessGroupRendezvous, AFolderThatIsNotThereIsNamed) {
   expect_contains(comm_error_of([] { const ProcessGroup process_group(process_options(0, 2, "file:/no/such/folder/meet", kImpatientMs)); }),
-                  "--rendezvous file:/no/such/folder/meet: it cannot be written (No such file or directory)");
+                  "--rendezvous file:/no/such/folder/meet: cannot write it (No such file or directory)");
 }
 
 TEST_F(ProcessGroupRendezvous, AFileOfTheUsersIsNotOverwritten) {
   const std::string text = "label,pixel0\n7,0\n";
   write_text(text);
-  for (const std::string& error : errors_of({{0, 2}, {1, 2}}, place.init())) expect_contains(error, "is not where a run of Vitrine meets");
+  for (const std::string& error : errors_of({{0, 2}, {1, 2}}, place.init())) expect_contains(error, "is not the address of a Vitrine run");
   EXPECT_EQ(process_group::read_address(place.path()), text);
   std::filesystem::remove(place.path());
 }

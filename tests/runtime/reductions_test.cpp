@@ -189,10 +189,10 @@ TEST(ReductionErrors, NameWhatCannotBeMeant) {
   ExecContext& ctx = group.ctx(0);
   EXPECT_EQ(error_of([&] { comm.all_reduce(ctx, bytes); }), "all_reduce: input is u8; expected f32, f16, bf16 or i32");
   EXPECT_EQ(error_of([&] { comm.all_to_all(ctx, odd, odd_output); }), "all_to_all: input has shape (3), but 2 ranks need a multiple of 2 rows");
-  EXPECT_EQ(error_of([&] { comm.all_to_all(ctx, t, t); }), "all_to_all: output overlaps input; pass a tensor of its own");
+  EXPECT_EQ(error_of([&] { comm.all_to_all(ctx, t, t); }), "all_to_all: output overlaps input; pass a separate tensor");
   EXPECT_EQ(error_of([&] { comm.send_receive(ctx, t, 2, other, 1); }),
             "send_receive: to is 2 but the group has ranks 0 to 1; pass one of them, or -1 for none");
-  EXPECT_EQ(error_of([&] { comm.send_receive(ctx, View(), 1, other, 1); }), "send_receive: input is left out; pass a view of this rank's device");
+  EXPECT_EQ(error_of([&] { comm.send_receive(ctx, View(), 1, other, 1); }), "send_receive: input is empty; pass a view of this rank's device");
 }
 
 TEST(ReductionErrors, NameRanksThatDisagree) {
