@@ -91,7 +91,7 @@ TEST_F(ProcessGroupAttack, AWrongSecretIsNamedOnBothSides) {
   });
   expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
   expect_contains(errors[1], "refused it: it does not know this run's secret");
-  expect_contains(errors[0], "for rank 1 of 2 processes");
+  expect_contains(errors[0], "but rank 1 of 2 processes did not join");
   expect_contains(errors[0], "A process at 127.0.0.1 connected and was refused: it does not know this run's secret.");
   for (const std::string& error : errors) EXPECT_EQ(error.find(kSecret), std::string::npos);
 }
