@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has to be the same on all processes is compared, and the ranks that differ are named.
+// Values that must be equal on all processes are compared, and the ranks that differ are named.
 #include "runtime/process_group/agreement.h"
 
 #include <gtest/gtest.h>

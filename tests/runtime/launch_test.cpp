@@ -34,10 +34,10 @@ std::string message_of(const Variables& variables, const LaunchFlags& flags = {}
   }
 }
 
-using Place = std::array<int, 4>;  // rank, process group size, local rank, local process group size
+using Place = std::array<int, 4>;  // rank, world size, local rank, local world size
 Place place_of(const Launch& launch) { return {launch.rank, launch.world_size, launch.local_rank, launch.local_world_size}; }
 
-/// `base` with some variables set anew, and those without a value taken out.
+/// `base` with some variables replaced, and those without a value removed.
 Variables with(Variables base, const std::vector<std::pair<std::string, const char*>>& changes) {
   for (const auto& [name, value] : changes) {
     base.erase(name);
@@ -332,7 +332,7 @@ TEST(Launch, NamesValuesThatCannotBe) {
 }
 
 TEST(Launch, EveryProcessOfASlurmStepFindsItsPlace) {
-  // Blocks of tasks over nodes, as srun deals them out.
+  // Blocks of tasks over nodes, as srun assigns them.
   const std::vector<int> tasks{2, 2, 3, 1, 1, 1};
   int rank = 0;
   for (size_t node = 0; node < tasks.size(); ++node) {

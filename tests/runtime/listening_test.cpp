@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where rank 0 listens, and what is said when descriptors run out.
+// Where rank 0 listens, and the messages when descriptors run out.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -48,7 +48,7 @@ TEST(Listening, WhyThereIsNoConnectionIsSaid) {
 }
 
 TEST(Listening, NoSocketConnectsToItself) {
-  // TCP connects a socket with itself when it is given the port that it connects to: one of those that are given out.
+  // TCP connects a socket with itself if it is assigned the port that it connects to, so that port is in the range of assigned ports.
   int port = 0;
   std::string problem;
   {
@@ -105,7 +105,7 @@ TEST(Listening, AMachinesOwnNameThatMapsToLoopbackMeansItsInterfacesToo) {
   EXPECT_EQ(addresses_to_bind("127.0.1.1", {"127.0.1.1"}, interfaces), List{"127.0.1.1"});
 }
 
-/// A small soft limit of descriptors, for a while.
+/// Lowers the soft limit of descriptors for its lifetime.
 class FewDescriptors : public ::testing::Test {
  protected:
   FewDescriptors() {

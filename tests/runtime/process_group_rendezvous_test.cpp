@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that do not meet, or not at once: who is missing or refused is said by name, and unauthenticated peers do no harm.
+// Processes that fail to connect, or connect late: missing and refused processes are named, and unauthenticated peers do no harm.
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -20,7 +20,7 @@ struct Member {
   int rank, size;
 };
 
-/// What each of these processes ends with, when they try to meet.
+/// Error of each of these processes when they try to connect.
 std::vector<std::string> errors_of(const std::vector<Member>& processes, const std::string& init, int64_t timeout_ms = kImpatientMs) {
   std::vector<std::string> errors(processes.size());
   run_ranks(static_cast<int>(processes.size()), [&](int i) {
@@ -34,7 +34,7 @@ std::vector<std::string> errors_of(const std::vector<Member>& processes, const s
 class ProcessGroupRendezvous : public ::testing::Test {
  protected:
   ~ProcessGroupRendezvous() override { EXPECT_FALSE(std::filesystem::exists(place.path())) << "the address was left behind"; }
-  /// Into a file that no other user may open: others are not read.
+  /// Into a file that no other user may open: other files are not read.
   void write_text(const std::string& text) const {
     std::ofstream(place.path()) << text;
     std::filesystem::permissions(place.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
@@ -63,7 +63,7 @@ TEST_F(ProcessGroupRendezvous, WithoutRankZeroAtAPortEndsInTime) {
 TEST_F(ProcessGroupRendezvous, WithARankMissingNamesItEverywhere) {
   const std::vector<std::string> errors = errors_of({{0, 5}, {1, 5}, {3, 5}}, place.init());
   expect_contains(errors[0], "rank 0 waited 1.5 s, but ranks 2, 4 of 5 processes did not join; were they started");
-  // Who came is told the same, unless its own patience ended first.
+  // Processes that joined receive the same message, unless their own timeout ended first.
   for (const size_t i : {1, 2}) {
     if (errors[i].find("could not reach") == std::string::npos) {
       EXPECT_EQ(errors[i], errors[0]);
@@ -107,7 +107,7 @@ TEST_F(ProcessGroupRendezvous, AFileOfTheUsersIsNotOverwritten) {
   std::filesystem::remove(place.path());
 }
 
-/// The processes meet although something of another kind is at their place; one is late, so that it is met with for sure.
+/// The processes connect although there is something else at the address; one is late, so that it is certain to be tried.
 void expect_rendezvous(
     const RendezvousPlace& place, const std::function<void()>& before_the_last = [] {}) {
   run_ranks(3, [&](int rank) {
@@ -148,7 +148,7 @@ TEST_F(ProcessGroupRendezvous, UnauthenticatedPeersAreIgnored) {
     say(framed(process_group::Writer(process_group::MessageKind::join).number(2).number(3).text("rank 2").bytes()));
     say(framed(process_group::Writer(process_group::MessageKind::bye).bytes()));
     unauthenticated.emplace_back(connect_to_address(address));
-    unauthenticated.pop_back();  // and is gone again
+    unauthenticated.pop_back();  // and it is closed again
   });
   for (FakeProcess& unauthenticated : unauthenticated) EXPECT_THROW(unauthenticated.wait_for(process_group::MessageKind::welcome), std::exception);
 }
@@ -170,10 +170,10 @@ TEST_F(ProcessGroupRendezvous, WhoWentBeforeAllHadComeMayReturn) {
   });
 }
 
-/// An address that an earlier run left, at which somebody listens who is not its rank 0.
+/// An address left by an earlier run, at which a process listens that is not rank 0 of this run.
 class StaleAddress : public ProcessGroupRendezvous {
  protected:
-  /// Rank 1 first, which finds the stale address for sure; `serve` gets its connection.
+  /// Rank 1 first, which is certain to find the stale address; `serve` gets its connection.
   void expect_rendezvous_after(const std::function<void(std::optional<FakeProcess>&)>& serve) {
     const process_group::Descriptor listener = process_group::listen_on(0);
     process_group::write_address(place.path(), {process_group::random_bytes(), process_group::port_of(listener), process_group::host_name(), {}});

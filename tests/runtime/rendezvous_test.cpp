@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where processes meet: what --rendezvous says, and the address that rank 0 leaves for the others.
+// How processes find each other: values of --rendezvous, and the address file of rank 0.
 #include "runtime/process_group/rendezvous.h"
 
 #include <gtest/gtest.h>

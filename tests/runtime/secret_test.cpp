@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run's secret comes from, and which files are trusted with it.
+// Sources of a run's secret, and which files are trusted with it.
 #include "runtime/process_group/secret.h"
 
 #include <filesystem>
