@@ -40,7 +40,6 @@ void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstVie
   check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
   check::tensor(kName, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
   check::no_overlap(kName, "state", state, "control", control);
-  if (!config.dynamic) return;
   run(ctx, {kName, {control, state}, {state}}, VITRINE_IMPLEMENTATIONS(update_loss_scale), config, control, state);
 }
 

@@ -3,7 +3,7 @@
 
 #include <vitrine/nn/layer.h>
 
-/// y = x where x > 0, else slope * x. Any shape. Keeps x.
+/// y = x where x > 0, otherwise slope * x. Any shape. Keeps x.
 class LeakyReLU final : public vitrine::Layer {
  public:
   explicit LeakyReLU(float slope) : slope_(slope) {}

@@ -71,7 +71,7 @@ std::vector<uint64_t> Engine::State::parameter_hashes(Replica& r) {
   for (int i = 0; i < layout.size(); ++i) {
     const int64_t begin = layout.offset(i), end = begin + layout.specs()[static_cast<size_t>(i)].shape.numel();
     const int64_t count = kChunkBytes / size_of(flat.dtype);
-    uint64_t hash = kHashStart;
+    uint64_t hash = 0;
     for (int64_t at = begin; at < end; at += count) {
       const View part = flat.rows(at, std::min(end, at + count));
       chunk.resize(std::max(chunk.size(), static_cast<size_t>(part.bytes())));

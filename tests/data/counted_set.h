@@ -14,7 +14,7 @@
 
 namespace vitrine::test {
 
-/// `count` images of 2 x 3 x 2; sample i has label i and pixels that follow from i.
+/// `count` images of 2 x 3 x 2; sample i has label i and pixels derived from i.
 inline Dataset make_set(int64_t count) {
   Dataset set;
   set.name = "counted";
@@ -58,7 +58,7 @@ inline std::vector<int32_t> labels_of(const HostBatch& batch) {
   return {labels, labels + batch.labels.numel()};
 }
 
-/// Every row's image is that of its label.
+/// Checks that every row's image belongs to its label.
 inline void expect_contents(const Dataset& set, const HostBatch& batch) {
   ASSERT_EQ(batch.images.shape, (Shape{batch.labels.numel(), 2, 3, 2}));
   ASSERT_EQ(batch.images.dtype, DType::u8);

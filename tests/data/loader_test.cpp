@@ -169,7 +169,7 @@ TEST(Loader, EndsAtAnyPoint) {
   }
 }
 
-/// Holds transforms back until open().
+/// Blocks transforms until open().
 class Gate {
  public:
   void pass() {
@@ -202,7 +202,7 @@ TEST(Loader, FillsAheadNoFurtherThanItsBuffers) {
   Loader loader(set, {.batch_size = 2, .workers = 4, .queue_batches = 3, .transform = count, .transformed_shape = Shape{1, 1, 1}});
   for (int taken = 1; taken <= 20; ++taken) {
     const auto batch = loader.next();
-    // `taken` were given out, this one is held: two buffers are left.
+    // `taken` have been returned and this one is held, so two buffers are left.
     EXPECT_LE(filled, (taken + 2) * 2);
   }
 }
@@ -254,7 +254,7 @@ TEST(Loader, SaysWhatCannotBe) {
   expect(message(set, {.workers = 0}), "workers is 0");
   expect(message(set, {.queue_batches = 0}), "queue_batches is 0");
   expect(message(set, {.transform = transform}), "needs (H, W, C)");
-  expect(message(set, {.transformed_shape = Shape{1, 1, 1}}), "without a transform");
+  expect(message(set, {.transformed_shape = Shape{1, 1, 1}}), "there is no transform");
 }
 
 }  // namespace

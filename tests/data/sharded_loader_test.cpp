@@ -19,7 +19,7 @@ using test::expect_contents;
 using test::labels_of;
 using test::make_set;
 
-/// A batch of `accumulation` micro-batches, each dealt out in blocks in the proportion of `weights`: several ranges for each process.
+/// A batch of `accumulation` micro-batches, each divided into blocks in proportion to `weights`, so each process has several ranges.
 ShardFunction shard_of(std::vector<int64_t> weights, size_t rank, int64_t accumulation) {
   return [weights = std::move(weights), rank, accumulation](int64_t global_rows) {
     int64_t before = 0, all = 0;
@@ -34,7 +34,7 @@ ShardFunction shard_of(std::vector<int64_t> weights, size_t rank, int64_t accumu
   };
 }
 
-/// Every rank's batches beside the unsharded loader's: together all rows, in its order, in their places.
+/// Compares every rank's batches with the unsharded loader's: together they contain all rows, in its order, at their positions.
 void expect_shards_make_the_epochs(const Dataset& set, const LoaderConfig& config, const std::vector<int64_t>& weights, int64_t accumulation) {
   Loader whole(set, config);
   std::vector<std::unique_ptr<Loader>> shards;
@@ -91,7 +91,7 @@ TEST(ShardedLoader, ShardsMakeTheEpochs) {
 
 TEST(ShardedLoader, EmptyShards) {
   const Dataset set = make_set(9);
-  // Of four rows the last two; of the last row none.
+  // Of four rows the last two; of the last row nothing.
   const ShardFunction tail = [](int64_t rows) { return rows == 4 ? std::vector<RowRange>{{2, 4}} : std::vector<RowRange>{}; };
   Loader loader(set, {.batch_size = 4, .shuffle = false, .shard = tail});
   EXPECT_EQ(labels_of(*loader.next()), (std::vector<int32_t>{2, 3}));
@@ -157,7 +157,7 @@ TEST(ShardedLoader, TransformsItsRowsOnly) {
   EXPECT_EQ(transformed, 9);
 }
 
-/// Counts what is read of other samples.
+/// Counts reads of other samples.
 class CountedSamples final : public Samples {
  public:
   explicit CountedSamples(std::shared_ptr<const Samples> samples) : samples_(std::move(samples)), reads(static_cast<size_t>(samples_->size())) {}
@@ -230,7 +230,7 @@ TEST(ShardedLoader, SaysWhichRangeCannotBe) {
       {{{7, 9}}, {}, "rows [7, 9) of a batch of 8 rows"},
       {{{-1, 3}}, {}, "rows [-1, 3) of a batch of 8 rows"},
       {{{5, 4}}, {}, "rows [5, 4) of a batch of 8 rows"},
-      {{{0, 4}, {3, 6}}, {}, "rows [3, 6) of a batch of 8 rows: expected a range from row 4"},
+      {{{0, 4}, {3, 6}}, {}, "rows [3, 6) of a batch of 8 rows: expected a range within the batch from row 4"},
       {{{4, 6}, {0, 2}}, {}, "rows [0, 2) of a batch of 8 row"},
       {{{0, 8}}, {{3, 5}}, "rows [3, 5) of a batch of 4 rows"},
   };

@@ -14,7 +14,7 @@ namespace {
 
 const char* const kMpirun = VITRINE_MPIRUN;
 
-/// A word for the shell.
+/// Quotes a word for the shell.
 std::string quoted(const std::string& word) {
   std::string text = "'";
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);

@@ -145,7 +145,7 @@ TEST_F(CudaProcesses, WithOneGpuForTwoAreRefused) {
       ADD_FAILURE() << "opened";
     } catch (const UnsupportedError& error) {
       expect_contains(error.what(), "ranks 1 and 2 both use the GPU 0000:02:00.0");
-      expect_contains(error.what(), "GPUs of its own");
+      expect_contains(error.what(), "its own GPUs");
     }
   });
 }
@@ -209,7 +209,7 @@ class CudaFault : public CudaProcesses {
 TEST_F(CudaFault, ADeath) {
   const std::string verdict = verdict_when(2, [](Process&, Engine&, int) { return false; });
   expect_contains(verdict, "rank 2 (pid ");
-  expect_contains(verdict, ") died: its connection closed without a word; its last known was collective ");
+  expect_contains(verdict, ") died: its connection closed unexpectedly; its last known was collective ");
   expect_contains(verdict, "all_reduce of bucket ");
   expect_contains(verdict, "phase reduce, step 1)");
 }
@@ -222,7 +222,7 @@ TEST_F(CudaFault, ADeathThatNcclNoticesFirst) {
     return false;
   });
   expect_contains(verdict, "rank 2 (pid ");
-  expect_contains(verdict, ") died: its connection closed without a word");
+  expect_contains(verdict, ") died: its connection closed unexpectedly");
 }
 
 TEST_F(CudaFault, NcclBreaksOfItself) {
@@ -299,7 +299,7 @@ TEST_F(CudaFault, TheFirstProcessDies) {
       while (true) engine.train_step(part_of(whole, process.devices));
     });
     expect_contains(verdict, "rank 0 (pid ");
-    expect_contains(verdict, ") died: its connection closed without a word");
+    expect_contains(verdict, ") died: its connection closed unexpectedly");
     ++told;
   });
   EXPECT_EQ(told, 2);
@@ -399,7 +399,7 @@ TEST_F(CudaCollectiveFault, ARankOfNcclsThatDoesNotJoin) {
   const RendezvousPlace place;
   run_ranks(3, [&](int rank) {
     Process process(rank, 3, place, {rank}, kImpatientMs / 5);
-    expect_contains(comm_error_of([&] { make_communicators(process.devices); }), "s in the joining of NCCL's ranks");
+    expect_contains(comm_error_of([&] { make_communicators(process.devices); }), "s in the initialization of NCCL");
   });
 }
 

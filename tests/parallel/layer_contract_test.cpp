@@ -65,14 +65,14 @@ TEST(LayerContract, ComputingOutsideOfDispatchNamesTheLayerWhenItIsPlanned) {
   for (const Careless::Fault fault : {Careless::Fault::computes_in_forward, Careless::Fault::computes_in_backward}) {
     const std::string text = message_of_step<UnsupportedError>(fault);
     expect_contains(text, "layer 'planted' (careless)");
-    expect_contains(text, "only by a function given to ExecContext::dispatch");
+    expect_contains(text, "only functions passed to ExecContext::dispatch");
   }
 }
 
 TEST(LayerContract, ReadingAnotherDtypeNamesLayerAndOperation) {
   const std::string text = message_of_step<DtypeError>(Careless::Fault::none, DType::f16);
   expect_contains(text, "layer 'planted', operation 'pass_on'");
-  expect_contains(text, "the elements are f16, but are accessed as floating-point numbers of 4 bytes");
+  expect_contains(text, "the elements are f16, but the access is to floating-point numbers of 4 bytes");
 }
 
 TEST(LayerContract, AllocatingOutsideThePlanNamesLayerAndTensor) {
