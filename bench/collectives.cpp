@@ -18,8 +18,8 @@
 namespace vitrine::bench {
 namespace {
 
-struct ProcessGroup {
-  ProcessGroup(int count, int64_t bytes)
+struct CommunicatorGroup {
+  CommunicatorGroup(int count, int64_t bytes)
       : devices(options_for(count, bytes)), communicators(make_communicators(devices)), inputs(buffers(bytes)), outputs(buffers(bytes)) {
     devices.synchronize();
   }
@@ -58,24 +58,24 @@ void copy_own(const Rank& r) {
 }
 
 /// Time between the first and the last of the operations on device 0, everything being queued before the first starts.
-double queued_seconds(ProcessGroup& process_group, Issue issue, int operations) {
+double queued_seconds(CommunicatorGroup& group, Issue issue, int operations) {
   std::atomic<uint32_t> gate{0};
   int64_t begin_ns = 0, end_ns = 0;
   const auto stamp = [&](int rank, int64_t* time_ns) {
-    barrier(process_group.rank(rank));
-    process_group.devices[rank].compute().dispatch({"clock", {}, {}, 0}, [rank, time_ns] {
+    barrier(group.rank(rank));
+    group.devices[rank].compute().dispatch({"clock", {}, {}, 0}, [rank, time_ns] {
       if (rank == 0) *time_ns = steady_now_ns();
     });
   };
-  for (int r = 0; r < process_group.devices.size(); ++r) process_group.devices[r].compute().dispatch({"gate", {}, {}, 0}, [&gate] { gate.wait(0); });
-  for (int r = 0; r < process_group.devices.size(); ++r) {
+  for (int r = 0; r < group.devices.size(); ++r) group.devices[r].compute().dispatch({"gate", {}, {}, 0}, [&gate] { gate.wait(0); });
+  for (int r = 0; r < group.devices.size(); ++r) {
     stamp(r, &begin_ns);
-    for (int k = 0; k < operations; ++k) issue(process_group.rank(r));
+    for (int k = 0; k < operations; ++k) issue(group.rank(r));
     stamp(r, &end_ns);
   }
   gate = 1;
   gate.notify_all();
-  process_group.devices.synchronize();
+  group.devices.synchronize();
   return static_cast<double>(end_ns - begin_ns) * 1e-9;
 }
 
@@ -88,18 +88,18 @@ void report(benchmark::State& state, int64_t bytes, double factor) {
 
 void run_queued(benchmark::State& state, Issue issue, double (*factor)(double)) {
   const int64_t bytes = state.range(1);
-  ProcessGroup process_group(static_cast<int>(state.range(0)), bytes);
+  CommunicatorGroup group(static_cast<int>(state.range(0)), bytes);
   const int operations = static_cast<int>(std::clamp<int64_t>((int64_t{64} << 20) / (bytes + 1), 2, 200));
-  queued_seconds(process_group, issue, operations);
-  while (state.KeepRunningBatch(operations)) state.SetIterationTime(queued_seconds(process_group, issue, operations));
+  queued_seconds(group, issue, operations);
+  while (state.KeepRunningBatch(operations)) state.SetIterationTime(queued_seconds(group, issue, operations));
   report(state, bytes, factor(static_cast<double>(state.range(0))));
 }
 
 void run_synced(benchmark::State& state, Issue issue, double (*factor)(double)) {
-  ProcessGroup process_group(static_cast<int>(state.range(0)), state.range(1));
+  CommunicatorGroup group(static_cast<int>(state.range(0)), state.range(1));
   for (auto _ : state) {
-    for (int r = 0; r < process_group.devices.size(); ++r) issue(process_group.rank(r));
-    process_group.devices.synchronize();
+    for (int r = 0; r < group.devices.size(); ++r) issue(group.rank(r));
+    group.devices.synchronize();
   }
   report(state, state.range(1), factor(static_cast<double>(state.range(0))));
 }

@@ -40,9 +40,9 @@ struct Route {
 };
 
 /// What the communicators of one process share.
-class ProcessGroup {
+class SharedState {
  public:
-  ProcessGroup(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> local_ends)
+  SharedState(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> local_ends)
       : locals(std::move(local_ends)),
         counts(devices.devices_of_processes()),
         process(devices.process()),
@@ -66,11 +66,11 @@ class ProcessGroup {
     number = process_group->new_group();
     handler_ = process_group->on_failure([this](const std::string& reason) { end(reason); });
   }
-  ~ProcessGroup() {
+  ~SharedState() {
     if (process_group) process_group->remove_handler(handler_);
   }
-  ProcessGroup(const ProcessGroup&) = delete;
-  ProcessGroup& operator=(const ProcessGroup&) = delete;
+  SharedState(const SharedState&) = delete;
+  SharedState& operator=(const SharedState&) = delete;
 
   /// Waits for the other processes; notes on the stream, if it is traced, for whom.
   void meet(Operation operation, uint64_t tag, CpuStream* traced) {
@@ -137,7 +137,7 @@ class ProcessGroup {
 };
 
 /// The messages of a process's ranks, whose inputs and outputs of `bytes` lie one after the other.
-void send_and_receive(ProcessGroup& group, comm::ProcessExchange& exchange, std::byte* inputs, std::byte* outputs, int64_t bytes, uint64_t tag) {
+void send_and_receive(SharedState& group, comm::ProcessExchange& exchange, std::byte* inputs, std::byte* outputs, int64_t bytes, uint64_t tag) {
   const std::vector<Route> routes = group.take_routes(tag);
   const int first = group.first_rank(group.process);
   std::vector<comm::ProcessExchange::Part> sends, receives;
@@ -167,7 +167,7 @@ void send_and_receive(ProcessGroup& group, comm::ProcessExchange& exchange, std:
 
 class ProcessCommunicator final : public CheckedCommunicator {
  public:
-  ProcessCommunicator(std::shared_ptr<ProcessGroup> group, int device)
+  ProcessCommunicator(std::shared_ptr<SharedState> group, int device)
       : CheckedCommunicator(group->first_rank(group->process) + device, group->first_rank(static_cast<int>(group->counts.size())), device),
         group_(std::move(group)),
         device_(device) {}
@@ -241,7 +241,7 @@ class ProcessCommunicator final : public CheckedCommunicator {
                      });
   }
 
-  std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<SharedState> group_;
   int device_;
   uint64_t issued_ = 0;
 };
@@ -574,7 +574,7 @@ void ProcessCommunicator::run_barrier(const Job& job) {
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> make_process_communicators(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> locals) {
-  const auto group = std::make_shared<ProcessGroup>(devices, std::move(locals));
+  const auto group = std::make_shared<SharedState>(devices, std::move(locals));
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int device = 0; device < devices.size(); ++device) communicators.push_back(std::make_unique<ProcessCommunicator>(group, device));
   return communicators;

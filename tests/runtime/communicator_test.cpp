@@ -8,20 +8,20 @@
 #include <thread>
 
 #include "runtime/error.h"
-#include "tests/runtime/process_groups.h"
+#include "tests/runtime/communicator_group.h"
 
 namespace vitrine {
 namespace {
 
+using test::CommunicatorGroup;
 using test::for_each_rank;
-using test::ProcessGroup;
 
 /// The message of the CommError that every rank's stream must be in.
-std::vector<std::string> comm_errors(ProcessGroup& process_group) {
+std::vector<std::string> comm_errors(CommunicatorGroup& group) {
   std::vector<std::string> messages;
-  for (int rank = 0; rank < process_group.size(); ++rank) {
+  for (int rank = 0; rank < group.size(); ++rank) {
     try {
-      process_group.ctx(rank).stream().synchronize();
+      group.ctx(rank).stream().synchronize();
       ADD_FAILURE() << "rank " << rank << " has no error";
       messages.emplace_back();
     } catch (const CommError& error) {
@@ -35,62 +35,62 @@ std::vector<std::string> comm_errors(ProcessGroup& process_group) {
 TEST(Communicator, ManyCollectivesUnderRandomDelaysOnTwoStreams) {
   constexpr int kRanks = 4, kRounds = 60;
   constexpr int64_t kCount = 3000;
-  ProcessGroup process_group(kRanks);
+  CommunicatorGroup group(kRanks);
   std::vector<Tensor> first, second;
   for (int r = 0; r < kRanks; ++r) {
-    first.push_back(process_group.filled(r, kCount, 1.0F));
-    second.push_back(process_group.filled(r, kCount, static_cast<float>(r)));
+    first.push_back(group.filled(r, kCount, 1.0F));
+    second.push_back(group.filled(r, kCount, static_cast<float>(r)));
   }
-  process_group.devices.synchronize();
+  group.devices.synchronize();
   for_each_rank(
-      process_group,
+      group,
       [&](int r) {
         std::mt19937 random(static_cast<unsigned>(r));
         const auto delay = [&](ExecContext& ctx) {
           const auto time = std::chrono::microseconds(random() % 4 == 0 ? random() % 200 : 0);
           ctx.dispatch({"delay", {}, {}, 0}, [time] { std::this_thread::sleep_for(time); });
         };
-        ExecContext& compute = process_group.ctx(r);
-        ExecContext& communication = process_group.devices[r].communication();
+        ExecContext& compute = group.ctx(r);
+        ExecContext& communication = group.devices[r].communication();
         for (int round = 0; round < kRounds; ++round) {
           delay(compute);
           delay(communication);
-          if (round < 10) process_group.comm(r).all_reduce(compute, first[static_cast<size_t>(r)]);
-          process_group.comm(r).broadcast(communication, second[static_cast<size_t>(r)], round % kRanks);
-          process_group.comm(r).barrier(compute);
+          if (round < 10) group.comm(r).all_reduce(compute, first[static_cast<size_t>(r)]);
+          group.comm(r).broadcast(communication, second[static_cast<size_t>(r)], round % kRanks);
+          group.comm(r).barrier(compute);
         }
       },
       true);
-  process_group.devices.synchronize();
+  group.devices.synchronize();
   for (int r = 0; r < kRanks; ++r) {
-    EXPECT_EQ(process_group.values(r, first[static_cast<size_t>(r)]), std::vector<float>(kCount, 1048576.0F));  // 4^10
-    EXPECT_EQ(process_group.values(r, second[static_cast<size_t>(r)]), std::vector<float>(kCount, 0.0F));
+    EXPECT_EQ(group.values(r, first[static_cast<size_t>(r)]), std::vector<float>(kCount, 1048576.0F));  // 4^10
+    EXPECT_EQ(group.values(r, second[static_cast<size_t>(r)]), std::vector<float>(kCount, 0.0F));
   }
 }
 
 TEST(Communicator, RanksOnlyLeaveTogether) {
-  ProcessGroup process_group(2);
-  Tensor a = process_group.filled(0, 100, 1.0F), b = process_group.filled(1, 100, 1.0F);
+  CommunicatorGroup group(2);
+  Tensor a = group.filled(0, 100, 1.0F), b = group.filled(1, 100, 1.0F);
   std::atomic<bool> late{false};
-  process_group.comm(0).barrier(process_group.ctx(0));
-  process_group.ctx(0).dispatch({"check", {}, {}, 0}, [&] {
+  group.comm(0).barrier(group.ctx(0));
+  group.ctx(0).dispatch({"check", {}, {}, 0}, [&] {
     if (!late) throw DataError("rank 0 left the barrier before rank 1 came");
   });
-  process_group.ctx(1).dispatch({"delay", {}, {}, 0}, [&] {
+  group.ctx(1).dispatch({"delay", {}, {}, 0}, [&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     late = true;
   });
-  process_group.comm(1).barrier(process_group.ctx(1));
-  EXPECT_NO_THROW(process_group.devices.synchronize());
+  group.comm(1).barrier(group.ctx(1));
+  EXPECT_NO_THROW(group.devices.synchronize());
 }
 
 TEST(Communicator, DisagreementIsAnErrorOnEveryRankAndNamesTheFields) {
-  ProcessGroup process_group(3);
+  CommunicatorGroup group(3);
   std::vector<Tensor> t;
-  for (int r = 0; r < 3; ++r) t.push_back(process_group.filled(r, 12, 1.0F));
+  for (int r = 0; r < 3; ++r) t.push_back(group.filled(r, 12, 1.0F));
   const auto expect_error = [&](const std::function<void(int)>& issue, const std::vector<std::string>& parts) {
-    for_each_rank(process_group, issue);
-    const std::vector<std::string> messages = comm_errors(process_group);
+    for_each_rank(group, issue);
+    const std::vector<std::string> messages = comm_errors(group);
     for (const std::string& message : messages) {
       EXPECT_EQ(message, messages[0]);
       for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << message << "\nlacks: " << part;
@@ -100,102 +100,100 @@ TEST(Communicator, DisagreementIsAnErrorOnEveryRankAndNamesTheFields) {
   expect_error(
       [&](int r) {
         if (r == 1) {
-          process_group.comm(r).broadcast(process_group.ctx(r), view(r, 12), 0);
+          group.comm(r).broadcast(group.ctx(r), view(r, 12), 0);
         } else {
-          process_group.comm(r).all_reduce(process_group.ctx(r), view(r, 12));
+          group.comm(r).all_reduce(group.ctx(r), view(r, 12));
         }
       },
       {"operation all_reduce on rank 0, 2; broadcast on rank 1"});
-  expect_error([&](int r) { process_group.comm(r).all_reduce(process_group.ctx(r), view(r, r == 2 ? 11 : 12)); },
-               {"elements 12 on rank 0, 1; 11 on rank 2"});
-  expect_error([&](int r) { process_group.comm(r).broadcast(process_group.ctx(r), view(r, 12), r == 0 ? 0 : 1); },
-               {"root 0 on rank 0; 1 on rank 1, 2"});
+  expect_error([&](int r) { group.comm(r).all_reduce(group.ctx(r), view(r, r == 2 ? 11 : 12)); }, {"elements 12 on rank 0, 1; 11 on rank 2"});
+  expect_error([&](int r) { group.comm(r).broadcast(group.ctx(r), view(r, 12), r == 0 ? 0 : 1); }, {"root 0 on rank 0; 1 on rank 1, 2"});
   expect_error(
       [&](int r) {
         const std::vector<int64_t> counts = r == 2 ? std::vector<int64_t>{2, 1, 2} : std::vector<int64_t>{2, 2, 1};
-        process_group.comm(r).gather(process_group.ctx(r), view(r, counts[static_cast<size_t>(r)]), counts, r == 0 ? view(r, 5) : View{}, 0);
+        group.comm(r).gather(group.ctx(r), view(r, counts[static_cast<size_t>(r)]), counts, r == 0 ? view(r, 5) : View{}, 0);
       },
       {"counts (2, 2, 1) on rank 0, 1; (2, 1, 2) on rank 2"});
   // Nothing was left behind: the group works on.
-  for_each_rank(process_group, [&](int r) { process_group.comm(r).all_reduce(process_group.ctx(r), view(r, 12)); });
-  EXPECT_NO_THROW(process_group.devices.synchronize());
-  for (int r = 0; r < 3; ++r) EXPECT_EQ(process_group.values(r, t[static_cast<size_t>(r)]), std::vector<float>(12, 3.0F));
+  for_each_rank(group, [&](int r) { group.comm(r).all_reduce(group.ctx(r), view(r, 12)); });
+  EXPECT_NO_THROW(group.devices.synchronize());
+  for (int r = 0; r < 3; ++r) EXPECT_EQ(group.values(r, t[static_cast<size_t>(r)]), std::vector<float>(12, 3.0F));
 }
 
 TEST(Communicator, AbortEndsWaitingAndLaterCollectivesAndNewGroupsWork) {
-  ProcessGroup process_group(4);
+  CommunicatorGroup group(4);
   std::vector<Tensor> t;
-  for (int r = 0; r < 4; ++r) t.push_back(process_group.filled(r, 64, 2.0F));
+  for (int r = 0; r < 4; ++r) t.push_back(group.filled(r, 64, 2.0F));
   for (int round = 0; round < 5; ++round) {
-    for (int r = 0; r < 3; ++r) process_group.comm(r).all_reduce(process_group.ctx(r), t[static_cast<size_t>(r)]);
+    for (int r = 0; r < 3; ++r) group.comm(r).all_reduce(group.ctx(r), t[static_cast<size_t>(r)]);
     std::thread other([&] {
       std::this_thread::sleep_for(std::chrono::microseconds(300 * round));
-      process_group.comm(0).abort("planted: enough");
+      group.comm(0).abort("planted: enough");
     });
     other.join();
-    process_group.comm(3).all_reduce(process_group.ctx(3), t[3]);
-    for (const std::string& message : comm_errors(process_group)) EXPECT_EQ(message, "planted: enough");
-    process_group.communicators = make_communicators(process_group.devices);
+    group.comm(3).all_reduce(group.ctx(3), t[3]);
+    for (const std::string& message : comm_errors(group)) EXPECT_EQ(message, "planted: enough");
+    group.communicators = make_communicators(group.devices);
   }
-  for_each_rank(process_group, [&](int r) { process_group.comm(r).all_reduce(process_group.ctx(r), t[static_cast<size_t>(r)]); });
-  process_group.devices.synchronize();
-  for (int r = 0; r < 4; ++r) EXPECT_EQ(process_group.values(r, t[static_cast<size_t>(r)]), std::vector<float>(64, 8.0F));
+  for_each_rank(group, [&](int r) { group.comm(r).all_reduce(group.ctx(r), t[static_cast<size_t>(r)]); });
+  group.devices.synchronize();
+  for (int r = 0; r < 4; ++r) EXPECT_EQ(group.values(r, t[static_cast<size_t>(r)]), std::vector<float>(64, 8.0F));
 }
 
 TEST(Communicator, RankWhoseStreamFailedEndsItsPeersByName) {
-  ProcessGroup process_group(3);
+  CommunicatorGroup group(3);
   std::vector<Tensor> t;
-  for (int r = 0; r < 3; ++r) t.push_back(process_group.filled(r, 64, 1.0F));
-  for_each_rank(process_group, [&](int r) {
-    if (r == 1) process_group.ctx(r).dispatch({"planted", {}, {}, 0}, [] { throw DataError("planted failure"); });
-    process_group.comm(r).all_reduce(process_group.ctx(r), t[static_cast<size_t>(r)]);
-    process_group.comm(r).barrier(process_group.ctx(r));
+  for (int r = 0; r < 3; ++r) t.push_back(group.filled(r, 64, 1.0F));
+  for_each_rank(group, [&](int r) {
+    if (r == 1) group.ctx(r).dispatch({"planted", {}, {}, 0}, [] { throw DataError("planted failure"); });
+    group.comm(r).all_reduce(group.ctx(r), t[static_cast<size_t>(r)]);
+    group.comm(r).barrier(group.ctx(r));
   });
-  EXPECT_THROW(process_group.ctx(1).stream().synchronize(), DataError);
+  EXPECT_THROW(group.ctx(1).stream().synchronize(), DataError);
   for (const int r : {0, 2}) {
     try {
-      process_group.ctx(r).stream().synchronize();
+      group.ctx(r).stream().synchronize();
       FAIL() << "rank " << r << " has no error";
     } catch (const CommError& error) {
       EXPECT_NE(std::string(error.what()).find("rank 1 (cpu:1) never took part"), std::string::npos) << error.what();
     }
   }
-  process_group.communicators = make_communicators(process_group.devices);
-  for_each_rank(process_group, [&](int r) { process_group.comm(r).all_reduce(process_group.ctx(r), t[static_cast<size_t>(r)]); });
-  EXPECT_NO_THROW(process_group.devices.synchronize());
+  group.communicators = make_communicators(group.devices);
+  for_each_rank(group, [&](int r) { group.comm(r).all_reduce(group.ctx(r), t[static_cast<size_t>(r)]); });
+  EXPECT_NO_THROW(group.devices.synchronize());
 }
 
 TEST(Communicator, DestroyedWithUnmatchedCollectivesNobodyHangs) {
-  ProcessGroup process_group(2);
-  Tensor t = process_group.filled(0, 64, 1.0F);
-  process_group.comm(0).all_reduce(process_group.ctx(0), t);
-  process_group.communicators.clear();
-  EXPECT_THROW(process_group.ctx(0).stream().synchronize(), CommError);
-  EXPECT_NO_THROW(process_group.ctx(1).stream().synchronize());
+  CommunicatorGroup group(2);
+  Tensor t = group.filled(0, 64, 1.0F);
+  group.comm(0).all_reduce(group.ctx(0), t);
+  group.communicators.clear();
+  EXPECT_THROW(group.ctx(0).stream().synchronize(), CommError);
+  EXPECT_NO_THROW(group.ctx(1).stream().synchronize());
 }
 
 TEST(Communicator, QueuedWorkOutlivesItsCommunicators) {
-  ProcessGroup process_group(2);
-  Tensor a = process_group.filled(0, 64, 1.0F), b = process_group.filled(1, 64, 2.0F);
+  CommunicatorGroup group(2);
+  Tensor a = group.filled(0, 64, 1.0F), b = group.filled(1, 64, 2.0F);
   for (int r = 0; r < 2; ++r) {
-    process_group.ctx(r).dispatch({"delay", {}, {}, 0}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(10)); });
-    process_group.comm(r).all_reduce(process_group.ctx(r), r == 0 ? a : b);
+    group.ctx(r).dispatch({"delay", {}, {}, 0}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(10)); });
+    group.comm(r).all_reduce(group.ctx(r), r == 0 ? a : b);
   }
-  process_group.communicators.clear();
-  EXPECT_NO_THROW(process_group.devices.synchronize());
-  EXPECT_EQ(process_group.values(1, b), std::vector<float>(64, 3.0F));
+  group.communicators.clear();
+  EXPECT_NO_THROW(group.devices.synchronize());
+  EXPECT_EQ(group.values(1, b), std::vector<float>(64, 3.0F));
 }
 
 TEST(Communicator, WaitForALatePeerIsASpanThatNamesIt) {
-  ProcessGroup process_group(3, Backend::cpu, TraceLevel::phase);
-  for_each_rank(process_group, [&](int r) {
-    if (r == 2) process_group.ctx(r).dispatch({"delay", {}, {}, 0}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
-    const PhaseScope phase(process_group.ctx(r), Phase::reduce);
-    process_group.comm(r).barrier(process_group.ctx(r));
+  CommunicatorGroup group(3, Backend::cpu, TraceLevel::phase);
+  for_each_rank(group, [&](int r) {
+    if (r == 2) group.ctx(r).dispatch({"delay", {}, {}, 0}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
+    const PhaseScope phase(group.ctx(r), Phase::reduce);
+    group.comm(r).barrier(group.ctx(r));
   });
-  process_group.devices.synchronize();
+  group.devices.synchronize();
   for (const int r : {0, 1}) {
-    const std::vector<SpanRecord> spans = process_group.ctx(r).stream().take_spans();
+    const std::vector<SpanRecord> spans = group.ctx(r).stream().take_spans();
     ASSERT_EQ(spans.size(), 2u);
     EXPECT_EQ(spans[0].info.phase, Phase::wait);
     EXPECT_STREQ(spans[0].info.cause, "cpu:2 in barrier");
@@ -207,9 +205,9 @@ TEST(Communicator, WaitForALatePeerIsASpanThatNamesIt) {
 
 TEST(Communicator, RefusesViewsThatCannotBeMeant) {
   for (const Backend backend : {Backend::cpu, Backend::meta}) {
-    ProcessGroup process_group(2, backend);
-    ExecContext& ctx = process_group.ctx(0);
-    Communicator& comm = process_group.comm(0);
+    CommunicatorGroup group(2, backend);
+    ExecContext& ctx = group.ctx(0);
+    Communicator& comm = group.comm(0);
     const auto make = [&](const Shape& shape, DType dtype = DType::f32) { return ctx.allocate(shape, dtype, Category::communication, "test"); };
     EXPECT_THROW(comm.all_reduce(ctx, make({4}, DType::u8)), DtypeError);
     EXPECT_THROW(comm.all_reduce(ctx, View{}), ShapeError);
@@ -223,8 +221,8 @@ TEST(Communicator, RefusesViewsThatCannotBeMeant) {
     EXPECT_THROW(comm.scatter(ctx, make({2, 2}), std::vector<int64_t>{1, 1}, make({2, 2}), 0), ShapeError);
     EXPECT_THROW(comm.scatter(ctx, make({2, 2}), std::vector<int64_t>{2}, make({2, 2}), 0), ShapeError);
     EXPECT_THROW(comm.gather(ctx, make({0, 2}), std::vector<int64_t>{0, -1}, make({0, 2}), 0), ShapeError);
-    EXPECT_THROW(comm.barrier(process_group.ctx(1)), DeviceError);
-    const Tensor elsewhere = process_group.ctx(1).allocate({4}, DType::f32, Category::communication, "test");
+    EXPECT_THROW(comm.barrier(group.ctx(1)), DeviceError);
+    const Tensor elsewhere = group.ctx(1).allocate({4}, DType::f32, Category::communication, "test");
     EXPECT_THROW(comm.all_reduce(ctx, elsewhere), DeviceError);
   }
 }

@@ -5,7 +5,7 @@
 #include <nccl.h>
 
 #include "runtime/error.h"
-#include "tests/runtime/process_groups.h"
+#include "tests/runtime/communicator_group.h"
 #include "tests/standins/controls.h"
 
 namespace vitrine::test {
@@ -14,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 DeviceGroupOptions quick(int ranks) {
-  DeviceGroupOptions options = world_options(ranks, Backend::cuda, TraceLevel::off);
+  DeviceGroupOptions options = group_options(ranks, Backend::cuda, TraceLevel::off);
   options.comm_timeout_ms = 300;
   return options;
 }

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "runtime/error.h"
-#include "tests/runtime/process_groups.h"
+#include "tests/runtime/communicator_group.h"
 
 namespace vitrine::test {
 namespace {
@@ -17,19 +17,19 @@ class Reductions : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Reductions, ::testing::Values(1, 2, 3, 5, 8));
 
 template <class T>
-Tensor tensor_of(ProcessGroup& process_group, int rank, const std::vector<T>& values, DType dtype) {
+Tensor tensor_of(CommunicatorGroup& group, int rank, const std::vector<T>& values, DType dtype) {
   const Shape shape{static_cast<int64_t>(values.size())};
-  Tensor t = process_group.ctx(rank).allocate(shape, dtype, Category::communication, "test");
-  if (!values.empty()) copy(process_group.ctx(rank), ConstView(values.data(), shape, dtype, DeviceId::host()), t);
-  process_group.ctx(rank).stream().synchronize();
+  Tensor t = group.ctx(rank).allocate(shape, dtype, Category::communication, "test");
+  if (!values.empty()) copy(group.ctx(rank), ConstView(values.data(), shape, dtype, DeviceId::host()), t);
+  group.ctx(rank).stream().synchronize();
   return t;
 }
 
 template <class T>
-std::vector<T> values_of(ProcessGroup& process_group, int rank, const Tensor& t) {
+std::vector<T> values_of(CommunicatorGroup& group, int rank, const Tensor& t) {
   std::vector<T> values(static_cast<size_t>(t.numel()));
-  if (!values.empty()) copy(process_group.ctx(rank), t, View{values.data(), t.shape(), t.dtype(), DeviceId::host()});
-  process_group.ctx(rank).stream().synchronize();
+  if (!values.empty()) copy(group.ctx(rank), t, View{values.data(), t.shape(), t.dtype(), DeviceId::host()});
+  group.ctx(rank).stream().synchronize();
   return values;
 }
 
@@ -50,23 +50,23 @@ T combined(ReduceOp op, int ranks, int64_t i) {
 }
 
 template <class T>
-void check_reductions(ProcessGroup& process_group, DType dtype, ReduceOp op, int64_t count) {
-  const int n = process_group.size();
+void check_reductions(CommunicatorGroup& group, DType dtype, ReduceOp op, int64_t count) {
+  const int n = group.size();
   const int root = n - 1;
   std::vector<Tensor> input, all, one, scattered;
   for (int r = 0; r < n; ++r) {
     std::vector<T> values(static_cast<size_t>(count * n));
     for (size_t i = 0; i < values.size(); ++i) values[i] = element<T>(r, static_cast<int64_t>(i));
-    input.push_back(tensor_of(process_group, r, values, dtype));
-    all.push_back(tensor_of(process_group, r, values, dtype));
-    one.push_back(tensor_of(process_group, r, values, dtype));
-    scattered.push_back(tensor_of(process_group, r, std::vector<T>(static_cast<size_t>(count)), dtype));
+    input.push_back(tensor_of(group, r, values, dtype));
+    all.push_back(tensor_of(group, r, values, dtype));
+    one.push_back(tensor_of(group, r, values, dtype));
+    scattered.push_back(tensor_of(group, r, std::vector<T>(static_cast<size_t>(count)), dtype));
   }
-  for_each_rank(process_group, [&](int r) {
+  for_each_rank(group, [&](int r) {
     const auto i = static_cast<size_t>(r);
-    process_group.comm(r).all_reduce(process_group.ctx(r), input[i], all[i], op);
-    process_group.comm(r).reduce(process_group.ctx(r), input[i], r == root ? View(one[i]) : View(), root, op);
-    process_group.comm(r).reduce_scatter(process_group.ctx(r), input[i], scattered[i], op);
+    group.comm(r).all_reduce(group.ctx(r), input[i], all[i], op);
+    group.comm(r).reduce(group.ctx(r), input[i], r == root ? View(one[i]) : View(), root, op);
+    group.comm(r).reduce_scatter(group.ctx(r), input[i], scattered[i], op);
   });
   // NCCL and we divide, but not in the same place: that rounds once more.
   const auto expect = [&](const std::vector<T>& found, int64_t first, const char* what) {
@@ -79,54 +79,51 @@ void check_reductions(ProcessGroup& process_group, DType dtype, ReduceOp op, int
   };
   for (int r = 0; r < n; ++r) {
     const auto i = static_cast<size_t>(r);
-    expect(values_of<T>(process_group, r, all[i]), 0, "all_reduce");
-    if (r == root) expect(values_of<T>(process_group, r, one[i]), 0, "reduce");
-    expect(values_of<T>(process_group, r, scattered[i]), r * count, "reduce_scatter");
+    expect(values_of<T>(group, r, all[i]), 0, "all_reduce");
+    if (r == root) expect(values_of<T>(group, r, one[i]), 0, "reduce");
+    expect(values_of<T>(group, r, scattered[i]), r * count, "reduce_scatter");
   }
 }
 
 TEST_P(Reductions, HaveEveryOperatorForFloatsAndIntegers) {
-  ProcessGroup process_group(GetParam());
+  CommunicatorGroup group(GetParam());
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::average}) {
     for (const int64_t count : kCounts) {
-      check_reductions<float>(process_group, DType::f32, op, count);
-      check_reductions<int32_t>(process_group, DType::i32, op, count);
+      check_reductions<float>(group, DType::f32, op, count);
+      check_reductions<int32_t>(group, DType::i32, op, count);
     }
   }
 }
 
 TEST_P(Reductions, IntegersAreNotRoundedAsFloatsWouldBe) {
-  ProcessGroup process_group(GetParam());
+  CommunicatorGroup group(GetParam());
   const int32_t large = (int32_t{1} << 24) + 1;  // no f32
   std::vector<Tensor> all;
-  for (int r = 0; r < process_group.size(); ++r) all.push_back(tensor_of(process_group, r, std::vector<int32_t>{large}, DType::i32));
-  for_each_rank(process_group, [&](int r) { process_group.comm(r).all_reduce(process_group.ctx(r), all[static_cast<size_t>(r)]); });
-  for (int r = 0; r < process_group.size(); ++r)
-    EXPECT_EQ(values_of<int32_t>(process_group, r, all[static_cast<size_t>(r)])[0], large * process_group.size());
+  for (int r = 0; r < group.size(); ++r) all.push_back(tensor_of(group, r, std::vector<int32_t>{large}, DType::i32));
+  for_each_rank(group, [&](int r) { group.comm(r).all_reduce(group.ctx(r), all[static_cast<size_t>(r)]); });
+  for (int r = 0; r < group.size(); ++r) EXPECT_EQ(values_of<int32_t>(group, r, all[static_cast<size_t>(r)])[0], large * group.size());
 }
 
 TEST_P(Reductions, ANaNStaysInMinimumAndMaximum) {
-  ProcessGroup process_group(GetParam());
-  if (process_group.comm(0).description().starts_with("NCCL")) GTEST_SKIP() << "NCCL ignores NaNs";
-  const int n = process_group.size();
+  CommunicatorGroup group(GetParam());
+  if (group.comm(0).description().starts_with("NCCL")) GTEST_SKIP() << "NCCL ignores NaNs";
+  const int n = group.size();
   for (const ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
     std::vector<Tensor> all;
     for (int r = 0; r < n; ++r) {
       std::vector<float> values(100, static_cast<float>(r));
       values[static_cast<size_t>(r)] = std::numeric_limits<float>::quiet_NaN();
-      all.push_back(process_group.tensor(r, values));
+      all.push_back(group.tensor(r, values));
     }
-    for_each_rank(process_group, [&](int r) {
-      process_group.comm(r).all_reduce(process_group.ctx(r), all[static_cast<size_t>(r)], all[static_cast<size_t>(r)], op);
-    });
-    const std::vector<float> found = process_group.values(0, all[0]);
+    for_each_rank(group, [&](int r) { group.comm(r).all_reduce(group.ctx(r), all[static_cast<size_t>(r)], all[static_cast<size_t>(r)], op); });
+    const std::vector<float> found = group.values(0, all[0]);
     for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(std::isnan(found[i]), i < static_cast<size_t>(n)) << i;
   }
 }
 
 TEST_P(Reductions, AllToAllTransposesTheParts) {
-  ProcessGroup process_group(GetParam());
-  const int n = process_group.size();
+  CommunicatorGroup group(GetParam());
+  const int n = group.size();
   for (const int64_t count : kCounts) {
     std::vector<Tensor> input, output;
     for (int r = 0; r < n; ++r) {
@@ -134,14 +131,12 @@ TEST_P(Reductions, AllToAllTransposesTheParts) {
       for (int to = 0; to < n; ++to) {
         for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(10000 * r + 1000 * to + i % 1000));
       }
-      input.push_back(process_group.tensor(r, values));
-      output.push_back(process_group.filled(r, count * n, -1.0F));
+      input.push_back(group.tensor(r, values));
+      output.push_back(group.filled(r, count * n, -1.0F));
     }
-    for_each_rank(process_group, [&](int r) {
-      process_group.comm(r).all_to_all(process_group.ctx(r), input[static_cast<size_t>(r)], output[static_cast<size_t>(r)]);
-    });
+    for_each_rank(group, [&](int r) { group.comm(r).all_to_all(group.ctx(r), input[static_cast<size_t>(r)], output[static_cast<size_t>(r)]); });
     for (int r = 0; r < n; ++r) {
-      const std::vector<float> found = process_group.values(r, output[static_cast<size_t>(r)]);
+      const std::vector<float> found = group.values(r, output[static_cast<size_t>(r)]);
       for (size_t i = 0; i < found.size(); ++i) {
         const auto from = static_cast<int64_t>(i) / count;
         ASSERT_EQ(found[i], static_cast<float>(10000 * from + 1000 * r + static_cast<int64_t>(i) % count % 1000))
@@ -152,26 +147,26 @@ TEST_P(Reductions, AllToAllTransposesTheParts) {
 }
 
 TEST_P(Reductions, SendReceiveGoesRoundARingAndAlongAChain) {
-  ProcessGroup process_group(GetParam());
-  const int n = process_group.size();
+  CommunicatorGroup group(GetParam());
+  const int n = group.size();
   for (const int64_t count : kCounts) {
     std::vector<Tensor> input, ring, chain;
     for (int r = 0; r < n; ++r) {
-      input.push_back(process_group.filled(r, count, static_cast<float>(r)));
-      ring.push_back(process_group.filled(r, count, -1.0F));
-      chain.push_back(process_group.filled(r, count, -1.0F));
+      input.push_back(group.filled(r, count, static_cast<float>(r)));
+      ring.push_back(group.filled(r, count, -1.0F));
+      chain.push_back(group.filled(r, count, -1.0F));
     }
-    for_each_rank(process_group, [&](int r) {
+    for_each_rank(group, [&](int r) {
       const auto i = static_cast<size_t>(r);
-      process_group.comm(r).send_receive(process_group.ctx(r), input[i], (r + 1) % n, ring[i], (r + n - 1) % n);
+      group.comm(r).send_receive(group.ctx(r), input[i], (r + 1) % n, ring[i], (r + n - 1) % n);
       const bool first = r == 0, last = r == n - 1;
-      process_group.comm(r).send_receive(process_group.ctx(r), last && !first ? ConstView() : ConstView(input[i]), last ? -1 : r + 1,
-                                         first && !last ? View() : View(chain[i]), first ? -1 : r - 1);
+      group.comm(r).send_receive(group.ctx(r), last && !first ? ConstView() : ConstView(input[i]), last ? -1 : r + 1,
+                                 first && !last ? View() : View(chain[i]), first ? -1 : r - 1);
     });
     for (int r = 0; r < n; ++r) {
       const auto i = static_cast<size_t>(r);
-      expect_same_bits(process_group.values(r, ring[i]), std::vector<float>(static_cast<size_t>(count), static_cast<float>((r + n - 1) % n)), "ring");
-      expect_same_bits(process_group.values(r, chain[i]), std::vector<float>(static_cast<size_t>(count), static_cast<float>(r - 1)), "chain");
+      expect_same_bits(group.values(r, ring[i]), std::vector<float>(static_cast<size_t>(count), static_cast<float>((r + n - 1) % n)), "ring");
+      expect_same_bits(group.values(r, chain[i]), std::vector<float>(static_cast<size_t>(count), static_cast<float>(r - 1)), "chain");
     }
   }
 }
@@ -187,12 +182,11 @@ std::string error_of(const Call& call) {
 }
 
 TEST(ReductionErrors, NameWhatCannotBeMeant) {
-  ProcessGroup process_group(2, Backend::cpu);
-  const Tensor t = process_group.filled(0, 4, 0), other = process_group.filled(0, 4, 0), odd = process_group.filled(0, 3, 0),
-               odd_output = process_group.filled(0, 3, 0);
-  const Tensor bytes = tensor_of(process_group, 0, std::vector<uint8_t>(4), DType::u8);
-  Communicator& comm = process_group.comm(0);
-  ExecContext& ctx = process_group.ctx(0);
+  CommunicatorGroup group(2, Backend::cpu);
+  const Tensor t = group.filled(0, 4, 0), other = group.filled(0, 4, 0), odd = group.filled(0, 3, 0), odd_output = group.filled(0, 3, 0);
+  const Tensor bytes = tensor_of(group, 0, std::vector<uint8_t>(4), DType::u8);
+  Communicator& comm = group.comm(0);
+  ExecContext& ctx = group.ctx(0);
   EXPECT_EQ(error_of([&] { comm.all_reduce(ctx, bytes); }), "all_reduce: input is u8; expected f32, f16, bf16 or i32");
   EXPECT_EQ(error_of([&] { comm.all_to_all(ctx, odd, odd_output); }), "all_to_all: input has shape (3), but 2 ranks need a multiple of 2 rows");
   EXPECT_EQ(error_of([&] { comm.all_to_all(ctx, t, t); }), "all_to_all: output overlaps input; pass a tensor of its own");
@@ -203,40 +197,40 @@ TEST(ReductionErrors, NameWhatCannotBeMeant) {
 
 TEST(ReductionErrors, NameRanksThatDisagree) {
   {
-    ProcessGroup process_group(3, Backend::cpu);
+    CommunicatorGroup group(3, Backend::cpu);
     std::vector<Tensor> t;
-    for (int r = 0; r < 3; ++r) t.push_back(process_group.filled(r, 4, 0));
+    for (int r = 0; r < 3; ++r) t.push_back(group.filled(r, 4, 0));
     for (int r = 0; r < 3; ++r) {
       const auto i = static_cast<size_t>(r);
-      process_group.comm(r).all_reduce(process_group.ctx(r), t[i], t[i], r == 2 ? ReduceOp::max : ReduceOp::sum);
+      group.comm(r).all_reduce(group.ctx(r), t[i], t[i], r == 2 ? ReduceOp::max : ReduceOp::sum);
     }
-    EXPECT_EQ(error_of([&] { process_group.ctx(0).stream().synchronize(); }),
+    EXPECT_EQ(error_of([&] { group.ctx(0).stream().synchronize(); }),
               "all_reduce: the ranks disagree in collective 0 of the group: operator sum on rank 0, 1; max on rank 2; every rank must issue the same "
               "collectives in the same order");
   }
-  ProcessGroup process_group(3, Backend::cpu);
+  CommunicatorGroup group(3, Backend::cpu);
   std::vector<Tensor> input, output;
   for (int r = 0; r < 3; ++r) {
-    input.push_back(process_group.filled(r, 4, 0));
-    output.push_back(process_group.filled(r, 4, 0));
+    input.push_back(group.filled(r, 4, 0));
+    output.push_back(group.filled(r, 4, 0));
   }
   for (int r = 0; r < 3; ++r) {
     const auto i = static_cast<size_t>(r);
-    process_group.comm(r).send_receive(process_group.ctx(r), input[i], r == 0 ? 1 : -1, output[i], r == 2 ? 0 : -1);
+    group.comm(r).send_receive(group.ctx(r), input[i], r == 0 ? 1 : -1, output[i], r == 2 ? 0 : -1);
   }
-  EXPECT_EQ(error_of([&] { process_group.ctx(0).stream().synchronize(); }),
+  EXPECT_EQ(error_of([&] { group.ctx(0).stream().synchronize(); }),
             "send_receive: the ranks disagree in collective 0 of the group: rank 0 sends to rank 1, which does not receive from it");
 }
 
 TEST(ReductionsOnMeta, DoNothingButCount) {
-  ProcessGroup process_group(4, Backend::meta);
+  CommunicatorGroup group(4, Backend::meta);
   for (int r = 0; r < 4; ++r) {
-    const Tensor t = process_group.ctx(r).allocate({8}, DType::i32, Category::communication, "t");
-    const Tensor u = process_group.ctx(r).allocate({8}, DType::i32, Category::communication, "u");
-    process_group.comm(r).all_reduce(process_group.ctx(r), t, t, ReduceOp::max);
-    process_group.comm(r).all_to_all(process_group.ctx(r), t, u);
-    process_group.comm(r).send_receive(process_group.ctx(r), t, (r + 1) % 4, u, (r + 3) % 4);
-    EXPECT_EQ(process_group.devices[r].pool().statistics().peak_bytes, 512) << "the two tensors, and nothing else";
+    const Tensor t = group.ctx(r).allocate({8}, DType::i32, Category::communication, "t");
+    const Tensor u = group.ctx(r).allocate({8}, DType::i32, Category::communication, "u");
+    group.comm(r).all_reduce(group.ctx(r), t, t, ReduceOp::max);
+    group.comm(r).all_to_all(group.ctx(r), t, u);
+    group.comm(r).send_receive(group.ctx(r), t, (r + 1) % 4, u, (r + 3) % 4);
+    EXPECT_EQ(group.devices[r].pool().statistics().peak_bytes, 512) << "the two tensors, and nothing else";
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user would call "it trains": accuracy on generated images and on a tenth of Fashion-MNIST. test_accuracy_full.cpp takes all of it.
+// What a user would call "it trains": accuracy on generated images and on a tenth of Fashion-MNIST. accuracy_full_test.cpp takes all of it.
 #include <cstdint>
 
 #include <zlib.h>

@@ -12,7 +12,7 @@
 
 namespace vitrine::test {
 
-inline DeviceGroupOptions world_options(int ranks, Backend backend, TraceLevel trace) {
+inline DeviceGroupOptions group_options(int ranks, Backend backend, TraceLevel trace) {
   DeviceGroupOptions options;
   options.devices = test_devices(ranks);
   for (int i = 0; backend != Backend::cuda && i < ranks; ++i) options.devices[static_cast<size_t>(i)] = {backend, i};
@@ -25,9 +25,9 @@ inline DeviceGroupOptions world_options(int ranks, Backend backend, TraceLevel t
 }
 
 /// A group of devices with its communicators, and tensors on all of them.
-struct ProcessGroup {
-  explicit ProcessGroup(int ranks, Backend backend = test_backend(), TraceLevel trace = TraceLevel::off)
-      : devices(world_options(ranks, backend, trace)), communicators(make_communicators(devices)) {}
+struct CommunicatorGroup {
+  explicit CommunicatorGroup(int ranks, Backend backend = test_backend(), TraceLevel trace = TraceLevel::off)
+      : devices(group_options(ranks, backend, trace)), communicators(make_communicators(devices)) {}
 
   int size() const { return static_cast<int>(communicators.size()); }
   ExecContext& ctx(int rank) { return devices[rank].compute(); }
@@ -55,14 +55,14 @@ struct ProcessGroup {
 };
 
 /// Issues every rank's calls: with threads (always on GPUs) from a thread for each rank.
-inline void for_each_rank(ProcessGroup& process_group, const std::function<void(int)>& issue, bool threads = false) {
-  if (!threads && process_group.ctx(0).backend() != Backend::cuda) {
-    for (int rank = 0; rank < process_group.size(); ++rank) issue(rank);
+inline void for_each_rank(CommunicatorGroup& group, const std::function<void(int)>& issue, bool threads = false) {
+  if (!threads && group.ctx(0).backend() != Backend::cuda) {
+    for (int rank = 0; rank < group.size(); ++rank) issue(rank);
     return;
   }
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(process_group.size()));
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(group.size()));
   std::vector<std::thread> hosts;
-  for (int rank = 0; rank < process_group.size(); ++rank) {
+  for (int rank = 0; rank < group.size(); ++rank) {
     hosts.emplace_back([&issue, &error = errors[static_cast<size_t>(rank)], rank] {
       try {
         issue(rank);
