@@ -6,14 +6,14 @@
 
 namespace vitrine {
 
-/// A third-party library that kernels were built with.
+/// A third-party library that the kernels use.
 struct LibraryInfo {
   std::string name;
   std::string version;
-  std::string use;  // what it does here
+  std::string use;  // what the kernels use it for
 };
 
-/// Those of this build, for reports.
+/// The libraries of this build, for reports.
 std::vector<LibraryInfo> kernel_libraries();
 
 }  // namespace vitrine

@@ -64,7 +64,7 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
                                   model.name, model.sample_shape.str(), dtype_name(config.image_dtype)));
   }
   const Shape input = model.input_shape(1);
-  if (const Shape output = model.net->output_shapes({&input, 1})[0]; output.numel() != model.logits_shape(1).numel()) {
+  if (const Shape output = model.net->output_shape(input); output.numel() != model.logits_shape(1).numel()) {
     throw ShapeError(fmt::format("engine: model {} returns {} for one sample, expected as many elements as {}: {} targets of {} classes", model.name,
                                  output.str(), model.logits_shape(1).str(), model.targets_per_sample, model.classes));
   }

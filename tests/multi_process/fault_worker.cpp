@@ -53,15 +53,14 @@ class Planted final : public Layer {
  public:
   explicit Planted(const bool& armed) : armed_(armed) {}
   std::string describe() const override { return "planted"; }
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
-  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
-    if (armed_ && ctx.backend() != Backend::meta) ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
-    copy(ctx, inputs[0], outputs[0]);
+  Shape output_shape(const Shape& x) const override { return x; }
+  Saved forward(const ForwardCall& call) const override {
+    if (armed_ && call.ctx.backend() != Backend::meta) call.ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
+    copy(call.ctx, call.x, call.y);
     return {};
   }
-  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
-                const Pass&) const override {
-    if (grad_inputs[0]) copy(ctx, grad_outputs[0], grad_inputs[0]);
+  void backward(const BackwardCall& call) const override {
+    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
   }
 
  private:

@@ -26,16 +26,15 @@ class Planted final : public Layer {
   explicit Planted(const Trigger& trigger) : trigger_(trigger) {}
 
   std::string describe() const override { return "planted"; }
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
-  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
-    fail(ctx, Where::forward_issue, Where::forward_worker);
-    copy(ctx, inputs[0], outputs[0]);
+  Shape output_shape(const Shape& x) const override { return x; }
+  Saved forward(const ForwardCall& call) const override {
+    fail(call.ctx, Where::forward_issue, Where::forward_worker);
+    copy(call.ctx, call.x, call.y);
     return {};
   }
-  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
-                const Pass&) const override {
-    fail(ctx, Where::backward_issue, Where::backward_worker);
-    if (grad_inputs[0]) copy(ctx, grad_outputs[0], grad_inputs[0]);
+  void backward(const BackwardCall& call) const override {
+    fail(call.ctx, Where::backward_issue, Where::backward_worker);
+    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
   }
 
  private:

@@ -16,19 +16,18 @@ class Careless final : public Layer {
   explicit Careless(Fault fault) : fault_(fault) {}
 
   std::string describe() const override { return "careless"; }
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
-  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
-    if (fault_ == Fault::computes_in_forward) outputs[0].view().as<float>()[0] = ConstView(inputs[0]).as<float>()[0];
-    if (fault_ == Fault::allocates_unplanned && ctx.backend() != Backend::meta) {
-      ctx.allocate({1 << 22}, DType::u8, Category::activations, "secret");
+  Shape output_shape(const Shape& x) const override { return x; }
+  Saved forward(const ForwardCall& call) const override {
+    if (fault_ == Fault::computes_in_forward) call.y.view().as<float>()[0] = ConstView(call.x).as<float>()[0];
+    if (fault_ == Fault::allocates_unplanned && call.ctx.backend() != Backend::meta) {
+      call.ctx.allocate({1 << 22}, DType::u8, Category::activations, "secret");
     }
-    pass_on(ctx, inputs[0], outputs[0]);
+    pass_on(call.ctx, call.x, call.y);
     return {};
   }
-  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
-                const Pass&) const override {
-    if (fault_ == Fault::computes_in_backward) grad_inputs[0].view().as<float>()[0] = 0.0F;
-    if (grad_inputs[0]) pass_on(ctx, grad_outputs[0], grad_inputs[0]);
+  void backward(const BackwardCall& call) const override {
+    if (fault_ == Fault::computes_in_backward) call.grad_x.view().as<float>()[0] = 0.0F;
+    if (call.grad_x) pass_on(call.ctx, call.grad_y, call.grad_x);
   }
 
  private:

@@ -23,15 +23,14 @@ constexpr int64_t kBatch = 6;
 class Slow final : public Layer {
  public:
   std::string describe() const override { return "slow"; }
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
-  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
-    copy(ctx, inputs[0], outputs[0]);
+  Shape output_shape(const Shape& x) const override { return x; }
+  Saved forward(const ForwardCall& call) const override {
+    copy(call.ctx, call.x, call.y);
     return {};
   }
-  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
-                const Pass&) const override {
-    ctx.dispatch({"slow", {}, {}}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
-    copy(ctx, grad_outputs[0], grad_inputs[0]);
+  void backward(const BackwardCall& call) const override {
+    call.ctx.dispatch({"slow", {}, {}}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
+    copy(call.ctx, call.grad_y, call.grad_x);
   }
 };
 

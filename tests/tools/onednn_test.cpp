@@ -38,7 +38,7 @@ class Fallbacks {
       if (const auto* linear = dynamic_cast<const Linear*>(part.layer.get())) {
         check(linear->config(), shape.numel() / linear->config().in_features, dtype);
       }
-      shape = part.layer->output_shapes({&shape, 1})[0];
+      shape = part.layer->output_shape(shape);
     }
   }
 

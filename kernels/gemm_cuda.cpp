@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/cublaslt.h"
-#include "kernels/implementations.h"
+#include "kernels/gemm.h"
 
 namespace vitrine::cuda {
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/pool2d.cuh"
-#include "kernels/implementations.h"
 
 namespace vitrine::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/implementations.h"
+#include "kernels/relu.h"
 
 namespace vitrine::cuda {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/scratch.cuh"
-#include "kernels/implementations.h"
+#include "kernels/difference.h"
 #include "runtime/cuda/dtype.cuh"
 
 namespace vitrine::cuda {

@@ -2,12 +2,17 @@
 #include <algorithm>
 
 #include "kernels/cuda/cast.h"
-#include "kernels/cuda/index.cuh"
-#include "kernels/implementations.h"
-#include "runtime/cuda/dtype.cuh"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/elementwise.h"
 
 namespace vitrine::cuda {
 namespace {
+
+struct Add {
+  static constexpr int kReads = 2, kWrites = 1;
+  __device__ bool begin() { return true; }
+  __device__ void operator()(const float (&x)[2], float (&y)[1]) const { y[0] = x[0] + x[1]; }
+};
 
 /// Packs that a thread loads before it converts.
 constexpr int kFlight = 4;
@@ -67,6 +72,10 @@ void queue_cast(ExecContext& ctx, const From* x, To* y, int64_t count) {
 }
 
 }  // namespace
+
+void add(ExecContext& ctx, ConstView a, ConstView b, View y) {
+  with_storage(a.dtype, [&]<class T>() { map_elements<T, Add>(ctx, {{a.as<T>(), b.as<T>()}}, {{y.as<T>()}}, a.numel(), {}); });
+}
 
 void cast(ExecContext& ctx, ConstView x, View y) {
   with_storage(x.dtype, [&]<class From>() {

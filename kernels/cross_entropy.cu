@@ -4,17 +4,19 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/check.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/cuda/index.cuh"
 #include "kernels/cuda/loss_totals.cuh"
 #include "kernels/cuda/scratch.cuh"
-#include "kernels/implementations.h"
 #include "runtime/cuda/dtype.cuh"
 
 // Rows short enough are kept in registers by a warp or a block, so that memory is passed over once; longer ones are read twice by a block. Each
 // block adds its rows up in order, and one block adds these parts: what a row goes into depends on the shape alone.
-namespace vitrine::cuda {
+namespace vitrine {
+
+std::string target_out_of_range(int64_t target, int64_t row, int64_t classes, int64_t ignore_index);  // cross_entropy.cpp
+
+namespace cuda {
 namespace {
 
 struct Part {
@@ -317,7 +319,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   atomicExch_system(&fault->raised, 1);
 }
 
-std::string fault_message(const int64_t* values) { return check::target_out_of_range(values[0], values[1], values[2], values[3]); }
+std::string fault_message(const int64_t* values) { return target_out_of_range(values[0], values[1], values[2], values[3]); }
 
 /// Returns the number of parts.
 template <class T>
@@ -369,4 +371,5 @@ void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, C
                      config.ignore_index, totals.as<float>(), fault_slot(ctx, fault_message));
 }
 
-}  // namespace vitrine::cuda
+}  // namespace cuda
+}  // namespace vitrine

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/scratch.cuh"
-#include "kernels/implementations.h"
+#include "kernels/optimizer.h"
 #include "kernels/step_control.h"
 
 namespace vitrine::cuda {

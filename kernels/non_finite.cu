@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device.cuh"
-#include "kernels/implementations.h"
+#include "kernels/non_finite.h"
 #include "runtime/cuda/dtype.cuh"
 
 namespace vitrine::cuda {

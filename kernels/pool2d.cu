@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "kernels/cuda/pool2d.cuh"
-#include "kernels/implementations.h"
 
 namespace vitrine::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cublaslt.h"
-#include "kernels/implementations.h"
+#include "kernels/linear.h"
 
 namespace vitrine::cuda {
 

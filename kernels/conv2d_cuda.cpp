@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which library convolves: cuDNN where it is built in and has a plan, else our own im2col.
+// Convolution on GPUs: by cuDNN where it has a plan, otherwise by im2col and cuBLASLt.
 #include <array>
 #include <set>
 
@@ -9,18 +9,8 @@
 #include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cudnn_conv2d.h"
 #include "kernels/cuda/im2col_conv2d.h"
-#include "kernels/implementations.h"
 
 namespace vitrine::cuda {
-
-#ifndef VITRINE_HAVE_CUDNN
-static constexpr const char* kNoCudnn = "cuDNN is not built in";
-std::string cudnn_conv2d_forward(ExecContext&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) { return kNoCudnn; }
-std::string cudnn_conv2d_backward_data(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View) { return kNoCudnn; }
-std::string cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
-std::string cudnn_conv2d_backward_weight_rounded(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
-#endif
-
 namespace {
 
 struct Choices {
@@ -29,7 +19,7 @@ struct Choices {
   std::vector<Conv2dChoice> list;
 };
 
-/// Who runs an operation, and why not cuDNN as it would be preferred.
+/// The implementation that ran an operation, and why it was not cuDNN.
 struct Verdict {
   std::string implementation, reason;
 };
@@ -49,7 +39,7 @@ void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& co
   choices.list.push_back({std::move(text), verdict.implementation, verdict.reason});
 }
 
-/// The weights' gradient alone.
+/// The gradient of the weights only.
 Verdict run_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
   const std::string refusal = cudnn_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
   if (refusal.empty()) return verdict(refusal);
@@ -80,6 +70,9 @@ void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
   if (grad_bias) column_sum(ctx, grad_y, grad_bias, mode, ctx.workspace());
 }
 
-std::vector<Conv2dChoice> conv2d_choices(ExecContext& ctx) { return ctx.plans().get<Choices>().list; }
-
 }  // namespace vitrine::cuda
+
+std::vector<vitrine::Conv2dChoice> vitrine::conv2d_choices(ExecContext& ctx) {
+  if (ctx.backend() != Backend::cuda) return {};
+  return ctx.plans().get<cuda::Choices>().list;
+}

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/index.cuh"
 #include "kernels/cuda/philox.cuh"
-#include "kernels/implementations.h"
+#include "kernels/dropout.h"
 #include "runtime/cuda/dtype.cuh"
 
 namespace vitrine::cuda {

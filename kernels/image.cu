@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/index.cuh"
-#include "kernels/implementations.h"
+#include "kernels/image.h"
 #include "runtime/cuda/dtype.cuh"
 
 // The CPU's operations in the CPU's order, none contracted: the results are the same to the bit.

@@ -5,7 +5,7 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/loss_totals.cuh"
 #include "kernels/cuda/scratch.cuh"
-#include "kernels/implementations.h"
+#include "kernels/step_control.h"
 
 namespace vitrine::cuda {
 namespace {
