@@ -15,7 +15,7 @@ namespace vitrine::test {
 namespace {
 
 // A timeout for tests that want a process to be late.
-constexpr int64_t kImpatientMs = 400;
+constexpr int64_t kFailureTimeoutMs = 400;
 // The same, long enough for a silence to be detected.
 constexpr int64_t kSilentMs = 2000;
 
@@ -226,7 +226,7 @@ class LateProcess : public ProcessGroupFailure {
           if (process_group.rank() != late) wait(process_group);
           note(process_group.rank(), verdict_of(process_group));
         },
-        {}, kImpatientMs);
+        {}, kFailureTimeoutMs);
   }
 };
 
@@ -280,12 +280,12 @@ TEST_F(LateProcess, ThatComesInTimeIsNotJudgedLater) {
         process_group.set_warm();
         for (int i = 0; i < 8; ++i) {
           { const ProcessGroup::Waiting waiting(process_group, "something"); }
-          std::this_thread::sleep_for(std::chrono::milliseconds(kImpatientMs / 4));
+          std::this_thread::sleep_for(std::chrono::milliseconds(kFailureTimeoutMs / 4));
         }
         EXPECT_EQ(process_group.failure(), "");
         process_group.close();
       },
-      {}, kImpatientMs);
+      {}, kFailureTimeoutMs);
 }
 
 TEST_F(ProcessGroupFailure, AMemberThatIsSilentHangs) {

@@ -14,14 +14,14 @@ namespace vitrine::test {
 namespace {
 
 // The rendezvous waits five times as long.
-constexpr int64_t kImpatientMs = 300;
+constexpr int64_t kRendezvousTimeoutMs = 300;
 
 struct Member {
   int rank, size;
 };
 
 /// Error of each of these processes when they try to connect.
-std::vector<std::string> errors_of(const std::vector<Member>& processes, const std::string& init, int64_t timeout_ms = kImpatientMs) {
+std::vector<std::string> errors_of(const std::vector<Member>& processes, const std::string& init, int64_t timeout_ms = kRendezvousTimeoutMs) {
   std::vector<std::string> errors(processes.size());
   run_ranks(static_cast<int>(processes.size()), [&](int i) {
     const auto [rank, size] = processes[static_cast<size_t>(i)];
@@ -55,7 +55,7 @@ TEST_F(ProcessGroupRendezvous, WithoutRankZeroAtAPortEndsInTime) {
   const std::string init = "tcp://127.0.0.1:" + std::to_string(port);
   expect_contains(errors_of({{1, 2}}, init)[0], "rank 1 could not reach rank 0 at " + init + " within 1.5 s: 127.0.0.1:" + std::to_string(port) +
                                                     ": rank 0 does not listen there yet");
-  ProcessGroupOptions options = process_options(1, 2, init, kImpatientMs);
+  ProcessGroupOptions options = process_options(1, 2, init, kRendezvousTimeoutMs);
   options.secret = "a secret of the user's";
   expect_contains(comm_error_of([&] { const ProcessGroup process_group(options); }), "within 1.5 s: 127.0.0.1:" + std::to_string(port) + ": Conn");
 }
@@ -95,7 +95,7 @@ TEST_F(ProcessGroupRendezvous, ASecondRankZeroAtOnePortIsRefused) {
 }
 
 TEST_F(ProcessGroupRendezvous, AFolderThatIsNotThereIsNamed) {
-  expect_contains(comm_error_of([] { const ProcessGroup process_group(process_options(0, 2, "file:/no/such/folder/meet", kImpatientMs)); }),
+  expect_contains(comm_error_of([] { const ProcessGroup process_group(process_options(0, 2, "file:/no/such/folder/meet", kRendezvousTimeoutMs)); }),
                   "--rendezvous file:/no/such/folder/meet: cannot write it (No such file or directory)");
 }
 

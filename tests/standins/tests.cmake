@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The stand-ins' own tests; included by tests/CMakeLists.txt.
-vitrine_test(test_standins LABELS cpu threads
+vitrine_test(test_standins SEPARATE LABELS cpu threads
   SOURCES standins/cublaslt_test.cpp standins/cuda_runtime_test.cpp standins/device_code_test.cpp standins/nccl_test.cpp
   LIBS vitrine::runtime)
-set_target_properties(test_standins PROPERTIES UNITY_BUILD OFF)  # device code redefines what CUDA's host headers declare
 target_include_directories(test_standins SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
 set_source_files_properties(standins/device_code_test.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON
                             COMPILE_DEFINITIONS "VITRINE_HOST_DOOR=\"tests/standins/device_interface.h\"")
