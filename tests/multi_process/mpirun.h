@@ -17,8 +17,8 @@ using Command = std::vector<std::string>;
 /// Why mpirun cannot start processes here; empty if it can.
 std::string mpirun_missing();
 
-/// Command that starts `command` in `processes` processes, which share the cores, and ends them after a minute.
-Command mpirun_command(int processes, const Command& command);
+/// Command that starts `command` in `processes` processes, which share the cores, and ends them after `seconds`.
+Command mpirun_command(int processes, const Command& command, int seconds = 60);
 /// Like mpirun_command(), with a command for each process. A shell chooses it by rank, because `mpirun A : B` crashes with Debian 13's Open MPI.
 Command mpirun_command(const std::vector<Command>& commands);
 
