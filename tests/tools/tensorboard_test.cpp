@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/tensorboard.h"
+
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <protozero/pbf_reader.hpp>
+#include <unistd.h>
+
+#include "runtime/error.h"
+
+namespace vitrine::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Tensorboard : public ::testing::Test {
+ protected:
+  ~Tensorboard() override { fs::remove_all(folder_); }
+  std::string folder() const { return folder_.string(); }
+
+ private:
+  fs::path folder_ = fs::temp_directory_path() / ("vitrine_tensorboard_" + std::to_string(getpid()));
+};
+
+/// CRC-32C bit by bit, then masked as in TensorFlow's records.
+uint32_t masked_crc(const std::string& bytes) {
+  uint32_t crc = 0xFFFFFFFF;
+  for (const char byte : bytes) {
+    crc ^= static_cast<uint8_t>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 1) != 0 ? crc >> 1 ^ 0x82F63B78U : crc >> 1;
+  }
+  return std::rotr(~crc, 15) + 0xA282EAD8U;
+}
+
+template <class T>
+T take(const std::string& bytes, size_t& at) {
+  T value{};
+  EXPECT_LE(at + sizeof value, bytes.size());
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  at += sizeof value;
+  return value;
+}
+
+struct Event {
+  int64_t step = 0;
+  std::string version, tag, text;
+  std::optional<float> scalar;
+};
+
+Event parse_event(const std::string& bytes) {
+  Event event;
+  protozero::pbf_reader reader(bytes);
+  while (reader.next()) {
+    if (reader.tag() == 2) {
+      event.step = reader.get_int64();
+    } else if (reader.tag() == 3) {
+      event.version = reader.get_string();
+    } else if (reader.tag() == 5) {
+      protozero::pbf_reader summary = reader.get_message();
+      while (summary.next(1)) {
+        protozero::pbf_reader value = summary.get_message();
+        while (value.next()) {
+          if (value.tag() == 1) {
+            event.tag = value.get_string();
+          } else if (value.tag() == 2) {
+            event.scalar = value.get_float();
+          } else if (value.tag() == 8) {
+            protozero::pbf_reader tensor = value.get_message();
+            while (tensor.next()) tensor.tag() == 8 ? event.text = tensor.get_string(), void() : tensor.skip();
+          } else {
+            value.skip();
+          }
+        }
+      }
+    } else {
+      reader.skip();
+    }
+  }
+  return event;
+}
+
+std::vector<Event> read_events(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  std::vector<Event> events;
+  for (size_t at = 0; at < bytes.size();) {
+    const std::string length_bytes = bytes.substr(at, 8);
+    const auto length = static_cast<size_t>(take<uint64_t>(bytes, at));
+    EXPECT_EQ(take<uint32_t>(bytes, at), masked_crc(length_bytes));
+    const std::string event = bytes.substr(at, length);
+    at += length;
+    EXPECT_EQ(take<uint32_t>(bytes, at), masked_crc(event));
+    events.push_back(parse_event(event));
+  }
+  return events;
+}
+
+TEST_F(Tensorboard, WritesRecordsWithTheirChecksums) {
+  TensorboardWriter writer(folder());
+  writer.add_scalar("train/loss", 2.5, 7);
+  writer.add_text("configuration", "| a | b |", 0);
+  writer.flush();
+  const std::vector<Event> events = read_events(writer.path());
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[0].version, "brain.Event:2");
+  EXPECT_EQ(events[1].tag, "train/loss");
+  EXPECT_EQ(events[1].step, 7);
+  EXPECT_EQ(events[1].scalar, 2.5F);
+  EXPECT_EQ(events[2].tag, "configuration/text_summary");
+  EXPECT_EQ(events[2].text, "| a | b |");
+}
+
+TEST_F(Tensorboard, KeepsTheFilesOfEarlierRuns) {
+  const TensorboardWriter first(folder()), second(folder());
+  EXPECT_NE(first.path(), second.path());
+  EXPECT_TRUE(fs::exists(first.path()));
+}
+
+TEST_F(Tensorboard, NamesAFolderThatCannotBeMade) {
+  try {
+    const TensorboardWriter writer("/proc/no/such/folder");
+    FAIL() << "no error";
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("--tensorboard /proc/no/such/folder"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace vitrine::tools

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+namespace vitrine::tools {
+
+/// An event file that TensorBoard reads: scalars and texts of one run.
+/// source  tensorflow/core/lib/io/record_writer.h (records), tensorflow/core/util/event.proto and framework/summary.proto (messages)
+class TensorboardWriter {
+ public:
+  /// Makes the folder where it is missing, and a new events.out.tfevents.* file in it: earlier runs in the same folder stay.
+  /// throws DataError where that is not possible.
+  explicit TensorboardWriter(const std::string& folder);
+
+  /// A point of the curve `tag` at `step`. Values that are not finite are written as they are; TensorBoard marks them.
+  void add_scalar(const std::string& tag, double value, int64_t step);
+  /// Markdown for TensorBoard's text page.
+  void add_text(const std::string& tag, const std::string& markdown, int64_t step);
+  /// Hands everything to the operating system. Each epoch, so that TensorBoard follows a run. throws DataError when the disk is full.
+  void flush();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  /// `summary` is a serialized tensorflow.Summary.
+  void write_event(const std::string& summary, int64_t step);
+  void write_record(const std::string& event);
+
+  std::string path_;
+  std::ofstream file_;
+};
+
+}  // namespace vitrine::tools
