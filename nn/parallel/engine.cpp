@@ -285,6 +285,7 @@ const BatchPlan& Engine::batch_plan() const { return state_->full_batch; }
 std::string Engine::communicator() const { return state_->communicators ? (*state_->communicators)[0]->description() : std::string(); }
 int64_t Engine::steps_issued() const { return state_->steps; }
 void Engine::set_learning_rate(double lr) { state_->config.optimizer.set_learning_rate(lr); }
+void Engine::set_momentum(double momentum) { state_->config.optimizer.set_momentum(momentum); }
 void Engine::vote_to_stop() { state_->votes_to_stop = true; }
 
 }  // namespace vitrine

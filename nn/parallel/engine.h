@@ -137,6 +137,8 @@ class Engine {
   std::string communicator() const;
   int64_t steps_issued() const;
   void set_learning_rate(double lr);
+  /// Sets the momentum of sgd, or beta1 of adam and adamw, from the next step on. throws ConfigError for sgd that was configured without momentum.
+  void set_momentum(double momentum);
   /// The loss scaler's state, to continue from a checkpoint, as in torch's state_dict(). throws OrderError when losses are not scaled.
   void set_loss_scale_state(float scale, int32_t growth_tracker);
   std::pair<float, int32_t> loss_scale_state();

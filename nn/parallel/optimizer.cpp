@@ -37,6 +37,13 @@ double OptimizerConfig::learning_rate() const { return kind == Kind::sgd ? sgd.l
 
 void OptimizerConfig::set_learning_rate(double lr) { (kind == Kind::sgd ? sgd.lr : kind == Kind::adam ? adam.lr : adamw.lr) = lr; }
 
+void OptimizerConfig::set_momentum(double momentum) {
+  if (kind == Kind::sgd && sgd.momentum == 0.0) {
+    throw ConfigError("optimizer: sgd without momentum has no buffer for one; configure a momentum above 0 (0.9, for example)");
+  }
+  (kind == Kind::sgd ? sgd.momentum : kind == Kind::adam ? adam.beta1 : adamw.beta1) = momentum;
+}
+
 std::string OptimizerConfig::name() const {
   switch (kind) {
     case Kind::sgd:

@@ -31,6 +31,9 @@ struct OptimizerConfig {
   int state_count() const;
   double learning_rate() const;
   void set_learning_rate(double lr);
+  /// Sets the momentum of sgd, or beta1 of adam and adamw. throws ConfigError for sgd that was configured without momentum and so has no buffer for
+  /// it.
+  void set_momentum(double momentum);
   std::string name() const;
 };
 

@@ -243,11 +243,14 @@ void add_train(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("train", "Train a model data-parallel");
   add_run_options(app, o);
   add_process_options(app, o);
+  add_schedule_options(app, o.schedule);
   app.add_option("--verify-replicas", o.verify_replicas, "Compare the parameters of all replicas every N steps, not only at the start")
       ->check(whole_number(1, 1 << 30))
       ->group("Processes");
   app.add_option("--save", o.save, "Write the weights to FILE.safetensors at the end")->group("Output");
   add_report_option(app, o);
+  app.add_option("--tensorboard", o.tensorboard, "Write loss, learning rate, accuracy, speed and memory to a new event file in the folder DIR")
+      ->group("Output");
   app.add_option("--trace", o.trace, "Write a Chrome trace to FILE.json (open it in Perfetto)")->group("Output");
   app.add_option("--memory-history", o.memory_history, "Write what the devices held to FILE.pickle (open it at pytorch.org/memory_viz)")
       ->group("Output");

@@ -12,6 +12,7 @@
 #include "runtime/comm/reduce_op.h"
 #include "runtime/device_id.h"
 #include "runtime/trace/phase_table.h"
+#include "tools/program/schedule_options.h"
 
 namespace vitrine::tools {
 
@@ -86,6 +87,7 @@ struct Options {
   std::string optimizer = "adamw";
   std::optional<double> lr, momentum, weight_decay;
   bool nesterov = false;
+  ScheduleOptions schedule;  // train
   uint64_t seed = 0;
   bool shuffle = true;
   bool drop_last = false;
@@ -103,7 +105,7 @@ struct Options {
   std::string weights, save_logits;  // eval
   CollectiveOptions collectives;
 
-  std::string trace, report, memory_history;
+  std::string trace, report, memory_history, tensorboard;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all
   std::string trace_level = "phase";
   bool json = false;

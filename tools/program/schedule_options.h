@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "nn/lr_schedule.h"
+
+namespace vitrine::tools {
+
+/// The flags of the learning-rate schedule.
+struct ScheduleOptions {
+  std::string schedule = "constant";
+  std::optional<int64_t> step_size, patience, cooldown;
+  std::vector<int64_t> milestones;
+  std::optional<double> gamma, factor, threshold, min_lr;
+  std::string metric = "loss";  // of plateau: loss or accuracy, on the test set
+  int64_t warmup_steps = 0;
+  std::optional<double> warmup_factor;
+};
+
+void add_schedule_options(CLI::App& app, ScheduleOptions& options);
+
+/// The schedule for a run of `total_steps` optimizer steps that evaluates each epoch or not. throws ConfigError for flags that do not belong to the
+/// schedule, or for plateau without evaluation.
+LrScheduleConfig resolve_schedule(const ScheduleOptions& options, int64_t total_steps, bool evaluates_epochs);
+
+/// "cosine over 390 steps, warm-up 20 steps": for people. Empty for a constant rate.
+std::string describe_schedule(const LrScheduleConfig& config);
+
+}  // namespace vitrine::tools
