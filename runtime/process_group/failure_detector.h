@@ -101,7 +101,7 @@ class FailureDetector {
   const Member& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
   void compare(Round round);
   void judge(const Member& waits, int64_t now_ns);
-  /// "; others have come to collective 17 (...)" if some are further than this process; otherwise empty.
+  /// "; others have reached collective 17 (...)" if some are further than this process; otherwise empty.
   std::string others_position(int rank) const;
   void decide(std::string verdict);
   /// "rank 2 (pid 77 on node1)", with the device if the process has several.

@@ -106,19 +106,19 @@ def names_who_is_cut_off(folder):
     timeout_s = 3
     command = mpirun(folder, [*JOB, "--epochs", "100000", "--no-eval", "--timeout", str(timeout_s), "--threads-per-device", "1"])
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    told = ""
-    while "met over MPI" not in told:
+    output = ""
+    while "met over MPI" not in output:
         line = child.stderr.readline()
-        check(line, f"mpirun ended before the processes had met:\n{told}")
-        told += line
+        check(line, f"mpirun ended before the processes had met:\n{output}")
+        output += line
     time.sleep(6)  # amid the training
     ip("netns", "exec", NAMES[1], "ip", "link", "set", LINKS[1], "down")
     begin = time.monotonic()
     verdict = ""
     while not verdict:
         line = child.stderr.readline()
-        check(line, f"mpirun ended without a verdict:\n{told}")
-        told += line
+        check(line, f"mpirun ended without a verdict:\n{output}")
+        output += line
         verdict = line if "rank 2 (" in line or "rank 3 (" in line else ""
     waited = time.monotonic() - begin
     child.terminate()
@@ -130,7 +130,7 @@ def names_who_is_cut_off(folder):
     child.stderr.close()
     for pid in subprocess.run(["ip", "netns", "pids", NAMES[1]], capture_output=True, text=True).stdout.split():
         os.kill(int(pid), 9)  # those whom no launcher reaches any more
-    check("on host1) hangs: it has sent nothing" in verdict, f"the culprit is not named:\n{told}")
+    check("on host1) hangs: it has sent nothing" in verdict, f"the culprit is not named:\n{output}")
     check(waited < timeout_s + 5, f"the verdict took {waited:.1f} s")
     print(f"with the network cut, after {waited:.1f} s: {verdict.strip()}")
 
