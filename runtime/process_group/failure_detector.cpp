@@ -90,7 +90,6 @@ void FailureDetector::progress(int rank, int device, uint64_t finished, std::spa
 namespace {
 
 /// Divides places into those with the most common value and the others. In a tie, the value of the first place counts as right.
-/// has is taken for right.
 template <class Place, class Value>
 std::pair<std::vector<Place>, std::vector<Place>> divide(const std::vector<std::pair<Place, Value>>& votes) {
   std::map<Value, int> counts;

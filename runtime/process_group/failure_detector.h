@@ -80,8 +80,8 @@ class FailureDetector {
     std::string gathering;  // purpose of the latest one
     std::optional<Overdue> overdue;
   };
-  /// Records of one collective by the devices that began it, until all have: one part for each signature, so that a record's cost does not grow with
-  /// the
+  /// Records of one collective by the devices that began it, until all have: one part for each signature, so that a record costs no more with many
+  /// ranks.
   using Place = std::pair<int, int>;  // rank, device
   struct Part {
     CollectiveRecord record;
