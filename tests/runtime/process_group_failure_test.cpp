@@ -301,7 +301,7 @@ TEST_F(ProcessGroupFailure, AMemberThatIsSilentHangs) {
     process_group.set_warm();
     note(rank, comm_error_of([&] { process_group.gather("the votes", ""); }));
   });
-  expect_verdict(2, {"rank 1 (fake) hangs: it has sent nothing for ", "though its connection is open", "in the exchange of the votes"});
+  expect_verdict(2, {"rank 1 (fake) hangs: it has sent nothing for ", "but its connection is open", "in the exchange of the votes"});
 }
 
 TEST_F(ProcessGroupFailure, ARankZeroThatIsSilentHangs) {
