@@ -26,6 +26,7 @@
 #include "tools/program/progress.h"
 #include "tools/program/recorded_steps.h"
 #include "tools/program/report.h"
+#include "tools/program/run_log.h"
 #include "tools/program/run_report.h"
 #include "tools/program/save.h"
 #include "tools/program/step_record.h"
@@ -51,7 +52,8 @@ struct EpochResult {
 
 class Training {
  public:
-  Training(const Options& options, const Job& job, Run& run)
+  /// log  receives each step and epoch
+  Training(const Options& options, const Job& job, Run& run, RunLog& log)
       : options_(options),
         job_(job),
         run_(run),
@@ -59,6 +61,9 @@ class Training {
         steps_per_epoch_(batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(), options.batch_size)),
         epoch_count_(options.steps ? (*options.steps + steps_per_epoch_ - 1) / steps_per_epoch_ : options.epochs.value_or(1)),
         total_steps_(options.steps.value_or(epoch_count_ * steps_per_epoch_)),
+        schedule_(resolve_schedule(options.schedule, total_steps_, options.evaluate && !options.steps), engine_.config().optimizer.learning_rate(),
+                  steps_per_epoch_),
+        log_(log),
         first_step_(engine_.steps_issued()),
         source_(job.data.train, train_loader_config(options, job, run, epoch_count_)),
         recorded_(options, total_steps_),
@@ -105,11 +110,17 @@ class Training {
         stopped_ = !epochs_.back().test.has_value();
         recorder_.discard();
       }
-      if (ends_here || stopped_) print_epoch(epochs_.back());
+      if (epochs_.back().test) schedule_.end_epoch(options_.schedule.metric == "loss" ? epochs_.back().test->loss : epochs_.back().test->accuracy);
+      if (ends_here || stopped_) {
+        log_epoch(epochs_.back());
+        print_epoch(epochs_.back());
+      }
     }
   }
 
   void add_step(const StepResult& totals) {
+    log_.add_step({static_cast<int64_t>(step_losses_.size()) + 1, totals.mean_loss(), rates_[step_losses_.size()],
+                   engine_.config().precision.loss_scaling.active() ? std::optional(totals.loss_scale) : std::nullopt});
     step_losses_.push_back(totals.mean_loss());
     record_.add(totals);
   }
@@ -141,6 +152,7 @@ class Training {
       const auto item = source_.next(engine_.steps_issued());
       VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
       recorded_.before_step(*run_.devices, engine_.steps_issued());
+      set_learning_rate();
       engine_.train_step(*item);
       result.samples += item->global_samples;
       take_totals(false);
@@ -152,6 +164,23 @@ class Training {
     result.totals.loss_sum += done.loss_sum;
     result.totals.valid += done.valid;
     recorder_.collect(source_.take_spans(), first_step_ + 1);
+  }
+
+  void set_learning_rate() {
+    const ScheduledValues values = schedule_.at(engine_.steps_issued() - first_step_);
+    engine_.set_learning_rate(values.lr);
+    if (values.momentum) engine_.set_momentum(*values.momentum);
+    rates_.push_back(values.lr);
+  }
+
+  void log_epoch(const EpochResult& result) {
+    RunLog::Epoch epoch{static_cast<int64_t>(step_losses_.size()), result.samples_per_second(), {}, {}};
+    if (result.test) epoch.test_loss = result.test->loss, epoch.test_accuracy = result.test->accuracy;
+    for (int d = 0; d < run_.devices->size(); ++d) {
+      Device& device = (*run_.devices)[d];
+      log_.add_memory(device.name(), epoch.step, device.pool().statistics());
+    }
+    log_.add_epoch(epoch);
   }
 
   void print_epoch(const EpochResult& result) const {
@@ -173,6 +202,9 @@ class Training {
   bool stopped_ = false;
   std::string diverged_;
   int64_t steps_per_epoch_, epoch_count_, total_steps_, first_step_;
+  LrSchedule schedule_;
+  RunLog& log_;
+  std::vector<double> rates_;  // learning rates of the steps issued
   BatchSource source_;
   RecordedSteps recorded_;
   PhaseRecorder recorder_;
@@ -335,7 +367,8 @@ int run_train(const Options& asked, const Processes& processes) {
   if (!options.json) fmt::print("{}\n", describe_run(options, job, run, options.mode_name()));
   std::fflush(stdout);
 
-  Training training(options, job, run);
+  RunLog log(processes.leads() ? options.tensorboard : std::string(), run_facts(options, job, run, options.mode_name()));
+  Training training(options, job, run, log);
   try {
     training.run();
   } catch (...) {
@@ -349,6 +382,7 @@ int run_train(const Options& asked, const Processes& processes) {
   if (saved && !options.save.empty()) {
     files += fmt::format("\nThe {}weights are in {}\n", training.diverged().empty() ? "" : "last finite ", options.save);
   }
+  attempts.run([&] { log.close(); });
   attempts.run([&] {
     training.end();
     run.engine->finish();
