@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/scheme.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -6,7 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include "nn/parallel/scheme.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -153,7 +154,7 @@ TEST(SchemePreset, AreTheWellKnownPoints) {
 }
 
 TEST(SchemePreset, BalancedWithoutItsShareIsRefused) {
-  EXPECT_NE(config_error_of([] { validate_split(scheme_preset("balanced").split, 8, 2); }).find("--split gpu0=N"), std::string::npos);
+  EXPECT_NE(config_error_of([] { validate_split(scheme_preset("balanced").split, 8, 2); }).find("Scheme::split gpu0=N"), std::string::npos);
 }
 
 TEST(SchemePreset, UnknownNameListsThoseThereAre) {

@@ -10,7 +10,7 @@
 
 namespace vitrine::tools {
 
-/// The loader's batches as the engine takes them; times how long the host waited for each.
+/// The loader's batches in the form the engine takes. Times how long the host waits for each.
 class BatchSource {
  public:
   /// The data set must outlive it.
@@ -19,10 +19,10 @@ class BatchSource {
   struct Item {
     HostBatch batch;
     bool last_of_epoch = false;
-    /// Of this process.
+    /// The samples of this process.
     int64_t samples() const { return batch.labels.numel(); }
   };
-  /// The next batch, or nothing at the end. `step` is the number that its wait is booked under.
+  /// The next batch, or nothing at the end. The wait for it is recorded under `step`.
   std::optional<Item> next(int64_t step);
   /// The waits since the last call.
   std::vector<SpanRecord> take_spans();

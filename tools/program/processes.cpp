@@ -17,16 +17,16 @@ namespace vitrine::tools {
 
 namespace {
 
-// Once the process group has failed this process ends by itself, or is ended.
+// After the process group has failed, this process has this long to exit by itself.
 constexpr int64_t kExitAfterMs = 2000;
 
 bool on_cpus(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend == Backend::cpu; }
 
-/// Where the processes meet; empty: over MPI.
+/// The rendezvous of the processes; empty: MPI.
 std::string rendezvous_place(const Options& options, const Launch& launch) {
   using Launcher = Launch::Launcher;
   const bool by_mpi = launch.launcher == Launcher::open_mpi;
-  // Under Slurm MPI meets by PMIx, if srun was told to offer it; for GPUs alone it is not needed.
+  // Under Slurm, MPI needs srun's PMIx; GPUs do not need MPI.
   const bool may_use_mpi = by_mpi || launch.launcher == Launcher::slurm;
   if (on_cpus(options) && (!may_use_mpi || !options.rendezvous.empty())) {
     throw ConfigError(fmt::format(
@@ -40,7 +40,7 @@ std::string rendezvous_place(const Options& options, const Launch& launch) {
         "{}: nothing tells where the processes meet; add --rendezvous tcp://HOST:PORT of the first process's machine, or --rendezvous file:PATH",
         launch.note));
   }
-  // torchrun's agent listens on its port itself; the next one is as free as any.
+  // torchrun's agent listens on this port itself, so the next one is used.
   return fmt::format("tcp://{}:{}", launch.master_address, launch.master_port + (launch.master_port_taken ? 1 : 0));
 }
 
@@ -67,7 +67,7 @@ Processes::Processes(Options& options) {
     }
     return;
   }
-  // Before the others are waited for.
+  // Checked before waiting for the others.
   if (!on_cpus(options) && cuda_device_count() == 0) throw UnsupportedError(fmt::format("cuda: {}", query_gpus(false).problem));
   ProcessGroupOptions process_group;
   process_group.rank = launch.rank;
