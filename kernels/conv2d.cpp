@@ -5,11 +5,78 @@
 
 #include "kernels/check.h"
 #include "kernels/conv2d_choice.h"
-#include "kernels/implementations.h"
+#include "kernels/cpu/f32.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/portable.h"
+#include "kernels/cpu/widened.h"
+#include "kernels/run.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace cpu {
+
+namespace f32 {
+
+void conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+  if (onednn::conv2d_forward(ctx, workspace, config, x, w, bias, y)) return;
+  portable::conv2d_forward(workspace, config, x, w, bias, y);
+}
+
+void conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+  if (onednn::conv2d_backward_data(ctx, workspace, config, grad_y, w, grad_x)) return;
+  portable::conv2d_backward_data(workspace, config, grad_y, w, grad_x);
+}
+
+void conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
+                            View grad_bias, GradMode mode) {
+  if (onednn::conv2d_backward_weight(ctx, workspace, config, x, grad_y, grad_w, grad_bias, mode)) return;
+  portable::conv2d_backward_weight(workspace, config, x, grad_y, grad_w, grad_bias, mode);
+}
+
+int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias) {
+  const int64_t bytes = onednn::conv2d_bytes(ctx, pass, config, x, w, with_bias, DType::f32);
+  if (bytes >= 0) return bytes;
+  return portable::conv2d_bytes(config, x, w).most;
+}
+
+}  // namespace f32
+
+namespace {
+
+void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+  if (x.dtype == DType::f32) {
+    f32::conv2d_forward(ctx, ctx.workspace(), config, x, w, bias, y);
+  } else if (!onednn::computes(x.dtype) || !onednn::conv2d_forward(ctx, ctx.workspace(), config, x, w, bias, y)) {
+    widened::conv2d_forward(ctx, config, x, w, bias, y);
+  }
+}
+
+void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+  if (grad_y.dtype == DType::f32) {
+    f32::conv2d_backward_data(ctx, ctx.workspace(), config, grad_y, w, grad_x);
+  } else if (!onednn::computes(grad_y.dtype) || !onednn::conv2d_backward_data(ctx, ctx.workspace(), config, grad_y, w, grad_x)) {
+    widened::conv2d_backward_data(ctx, config, grad_y, w, grad_x);
+  }
+}
+
+void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+  if (x.dtype == DType::f32) {
+    f32::conv2d_backward_weight(ctx, ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode);
+  } else if (!onednn::computes(x.dtype) || !onednn::conv2d_backward_weight(ctx, ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode)) {
+    widened::conv2d_backward_weight(ctx, config, x, grad_y, grad_w, grad_bias, mode);
+  }
+}
+
+}  // namespace
+}  // namespace cpu
+
+namespace cuda {  // conv2d_cuda.cpp
+void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
+void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
+void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+}  // namespace cuda
+
 namespace {
 
 Shape output_shape(const char* name, const Conv2dConfig& config, const Shape& x, const Shape& w) {
@@ -32,60 +99,39 @@ Shape output_shape(const char* name, const Conv2dConfig& config, const Shape& x,
 
 Shape conv2d_output_shape(const Conv2dConfig& config, const Shape& x, const Shape& w) { return output_shape("conv2d_output_shape", config, x, w); }
 
-#ifdef VITRINE_HAVE_CUDA
-namespace cuda {
-std::vector<Conv2dChoice> conv2d_choices(ExecContext& ctx);  // in cuda/conv2d.cpp
-}
-#endif
-
-std::vector<Conv2dChoice> conv2d_choices([[maybe_unused]] ExecContext& ctx) {
-#ifdef VITRINE_HAVE_CUDA
-  if (ctx.backend() == Backend::cuda) return cuda::conv2d_choices(ctx);
-#endif
-  return {};
-}
-
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   constexpr const char* kName = "conv2d_forward";
   const Shape y_shape = output_shape(kName, config, x.shape, w.shape);
-  check::storage(kName, "x", x);
-  check::tensor(kName, "x", x, x.shape, x.dtype, ctx);
-  check::tensor(kName, "w", w, w.shape, x.dtype, ctx);
+  check::tensor(kName, "x", x, ctx);
+  check::tensor(kName, "w", w, x.dtype, ctx);
   if (bias) check::tensor(kName, "bias", bias, {w.shape[0]}, x.dtype, ctx);
   check::tensor(kName, "y", y, y_shape, x.dtype, ctx);
-  check::no_overlap(kName, "y", y, "x", x);
-  check::no_overlap(kName, "y", y, "w", w);
-  check::no_overlap(kName, "y", y, "bias", bias);
+  check::no_overlap(kName, {"y", y}, {{"x", x}, {"w", w}, {"bias", bias}});
   if (y.numel() == 0) return;
-  run(ctx, {kName, {x, w, bias}, {y}}, VITRINE_IMPLEMENTATIONS(conv2d_forward), config, x, w, bias, y);
+  run(ctx, {kName, {x, w, bias}, {y}}, cpu::conv2d_forward, VITRINE_IF_CUDA(cuda::conv2d_forward), config, x, w, bias, y);
 }
 
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   constexpr const char* kName = "conv2d_backward_data";
   const Shape y_shape = output_shape(kName, config, grad_x.shape, w.shape);
-  check::storage(kName, "grad_y", grad_y);
+  check::tensor(kName, "grad_y", grad_y, ctx);
   check::tensor(kName, "grad_y", grad_y, y_shape, grad_y.dtype, ctx);
-  check::tensor(kName, "w", w, w.shape, grad_y.dtype, ctx);
-  check::tensor(kName, "grad_x", grad_x, grad_x.shape, grad_y.dtype, ctx);
-  check::no_overlap(kName, "grad_x", grad_x, "grad_y", grad_y);
-  check::no_overlap(kName, "grad_x", grad_x, "w", w);
+  check::tensor(kName, "w", w, grad_y.dtype, ctx);
+  check::tensor(kName, "grad_x", grad_x, grad_y.dtype, ctx);
+  check::no_overlap(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}, {"w", w}});
   if (grad_x.numel() == 0) return;
-  run(ctx, {kName, {grad_y, w}, {grad_x}}, VITRINE_IMPLEMENTATIONS(conv2d_backward_data), config, grad_y, w, grad_x);
+  run(ctx, {kName, {grad_y, w}, {grad_x}}, cpu::conv2d_backward_data, VITRINE_IF_CUDA(cuda::conv2d_backward_data), config, grad_y, w, grad_x);
 }
 
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
   constexpr const char* kName = "conv2d_backward_weight";
   const Shape y_shape = output_shape(kName, config, x.shape, grad_w.shape);
-  check::storage(kName, "x", x);
-  check::tensor(kName, "x", x, x.shape, x.dtype, ctx);
+  check::tensor(kName, "x", x, ctx);
   check::tensor(kName, "grad_y", grad_y, y_shape, x.dtype, ctx);
-  check::tensor(kName, "grad_w", grad_w, grad_w.shape, DType::f32, ctx);
+  check::tensor(kName, "grad_w", grad_w, DType::f32, ctx);
   if (grad_bias) check::tensor(kName, "grad_bias", grad_bias, {grad_w.shape[0]}, DType::f32, ctx);
-  check::no_overlap(kName, "grad_w", grad_w, "x", x);
-  check::no_overlap(kName, "grad_w", grad_w, "grad_y", grad_y);
-  check::no_overlap(kName, "grad_bias", grad_bias, "x", x);
-  check::no_overlap(kName, "grad_bias", grad_bias, "grad_y", grad_y);
-  check::no_overlap(kName, "grad_w", grad_w, "grad_bias", grad_bias);
+  check::no_overlap(kName, {"grad_w", grad_w}, {{"x", x}, {"grad_y", grad_y}, {"grad_bias", grad_bias}});
+  check::no_overlap(kName, {"grad_bias", grad_bias}, {{"x", x}, {"grad_y", grad_y}});
   const bool accumulate = mode == GradMode::accumulate;
   if (x.shape[0] == 0) {
     if (accumulate) return;
@@ -95,8 +141,8 @@ void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
   }
   const ConstView old_w = accumulate ? ConstView(grad_w) : ConstView{};
   const ConstView old_bias = accumulate ? ConstView(grad_bias) : ConstView{};
-  run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, VITRINE_IMPLEMENTATIONS(conv2d_backward_weight), config, x, grad_y, grad_w,
-      grad_bias, mode);
+  run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, cpu::conv2d_backward_weight, VITRINE_IF_CUDA(cuda::conv2d_backward_weight),
+      config, x, grad_y, grad_w, grad_bias, mode);
 }
 
 }  // namespace vitrine

@@ -4,11 +4,36 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/implementations.h"
+#include "kernels/cpu/f32.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/portable.h"
+#include "kernels/cpu/widened.h"
+#include "kernels/run.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace cpu {
+
+void f32::gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride,
+               GradMode mode) {
+  if (onednn::gemm(ctx, workspace, transpose_a, transpose_b, a, b, c, c_stride, mode)) return;
+  portable::gemm(transpose_a, transpose_b, a, b, c, c_stride, mode);
+}
+
+void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
+  if (a.dtype == DType::f32) {
+    f32::gemm(ctx, ctx.workspace(), transpose_a, transpose_b, a, b, c, c.shape[1], mode);
+  } else if (!onednn::computes(a.dtype) || !onednn::gemm(ctx, ctx.workspace(), transpose_a, transpose_b, a, b, c, c.shape[1], mode)) {
+    widened::gemm(ctx, transpose_a, transpose_b, a, b, c, mode);
+  }
+}
+
+}  // namespace cpu
+
+namespace cuda {  // gemm_cuda.cpp
+void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode);
+}  // namespace cuda
 
 void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode) {
   constexpr const char* kName = "gemm";
@@ -21,20 +46,18 @@ void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, Con
     throw ShapeError(fmt::format("gemm: b has shape {} but {}a {} needs b of shape {}", b.shape.str(), transpose_a ? "transposed " : "",
                                  a.shape.str(), transpose_b ? fmt::format("(N, {})", k) : fmt::format("({}, N)", k)));
   }
-  check::storage(kName, "a", a);
-  check::tensor(kName, "a", a, a.shape, a.dtype, ctx);
-  check::tensor(kName, "b", b, b.shape, a.dtype, ctx);
   const bool wide = c.dtype == DType::f32 || mode == GradMode::accumulate;
+  check::tensor(kName, "a", a, ctx);
+  check::tensor(kName, "b", b, a.dtype, ctx);
   check::tensor(kName, "c", c, {m, n}, wide ? DType::f32 : a.dtype, ctx);
-  check::no_overlap(kName, "c", c, "a", a);
-  check::no_overlap(kName, "c", c, "b", b);
+  check::no_overlap(kName, {"c", c}, {{"a", a}, {"b", b}});
   if (c.numel() == 0) return;
   if (k == 0) {
     if (mode == GradMode::overwrite) zero(ctx, c);
     return;
   }
   const ConstView old_c = mode == GradMode::accumulate ? ConstView(c) : ConstView{};
-  run(ctx, {kName, {a, b, old_c}, {c}}, VITRINE_IMPLEMENTATIONS(gemm), transpose_a, transpose_b, a, b, c, mode);
+  run(ctx, {kName, {a, b, old_c}, {c}}, cpu::gemm, VITRINE_IF_CUDA(cuda::gemm), transpose_a, transpose_b, a, b, c, mode);
 }
 
 }  // namespace vitrine

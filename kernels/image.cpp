@@ -1,13 +1,171 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/image.h"
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/implementations.h"
+#include "kernels/cpu/storage.h"
+#include "kernels/run.h"
+#include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace {
+
+/// Where one output coordinate samples: source[first] * first_weight + source[second] * second_weight.
+struct Sample {
+  int64_t first, second;
+  float first_weight, second_weight;
+};
+
+/// PyTorch's align_corners=False sampling, in its order of f32 operations.
+Sample sample_at(int64_t target, int64_t source_size, int64_t target_size) {
+  if (source_size == target_size) return {target, target, 1.0F, 0.0F};
+  const float scale = static_cast<float>(source_size) / static_cast<float>(target_size);
+  const float position = std::max(0.0F, scale * (static_cast<float>(target) + 0.5F) - 0.5F);
+  const int64_t first = std::min(static_cast<int64_t>(position), source_size - 1);
+  const int64_t second = std::min(first + 1, source_size - 1);
+  const float second_weight = std::min(1.0F, std::max(0.0F, position - static_cast<float>(first)));
+  return {first, second, 1.0F - second_weight, second_weight};
+}
+
+// One pixel's channels (at most four) lie in one vector; rows of scratch have room for reading a whole one at their end.
+constexpr int64_t kLanes = 4;
+using Pixel = float __attribute__((vector_size(kLanes * sizeof(float))));
+
+/// Tables for one pair of sizes, and scratch rows for each part of the work; kept from call to call.
+struct ResizePlan {
+  int64_t source_height = 0, source_width = 0, height = 0, width = 0, channels = 0;
+  std::vector<Sample> rows, columns;
+  std::array<float, kLanes> mean{}, deviation{};
+  std::vector<float> scratch;
+
+  int64_t source_row() const { return source_width * channels; }
+  int64_t target_row() const { return width * channels; }
+  int64_t scratch_row() const { return source_row() + kLanes; }
+
+  void prepare(const Normalization& normalization, const Shape& source, const Shape& target, int64_t parts) {
+    const bool same = source_height == source[0] && source_width == source[1] && height == target[0] && width == target[1];
+    channels = target[2];
+    mean = normalization.mean;
+    deviation = normalization.std;
+    for (auto c = static_cast<size_t>(channels); c < mean.size(); ++c) deviation[c] = 1.0F;  // lanes that are thrown away
+    scratch.resize(static_cast<size_t>(parts * 3 * scratch_row_of(source[1])));
+    if (same) return;
+    source_height = source[0];
+    source_width = source[1];
+    height = target[0];
+    width = target[1];
+    rows.clear();
+    columns.clear();
+    for (int64_t y = 0; y < height; ++y) rows.push_back(sample_at(y, source_height, height));
+    for (int64_t x = 0; x < width; ++x) columns.push_back(sample_at(x, source_width, width));
+  }
+
+ private:
+  int64_t scratch_row_of(int64_t pixels) const { return pixels * channels + kLanes; }
+};
+
+void to_unit_range(const uint8_t* pixels, int64_t count, float* out) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(pixels[i]) / 255.0F;
+}
+
+/// One output row from the blended source row.
+template <class T>
+void finish_row(const ResizePlan& plan, const float* row, T* out) {
+  const int64_t channels = plan.channels;
+  Pixel mean, deviation;
+  std::memcpy(&mean, plan.mean.data(), sizeof mean);
+  std::memcpy(&deviation, plan.deviation.data(), sizeof deviation);
+  const auto pixel = [&](int64_t column, Pixel& blend) {
+    const Sample& s = plan.columns[static_cast<size_t>(column)];
+    Pixel a, b;
+    std::memcpy(&a, row + s.first * channels, sizeof a);
+    std::memcpy(&b, row + s.second * channels, sizeof b);
+    blend = (a * s.first_weight + b * s.second_weight - mean) / deviation;
+  };
+  Pixel value;
+  int64_t x = 0;
+  if constexpr (std::is_same_v<T, float>) {
+    // A whole vector is stored where the pixels that follow overwrite its spare lanes.
+    const int64_t whole = plan.width - kLanes / channels - 1;
+    for (; x < whole; ++x) {
+      pixel(x, value);
+      std::memcpy(out + x * channels, &value, sizeof value);
+    }
+  }
+  for (; x < plan.width; ++x) {
+    pixel(x, value);
+    for (int64_t c = 0; c < channels; ++c) out[x * channels + c] = cpu::from_float<T>(value[c]);
+  }
+}
+
+/// Output rows [begin, end) of a batch, counted over all images. `scratch` holds three source rows.
+template <class T>
+void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, int64_t end, float* scratch, T* y) {
+  const int64_t row_length = plan.source_row();
+  float* blended = scratch + 2 * plan.scratch_row();
+  std::array<int64_t, 2> held{-1, -1};  // which source row, counted over all images, lies in each half of scratch
+  const auto source_row = [&](int64_t row) {
+    const int64_t slot = row % 2;
+    float* floats = scratch + slot * plan.scratch_row();
+    int64_t& tag = held[static_cast<size_t>(slot)];
+    if (tag != row) to_unit_range(images + row * row_length, row_length, floats);
+    tag = row;
+    return floats;
+  };
+  for (int64_t i = begin; i < end; ++i) {
+    const Sample& s = plan.rows[static_cast<size_t>(i % plan.height)];
+    const int64_t image = i / plan.height * plan.source_height;
+    const float* a = source_row(image + s.first);
+    if (s.second_weight != 0.0F) {
+      const float* b = source_row(image + s.second);
+#pragma omp simd
+      for (int64_t j = 0; j < row_length; ++j) blended[j] = a[j] * s.first_weight + b[j] * s.second_weight;
+      a = blended;
+    }
+    finish_row(plan, a, y + i * plan.target_row());
+  }
+}
+
+}  // namespace
+
+namespace cpu {
+namespace {
+
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y) {
+  const Shape source{images.shape[1], images.shape[2], images.shape[3]};
+  const Shape target{y.shape[1], y.shape[2], y.shape[3]};
+  if (y.numel() == 0) return;
+  constexpr int64_t kGrainElements = 8192;
+  const int64_t rows = y.shape[0] * target[0];
+  const int64_t grain = std::max<int64_t>(1, kGrainElements / (target[1] * target[2]));
+  const int64_t parts = std::min<int64_t>(team_size(), (rows + grain - 1) / grain);
+  auto& plan = ctx.plans().get<ResizePlan>();
+  plan.prepare(normalization, source, target, parts);
+  with_storage(y.dtype, [&]<class T>(T) {
+    parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        float* scratch = plan.scratch.data() + part * 3 * plan.scratch_row();
+        resize_rows(plan, images.as<uint8_t>(), rows * part / parts, rows * (part + 1) / parts, scratch, y.as<T>());
+      }
+    });
+  });
+}
+
+}  // namespace
+}  // namespace cpu
+
+namespace cuda {  // image.cu
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y);
+}  // namespace cuda
 
 void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y) {
   constexpr const char* kName = "resize_normalize";
@@ -21,11 +179,28 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
   if (out[0] != in[0] || out[3] != in[3]) {
     throw ShapeError(fmt::format("{}: y has shape {} but images {} needs y of shape ({}, H, W, {})", kName, out.str(), in.str(), in[0], in[3]));
   }
-  check::tensor(kName, "images", images, in, DType::u8, ctx);
-  check::storage(kName, "y", y);
-  check::tensor(kName, "y", y, out, y.dtype, ctx);
-  check::no_overlap(kName, "y", y, "images", images);
-  run(ctx, {kName, {images}, {y}}, VITRINE_IMPLEMENTATIONS(resize_normalize), normalization, images, y);
+  check::tensor(kName, "images", images, DType::u8, ctx);
+  check::tensor(kName, "y", y, ctx);
+  check::no_overlap(kName, {"y", y}, {{"images", images}});
+  run(ctx, {kName, {images}, {y}}, cpu::resize_normalize, VITRINE_IF_CUDA(cuda::resize_normalize), normalization, images, y);
+}
+
+void resize_normalize_on_host(const Normalization& normalization, const Shape& source, std::span<const uint8_t> pixels, const Shape& target,
+                              std::span<float> y) {
+  constexpr const char* kName = "resize_normalize_on_host";
+  if (source.rank() != 3 || source[0] < 1 || source[1] < 1 || source[2] < 1 || source[2] > 4) {
+    throw ShapeError(fmt::format("{}: source is {}, expected (h, w, C) with h, w >= 1 and 1 <= C <= 4", kName, source.str()));
+  }
+  if (target.rank() != 3 || target[2] != source[2]) {
+    throw ShapeError(fmt::format("{}: target is {} but source {} needs (H, W, {})", kName, target.str(), source.str(), source[2]));
+  }
+  if (static_cast<int64_t>(pixels.size()) != source.numel() || static_cast<int64_t>(y.size()) != target.numel()) {
+    throw ShapeError(fmt::format("{}: {} pixels and {} outputs, expected {} for {} and {} for {}", kName, pixels.size(), y.size(), source.numel(),
+                                 source.str(), target.numel(), target.str()));
+  }
+  ResizePlan plan;
+  plan.prepare(normalization, source, target, 1);
+  resize_rows(plan, pixels.data(), 0, target[0], plan.scratch.data(), y.data());
 }
 
 }  // namespace vitrine

@@ -4,31 +4,21 @@
 #include <Eigen/Core>
 #include <fmt/format.h>
 
-#ifdef VITRINE_HAVE_ONEDNN
-#include <dnnl.hpp>
-#endif
+#include "kernels/cpu/onednn.h"
 
 namespace vitrine {
-
-#ifdef VITRINE_HAVE_CUDA
 namespace cuda {
-std::vector<LibraryInfo> kernel_libraries();  // in cuda/libraries.cpp
+std::vector<LibraryInfo> kernel_libraries();  // cuda/libraries.cpp, no_cuda.cpp
 }
-#endif
 
-std::vector<LibraryInfo> kernel_libraries() {
+std::vector<LibraryInfo> kernel_libraries(Backend backend) {
+  // Loading cuBLASLt costs a process 84 MiB.
+  if (backend == Backend::cuda) return cuda::kernel_libraries();
   std::vector<LibraryInfo> libraries;
-#ifdef VITRINE_HAVE_ONEDNN
-  const dnnl_version_t* onednn = dnnl_version();
-  libraries.push_back({"oneDNN", fmt::format("{}.{}.{}", onednn->major, onednn->minor, onednn->patch), "convolution and matrix products on the CPU"});
-  const char* eigen_use = "elementwise mathematics";
-#else
-  const char* eigen_use = "convolution, matrix products and elementwise mathematics";
-#endif
-  libraries.push_back({"Eigen", fmt::format("{}.{}.{}", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION), eigen_use});
-#ifdef VITRINE_HAVE_CUDA
-  for (const LibraryInfo& library : cuda::kernel_libraries()) libraries.push_back(library);
-#endif
+  const std::optional<LibraryInfo> onednn = cpu::onednn::library();
+  if (onednn) libraries.push_back(*onednn);
+  libraries.push_back({"Eigen", fmt::format("{}.{}.{}", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION),
+                       onednn ? "elementwise mathematics" : "convolution, matrix products and elementwise mathematics"});
   return libraries;
 }
 

@@ -4,16 +4,18 @@
 #include <string>
 #include <vector>
 
+#include <vitrine/runtime/device_id.h>
+
 namespace vitrine {
 
-/// A third-party library that kernels were built with.
+/// A third-party library that the kernels use.
 struct LibraryInfo {
   std::string name;
   std::string version;
-  std::string use;  // what it does here
+  std::string use;  // what the kernels use it for
 };
 
-/// Those of this build, for reports.
-std::vector<LibraryInfo> kernel_libraries();
+/// The libraries that the kernels of a backend use, for reports; those of meta devices are the CPU's. With Backend::cuda, this loads cuBLASLt.
+std::vector<LibraryInfo> kernel_libraries(Backend backend);
 
 }  // namespace vitrine

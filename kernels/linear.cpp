@@ -4,14 +4,48 @@
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/implementations.h"
+#include "kernels/cpu/f32.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/portable.h"
+#include "kernels/cpu/widened.h"
+#include "kernels/run.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace cpu {
 namespace {
 
-// `activation` is x (N, I) or grad_y (N, O), the argument that has to fit the weight.
+void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
+  if (onednn::computes(x.dtype) && onednn::linear_forward(ctx, ctx.workspace(), x, w, bias, relu, y)) return;
+  if (x.dtype == DType::f32) {
+    portable::linear_forward(x, w, bias, relu, y);
+  } else {
+    widened::linear_forward(ctx, x, w, bias, relu, y);
+  }
+}
+
+void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x) {
+  cpu::gemm(ctx, false, false, grad_y, w, grad_x, GradMode::overwrite);
+}
+
+void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+  cpu::gemm(ctx, true, false, grad_y, x, grad_w, mode);
+  if (grad_bias) portable::column_sums(grad_y, grad_bias.as<float>(), mode);
+}
+
+}  // namespace
+}  // namespace cpu
+
+namespace cuda {  // linear_cuda.cpp
+void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
+void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x);
+void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+}  // namespace cuda
+
+namespace {
+
+/// throws ShapeError unless `activation`, x (N, I) or grad_y (N, O), fits the weight w.
 void check_fits(const char* name, const char* argument, const ConstView& activation, const Shape& w, int64_t features, bool is_input) {
   check::rank(name, argument, activation, 2, is_input ? "(N, I)" : "(N, O)");
   if (activation.shape[1] == features) return;
@@ -33,57 +67,48 @@ void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, 
   constexpr const char* kName = "linear_forward";
   check::rank(kName, "w", w, 2, "(O, I)");
   check_fits(kName, "x", x, w.shape, w.shape[1], true);
-  check::storage(kName, "x", x);
-  check::tensor(kName, "x", x, x.shape, x.dtype, ctx);
-  check::tensor(kName, "w", w, w.shape, x.dtype, ctx);
+  check::tensor(kName, "x", x, ctx);
+  check::tensor(kName, "w", w, x.dtype, ctx);
   if (bias) check::tensor(kName, "bias", bias, {w.shape[0]}, x.dtype, ctx);
   check::tensor(kName, "y", y, {x.shape[0], w.shape[0]}, x.dtype, ctx);
-  check::no_overlap(kName, "y", y, "x", x);
-  check::no_overlap(kName, "y", y, "w", w);
-  check::no_overlap(kName, "y", y, "bias", bias);
+  check::no_overlap(kName, {"y", y}, {{"x", x}, {"w", w}, {"bias", bias}});
   if (y.numel() == 0) return;
-  run(ctx, {kName, {x, w, bias}, {y}}, VITRINE_IMPLEMENTATIONS(linear_forward), x, w, bias, relu, y);
+  run(ctx, {kName, {x, w, bias}, {y}}, cpu::linear_forward, VITRINE_IF_CUDA(cuda::linear_forward), x, w, bias, relu, y);
 }
 
 void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x) {
   constexpr const char* kName = "linear_backward_data";
   check::rank(kName, "w", w, 2, "(O, I)");
   check_fits(kName, "grad_y", grad_y, w.shape, w.shape[0], false);
-  check::storage(kName, "grad_y", grad_y);
-  check::tensor(kName, "grad_y", grad_y, grad_y.shape, grad_y.dtype, ctx);
-  check::tensor(kName, "w", w, w.shape, grad_y.dtype, ctx);
+  check::tensor(kName, "grad_y", grad_y, ctx);
+  check::tensor(kName, "w", w, grad_y.dtype, ctx);
   check::tensor(kName, "grad_x", grad_x, {grad_y.shape[0], w.shape[1]}, grad_y.dtype, ctx);
-  check::no_overlap(kName, "grad_x", grad_x, "grad_y", grad_y);
-  check::no_overlap(kName, "grad_x", grad_x, "w", w);
+  check::no_overlap(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}, {"w", w}});
   if (grad_x.numel() == 0) return;
-  run(ctx, {kName, {grad_y, w}, {grad_x}}, VITRINE_IMPLEMENTATIONS(linear_backward_data), grad_y, w, grad_x);
+  run(ctx, {kName, {grad_y, w}, {grad_x}}, cpu::linear_backward_data, VITRINE_IF_CUDA(cuda::linear_backward_data), grad_y, w, grad_x);
 }
 
 void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
   constexpr const char* kName = "linear_backward_weight";
   check_gradient_shapes(kName, x, grad_y);
-  check::storage(kName, "x", x);
-  check::tensor(kName, "x", x, x.shape, x.dtype, ctx);
-  check::tensor(kName, "grad_y", grad_y, grad_y.shape, x.dtype, ctx);
+  check::tensor(kName, "x", x, ctx);
+  check::tensor(kName, "grad_y", grad_y, x.dtype, ctx);
   check::tensor(kName, "grad_w", grad_w, {grad_y.shape[1], x.shape[1]}, DType::f32, ctx);
   if (grad_bias) check::tensor(kName, "grad_bias", grad_bias, {grad_y.shape[1]}, DType::f32, ctx);
-  check::no_overlap(kName, "grad_w", grad_w, "x", x);
-  check::no_overlap(kName, "grad_w", grad_w, "grad_y", grad_y);
-  check::no_overlap(kName, "grad_bias", grad_bias, "x", x);
-  check::no_overlap(kName, "grad_bias", grad_bias, "grad_y", grad_y);
-  check::no_overlap(kName, "grad_w", grad_w, "grad_bias", grad_bias);
+  check::no_overlap(kName, {"grad_w", grad_w}, {{"x", x}, {"grad_y", grad_y}, {"grad_bias", grad_bias}});
+  check::no_overlap(kName, {"grad_bias", grad_bias}, {{"x", x}, {"grad_y", grad_y}});
+  const bool accumulate = mode == GradMode::accumulate;
   if (x.shape[0] == 0) {
-    if (mode == GradMode::accumulate) return;
+    if (accumulate) return;
     zero(ctx, grad_w);
     if (grad_bias) zero(ctx, grad_bias);
     return;
   }
   if (grad_w.numel() == 0) return;
-  const bool accumulate = mode == GradMode::accumulate;
   const ConstView old_w = accumulate ? ConstView(grad_w) : ConstView{};
   const ConstView old_bias = accumulate ? ConstView(grad_bias) : ConstView{};
-  run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, VITRINE_IMPLEMENTATIONS(linear_backward_weight), x, grad_y, grad_w, grad_bias,
-      mode);
+  run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, cpu::linear_backward_weight, VITRINE_IF_CUDA(cuda::linear_backward_weight), x,
+      grad_y, grad_w, grad_bias, mode);
 }
 
 }  // namespace vitrine

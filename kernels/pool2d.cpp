@@ -1,13 +1,317 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/pool2d.h"
 
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/implementations.h"
+#include "kernels/cpu/storage.h"
+#include "kernels/run.h"
+#include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace cpu {
+namespace {
+
+// Eight channels at a time: the position of a maximum is chosen with the same mask as its value.
+using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
+
+// The compiler takes conversions between bytes and lanes apart, element by element; with AVX2 they are one or two instructions.
+inline void load_bytes(const uint8_t* from, Ints& to) {
+#ifdef __AVX2__
+  to = reinterpret_cast<Ints>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  uint8_t narrow __attribute__((vector_size(kLanes)));
+  std::memcpy(&narrow, from, sizeof narrow);
+  to = __builtin_convertvector(narrow, Ints);
+#endif
+}
+inline void load_bytes(const uint8_t* from, int32_t& to) { to = *from; }
+
+inline void store_bytes(const Ints& from, uint8_t* to) {
+#ifdef __AVX2__
+  const auto wide = reinterpret_cast<__m256i>(from);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
+#else
+  using Bytes = uint8_t __attribute__((vector_size(kLanes)));
+  const Bytes narrow = __builtin_convertvector(from, Bytes);
+  std::memcpy(to, &narrow, sizeof narrow);
+#endif
+}
+inline void store_bytes(int32_t from, uint8_t* to) { *to = static_cast<uint8_t>(from); }
+
+/// Window positions beside values.
+template <class Value>
+using PositionsOf = std::conditional_t<std::is_same_v<Value, FloatLanes>, Ints, int32_t>;
+
+constexpr int64_t kGrainElements = 8192;
+int64_t grain_rows(int64_t row_elements) { return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, row_elements)); }
+
+struct Range {
+  int64_t begin;
+  int64_t end;
+};
+
+/// Windows of fixed size and stride along one axis.
+struct FixedWindows {
+  int64_t window, stride, pad, size, count;  // count windows over size elements
+  Range elements_of(int64_t i) const { return {std::max<int64_t>(0, i * stride - pad), std::min(size, i * stride - pad + window)}; }
+  Range windows_of(int64_t element) const {
+    const int64_t at = element + pad;
+    return {at < window ? 0 : (at - window) / stride + 1, std::min(count, at / stride + 1)};
+  }
+  int64_t divisor(int64_t) const { return window; }
+};
+
+/// The windows [floor(i * size / count), ceil((i + 1) * size / count)) along one axis.
+struct AdaptiveWindows {
+  int64_t size, count;
+  Range elements_of(int64_t i) const { return {i * size / count, ((i + 1) * size + count - 1) / count}; }
+  Range windows_of(int64_t element) const { return {element * count / size, ((element + 1) * count + size - 1) / size}; }
+  int64_t divisor(int64_t i) const { return elements_of(i).end - elements_of(i).begin; }
+};
+
+/// The maxima of one window; `x` points at the image.
+template <bool kKeepIndices, class T>
+void max_of_window(const T* x, int64_t row_stride, int64_t channels, const FixedWindows& vertical, const FixedWindows& horizontal, int64_t p,
+                   int64_t q, T* y, uint8_t* indices) {
+  const Range h = vertical.elements_of(p);
+  const Range w = horizontal.elements_of(q);
+  const int64_t h0 = p * vertical.stride - vertical.pad;
+  const int64_t w0 = q * horizontal.stride - horizontal.pad;
+  for_lanes(0, channels, [&](auto& best, int64_t c) {
+    using Value = std::remove_reference_t<decltype(best)>;
+    using Positions = PositionsOf<Value>;
+    load(x + h.begin * row_stride + w.begin * channels + c, best);
+    Positions where = Positions{} + static_cast<int32_t>((h.begin - h0) * horizontal.window + w.begin - w0);
+    for (int64_t i = h.begin; i < h.end; ++i) {
+      for (int64_t j = w.begin; j < w.end; ++j) {
+        Value value;
+        load(x + i * row_stride + j * channels + c, value);
+        const auto wins = (value > best) | (value != value);
+        best = wins ? value : best;
+        if constexpr (kKeepIndices) where = wins ? Positions{} + static_cast<int32_t>((i - h0) * horizontal.window + j - w0) : where;
+      }
+    }
+    store(best, y + c);
+    if constexpr (kKeepIndices) store_bytes(where, indices + c);
+  });
+}
+
+template <bool kKeepIndices, class T>
+void max_forward(const Pool2dConfig& config, const ConstView& x, const View& y, const View& indices) {
+  const int64_t channels = x.shape[3];
+  const int64_t rows = y.shape[1];
+  const int64_t columns = y.shape[2];
+  const FixedWindows vertical{config.window, config.stride, config.pad, x.shape[1], rows};
+  const FixedWindows horizontal{config.window, config.stride, config.pad, x.shape[2], columns};
+  const int64_t row_stride = x.shape[2] * channels;
+  parallel_for(y.shape[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const T* image = x.as<T>() + row / rows * x.shape[1] * row_stride;
+      for (int64_t q = 0; q < columns; ++q) {
+        const int64_t at = (row * columns + q) * channels;
+        max_of_window<kKeepIndices>(image, row_stride, channels, vertical, horizontal, row % rows, q, y.as<T>() + at,
+                                    kKeepIndices ? indices.as<uint8_t>() + at : nullptr);
+      }
+    }
+  });
+}
+
+/// Sums what the windows around one element send to it: grad_y where the window's index names the element's position.
+template <class T>
+void gather_max_gradient(const T* grad_y, const uint8_t* indices, int64_t row_stride, int64_t channels, const FixedWindows& vertical,
+                         const FixedWindows& horizontal, int64_t h, int64_t w, T* grad_x) {
+  const Range ps = vertical.windows_of(h);
+  const Range qs = horizontal.windows_of(w);
+  const auto position = [&](int64_t p, int64_t q) {
+    return static_cast<int32_t>((h + vertical.pad - p * vertical.stride) * horizontal.window + w + horizontal.pad - q * horizontal.stride);
+  };
+  for_lanes(0, channels, [&](auto& sum, int64_t c) {
+    const auto zero = sum;
+    auto gradient = zero;
+    PositionsOf<decltype(gradient)> where;
+    for (int64_t p = ps.begin; p < ps.end; ++p) {
+      for (int64_t q = qs.begin; q < qs.end; ++q) {
+        const int64_t at = p * row_stride + q * channels + c;
+        load_bytes(indices + at, where);
+        load(grad_y + at, gradient);
+        sum += where == position(p, q) ? gradient : zero;
+      }
+    }
+    store(sum, grad_x + c);
+  });
+}
+
+/// out = what `sum(first, count, sums)` adds to and makes of the channels [first, first + count): in place where the output is f32, else in the
+/// first-level cache, to be rounded when it is complete.
+template <class T, class Sum>
+void sum_channels(int64_t channels, T* out, const Sum& sum) {
+  if constexpr (std::is_same_v<T, float>) {
+    std::fill_n(out, channels, 0.0F);
+    sum(0, channels, out);
+  } else {
+    constexpr int64_t kAtOnce = 256;
+    float sums[kAtOnce];
+    for (int64_t first = 0; first < channels; first += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, channels - first);
+      std::fill_n(sums, count, 0.0F);
+      sum(first, count, sums);
+      narrow(sums, out + first, count);
+    }
+  }
+}
+
+template <class T, class Windows>
+void mean_forward(const ConstView& x, const View& y, const Windows& vertical, const Windows& horizontal) {
+  const int64_t channels = x.shape[3];
+  const int64_t rows = y.shape[1];
+  const int64_t columns = y.shape[2];
+  const int64_t row_stride = x.shape[2] * channels;
+  parallel_for(y.shape[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t p = row % rows;
+      const T* image = x.as<T>() + row / rows * x.shape[1] * row_stride;
+      const Range hs = vertical.elements_of(p);
+      for (int64_t q = 0; q < columns; ++q) {
+        const Range ws = horizontal.elements_of(q);
+        const auto divisor = static_cast<float>(vertical.divisor(p) * horizontal.divisor(q));
+        sum_channels(channels, y.as<T>() + (row * columns + q) * channels, [=](int64_t first, int64_t count, float* sums) {
+          for (int64_t h = hs.begin; h < hs.end; ++h) {
+            for (int64_t w = ws.begin; w < ws.end; ++w) {
+              const T* in = image + h * row_stride + w * channels + first;
+              for_lanes(0, count, [=](auto& sum, int64_t c) {
+                auto value = sum;
+                load(in + c, value);
+                load(sums + c, sum);
+                store(sum + value, sums + c);
+              });
+            }
+          }
+          for_lanes(0, count, [=](auto& sum, int64_t c) {
+            load(sums + c, sum);
+            store(sum / divisor, sums + c);
+          });
+        });
+      }
+    }
+  });
+}
+
+template <class T, class Windows>
+void mean_backward(const ConstView& grad_y, const View& grad_x, const Windows& vertical, const Windows& horizontal) {
+  const int64_t channels = grad_x.shape[3];
+  const int64_t rows = grad_x.shape[1];
+  const int64_t columns = grad_x.shape[2];
+  const int64_t row_stride = grad_y.shape[2] * channels;
+  parallel_for(grad_x.shape[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t h = row % rows;
+      const T* image = grad_y.as<T>() + row / rows * grad_y.shape[1] * row_stride;
+      const Range ps = vertical.windows_of(h);
+      for (int64_t w = 0; w < columns; ++w) {
+        const Range qs = horizontal.windows_of(w);
+        sum_channels(channels, grad_x.as<T>() + (row * columns + w) * channels, [=](int64_t first, int64_t count, float* sums) {
+          for (int64_t p = ps.begin; p < ps.end; ++p) {
+            for (int64_t q = qs.begin; q < qs.end; ++q) {
+              const T* in = image + p * row_stride + q * channels + first;
+              const float share = 1.0F / static_cast<float>(vertical.divisor(p) * horizontal.divisor(q));
+              for_lanes(0, count, [=](auto& sum, int64_t c) {
+                auto gradient = sum;
+                load(in + c, gradient);
+                load(sums + c, sum);
+                store(sum + gradient * share, sums + c);
+              });
+            }
+          }
+        });
+      }
+    }
+  });
+}
+
+template <class T>
+void max_backward(const Pool2dConfig& config, const ConstView& grad_y, const ConstView& indices, const View& grad_x) {
+  const int64_t channels = grad_x.shape[3];
+  const int64_t rows = grad_x.shape[1];
+  const int64_t columns = grad_x.shape[2];
+  const FixedWindows vertical{config.window, config.stride, config.pad, rows, grad_y.shape[1]};
+  const FixedWindows horizontal{config.window, config.stride, config.pad, columns, grad_y.shape[2]};
+  const int64_t row_stride = grad_y.shape[2] * channels;
+  parallel_for(grad_x.shape[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t image = row / rows * grad_y.shape[1] * row_stride;
+      for (int64_t w = 0; w < columns; ++w) {
+        gather_max_gradient(grad_y.as<T>() + image, indices.as<uint8_t>() + image, row_stride, channels, vertical, horizontal, row % rows, w,
+                            grad_x.as<T>() + (row * columns + w) * channels);
+      }
+    }
+  });
+}
+
+template <class Windows>
+void mean_pool_forward(const ConstView& x, const View& y, const Windows& vertical, const Windows& horizontal) {
+  with_storage(x.dtype, [&]<class T>(T) { mean_forward<T>(x, y, vertical, horizontal); });
+}
+
+template <class Windows>
+void mean_pool_backward(const ConstView& grad_y, const View& grad_x, const Windows& vertical, const Windows& horizontal) {
+  with_storage(grad_y.dtype, [&]<class T>(T) { mean_backward<T>(grad_y, grad_x, vertical, horizontal); });
+}
+
+void max_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, View y, View indices) {
+  with_storage(x.dtype, [&]<class T>(T) {
+    if (indices) {
+      max_forward<true, T>(config, x, y, indices);
+    } else {
+      max_forward<false, T>(config, x, y, indices);
+    }
+  });
+}
+
+void max_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x) {
+  with_storage(grad_y.dtype, [&]<class T>(T) { max_backward<T>(config, grad_y, indices, grad_x); });
+}
+
+void avg_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, View y) {
+  mean_pool_forward(x, y, FixedWindows{config.window, config.stride, config.pad, x.shape[1], y.shape[1]},
+                    FixedWindows{config.window, config.stride, config.pad, x.shape[2], y.shape[2]});
+}
+
+void avg_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, View grad_x) {
+  mean_pool_backward(grad_y, grad_x, FixedWindows{config.window, config.stride, config.pad, grad_x.shape[1], grad_y.shape[1]},
+                     FixedWindows{config.window, config.stride, config.pad, grad_x.shape[2], grad_y.shape[2]});
+}
+
+void adaptive_avg_pool2d_forward(ExecContext&, ConstView x, View y) {
+  mean_pool_forward(x, y, AdaptiveWindows{x.shape[1], y.shape[1]}, AdaptiveWindows{x.shape[2], y.shape[2]});
+}
+
+void adaptive_avg_pool2d_backward(ExecContext&, ConstView grad_y, View grad_x) {
+  mean_pool_backward(grad_y, grad_x, AdaptiveWindows{grad_x.shape[1], grad_y.shape[1]}, AdaptiveWindows{grad_x.shape[2], grad_y.shape[2]});
+}
+
+}  // namespace
+}  // namespace cpu
+
+namespace cuda {  // pool2d.cu, mean_pool2d.cu
+void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices);
+void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x);
+void avg_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y);
+void avg_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, View grad_x);
+void adaptive_avg_pool2d_forward(ExecContext& ctx, ConstView x, View y);
+void adaptive_avg_pool2d_backward(ExecContext& ctx, ConstView grad_y, View grad_x);
+}  // namespace cuda
+
 namespace {
 
 constexpr const char* kLayout = "(N, H, W, C)";
@@ -30,30 +334,30 @@ Shape output_shape(const char* name, const Pool2dConfig& config, const Shape& x)
   return {x[0], height / config.stride + 1, width / config.stride + 1, x[3]};
 }
 
-/// The checks that forward and backward of every pool share: `small` is (N, P, Q, C), `large` (N, H, W, C), of one dtype and apart.
-void check_pair(const char* name, const ExecContext& ctx, const char* small_name, const ConstView& small, const Shape& small_shape,
-                const char* large_name, const ConstView& large) {
-  check::storage(name, large_name, large);
-  check::tensor(name, large_name, large, large.shape, large.dtype, ctx);
-  check::tensor(name, small_name, small, small_shape, large.dtype, ctx);
-  check::no_overlap(name, small_name, small, large_name, large);
+/// Checks the two tensors of a pool: `small` (N, P, Q, C) and `large` (N, H, W, C), of one dtype, apart.
+void check_pair(const char* name, const ExecContext& ctx, const check::Argument& small, const Shape& small_shape, const check::Argument& large) {
+  check::tensor(name, large.name, large.view, ctx);
+  check::tensor(name, small.name, small.view, small_shape, large.view.dtype, ctx);
+  check::no_overlap(name, small, {large});
 }
 
-Shape adaptive_shape(const char* name, const char* small_name, const ConstView& small, const char* large_name, const ConstView& large) {
-  check::rank(name, large_name, large, 4, kLayout);
-  check::rank(name, small_name, small, 4, "(N, P, Q, C)");
+/// The shape of `small` in an adaptive pool. throws ShapeError unless both are images of at least one row and column.
+Shape adaptive_shape(const char* name, const check::Argument& small, const check::Argument& large) {
+  check::rank(name, large.name, large.view, 4, kLayout);
+  check::rank(name, small.name, small.view, 4, "(N, P, Q, C)");
+  const Shape& from = large.view.shape;
+  const Shape& to = small.view.shape;
   for (int i = 1; i < 3; ++i) {
-    if (large.shape[i] < 1 || small.shape[i] < 1) {
-      throw ShapeError(fmt::format("{}: {} has shape {} and {} {}, expected at least one row and column in each", name, large_name, large.shape.str(),
-                                   small_name, small.shape.str()));
-    }
+    if (from[i] >= 1 && to[i] >= 1) continue;
+    throw ShapeError(fmt::format("{}: {} has shape {} and {} {}, expected at least one row and column in each", name, large.name, from.str(),
+                                 small.name, to.str()));
   }
-  return {large.shape[0], small.shape[1], small.shape[2], large.shape[3]};
+  return {from[0], to[1], to[2], from[3]};
 }
 
 void check_max_window(const char* name, const Pool2dConfig& config) {
   if (config.window <= 16) return;
-  throw UnsupportedError(fmt::format("{}: window is {}, expected at most 16: indices are kept in 8 bits", name, config.window));
+  throw UnsupportedError(fmt::format("{}: window is {}, expected at most 16: positions are stored in 8 bits", name, config.window));
 }
 
 }  // namespace
@@ -64,47 +368,47 @@ void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView 
   constexpr const char* kName = "max_pool2d_forward";
   check_max_window(kName, config);
   const Shape expected = output_shape(kName, config, x.shape);
-  check_pair(kName, ctx, "y", y, expected, "x", x);
+  check_pair(kName, ctx, {"y", y}, expected, {"x", x});
   if (indices) {
     check::tensor(kName, "indices", indices, expected, DType::u8, ctx);
-    check::no_overlap(kName, "indices", indices, "x", x);
-    check::no_overlap(kName, "indices", indices, "y", y);
+    check::no_overlap(kName, {"indices", indices}, {{"x", x}, {"y", y}});
   }
-  run(ctx, {kName, {x}, {y, indices}}, VITRINE_IMPLEMENTATIONS(max_pool2d_forward), config, x, y, indices);
+  run(ctx, {kName, {x}, {y, indices}}, cpu::max_pool2d_forward, VITRINE_IF_CUDA(cuda::max_pool2d_forward), config, x, y, indices);
 }
 
 void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x) {
   constexpr const char* kName = "max_pool2d_backward";
   check_max_window(kName, config);
   const Shape expected = output_shape(kName, config, grad_x.shape);
-  check_pair(kName, ctx, "grad_y", grad_y, expected, "grad_x", grad_x);
+  check_pair(kName, ctx, {"grad_y", grad_y}, expected, {"grad_x", grad_x});
   check::tensor(kName, "indices", indices, expected, DType::u8, ctx);
-  check::no_overlap(kName, "grad_x", grad_x, "indices", indices);
-  run(ctx, {kName, {grad_y, indices}, {grad_x}}, VITRINE_IMPLEMENTATIONS(max_pool2d_backward), config, grad_y, indices, grad_x);
+  check::no_overlap(kName, {"grad_x", grad_x}, {{"indices", indices}});
+  run(ctx, {kName, {grad_y, indices}, {grad_x}}, cpu::max_pool2d_backward, VITRINE_IF_CUDA(cuda::max_pool2d_backward), config, grad_y, indices,
+      grad_x);
 }
 
 void avg_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y) {
   constexpr const char* kName = "avg_pool2d_forward";
-  check_pair(kName, ctx, "y", y, output_shape(kName, config, x.shape), "x", x);
-  run(ctx, {kName, {x}, {y}}, VITRINE_IMPLEMENTATIONS(avg_pool2d_forward), config, x, y);
+  check_pair(kName, ctx, {"y", y}, output_shape(kName, config, x.shape), {"x", x});
+  run(ctx, {kName, {x}, {y}}, cpu::avg_pool2d_forward, VITRINE_IF_CUDA(cuda::avg_pool2d_forward), config, x, y);
 }
 
 void avg_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, View grad_x) {
   constexpr const char* kName = "avg_pool2d_backward";
-  check_pair(kName, ctx, "grad_y", grad_y, output_shape(kName, config, grad_x.shape), "grad_x", grad_x);
-  run(ctx, {kName, {grad_y}, {grad_x}}, VITRINE_IMPLEMENTATIONS(avg_pool2d_backward), config, grad_y, grad_x);
+  check_pair(kName, ctx, {"grad_y", grad_y}, output_shape(kName, config, grad_x.shape), {"grad_x", grad_x});
+  run(ctx, {kName, {grad_y}, {grad_x}}, cpu::avg_pool2d_backward, VITRINE_IF_CUDA(cuda::avg_pool2d_backward), config, grad_y, grad_x);
 }
 
 void adaptive_avg_pool2d_forward(ExecContext& ctx, ConstView x, View y) {
   constexpr const char* kName = "adaptive_avg_pool2d_forward";
-  check_pair(kName, ctx, "y", y, adaptive_shape(kName, "y", y, "x", x), "x", x);
-  run(ctx, {kName, {x}, {y}}, VITRINE_IMPLEMENTATIONS(adaptive_avg_pool2d_forward), x, y);
+  check_pair(kName, ctx, {"y", y}, adaptive_shape(kName, {"y", y}, {"x", x}), {"x", x});
+  run(ctx, {kName, {x}, {y}}, cpu::adaptive_avg_pool2d_forward, VITRINE_IF_CUDA(cuda::adaptive_avg_pool2d_forward), x, y);
 }
 
 void adaptive_avg_pool2d_backward(ExecContext& ctx, ConstView grad_y, View grad_x) {
   constexpr const char* kName = "adaptive_avg_pool2d_backward";
-  check_pair(kName, ctx, "grad_y", grad_y, adaptive_shape(kName, "grad_y", grad_y, "grad_x", grad_x), "grad_x", grad_x);
-  run(ctx, {kName, {grad_y}, {grad_x}}, VITRINE_IMPLEMENTATIONS(adaptive_avg_pool2d_backward), grad_y, grad_x);
+  check_pair(kName, ctx, {"grad_y", grad_y}, adaptive_shape(kName, {"grad_y", grad_y}, {"grad_x", grad_x}), {"grad_x", grad_x});
+  run(ctx, {kName, {grad_y}, {grad_x}}, cpu::adaptive_avg_pool2d_backward, VITRINE_IF_CUDA(cuda::adaptive_avg_pool2d_backward), grad_y, grad_x);
 }
 
 }  // namespace vitrine

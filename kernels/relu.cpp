@@ -2,28 +2,74 @@
 #include "kernels/relu.h"
 
 #include "kernels/check.h"
-#include "kernels/implementations.h"
+#include "kernels/cpu/storage.h"
+#include "kernels/run.h"
+#include "runtime/cpu/parallel.h"
 
 namespace vitrine {
+namespace cpu {
+namespace {
+
+constexpr int64_t kGrain = 16384;
+
+template <class T>
+void forward(const T* x, T* y, int64_t count) {
+  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+    for_lanes(begin, end, [=](auto& value, int64_t i) {
+      const auto zero = value;
+      load(x + i, value);
+      value = value <= 0.0F ? zero : value;  // a NaN compares false and stays
+      store(value, y + i);
+    });
+  });
+}
+
+template <class T>
+void backward(const T* y, const T* grad_y, T* grad_x, int64_t count) {
+  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+    for_lanes(begin, end, [=](auto& gradient, int64_t i) {
+      const auto zero = gradient;
+      auto output = zero;
+      load(y + i, output);
+      load(grad_y + i, gradient);
+      gradient = output > 0.0F ? gradient : zero;
+      store(gradient, grad_x + i);
+    });
+  });
+}
+
+void relu_forward(ExecContext&, ConstView x, View y) {
+  with_storage(x.dtype, [&]<class T>(T) { forward(x.as<T>(), y.as<T>(), x.numel()); });
+}
+
+void relu_backward(ExecContext&, ConstView y, ConstView grad_y, View grad_x) {
+  with_storage(y.dtype, [&]<class T>(T) { backward(y.as<T>(), grad_y.as<T>(), grad_x.as<T>(), y.numel()); });
+}
+
+}  // namespace
+}  // namespace cpu
+
+namespace cuda {  // relu.cu
+void relu_forward(ExecContext& ctx, ConstView x, View y);
+void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x);
+}  // namespace cuda
 
 void relu_forward(ExecContext& ctx, ConstView x, View y) {
   constexpr const char* kName = "relu_forward";
-  check::storage(kName, "x", x);
-  check::tensor(kName, "x", x, x.shape, x.dtype, ctx);
+  check::tensor(kName, "x", x, ctx);
   check::tensor(kName, "y", y, x.shape, x.dtype, ctx);
-  if (y.data != x.data) check::no_overlap(kName, "y", y, "x", x);
-  run(ctx, {kName, {x}, {y}}, VITRINE_IMPLEMENTATIONS(relu_forward), x, y);
+  check::same_or_apart(kName, {"y", y}, {{"x", x}});
+  run(ctx, {kName, {x}, {y}}, cpu::relu_forward, VITRINE_IF_CUDA(cuda::relu_forward), x, y);
 }
 
 void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x) {
   constexpr const char* kName = "relu_backward";
-  check::storage(kName, "y", y);
-  check::tensor(kName, "y", y, y.shape, y.dtype, ctx);
+  check::tensor(kName, "y", y, ctx);
   check::tensor(kName, "grad_y", grad_y, y.shape, y.dtype, ctx);
   check::tensor(kName, "grad_x", grad_x, y.shape, y.dtype, ctx);
-  check::no_overlap(kName, "grad_x", grad_x, "y", y);
-  if (grad_x.data != grad_y.data) check::no_overlap(kName, "grad_x", grad_x, "grad_y", grad_y);
-  run(ctx, {kName, {y, grad_y}, {grad_x}}, VITRINE_IMPLEMENTATIONS(relu_backward), y, grad_y, grad_x);
+  check::no_overlap(kName, {"grad_x", grad_x}, {{"y", y}});
+  check::same_or_apart(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}});
+  run(ctx, {kName, {y, grad_y}, {grad_x}}, cpu::relu_backward, VITRINE_IF_CUDA(cuda::relu_backward), y, grad_y, grad_x);
 }
 
 }  // namespace vitrine

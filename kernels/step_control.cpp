@@ -1,21 +1,142 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/step_control.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+
 #include <fmt/format.h>
 
 #include "kernels/check.h"
-#include "kernels/implementations.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/run.h"
+#include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace cpu {
+namespace {
+
+// Gradients are summed in this many parts whatever the number of threads, so that the sum has one order.
+constexpr int64_t kParts = 256;
+constexpr int64_t kGrainElements = 16384;
+constexpr int64_t kLanes = 16;
+
+/// Sum of squares in double, in kLanes partial sums that are added at the end.
+double sum_of_squares(const float* values, int64_t count) {
+  std::array<double, kLanes> lanes{};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+#pragma omp simd
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const auto v = static_cast<double>(values[i + lane]);
+      lanes[static_cast<size_t>(lane)] += v * v;
+    }
+  }
+  for (; i < count; ++i) lanes[static_cast<size_t>(i % kLanes)] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  double sum = 0.0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+float* at(const View& control, int64_t index) { return control.as<float>() + index; }
+
+void check_gradients(ExecContext&, ConstView grad, View control) {
+  const int64_t count = grad.numel();
+  const float* g = grad.as<float>();
+  const int64_t part_elements = std::max<int64_t>(1, (count + kParts - 1) / kParts);
+  const int64_t parts = (count + part_elements - 1) / part_elements;
+  std::array<double, kParts> sums{};
+  parallel_for(parts, std::max<int64_t>(1, kGrainElements / part_elements), [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t first = part * part_elements;
+      sums[static_cast<size_t>(part)] = sum_of_squares(g + first, std::min(part_elements, count - first));
+    }
+  });
+  double total = 0.0;
+  for (int64_t part = 0; part < parts; ++part) total += sums[static_cast<size_t>(part)];
+  // Squares of finite floats do not overflow a double: a sum that is not finite tells of an element that is not.
+  int64_t first = -1;
+  for (int64_t part = 0; first < 0 && part < parts; ++part) {
+    if (std::isfinite(sums[static_cast<size_t>(part)])) continue;
+    int64_t i = part * part_elements;
+    while (std::isfinite(g[i])) ++i;
+    first = i;
+  }
+  *at(control, StepControl::kNorm) = static_cast<float>(std::sqrt(total));
+  *at(control, StepControl::kFirstNonFinite) = std::bit_cast<float>(first < 0 ? -1 : static_cast<int32_t>(first % (int64_t{1} << 30)));
+  *at(control, StepControl::kFirstNonFiniteHigh) = std::bit_cast<float>(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
+}
+
+void unscale_gradients(ExecContext&, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
+  const double valid = LossTotals::count(totals.as<float>(), LossTotals::kValid);
+  const float scale = state ? state.as<float>()[LossScaleState::kScale] : 1.0F;
+  const bool any_target = valid > 0.0;
+  const float factor = any_target ? static_cast<float>(nominal / valid) / scale : 0.0F;
+  if (non_finite == NonFinite::accept) {
+    *at(control, StepControl::kNorm) = std::numeric_limits<float>::quiet_NaN();
+    *at(control, StepControl::kFirstNonFinite) = std::bit_cast<float>(int32_t{-1});
+  }
+  const bool stops = non_finite == NonFinite::stop;
+  const bool finite_loss = !stops || std::isfinite(totals.as<float>()[LossTotals::kLossSum]);
+  const bool finite_gradient = std::bit_cast<int32_t>(*at(control, StepControl::kFirstNonFinite)) < 0;
+  float& stopped = *at(control, StepControl::kStopped);
+  const bool counts = any_target && stopped == 0.0F;  // no target, or stopped by an earlier step: this one has no verdict
+  const bool finite = finite_loss && finite_gradient;
+  *at(control, StepControl::kFactor) = factor;
+  *at(control, StepControl::kActive) = counts && finite ? 1.0F : 0.0F;
+  *at(control, StepControl::kSkipped) = counts && !finite ? 1.0F : 0.0F;
+  *at(control, StepControl::kNorm) *= factor;
+  *at(control, StepControl::kLossScale) = scale;
+  *at(control, StepControl::kKeepsFinite) = stops ? 1.0F : 0.0F;
+  if (!stops || !counts) return;
+  if (!finite_loss) {
+    stopped = StepControl::kByLoss;
+  } else if (!finite_gradient && !state) {
+    stopped = StepControl::kByGradient;
+  }
+}
+
+void clip_gradients(ExecContext&, double max_norm, View control) {
+  const double clip = max_norm / (static_cast<double>(*at(control, StepControl::kNorm)) + 1e-6);
+  if (clip < 1.0) *at(control, StepControl::kFactor) *= static_cast<float>(clip);
+}
+
+void update_loss_scale(ExecContext&, const LossScaleConfig& config, ConstView control, View state) {
+  float& scale = *at(state, LossScaleState::kScale);
+  float& tracker = *at(state, LossScaleState::kGrowthTracker);
+  if (control.as<float>()[StepControl::kSkipped] > 0.0F) {
+    scale *= static_cast<float>(config.backoff_factor);
+    tracker = 0.0F;
+    return;
+  }
+  if (control.as<float>()[StepControl::kActive] == 0.0F) return;
+  tracker += 1.0F;
+  if (tracker < static_cast<float>(config.growth_interval)) return;
+  const float grown = scale * static_cast<float>(config.growth_factor);
+  if (std::isfinite(grown)) scale = grown;
+  tracker = 0.0F;
+}
+
+}  // namespace
+}  // namespace cpu
+
+namespace cuda {  // step_control.cu
+void check_gradients(ExecContext& ctx, ConstView grad, View control);
+void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control);
+void clip_gradients(ExecContext& ctx, double max_norm, View control);
+void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state);
+}  // namespace cuda
 
 void check_gradients(ExecContext& ctx, ConstView grad, View control) {
   constexpr const char* kName = "check_gradients";
   check::rank(kName, "grad", grad, 1, "(n)");
-  check::tensor(kName, "grad", grad, grad.shape, DType::f32, ctx);
+  check::tensor(kName, "grad", grad, DType::f32, ctx);
   check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
-  check::no_overlap(kName, "control", control, "grad", grad);
-  run(ctx, {kName, {grad}, {control}}, VITRINE_IMPLEMENTATIONS(check_gradients), grad, control);
+  check::no_overlap(kName, {"control", control}, {{"grad", grad}});
+  run(ctx, {kName, {grad}, {control}}, cpu::check_gradients, VITRINE_IF_CUDA(cuda::check_gradients), grad, control);
 }
 
 void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
@@ -23,25 +144,24 @@ void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, C
   check::tensor(kName, "totals", totals, {LossTotals::kCount}, DType::f32, ctx);
   if (state) check::tensor(kName, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
   check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
-  check::no_overlap(kName, "control", control, "totals", totals);
-  check::no_overlap(kName, "control", control, "state", state);
-  run(ctx, {kName, {totals, state, control}, {control}}, VITRINE_IMPLEMENTATIONS(unscale_gradients), nominal, non_finite, totals, state, control);
+  check::no_overlap(kName, {"control", control}, {{"totals", totals}, {"state", state}});
+  run(ctx, {kName, {totals, state, control}, {control}}, cpu::unscale_gradients, VITRINE_IF_CUDA(cuda::unscale_gradients), nominal, non_finite,
+      totals, state, control);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {
   constexpr const char* kName = "clip_gradients";
   if (!(max_norm > 0.0)) throw ConfigError(fmt::format("{}: max_norm is {}, expected a number above 0", kName, max_norm));
   check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
-  run(ctx, {kName, {control}, {control}}, VITRINE_IMPLEMENTATIONS(clip_gradients), max_norm, control);
+  run(ctx, {kName, {control}, {control}}, cpu::clip_gradients, VITRINE_IF_CUDA(cuda::clip_gradients), max_norm, control);
 }
 
 void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state) {
   constexpr const char* kName = "update_loss_scale";
   check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
   check::tensor(kName, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
-  check::no_overlap(kName, "state", state, "control", control);
-  if (!config.dynamic) return;
-  run(ctx, {kName, {control, state}, {state}}, VITRINE_IMPLEMENTATIONS(update_loss_scale), config, control, state);
+  check::no_overlap(kName, {"state", state}, {{"control", control}});
+  run(ctx, {kName, {control, state}, {state}}, cpu::update_loss_scale, VITRINE_IF_CUDA(cuda::update_loss_scale), config, control, state);
 }
 
 }  // namespace vitrine

@@ -12,7 +12,7 @@
 
 namespace vitrine {
 
-/// What differs between passes over one model. A value handed down, never state.
+/// What differs between passes over one model. Passed to every layer; no layer stores it.
 struct Pass {
   bool training = true;
   uint64_t seed = 0;
@@ -20,23 +20,23 @@ struct Pass {
   int64_t first_sample = 0;  // position of the slice's first sample in the global batch of the step
 };
 
-/// How a parameter is filled at the start.
+/// How a parameter is initialized.
 struct Init {
   enum class Kind { zeros, ones, uniform, normal } kind = Kind::zeros;
   float bound = 0.0F;  // uniform in (-bound, bound); normal: the standard deviation
 };
 
-/// How a parameter is stored here and in a checkpoint, which has PyTorch's layout.
+/// How the layout of a parameter differs from its layout in a checkpoint, which is PyTorch's.
 struct CheckpointLayout {
   enum class Kind {
     same,        // same bytes
-    conv_oihw,   // here (K, R, S, C), there (K, C, R, S)
-    linear_chw,  // here (O, H*W*C), there (O, C*H*W): the first Linear after a flatten of (H, W, C)
+    conv_oihw,   // here (K, R, S, C), in the checkpoint (K, C, R, S)
+    linear_chw,  // here (O, H*W*C), in the checkpoint (O, C*H*W): the first Linear after a flatten of (H, W, C)
   } kind = Kind::same;
   int64_t h = 0, w = 0, c = 0;  // linear_chw
 };
 
-/// A parameter that a layer asks for. `name` is relative to the layer: "weight".
+/// A parameter of a layer. `name` is relative to the layer: "weight".
 struct ParamSpec {
   std::string name;
   Shape shape;
@@ -45,61 +45,78 @@ struct ParamSpec {
 };
 
 using ParamViews = std::span<const View>;  // in the order of Layer::parameters()
-using Tensors = std::span<const Tensor>;
 
-/// What a layer keeps between forward and backward: tensors (its own, or shares of its inputs and outputs), shapes, and what its parts keep.
+/// What a layer keeps between forward and backward: tensors (its own, its input, its output), shapes, and what its parts keep.
 struct Saved {
   std::vector<Tensor> tensors;
   std::vector<Shape> shapes;
   std::vector<Saved> parts;
 };
 
-/// What a layer needs of its own output in backward, and then keeps of it.
+/// What a layer needs of its own output in backward, and therefore keeps.
 enum class OutputNeed : uint8_t {
   nothing,
   sign,    // which elements are above 0 (a merged ReLU)
-  values,  // or nothing is known
+  values,  // the values, or unknown
 };
 
-/// A function with parameters and an explicit backward pass. A layer holds configuration only: parameters, gradients and activations come in and
-/// go out. Precision is that of the tensors handed in: outputs and what is kept have the inputs' dtype (f32, f16 or bf16), parameters too, gradients
-/// of parameters are f32. A layer may be made of layers; inputs and outputs are several tensors. Dimension 0 is the batch, which may be empty (then
-/// forward and backward are not called).
+/// Arguments of Layer::forward.
+struct ForwardCall {
+  ExecContext& ctx;
+  ParamViews params;
+  const Tensor& x;
+  const Tensor& y;  // of output_shape(x.shape()), allocated by the caller
+  const Pass& pass;
+};
+
+/// Arguments of Layer::backward.
+struct BackwardCall {
+  ExecContext& ctx;
+  ParamViews params;
+  const Saved& saved;    // what forward returned
+  const Tensor& grad_y;  // may be used as scratch: its content is lost
+  const Tensor& grad_x;  // overwritten; empty when the gradient of the input is not needed
+  ParamViews grad_params;
+  GradMode mode;  // whether grad_params are overwritten or added to
+  const Pass& pass;
+};
+
+/// A function of one tensor, with parameters and an explicit backward pass. A layer holds configuration only: parameters, gradients and activations
+/// are passed in and returned. It computes in the dtype of its tensors: activations and parameters are all f32, all f16 or all bf16; gradients of
+/// parameters are f32. A layer may be made of layers (Sequential, Residual). Dimension 0 is the batch; forward and backward are not called for an
+/// empty batch.
 ///
-/// The engine calls forward and backward on a meta device first, to plan the memory, and on the devices afterwards. An implementation therefore
-///   - computes in functions given to ctx.dispatch (or calls kernels, which do), and declares there which views are read and written. Outside of them
-///     tensors have no elements: View::as throws UnsupportedError on meta devices. Views are captured by value.
-///   - allocates with ctx.allocate and nothing else, and the same tensors on every backend: their sizes depend on shapes and the Pass alone. The pool
-///     throws UnsupportedError for what the plan does not contain. What is not among Saved is released when forward returns.
-///   - computes in the dtype of its tensors, or checks dtype() and throws DtypeError: View::as throws DtypeError where it does not fit.
-///   - never waits for the device. On GPUs dispatch is given a second function, which queues kernels on native_stream.
+/// The engine calls forward and backward on a meta device first, to plan the memory, and then on the devices. An implementation therefore
+///   - computes inside functions given to ctx.dispatch (or calls kernels, which do so), and declares there which views they read and write. Outside
+///     of them tensors have no elements: View::as throws UnsupportedError on meta devices. Capture views by value.
+///   - allocates with ctx.allocate only, and the same tensors on every backend: their sizes depend on shapes and the Pass alone. The pool throws
+///     UnsupportedError for allocations that are not in the plan. Tensors that are not in Saved are released when forward returns.
+///   - accepts every dtype, or checks dtype() and throws DtypeError. View::as throws DtypeError for a type that does not match.
+///   - never waits for the device. For GPUs, dispatch takes a second function, which queues kernels on native_stream.
 /// Errors name the layer. docs/examples/custom_layer.cpp is an example.
 class Layer {
  public:
   virtual ~Layer() = default;
 
-  /// What the layer is and how it is configured: "conv2d(3 -> 64, 11x11, stride 4, pad 2) + relu".
+  /// Kind and configuration of the layer: "conv2d(3 -> 64, 11x11, stride 4, pad 2) + relu".
   virtual std::string describe() const = 0;
   virtual std::vector<ParamSpec> parameters() const { return {}; }
-  /// throws ShapeError naming what the layer needs.
-  virtual std::vector<Shape> output_shapes(std::span<const Shape> inputs) const = 0;
-  /// True where the output is the input under the shape of output_shapes (a flatten, an adaptive pooling to the size it gets, dropout in
-  /// evaluation): the caller then passes the input's memory on, and the gradient's likewise, and calls neither forward nor backward.
-  virtual bool is_identity(std::span<const Shape> inputs, const Pass& pass) const;
-  virtual OutputNeed output_need() const;
-  /// True where outputs[0] may be inputs[0], of which others may still need the sign: elements that this layer makes 0 have no gradient, all others
-  /// keep their sign (dropout, ReLU).
-  virtual bool forward_in_place() const;
-  /// True where grad_inputs[0] may be grad_outputs[0] (an elementwise layer).
-  virtual bool backward_in_place() const;
+  /// throws ShapeError that states the expected shape when x does not fit.
+  virtual Shape output_shape(const Shape& x) const = 0;
+  /// True when the output is the input under output_shape(x): a flatten, an adaptive pool to the size of its input, dropout in evaluation. The
+  /// caller then passes the memory of the input (and of the gradient) on, and calls neither forward nor backward.
+  virtual bool is_identity(const Shape& /*x*/, const Pass& /*pass*/) const { return false; }
+  virtual OutputNeed output_need() const { return OutputNeed::values; }
+  /// True when y may be x even if the layer before needs the sign of x: elements that this layer zeroes have no gradient, and all others keep their
+  /// sign (dropout, ReLU).
+  virtual bool forward_in_place() const { return false; }
+  /// True when grad_x may be grad_y (an elementwise layer).
+  virtual bool backward_in_place() const { return false; }
 
-  /// Writes `outputs` (allocated by the caller, of output_shapes) and returns what backward needs. In evaluation it may return nothing.
-  virtual Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const = 0;
-
-  /// Writes `grad_inputs` (overwritten; an empty Tensor is skipped) and `grad_params` (by `mode`). May use grad_outputs as scratch: their content is
-  /// lost. `saved` is what forward returned.
-  virtual void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
-                        GradMode mode, const Pass& pass) const = 0;
+  /// Computes y and returns what backward needs. In evaluation it may return nothing.
+  virtual Saved forward(const ForwardCall& call) const = 0;
+  /// Computes grad_x and grad_params from grad_y and `saved`.
+  virtual void backward(const BackwardCall& call) const = 0;
 };
 
 }  // namespace vitrine

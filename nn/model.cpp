@@ -20,18 +20,18 @@ namespace {
 
 constexpr int64_t kWideHeadFeatures = 512;
 
-// Adds parts one by one and keeps the shape that the next one gets.
+// Adds parts one by one and tracks the input shape of the next one.
 class Builder {
  public:
   explicit Builder(const Shape& input) : shape_(input) {}
 
-  /// From now on weights are normal and biases zero: of convolutions as He et al. 2015 by the outputs (fan_out), of Linear with deviation 0.01.
+  /// Layers added afterwards start with normal weights and zero biases: convolutions as in He et al. 2015 with fan_out, Linear with deviation 0.01.
   void start_normal() { normal_ = true; }
 
   void conv(std::string name, int64_t out_channels, int64_t window, int64_t stride, int64_t pad) {
     conv(name, out_channels, window, stride, pad, true);
   }
-  /// A convolution, then a maximum, then the ReLU that stands between them in papers: the same values, and the larger tensor is not kept for it.
+  /// A convolution, a maximum, then the ReLU that papers place between them: the values are the same, and the larger tensor is not kept for the ReLU.
   void conv_and_max_pool(std::string conv_name, int64_t out_channels, int64_t window, int64_t stride, int64_t pad, std::string pool_name,
                          int64_t pool_window, int64_t pool_stride) {
     conv(std::move(conv_name), out_channels, window, stride, pad, false);
@@ -51,7 +51,7 @@ class Builder {
   }
   void add(std::string name, std::unique_ptr<Layer> layer) {
     try {
-      shape_ = layer->output_shapes({&shape_, 1})[0];
+      shape_ = layer->output_shape(shape_);
     } catch (const ShapeError&) {
       rethrow_with_prefix(std::current_exception(), name + ": ");
     }
@@ -68,11 +68,11 @@ class Builder {
 
   Shape shape_;
   bool normal_ = false;
-  CheckpointLayout flattened_;  // what the next Linear reads, when it follows the flatten
+  CheckpointLayout flattened_;  // layout for the next Linear, if it follows a flatten
   std::vector<Sequential::Part> parts_;
 };
 
-// Krizhevsky 2014, as torchvision has it: numbers that are missing here are ReLUs, merged into the layer before.
+// Krizhevsky 2014, as in torchvision. Indices missing here are ReLUs, merged into the layer before.
 void build_alexnet(Builder& b, const ModelOptions& options, int64_t classes) {
   const float p = options.dropout.value_or(0.5F);
   b.conv_and_max_pool("features.0", 64, 11, 4, 2, "features.2", 3, 2);
@@ -89,7 +89,7 @@ void build_alexnet(Builder& b, const ModelOptions& options, int64_t classes) {
   b.linear("classifier.6", classes, false);
 }
 
-// Simonyan & Zisserman 2015, configuration D, as torchvision has it.
+// Simonyan & Zisserman 2015, configuration D, as in torchvision.
 void build_vgg16(Builder& b, const ModelOptions& options, int64_t classes) {
   const float p = options.dropout.value_or(0.5F);
   b.start_normal();
@@ -145,9 +145,9 @@ struct Recipe {
   std::string name;
   bool has_dropout;
   void (*build)(Builder&, const ModelOptions&, int64_t classes);
-  int64_t image_size = 0;  // 0: given by the data
+  int64_t image_size = 0;  // 0: set by the data
   int64_t channels = 3, classes = 10;
-  bool sequence = false;  // of image_size positions, each with a target
+  bool sequence = false;  // image_size positions, each with a target
 };
 
 const std::vector<Recipe>& recipes() {
@@ -172,7 +172,7 @@ const Recipe& find_recipe(const std::string& name) {
   for (const Recipe& recipe : recipes()) {
     if (recipe.name == name) return recipe;
   }
-  throw ConfigError(fmt::format("make_model: there is no model '{}'; choose one of {}", name, fmt::join(model_names(), ", ")));
+  throw ConfigError(fmt::format("make_model: unknown model '{}', expected one of {}", name, fmt::join(model_names(), ", ")));
 }
 
 }  // namespace
@@ -197,13 +197,13 @@ Model make_model(const std::string& name, const ModelOptions& options) {
   const Recipe& recipe = find_recipe(name);
   const int64_t size = options.image_size != 0 ? options.image_size : recipe.image_size;
   const int64_t channels = options.channels.value_or(recipe.channels), classes = options.classes.value_or(recipe.classes);
-  if (size < 1) throw ConfigError(fmt::format("make_model: {} needs an image_size of at least 1, got {}", name, options.image_size));
+  if (size < 1) throw ConfigError(fmt::format("make_model: {} has image_size {}, expected at least 1", name, options.image_size));
   if (channels < 1 || classes < 1) {
-    throw ConfigError(fmt::format("make_model: {} has channels {} and classes {}; both must be at least 1", name, channels, classes));
+    throw ConfigError(fmt::format("make_model: {} has channels {} and classes {}, expected at least 1", name, channels, classes));
   }
   if (!recipe.has_dropout && options.dropout.value_or(0.0F) != 0.0F) {
     throw ConfigError(
-        fmt::format("make_model: {} has no dropout to set to {}; leave the option out, or choose alexnet or vgg16", name, *options.dropout));
+        fmt::format("make_model: dropout is {1}, but {0} has no dropout; leave the option out, or choose alexnet or vgg16", name, *options.dropout));
   }
   Model model{.name = name, .height = size, .width = recipe.sequence ? 1 : size, .channels = channels, .classes = classes, .net = nullptr};
   if (recipe.sequence) model.targets_per_sample = size;

@@ -10,26 +10,26 @@
 
 namespace vitrine {
 
-/// A network and what it takes: images (N, height, width, channels) or samples of another shape (N, ...), and gives: logits of its targets,
-/// targets_per_sample * classes for each sample.
+/// A network with its input and output. Input: images (N, height, width, channels) or samples of another shape (N, ...). Output: logits,
+/// targets_per_sample * classes per sample.
 struct Model {
   std::string name;
   int64_t height = 0, width = 0, channels = 0, classes = 0;
   std::unique_ptr<Sequential> net;
   int64_t targets_per_sample = 1;
-  /// Of models whose samples are not images: the shape of one sample, such as {F} for vectors; height, width and channels then have no meaning.
+  /// Shape of one sample for models whose samples are not images, such as {F} for vectors; height, width and channels are then unused.
   Shape sample_shape = {};
 
   bool takes_images() const { return sample_shape.rank() == 0; }
   Shape input_shape(int64_t samples) const;
-  /// Of the labels of a batch: (samples), or (samples, targets_per_sample) where there are several.
+  /// Shape of the labels of a batch: (samples), or (samples, targets_per_sample) when there are several per sample.
   Shape label_shape(int64_t samples) const { return targets_per_sample == 1 ? Shape{samples} : Shape{samples, targets_per_sample}; }
-  /// Of what the loss takes: one row for each target.
+  /// Shape of the logits that the loss reads: one row per target.
   Shape logits_shape(int64_t samples) const { return {samples * targets_per_sample, classes}; }
 };
 
 struct ModelOptions {
-  int64_t image_size = 0;  // height and width; 0: what the model was made for (alexnet 227, vgg16 224, wide-head 250; others: given by the data)
+  int64_t image_size = 0;  // height and width; 0: the model's own (alexnet 227, vgg16 224, wide-head 250; others: set by the data)
   std::optional<int64_t> channels = std::nullopt;  // 3; wide-head 512
   std::optional<int64_t> classes = std::nullopt;   // 10; wide-head 40,000
   std::optional<float> dropout = std::nullopt;     // overrides the model's
@@ -38,17 +38,16 @@ struct ModelOptions {
 /// "alexnet", "vgg16", "small-cnn", "lenet5", "mlp", "wide-head".
 const std::vector<std::string>& model_names();
 
-/// throws ConfigError naming the models there are; ShapeError when images are too small for it.
-///   alexnet    torchvision's, its names and initialisation (Krizhevsky 2014)
-///   vgg16      torchvision's, its names and initialisation of Linear and Conv2d layers (Simonyan & Zisserman 2015, configuration D)
-///   small-cnn  features.0 conv 3x3 (-> 32, pad 1) ReLU, max pool 2, features.3 conv 3x3 (-> 64, pad 1) ReLU, max pool 2, classifier.0 Linear(-> 128)
-///   ReLU,
-///              classifier.2 Linear(-> classes)
+/// throws ConfigError that lists the models when the name is unknown; ShapeError when images are too small for the model.
+///   alexnet    torchvision's, with its names and initialization (Krizhevsky 2014)
+///   vgg16      torchvision's, with its names and initialization of Linear and Conv2d layers (Simonyan & Zisserman 2015, configuration D)
+///   small-cnn  features.0 conv 3x3 (-> 32, pad 1) ReLU, max pool 2, features.3 conv 3x3 (-> 64, pad 1) ReLU, max pool 2,
+///              classifier.0 Linear(-> 128) ReLU, classifier.2 Linear(-> classes)
 ///   lenet5     conv 5x5 (-> 6, pad 2) ReLU, max pool 2, conv 5x5 (-> 16) ReLU, max pool 2, Linear 120, 84, classes (LeCun et al. 1998, with ReLU)
 ///   mlp        Linear 256, 128, classes with ReLU
 ///   wide-head  the head of a language model: sequences (N, image_size, 1, channels) through encoder Linear(-> 512) ReLU and decoder
 ///              Linear(-> classes), with a target at every position: logits of 32 sequences of 250 over 40,000 classes take 1.28 GB
-/// A ReLU between a convolution and a maximum is taken behind the maximum (see MaxPool2d).
+/// A ReLU between a convolution and a maximum is applied after the maximum (see MaxPool2d).
 Model make_model(const std::string& name, const ModelOptions& options);
 
 }  // namespace vitrine

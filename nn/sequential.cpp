@@ -7,14 +7,13 @@
 
 #include <fmt/format.h>
 
-#include "nn/layers/check.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 
 namespace vitrine {
 namespace {
 
-/// Calls `body`; errors of what the layer does with its tensors (see View::as, Pool::allocate) then name it.
+/// Calls `body` and adds the layer to errors about its use of tensors (see View::as, Pool::allocate).
 template <class Body>
 auto name_layer(const Sequential::Part& part, const Body& body) {
   try {
@@ -31,7 +30,8 @@ Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
   std::set<std::string> names;
   int first = 0;
   for (const Part& part : parts_) {
-    if (!names.insert(part.name).second) throw ConfigError(fmt::format("Sequential: two parts are named '{}'; names must differ", part.name));
+    if (!names.insert(part.name).second)
+      throw ConfigError(fmt::format("Sequential: two parts are named '{}'; give each part its own name", part.name));
     first_parameter_.push_back(first);
     first += static_cast<int>(part.layer->parameters().size());
   }
@@ -55,40 +55,27 @@ std::vector<ParamSpec> Sequential::parameters() const {
   return specs;
 }
 
-std::vector<Shape> Sequential::output_shapes(std::span<const Shape> inputs) const {
-  Shape shape = single_input(*this, inputs);
+Shape Sequential::output_shape(const Shape& x) const {
+  Shape shape = x;
   for (const Part& part : parts_) {
     try {
-      shape = part.layer->output_shapes({&shape, 1})[0];
+      shape = part.layer->output_shape(shape);
     } catch (const ShapeError&) {
       rethrow_with_prefix(std::current_exception(), part.name + ": ");
     }
   }
-  return {shape};
+  return shape;
 }
 
-bool Sequential::is_identity(std::span<const Shape> inputs, const Pass& pass) const {
-  Shape shape = single_input(*this, inputs);
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    if (!part_is_identity(i, shape, pass)) return false;
-    shape = parts_[i].layer->output_shapes({&shape, 1})[0];
-  }
-  return true;
+bool Sequential::is_identity(const Shape& x, const Pass& pass) const { return computing_parts(x, pass).empty(); }
+
+Saved Sequential::forward(const ForwardCall& call) const {
+  Tensor output = call.y;
+  return forward_from(call.ctx, call.params, call.x, output, call.pass);
 }
 
-Saved Sequential::forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const {
-  Tensor output = outputs[0];
-  return run_forward(ctx, params, inputs[0], output, pass, nullptr, {});
-}
-
-void Sequential::backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
-                          GradMode mode, const Pass& pass) const {
-  run_backward(ctx, params, saved, grad_outputs[0], grad_inputs[0], grad_params, mode, pass, nullptr, {});
-}
-
-Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass, const OutputReady& observe,
-                               Cuts cuts) const {
-  return run_forward(ctx, params, input, output, pass, observe, cuts);
+void Sequential::backward(const BackwardCall& call) const {
+  run_backward(call.ctx, call.params, call.saved, call.grad_y, call.grad_x, call.grad_params, call.mode, call.pass, nullptr, {});
 }
 
 void Sequential::backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode,
@@ -101,14 +88,10 @@ ParamViews Sequential::of_part(ParamViews all, size_t part) const {
   return all.subspan(begin, static_cast<size_t>(first_parameter_[part + 1]) - begin);
 }
 
-bool Sequential::part_is_identity(size_t part, const Shape& input, const Pass& pass) const {
-  return parts_[part].layer->is_identity({&input, 1}, pass);
-}
-
-// The shape of each part's input, then of the output.
+// The input shape of each part, then the shape of the output.
 std::vector<Shape> Sequential::shapes_of_parts(const Shape& input) const {
   std::vector<Shape> shapes{input};
-  for (const Part& part : parts_) shapes.push_back(part.layer->output_shapes({&shapes.back(), 1})[0]);
+  for (const Part& part : parts_) shapes.push_back(part.layer->output_shape(shapes.back()));
   return shapes;
 }
 
@@ -128,20 +111,20 @@ bool Sequential::output_is_free(const Shape& input, const Pass& pass) const {
     if (layer.output_need() != OutputNeed::nothing) return false;
     if (!layer.forward_in_place()) return true;
   }
-  return false;  // the output may lie in the input's memory
+  return false;  // the output may share the memory of the input
 }
 
 Sequential::Range Sequential::segment(Cuts cuts, size_t index) const {
   return {index == 0 ? 0 : static_cast<size_t>(cuts[index - 1]), index == cuts.size() ? parts_.size() : static_cast<size_t>(cuts[index])};
 }
 
-// Returns the output of the last of `parts`; where `output` is given, the last part of the model that computes writes there.
-// What the parts keep goes to `saved`, or is let go at once where that is null.
+// Returns the output of the last of `parts`. If `output` is given, the last part of the model that computes writes to it.
+// What the parts keep goes to `saved`, or is released at once if that is null.
 Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, Tensor x, Range parts, std::span<const Shape> shapes, const Tensor& output,
                              std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const {
-  size_t last = parts.end;  // the last part that computes, if it has an output to write to
+  size_t last = parts.end;  // past the part that writes to `output`
   while (output && last > parts.begin && part_is_identity(last - 1, shapes[last - 1], pass)) --last;
-  const Layer* before = nullptr;  // made x
+  const Layer* before = nullptr;  // the layer that computed x
   for (size_t i = parts.begin; i < parts.end; ++i) {
     if (part_is_identity(i, shapes[i], pass)) {
       x = x.reshape(shapes[i + 1]);
@@ -157,18 +140,18 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, Tensor x, Rang
     } else {
       y = ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
     }
-    Saved kept = name_layer(parts_[i], [&] { return layer.forward(ctx, of_part(params, i), {&x, 1}, {&y, 1}, pass); });
+    Saved kept = name_layer(parts_[i], [&] { return layer.forward({ctx, of_part(params, i), x, y, pass}); });
     if (saved != nullptr) (*saved)[i] = std::move(kept);
     if (observe) observe(static_cast<int>(i), y);
-    x = std::move(y);  // lets go of the input, unless the part kept it
+    x = std::move(y);  // releases the input unless the part kept it
     before = &layer;
   }
   return x;
 }
 
-// Writes into `output` where it is given, else sets it to what the last part allocated.
-Saved Sequential::run_forward(ExecContext& ctx, ParamViews params, Tensor x, Tensor& output, const Pass& pass, const OutputReady& observe,
-                              Cuts cuts) const {
+Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass, const OutputReady& observe,
+                               Cuts cuts) const {
+  Tensor x = input;
   Saved saved;
   saved.shapes = shapes_of_parts(x.shape());
   saved.parts.resize(parts_.size());
@@ -189,19 +172,19 @@ Saved Sequential::run_forward(ExecContext& ctx, ParamViews params, Tensor x, Ten
   return pass.training ? std::move(saved) : Saved();
 }
 
-// Writes the gradient of the input where grad_input is given; otherwise ends at the first part with parameters.
+// Computes the gradient of the input if grad_input is given; otherwise stops at the first part with parameters.
 void Sequential::run_backward(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad, const Tensor& grad_input, ParamViews grad_params,
                               GradMode mode, const Pass& pass, const GradientsReady& ready, Cuts cuts) const {
   const std::vector<Shape>& shapes = saved.shapes;
   VITRINE_ASSERT(shapes.size() == parts_.size() + 1 && saved.tensors.size() == cuts.size(),
-                 "Sequential::backward needs what a forward pass in training, cut alike, returned");
-  size_t first = parts_.size();  // the first part whose backward runs
+                 "Sequential::backward: saved is not from a forward pass in training with the same cuts");
+  size_t first = parts_.size();  // the first part that runs backward
   for (size_t i = parts_.size(); i-- > 0;) {
     const bool wanted = grad_input ? !part_is_identity(i, shapes[i], pass) : first_parameter_[i] < first_parameter_[i + 1];
     if (wanted) first = i;
   }
   grad = grad.reshape(shapes.back());
-  size_t current = cuts.size();  // the segment that part i is in
+  size_t current = cuts.size();  // the segment of part i
   for (size_t i = parts_.size(); i-- > first;) {
     if (i < segment(cuts, current).begin) {
       const PhaseScope phase(ctx, Phase::recompute);
@@ -222,9 +205,7 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, Saved saved, 
     } else {
       grad_x = ctx.allocate(shapes[i], grad.dtype(), Category::activations, parts_[i].name + ".grad_input");
     }
-    name_layer(parts_[i], [&] {
-      layer.backward(ctx, of_part(params, i), saved.parts[i], {&grad, 1}, {&grad_x, 1}, of_part(grad_params, i), mode, pass);
-    });
+    name_layer(parts_[i], [&] { layer.backward({ctx, of_part(params, i), saved.parts[i], grad, grad_x, of_part(grad_params, i), mode, pass}); });
     saved.parts[i] = {};
     grad = std::move(grad_x);
     if (ready && first_parameter_[i] < first_parameter_[i + 1]) ready(first_parameter_[i]);

@@ -7,7 +7,7 @@
 
 namespace vitrine {
 
-/// Layers one after the other, each with one input and one output. Parameters are named "NAME.weight", NAME being the layer's.
+/// Layers applied one after the other. The parameters of a layer are named "NAME.weight", where NAME is the name of its part.
 class Sequential final : public Layer {
  public:
   struct Part {
@@ -15,39 +15,39 @@ class Sequential final : public Layer {
     std::unique_ptr<Layer> layer;
   };
 
-  /// throws ConfigError when two parts have one name.
+  /// throws ConfigError when two parts have the same name.
   explicit Sequential(std::vector<Part> parts);
 
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
-  bool is_identity(std::span<const Shape> inputs, const Pass& pass) const override;
-  Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
-  void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
-                GradMode mode, const Pass& pass) const override;
+  Shape output_shape(const Shape& x) const override;
+  bool is_identity(const Shape& x, const Pass& pass) const override;
+  Saved forward(const ForwardCall& call) const override;
+  void backward(const BackwardCall& call) const override;
 
-  /// Called with the index of the first parameter whose gradient is now final: all from there to the end of parameters() are.
+  /// Called with the index of the first parameter whose gradient is final; so are those of all parameters after it.
   using GradientsReady = std::function<void(int first_parameter)>;
 
   /// Called with each part that computes and its output.
   using OutputReady = std::function<void(int part, const Tensor& output)>;
 
-  /// Where the parts are cut in segments of activation checkpointing: the first part of every segment but the first, ascending (see segments.h).
+  /// Where the parts are cut into segments of activation checkpointing: the first part of every segment but the first, ascending (see segments.h).
   using Cuts = std::span<const int>;
 
-  /// forward() for the outermost model: allocates the outputs of all parts; of the last too, which is returned through `output`, unless that is
-  /// given. In training every segment but the last keeps its input and nothing else.
+  /// forward() for the outermost model. Allocates the outputs of all parts; `output`, if empty, receives the last one, otherwise the result is
+  /// written to it. In training, every segment but the last keeps only its input.
   Saved forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass, const OutputReady& observe = nullptr,
                      Cuts cuts = {}) const;
-  /// backward() that lets go of each part's saved tensors and gradients as soon as it is done with them, and tells which gradients are ready.
-  /// grad_output, of the output's shape or another with as many elements, is given up; no gradient for the model's input is computed.
-  /// A segment that kept only its input is computed again first, in Phase::recompute, with the same pass: so with the same bits.
+  /// backward() for the outermost model. Releases the saved tensors and gradients of each part as soon as they are no longer needed, and calls
+  /// `ready` when gradients are final. Takes over grad_output, whose shape may be any with as many elements as the output; computes no gradient of
+  /// the input of the model. A segment that kept only its input is first recomputed, in Phase::recompute, with the same Pass and therefore the same
+  /// bits.
   void backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode, const Pass& pass,
                      const GradientsReady& ready, Cuts cuts = {}) const;
 
-  /// The parts that compute on such an input, ascending; the others are identities.
+  /// The parts that compute for an input of this shape, ascending; the others are identities.
   std::vector<int> computing_parts(const Shape& input, const Pass& pass) const;
-  /// True where backward needs nothing of the output's memory: a gradient may be written over it.
+  /// True when backward does not need the memory of the output, so that a gradient may be written over it.
   bool output_is_free(const Shape& input, const Pass& pass) const;
 
   const std::vector<Part>& parts() const { return parts_; }
@@ -56,7 +56,6 @@ class Sequential final : public Layer {
   struct Range {
     size_t begin, end;
   };
-  Saved run_forward(ExecContext& ctx, ParamViews params, Tensor x, Tensor& output, const Pass& pass, const OutputReady& observe, Cuts cuts) const;
   Tensor run_parts(ExecContext& ctx, ParamViews params, Tensor x, Range parts, std::span<const Shape> shapes, const Tensor& output,
                    std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const;
   void run_backward(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad, const Tensor& grad_input, ParamViews grad_params, GradMode mode,
@@ -64,7 +63,7 @@ class Sequential final : public Layer {
   Range segment(Cuts cuts, size_t index) const;
   std::vector<Shape> shapes_of_parts(const Shape& input) const;
   ParamViews of_part(ParamViews all, size_t part) const;
-  bool part_is_identity(size_t part, const Shape& input, const Pass& pass) const;
+  bool part_is_identity(size_t part, const Shape& input, const Pass& pass) const { return parts_[part].layer->is_identity(input, pass); }
 
   std::vector<Part> parts_;
   std::vector<int> first_parameter_;  // of each part, and one past the last

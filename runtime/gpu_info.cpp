@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// For builds without CUDA; the others have cuda/gpu_info.cpp.
+// For builds without CUDA; with CUDA, cuda/gpu_info.cpp is used.
 #include "runtime/gpu_info.h"
 
 namespace vitrine {
 
 GpuReport query_gpus(bool) {
   GpuReport report;
-  report.problem = "this build has no CUDA; install the CUDA toolkit (nvcc on PATH), then configure and build again";
+  report.problem = "this build does not include CUDA; install the CUDA toolkit (nvcc on PATH), then configure and build again";
   return report;
 }
 

@@ -16,16 +16,11 @@ void check_dtype(const ConstView& x) {
 
 std::string LeakyReLU::describe() const { return "leaky_relu(" + std::to_string(slope_) + ")"; }
 
-std::vector<Shape> LeakyReLU::output_shapes(std::span<const Shape> inputs) const {
-  if (inputs.size() != 1) throw ShapeError("leaky_relu: has " + std::to_string(inputs.size()) + " inputs, needs one");
-  return {inputs[0]};
-}
-
-Saved LeakyReLU::forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass& pass) const {
-  const ConstView x = inputs[0];
-  const View y = outputs[0];
+Saved LeakyReLU::forward(const ForwardCall& call) const {
+  const ConstView x = call.x;
+  const View y = call.y;
   check_dtype(x);
-  ctx.dispatch({"leaky_relu_forward", {x}, {y}}, [x, y, slope = slope_] {
+  call.ctx.dispatch({"leaky_relu_forward", {x}, {y}}, [x, y, slope = slope_] {
     const float* const from = x.as<float>();
     float* const to = y.as<float>();
     parallel_for(x.numel(), 4096, [=](int64_t begin, int64_t end) {
@@ -33,17 +28,16 @@ Saved LeakyReLU::forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors o
     });
   });
   Saved saved;
-  if (pass.training) saved.tensors.push_back(inputs[0]);
+  if (call.pass.training) saved.tensors.push_back(call.x);
   return saved;
 }
 
-void LeakyReLU::backward(ExecContext& ctx, ParamViews, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
-                         const Pass&) const {
-  if (!grad_inputs[0]) return;
-  const ConstView x = saved.tensors[0];
-  const ConstView grad_y = grad_outputs[0];
-  const View grad_x = grad_inputs[0];
-  ctx.dispatch({"leaky_relu_backward", {x, grad_y}, {grad_x}}, [x, grad_y, grad_x, slope = slope_] {
+void LeakyReLU::backward(const BackwardCall& call) const {
+  if (!call.grad_x) return;
+  const ConstView x = call.saved.tensors[0];
+  const ConstView grad_y = call.grad_y;
+  const View grad_x = call.grad_x;
+  call.ctx.dispatch({"leaky_relu_backward", {x, grad_y}, {grad_x}}, [x, grad_y, grad_x, slope = slope_] {
     const float* const from = grad_y.as<float>();
     const float* const at = x.as<float>();
     float* const to = grad_x.as<float>();

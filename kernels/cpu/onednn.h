@@ -1,32 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/cpu/conv2d_pass.h"
-#include "kernels/implementations.h"
+#include <optional>
 
-/// oneDNN's matrix products and convolutions, of the dtypes that it computes with. Primitives are made once for each shape and kept in ctx.plans();
-/// packed weights and scratch lie in `workspace`. A function returns false, having done nothing, when oneDNN has no fast implementation of the
-/// shape or the workspace is too small for it.
+#include "kernels/conv2d.h"
+#include "kernels/libraries.h"
+
+namespace vitrine::cpu {
+
+enum class Conv2dPass { forward, backward_data, backward_weight };
+
+}  // namespace vitrine::cpu
+
+/// Matrix products and convolutions by oneDNN, in the dtypes that it computes with. Primitives are created once per shape and kept in ctx.plans();
+/// packed weights and scratch are taken from `workspace`. A function returns false and does nothing when oneDNN is not built in (no_onednn.cpp), has
+/// no fast implementation of the shape, or needs more workspace.
 namespace vitrine::cpu::onednn {
 
-/// f32; bf16 on CPUs with instructions for it (AVX-512 BF16), where gradients of weights and biases are f32.
+/// Version and use of oneDNN, if built in.
+std::optional<LibraryInfo> library();
+
+/// True for f32, and for bf16 on CPUs with AVX-512 BF16, where gradients of weights and biases are f32.
 bool computes(DType dtype);
 
-/// c (m, n) = a (m, k) b (k, n); rows of c lie c_stride elements apart.
+/// c (m, n) = a (m, k) b (k, n); rows of c are c_stride elements apart.
 struct Product {
   int64_t m = 0, n = 0, k = 0, c_stride = 0;
   DType dtype = DType::f32, c_dtype = DType::f32;
   bool transpose_a = false, transpose_b = false, bias = false, relu = false, accumulate = false;
 };
 
-/// Whether oneDNN has a fast implementation of the product that fits into the workspace.
+/// True when oneDNN has a fast implementation of the product that fits into the workspace. Only with oneDNN.
 bool takes(ExecContext& ctx, const View& workspace, const Product& product);
 
-/// Below AVX-512, oneDNN's product of two untransposed matrices runs at 0.5 to 1 times the speed of Eigen's at the shapes of linear layers; gemm()
-/// then takes none.
+/// True when gemm() declines: below AVX-512, oneDNN multiplies two untransposed matrices at 0.5 to 1 times the speed of Eigen at the shapes of linear
+/// layers. Only with oneDNN.
 bool eigen_is_faster(bool transpose_a, bool transpose_b);
 
-/// Rows of c, which may be f32 with a and b bf16, lie c_stride elements apart.
+/// Rows of c, which may be f32 when a and b are bf16, are c_stride elements apart.
 bool gemm(ExecContext& ctx, const View& workspace, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, int64_t c_stride,
           GradMode mode);
 bool linear_forward(ExecContext& ctx, const View& workspace, ConstView x, ConstView w, ConstView bias, bool relu, View y);
@@ -36,7 +47,7 @@ bool conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dC
 bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
                             View grad_bias, GradMode mode);
 
-/// The workspace that one of the three needs; -1 where there is no fast implementation.
+/// Bytes of workspace that a pass needs; -1 when there is no fast implementation.
 int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias, DType dtype);
 
 }  // namespace vitrine::cpu::onednn

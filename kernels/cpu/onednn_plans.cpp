@@ -37,6 +37,11 @@ dnnl::memory::data_type data_type_of(DType dtype) {
   return dtype == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
 }
 
+std::optional<LibraryInfo> library() {
+  const dnnl_version_t* const version = dnnl_version();
+  return LibraryInfo{"oneDNN", fmt::format("{}.{}.{}", version->major, version->minor, version->patch), "convolution and matrix products on the CPU"};
+}
+
 bool computes(DType dtype) {
   if (dtype == DType::f32) return true;
   const auto isa = static_cast<int>(dnnl::get_effective_cpu_isa());

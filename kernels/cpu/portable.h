@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/implementations.h"
+#include "kernels/conv2d.h"
 
 /// Matrix products and convolution without oneDNN: Eigen's single-threaded product on one block for each thread of the team, im2col for
 /// convolution. Built and tested everywhere; serves where oneDNN is not built in, or cannot take a shape within the workspace.

@@ -143,4 +143,9 @@ std::string cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dC
   return refusal;
 }
 
+std::optional<LibraryInfo> cudnn_library() {
+  const size_t version = cudnnGetVersion();
+  return LibraryInfo{"cuDNN", fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100), "convolution on GPUs"};
+}
+
 }  // namespace vitrine::cuda

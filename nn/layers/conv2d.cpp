@@ -6,14 +6,13 @@
 #include <fmt/format.h>
 
 #include "kernels/relu.h"
-#include "nn/layers/check.h"
 #include "runtime/error.h"
 
 namespace vitrine {
 
 Conv2d::Conv2d(const Conv2dLayerConfig& config) : config_(config) {
   if (config.in_channels < 1 || config.out_channels < 1 || config.window < 1 || config.conv.stride < 1 || config.conv.pad < 0) {
-    throw ConfigError(fmt::format("Conv2d: in_channels {}, out_channels {}, window {} and stride {} must be at least 1, pad {} at least 0",
+    throw ConfigError(fmt::format("Conv2d: in_channels is {}, out_channels {}, window {}, stride {} and pad {}; expected pad >= 0, all others >= 1",
                                   config.in_channels, config.out_channels, config.window, config.conv.stride, config.conv.pad));
   }
 }
@@ -31,29 +30,27 @@ std::vector<ParamSpec> Conv2d::parameters() const {
   return specs;
 }
 
-std::vector<Shape> Conv2d::output_shapes(std::span<const Shape> inputs) const {
-  const Shape& x = single_image_input(*this, inputs);
-  if (x[3] != config_.in_channels) {
-    throw ShapeError(fmt::format("{}: input has shape {} but (N, H, W, {}) is needed", describe(), x.str(), config_.in_channels));
+Shape Conv2d::output_shape(const Shape& x) const {
+  if (x.rank() != 4 || x[3] != config_.in_channels) {
+    throw ShapeError(fmt::format("{}: input has shape {}, expected images (N, H, W, {})", describe(), x.str(), config_.in_channels));
   }
-  return {conv2d_output_shape(config_.conv, x, weight_shape())};
+  return conv2d_output_shape(config_.conv, x, weight_shape());
 }
 
-Saved Conv2d::forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const {
-  conv2d_forward(ctx, config_.conv, inputs[0], params[0], config_.bias ? params[1] : View{}, outputs[0]);
-  if (!pass.training) return {};
+Saved Conv2d::forward(const ForwardCall& call) const {
+  conv2d_forward(call.ctx, config_.conv, call.x, call.params[0], config_.bias ? call.params[1] : View{}, call.y);
+  if (!call.pass.training) return {};
   Saved saved;
-  saved.tensors.push_back(inputs[0]);
-  if (config_.conv.relu) saved.tensors.push_back(outputs[0]);
+  saved.tensors.push_back(call.x);
+  if (config_.conv.relu) saved.tensors.push_back(call.y);
   return saved;
 }
 
-void Conv2d::backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
-                      GradMode mode, const Pass& /*pass*/) const {
-  const Tensor& grad_y = grad_outputs[0];
+void Conv2d::backward(const BackwardCall& call) const {
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass] = call;
   if (config_.conv.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y);
   conv2d_backward_weight(ctx, config_.conv, saved.tensors[0], grad_y, grad_params[0], config_.bias ? grad_params[1] : View{}, mode);
-  if (grad_inputs[0]) conv2d_backward_data(ctx, config_.conv, grad_y, params[0], grad_inputs[0]);
+  if (grad_x) conv2d_backward_data(ctx, config_.conv, grad_y, params[0], grad_x);
 }
 
 }  // namespace vitrine

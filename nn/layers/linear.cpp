@@ -7,7 +7,6 @@
 
 #include "kernels/linear.h"
 #include "kernels/relu.h"
-#include "nn/layers/check.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -23,13 +22,13 @@ View as_rows(const View& x) {
 
 Linear::Linear(const LinearConfig& config) : config_(config) {
   if (config.in_features < 1 || config.out_features < 1) {
-    throw ConfigError(fmt::format("Linear: in_features {} and out_features {} must be at least 1", config.in_features, config.out_features));
+    throw ConfigError(fmt::format("Linear: in_features is {} and out_features is {}, expected at least 1", config.in_features, config.out_features));
   }
   const CheckpointLayout& layout = config.weight_layout;
   if (layout.kind == CheckpointLayout::Kind::conv_oihw ||
       (layout.kind == CheckpointLayout::Kind::linear_chw && layout.h * layout.w * layout.c != config.in_features)) {
     throw ConfigError(
-        fmt::format("Linear: weight_layout of ({}, {}, {}) does not describe in_features {}", layout.h, layout.w, layout.c, config.in_features));
+        fmt::format("Linear: weight_layout is ({}, {}, {}), expected {} elements, as in_features", layout.h, layout.w, layout.c, config.in_features));
   }
 }
 
@@ -45,29 +44,28 @@ std::vector<ParamSpec> Linear::parameters() const {
   return specs;
 }
 
-std::vector<Shape> Linear::output_shapes(std::span<const Shape> inputs) const {
-  const Shape& x = single_input(*this, inputs);
+Shape Linear::output_shape(const Shape& x) const {
   if (x.rank() < 2 || x[x.rank() - 1] != config_.in_features) {
-    throw ShapeError(fmt::format("{}: input has shape {} but (N, ..., {}) is needed", describe(), x.str(), config_.in_features));
+    throw ShapeError(fmt::format("{}: input has shape {}, expected (N, ..., {})", describe(), x.str(), config_.in_features));
   }
-  return {x.with_last(config_.out_features)};
+  return x.with_last(config_.out_features);
 }
 
-Saved Linear::forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const {
-  linear_forward(ctx, as_rows(inputs[0]), params[0], config_.bias ? params[1] : View{}, config_.relu, as_rows(outputs[0]));
-  if (!pass.training) return {};
+Saved Linear::forward(const ForwardCall& call) const {
+  linear_forward(call.ctx, as_rows(call.x), call.params[0], config_.bias ? call.params[1] : View{}, config_.relu, as_rows(call.y));
+  if (!call.pass.training) return {};
   Saved saved;
-  saved.tensors.push_back(inputs[0]);
-  if (config_.relu) saved.tensors.push_back(outputs[0]);
+  saved.tensors.push_back(call.x);
+  if (config_.relu) saved.tensors.push_back(call.y);
   return saved;
 }
 
-void Linear::backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
-                      GradMode mode, const Pass& /*pass*/) const {
-  const View grad_y = as_rows(grad_outputs[0]);
-  if (config_.relu) relu_backward(ctx, as_rows(saved.tensors[1]), grad_y, grad_y);
-  linear_backward_weight(ctx, as_rows(saved.tensors[0]), grad_y, grad_params[0], config_.bias ? grad_params[1] : View{}, mode);
-  if (grad_inputs[0]) linear_backward_data(ctx, grad_y, params[0], as_rows(grad_inputs[0]));
+void Linear::backward(const BackwardCall& call) const {
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass] = call;
+  const View grad_rows = as_rows(grad_y);
+  if (config_.relu) relu_backward(ctx, as_rows(saved.tensors[1]), grad_rows, grad_rows);
+  linear_backward_weight(ctx, as_rows(saved.tensors[0]), grad_rows, grad_params[0], config_.bias ? grad_params[1] : View{}, mode);
+  if (grad_x) linear_backward_data(ctx, grad_rows, params[0], as_rows(grad_x));
 }
 
 }  // namespace vitrine

@@ -12,25 +12,24 @@ struct LinearConfig {
   int64_t out_features = 0;
   bool bias = true;
   bool relu = false;                     // merged: y = max(x w^T + bias, 0)
-  std::optional<Init> weight_init = {};  // the bias then starts at zero; else both as torch.nn.Linear's
-  CheckpointLayout weight_layout = {};   // linear_chw when it follows a flatten of images
+  std::optional<Init> weight_init = {};  // given: the bias starts at zero; otherwise both start as torch.nn.Linear's
+  CheckpointLayout weight_layout = {};   // linear_chw after a flatten of images
 };
 
-/// y (N, ..., O) = x (N, ..., I) w^T + bias over any dimensions between, as torch.nn.Linear, then ReLU where merged. Parameters: weight (O, I),
-/// bias (O). Keeps x, and y where ReLU is merged.
+/// y (N, ..., O) = x (N, ..., I) w^T + bias with any number of dimensions in between, as torch.nn.Linear, then ReLU if merged. Parameters: weight
+/// (O, I), bias (O). Keeps x, and y if ReLU is merged.
 class Linear final : public Layer {
  public:
-  /// throws ConfigError on sizes below 1 or a weight layout that does not have in_features.
+  /// throws ConfigError when a size is below 1 or the weight layout does not have in_features elements.
   explicit Linear(const LinearConfig& config);
   const LinearConfig& config() const { return config_; }
 
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  Shape output_shape(const Shape& x) const override;
   OutputNeed output_need() const override { return config_.relu ? OutputNeed::sign : OutputNeed::nothing; }
-  Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
-  void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
-                GradMode mode, const Pass& pass) const override;
+  Saved forward(const ForwardCall& call) const override;
+  void backward(const BackwardCall& call) const override;
 
  private:
   LinearConfig config_;

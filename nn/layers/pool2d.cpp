@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "kernels/relu.h"
-#include "nn/layers/check.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -18,67 +17,54 @@ std::string describe_pool(const char* name, const Pool2dConfig& config) {
 
 std::string MaxPool2d::describe() const { return describe_pool("max_pool2d", config_) + (relu_ ? " + relu" : ""); }
 
-std::vector<Shape> MaxPool2d::output_shapes(std::span<const Shape> inputs) const {
-  return {pool2d_output_shape(config_, single_image_input(*this, inputs))};
-}
-
-Saved MaxPool2d::forward(ExecContext& ctx, ParamViews /*params*/, Tensors inputs, Tensors outputs, const Pass& pass) const {
+Saved MaxPool2d::forward(const ForwardCall& call) const {
+  const auto& [ctx, params, x, y, pass] = call;
   Saved saved;
-  if (pass.training) saved.tensors.push_back(ctx.allocate(outputs[0].shape(), DType::u8, Category::activations, "max_pool2d.indices"));
-  max_pool2d_forward(ctx, config_, inputs[0], outputs[0], pass.training ? saved.tensors[0].view() : View{});
+  if (pass.training) saved.tensors.push_back(ctx.allocate(y.shape(), DType::u8, Category::activations, "max_pool2d.indices"));
+  max_pool2d_forward(ctx, config_, x, y, pass.training ? saved.tensors[0].view() : View{});
   if (!relu_) return saved;
-  relu_forward(ctx, outputs[0], outputs[0]);
-  if (pass.training) saved.tensors.push_back(outputs[0]);
+  relu_forward(ctx, y, y);
+  if (pass.training) saved.tensors.push_back(y);
   return saved;
 }
 
-void MaxPool2d::backward(ExecContext& ctx, ParamViews /*params*/, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs,
-                         ParamViews /*grad_params*/, GradMode /*mode*/, const Pass& /*pass*/) const {
-  if (!grad_inputs[0]) return;
-  if (relu_) relu_backward(ctx, saved.tensors[1], grad_outputs[0], grad_outputs[0]);
-  max_pool2d_backward(ctx, config_, grad_outputs[0], saved.tensors[0], grad_inputs[0]);
+void MaxPool2d::backward(const BackwardCall& call) const {
+  if (!call.grad_x) return;
+  if (relu_) relu_backward(call.ctx, call.saved.tensors[1], call.grad_y, call.grad_y);
+  max_pool2d_backward(call.ctx, config_, call.grad_y, call.saved.tensors[0], call.grad_x);
 }
 
 std::string AvgPool2d::describe() const { return describe_pool("avg_pool2d", config_); }
 
-std::vector<Shape> AvgPool2d::output_shapes(std::span<const Shape> inputs) const {
-  return {pool2d_output_shape(config_, single_image_input(*this, inputs))};
-}
-
-Saved AvgPool2d::forward(ExecContext& ctx, ParamViews /*params*/, Tensors inputs, Tensors outputs, const Pass& /*pass*/) const {
-  avg_pool2d_forward(ctx, config_, inputs[0], outputs[0]);
+Saved AvgPool2d::forward(const ForwardCall& call) const {
+  avg_pool2d_forward(call.ctx, config_, call.x, call.y);
   return {};
 }
 
-void AvgPool2d::backward(ExecContext& ctx, ParamViews /*params*/, const Saved& /*saved*/, Tensors grad_outputs, Tensors grad_inputs,
-                         ParamViews /*grad_params*/, GradMode /*mode*/, const Pass& /*pass*/) const {
-  if (grad_inputs[0]) avg_pool2d_backward(ctx, config_, grad_outputs[0], grad_inputs[0]);
+void AvgPool2d::backward(const BackwardCall& call) const {
+  if (call.grad_x) avg_pool2d_backward(call.ctx, config_, call.grad_y, call.grad_x);
 }
 
 AdaptiveAvgPool2d::AdaptiveAvgPool2d(int64_t height, int64_t width) : height_(height), width_(width) {
-  if (height < 1 || width < 1) throw ConfigError(fmt::format("AdaptiveAvgPool2d: height {} and width {} must be at least 1", height, width));
+  if (height < 1 || width < 1) throw ConfigError(fmt::format("AdaptiveAvgPool2d: height is {} and width is {}, expected at least 1", height, width));
 }
 
 std::string AdaptiveAvgPool2d::describe() const { return fmt::format("adaptive_avg_pool2d({}x{})", height_, width_); }
 
-std::vector<Shape> AdaptiveAvgPool2d::output_shapes(std::span<const Shape> inputs) const {
-  const Shape& x = single_image_input(*this, inputs);
-  return {{x[0], height_, width_, x[3]}};
+Shape AdaptiveAvgPool2d::output_shape(const Shape& x) const {
+  if (x.rank() != 4) throw ShapeError(fmt::format("{}: input has shape {}, expected images (N, H, W, C)", describe(), x.str()));
+  return {x[0], height_, width_, x[3]};
 }
 
-bool AdaptiveAvgPool2d::is_identity(std::span<const Shape> inputs, const Pass& /*pass*/) const {
-  const Shape& x = single_image_input(*this, inputs);
-  return x[1] == height_ && x[2] == width_;
-}
+bool AdaptiveAvgPool2d::is_identity(const Shape& x, const Pass& /*pass*/) const { return x == output_shape(x); }
 
-Saved AdaptiveAvgPool2d::forward(ExecContext& ctx, ParamViews /*params*/, Tensors inputs, Tensors outputs, const Pass& /*pass*/) const {
-  adaptive_avg_pool2d_forward(ctx, inputs[0], outputs[0]);
+Saved AdaptiveAvgPool2d::forward(const ForwardCall& call) const {
+  adaptive_avg_pool2d_forward(call.ctx, call.x, call.y);
   return {};
 }
 
-void AdaptiveAvgPool2d::backward(ExecContext& ctx, ParamViews /*params*/, const Saved& /*saved*/, Tensors grad_outputs, Tensors grad_inputs,
-                                 ParamViews /*grad_params*/, GradMode /*mode*/, const Pass& /*pass*/) const {
-  if (grad_inputs[0]) adaptive_avg_pool2d_backward(ctx, grad_outputs[0], grad_inputs[0]);
+void AdaptiveAvgPool2d::backward(const BackwardCall& call) const {
+  if (call.grad_x) adaptive_avg_pool2d_backward(call.ctx, call.grad_y, call.grad_x);
 }
 
 }  // namespace vitrine

@@ -6,18 +6,17 @@
 
 namespace vitrine {
 
-/// Maximum over windows of images (N, H, W, C), then ReLU where merged. Keeps one byte for each output, where in its window the maximum was, and y
-/// where ReLU is merged. A ReLU gives the same, bit for bit, before the maximum and behind it; behind it, the larger tensor is not kept for its sign.
+/// Maximum over windows of images (N, H, W, C), then ReLU if merged. Keeps one byte per output (the position of the maximum in its window), and y if
+/// ReLU is merged. A ReLU gives the same bits before and after the maximum; after it, the larger tensor need not be kept for its sign.
 class MaxPool2d final : public Layer {
  public:
   explicit MaxPool2d(const Pool2dConfig& config, bool relu = false) : config_(config), relu_(relu) {}
 
   std::string describe() const override;
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  Shape output_shape(const Shape& x) const override { return pool2d_output_shape(config_, x); }
   OutputNeed output_need() const override { return relu_ ? OutputNeed::sign : OutputNeed::nothing; }
-  Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
-  void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
-                GradMode mode, const Pass& pass) const override;
+  Saved forward(const ForwardCall& call) const override;
+  void backward(const BackwardCall& call) const override;
 
  private:
   Pool2dConfig config_;
@@ -30,29 +29,27 @@ class AvgPool2d final : public Layer {
   explicit AvgPool2d(const Pool2dConfig& config) : config_(config) {}
 
   std::string describe() const override;
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  Shape output_shape(const Shape& x) const override { return pool2d_output_shape(config_, x); }
   OutputNeed output_need() const override { return OutputNeed::nothing; }
-  Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
-  void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
-                GradMode mode, const Pass& pass) const override;
+  Saved forward(const ForwardCall& call) const override;
+  void backward(const BackwardCall& call) const override;
 
  private:
   Pool2dConfig config_;
 };
 
-/// Mean over windows chosen so that the output has the given height and width. Keeps nothing; the identity where the input has that size.
+/// Mean over windows chosen so that the output has the given height and width. Keeps nothing; the identity when the input already has that size.
 class AdaptiveAvgPool2d final : public Layer {
  public:
-  /// throws ConfigError on sizes below 1.
+  /// throws ConfigError when a size is below 1.
   AdaptiveAvgPool2d(int64_t height, int64_t width);
 
   std::string describe() const override;
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  Shape output_shape(const Shape& x) const override;
   OutputNeed output_need() const override { return OutputNeed::nothing; }
-  bool is_identity(std::span<const Shape> inputs, const Pass& pass) const override;
-  Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
-  void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
-                GradMode mode, const Pass& pass) const override;
+  bool is_identity(const Shape& x, const Pass& pass) const override;
+  Saved forward(const ForwardCall& call) const override;
+  void backward(const BackwardCall& call) const override;
 
  private:
   int64_t height_, width_;

@@ -2,24 +2,18 @@
 #include "nn/layers/relu.h"
 
 #include "kernels/relu.h"
-#include "nn/layers/check.h"
 
 namespace vitrine {
 
-std::string ReLU::describe() const { return "relu"; }
-
-std::vector<Shape> ReLU::output_shapes(std::span<const Shape> inputs) const { return {single_input(*this, inputs)}; }
-
-Saved ReLU::forward(ExecContext& ctx, ParamViews /*params*/, Tensors inputs, Tensors outputs, const Pass& pass) const {
-  relu_forward(ctx, inputs[0], outputs[0]);
+Saved ReLU::forward(const ForwardCall& call) const {
+  relu_forward(call.ctx, call.x, call.y);
   Saved saved;
-  if (pass.training) saved.tensors.push_back(outputs[0]);
+  if (call.pass.training) saved.tensors.push_back(call.y);
   return saved;
 }
 
-void ReLU::backward(ExecContext& ctx, ParamViews /*params*/, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs,
-                    ParamViews /*grad_params*/, GradMode /*mode*/, const Pass& /*pass*/) const {
-  if (grad_inputs[0]) relu_backward(ctx, saved.tensors[0], grad_outputs[0], grad_inputs[0]);
+void ReLU::backward(const BackwardCall& call) const {
+  if (call.grad_x) relu_backward(call.ctx, call.saved.tensors[0], call.grad_y, call.grad_x);
 }
 
 }  // namespace vitrine

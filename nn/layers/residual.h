@@ -5,8 +5,8 @@
 
 namespace vitrine {
 
-/// y = body(x) + shortcut(x), then ReLU if asked for. Without a shortcut, x itself is added. Parameters are those of body, then of shortcut, under
-/// the names that these give them. source  He et al. 2016
+/// y = body(x) + shortcut(x), then ReLU if `relu`. Without a shortcut, x itself is added. The parameters are those of body, then those of shortcut,
+/// under the names that these give them. source  He et al. 2016
 class Residual final : public Layer {
  public:
   /// shortcut may be null
@@ -14,11 +14,10 @@ class Residual final : public Layer {
 
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override;
+  Shape output_shape(const Shape& x) const override;
   OutputNeed output_need() const override { return relu_ ? OutputNeed::sign : OutputNeed::nothing; }
-  Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass& pass) const override;
-  void backward(ExecContext& ctx, ParamViews params, const Saved& saved, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params,
-                GradMode mode, const Pass& pass) const override;
+  Saved forward(const ForwardCall& call) const override;
+  void backward(const BackwardCall& call) const override;
 
  private:
   std::unique_ptr<Sequential> body_;

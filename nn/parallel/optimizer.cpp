@@ -61,9 +61,9 @@ OptimizerConfig make_optimizer_config(std::string_view name, std::optional<doubl
       throw ConfigError("optimizer: nesterov needs a momentum above 0; set SgdConfig::momentum, for example to 0.9");
     return config;
   }
-  if (name != "adam" && name != "adamw") throw ConfigError(fmt::format("optimizer: there is no '{}'; use one of sgd, adam, adamw", name));
+  if (name != "adam" && name != "adamw") throw ConfigError(fmt::format("optimizer: unknown optimizer '{}'; use one of sgd, adam, adamw", name));
   if (momentum || nesterov) {
-    throw ConfigError(fmt::format("optimizer: {} has no {}; use sgd, or leave it out", name, momentum ? "momentum" : "nesterov"));
+    throw ConfigError(fmt::format("optimizer: {} has no {}; use sgd, or omit it", name, momentum ? "momentum" : "nesterov"));
   }
   config.kind = name == "adamw" ? OptimizerConfig::Kind::adamw : OptimizerConfig::Kind::adam;
   config.set_learning_rate(checked("lr", lr, config.learning_rate()));

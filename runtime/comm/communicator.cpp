@@ -42,21 +42,23 @@ std::vector<std::unique_ptr<Communicator>> make_gpu_communicators(DeviceGroup& d
   for (int i = 0; i < devices.size(); ++i) gpus.insert(devices[i].id().index);
   const bool distinct = static_cast<int>(gpus.size()) == devices.size();
   if (!distinct && devices.process_count() > 1) {
-    throw UnsupportedError("make_communicators: with several processes every device needs a GPU of its own: NCCL takes no two ranks on one GPU");
+    throw UnsupportedError(
+        "make_communicators: with several processes every device needs a separate GPU, because NCCL does not support two ranks on one GPU");
   }
 #ifdef VITRINE_HAVE_NCCL
   if (distinct) return cuda::make_nccl_communicators(devices);
 #endif
   if (!devices.options().nccl_communicators.empty()) {
-    throw UnsupportedError(fmt::format("make_communicators: NCCL communicators were handed in, but {}",
-                                       distinct ? "this build has no NCCL" : "NCCL takes no two ranks on one GPU"));
+    throw UnsupportedError(fmt::format("make_communicators: nccl_communicators are set, but {}",
+                                       distinct ? "this build has no NCCL" : "NCCL does not support two ranks on one GPU"));
   }
-  if (devices.process_count() > 1) throw UnsupportedError("make_communicators: GPUs of several processes reduce over NCCL, which is not built in");
-  return cuda::make_peer_communicators(devices, distinct ? "this build has no NCCL" : "NCCL takes no two ranks on one GPU");
+  if (devices.process_count() > 1)
+    throw UnsupportedError("make_communicators: GPUs of several processes need NCCL, which this build does not include");
+  return cuda::make_peer_communicators(devices, distinct ? "this build has no NCCL" : "NCCL does not support two ranks on one GPU");
 }
 #else
 std::vector<std::unique_ptr<Communicator>> make_gpu_communicators(DeviceGroup& devices) {
-  throw UnsupportedError(fmt::format("make_communicators: {}: this build has no CUDA", devices[0].name()));
+  throw UnsupportedError(fmt::format("make_communicators: {}: this build does not include CUDA", devices[0].name()));
 }
 #endif
 

@@ -10,7 +10,7 @@
 
 namespace vitrine::cpu {
 
-/// Threads that parallel_for uses on the calling thread: those of the device whose worker it is; 1 without OpenMP.
+/// Number of threads that parallel_for uses on the calling thread: those of the device whose worker it is; 1 without OpenMP.
 inline int team_size() {
 #ifdef VITRINE_HAVE_OPENMP
   return omp_get_max_threads();
@@ -19,8 +19,8 @@ inline int team_size() {
 #endif
 }
 
-/// Calls body(begin, end) on consecutive parts of [0, count), one part for each thread of the team, the same parts every time; parts are
-/// multiples of `grain` but for the last. Below one grain it stays on the calling thread. `body` must not throw.
+/// Calls body(begin, end) on consecutive parts of [0, count), one for each thread of the device, the same parts every time. Parts are multiples of
+/// `grain` except for the last one. Work below one grain stays on the calling thread. `body` must not throw.
 template <class Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body) {
   if (count <= 0) return;
@@ -36,7 +36,7 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
     if (begin < end) body(begin, end);
   };
 #ifdef VITRINE_HAVE_OPENMP
-// Always the whole team: libgomp ends threads that a smaller one does not need, and starts them anew for the next.
+// Always uses all threads: libgomp ends threads that a smaller team does not need and restarts them for the next one.
 #pragma omp parallel for schedule(static, 1)
 #endif
   for (int64_t part = 0; part < parts; ++part) run_part(part);

@@ -8,7 +8,7 @@
 namespace vitrine {
 namespace {
 
-/// Follows the changes.
+/// Replays the changes.
 class Replay {
  public:
   void take(const MemoryEvent& event) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of several processes that train, or issue collectives, until one of them misbehaves:
+// One of several processes that train, or issue collectives, until one of them fails:
 //   fault_worker FAULT RANK STEP DELAY_US TIMEOUT_MS MARKER
-// FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives). MARKER is for the test to find the process by.
+// FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives). MARKER lets the test find the process.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -34,7 +34,7 @@ struct Fault {
   bool due(const ProcessGroup& process_group, int64_t at_step) const { return process_group.rank() == rank && at_step == step; }
 };
 
-/// Does to this process what its user or its machine might do: now, or a little later, amid the step.
+/// Injects the fault: now, or a little later, in the middle of the step.
 void strike(const Fault& fault) {
   const auto act = [kind = fault.kind] {
     if (kind == "kill") raise(SIGKILL);
@@ -53,15 +53,14 @@ class Planted final : public Layer {
  public:
   explicit Planted(const bool& armed) : armed_(armed) {}
   std::string describe() const override { return "planted"; }
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
-  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
-    if (armed_ && ctx.backend() != Backend::meta) ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
-    copy(ctx, inputs[0], outputs[0]);
+  Shape output_shape(const Shape& x) const override { return x; }
+  Saved forward(const ForwardCall& call) const override {
+    if (armed_ && call.ctx.backend() != Backend::meta) call.ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
+    copy(call.ctx, call.x, call.y);
     return {};
   }
-  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
-                const Pass&) const override {
-    if (grad_inputs[0]) copy(ctx, grad_outputs[0], grad_inputs[0]);
+  void backward(const BackwardCall& call) const override {
+    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
   }
 
  private:

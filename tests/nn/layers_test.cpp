@@ -97,12 +97,12 @@ TEST(LayerGradients, FlattenIntoAnotherPlace) {
 TEST(Layers, IdentitiesAreRecognised) {
   const Shape images{2, 6, 6, 4};
   const Pass evaluation{.training = false};
-  EXPECT_TRUE(AdaptiveAvgPool2d(6, 6).is_identity({&images, 1}, kTraining));
-  EXPECT_FALSE(AdaptiveAvgPool2d(6, 5).is_identity({&images, 1}, kTraining));
-  EXPECT_FALSE(Dropout(0.5F, 0).is_identity({&images, 1}, kTraining));
-  EXPECT_TRUE(Dropout(0.5F, 0).is_identity({&images, 1}, evaluation));
-  EXPECT_TRUE(Dropout(0.0F, 0).is_identity({&images, 1}, kTraining));
-  EXPECT_TRUE(Flatten().is_identity({&images, 1}, kTraining));
+  EXPECT_TRUE(AdaptiveAvgPool2d(6, 6).is_identity(images, kTraining));
+  EXPECT_FALSE(AdaptiveAvgPool2d(6, 5).is_identity(images, kTraining));
+  EXPECT_FALSE(Dropout(0.5F, 0).is_identity(images, kTraining));
+  EXPECT_TRUE(Dropout(0.5F, 0).is_identity(images, evaluation));
+  EXPECT_TRUE(Dropout(0.0F, 0).is_identity(images, kTraining));
+  EXPECT_TRUE(Flatten().is_identity(images, kTraining));
 }
 
 // What a layer keeps decides the peak of a training step.
@@ -113,8 +113,9 @@ TEST(Layers, KeepOnlyWhatBackwardNeeds) {
   const auto kept = [&](const Layer& layer, const Pass& pass) {
     const FlatLayout layout(layer.parameters(), 0);
     const Tensor flat = device.random({layout.parameter_elements()}, 2);
-    const Tensor y = device.empty(layer.output_shapes({&x.shape(), 1})[0]);
-    const Saved saved = layer.forward(device.ctx(), layout.views(flat), {&x, 1}, {&y, 1}, pass);
+    const std::vector<View> params = layout.views(flat);
+    const Tensor y = device.empty(layer.output_shape(x.shape()));
+    const Saved saved = layer.forward({device.ctx(), params, x, y, pass});
     device.synchronize();
     int64_t bytes = 0;
     for (const Tensor& tensor : saved.tensors) bytes += tensor.bytes();
@@ -137,13 +138,11 @@ TEST(Layers, KeepOnlyWhatBackwardNeeds) {
 TEST(Layers, RefuseInputsThatDoNotFit) {
   const Shape images{2, 8, 8, 3};
   const Shape rows{2, 10};
-  EXPECT_THROW(Linear({.in_features = 11, .out_features = 2}).output_shapes({&rows, 1}), ShapeError);
-  EXPECT_THROW(Linear({.in_features = 8, .out_features = 2}).output_shapes({&images, 1}), ShapeError);
-  EXPECT_THROW(Conv2d({.in_channels = 4, .out_channels = 2, .window = 3}).output_shapes({&images, 1}), ShapeError);
-  EXPECT_THROW(Conv2d({.in_channels = 3, .out_channels = 2, .window = 9}).output_shapes({&images, 1}), ShapeError);
-  EXPECT_THROW(MaxPool2d({2, 2, 0}).output_shapes({&rows, 1}), ShapeError);
-  const std::vector<Shape> two{rows, rows};
-  EXPECT_THROW(ReLU().output_shapes(two), ShapeError);
+  EXPECT_THROW(Linear({.in_features = 11, .out_features = 2}).output_shape(rows), ShapeError);
+  EXPECT_THROW(Linear({.in_features = 8, .out_features = 2}).output_shape(images), ShapeError);
+  EXPECT_THROW(Conv2d({.in_channels = 4, .out_channels = 2, .window = 3}).output_shape(images), ShapeError);
+  EXPECT_THROW(Conv2d({.in_channels = 3, .out_channels = 2, .window = 9}).output_shape(images), ShapeError);
+  EXPECT_THROW(MaxPool2d({2, 2, 0}).output_shape(rows), ShapeError);
   EXPECT_THROW(Dropout(1.0F, 0), ConfigError);
   EXPECT_THROW(Linear({.in_features = 0, .out_features = 2}), ConfigError);
   EXPECT_THROW(Linear({.in_features = 12, .out_features = 2, .weight_layout = {CheckpointLayout::Kind::linear_chw, 2, 2, 2}}), ConfigError);

@@ -72,7 +72,7 @@ TEST(SequentialGradients, IdentitiesAtBothEnds) {
 TEST(SequentialGradients, NothingButIdentities) {
   const auto net = sequential(part<AdaptiveAvgPool2d>("avgpool", 2, 3), part<Flatten>("flatten"));
   const Shape images{2, 2, 3, 4};
-  EXPECT_TRUE(net->is_identity({&images, 1}, kTraining));
+  EXPECT_TRUE(net->is_identity(images, kTraining));
   check_gradients(*net, images, kTraining, 3, [](const DoubleTensor& x, const Params&) { return x; });
 }
 
@@ -133,16 +133,16 @@ TEST(ResidualGradients, BlocksWithinASequential) {
 TEST(Residual, RefusesPathsThatDoNotAgree) {
   const Residual block(sequential(conv("conv1", 3, 5, kConv)), nullptr, false);
   const Shape images{2, 5, 5, 3};
-  EXPECT_THROW(block.output_shapes({&images, 1}), ShapeError);
+  EXPECT_THROW(block.output_shape(images), ShapeError);
 }
 
 TEST(Sequential, NamesThePartWhoseInputDoesNotFit) {
   const auto net = small_net();
   const Shape images{2, 8, 8, 2};
   const Shape wrong{2, 6, 6, 3};
-  EXPECT_EQ(net->output_shapes({&images, 1})[0], (Shape{2, 3}));  // the adaptive pooling takes any size
+  EXPECT_EQ(net->output_shape(images), (Shape{2, 3}));  // the adaptive pooling takes any size
   try {
-    net->output_shapes({&wrong, 1});
+    net->output_shape(wrong);
     FAIL() << "3 channels were taken for 2";
   } catch (const ShapeError& e) {
     EXPECT_NE(std::string(e.what()).find("conv: "), std::string::npos) << e.what();

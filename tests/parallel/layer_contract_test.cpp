@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer that breaks what nn/layer.h requires is told so, by name, before it does harm.
+// A layer that breaks a rule of nn/layer.h is named in an error before it does harm.
 #include <algorithm>
 
 #include "runtime/error.h"
@@ -16,19 +16,18 @@ class Careless final : public Layer {
   explicit Careless(Fault fault) : fault_(fault) {}
 
   std::string describe() const override { return "careless"; }
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
-  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass&) const override {
-    if (fault_ == Fault::computes_in_forward) outputs[0].view().as<float>()[0] = ConstView(inputs[0]).as<float>()[0];
-    if (fault_ == Fault::allocates_unplanned && ctx.backend() != Backend::meta) {
-      ctx.allocate({1 << 22}, DType::u8, Category::activations, "secret");
+  Shape output_shape(const Shape& x) const override { return x; }
+  Saved forward(const ForwardCall& call) const override {
+    if (fault_ == Fault::computes_in_forward) call.y.view().as<float>()[0] = ConstView(call.x).as<float>()[0];
+    if (fault_ == Fault::allocates_unplanned && call.ctx.backend() != Backend::meta) {
+      call.ctx.allocate({1 << 22}, DType::u8, Category::activations, "secret");
     }
-    pass_on(ctx, inputs[0], outputs[0]);
+    pass_on(call.ctx, call.x, call.y);
     return {};
   }
-  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
-                const Pass&) const override {
-    if (fault_ == Fault::computes_in_backward) grad_inputs[0].view().as<float>()[0] = 0.0F;
-    if (grad_inputs[0]) pass_on(ctx, grad_outputs[0], grad_inputs[0]);
+  void backward(const BackwardCall& call) const override {
+    if (fault_ == Fault::computes_in_backward) call.grad_x.view().as<float>()[0] = 0.0F;
+    if (call.grad_x) pass_on(call.ctx, call.grad_y, call.grad_x);
   }
 
  private:
@@ -42,7 +41,7 @@ class Careless final : public Layer {
   Fault fault_;
 };
 
-/// The message of the error that one step with the layer ends in; empty when there is none.
+/// The message of the error of one step with the layer; empty when there is none.
 template <class ErrorClass>
 std::string message_of_step(Careless::Fault fault, DType compute = DType::f32) {
   const Model model = planted_model(std::make_unique<Careless>(fault));
@@ -65,14 +64,14 @@ TEST(LayerContract, ComputingOutsideOfDispatchNamesTheLayerWhenItIsPlanned) {
   for (const Careless::Fault fault : {Careless::Fault::computes_in_forward, Careless::Fault::computes_in_backward}) {
     const std::string text = message_of_step<UnsupportedError>(fault);
     expect_contains(text, "layer 'planted' (careless)");
-    expect_contains(text, "only by a function given to ExecContext::dispatch");
+    expect_contains(text, "only functions passed to ExecContext::dispatch");
   }
 }
 
 TEST(LayerContract, ReadingAnotherDtypeNamesLayerAndOperation) {
   const std::string text = message_of_step<DtypeError>(Careless::Fault::none, DType::f16);
   expect_contains(text, "layer 'planted', operation 'pass_on'");
-  expect_contains(text, "the elements are f16, but are accessed as floating-point numbers of 4 bytes");
+  expect_contains(text, "the elements are f16, but the access is to floating-point numbers of 4 bytes");
 }
 
 TEST(LayerContract, AllocatingOutsideThePlanNamesLayerAndTensor) {

@@ -8,7 +8,7 @@
 
 namespace vitrine::test {
 
-/// The identity, which on one device gives an infinity when it is armed: in its gradient, or in its output of one step.
+/// The identity, which returns an infinity on one device when it is armed: in its gradient, or in its output of one step.
 class Planted final : public Layer {
  public:
   struct Trigger {
@@ -19,17 +19,16 @@ class Planted final : public Layer {
   explicit Planted(const Trigger& trigger) : trigger_(trigger) {}
 
   std::string describe() const override { return "planted"; }
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
-  Saved forward(ExecContext& ctx, ParamViews, Tensors inputs, Tensors outputs, const Pass& pass) const override {
-    copy(ctx, inputs[0], outputs[0]);
-    if (pass.training && pass.step == trigger_.forward_step) plant(ctx, outputs[0]);
+  Shape output_shape(const Shape& x) const override { return x; }
+  Saved forward(const ForwardCall& call) const override {
+    copy(call.ctx, call.x, call.y);
+    if (call.pass.training && call.pass.step == trigger_.forward_step) plant(call.ctx, call.y);
     return {};
   }
-  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews, GradMode,
-                const Pass&) const override {
-    if (!grad_inputs[0]) return;
-    copy(ctx, grad_outputs[0], grad_inputs[0]);
-    if (trigger_.armed) plant(ctx, grad_inputs[0]);
+  void backward(const BackwardCall& call) const override {
+    if (!call.grad_x) return;
+    copy(call.ctx, call.grad_y, call.grad_x);
+    if (trigger_.armed) plant(call.ctx, call.grad_x);
   }
 
  private:

@@ -24,7 +24,7 @@ Model random_model(uint32_t seed) {
   const auto add = [&](const std::string& name, std::unique_ptr<Layer> layer) { parts.push_back({name, std::move(layer)}); };
   Shape shape{1, model.height, model.width, model.channels};
   const auto grow = [&](const std::string& name, std::unique_ptr<Layer> layer) {
-    shape = layer->output_shapes(std::span<const Shape>(&shape, 1))[0];
+    shape = layer->output_shape(shape);
     add(name, std::move(layer));
   };
   int64_t dropouts = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replicas that no longer hold the same parameters are found, and named.
+// Replicas whose parameters differ are found and named.
 #include <gtest/gtest.h>
 
 #include "runtime/copy.h"
@@ -9,7 +9,7 @@
 namespace vitrine::test {
 namespace {
 
-/// The identity, with a parameter that it spoils on one device when it is told to.
+/// The identity, with a parameter that it overwrites on one device when it is armed.
 class Spoiling final : public Layer {
  public:
   struct Trigger {
@@ -25,19 +25,18 @@ class Spoiling final : public Layer {
     spec.shape = {3};
     return {spec};
   }
-  std::vector<Shape> output_shapes(std::span<const Shape> inputs) const override { return {inputs.begin(), inputs.end()}; }
-  Saved forward(ExecContext& ctx, ParamViews params, Tensors inputs, Tensors outputs, const Pass&) const override {
-    if (trigger_.armed && ctx.backend() != Backend::meta && ctx.ordinal() == trigger_.device) {
+  Shape output_shape(const Shape& x) const override { return x; }
+  Saved forward(const ForwardCall& call) const override {
+    if (trigger_.armed && call.ctx.backend() != Backend::meta && call.ctx.ordinal() == trigger_.device) {
       static constexpr float kValues[] = {1, 2, 3};
-      copy(ctx, ConstView(kValues, {3}, DType::f32, DeviceId::host()), params[0]);
+      copy(call.ctx, ConstView(kValues, {3}, DType::f32, DeviceId::host()), call.params[0]);
     }
-    copy(ctx, inputs[0], outputs[0]);
+    copy(call.ctx, call.x, call.y);
     return {};
   }
-  void backward(ExecContext& ctx, ParamViews, const Saved&, Tensors grad_outputs, Tensors grad_inputs, ParamViews grad_params, GradMode,
-                const Pass&) const override {
-    zero(ctx, grad_params[0]);
-    if (grad_inputs[0]) copy(ctx, grad_outputs[0], grad_inputs[0]);
+  void backward(const BackwardCall& call) const override {
+    zero(call.ctx, call.grad_params[0]);
+    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
   }
 
  private:
@@ -60,7 +59,7 @@ TEST(VerifyReplicas, NamesTheReplicaAndTheParameterThatDiffer) {
     engine.train_step(batch.view());
     try {
       engine.verify_replicas();
-      FAIL() << "the spoilt replica went unnoticed";
+      FAIL() << "the overwritten replica went unnoticed";
     } catch (const CommError& error) {
       const std::string text = error.what();
       EXPECT_NE(text.find("after 2 steps: the planted.weight of " + group[1].name() + " is not"), std::string::npos) << text;

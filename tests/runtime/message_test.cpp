@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processes of a process group tell each other, and the connections that carry it.
+// Messages between the processes of a process group, and the connections that carry them.
 #include "runtime/process_group/message.h"
 
 #include <chrono>
@@ -162,7 +162,7 @@ TEST_F(ConnectionTest, WhatCameIsReadEvenWhenSendingFails) {
 
 TEST_F(ConnectionTest, NoMoreIsReadThanTheLimit) {
   here->limit(1000);
-  const std::string flood(100'000, '\0');  // empty messages, which nobody takes
+  const std::string flood(100'000, '\0');  // empty messages that are never taken
   write_bytes(flood);
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(here->receive());
   int left = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated CUDA runtime: devices, errors, versions.
+// Stand-in for the CUDA runtime: devices, errors, versions.
 #include <cstdio>
 #include <cstring>
 #include <string_view>
@@ -16,7 +16,7 @@ namespace standins = vitrine::standins;
 
 constexpr int kMultiprocessors = 4;
 
-// The device, even when it is in error: its properties are known.
+// The device, even if it is in error: its properties are known.
 Device* known_device(int index, cudaError_t& code) {
   Device* const device = standins::usable_device(index, code);
   if (device != nullptr || code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice || code == cudaErrorInvalidDevice) return device;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated CUDA runtime: memory and copies. Devices' memory is the host's, each allocation mapped apart, its addresses long kept from others.
+// Stand-in for the CUDA runtime: memory and copies. Device memory is host memory; each allocation is mapped apart, and its addresses stay reserved.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -31,10 +31,10 @@ namespace standins = vitrine::standins;
 
 constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 256;
-constexpr size_t kMostFreed = size_t{128} << 30;  // addresses that are kept back
-constexpr size_t kMostFilled = size_t{16} << 20;  // what is filled with NaN; the rest would only take time
+constexpr size_t kMostFreed = size_t{128} << 30;  // addresses kept from reuse
+constexpr size_t kMostFilled = size_t{16} << 20;  // size filled with NaN; filling the rest would only take time
 
-// Behind the allocation lies at least one page that nobody may touch.
+// At least one inaccessible page follows each allocation.
 void* map(size_t bytes, int device) {
   Allocation a;
   a.bytes = bytes;
@@ -62,7 +62,7 @@ void forget_oldest() {
   }
 }
 
-// Under the lock. False: p is not the begin of a live allocation of that kind.
+// requires the lock. False: p is not the begin of a live allocation of that kind.
 bool unmap(void* p, bool pinned) {
   const auto at = state().allocations.find(reinterpret_cast<uintptr_t>(p));
   if (at == state().allocations.end() || at->second.freed || (at->second.device == kHost) != pinned) return false;
@@ -79,7 +79,7 @@ bool unmap(void* p, bool pinned) {
 
 enum class Place { pageable, pinned, device, wrong };
 
-// Where [p, p + bytes) lies; says what is wrong with it.
+// Location of [p, p + bytes); prints what is wrong with it.
 Place place_of(const char* call, const char* argument, const void* p, size_t bytes, int* device = nullptr) {
   const auto a = find_allocation(p);
   if (!a) return Place::pageable;
@@ -110,7 +110,7 @@ bool is_direction(cudaMemcpyKind kind, Place from, Place to) {
   return false;
 }
 
-// As CUDA: what comes from pageable memory is staged before the call returns, and a copy to pageable memory is done when it returns.
+// As in CUDA: data from pageable memory is staged before the call returns, and a copy to pageable memory is done when it returns.
 cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   if (!standins::is_live(stream, call)) return tell(cudaErrorInvalidResourceHandle);
   cudaError_t code = cudaSuccess;
@@ -241,7 +241,7 @@ cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t strea
   return cudaSuccess;
 }
 
-// Those without a stream wait for the device's work and are done when they return.
+// Calls without a stream wait for the device's work and are done when they return.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   const cudaError_t drained = cudaDeviceSynchronize();
   if (drained != cudaSuccess) return drained;

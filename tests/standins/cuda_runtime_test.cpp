@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated CUDA runtime keeps CUDA's order and reports what CUDA reports.
+// The stand-in for the CUDA runtime has CUDA's order and reports CUDA's errors.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -50,7 +50,7 @@ T* device_memory(int device, size_t count) {
   return static_cast<T*>(p);
 }
 
-/// Work that a stream does not pass before it is let go.
+/// Work that blocks a stream until it is released.
 struct Gate {
   std::atomic<bool> open{false};
   static void wait(void* gate) {

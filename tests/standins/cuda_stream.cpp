@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated CUDA runtime: streams, events, launches.
+// Stand-in for the CUDA runtime: streams, events, launches.
 #include <algorithm>
 #include <string>
 
@@ -17,7 +17,7 @@ using vitrine::standins::tell;
 
 namespace {
 
-// Spins, then sleeps on `word` until done(); nothing is acquired before the caller's own last load.
+// Spins, then sleeps on `word` until done(); acquires nothing before the caller's own last load.
 template <class Done>
 void wait_until(const std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, const Done& done) {
   for (int i = 0; i < cpu::kSpinRounds; ++i) {
@@ -132,7 +132,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 
-// Unlike CUDA's it waits for the stream's work.
+// Unlike CUDA's, it waits for the stream's work.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (!standins::is_live(stream, "cudaStreamDestroy")) return tell(cudaErrorInvalidResourceHandle);
   std::shared_ptr<CUstream_st> last;

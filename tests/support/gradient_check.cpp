@@ -21,7 +21,7 @@ DoubleTensor to_double(const Shape& shape, const std::vector<float>& values) { r
 class Subject {
  public:
   Subject(const Layer& layer, const Shape& input, const Pass& pass, uint64_t seed)
-      : layer_(layer), pass_(pass), layout_(layer.parameters(), 0), output_shape_(layer.output_shapes({&input, 1})[0]) {
+      : layer_(layer), pass_(pass), layout_(layer.parameters(), 0), output_shape_(layer.output_shape(input)) {
     device.ctx().reserve_workspace(kWorkspaceBytes);
     x = random_floats(input.numel(), seed);
     grad_y = random_floats(output_shape_.numel(), seed + 1);
@@ -33,7 +33,7 @@ class Subject {
 
   std::vector<float> forward() {
     y_ = device.empty(output_shape_);
-    saved_ = layer_.forward(device.ctx(), params_, {&x_, 1}, {&y_, 1}, pass_);
+    saved_ = layer_.forward({device.ctx(), params_, x_, y_, pass_});
     return device.values(ConstView(y_));
   }
 
@@ -51,7 +51,7 @@ class Subject {
       guarded = device.guarded(x_.shape());
       grad_input = Tensor::borrow(guarded.view);
     }
-    layer_.backward(device.ctx(), params_, saved_, {&grad_output, 1}, {&grad_input, 1}, grad_params, mode, pass_);
+    layer_.backward({device.ctx(), params_, saved_, grad_output, grad_input, grad_params, mode, pass_});
     Gradients result{.input = {}, .flat = device.values(ConstView(grad_flat))};
     if (with_input) result.input = device.values(guarded);
     return result;

@@ -7,7 +7,6 @@ namespace vitrine::tools {
 
 namespace {
 
-// A name that begins with another one comes before it.
 constexpr std::pair<const char*, const char*> kFlags[] = {
     {"EngineConfig::workspace_bytes", "--workspace"},
     {"EngineConfig::batch_size", "--batch-size"},
@@ -23,6 +22,13 @@ constexpr std::pair<const char*, const char*> kFlags[] = {
     {"ModelOptions::image_size", "--image-size"},
     {"DeviceGroupOptions::memory_bytes", "--device-memory"},
     {"DeviceGroupOptions::tf32", "--tf32"},
+    {"ProcessGroupOptions::rendezvous", "--rendezvous"},
+    {"ProcessGroupOptions::timeout_ms", "--timeout"},
+    {"ProcessGroupOptions::rank", "--rank"},
+    {"ProcessGroupOptions::size", "--world-size"},
+    {"LaunchFlags::rank", "--rank"},
+    {"LaunchFlags::world_size", "--world-size"},
+    {"LaunchFlags::local_rank", "--local-rank"},
 };
 
 }  // namespace

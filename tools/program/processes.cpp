@@ -11,6 +11,7 @@
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 #include "runtime/process_group/secret.h"
+#include "tools/program/advice.h"
 #include "tools/program/interrupt.h"
 
 namespace vitrine::tools {
@@ -78,13 +79,13 @@ Processes::Processes(Options& options) {
   process_group.timeout_ms = static_cast<int64_t>(options.timeout_seconds * 1000);
   process_group.exit_after_ms = kExitAfterMs;
   process_group.on_failure_found = [](const std::string& reason) {
-    fmt::print(stderr, "vitrine: {}\n", reason);
+    fmt::print(stderr, "vitrine: {}\n", in_program_words(reason));
     std::fflush(stderr);
   };
   process_group_ = std::make_shared<ProcessGroup>(process_group);
   options.quiet = !leads();
   if (leads()) {
-    fmt::print(stderr, "vitrine: {}; {}\n", launch.note, process_group_->description());
+    fmt::print(stderr, "vitrine: {}; {}\n", in_program_words(launch.note), process_group_->description());
   } else {
     silence_stdout();
     keep_interrupts_quiet();

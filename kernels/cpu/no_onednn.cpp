@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replaces the files onednn_*.cpp in builds without oneDNN.
+#include "kernels/cpu/onednn.h"
+
+namespace vitrine::cpu::onednn {
+
+std::optional<LibraryInfo> library() { return std::nullopt; }
+bool computes(DType) { return false; }
+bool gemm(ExecContext&, const View&, bool, bool, ConstView, ConstView, View, int64_t, GradMode) { return false; }
+bool linear_forward(ExecContext&, const View&, ConstView, ConstView, ConstView, bool, View) { return false; }
+bool conv2d_forward(ExecContext&, const View&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) { return false; }
+bool conv2d_backward_data(ExecContext&, const View&, const Conv2dConfig&, ConstView, ConstView, View) { return false; }
+bool conv2d_backward_weight(ExecContext&, const View&, const Conv2dConfig&, ConstView, ConstView, View, View, GradMode) { return false; }
+int64_t conv2d_bytes(ExecContext&, Conv2dPass, const Conv2dConfig&, const Shape&, const Shape&, bool, DType) { return -1; }
+
+}  // namespace vitrine::cpu::onednn

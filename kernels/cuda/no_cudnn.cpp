@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replaces the files cudnn_*.cpp in builds without cuDNN.
+#include "kernels/cuda/cudnn_conv2d.h"
+
+namespace vitrine::cuda {
+
+static constexpr const char* kNoCudnn = "cuDNN is not built in";
+
+std::string cudnn_conv2d_forward(ExecContext&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) { return kNoCudnn; }
+std::string cudnn_conv2d_backward_data(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View) { return kNoCudnn; }
+std::string cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
+std::string cudnn_conv2d_backward_weight_rounded(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
+std::optional<LibraryInfo> cudnn_library() { return std::nullopt; }
+
+}  // namespace vitrine::cuda

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replaces the CUDA sources in builds without CUDA. Operations do not refer to their CUDA implementations there, see run.h.
+#include "kernels/conv2d_choice.h"
+#include "kernels/libraries.h"
+
+namespace vitrine {
+
+std::vector<Conv2dChoice> conv2d_choices(ExecContext&) { return {}; }
+
+namespace cuda {
+std::vector<LibraryInfo> kernel_libraries() { return {}; }
+}  // namespace cuda
+
+}  // namespace vitrine

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/scratch.cuh"
+#include "kernels/optimizer.h"
+#include "kernels/step_control.h"
+
+namespace vitrine::cuda {
+namespace {
+
+/// What an update knows only on the device.
+struct UpdateScalars {
+  int32_t active;  // the step is taken
+  int32_t guards;  // elements whose update is not finite keep their values
+  int32_t step;    // number of this update, from 1
+  float factor;    // turns the summed gradient into the one to use
+  float step_size;
+  float correction;  // 1 / sqrt(1 - beta2^step)
+};
+static_assert(static_cast<int64_t>(sizeof(UpdateScalars)) <= kOptimizerWorkspaceBytes);
+
+/// Raises the step count where the step is taken. One thread; a kernel of its own because the update's blocks all read the count.
+__global__ void begin_update(double lr, double beta1, double beta2, const float* control, int32_t* step, UpdateScalars* scalars) {
+  UpdateScalars s{};
+  if (control[StepControl::kActive] == 1.0F) {
+    s.active = 1;
+    s.guards = control[StepControl::kKeepsFinite] == 1.0F ? 1 : 0;
+    s.step = *step + 1;
+    s.factor = control[StepControl::kFactor];
+    s.step_size = static_cast<float>(lr / (1.0 - pow(beta1, static_cast<double>(s.step))));
+    s.correction = static_cast<float>(1.0 / sqrt(1.0 - pow(beta2, static_cast<double>(s.step))));
+    *step = s.step;
+  }
+  *scalars = s;
+}
+
+/// Keeps elements finite where the step asks for it.
+struct Guard {
+  float* stopped;  // StepControl::kStopped
+  bool on;
+
+  /// Where one of the new values is not finite: the old ones remain, and training is stopped. All threads write the same.
+  template <int N>
+  __device__ void keep(const float (&old)[N], float (&out)[N]) const {
+    if (!on) return;
+    bool finite = true;
+    for (int i = 0; i < N; ++i) finite = finite && isfinite(out[i]);
+    if (finite) return;
+    for (int i = 0; i < N; ++i) out[i] = old[i];
+    *stopped = StepControl::kByUpdate;
+  }
+};
+
+/// p -= lr * (g + weight_decay * p).   in: p, g   out: p
+struct Sgd {
+  static constexpr int kReads = 2, kWrites = 1;
+  const UpdateScalars* scalars;
+  Guard guard;
+  float lr, weight_decay;
+  float factor;
+
+  __device__ bool begin() {
+    factor = scalars->factor;
+    guard.on = scalars->guards != 0;
+    return scalars->active != 0;
+  }
+  __device__ void operator()(const float (&in)[2], float (&out)[1]) const {
+    out[0] = in[0] - lr * (in[1] * factor + weight_decay * in[0]);
+    guard.keep({in[0]}, out);
+  }
+};
+
+/// in: p, g, buffer   out: p, buffer
+struct SgdMomentum {
+  static constexpr int kReads = 3, kWrites = 2;
+  const UpdateScalars* scalars;
+  Guard guard;
+  float lr, weight_decay, momentum;
+  bool nesterov;
+  float factor;
+  bool first;
+
+  __device__ bool begin() {
+    factor = scalars->factor;
+    first = scalars->step == 1;
+    guard.on = scalars->guards != 0;
+    return scalars->active != 0;
+  }
+  __device__ void operator()(const float (&in)[3], float (&out)[2]) const {
+    const float update = in[1] * factor + weight_decay * in[0];
+    const float buffer = first ? update : momentum * in[2] + update;  // before the first update the buffer may hold anything
+    out[0] = in[0] - lr * (nesterov ? update + momentum * buffer : buffer);
+    out[1] = buffer;
+    guard.keep({in[0], first ? 0.0F : in[2]}, out);
+  }
+};
+
+/// in: p, g, m, v   out: p, m, v
+struct Adam {
+  static constexpr int kReads = 4, kWrites = 3;
+  const UpdateScalars* scalars;
+  Guard guard;
+  float beta1, beta2, rest1, rest2, eps;
+  float coupled, shrink;  // one of the two is neutral: decay goes into the gradient (Adam) or straight into the parameter (AdamW)
+  float factor, step_size, correction;
+
+  __device__ bool begin() {
+    factor = scalars->factor;
+    step_size = scalars->step_size;
+    correction = scalars->correction;
+    guard.on = scalars->guards != 0;
+    return scalars->active != 0;
+  }
+  __device__ void operator()(const float (&in)[4], float (&out)[3]) const {
+    const float decayed = in[0] * shrink;
+    const float gradient = in[1] * factor + coupled * decayed;
+    const float mean = beta1 * in[2] + rest1 * gradient;
+    const float square = beta2 * in[3] + rest2 * gradient * gradient;
+    out[0] = decayed - step_size * mean / (sqrtf(square) * correction + eps);
+    out[1] = mean;
+    out[2] = square;
+    guard.keep({in[0], in[2], in[3]}, out);
+  }
+};
+
+UpdateScalars* queue_begin(ExecContext& ctx, const char* operation, double lr, double beta1, double beta2, const View& step, const View& control) {
+  auto* scalars = scratch<UpdateScalars>(ctx, operation);
+  launch(native_stream(ctx), begin_update, dim3(1), dim3(1), lr, beta1, beta2, control.as<float>(), step.as<int32_t>(), scalars);
+  return scalars;
+}
+
+}  // namespace
+
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control) {
+  const UpdateScalars* scalars = queue_begin(ctx, "sgd_update", config.lr, 0.0, 0.0, step, control);
+  const Guard guard{control.as<float>() + StepControl::kStopped, false};
+  const auto lr = static_cast<float>(config.lr);
+  const auto weight_decay = static_cast<float>(config.weight_decay);
+  auto* p = param.as<float>();
+  const auto* g = grad.as<float>();
+  if (!momentum_buffer) {
+    map_elements<float, Sgd>(ctx, {{p, g}}, {{p}}, param.numel(), {scalars, guard, lr, weight_decay, 0.0F});
+    return;
+  }
+  auto* buffer = momentum_buffer.as<float>();
+  map_elements<float, SgdMomentum>(ctx, {{p, g, buffer}}, {{p, buffer}}, param.numel(),
+                                   {scalars, guard, lr, weight_decay, static_cast<float>(config.momentum), config.nesterov, 0.0F, false});
+}
+
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control) {
+  Adam adam{};
+  adam.scalars = queue_begin(ctx, "adam_update", config.lr, config.beta1, config.beta2, step, control);
+  adam.guard = {control.as<float>() + StepControl::kStopped, false};
+  adam.beta1 = static_cast<float>(config.beta1);
+  adam.beta2 = static_cast<float>(config.beta2);
+  adam.rest1 = static_cast<float>(1.0 - config.beta1);
+  adam.rest2 = static_cast<float>(1.0 - config.beta2);
+  adam.eps = static_cast<float>(config.eps);
+  adam.coupled = static_cast<float>(config.decoupled ? 0.0 : config.weight_decay);
+  adam.shrink = static_cast<float>(config.decoupled ? 1.0 - config.lr * config.weight_decay : 1.0);
+  auto* p = param.as<float>();
+  auto* m = exp_avg.as<float>();
+  auto* v = exp_avg_sq.as<float>();
+  map_elements<float, Adam>(ctx, {{p, grad.as<float>(), m, v}}, {{p, m, v}}, param.numel(), adam);
+}
+
+}  // namespace vitrine::cuda

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "kernels/cuda/pool2d.cuh"
+
+namespace vitrine::cuda {
+namespace {
+
+/// The largest value seen so far in each of V channels, and its position.
+template <class T, int V>
+struct Maxima {
+  float best[V];
+  int where[V];
+
+  __device__ explicit Maxima(int first_position) {
+    for (int e = 0; e < V; ++e) {
+      best[e] = -INFINITY;
+      where[e] = first_position;
+    }
+  }
+  __device__ void take(const Pack<T, V>& pack, int position) {
+    for (int e = 0; e < V; ++e) {
+      const float value = to_float(pack.v[e]);
+      const bool wins = value > best[e] || value != value;
+      best[e] = wins ? value : best[e];
+      where[e] = wins ? position : where[e];
+    }
+  }
+};
+
+/// kWindow: the window's size where it is known, so that all loads are under way before the first comparison; else 0.
+template <class T, int V, int kWindow, class Index>
+__global__ void __launch_bounds__(kBlockThreads)
+    max_forward(Places<Index> places, FixedWindows<Index> vertical, FixedWindows<Index> horizontal, const T* x, T* y, uint8_t* indices) {
+  for (int64_t item = first_item(); item < places.count; item += item_stride()) {
+    const Place<Index> at(places, item, V);
+    const T* from = x + int64_t{at.image} * places.read_image + at.channel;
+    const Index h0 = vertical.origin(at.row);
+    const Index w0 = horizontal.origin(at.column);
+    const Index h_begin = vertical.begin(at.row);
+    const Index w_begin = horizontal.begin(at.column);
+    Maxima<T, V> maxima(static_cast<int>((h_begin - h0) * horizontal.window + w_begin - w0));
+    if constexpr (kWindow > 0) {
+      Pack<T, V> taps[kWindow * kWindow];
+      bool inside[kWindow * kWindow];
+      for (int t = 0; t < kWindow * kWindow; ++t) {
+        const Index h = h0 + t / kWindow;
+        const Index w = w0 + t % kWindow;
+        inside[t] = h >= 0 && h < vertical.size && w >= 0 && w < horizontal.size;
+        if (inside[t]) taps[t] = load<T, V>(from + h * places.read_row + w * places.channels);
+      }
+      for (int t = 0; t < kWindow * kWindow; ++t) {
+        if (inside[t]) maxima.take(taps[t], t);
+      }
+    } else {
+      for (Index h = h_begin; h < vertical.end(at.row); ++h) {
+        for (Index w = w_begin; w < horizontal.end(at.column); ++w) {
+          maxima.take(load<T, V>(from + h * places.read_row + w * places.channels), static_cast<int>((h - h0) * horizontal.window + w - w0));
+        }
+      }
+    }
+    Pack<T, V> out;
+    Pack<uint8_t, V> where;
+    for (int e = 0; e < V; ++e) {
+      out.v[e] = from_float<T>(maxima.best[e]);
+      where.v[e] = static_cast<uint8_t>(maxima.where[e]);
+    }
+    store<T, V>(out, y + item * V);
+    if (indices != nullptr) store<uint8_t, V>(where, indices + item * V);
+  }
+}
+
+/// kWindows: how many windows an element lies in along each axis at most, where that is known; else 0.
+template <class T, int V, int kWindows, class Index>
+__global__ void __launch_bounds__(kBlockThreads) max_backward(Places<Index> places, FixedWindows<Index> vertical, FixedWindows<Index> horizontal,
+                                                              const T* grad_y, const uint8_t* indices, T* grad_x) {
+  for (int64_t item = first_item(); item < places.count; item += item_stride()) {
+    const Place<Index> at(places, item, V);
+    const int64_t base = int64_t{at.image} * places.read_image + at.channel;
+    const Index p_begin = vertical.first_window(at.row);
+    const Index p_end = vertical.end_window(at.row);
+    const Index q_begin = horizontal.first_window(at.column);
+    const Index q_end = horizontal.end_window(at.column);
+    float sum[V] = {};
+    const auto add = [&](const Pack<T, V>& gradient, const Pack<uint8_t, V>& where, Index p, Index q) {
+      const auto position = static_cast<int>((at.row - vertical.origin(p)) * horizontal.window + at.column - horizontal.origin(q));
+      for (int e = 0; e < V; ++e) sum[e] += where.v[e] == position ? to_float(gradient.v[e]) : 0.0F;
+    };
+    if constexpr (kWindows > 0) {
+      Pack<T, V> gradients[kWindows * kWindows];
+      Pack<uint8_t, V> where[kWindows * kWindows];
+      bool there[kWindows * kWindows];
+      for (int t = 0; t < kWindows * kWindows; ++t) {
+        const Index p = p_begin + t / kWindows;
+        const Index q = q_begin + t % kWindows;
+        there[t] = p < p_end && q < q_end;
+        if (!there[t]) continue;
+        const int64_t from = base + p * places.read_row + q * places.channels;
+        gradients[t] = load<T, V>(grad_y + from);
+        where[t] = load<uint8_t, V>(indices + from);
+      }
+      for (int t = 0; t < kWindows * kWindows; ++t) {
+        if (there[t]) add(gradients[t], where[t], p_begin + t / kWindows, q_begin + t % kWindows);
+      }
+    } else {
+      for (Index p = p_begin; p < p_end; ++p) {
+        for (Index q = q_begin; q < q_end; ++q) {
+          const int64_t from = base + p * places.read_row + q * places.channels;
+          add(load<T, V>(grad_y + from), load<uint8_t, V>(indices + from), p, q);
+        }
+      }
+    }
+    Pack<T, V> out;
+    for (int e = 0; e < V; ++e) out.v[e] = from_float<T>(sum[e]);
+    store<T, V>(out, grad_x + item * V);
+  }
+}
+
+template <class T>
+bool is_byte_pack_aligned(const void* indices) {
+  return reinterpret_cast<uintptr_t>(indices) % kPackElements<T> == 0;
+}
+
+}  // namespace
+
+void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices) {
+  with_storage(x.dtype, [&]<class T>() {
+    with_access<T>(y.shape, x.shape, {x.data, y.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, x.shape), [&](auto lanes, auto index) {
+      constexpr int kLanes = decltype(lanes)::value;
+      using Index = decltype(index);
+      const Places<Index> places(y.shape, x.shape, kLanes);
+      const FixedWindows<Index> vertical(config, x.shape[1], y.shape[1]);
+      const FixedWindows<Index> horizontal(config, x.shape[2], y.shape[2]);
+      auto* kernel = &max_forward<T, kLanes, 0, Index>;
+      if (config.window == 2) kernel = &max_forward<T, kLanes, 2, Index>;
+      if (config.window == 3) kernel = &max_forward<T, kLanes, 3, Index>;
+      queue(ctx, places.count, kernel, places, vertical, horizontal, x.as<T>(), y.as<T>(), indices.as<uint8_t>());
+    });
+  });
+}
+
+void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x) {
+  with_storage(grad_y.dtype, [&]<class T>() {
+    const Shape& small = grad_y.shape;
+    const Shape& large = grad_x.shape;
+    with_access<T>(small, large, {grad_y.data, grad_x.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, large),
+                   [&](auto lanes, auto index) {
+                     constexpr int kLanes = decltype(lanes)::value;
+                     using Index = decltype(index);
+                     const Places<Index> places(large, small, kLanes);
+                     const FixedWindows<Index> vertical(config, large[1], small[1]);
+                     const FixedWindows<Index> horizontal(config, large[2], small[2]);
+                     const int64_t windows = ceil_div(config.window, config.stride);
+                     auto* kernel = &max_backward<T, kLanes, 0, Index>;
+                     if (windows == 1) kernel = &max_backward<T, kLanes, 1, Index>;
+                     if (windows == 2) kernel = &max_backward<T, kLanes, 2, Index>;
+                     queue(ctx, places.count, kernel, places, vertical, horizontal, grad_y.as<T>(), indices.as<uint8_t>(), grad_x.as<T>());
+                   });
+  });
+}
+
+}  // namespace vitrine::cuda

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/loss_totals.cuh"
+#include "kernels/cuda/scratch.cuh"
+#include "kernels/step_control.h"
+
+namespace vitrine::cuda {
+namespace {
+
+// A gradient is cut into parts of whole tiles, one for each block; the last may be shorter. Which thread adds what, and in which order, depends on
+// the gradient's length alone, not on its address.
+constexpr int kPack = kPackElements<float>;
+constexpr int64_t kTileElements = int64_t{kBlockThreads} * kPack;
+constexpr int64_t kMostParts = 2048;
+static_assert(kMostParts * static_cast<int64_t>(sizeof(double)) <= kCheckGradientsWorkspaceBytes);
+
+__device__ inline double square(float value) { return static_cast<double>(value) * static_cast<double>(value); }
+
+/// kPacked: grad may be accessed in packs.
+template <bool kPacked>
+__global__ void __launch_bounds__(kBlockThreads) sum_squares(const float* grad, int64_t count, int64_t part_elements, double* sums) {
+  using P = Pack<float, kPack>;
+  const int64_t begin = int64_t{blockIdx.x} * part_elements;
+  const int64_t end = begin + part_elements < count ? begin + part_elements : count;
+  const float* const from = grad + begin;
+  const int64_t packs = (end - begin) / kPack;
+  double sum = 0.0;
+#pragma unroll 4
+  for (int64_t p = threadIdx.x; p < packs; p += kBlockThreads) {
+    P values;
+    if constexpr (kPacked) {
+      values = reinterpret_cast<const P*>(from)[p];
+    } else {
+      for (int e = 0; e < kPack; ++e) values.v[e] = from[p * kPack + e];
+    }
+    for (int e = 0; e < kPack; ++e) sum += square(values.v[e]);
+  }
+  const int64_t tail = packs * kPack + threadIdx.x;
+  if (tail < end - begin) sum += square(from[tail]);
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+/// The least over a block of kBlockThreads threads, in every thread. Contains barriers.
+__device__ inline int32_t block_min(int32_t value) {
+  __shared__ int32_t least[kBlockThreads / 32];
+  for (int offset = 16; offset > 0; offset /= 2) value = min(value, __shfl_xor_sync(0xFFFFFFFFU, value, offset));
+  __syncthreads();  // an earlier minimum's readers are done
+  if (threadIdx.x % 32 == 0) least[threadIdx.x / 32] = value;
+  __syncthreads();
+  for (int w = 0; w < kBlockThreads / 32; ++w) value = min(value, least[w]);
+  return value;
+}
+
+/// The first of `count` values that is not finite, in every thread of the block; INT32_MAX when all are.
+template <class T>
+__device__ inline int32_t first_not_finite(const T* values, int32_t count) {
+  int32_t first = INT32_MAX;
+  for (int64_t i = threadIdx.x; i < count && first == INT32_MAX; i += kBlockThreads) {
+    if (!isfinite(values[i])) first = static_cast<int32_t>(i);
+  }
+  return block_min(first);
+}
+
+/// One block. Squares of finite floats do not overflow a double: a part whose sum is not finite has an element that is not.
+__global__ void __launch_bounds__(kBlockThreads)
+    add_parts(const double* sums, int32_t parts, const float* grad, int64_t count, int64_t part_elements, float* control) {
+  double total = 0.0;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < parts; i += kBlockThreads) total += sums[i];
+  total = block_sum(total);
+  const int32_t part = first_not_finite(sums, parts);
+  int64_t first = -1;
+  if (part < parts) {
+    const int64_t begin = part * part_elements;
+    const int64_t rest = count - begin;
+    first = begin + first_not_finite(grad + begin, static_cast<int32_t>(part_elements < rest ? part_elements : rest));
+  }
+  if (threadIdx.x != 0) return;
+  control[StepControl::kNorm] = static_cast<float>(sqrt(total));
+  control[StepControl::kFirstNonFinite] = __int_as_float(first < 0 ? -1 : static_cast<int32_t>(first % (int64_t{1} << 30)));
+  control[StepControl::kFirstNonFiniteHigh] = __int_as_float(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
+}
+
+__global__ void unscale(double nominal, NonFinite non_finite, const float* totals, const float* state, float* control) {
+  const double valid = count_at(totals, LossTotals::kValid);
+  const float scale = state == nullptr ? 1.0F : state[LossScaleState::kScale];
+  const bool any_target = valid > 0.0;
+  const float factor = any_target ? static_cast<float>(nominal / valid) / scale : 0.0F;
+  const bool checked = non_finite != NonFinite::accept;
+  const bool stops = non_finite == NonFinite::stop;
+  const bool finite_loss = !stops || isfinite(totals[LossTotals::kLossSum]);
+  const bool finite_gradient = !checked || __float_as_int(control[StepControl::kFirstNonFinite]) < 0;
+  const bool counts = any_target && control[StepControl::kStopped] == 0.0F;
+  const bool finite = finite_loss && finite_gradient;
+  control[StepControl::kFactor] = factor;
+  control[StepControl::kActive] = counts && finite ? 1.0F : 0.0F;
+  control[StepControl::kSkipped] = counts && !finite ? 1.0F : 0.0F;
+  control[StepControl::kNorm] = checked ? control[StepControl::kNorm] * factor : NAN;
+  control[StepControl::kLossScale] = scale;
+  if (!checked) control[StepControl::kFirstNonFinite] = __int_as_float(-1);
+  control[StepControl::kKeepsFinite] = stops ? 1.0F : 0.0F;
+  if (!stops || !counts) return;
+  if (!finite_loss) {
+    control[StepControl::kStopped] = StepControl::kByLoss;
+  } else if (!finite_gradient && state == nullptr) {
+    control[StepControl::kStopped] = StepControl::kByGradient;
+  }
+}
+
+__global__ void clip(double max_norm, float* control) {
+  const double ratio = max_norm / (static_cast<double>(control[StepControl::kNorm]) + 1e-6);
+  if (ratio < 1.0) control[StepControl::kFactor] *= static_cast<float>(ratio);
+}
+
+__global__ void update_scale(float growth_factor, float backoff_factor, float growth_interval, const float* control, float* state) {
+  float& scale = state[LossScaleState::kScale];
+  float& tracker = state[LossScaleState::kGrowthTracker];
+  if (control[StepControl::kSkipped] > 0.0F) {
+    scale *= backoff_factor;
+    tracker = 0.0F;
+    return;
+  }
+  if (control[StepControl::kActive] == 0.0F) return;
+  tracker += 1.0F;
+  if (tracker < growth_interval) return;
+  const float grown = scale * growth_factor;
+  if (isfinite(grown)) scale = grown;
+  tracker = 0.0F;
+}
+
+}  // namespace
+
+void check_gradients(ExecContext& ctx, ConstView grad, View control) {
+  auto* const sums = scratch<double>(ctx, "check_gradients", kMostParts);
+  const int64_t count = grad.numel();
+  const int64_t tiles = std::max<int64_t>(1, ceil_div(count, kTileElements));
+  const int64_t part_elements = ceil_div(tiles, kMostParts) * kTileElements;
+  const int64_t parts = std::max<int64_t>(1, ceil_div(count, part_elements));
+  launch_cooperating(native_stream(ctx), is_pack_aligned(grad.data) ? &sum_squares<true> : &sum_squares<false>, dim3(static_cast<unsigned>(parts)),
+                     dim3(kBlockThreads), grad.as<float>(), count, part_elements, sums);
+  launch_cooperating(native_stream(ctx), add_parts, dim3(1), dim3(kBlockThreads), sums, static_cast<int32_t>(parts), grad.as<float>(), count,
+                     part_elements, control.as<float>());
+}
+
+void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
+  launch(native_stream(ctx), unscale, dim3(1), dim3(1), nominal, non_finite, totals.as<float>(), state.as<float>(), control.as<float>());
+}
+
+void clip_gradients(ExecContext& ctx, double max_norm, View control) {
+  launch(native_stream(ctx), clip, dim3(1), dim3(1), max_norm, control.as<float>());
+}
+
+void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state) {
+  launch(native_stream(ctx), update_scale, dim3(1), dim3(1), static_cast<float>(config.growth_factor), static_cast<float>(config.backoff_factor),
+         static_cast<float>(config.growth_interval), control.as<float>(), state.as<float>());
+}
+
+}  // namespace vitrine::cuda
