@@ -50,7 +50,7 @@ void FailureDetector::set_devices(int rank, std::vector<std::string> names) {
     for (const Part& part : round.parts) {
       const auto of_rank = [&](const Place& place) { return place.first == rank; };
       if (std::none_of(part.places.begin(), part.places.end(), of_rank)) continue;
-      return decide(fmt::format("{} failed: it named its devices again amid {}", member(rank).name, part.record.str()));
+      return decide(fmt::format("{} failed: it registered its devices again during {}", member(rank).name, part.record.str()));
     }
   }
   device_count_ += static_cast<int64_t>(names.size()) - static_cast<int64_t>(devices.size());
@@ -90,7 +90,6 @@ void FailureDetector::progress(int rank, int device, uint64_t finished, std::spa
 namespace {
 
 /// Divides places into those with the most common value and the others. In a tie, the value of the first place counts as right.
-/// has is taken for right.
 template <class Place, class Value>
 std::pair<std::vector<Place>, std::vector<Place>> divide(const std::vector<std::pair<Place, Value>>& votes) {
   std::map<Value, int> counts;
@@ -175,7 +174,7 @@ std::optional<std::vector<std::string>> FailureDetector::gather(int rank, uint64
     gathering.what = what;
     gathering.first_rank = rank;
   } else if (gathering.what != what) {
-    decide(fmt::format("{} came to exchange {}, where rank {} came to exchange {}; all ranks must run the same program with the same options", m.name,
+    decide(fmt::format("{} reached exchange {}, where rank {} reached exchange {}; all ranks must run the same program with the same options", m.name,
                        what, gathering.first_rank, gathering.what));
     return std::nullopt;
   }
@@ -219,7 +218,7 @@ std::string FailureDetector::others_position(int rank) const {
       furthest = &*state.last;
     }
   }
-  return furthest == nullptr || most <= own ? std::string() : fmt::format("; others have come to {}", furthest->str());
+  return furthest == nullptr || most <= own ? std::string() : fmt::format("; others have reached {}", furthest->str());
 }
 
 bool FailureDetector::all_said_bye() const { return ended_ == size(); }
@@ -282,7 +281,7 @@ void FailureDetector::judge(const Member& waits, int64_t now_ns) {
   const auto fewer = [](const Member& a, const Member& b) { return a.gatherings < b.gatherings; };
   const auto [behind, ahead] = std::minmax_element(members_.begin(), members_.end(), fewer);
   if (behind->gatherings < ahead->gatherings) {
-    return decide(fmt::format("{} is late: others have come to exchange {}, and it has not; {}. {}", behind->name, ahead->gathering,
+    return decide(fmt::format("{} is late: others have reached exchange {}, and it has not; {}. {}", behind->name, ahead->gathering,
                               position(static_cast<int>(behind - members_.begin())), waiting));
   }
   decide(

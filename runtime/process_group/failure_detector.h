@@ -80,8 +80,8 @@ class FailureDetector {
     std::string gathering;  // purpose of the latest one
     std::optional<Overdue> overdue;
   };
-  /// Records of one collective by the devices that began it, until all have: one part for each signature, so that a record's cost does not grow with
-  /// the
+  /// Records of one collective by the devices that began it, until all have: one part for each signature, so that a record costs no more with many
+  /// ranks.
   using Place = std::pair<int, int>;  // rank, device
   struct Part {
     CollectiveRecord record;
@@ -101,7 +101,7 @@ class FailureDetector {
   const Member& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
   void compare(Round round);
   void judge(const Member& waits, int64_t now_ns);
-  /// "; others have come to collective 17 (...)" if some are further than this process; otherwise empty.
+  /// "; others have reached collective 17 (...)" if some are further than this process; otherwise empty.
   std::string others_position(int rank) const;
   void decide(std::string verdict);
   /// "rank 2 (pid 77 on node1)", with the device if the process has several.

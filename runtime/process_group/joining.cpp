@@ -25,11 +25,11 @@ constexpr int kRetryMs = 50;
 void ProcessGroup::State::find_server() {
   const int64_t deadline_ns = steady_now_ns() + rendezvous_ms() * kMs;
   const InitMethod& method = rendezvous.method;
-  const std::string told = mpi ? mpi->broadcast({}, rendezvous_ms()) : std::string();
+  const std::string broadcast_text = mpi ? mpi->broadcast({}, rendezvous_ms()) : std::string();
   std::string problem = "no process listens there";
   while (true) {
     Address address;
-    std::string text = told;
+    std::string text = broadcast_text;
     if (!rendezvous.address_file.empty()) {
       // With the user's secret the file may be missing: it does not establish membership.
       text = rendezvous.secret.empty() ? read_private_address(rendezvous.address_file, problem) : read_address(rendezvous.address_file);

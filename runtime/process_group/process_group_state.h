@@ -78,7 +78,7 @@ struct ProcessGroup::State {
   void declare(const std::string& verdict, bool found_here = true);
   /// Ends the process unless it is stopped within options.exit_after_ms.
   void exit_in_time();
-  /// "; rank 2 has come to collective 17 (...)", or empty.
+  /// "; rank 2 has reached collective 17 (...)", or empty.
   std::string own_position() const;
   bool has_unsent() const;
   bool done(int64_t now_ns);

@@ -300,7 +300,7 @@ void ProcessGroup::State::serve_members(int64_t now_ns) {
 std::string ProcessGroup::State::own_position() const {
   const std::lock_guard lock(mutex);
   for (const Slot& slot : slots) {
-    if (slot.last) return fmt::format("; rank {} has come to {}", rank, slot.last->str());
+    if (slot.last) return fmt::format("; rank {} has reached {}", rank, slot.last->str());
   }
   return {};
 }
@@ -344,7 +344,7 @@ void ProcessGroup::State::declare(const std::string& verdict, bool found_here) {
     } catch (...) {  // the other handlers are called all the same
     }
   }
-  const std::lock_guard told(mutex);
+  const std::lock_guard report_lock(mutex);
   all_reported = true;
   changed.notify_all();
 }

@@ -107,7 +107,7 @@ class SnapshotWriter {
                {"layer", holder->layer.empty() ? "none" : holder->layer},
                {"phase", phase_name(holder->phase)}};
     }
-    if (release != nullptr) lines.emplace_back("given back in phase", phase_name(release->phase));
+    if (release != nullptr) lines.emplace_back("freed in phase", phase_name(release->phase));
     pickle_.text("frames");
     pickle_.list(lines, [&](const auto& line) {
       pickle_.dict([&] {

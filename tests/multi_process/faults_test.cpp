@@ -93,17 +93,17 @@ TEST_P(Faults, TheCulpritIsNamedAndAllEndInTime) {
     const ChildResult result = mpirun(kProcesses, {VITRINE_FAULT_WORKER, c.fault, std::to_string(culprit), std::to_string(step),
                                                    std::to_string(delay_us), std::to_string(kTimeoutMs), marker});
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    const std::string told = result.error + result.output;
-    EXPECT_NE(result.exit_code, 0) << told;
-    EXPECT_LT(seconds, kStartSeconds + kEndSeconds) << told;
+    const std::string output = result.error + result.output;
+    EXPECT_NE(result.exit_code, 0) << output;
+    EXPECT_LT(seconds, kStartSeconds + kEndSeconds) << output;
     const std::regex sentence(fmt::format("process group: rank {} \\(pid [0-9]+ on [^)]+\\) {}", culprit, c.verdict));
-    EXPECT_TRUE(std::regex_search(told, sentence)) << "expected: rank " << culprit << " ... " << c.verdict << "\n" << told;
+    EXPECT_TRUE(std::regex_search(output, sentence)) << "expected: rank " << culprit << " ... " << c.verdict << "\n" << output;
     const std::regex another(fmt::format("process group: rank [^{}]", culprit));
-    EXPECT_FALSE(std::regex_search(told, another)) << "somebody else is blamed too\n" << told;
+    EXPECT_FALSE(std::regex_search(output, another)) << "another rank is blamed too\n" << output;
     const std::regex position("collective [0-9]+ \\(all_reduce of bucket [0-9]+, [0-9]+ bytes, phase reduce, step [0-9]+\\)");
-    EXPECT_TRUE(std::regex_search(told, position)) << told;
-    EXPECT_EQ(processes_with(marker), std::vector<std::string>{}) << told;
-    EXPECT_EQ(shared_memory.files(), std::vector<std::string>{}) << told;
+    EXPECT_TRUE(std::regex_search(output, position)) << output;
+    EXPECT_EQ(processes_with(marker), std::vector<std::string>{}) << output;
+    EXPECT_EQ(shared_memory.files(), std::vector<std::string>{}) << output;
     if (HasFailure()) return;
     std::printf("%s, rank %d: %.1f s\n", c.fault, culprit, seconds);
   }

@@ -101,7 +101,7 @@ TEST_F(FailureDetectorTest, ADeathBeforeTheFirstCollective) {
   open(3);
   detector.gather(1, 0, "the plan", "p");
   detector.lost(1, kSecond);
-  EXPECT_EQ(detector.verdict(), "") << "others may still tell how far they came";
+  EXPECT_EQ(detector.verdict(), "") << "others may still report their progress";
   judge(kSecond);
   expect_verdict(
       {"rank 1 (pid 71 on node1) died: its connection closed unexpectedly", "it had begun no collective", "its last exchange was for the plan"});
@@ -117,7 +117,7 @@ TEST_F(FailureDetectorTest, ADeathAmidACollectiveTellsWhereItStood) {
   begin(0, record(18, 3, "bucket 4"));
   judge(kSecond);
   expect_verdict({"rank 2 (pid 72 on node1) died", "its last known was collective 17 (all_reduce of bucket 3, 4096 bytes, phase reduce, step 5)",
-                  "which it did not finish", "others have come to collective 18 (all_reduce of bucket 4"});
+                  "which it did not finish", "others have reached collective 18 (all_reduce of bucket 4"});
 }
 
 TEST_F(FailureDetectorTest, WhatADeadProcessHadFinishedIsSaidSo) {
@@ -157,7 +157,7 @@ TEST_F(FailureDetectorTest, WhoIsSilentWhileOthersWaitHangs) {
   detector.overdue(3, "the exchange of votes", 3000, 10 * kSecond);
   judge(10 * kSecond, 2);
   expect_verdict({"rank 2 (pid 72 on node1) hangs: it has sent nothing for", "collective 0 (all_reduce of bucket 3",
-                  "others have come to collective 1 (all_reduce of bucket 4", "rank 0 (pid 70 on node1) has waited 3.0 s in collective 1"});
+                  "others have reached collective 1 (all_reduce of bucket 4", "rank 0 (pid 70 on node1) has waited 3.0 s in collective 1"});
 }
 
 TEST_F(FailureDetectorTest, OfSeveralSilentOnesTheOneThatWasSilentFirst) {
@@ -208,7 +208,7 @@ TEST_F(FailureDetectorTest, WhoDoesNotComeToAnExchangeIsLate) {
   for (const int rank : {0, 2}) EXPECT_FALSE(detector.gather(rank, 0, "the votes", "v"));
   detector.overdue(0, "the exchange of the votes", 4000, kSecond);
   judge(kSecond);
-  expect_verdict({"rank 1 (pid 71 on node1) is late: others have come to exchange the votes, and it has not", "collective 0",
+  expect_verdict({"rank 1 (pid 71 on node1) is late: others have reached exchange the votes, and it has not", "collective 0",
                   "rank 0 (pid 70 on node1) has waited 4.0 s in the exchange of the votes"});
 }
 
@@ -339,7 +339,7 @@ TEST_F(FailureDetectorTest, ExchangesForDifferentPurposesAreADisagreement) {
   open(3);
   EXPECT_FALSE(detector.gather(2, 0, "the plan", ""));
   EXPECT_FALSE(detector.gather(0, 0, "the votes", ""));
-  expect_verdict({"rank 0 (pid 70 on node1) came to exchange the votes, where rank 2 came to exchange the plan", "the same program"});
+  expect_verdict({"rank 0 (pid 70 on node1) reached exchange the votes, where rank 2 reached exchange the plan", "the same program"});
 }
 
 TEST_F(FailureDetectorTest, TheFirstCauseStays) {

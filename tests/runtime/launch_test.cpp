@@ -134,7 +134,7 @@ TEST(Launch, UnderstandsEveryLauncher) {
        Launcher::slurm,
        {8, 9, 0, 1},
        "Slurm: rank 8 of 9, local rank 0 of 1, master head:4000"},
-      {"somebody's MASTER_PORT",
+      {"a foreign MASTER_PORT",
        with(kSlurm, {{"MASTER_PORT", "tcp://10.0.0.7:80"}}),
        {},
        Launcher::slurm,

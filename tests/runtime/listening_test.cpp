@@ -56,7 +56,7 @@ TEST(Listening, NoSocketConnectsToItself) {
     port = port_of(connect_to("127.0.0.1", port_of(listener), 60000, problem));
   }
   for (int i = 0; i < 40000; ++i) {
-    if (connect_to("127.0.0.1", port, 60000, problem)) FAIL() << "attempt " << i << ": connected, though nobody listens";
+    if (connect_to("127.0.0.1", port, 60000, problem)) FAIL() << "attempt " << i << ": connected, although nothing listens";
   }
   expect_contains(problem, "Connection refused");
 }

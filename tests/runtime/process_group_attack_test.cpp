@@ -164,7 +164,7 @@ TEST_F(ProcessGroupAttack, DevicesCannotBecomeFewerAmidACollective) {
     record.signature = 7;
     member.send(Writer(MessageKind::progress).number(0).number(uint64_t{0}).number(uint64_t{1}).record(record));
   });
-  expect_contains(verdict, "rank 1 (fake) failed: it named its devices again amid collective 0 (all_reduce");
+  expect_contains(verdict, "rank 1 (fake) failed: it registered its devices again during collective 0 (all_reduce");
 }
 
 TEST_F(ProcessGroupAttack, AMessageThatOnlyRankZeroSendsIsRefused) {

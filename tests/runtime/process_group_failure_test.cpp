@@ -82,9 +82,9 @@ TEST_F(ProcessGroupFailure, ADeathIsToldToAllWhoWait) {
   run_processes(4, [&](ProcessGroup& process_group) {
     if (process_group.rank() == 2) return;  // its process group is destroyed without close()
     std::atomic<int> calls{0};
-    std::string told;
+    std::string reported;
     process_group.on_failure([&](const std::string& reason) {
-      told = reason;
+      reported = reason;
       ++calls;
     });
     const std::string verdict = comm_error_of([&] { process_group.gather("the votes", ""); });
@@ -92,7 +92,7 @@ TEST_F(ProcessGroupFailure, ADeathIsToldToAllWhoWait) {
     expect_all_calls_fail(process_group, verdict);
     while (calls == 0) std::this_thread::yield();
     EXPECT_EQ(calls, 1);
-    EXPECT_EQ(told, verdict);
+    EXPECT_EQ(reported, verdict);
   });
   expect_verdict(3, {"rank 2 (pid ", ") died: its connection closed unexpectedly; it had begun no collective",
                      "its last exchange was for the machine it runs on"});
@@ -111,7 +111,7 @@ TEST_F(ProcessGroupFailure, ADeathIsNoticedThoughNobodyWaits) {
   });
   expect_verdict(
       2, {"rank 1 (pid ", "died", "its last known was collective 0 (all_reduce of bucket 0, 4096 bytes, phase reduce, step 5), which it finished",
-          "others have come to collective 1 (all_reduce of bucket 1"});
+          "others have reached collective 1 (all_reduce of bucket 1"});
 }
 
 TEST_F(ProcessGroupFailure, TheDeathOfRankZeroIsNoticedByEachOfTheOthers) {
@@ -127,7 +127,7 @@ TEST_F(ProcessGroupFailure, TheDeathOfRankZeroIsNoticedByEachOfTheOthers) {
   for (const size_t rank : {1, 2}) {
     expect_contains(verdicts[rank], "rank 0 (pid ");
     expect_contains(verdicts[rank], ") died: its connection closed unexpectedly; its last known was collective 0 (all_reduce");
-    expect_contains(verdicts[rank], "rank " + std::to_string(rank) + " has come to collective 1");
+    expect_contains(verdicts[rank], "rank " + std::to_string(rank) + " has reached collective 1");
   }
 }
 
@@ -140,7 +140,7 @@ TEST_F(ProcessGroupFailure, AFailureIsToldWithItsReason) {
       if (process_group.rank() == culprit) {
         process_group.begin_collective(0, record_of(7));
         process_group.fail("cuda:0: out of memory");
-        EXPECT_FALSE(process_group.failure().empty()) << "it returns once the others were told";
+        EXPECT_FALSE(process_group.failure().empty()) << "it returns after the others were notified";
       }
       verdicts[static_cast<size_t>(process_group.rank())] = comm_error_of([&] { process_group.gather("the votes", ""); });
       expect_all_calls_fail(process_group, verdicts[static_cast<size_t>(process_group.rank())]);
@@ -207,7 +207,7 @@ TEST_F(ProcessGroupFailure, ExchangesForDifferentPurposesEnd) {
   run_processes(2, [&](ProcessGroup& process_group) {
     note(process_group.rank(), comm_error_of([&] { process_group.gather(process_group.rank() == 0 ? "the plan" : "the votes", ""); }));
   });
-  expect_verdict(2, {"came to exchange", "the plan", "the votes", "the same program"});
+  expect_verdict(2, {"reached exchange", "the plan", "the votes", "the same program"});
 }
 
 /// Three processes, one of which does not arrive while the others wait for it.
@@ -232,12 +232,12 @@ class LateProcess : public ProcessGroupFailure {
 
 TEST_F(LateProcess, ThatDoesNotComeToAnExchange) {
   run(2, [](ProcessGroup& process_group) { comm_error_of([&] { process_group.gather("the votes", ""); }); });
-  expect_verdict(3, {"rank 2 (pid ", "is late: others have come to exchange the votes, and it has not", "s in the exchange of the votes"});
+  expect_verdict(3, {"rank 2 (pid ", "is late: others have reached exchange the votes, and it has not", "s in the exchange of the votes"});
 }
 
 TEST_F(LateProcess, MayBeRankZero) {
   run(0, [](ProcessGroup& process_group) { comm_error_of([&] { process_group.gather("the votes", ""); }); });
-  expect_verdict(3, {"rank 0 (pid ", "is late: others have come to exchange the votes, and it has not"});
+  expect_verdict(3, {"rank 0 (pid ", "is late: others have reached exchange the votes, and it has not"});
 }
 
 TEST_F(LateProcess, ThatDoesNotBeginACollective) {
@@ -301,7 +301,7 @@ TEST_F(ProcessGroupFailure, AMemberThatIsSilentHangs) {
     process_group.set_warm();
     note(rank, comm_error_of([&] { process_group.gather("the votes", ""); }));
   });
-  expect_verdict(2, {"rank 1 (fake) hangs: it has sent nothing for ", "though its connection is open", "in the exchange of the votes"});
+  expect_verdict(2, {"rank 1 (fake) hangs: it has sent nothing for ", "but its connection is open", "in the exchange of the votes"});
 }
 
 TEST_F(ProcessGroupFailure, ARankZeroThatIsSilentHangs) {

@@ -42,7 +42,7 @@ class Secrets : public ::testing::Test {
       ADD_FAILURE() << "taken, expected: " << why;
     } catch (const ConfigError& error) {
       expect_contains(error.what(), why);
-      EXPECT_EQ(std::string(error.what()).find(kSecret.substr(0, 6)), std::string::npos) << "a message tells the secret: " << error.what();
+      EXPECT_EQ(std::string(error.what()).find(kSecret.substr(0, 6)), std::string::npos) << "a message contains the secret: " << error.what();
     }
   }
   TempFolder folder_;

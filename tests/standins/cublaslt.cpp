@@ -214,7 +214,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, c
   if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE) status = assign(operation.epilogue, value, bytes);
   if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) status = assign(operation.bias, value, bytes);
   if (attribute == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) status = assign(operation.bias_type, value, bytes);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) explain("cublasLtMatmulDescSetAttribute: attribute %d is not imitated", static_cast<int>(attribute));
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED)
+    explain("cublasLtMatmulDescSetAttribute: attribute %d is not supported by the stand-in", static_cast<int>(attribute));
   put(descriptor, operation);
   return status;
 }
@@ -235,7 +236,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t descripto
   if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) status = assign(batch_count, value, bytes);
   const bool known = (layout.order == CUBLASLT_ORDER_COL || layout.order == CUBLASLT_ORDER_ROW) && batch_count == 1;
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || !known) {
-    explain("cublasLtMatrixLayoutSetAttribute: this value of attribute %d is not imitated", static_cast<int>(attribute));
+    explain("cublasLtMatrixLayoutSetAttribute: this value of attribute %d is not supported by the stand-in", static_cast<int>(attribute));
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   put(descriptor, layout);
@@ -261,7 +262,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t d
   if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES) status = assign(preference.alignments[2], value, bytes);
   if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES) status = assign(preference.alignments[3], value, bytes);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED)
-    explain("cublasLtMatmulPreferenceSetAttribute: attribute %d is not imitated", static_cast<int>(attribute));
+    explain("cublasLtMatmulPreferenceSetAttribute: attribute %d is not supported by the stand-in", static_cast<int>(attribute));
   put(descriptor, preference);
   return status;
 }

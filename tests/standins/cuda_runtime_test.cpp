@@ -207,7 +207,7 @@ TEST_F(CudaRuntime, WrongPointersAreSeenAtTheCall) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   EXPECT_EQ(cudaStreamDestroy(stream), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
-  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorInvalidResourceHandle) << "the default stream is not imitated";
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorInvalidResourceHandle) << "the default stream is not supported by the stand-in";
 }
 
 TEST_F(CudaRuntime, EventsAndStreamsBelongToTheirDevice) {
@@ -280,7 +280,7 @@ TEST_F(CudaRuntime, VisibleDevicesAreChosenAndRenumbered) {
   unsetenv("CUDA_VISIBLE_DEVICES");
   int count = 0;
   ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
-  EXPECT_EQ(count, 2) << "those behind an unknown one are not seen";
+  EXPECT_EQ(count, 2) << "devices after an unknown one are not visible";
   char first[16], second[16];
   ASSERT_EQ(cudaDeviceGetPCIBusId(first, sizeof first, 0), cudaSuccess);
   ASSERT_EQ(cudaDeviceGetPCIBusId(second, sizeof second, 1), cudaSuccess);

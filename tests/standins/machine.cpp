@@ -79,7 +79,7 @@ State& state() {
   return *s;
 }
 
-cudaError_t tell(cudaError_t code) {
+cudaError_t set_last_error(cudaError_t code) {
   if (code != cudaSuccess) last_error = code;
   return code;
 }

@@ -69,7 +69,7 @@ State& state();
 bool is_of_this_process(int device);
 
 /// Stores the thread's last error, as every CUDA function does.
-cudaError_t tell(cudaError_t code);
+cudaError_t set_last_error(cudaError_t code);
 cudaError_t take_last_error(bool clear);
 
 /// The current device of this thread.
@@ -173,7 +173,7 @@ namespace vitrine::standins {
 template <class F>
 cudaError_t queue_work(cudaStream_t stream, bool touches_its_own, F f) {
   Device& device = stream->device;
-  if (const int code = device.error.load(std::memory_order_relaxed); code != cudaSuccess) return tell(static_cast<cudaError_t>(code));
+  if (const int code = device.error.load(std::memory_order_relaxed); code != cudaSuccess) return set_last_error(static_cast<cudaError_t>(code));
   if (touches_its_own) {
     stream->enqueue(std::move(f));
   } else {

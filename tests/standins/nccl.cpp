@@ -251,7 +251,7 @@ ncclResult_t add(ncclComm_t handle, cudaStream_t stream, const char* name, Queue
   const int peer = q.is_transfer ? q.transfer.peer : q.call.root;
   const bool sums = !q.is_transfer && q.call.collective != Collective::broadcast && q.call.collective != Collective::all_gather;
   if (peer < 0 || peer >= q.comm->size || (sums && !is_imitated(q.call))) {
-    explain("%s: this root, peer, type or operation is wrong or not imitated", name);
+    explain("%s: this root, peer, type or operation is wrong or not supported by the stand-in", name);
     return ncclInvalidArgument;
   }
   q.stream = stream;

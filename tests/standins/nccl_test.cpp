@@ -237,7 +237,7 @@ TEST_F(Nccl, ARankThatStaysAwayHangsTheOthersUntilTheyAreAborted) {
   }
   for (int r = 0; r < kRanks; ++r) expect_stuck(streams_[r]);
   for (int r = 0; r < kRanks; ++r) {
-    EXPECT_EQ(poll(r), ncclSuccess) << "nobody notices";
+    EXPECT_EQ(poll(r), ncclSuccess) << "no error is detected";
     EXPECT_EQ(ncclCommAbort(comms_[r]), ncclSuccess);
     EXPECT_EQ(cudaStreamSynchronize(streams_[r]), cudaSuccess);
     EXPECT_EQ(ncclCommAbort(comms_[r]), ncclInvalidArgument) << "it is gone";
