@@ -140,7 +140,7 @@ TEST(Findings, BucketsThatHideNothing) {
     device.communication.rows.resize(1);
     device.communication.rows[0].exposed_seconds = 0.04;
   }
-  EXPECT_TELLS(single_bucket(one), "All gradients (8 MiB) travel in one bucket");
+  EXPECT_TELLS(single_bucket(one), "All gradients (8 MiB) are in one bucket");
   EXPECT_TELLS(single_bucket(one), "50 % of its time is exposed");
   EXPECT_TELLS(single_bucket(one), "`--bucket-mb 2 --first-bucket-mb 2`");
   one.scheme = scheme_preset("dp");
@@ -148,7 +148,7 @@ TEST(Findings, BucketsThatHideNothing) {
 
   RunRecord late = calm();
   late.first_bucket_begins = 0.73;
-  EXPECT_TELLS(late_first_bucket(late), "The first bucket (8 MiB) starts when 73 % of backward are over");
+  EXPECT_TELLS(late_first_bucket(late), "The first bucket (8 MiB) starts when 73 % of backward is over");
   EXPECT_TELLS(late_first_bucket(late), "`--first-bucket-mb 0.25`");
   late.first_bucket_begins = 0.2;
   EXPECT_FALSE(late_first_bucket(late).has_value());

@@ -75,6 +75,7 @@ class Comparison {
     warned_ = true;
     BatchSource source(job_.data.train, train_loader_config(options_, job_, run, epochs_));
     PhaseRecorder recorder(run);
+    result.batch = describe_batch(run.engine->batch_plan());
 
     Progress progress(fmt::format("{}, round {}/{}", result.name, result.rates.rounds.size() + 1, options_.rounds), steps_ - 1,
                       {false, options_.log_every});
@@ -190,9 +191,7 @@ int run_compare(const Options& options) {
   std::vector<RunRecord> runs;
   for (const auto& [name, scheme] : schemes) {
     for (const auto& [precision_label, precision] : precisions) {
-      const EngineConfig config = engine_config(options, job, scheme, precision);
-      RunRecord& run = runs.emplace_back(
-          configured_run(options, config, plan_batch(scheme.split, config.batch_size, config.accumulate, static_cast<int>(devices.size()))));
+      RunRecord& run = runs.emplace_back(configured_run(options, engine_config(options, job, scheme, precision), {}));
       run.name = precision_label.empty() ? name : fmt::format("{} {}", name, precision_label);
     }
   }

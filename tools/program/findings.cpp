@@ -79,7 +79,7 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category)
   }
   const bool updates = category == Category::optimizer || category == Category::parameters;
   if (updates && run.scheme.reduce == Reduce::gpu0 && device == 0) {
-    return {"the optimizer's state, for it alone updates",
+    return {"the optimizer's state, because only it updates",
             fmt::format("`--split gpu0={}` would give it fewer samples in exchange", std::max<int64_t>(1, figures.samples_per_step / 2))};
   }
   if (figures.samples_per_step > most_samples && run.devices.size() > 1) {
@@ -210,9 +210,9 @@ std::optional<Finding> single_bucket(const RunRecord& run) {
   const CommunicationRow& row = table.rows.front();
   if (row.exposed_seconds < kExposed * row.seconds() || row.buffer_bytes == 0) return std::nullopt;
   const int64_t bytes = row.buffer_bytes / table.steps;
-  return Finding{fmt::format("All gradients ({}) travel in one bucket, which can only start when backward is done: {} of its time is exposed.",
+  return Finding{fmt::format("All gradients ({}) are in one bucket, which starts only when backward is done: {} of its time is exposed.",
                              short_bytes(bytes), percent(row.exposed_seconds / row.seconds())),
-                 fmt::format("`--bucket-mb {0:.2g} --first-bucket-mb {0:.2g}` would make four of it, of which the first ones run beside backward.",
+                 fmt::format("`--bucket-mb {0:.2g} --first-bucket-mb {0:.2g}` would make four of them, the first of which overlap with backward.",
                              std::max(1e-3, static_cast<double>(bytes) / 4 / (1 << 20)))};
 }
 
@@ -222,7 +222,7 @@ std::optional<Finding> late_first_bucket(const RunRecord& run) {
   const CommunicationTable& table = run.devices.front().communication;
   if (table.rows.empty() || table.steps == 0) return std::nullopt;
   const int64_t bytes = table.rows.front().buffer_bytes / table.steps;
-  return Finding{fmt::format("The first bucket ({}) starts when {} of backward are over; the buckets after it have little left to hide beside.",
+  return Finding{fmt::format("The first bucket ({}) starts when {} of backward is over; the buckets after it have little left to overlap with.",
                              short_bytes(bytes), percent(*run.first_bucket_begins)),
                  fmt::format("`--first-bucket-mb {:.2g}` lets it start earlier, unless one parameter fills it.",
                              static_cast<double>(std::min(bytes, run.first_bucket_bytes)) / 4 / (1 << 20))};
@@ -236,7 +236,7 @@ std::optional<Finding> exposed_communication(const RunRecord& run) {
   const bool star = run.scheme.reduce == Reduce::gpu0;
   return Finding{
       fmt::format("Communication holds up {} of the step.", percent(share)),
-      star ? "`--mode ddp` reduces in buckets beside backward, and sends nothing back."
+      star ? "`--mode ddp` reduces in buckets during backward and broadcasts nothing."
            : fmt::format("`--batch-size {} --accumulate {}` takes twice the samples to each reduction; `--reduce-dtype f16` halves its bytes.",
                          run.batch_size * 2, run.accumulate * 2)};
 }

@@ -38,7 +38,7 @@ std::string rendezvous_place(const Options& options, const Launch& launch) {
   if (by_mpi || on_cpus(options)) return {};
   if (launch.master_address.empty() || launch.master_port == 0) {
     throw ConfigError(fmt::format(
-        "{}: nothing tells where the processes meet; add --rendezvous tcp://HOST:PORT of the first process's machine, or --rendezvous file:PATH",
+        "{}: the rendezvous of the processes is unknown; add --rendezvous tcp://HOST:PORT of the first process's machine, or --rendezvous file:PATH",
         launch.note));
   }
   // torchrun's agent listens on this port itself, so the next one is used.
@@ -61,10 +61,10 @@ Processes::Processes(Options& options) {
   if (launch.launcher != Launch::Launcher::single || options.local_rank) options.local_rank = launch.local_rank;
   if (launch.world_size == 1) {
     if (!options.rendezvous.empty()) {
-      throw ConfigError(fmt::format(
-          "--rendezvous {}: there is one process only, which meets nobody ({}); start several with mpirun or torchrun, or give --rank and "
-          "--world-size",
-          options.rendezvous, launch.note));
+      throw ConfigError(
+          fmt::format("--rendezvous {}: there is only one process ({}); start several with mpirun or torchrun, or give --rank and "
+                      "--world-size",
+                      options.rendezvous, launch.note));
     }
     return;
   }
@@ -99,7 +99,8 @@ void Processes::fail(const std::string& reason, bool usage) {
     return;
   }
   process_group_->fail(reason);
-  if (process_group_->failure().empty()) fmt::print(stderr, "vitrine: rank {}: {}; the others could not be told\n", process_group_->rank(), reason);
+  if (process_group_->failure().empty())
+    fmt::print(stderr, "vitrine: rank {}: {}; the other processes could not be notified\n", process_group_->rank(), reason);
   std::fflush(nullptr);
   _exit(usage ? kExitUsage : kExitFailure);
 }

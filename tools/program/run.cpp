@@ -124,7 +124,7 @@ struct WorkloadSource {
     Workload workload;
     workload.train_batches = batch_sizes(train_samples, batch_size, sized.drop_last);
     if (workload.train_batches.empty()) {
-      throw ConfigError(fmt::format("{}: {} samples make no full batch of {}, and --drop-last leaves out the rest; lower --batch-size", data,
+      throw ConfigError(fmt::format("{}: {} samples do not fill a batch of {}, and --drop-last drops the rest; lower --batch-size", data,
                                     train_samples, batch_size));
     }
     // A run that ends before the short last batch need not plan for it.
