@@ -73,8 +73,9 @@ int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
   most = std::min(c.images(), most_beside(least));
   if (most > 0) return even(most);
   const int64_t needed = c.weight_bytes() + c.image_bytes() + least;
-  throw OutOfMemory(fmt::format("{}: an image of x {} and w {} need a workspace of at least {} bytes, but {} bytes are reserved; give --workspace {}",
-                                c.name(), c.x.str(), c.w.str(), needed, workspace ? workspace.bytes() : 0, size_argument(4 * needed)));
+  throw OutOfMemory(fmt::format(
+      "{}: an image of x {} and w {} need a workspace of at least {} bytes, but {} bytes are reserved; set EngineConfig::workspace_bytes to {}",
+      c.name(), c.x.str(), c.w.str(), needed, workspace ? workspace.bytes() : 0, size_argument(4 * needed)));
 }
 
 /// Calls body(first, end) for the images [first, end) that are computed at once.

@@ -125,8 +125,8 @@ void round_tile(const Product& p, const float* sums, int64_t row, int64_t rows, 
 int64_t tile_floats(const Product& p, const View& workspace, const Arena& arena) {
   const int64_t bytes = workspace ? workspace.bytes() : 0;
   if (bytes < kWidenedGemmWorkspaceBytes) {
-    throw OutOfMemory(fmt::format("{}: {} needs a workspace of at least {} bytes, but {} bytes are reserved; give --workspace {}", p.name,
-                                  dtype_name(p.a.dtype), kWidenedGemmWorkspaceBytes, bytes, size_argument(int64_t{8} << 20)));
+    throw OutOfMemory(fmt::format("{}: {} needs a workspace of at least {} bytes, but {} bytes are reserved; set EngineConfig::workspace_bytes to {}",
+                                  p.name, dtype_name(p.a.dtype), kWidenedGemmWorkspaceBytes, bytes, size_argument(int64_t{8} << 20)));
   }
   const int64_t usable = arena.left_bytes() / 8 * 7 - 3 * Arena::kAlignment;
   return std::min(kMostFloats, usable / size_of(DType::f32));

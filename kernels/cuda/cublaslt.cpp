@@ -157,7 +157,7 @@ void check_cublas(cublasStatus_t status, const char* expression, const char* fil
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
   const char* const remedy = status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
-                                 ? "; the GPU's memory may be full: leave some outside the pools (--device-memory)"
+                                 ? "; the GPU's memory may be full: leave some outside the pools (DeviceGroupOptions::memory_bytes)"
                                  : "";
   throw CudaError(fmt::format("{}: {}: {} (cuda:{}, {}:{}){}", expression, cublaslt().GetStatusName(status), cublaslt().GetStatusString(status),
                               device, file, line, remedy));

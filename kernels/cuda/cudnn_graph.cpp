@@ -17,7 +17,7 @@ const char* remedy(cudnnStatus_t status) {
   switch (status) {
     case CUDNN_STATUS_NOT_INITIALIZED:
     case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
-      return "; the GPU's memory may be full: leave some outside the pools (--device-memory)";
+      return "; the GPU's memory may be full: leave some outside the pools (DeviceGroupOptions::memory_bytes)";
     case CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED:
     case CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH:
       return "; all of cuDNN's libraries must be of one version and in one folder: see LD_LIBRARY_PATH";
@@ -61,7 +61,7 @@ struct Reasons {
       if (count > 0) result += fmt::format("{} {} {}", result.back() == ':' ? "" : ",", count, why);
     };
     add(not_deterministic, "not deterministic");
-    add(tensor_cores, "on tensor cores only (--tf32 allows them)");
+    add(tensor_cores, "on tensor cores only (DeviceGroupOptions::tf32 allows them)");
     add(inaccurate, "of lower accuracy");
     add(compiled, "compiled at run time");
     add(too_large, fmt::format("with a workspace of {} bytes or more, of {} reserved", smallest_workspace, rules.workspace_bytes));

@@ -33,7 +33,7 @@ struct Ranges {
     if (least_bytes > bytes) {
       throw OutOfMemory(
           fmt::format("{}: x ({}, {}, {}, {}) with a window of {} x {} needs a workspace of at least {} bytes, but {} bytes are reserved; "
-                      "give --workspace {}",
+                      "set EngineConfig::workspace_bytes to {}",
                       operation, sizes.N, sizes.H, sizes.W, sizes.C, sizes.R, sizes.S, least_bytes, bytes, size_argument(2 * least_bytes)));
     }
     const int64_t for_matmul = std::min({kMostMatmulScratch, bytes / 4, bytes - least_bytes}) / kAlignment * kAlignment;

@@ -270,30 +270,31 @@ std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
 
 namespace {
 
-/// "--mode criterion", or where single axes were chosen the axes.
+/// "EngineConfig::scheme criterion", or the single axes if `from` is no preset.
 std::string scheme_options(const Scheme& from, const Scheme& to) {
   std::string mode;
   bool from_is_preset = false;
   for (const std::string& name : scheme_names()) {
     const Scheme preset = scheme_preset(name);
     from_is_preset = from_is_preset || same_axes(preset, from);
-    if (mode.empty() && same_axes(preset, to) && preset.split.kind != Split::Kind::gpu0) mode = "--mode " + name;
+    if (mode.empty() && same_axes(preset, to) && preset.split.kind != Split::Kind::gpu0) mode = "EngineConfig::scheme " + name;
   }
   if (from_is_preset) return mode;
-  return fmt::format("--staging {} --loss-at {} --reduce {}", to.staging == Staging::host ? "host" : "device0",
+  return fmt::format("Scheme::staging {} Scheme::loss_at {} Scheme::reduce {}", to.staging == Staging::host ? "host" : "device0",
                      to.loss_at == LossAt::gathered ? "gathered" : "parallel", to.reduce == Reduce::gpu0 ? "gpu0" : "allreduce");
 }
 
-/// The options of a fit that are others than those of `config`.
+/// The settings of a fit that differ from those of `config`, in the API's words.
 std::string changed_options(const EngineConfig& config, const EngineConfig& fit) {
   std::vector<std::string> options;
   if (!same_axes(config.scheme, fit.scheme)) options.push_back(scheme_options(config.scheme, fit.scheme));
-  if (fit.batch_size != config.batch_size) options.push_back(fmt::format("--batch-size {}", fit.batch_size));
-  if (fit.accumulate != config.accumulate) options.push_back(fmt::format("--accumulate {}", fit.accumulate));
-  if (fit.recompute_segments != config.recompute_segments) options.push_back(fmt::format("--recompute-segments {}", fit.recompute_segments));
+  if (fit.batch_size != config.batch_size) options.push_back(fmt::format("EngineConfig::batch_size {}", fit.batch_size));
+  if (fit.accumulate != config.accumulate) options.push_back(fmt::format("EngineConfig::accumulate {}", fit.accumulate));
+  if (fit.recompute_segments != config.recompute_segments)
+    options.push_back(fmt::format("EngineConfig::recompute_segments {}", fit.recompute_segments));
   if (fit.scheme.split.str() != config.scheme.split.str()) {
     const bool gpu0 = config.scheme.split.kind == Split::Kind::gpu0;
-    options.push_back(fmt::format("--split {}{}", fit.scheme.split.str(), gpu0 ? " (in place of the share of device 0 that was given)" : ""));
+    options.push_back(fmt::format("Scheme::split {}{}", fit.scheme.split.str(), gpu0 ? " (instead of the given share of device 0)" : ""));
   }
   return fmt::format("{}", fmt::join(options, " "));
 }
@@ -323,10 +324,10 @@ std::string describe_remedies(const PlanSearch& search) {
   if (!remedies.empty()) return fmt::format("What would fit: {}", fmt::join(remedies, "; or "));
   return trains
              ? "No batch size, split, number of micro-batches, recomputation or scheme makes it fit: what does not depend on the batch is too large "
-               "by itself. Give the devices more memory (--device-memory), or take a smaller model (--model, --image-size), a smaller --workspace, "
-               "or an optimizer with less state (--optimizer sgd)"
-             : "No batch size makes it fit: what does not depend on the batch is too large by itself. Give the devices more memory "
-               "(--device-memory), or take a smaller --workspace or --image-size";
+               "by itself. Raise DeviceGroupOptions::memory_bytes, or choose a smaller model, a smaller ModelOptions::image_size or "
+               "EngineConfig::workspace_bytes, or an optimizer with less state (EngineConfig::optimizer sgd)"
+             : "No batch size makes it fit: what does not depend on the batch is too large by itself. Raise DeviceGroupOptions::memory_bytes, or "
+               "lower EngineConfig::workspace_bytes or ModelOptions::image_size";
 }
 
 std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,

@@ -75,7 +75,8 @@ class PlanSearch {
   Workload workload_;
 };
 
-/// What a user may do when the configuration does not fit, each found with the plan: "What would fit: --batch-size 48; or --accumulate 2; ...".
+/// What to change if the configuration does not fit, each found with the plan, in the API's words:
+/// "What would fit: EngineConfig::batch_size 48; or EngineConfig::accumulate 2; ...".
 std::string describe_remedies(const PlanSearch& search);
 
 /// Engine::plan(), whose OutOfMemory, where a device would need more than a plan can count, says what would fit.

@@ -44,7 +44,7 @@ CpuSlab::CpuSlab(int ordinal, int64_t capacity_bytes, std::function<AvailableMem
   mapping_bytes_ = (capacity_bytes + kHugePage - 1) / kHugePage * kHugePage + 2 * kHugePage;
   mapping_ = mmap(nullptr, static_cast<size_t>(mapping_bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping_ == MAP_FAILED) {
-    throw OutOfMemory(fmt::format("cpu:{}: cannot reserve {} of address space ({}); give the device less with --device-memory", ordinal,
+    throw OutOfMemory(fmt::format("cpu:{}: cannot reserve {} of address space ({}); lower DeviceGroupOptions::memory_bytes", ordinal,
                                   format_bytes(mapping_bytes_), std::strerror(errno)));
   }
   const auto start = (reinterpret_cast<uintptr_t>(mapping_) + kHugePage - 1) / kHugePage * kHugePage;

@@ -284,10 +284,11 @@ void FailureDetector::judge(const Member& waits, int64_t now_ns) {
     return decide(fmt::format("{} is late: others have reached exchange {}, and it has not; {}. {}", behind->name, ahead->gathering,
                               position(static_cast<int>(behind - members_.begin())), waiting));
   }
-  decide(fmt::format(
-      "{}, which every rank has begun and no rank is known to have finished: the network between them may be broken; choose a longer --timeout if "
-      "it is only slow",
-      waiting));
+  decide(
+      fmt::format("{}, which every rank has begun and no rank is known to have finished: the network between them may be broken; choose a longer "
+                  "ProcessGroupOptions::timeout_ms if "
+                  "it is only slow",
+                  waiting));
 }
 
 }  // namespace vitrine::process_group

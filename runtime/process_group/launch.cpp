@@ -53,9 +53,9 @@ std::optional<Given> flag(const char* name, std::optional<int> value) {
   return Given{name, std::to_string(*value)};
 }
 
-/// --local-rank replaces a launcher's variable.
+/// A given local rank replaces a launcher's variable.
 Wanted want_local_rank(const LaunchFlags& flags, const Environment& env, const char* name) {
-  return flags.local_rank ? Wanted{"--local-rank", flag("--local-rank", flags.local_rank)} : want(env, name);
+  return flags.local_rank ? Wanted{"LaunchFlags::local_rank", flag("LaunchFlags::local_rank", flags.local_rank)} : want(env, name);
 }
 
 /// Returns the values of a set in the given order. throws ConfigError if one is missing.
@@ -115,8 +115,9 @@ void read_master(const Environment& env, Launch& launch) {
 }
 
 Launch from_flags(const LaunchFlags& flags, const Environment& env) {
-  const auto found = complete("flags are", "give both, or neither for a single process",
-                              {{"--rank", flag("--rank", flags.rank)}, {"--world-size", flag("--world-size", flags.world_size)}});
+  const auto found = complete(
+      "flags are", "give both, or neither for a single process",
+      {{"LaunchFlags::rank", flag("LaunchFlags::rank", flags.rank)}, {"LaunchFlags::world_size", flag("LaunchFlags::world_size", flags.world_size)}});
   const Given& rank = found[0];
   const Given& world_size = found[1];
   const auto local_rank = want_local_rank(flags, env, "LOCAL_RANK").given;
@@ -163,10 +164,11 @@ Launch from_open_mpi(const LaunchFlags& flags, const Environment& env) {
 void reject_prterun(const Environment& env) {
   const auto launched = get(env, "PRTE_LAUNCHED"), rank = get(env, "PMIX_RANK");
   if (!launched || !rank) return;
-  throw ConfigError(fmt::format(
-      "launch: {} and {} are set, but none of Open MPI's variables: prterun does not set the number of processes; start with mpirun, give --rank and "
-      "--world-size, or unset PRTE_LAUNCHED for a single process",
-      launched->str(), rank->str()));
+  throw ConfigError(
+      fmt::format("launch: {} and {} are set, but none of Open MPI's variables: prterun does not set the number of processes; start with mpirun, "
+                  "give LaunchFlags::rank and "
+                  "LaunchFlags::world_size, or unset PRTE_LAUNCHED for a single process",
+                  launched->str(), rank->str()));
 }
 
 std::optional<Given> slurm_job(const Environment& env) { return get(env, "SLURM_JOB_ID", "SLURM_JOBID"); }
@@ -235,8 +237,9 @@ std::string why_single(const Environment& env) {
 
 Launch from_nothing(const LaunchFlags& flags, const Environment& env) {
   Launch launch;
-  if (const auto local_rank = flag("--local-rank", flags.local_rank)) {
-    read_number(*local_rank, 0, 0, "this is a single process: neither --rank and --world-size nor a launcher's variables are set");
+  if (const auto local_rank = flag("LaunchFlags::local_rank", flags.local_rank)) {
+    read_number(*local_rank, 0, 0,
+                "this is a single process: neither LaunchFlags::rank and LaunchFlags::world_size nor a launcher's variables are set");
   }
   launch.note = fmt::format("single process: {}", why_single(env));
   return launch;
@@ -247,7 +250,7 @@ std::string describe(const Launch& launch, const LaunchFlags& flags, const Envir
   using Launcher = Launch::Launcher;
   std::string line = fmt::format("{}: rank {} of {}, local rank {} of {}", launcher_name(launch.launcher), launch.rank, launch.world_size,
                                  launch.local_rank, launch.local_world_size);
-  if (flags.local_rank) line += " (--local-rank)";
+  if (flags.local_rank) line += " (LaunchFlags::local_rank)";
   const bool colons = launch.master_address.find(':') != std::string::npos;
   if (!launch.master_address.empty()) line += fmt::format(", master {}{}{}", colons ? "[" : "", launch.master_address, colons ? "]" : "");
   if (launch.master_port > 0) line += fmt::format(":{}", launch.master_port);

@@ -23,7 +23,7 @@ struct Launch {
   std::string note;                          // one line for the log: "torchrun: rank 1 of 4, local rank 1 of 2, master 10.0.0.1:29500"
 };
 
-/// Values of --rank, --world-size and --local-rank, if given.
+/// Rank, world size and local rank as the caller gives them, if at all.
 struct LaunchFlags {
   std::optional<int> rank = {}, world_size = {}, local_rank = {};
 };
@@ -32,7 +32,7 @@ struct LaunchFlags {
 const char* launcher_name(Launch::Launcher launcher);
 
 /// Detects how this process was started. The first of these that applies is used as a whole:
-///   flags     --rank and --world-size, given together. Missing values come from --local-rank or LOCAL_RANK, LOCAL_WORLD_SIZE, and MASTER_ADDR with
+///   flags     rank and world_size, given together. Missing values come from local_rank or LOCAL_RANK, LOCAL_WORLD_SIZE, and MASTER_ADDR with
 ///             MASTER_PORT; without these, all processes are assumed to run on this machine.
 ///   torchrun  RANK is set. The other variables alone (WORLD_SIZE, MASTER_PORT, ...) do not count, because other programs set them too; the
 ///             note names them. Requires WORLD_SIZE, and with several processes LOCAL_RANK, MASTER_ADDR and MASTER_PORT; LOCAL_WORLD_SIZE defaults
@@ -44,7 +44,7 @@ const char* launcher_name(Launch::Launcher launcher);
 ///             and SLURM_STEP_TASKS_PER_NODE or SLURM_NTASKS_PER_NODE. The master is MASTER_ADDR with MASTER_PORT if both are set, else the step's
 ///             first host. A batch script or an interactive shell is a single process.
 ///   single    everything else.
-/// --local-rank without the other two replaces only the local rank. Empty variables count as not set.
+/// A local_rank without the other two replaces only the local rank. Empty variables count as not set.
 /// throws  ConfigError for an incomplete set, naming what is set and what is missing, and for impossible values, naming the variable and its value.
 Launch detect_launch(const LaunchFlags& flags, const Environment& env);
 

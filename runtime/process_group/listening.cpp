@@ -131,7 +131,7 @@ std::vector<Descriptor> listen_at(const std::string& host, int port) {
     if (Descriptor listener = bind_and_listen(numeric->ai_addr, numeric->ai_addrlen, true)) {
       listeners.push_back(std::move(listener));
     } else if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) {
-      throw refuse(fmt::format("{}; choose another port with --rendezvous tcp://HOST:PORT", describe_error(errno)));
+      throw refuse(fmt::format("{}; choose another port with ProcessGroupOptions::rendezvous tcp://HOST:PORT", describe_error(errno)));
     }
   }
   if (listeners.empty()) {
@@ -155,8 +155,8 @@ Descriptor listen_on(int port) {
     listener = bind_and_listen(reinterpret_cast<sockaddr*>(&v4), sizeof v4, false);
   }
   if (!listener) {
-    throw CommError(
-        fmt::format("rank 0 cannot listen on port {}: {}; choose another port with --rendezvous tcp://HOST:PORT", port, describe_error(errno)));
+    throw CommError(fmt::format("rank 0 cannot listen on port {}: {}; choose another port with ProcessGroupOptions::rendezvous tcp://HOST:PORT", port,
+                                describe_error(errno)));
   }
   return listener;
 }

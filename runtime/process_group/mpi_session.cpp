@@ -119,7 +119,7 @@ std::unique_ptr<MpiSession> MpiSession::open(int rank, int64_t deadline_ms) { re
 std::unique_ptr<MpiSession> MpiSession::open(int /*rank*/, int64_t /*deadline_ms*/) {
   throw UnsupportedError(
       "MPI is not built in, so the processes cannot meet over it; build with libopenmpi-dev installed, or, with GPUs, say where to meet with "
-      "--rendezvous tcp://HOST:PORT or --rendezvous file:PATH");
+      "ProcessGroupOptions::rendezvous tcp://HOST:PORT or ProcessGroupOptions::rendezvous file:PATH");
 }
 
 #endif

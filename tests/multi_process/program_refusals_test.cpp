@@ -41,7 +41,7 @@ TEST_F(ProcessRefusals, SchemesOfOneProcessAreRefusedByNameAndOnce) {
   const std::vector<Command> schemes = {{"--mode", "dp"}, {"--mode", "balanced", "--split", "gpu0=4"}, {"--mode", "criterion"}, {"--reduce", "gpu0"}};
   for (const Command& scheme : schemes) {
     const ChildResult result = mpirun(3, job(scheme));
-    const std::string reason = ": it works in one process";
+    const std::string reason = ": it needs a single process";
     expect_usage_error(result, {scheme[0] + " " + scheme[1] + reason, "use --mode ddp"});
     EXPECT_EQ(result.error.find(reason), result.error.rfind(reason)) << result.error;
   }
@@ -82,8 +82,8 @@ TEST(LauncherEnvironment, CpuDevicesNeedMpi) {
 }
 
 TEST(LauncherEnvironment, RendezvousIsAnAddressOrAFile) {
-  expect_usage_error(launched({"--rendezvous", "tcp://127.0.0.1:29512"}, {}), {"--rendezvous tcp://127.0.0.1:29512: there is one process only"});
-  expect_usage_error(launched({"--rendezvous", "file:/tmp/nowhere"}, {}), {"--rendezvous file:/tmp/nowhere: there is one process only"});
+  expect_usage_error(launched({"--rendezvous", "tcp://127.0.0.1:29512"}, {}), {"--rendezvous tcp://127.0.0.1:29512: there is only one process"});
+  expect_usage_error(launched({"--rendezvous", "file:/tmp/nowhere"}, {}), {"--rendezvous file:/tmp/nowhere: there is only one process"});
   const ChildResult result = launched({"--init-weights", "/nonexistent/tcp.safetensors"}, {});
   EXPECT_EQ(result.exit_code, 1) << result.error;
   EXPECT_NE(result.error.find("/nonexistent/tcp.safetensors"), std::string::npos) << result.error;

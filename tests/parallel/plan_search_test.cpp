@@ -61,18 +61,18 @@ TEST(OutOfMemoryText, SaysWhatPeopleLookForAndWhoFollowsItFits) {
     DeviceGroup group(devices_with(capacities));
     const std::string text = refusal(model, group, config);
     for (const char* part : {"out of memory. Tried to allocate", "total capacity", "already allocated", "free", "reserved", "in phase", "It holds",
-                             "activations", "Found before the first step", "What would fit: --batch-size"}) {
+                             "activations", "Found before the first step", "What would fit: EngineConfig::batch_size"}) {
       expect_contains(text, part);
     }
     EXPECT_EQ(text.rfind(group[0].name() + ": out of memory", 0), 0U) << text;
     // After the error the same devices can be used.
     std::smatch found;
-    ASSERT_TRUE(std::regex_search(text, found, std::regex("--batch-size ([0-9]+)"))) << text;
+    ASSERT_TRUE(std::regex_search(text, found, std::regex("EngineConfig::batch_size ([0-9]+)"))) << text;
     EngineConfig smaller = config;
     smaller.batch_size = std::stoll(found[1]);
     EXPECT_LT(smaller.batch_size, config.batch_size);
     run_steps(model, group, smaller);
-    ASSERT_TRUE(std::regex_search(text, found, std::regex("--accumulate ([0-9]+)"))) << text;
+    ASSERT_TRUE(std::regex_search(text, found, std::regex("EngineConfig::accumulate ([0-9]+)"))) << text;
     EngineConfig accumulated = config;
     accumulated.accumulate = std::stoi(found[1]);
     run_steps(model, group, accumulated);
@@ -88,7 +88,7 @@ TEST(OutOfMemoryText, OffersASplitWhereDevicesAreUnequal) {
   DeviceGroup group(devices_with(capacities));
   const std::string text = refusal(model, group, config);
   std::smatch found;
-  ASSERT_TRUE(std::regex_search(text, found, std::regex("--split ([0-9,]+)"))) << text;
+  ASSERT_TRUE(std::regex_search(text, found, std::regex("Scheme::split ([0-9,]+)"))) << text;
   config.scheme.split = parse_split(found[1].str());
   run_steps(model, group, config);
 }
@@ -182,7 +182,7 @@ TEST(PlanSearch, FindsTheFewestSegmentsOfCheckpointing) {
   EXPECT_FALSE(search.plan(segmented).fits());
   run_steps(model, group, fit->config);
   const std::string text = refusal(model, group, config);
-  expect_contains(text, "--recompute-segments " + std::to_string(fit->config.recompute_segments));
+  expect_contains(text, "EngineConfig::recompute_segments " + std::to_string(fit->config.recompute_segments));
   // With the largest batch: more samples than without.
   EXPECT_GT(search.largest_batch(500, {.recompute = true})->config.batch_size, search.largest_batch(500, {})->config.batch_size);
 }

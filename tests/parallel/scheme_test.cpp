@@ -154,7 +154,7 @@ TEST(SchemePreset, AreTheWellKnownPoints) {
 }
 
 TEST(SchemePreset, BalancedWithoutItsShareIsRefused) {
-  EXPECT_NE(config_error_of([] { validate_split(scheme_preset("balanced").split, 8, 2); }).find("--split gpu0=N"), std::string::npos);
+  EXPECT_NE(config_error_of([] { validate_split(scheme_preset("balanced").split, 8, 2); }).find("Scheme::split gpu0=N"), std::string::npos);
 }
 
 TEST(SchemePreset, UnknownNameListsThoseThereAre) {

@@ -217,7 +217,8 @@ TEST_F(FailureDetectorTest, WhenAllWaitItIsTheNetwork) {
   begin_all(record(0, 1));
   detector.overdue(1, "collective 0", 4000, kSecond);
   judge(kSecond);
-  expect_verdict({"rank 1 (pid 71 on node1) has waited 4.0 s in collective 0, which every rank has begun", "network", "--timeout"});
+  expect_verdict(
+      {"rank 1 (pid 71 on node1) has waited 4.0 s in collective 0, which every rank has begun", "network", "ProcessGroupOptions::timeout_ms"});
 }
 
 TEST_F(FailureDetectorTest, AWaitThatEndsBeforeItIsJudgedBlamesNobody) {

@@ -90,7 +90,7 @@ TEST(Launch, UnderstandsEveryLauncher) {
   const Case cases[] = {
       {"nothing", {}, {}, Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set"},
       {"flags", {}, {1, 4}, Launcher::flags, {1, 4, 1, 4}, "flags: rank 1 of 4, local rank 1 of 4"},
-      {"all flags", {}, {3, 4, 1}, Launcher::flags, {3, 4, 1, 4}, "flags: rank 3 of 4, local rank 1 of 4 (--local-rank)"},
+      {"all flags", {}, {3, 4, 1}, Launcher::flags, {3, 4, 1, 4}, "flags: rank 3 of 4, local rank 1 of 4 (LaunchFlags::local_rank)"},
       {"flags for one", {}, {0, 1}, Launcher::flags, {0, 1, 0, 1}, "flags: rank 0 of 1, local rank 0 of 1"},
       {"flags, two machines",
        merged(machine, master),
@@ -164,7 +164,7 @@ TEST(Launch, UnderstandsEveryLauncher) {
        Launcher::single,
        {0, 1, 0, 1},
        "single process: no launcher's variables are set"},
-      {"--local-rank 0 alone", {}, {{}, {}, 0}, Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set"},
+      {"LaunchFlags::local_rank 0 alone", {}, {{}, {}, 0}, Launcher::single, {0, 1, 0, 1}, "single process: no launcher's variables are set"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
@@ -246,7 +246,7 @@ TEST(Launch, LocalRankAloneReplacesTheLocalRank) {
     const Launch launch = detect(variables, {.local_rank = 0});
     EXPECT_EQ(launch.launcher, launcher);
     EXPECT_EQ(place_of(launch), place);
-    EXPECT_NE(launch.note.find("(--local-rank)"), std::string::npos) << launch.note;
+    EXPECT_NE(launch.note.find("(LaunchFlags::local_rank)"), std::string::npos) << launch.note;
   }
 }
 
@@ -259,13 +259,15 @@ TEST(Launch, NamesWhatIsMissing) {
   const char* const all_of_slurm =
       "incomplete: SLURM_STEP_ID=0 set, but not SLURM_PROCID, SLURM_STEP_NUM_TASKS (or SLURM_NTASKS), SLURM_LOCALID, SLURM_STEP_TASKS";
   const Case cases[] = {
-      {{}, {1, {}}, "--rank 1 set, but not --world-size; give both"},
-      {{}, {{}, 2}, "--world-size 2 set, but not --rank; give both"},
-      {kTorchrun, {{}, 2, 0}, "--world-size 2 set, but not --rank"},
+      {{}, {1, {}}, "LaunchFlags::rank 1 set, but not LaunchFlags::world_size; give both"},
+      {{}, {{}, 2}, "LaunchFlags::world_size 2 set, but not LaunchFlags::rank; give both"},
+      {kTorchrun, {{}, 2, 0}, "LaunchFlags::world_size 2 set, but not LaunchFlags::rank"},
       {{{"RANK", "1"}},
        {},
        "torchrun's variables are incomplete: RANK=1 set, but not WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_"},
-      {{{"RANK", "1"}}, {{}, {}, 1}, "RANK=1, --local-rank 1 set, but not WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; set the rest"},
+      {{{"RANK", "1"}},
+       {{}, {}, 1},
+       "RANK=1, LaunchFlags::local_rank 1 set, but not WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; set the rest"},
       {with(kTorchrun, {{"WORLD_SIZE", nullptr}}), {}, "but not WORLD_SIZE;"},
       {with(kTorchrun, {{"LOCAL_RANK", nullptr}}), {}, "but not LOCAL_RANK;"},
       {with(kTorchrun, {{"MASTER_ADDR", nullptr}}), {}, "but not MASTER_ADDR; set the rest as torchrun does, or unset RANK"},
@@ -276,7 +278,7 @@ TEST(Launch, NamesWhatIsMissing) {
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", nullptr}}), {}, "but not OMPI_COMM_WORLD_LOCAL_RANK;"},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", nullptr}}), {}, "but not OMPI_COMM_WORLD_LOCAL_SIZE;"},
       {kPrterun, {}, "PRTE_LAUNCHED=1 and PMIX_RANK=1 are set, but none of Open MPI's variables: prterun does not set the number of processes"},
-      {merged(kPrterun, kSlurm), {}, "start with mpirun, give --rank and --world-size, or unset PRTE_LAUNCHED"},
+      {merged(kPrterun, kSlurm), {}, "start with mpirun, give LaunchFlags::rank and LaunchFlags::world_size, or unset PRTE_LAUNCHED"},
       {{{"SLURM_STEP_ID", "0"}}, {}, all_of_slurm},
       {with(kSlurm, {{"SLURM_PROCID", nullptr}}), {}, "but not SLURM_PROCID; start with srun"},
       {with(kSlurm, {{"SLURM_NODEID", nullptr}}), {}, "SLURM_STEP_TASKS_PER_NODE=4(x2),1 set, but not SLURM_NODEID; start with srun"},
@@ -294,15 +296,15 @@ TEST(Launch, NamesValuesThatCannotBe) {
     const char* part;
   };
   const Case cases[] = {
-      {{}, {4, 4}, "--rank 4: expected a whole number from 0 to 3, as --world-size 4; correct it"},
-      {{}, {-1, 4}, "--rank -1: expected a whole number from 0 to 3"},
-      {{}, {0, 0}, "--world-size 0: expected a whole number from 1"},
-      {{}, {1, 1}, "--rank 1: expected 0, as --world-size 1"},
-      {{}, {0, 4, 4}, "--local-rank 4: expected a whole number from 0 to 3, as --world-size 4"},
-      {{}, {{}, {}, 1}, "--local-rank 1: expected 0, as this is a single process"},
-      {{{"LOCAL_WORLD_SIZE", "5"}}, {0, 4}, "LOCAL_WORLD_SIZE=5: expected a whole number from 1 to 4, as --world-size 4"},
-      {{{"LOCAL_WORLD_SIZE", "2"}}, {3, 4}, "--rank 3: expected a whole number from 0 to 1, as LOCAL_WORLD_SIZE=2"},
-      {kTorchrun, {{}, {}, 2}, "--local-rank 2: expected a whole number from 0 to 1, as LOCAL_WORLD_SIZE=2"},
+      {{}, {4, 4}, "LaunchFlags::rank 4: expected a whole number from 0 to 3, as LaunchFlags::world_size 4; correct it"},
+      {{}, {-1, 4}, "LaunchFlags::rank -1: expected a whole number from 0 to 3"},
+      {{}, {0, 0}, "LaunchFlags::world_size 0: expected a whole number from 1"},
+      {{}, {1, 1}, "LaunchFlags::rank 1: expected 0, as LaunchFlags::world_size 1"},
+      {{}, {0, 4, 4}, "LaunchFlags::local_rank 4: expected a whole number from 0 to 3, as LaunchFlags::world_size 4"},
+      {{}, {{}, {}, 1}, "LaunchFlags::local_rank 1: expected 0, as this is a single process"},
+      {{{"LOCAL_WORLD_SIZE", "5"}}, {0, 4}, "LOCAL_WORLD_SIZE=5: expected a whole number from 1 to 4, as LaunchFlags::world_size 4"},
+      {{{"LOCAL_WORLD_SIZE", "2"}}, {3, 4}, "LaunchFlags::rank 3: expected a whole number from 0 to 1, as LOCAL_WORLD_SIZE=2"},
+      {kTorchrun, {{}, {}, 2}, "LaunchFlags::local_rank 2: expected a whole number from 0 to 1, as LOCAL_WORLD_SIZE=2"},
       {with(kTorchrun, {{"RANK", "6"}}), {}, "RANK=6: expected a whole number from 0 to 5, as WORLD_SIZE=6; correct it, or unset it"},
       {with(kTorchrun, {{"RANK", "-1"}}), {}, "RANK=-1: expected"},
       {with(kTorchrun, {{"RANK", "one"}}), {}, "RANK=one: expected"},

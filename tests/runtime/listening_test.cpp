@@ -19,7 +19,7 @@ TEST(Listening, APortThatIsTakenIsNamed) {
     FAIL() << "two listen on one port";
   } catch (const CommError& error) {
     expect_contains(error.what(), "rank 0 cannot listen on port " + std::to_string(port_of(first)));
-    expect_contains(error.what(), "--rendezvous");
+    expect_contains(error.what(), "ProcessGroupOptions::rendezvous");
   }
 }
 

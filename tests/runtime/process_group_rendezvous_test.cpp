@@ -74,7 +74,9 @@ TEST_F(ProcessGroupRendezvous, WithARankMissingNamesItEverywhere) {
 TEST_F(ProcessGroupRendezvous, AnotherSizeIsRefusedAtOnceAndToldByRankZero) {
   const std::vector<std::string> errors = errors_of({{0, 2}, {1, 3}}, place.init());
   expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
-  expect_contains(errors[1], "refused it: its world size is 3, rank 0's is 2; give every process its own --rank and the same --world-size");
+  expect_contains(
+      errors[1],
+      "refused it: its world size is 3, rank 0's is 2; give every process its own ProcessGroupOptions::rank and the same ProcessGroupOptions::size");
   expect_contains(errors[0], "but rank 1 of 2 processes did not join");
   expect_contains(errors[0], "connected and was refused: its world size is 3, rank 0's is 2");
 }
@@ -96,7 +98,7 @@ TEST_F(ProcessGroupRendezvous, ASecondRankZeroAtOnePortIsRefused) {
 
 TEST_F(ProcessGroupRendezvous, AFolderThatIsNotThereIsNamed) {
   expect_contains(comm_error_of([] { const ProcessGroup process_group(process_options(0, 2, "file:/no/such/folder/meet", kRendezvousTimeoutMs)); }),
-                  "--rendezvous file:/no/such/folder/meet: cannot write it (No such file or directory)");
+                  "ProcessGroupOptions::rendezvous file:/no/such/folder/meet: cannot write it (No such file or directory)");
 }
 
 TEST_F(ProcessGroupRendezvous, AFileOfTheUsersIsNotOverwritten) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How processes find each other: values of --rendezvous, and the address file of rank 0.
+// How processes find each other: values of ProcessGroupOptions::rendezvous, and the address file of rank 0.
 #include "runtime/process_group/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ TEST(InitMethod, AnythingElseIsRefusedWithTheRemedy) {
       parse_init_method(text);
       ADD_FAILURE() << "taken: " << text;
     } catch (const ConfigError& error) {
-      expect_contains(error.what(), std::string("--rendezvous ") + text + ":");
+      expect_contains(error.what(), std::string("ProcessGroupOptions::rendezvous ") + text + ":");
       expect_contains(error.what(), "tcp://HOST:PORT");
       expect_contains(error.what(), "file:PATH");
     }
@@ -85,7 +85,7 @@ TEST(RendezvousAddress, AFolderThatIsNotThereIsNamed) {
     write_address("/no/such/folder/meet", {random_bytes(), 2, "node1", {}});
     FAIL() << "written";
   } catch (const CommError& error) {
-    expect_contains(error.what(), "--rendezvous file:/no/such/folder/meet");
+    expect_contains(error.what(), "ProcessGroupOptions::rendezvous file:/no/such/folder/meet");
     expect_contains(error.what(), "No such file or directory");
   }
 }
@@ -126,7 +126,7 @@ TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
       plan_rendezvous(init, "", false);
       ADD_FAILURE() << init;
     } catch (const ConfigError& error) {
-      expect_contains(error.what(), std::string("--rendezvous ") + init + ": a rendezvous over a network needs a secret");
+      expect_contains(error.what(), std::string("ProcessGroupOptions::rendezvous ") + init + ": a rendezvous over a network needs a secret");
       expect_contains(error.what(), "VITRINE_SECRET_FILE");
     }
     EXPECT_EQ(plan_rendezvous(init, "0123456789abcdef", false).address_file, "");

@@ -3,7 +3,7 @@
 """Runs the program with --report and looks at the pages in a headless Chromium: no error, no request, every chart drawn, nothing wider than the
 screen, in both colour schemes, in print. Skipped (77) where there is no Chromium.
 
-usage: check_report.py PROGRAM [FOLDER]      with FOLDER the pages and screenshots of them stay there
+usage: check_report.py PROGRAM [FOLDER]      with FOLDER the pages and their screenshots stay there
 """
 import base64
 import os
@@ -88,8 +88,8 @@ def check_page(browser, name, path, charts, words):
     assert pages[False] != pages[True], "both colour schemes look alike"
     x, y = browser.evaluate(POINT)
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    told = browser.evaluate("(() => { const t = document.getElementById('tip'); return t.hidden ? '' : t.textContent; })()")
-    assert told, f"{name}: hovering over a shape tells nothing"
+    shown = browser.evaluate("(() => { const t = document.getElementById('tip'); return t.hidden ? '' : t.textContent; })()")
+    assert shown, f"{name}: hovering over a shape shows nothing"
     pdf = base64.b64decode(browser.call("Page.printToPDF", printBackground=True)["data"])
     assert pdf.startswith(b"%PDF") and len(pdf) > 10000, f"{name}: printing gave {len(pdf)} bytes"
     assert not complaints(browser), complaints(browser)

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/communication_report.h"
 
 #include <algorithm>
 
@@ -7,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/program/json_report.h"
+#include "tools/program/record_tables.h"
 
 namespace vitrine::tools {
 namespace {
@@ -31,14 +31,17 @@ CommunicationTable example_table(int ordinal, double late) {
   return table;
 }
 
-std::vector<std::string> names(int count) {
-  std::vector<std::string> result;
-  for (int d = 0; d < count; ++d) result.push_back("cpu:" + std::to_string(d));
-  return result;
+std::vector<DeviceRecord> devices(const std::vector<CommunicationTable>& tables) {
+  std::vector<DeviceRecord> all(tables.size());
+  for (size_t d = 0; d < tables.size(); ++d) {
+    all[d].device = "cpu:" + std::to_string(d);
+    all[d].communication = tables[d];
+  }
+  return all;
 }
 
 TEST(CommunicationReport, HasARowForEachBucketAndTheirTotal) {
-  const std::string text = communication_report(names(1), {example_table(0, 0.05)}, Style{});
+  const std::string text = communication_table(devices({example_table(0, 0.05)})).value().str(Style{});
   for (const char* part : {"Communication of cpu:0", "bucket 0", "bucket 1", "all", "2.0 MiB", "4.0 MiB", "75.0 %", "60.0 %", "4.00", "5.00", "10.0",
                            "0.52", "0.79", "2.10", "3.15", "0.84", "1.26"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
@@ -46,7 +49,8 @@ TEST(CommunicationReport, HasARowForEachBucketAndTheirTotal) {
 }
 
 TEST(CommunicationReport, IsThatOfTheDeviceTheOthersWaitFor) {
-  const std::string text = communication_report(names(3), {example_table(0, 0.05), example_table(1, 0.01), example_table(2, 0.02)}, Style{});
+  const std::string text =
+      communication_table(devices({example_table(0, 0.05), example_table(1, 0.01), example_table(2, 0.02)})).value().str(Style{});
   EXPECT_NE(text.find("cpu:1"), std::string::npos) << text;
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10);
 }
@@ -54,12 +58,12 @@ TEST(CommunicationReport, IsThatOfTheDeviceTheOthersWaitFor) {
 TEST(CommunicationReport, OneRankHasNoBusBandwidthAndNoneNoTable) {
   CommunicationTable alone = example_table(0, 0);
   for (CommunicationRow& row : alone.rows) row.bus_factor = 0;
-  EXPECT_NE(communication_report(names(1), {alone}, Style{}).find("   -\n"), std::string::npos);
-  EXPECT_EQ(communication_report(names(1), {CommunicationTable{}}, Style{}), "");
+  EXPECT_NE(communication_table(devices({alone})).value().str(Style{}).find("   -\n"), std::string::npos);
+  EXPECT_FALSE(communication_table(devices({CommunicationTable{}})).has_value());
 }
 
 TEST(CommunicationReport, JsonHasAllDevices) {
-  const Json json = communication_json(names(2), {example_table(0, 0.05), example_table(1, 0.01)});
+  const Json json = communication_json(devices({example_table(0, 0.05), example_table(1, 0.01)}));
   ASSERT_EQ(json.size(), 4U);
   EXPECT_EQ(json[3]["name"], "bucket 1");
   EXPECT_EQ(json[3]["device"], "cpu:1");

@@ -1,41 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/report/findings.h"
+#include "tools/program/findings.h"
 
 #include <gtest/gtest.h>
-
-#include "tools/program/report/compare_report.h"
 
 namespace vitrine::tools {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-int64_t& held(DeviceFigures& device, Category category) { return device.pool.peak_by_category[static_cast<size_t>(category)]; }
+int64_t& held(DeviceRecord& device, Category category) { return device.pool.peak_by_category[static_cast<size_t>(category)]; }
 
-/// Two devices that do the same in 10 steps of 100 ms, of which nothing is worth a word.
-FindingsInput calm() {
-  FindingsInput in;
+/// Two devices that do the same in 10 steps of 100 ms, of which no finding comes.
+RunRecord calm() {
+  RunRecord in;
   in.scheme = scheme_preset("ddp");
   in.batch_size = 64;
   in.bucket_bytes = 25 * kMiB;
   in.first_bucket_bytes = kMiB;
-  in.steps = 11;
+  in.steps.steps = 11;
   for (int d = 0; d < 2; ++d) {
-    DeviceFigures device;
+    DeviceRecord device;
     device.device = d == 0 ? "cpu:0" : "cpu:1";
     device.samples_per_step = 32;
     held(device, Category::activations) = 60 * kMiB;
     held(device, Category::parameters) = 40 * kMiB;
     device.pool.peak_bytes = 100 * kMiB;
     device.pool.capacity_bytes = 1000 * kMiB;
-    in.figures.push_back(device);
     PhaseTable table;
     table.ordinal = d;
     table.steps = 10;
     table.wall_seconds = 1;
     table.rows = {{Phase::forward, d, 0.35, 0.35, 0, 10, 0}, {Phase::backward, d, 0.6, 0.6, 0, 10, 0}, {Phase::wait, d, 0.05, 0.05, 0, 10, 0}};
     table.waits = {{"reduce", 0.05, 0.05}};
-    in.tables.push_back(table);
+    device.phases = table;
     CommunicationTable communication;
     communication.ordinal = d;
     communication.steps = 10;
@@ -47,62 +44,63 @@ FindingsInput calm() {
       row.exposed_seconds = 0.01;
       communication.rows.push_back(row);
     }
-    in.communication.push_back(communication);
+    device.communication = communication;
+    in.devices.push_back(device);
   }
   return in;
 }
 
-void grow(FindingsInput& in, size_t device, Category category, int64_t bytes) {
-  held(in.figures[device], category) += bytes;
-  in.figures[device].pool.peak_bytes += bytes;
+void grow(RunRecord& in, size_t device, Category category, int64_t bytes) {
+  held(in.devices[device], category) += bytes;
+  in.devices[device].pool.peak_bytes += bytes;
 }
 
-/// The finding there must be, with its remedy.
-std::string told(const std::optional<Finding>& finding) { return finding ? finding->text + " " + finding->remedy : "nothing"; }
+/// A finding with its remedy.
+std::string text_of(const std::optional<Finding>& finding) { return finding ? finding->text + " " + finding->remedy : "nothing"; }
 
-#define EXPECT_TELLS(finding, part) EXPECT_NE(told(finding).find(part), std::string::npos) << told(finding)
+#define EXPECT_TELLS(finding, part) EXPECT_NE(text_of(finding).find(part), std::string::npos) << text_of(finding)
 
 TEST(Findings, NothingStandsOutInACalmRun) {
   for (const Finding& finding : find_findings(calm())) ADD_FAILURE() << finding.text;
 }
 
 TEST(Findings, OutputsGatheredForTheLoss) {
-  FindingsInput in = calm();
+  RunRecord in = calm();
   in.scheme = scheme_preset("dp");
   grow(in, 0, Category::activations, 2300 * kMiB);
   EXPECT_TELLS(uneven_memory(in), "cpu:0 holds 2.2 GiB more than the others, mostly activations (2.2 GiB): outputs gathered for the loss");
   EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
   // Where the blocks are known and none holds gathered outputs, that is not the reason.
-  in.timelines.resize(2);
-  in.timelines[0].moments.resize(1);
-  in.timelines[0].blocks = {{0, kMiB, Category::activations, Phase::forward, "fc.output", "fc", 0, 1}};
-  EXPECT_EQ(told(uneven_memory(in)).find("--mode criterion"), std::string::npos);
-  in.timelines[0].blocks[0].tensor = "gathered outputs";
+  in.devices[0].memory.emplace();
+  in.devices[0].memory->moments.resize(1);
+  in.devices[0].memory->blocks = {{0, kMiB, Category::activations, Phase::forward, "fc.output", "fc", 0, 1}};
+  EXPECT_EQ(text_of(uneven_memory(in)).find("--mode criterion"), std::string::npos);
+  in.devices[0].memory->blocks[0].tensor = "gathered outputs";
   EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
 }
 
 TEST(Findings, OtherReasonsWhyADeviceHoldsMore) {
-  FindingsInput staged = calm();
+  RunRecord staged = calm();
   staged.scheme = scheme_preset("criterion");
   grow(staged, 0, Category::staging, 50 * kMiB);
   EXPECT_TELLS(uneven_memory(staged), "`--staging host`");
-  FindingsInput updates = calm();
+  RunRecord updates = calm();
   updates.scheme = scheme_preset("dp");
   grow(updates, 0, Category::optimizer, 80 * kMiB);
   EXPECT_TELLS(uneven_memory(updates), "`--split gpu0=16`");
-  FindingsInput larger = calm();
-  larger.figures[1].samples_per_step = 40;
+  RunRecord larger = calm();
+  larger.devices[1].samples_per_step = 40;
   grow(larger, 1, Category::activations, 30 * kMiB);
   EXPECT_TELLS(uneven_memory(larger), "cpu:1 holds 30 MiB more");
   EXPECT_TELLS(uneven_memory(larger), "`--split equal`");
-  FindingsInput little = calm();
+  RunRecord little = calm();
   grow(little, 1, Category::activations, 2 * kMiB);
   EXPECT_FALSE(uneven_memory(little).has_value());
 }
 
 TEST(Findings, LittleHeadroomAndLargeWorkspace) {
-  FindingsInput in = calm();
-  in.figures[1].pool.capacity_bytes = 102 * kMiB;
+  RunRecord in = calm();
+  in.devices[1].pool.capacity_bytes = 102 * kMiB;
   EXPECT_TELLS(little_headroom(in), "cpu:1 uses 98 % of its 102 MiB");
   EXPECT_TELLS(little_headroom(in), "`--accumulate 2`");
   EXPECT_FALSE(large_workspace(in).has_value());
@@ -112,53 +110,53 @@ TEST(Findings, LittleHeadroomAndLargeWorkspace) {
 }
 
 TEST(Findings, WaitsForDataAndForTheHost) {
-  FindingsInput in = calm();
-  in.tables[1].rows.insert(in.tables[1].rows.begin(), {Phase::data, 1, 0.46, 0.46, 0, 10, 0});
+  RunRecord in = calm();
+  in.devices[1].phases.rows.insert(in.devices[1].phases.rows.begin(), {Phase::data, 1, 0.46, 0.46, 0, 10, 0});
   in.workers = 2;
   EXPECT_TELLS(waits_for_data(in), "46 % of the step waits for data");
   EXPECT_TELLS(waits_for_data(in), "raise `--workers`, which is 2, say to 4");
-  EXPECT_EQ(told(waits_for_data(in)).find("--preprocess"), std::string::npos);
+  EXPECT_EQ(text_of(waits_for_data(in)).find("--preprocess"), std::string::npos);
   in.host_preprocess = true;
   EXPECT_TELLS(waits_for_data(in), "`--preprocess device`");
   EXPECT_FALSE(waits_for_host(in).has_value());
-  in.tables[0].waits = {{"host", 0.2, 0.2}};
+  in.devices[0].phases.waits = {{"host", 0.2, 0.2}};
   EXPECT_TELLS(waits_for_host(in), "20 % of the step cpu:0 has nothing to do");
   EXPECT_TELLS(waits_for_host(in), "`--batch-size 128`");
 }
 
 TEST(Findings, AnIdleDeviceGetsMoreSamples) {
-  FindingsInput in = calm();
-  in.tables[1].rows = {
+  RunRecord in = calm();
+  in.devices[1].phases.rows = {
       {Phase::forward, 1, 0.1, 0.1, 0, 10, 0}, {Phase::backward, 1, 0.2167, 0.2167, 0, 10, 0}, {Phase::wait, 1, 0.68, 0.68, 0, 10, 0}};
-  EXPECT_TELLS(idle_device(in), "cpu:1 idles 68 % of the step: its 32 samples take it 31.7 ms, those of cpu:0 95 ms");
+  EXPECT_TELLS(idle_device(in), "cpu:1 idles 68 % of the step: its 32 samples take it 31.7 ms, those of cpu:0 take 95 ms");
   EXPECT_TELLS(idle_device(in), "`--split 16,48`");
-  in.figures[1].samples_per_step = 0;
+  in.devices[1].samples_per_step = 0;
   EXPECT_FALSE(idle_device(in).has_value());
 }
 
 TEST(Findings, BucketsThatHideNothing) {
-  FindingsInput one = calm();
-  for (CommunicationTable& table : one.communication) {
-    table.rows.resize(1);
-    table.rows[0].exposed_seconds = 0.04;
+  RunRecord one = calm();
+  for (DeviceRecord& device : one.devices) {
+    device.communication.rows.resize(1);
+    device.communication.rows[0].exposed_seconds = 0.04;
   }
-  EXPECT_TELLS(single_bucket(one), "All gradients (8 MiB) travel in one bucket");
+  EXPECT_TELLS(single_bucket(one), "All gradients (8 MiB) are in one bucket");
   EXPECT_TELLS(single_bucket(one), "50 % of its time is exposed");
   EXPECT_TELLS(single_bucket(one), "`--bucket-mb 2 --first-bucket-mb 2`");
   one.scheme = scheme_preset("dp");
   EXPECT_FALSE(single_bucket(one).has_value());
 
-  FindingsInput late = calm();
+  RunRecord late = calm();
   late.first_bucket_begins = 0.73;
-  EXPECT_TELLS(late_first_bucket(late), "The first bucket (8 MiB) starts when 73 % of backward are over");
+  EXPECT_TELLS(late_first_bucket(late), "The first bucket (8 MiB) starts when 73 % of backward is over");
   EXPECT_TELLS(late_first_bucket(late), "`--first-bucket-mb 0.25`");
   late.first_bucket_begins = 0.2;
   EXPECT_FALSE(late_first_bucket(late).has_value());
 }
 
 TEST(Findings, ExposedCommunication) {
-  FindingsInput in = calm();
-  for (CommunicationTable& table : in.communication) table.rows[1].exposed_seconds = 0.3;
+  RunRecord in = calm();
+  for (DeviceRecord& device : in.devices) device.communication.rows[1].exposed_seconds = 0.3;
   EXPECT_TELLS(exposed_communication(in), "Communication holds up 31 % of the step");
   EXPECT_TELLS(exposed_communication(in), "`--batch-size 128 --accumulate 2`");
   in.scheme = scheme_preset("dp");
@@ -166,10 +164,10 @@ TEST(Findings, ExposedCommunication) {
 }
 
 TEST(Findings, ADivergedRunComesFirst) {
-  FindingsInput in = calm();
+  RunRecord in = calm();
   EXPECT_FALSE(divergence(in).has_value());
-  in.non_finite_steps = 3;
-  in.first_non_finite = 7;
+  in.steps.non_finite = 3;
+  in.steps.first_non_finite = 7;
   EXPECT_TELLS(divergence(in), "The loss was not finite in 3 of 11 steps, from step 8 on");
   in.diverged = "training has diverged: the loss of step 8 is not finite";
   grow(in, 0, Category::workspace, 256 * kMiB);
@@ -178,42 +176,44 @@ TEST(Findings, ADivergedRunComesFirst) {
 }
 
 TEST(Findings, SkippedSteps) {
-  FindingsInput in = calm();
-  in.steps = 100;
-  in.skipped_steps = 4;
+  RunRecord in = calm();
+  in.steps.steps = 100;
+  in.steps.overflows.resize(4);
   EXPECT_FALSE(skipped_steps(in).has_value());
-  in.skipped_steps = 12;
-  in.loss_scale = 2048;
+  in.steps.overflows.resize(12);
+  in.steps.scales = {{0, 65536}, {50, 2048}};
   EXPECT_TELLS(skipped_steps(in), "12 of 100 steps were skipped");
   EXPECT_TELLS(skipped_steps(in), "`--loss-scale 2048`");
 }
 
-TEST(Findings, AllOfThemAreTold) {
-  FindingsInput in = calm();
-  in.steps = in.skipped_steps = 5;
+TEST(Findings, AllOfThemAreReported) {
+  RunRecord in = calm();
+  in.steps.steps = 5;
+  in.steps.overflows.resize(5);
   grow(in, 0, Category::workspace, 256 * kMiB);
   EXPECT_EQ(find_findings(in).size(), 3U);  // uneven, workspace, skipped
 }
 
 TEST(Findings, PeersThatAreLateInTurn) {
-  FindingsInput in = calm();
+  RunRecord in = calm();
   EXPECT_FALSE(waits_for_peers(in).has_value());
-  for (PhaseTable& table : in.tables) {
+  for (DeviceRecord& device : in.devices) {
+    PhaseTable& table = device.phases;
     const char* const peer = table.ordinal == 0 ? "cpu:1 in all_reduce" : "cpu:0 in all_reduce";
     table.rows = {{Phase::forward, 0, 0.3, 0.3, 0, 10, 0}, {Phase::backward, 0, 0.46, 0.46, 0, 10, 0}, {Phase::wait, 0, 0.24, 0.24, 0, 10, 0}};
     table.waits = {{peer, 0.2, 0.2}, {"cpu:1 in reduce", 0.04, 0.04}};
   }
-  EXPECT_TELLS(waits_for_peers(in), "cpu:0 waits 24 % of the step for peers that come later to a collective, now one and now another");
-  EXPECT_EQ(find_findings(in).size(), 1U) << "so it is not said that no device waits";
+  EXPECT_TELLS(waits_for_peers(in), "cpu:0 waits 24 % of the step for peers that reach a collective later, a different one each time");
+  EXPECT_EQ(find_findings(in).size(), 1U) << "so the page does not claim that no device waits";
   // Where one device has more to do, that is the reason.
-  in.tables[0].rows[1].seconds = 0.2;
+  in.devices[0].phases.rows[1].seconds = 0.2;
   EXPECT_TRUE(idle_device(in).has_value());
   EXPECT_FALSE(waits_for_peers(in).has_value());
-  in.tables[0].steps = in.tables[1].steps = 2;
-  EXPECT_FALSE(idle_device(in).has_value()) << "two steps tell nothing";
+  in.devices[0].phases.steps = in.devices[1].phases.steps = 2;
+  EXPECT_FALSE(idle_device(in).has_value()) << "two steps are too few";
 }
 
-TEST(Findings, FirstBucketBeginsBehindItsGradients) {
+TEST(Findings, FirstBucketBeginsAfterItsGradients) {
   StepView view;
   view.step = 3;
   const auto span = [](Phase phase, const char* cause, int64_t begin, int64_t end, int depth, int64_t step) {
@@ -227,13 +227,20 @@ TEST(Findings, FirstBucketBeginsBehindItsGradients) {
   EXPECT_DOUBLE_EQ(first_bucket_begin(view).value(), 0.25);
 }
 
+RunRecord scheme(const char* name, std::vector<double> rounds) {
+  RunRecord run = calm();
+  run.name = name;
+  run.rates.rounds = std::move(rounds);
+  return run;
+}
+
 TEST(CompareFindings, FastestAndLeast) {
-  SchemeFigures dp{"dp", "32+32", {{100, 98, 103}}, 1e-7, 0, calm()}, ddp{"ddp", "32+32", {{150, 160, 149}}, 1e-7, 0, calm()};
-  grow(dp.figures, 0, Category::activations, 100 * kMiB);
+  RunRecord dp = scheme("dp", {100, 98, 103}), ddp = scheme("ddp", {150, 160, 149});
+  grow(dp, 0, Category::activations, 100 * kMiB);
   const std::vector<Finding> findings = compare_findings({dp, ddp});
   ASSERT_EQ(findings.size(), 2U);
   EXPECT_EQ(findings[0].text, "ddp is fastest: 150 samples/s (median of 3 rounds, 149 to 160), 1.50 times dp.");
-  EXPECT_EQ(findings[1].text, "ddp leaves most room: its fullest device holds 100 MiB, 100 MiB less than that of dp.");
+  EXPECT_EQ(findings[1].text, "ddp leaves the most room: its fullest device holds 100 MiB, 100 MiB less than that of dp.");
   EXPECT_TRUE(compare_findings({dp}).empty());
   ASSERT_EQ(compare_findings({ddp, ddp}).size(), 1U);
   EXPECT_EQ(compare_findings({ddp, ddp})[0].text,
@@ -241,16 +248,16 @@ TEST(CompareFindings, FastestAndLeast) {
 }
 
 TEST(CompareFindings, NoiseIsNotADifference) {
-  const SchemeFigures balanced{"balanced", "32+32", {{160, 99, 170}}, 1e-7, 0, calm()}, dp{"dp", "32+32", {{100, 98, 165}}, 1e-7, 0, calm()};
+  const RunRecord balanced = scheme("balanced", {160, 99, 170}), dp = scheme("dp", {100, 98, 165});
   EXPECT_EQ(
-      told(compare_speed({balanced, dp})),
+      text_of(compare_speed({balanced, dp})),
       "The schemes' speeds are within noise: medians from 100 to 160 samples/s, single rounds from 98 to 170. `--rounds 6` or more `--steps` tell "
       "smaller differences.");
-  const SchemeFigures ddp{"ddp", "32+32", {{201, 199, 200}}, 1e-7, 0, calm()}, near{"near", "32+32", {{199, 198, 203}}, 1e-7, 0, calm()};
-  EXPECT_EQ(told(compare_speed({balanced, ddp, near})),
+  const RunRecord ddp = scheme("ddp", {201, 199, 200}), near = scheme("near", {199, 198, 203});
+  EXPECT_EQ(text_of(compare_speed({balanced, ddp, near})),
             "ddp is fastest: 200 samples/s (median of 3 rounds, 199 to 201), 1.25 times balanced. Within noise of it: near. ");
-  const SchemeFigures once{"dp", "32+32", {{100}}, 1e-7, 0, calm()}, twice_as_fast{"ddp", "32+32", {{200}}, 1e-7, 0, calm()};
-  EXPECT_TELLS(compare_speed({once, twice_as_fast}), "one round, which does not tell differences from noise");
+  const RunRecord once = scheme("dp", {100}), twice_as_fast = scheme("ddp", {200});
+  EXPECT_TELLS(compare_speed({once, twice_as_fast}), "One round does not tell differences in speed from noise");
   EXPECT_EQ(ddp.rates.str(), "200 ±0 %");
   EXPECT_EQ(balanced.rates.str(), "160 ±22 %");
   EXPECT_EQ(once.rates.str(), "100");

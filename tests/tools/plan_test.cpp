@@ -118,7 +118,7 @@ TEST(Plan, TellsWhatLayersHoldAndWhenThePeakIs) {
   }
   const ChildResult text = run_vitrine(with(with({"plan"}, kSmall), {"--devices", "meta:0-3", "--batch-size", "64"}));
   EXPECT_EQ(text.exit_code, 0);
-  for (const char* part : {"meta:1 to meta:3", "What each device needs", "The same as bars", "P parameters", "features.5", "in all", "reached in"}) {
+  for (const char* part : {"meta:1 to meta:3", "What each device needs", "The same as bars", "P parameters", "features.5", "total", "reached in"}) {
     expect_contains(text.output, part);
   }
 }

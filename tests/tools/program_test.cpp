@@ -256,7 +256,7 @@ TEST_F(Train, ATraceOfSomeStepsHasThoseOnly) {
     if (event["ph"] == "X" && event["name"] == "forward") steps.insert(event["args"]["step"].get<int>());
     counters += event["ph"] == "C" ? 1 : 0;
   }
-  // The step behind them ends the last one.
+  // The step after them ends the last one.
   EXPECT_EQ(steps, (std::set<int>{2, 3, 4}));
   EXPECT_GT(counters, 20U);
 }

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <regex>
+#include <set>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
-#include "tools/program/report/curves.h"
-#include "tools/program/report/html.h"
-#include "tools/program/report/memory_chart.h"
-#include "tools/program/report/palette.h"
-#include "tools/program/report/plan_page.h"
+#include "tools/program/report/charts.h"
+#include "tools/program/report/page.h"
 #include "tools/program/report/scale.h"
-#include "tools/program/report/sections.h"
-#include "tools/program/report/step_chart.h"
-#include "tools/program/report/train_report.h"
+#include "tools/program/run_record.h"
 
 namespace vitrine::tools::html {
 namespace {
@@ -26,20 +25,31 @@ size_t count_of(const std::string& text, const std::string& part) {
 
 #define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
-TEST(Html, WhatIsNoTextIsEscaped) {
-  EXPECT_EQ(escape("a < b && \"c\" > 'd'"), "a &lt; b &amp;&amp; &quot;c&quot; &gt; &#39;d&#39;");
-  EXPECT_EQ(escape("Grüße \xE2\x82\xAC"), "Grüße \xE2\x82\xAC");
-  EXPECT_EQ(escape(std::string_view("\xFF\x01z\xC3", 4)), "\xEF\xBF\xBD\xEF\xBF\xBDz\xEF\xBF\xBD");
-  HtmlTable table({"<name>"});
-  table.add_row({"</td><script>"});
-  EXPECT_EQ(table.str().find("<script>"), std::string::npos);
+/// A record with a title and a device.
+Record example_record() {
+  Record record;
+  record.title = "mlp <b>";
+  record.command_line = "vitrine train --data 'a&b'";
+  record.facts = {{"model", "<mlp>"}};
+  record.runs.emplace_back();
+  return record;
 }
 
-TEST(Html, NumbersAreShort) {
-  EXPECT_EQ(number(12.5), "12.5");
-  EXPECT_EQ(number(3), "3");
-  EXPECT_EQ(number(-0.001), "0");
-  EXPECT_EQ(number(NAN), "0");
+TEST(Page, NoTextCanEndTheData) {
+  Record record = example_record();
+  record.title = "</script><script>alert(1)</script>";
+  record.facts = {{"bytes", std::string("\xFF\x01z\xC3", 4)}, {"text", "Grüße \xE2\x82\xAC"}};
+  const std::string whole = page(record);
+  EXPECT_EQ(whole.find("<script>alert"), std::string::npos);
+  EXPECT_EQ(count_of(whole, "</script>"), count_of(std::string(page_template()), "</script>"));
+  const size_t begin = whole.find("id=\"record\">") + 12, end = whole.find("</script>", begin);
+  const Json data = Json::parse(whole.substr(begin, end - begin));
+  EXPECT_EQ(data["title"], record.title);
+  EXPECT_EQ(data["sections"][0]["blocks"][0]["facts"][0][1], "\xEF\xBF\xBD\x01z\xEF\xBF\xBD");
+  EXPECT_EQ(data["sections"][0]["blocks"][0]["facts"][1][1], "Grüße \xE2\x82\xAC");
+}
+
+TEST(Scale, NumbersAreShort) {
   EXPECT_EQ(short_bytes(512 << 20), "512 MiB");
   EXPECT_EQ(short_bytes((3 << 20) / 2), "1.5 MiB");
   EXPECT_EQ(short_seconds(0.01234), "12.3 ms");
@@ -73,19 +83,41 @@ double contrast(const std::string& a, const std::string& b) {
   return (std::max(first, second) + 0.05) / (std::min(first, second) + 0.05);
 }
 
+std::map<std::string, std::string> matches(const std::string& pattern) {
+  const std::string text(page_template());
+  const std::regex expression(pattern);
+  std::map<std::string, std::string> found;
+  for (std::sregex_iterator match(text.begin(), text.end(), expression), end; match != end; ++match) found[(*match)[1]] = (*match)[2];
+  return found;
+}
+
+/// The template's colours: "blue" -> "#4f8fd6".
+std::map<std::string, std::string> colours() { return matches(R"(\.(\w+)\{--paint:(#\w{6})\})"); }
+/// What they mean: "parameters" -> "blue".
+std::map<std::string, std::string> paints() { return matches(R"((\w+): '([\w-]+)')"); }
+
 TEST(Palette, EveryPaintShowsOnLightAndDarkAndCarriesText) {
-  for (const Paint& paint : all_paints()) {
-    EXPECT_GE(contrast(paint.colour, kLightPage), 3.0) << paint.css_class;
-    EXPECT_GE(contrast(paint.colour, kDarkPage), 3.0) << paint.css_class;
-    EXPECT_GE(contrast(paint.colour, kInk), 4.5) << paint.css_class;
+  const char *light = "#ffffff", *dark = "#15181c", *ink = "#101316";
+  for (const std::string& rule : {"--page:" + std::string(light), "--page:" + std::string(dark), ".on{fill:" + std::string(ink)}) {
+    EXPECT_HAS(std::string(page_template()), rule);
+  }
+  EXPECT_EQ(colours().size(), 12U);
+  for (const auto& [name, colour] : colours()) {
+    EXPECT_GE(contrast(colour, light), 3.0) << name;
+    EXPECT_GE(contrast(colour, dark), 3.0) << name;
+    EXPECT_GE(contrast(colour, ink), 4.5) << name;
   }
 }
 
-TEST(Palette, CategoriesDiffer) {
-  std::vector<std::string> classes;
-  for (int c = 0; c < kCategoryCount; ++c) classes.emplace_back(category_paint(static_cast<Category>(c)).css_class);
-  std::sort(classes.begin(), classes.end());
-  EXPECT_EQ(std::adjacent_find(classes.begin(), classes.end()), classes.end());
+TEST(Palette, CategoriesDifferAndPhasesHaveAColour) {
+  std::map<std::string, std::string> all = paints(), known = colours();
+  std::set<std::string> used;
+  for (int c = 0; c < kCategoryCount; ++c) {
+    const std::string colour = all[category_name(static_cast<Category>(c))];
+    EXPECT_EQ(known.count(colour), 1U) << category_name(static_cast<Category>(c));
+    EXPECT_TRUE(used.insert(colour).second) << colour;
+  }
+  for (int p = 0; p < kPhaseCount; ++p) EXPECT_NE(all[phase_name(static_cast<Phase>(p))], "") << phase_name(static_cast<Phase>(p));
 }
 
 /// A step in which a block is held throughout, and another one comes and goes.
@@ -99,32 +131,59 @@ MemoryTimeline example_timeline() {
   return make_memory_timeline(history);
 }
 
+DeviceRecord device_with(const MemoryTimeline& timeline, int64_t capacity, int64_t planned, const std::string& name = "cpu:0") {
+  DeviceRecord device;
+  device.device = name;
+  device.pool.capacity_bytes = capacity;
+  device.plan.peak_bytes = planned;
+  device.memory = timeline;
+  return device;
+}
+
 TEST(MemoryCharts, NameEveryHolderAndThePeak) {
-  const std::string svg = memory_chart({"cpu:0", example_timeline(), 10240, 9216, 0});
-  EXPECT_HAS(svg, "parameters 4 KiB: weight&lt;1&gt;, layer fc. Taken in setup, held over changes 0 to 4");
-  EXPECT_HAS(svg, "activations 2 KiB: fc.output, layer fc. Taken in forward, held over changes 1 to 2");
-  EXPECT_HAS(svg, "fragmentation: between blocks, at most 4 KiB");
-  EXPECT_HAS(svg, "peak 9 KiB in backward");
-  EXPECT_HAS(svg, "capacity 10 KiB");
-  EXPECT_HAS(svg, "class=\"plan\"");
-  EXPECT_HAS(svg, "backward: changes 2 to 4");
-  EXPECT_EQ(svg.find("weight<1>"), std::string::npos);
-  const std::string far = memory_chart({"cpu:0", example_timeline(), int64_t{1} << 40, 0, 0});
-  EXPECT_EQ(far.find("class=\"capacity\""), std::string::npos);
-  EXPECT_EQ(memory_chart({"cpu:0", MemoryTimeline{}, 0, 0, 0}), "");
+  const Json chart = memory_charts({device_with(example_timeline(), 10240, 9216)}).at(0);
+  const std::string text = chart.dump();
+  for (const char* part : {"parameters 4 KiB: weight<1>, layer fc. Allocated in setup, held over changes 0 to 4",
+                           "activations 2 KiB: fc.output, layer fc. Allocated in forward, held over changes 1 to 2",
+                           "fragmentation: between blocks, at most 4 KiB", "peak 9 KiB in backward", "capacity 10 KiB", "backward: changes 2 to 4"}) {
+    EXPECT_HAS(text, part);
+  }
+  EXPECT_EQ(chart["planned"], 9216);
+  EXPECT_FALSE(memory_charts({device_with(example_timeline(), int64_t{1} << 40, 0)}).at(0).contains("capacity"));
+  EXPECT_TRUE(memory_charts({device_with(MemoryTimeline{}, 0, 0)}).empty());
+}
+
+TEST(MemoryCharts, LayersAddUpToTheExtent) {
+  const MemoryTimeline timeline = example_timeline();
+  const Json chart = memory_charts({device_with(timeline, 0, 0)}).at(0);
+  for (size_t m = 0; m < timeline.moments.size(); ++m) {
+    int64_t sum = 0;
+    for (const Json& layer : chart["layers"]) {
+      int64_t held = 0;
+      for (const Json& total : layer["totals"]) held = total[0] <= m ? total[1].get<int64_t>() : held;
+      sum += held;
+    }
+    EXPECT_EQ(sum, timeline.moments[m].extent_bytes) << m;
+  }
 }
 
 TEST(MemoryCharts, HoldersAtThePeakAreTheLargestFirst) {
-  const std::string table = peak_holders(example_timeline(), 2);
-  EXPECT_LT(table.find("weight&lt;1&gt;"), table.find("fc.output"));
-  EXPECT_HAS(table, "1 more");
-  EXPECT_EQ(table.find("fc.grad_input"), std::string::npos);
+  MemoryHistory history;
+  for (int64_t i = 0; i < 10; ++i) {
+    history.changes.push_back({i, i * 4096, (i + 1) * 256, Category::activations, Phase::forward, "block" + std::to_string(i), ""});
+  }
+  const Json rows = memory_charts({device_with(make_memory_timeline(history), 0, 0)}).at(0)["holders"]["rows"];
+  ASSERT_EQ(rows.size(), 9U);
+  EXPECT_EQ(rows[0]["cells"][0], "block9");
+  EXPECT_EQ(rows[7]["cells"][0], "block2");
+  EXPECT_EQ(rows[8]["cells"][0], "2 more");
+  EXPECT_EQ(rows[8]["cells"][1], "768 B");
 }
 
 TEST(MemoryCharts, ManyBlocksStaySmall) {
   MemoryHistory history;
   for (int64_t i = 0; i < 3000; ++i) history.changes.push_back({i, i * 256, 256, Category::activations, Phase::forward, std::to_string(i), ""});
-  EXPECT_LT(memory_chart({"meta:0", make_memory_timeline(history), 0, 0, 0}).size(), 400000U);
+  EXPECT_LT(memory_charts({device_with(make_memory_timeline(history), 0, 0)}).at(0).dump().size(), 400000U);
 }
 
 TEST(StepChart, SpansStandInTheirLanesAndSayWhatTheyAre) {
@@ -135,36 +194,44 @@ TEST(StepChart, SpansStandInTheirLanesAndSayWhatTheyAre) {
   view.compute = {span({Phase::forward, "", "", "", 2}, 0, 400000, 0), span({Phase::forward, "fc", "linear_forward", "", 2}, 0, 200000, 1)};
   view.communication = {span({Phase::reduce, "bucket 0", "", "", 2}, 500000, 900000, 0),
                         span({Phase::wait, "", "", "backward", 2}, 500000, 600000, 1)};
-  const std::string svg = step_chart({{"cpu:0", view}, {"cpu:1", view}});
-  EXPECT_EQ(count_of(svg, "<title>forward: 400 us, moved 2 KiB, in step 3</title>"), 2U);
-  EXPECT_HAS(svg, "<title>linear_forward: 200 us");
-  EXPECT_HAS(svg, "<title>reduce bucket 0: 400 us");
-  EXPECT_HAS(svg, "class=\"part hatched\"><title>wait for backward: 100 us");
-  EXPECT_EQ(count_of(svg, ">communication</text>"), 2U);
-  EXPECT_EQ(count_of(svg, ">copy</text>"), 0U);
-  EXPECT_EQ(step_chart({}), "");
+  std::vector<DeviceRecord> devices(2);
+  devices[0].device = "cpu:0";
+  devices[1].device = "cpu:1";
+  devices[0].step = devices[1].step = view;
+  const Json chart = step_chart(devices);
+  ASSERT_EQ(chart["groups"].size(), 2U);
+  const Json& lanes = chart["groups"][1]["lanes"];
+  ASSERT_EQ(lanes.size(), 2U) << "the copy stream has no span";
+  EXPECT_EQ(lanes[0]["name"], "compute");
+  EXPECT_EQ(lanes[0]["spans"][0]["title"], "forward: 400 us, moved 2 KiB, in step 3");
+  EXPECT_EQ(lanes[0]["spans"][1]["title"], "linear_forward: 200 us, moved 2 KiB, in step 3");
+  EXPECT_EQ(lanes[1]["name"], "communication");
+  EXPECT_EQ(lanes[1]["spans"][0]["name"], "reduce bucket 0");
+  EXPECT_EQ(lanes[1]["spans"][1]["paint"], "wait");
+  EXPECT_EQ(lanes[1]["spans"][1]["title"], "wait for backward: 100 us, moved 2 KiB, in step 3");
+  EXPECT_TRUE(step_chart({}).is_null());
 }
 
 TEST(CurveCharts, LongCurvesKeepTheirExtremes) {
-  Curve curve{"loss", "rose", {}, false, false};
+  Curve curve{"loss", "forward", {}};
   for (int i = 0; i < 20000; ++i) curve.points.push_back({static_cast<double>(i), 1.0});
   curve.points[12345].y = 50;
-  const std::string chart = curve_chart({"Loss", "step", {curve}, true, false});
-  EXPECT_LT(chart.size(), 20000U);
-  EXPECT_HAS(chart, ">40</text>");  // a line of an axis that reaches the one high value
+  const Json chart = curve_chart({"Loss", {curve}});
+  EXPECT_LT(chart.dump().size(), 40000U);
+  EXPECT_EQ(chart["y"], Json({0.0, 50.0}));
+  EXPECT_EQ(chart["ticks"].back()[1], "40");
   curve.points = {{0, NAN}};
-  EXPECT_EQ(curve_chart({"Loss", "step", {curve}, true, false}), "");
+  EXPECT_TRUE(curve_chart({"Loss", {curve}}).is_null());
 }
 
 TEST(CurveCharts, ALossScaleHasPowersOfTwo) {
-  Curve curve{"loss scale", "orange", {{1, 65536}, {5, 32768}, {9, 32768}}, false, true};
-  const std::string chart = curve_chart({"Loss scale", "step", {curve}, true, true});
-  EXPECT_HAS(chart, ">65536</text>");
-  EXPECT_HAS(chart, ">32768</text>");
+  const Json chart = curve_chart({"Loss scale", {{"loss scale", "backward", {{1, 65536}, {5, 32768}, {9, 32768}}, false, true}}, true});
+  EXPECT_EQ(chart["ticks"][0][1], "32768");
+  EXPECT_EQ(chart["ticks"][1][1], "65536");
 }
 
-DeviceFigures example_device() {
-  DeviceFigures device;
+DeviceRecord example_device() {
+  DeviceRecord device;
   device.device = "cpu:0";
   device.pool.peak_by_category[static_cast<size_t>(Category::activations)] = 2 << 20;
   device.pool.peak_bytes = 2 << 20;
@@ -175,49 +242,51 @@ DeviceFigures example_device() {
 }
 
 TEST(MemorySection, SaysWhetherThePlanWasMet) {
-  DeviceFigures device = example_device();
-  EXPECT_HAS(memory_section({device}, ""), "equal to the byte");
-  EXPECT_HAS(memory_section({device}, ""), "outside the pool");
-  device.plan.peak_by_category[0] += 256;
-  device.plan.peak_bytes += 256;
-  const std::string missed = memory_section({device}, "");
+  Record record = example_record();
+  record.runs[0].devices = {example_device()};
+  EXPECT_HAS(page_data(record).dump(), "equal to the byte");
+  EXPECT_HAS(page_data(record).dump(), "outside the pool");
+  record.runs[0].devices[0].plan.peak_by_category[0] += 256;
+  record.runs[0].devices[0].plan.peak_bytes += 256;
+  const std::string missed = page_data(record).dump();
   EXPECT_EQ(missed.find("equal to the byte"), std::string::npos);
   EXPECT_HAS(missed, "2,097,408");
 }
 
 TEST(TimeSection, PhasesAndWaitsAddUpToTheStep) {
-  PhaseTable table;
+  DeviceRecord device = example_device();
+  PhaseTable& table = device.phases;
   table.steps = 10;
   table.wall_seconds = 1;
   table.rows = {{Phase::forward, 0, 0.75, 0.75, 0, 10, 0.0}, {Phase::stage, 0, 0.0, 0.0, 0, 10, 0.02}, {Phase::wait, 0, 0.25, 0.25, 0, 5, 0.0}};
   table.waits = {{"reduce", 0.2, 0.2}, {"host", 0.0495, 0.0495}, {"stage", 0.0005, 0.0005}};
-  const Bar bar = time_bar("cpu:0", table);
+  const Bar bar = time_bar(device);
   EXPECT_NEAR(std::accumulate(bar.parts.begin(), bar.parts.end(), 0.0, [](double sum, const BarPart& part) { return sum + part.value; }), 0.1, 1e-12);
-  const std::string html = time_section({"cpu:0"}, {table});
-  for (const char* part : {"wait for reduce", "20.0 ms, 20 %", "other waits", "100.00 %", "beside other work"}) EXPECT_HAS(html, part);
-  EXPECT_EQ(html.find("<th scope=\"row\">wait for stage"), std::string::npos);
+  Record record = example_record();
+  record.runs[0].devices = {device};
+  const std::string data = page_data(record).dump();
+  for (const char* part : {"  for reduce", "\"20.0\",\"20.0 %\"", "100.00 %", "ran beside other work", "wait for stage"}) EXPECT_HAS(data, part);
+  EXPECT_EQ(data.find("  for stage"), std::string::npos) << "a short wait has no row, only a part of the bar";
 }
 
 TEST(TrainPage, IsCompleteByItself) {
-  TrainReport report;
-  report.title = "mlp <b>";
-  report.command_line = "vitrine train --data 'a&b'";
-  report.facts = {{"model", "<mlp>"}};
-  report.figures.figures = {example_device()};
-  report.memory = {{"cpu:0", example_timeline(), 0, 0, 0}, {"cpu:1", example_timeline(), 0, 0, 0}};
-  report.processes = 2;
-  const std::string page = train_page(report).str();
-  for (const char* part : {"mlp &lt;b&gt;", "&#39;a&amp;b&#39;", "<h3>cpu:0, cpu:1</h3>", "devices of rank 0", "Nothing stands out",
+  Record record = example_record();
+  record.processes = 2;
+  record.runs[0].devices = {example_device(), example_device()};
+  record.runs[0].devices[1].device = "cpu:1";
+  for (DeviceRecord& d : record.runs[0].devices) d.memory = example_timeline();
+  const std::string whole = page(record);
+  for (const char* part : {"mlp \\u003cb>", "'a&b'", "\"device\":\"cpu:0, cpu:1\"", "devices of rank 0", "\"findings\":[]", "Nothing stands out",
                            "prefers-color-scheme:dark", "@media print"})
-    EXPECT_HAS(page, part);
-  for (const char* address : {"http:", "https:", "src=", "@import", "url(//"}) EXPECT_EQ(page.find(address), std::string::npos) << address;
+    EXPECT_HAS(whole, part);
+  for (const char* address : {"http:", "https:", "src=", "@import", "url(//"}) EXPECT_EQ(whole.find(address), std::string::npos) << address;
 }
 
-TEST(PlanPage, TellsOfTheSteadyStepAndWhatLayersHold) {
-  PlanReport report;
-  report.title = "plan";
+TEST(PlanPage, ShowsTheSteadyStepAndWhatLayersHold) {
+  Record record = example_record();
+  record.kind = Record::Kind::plan;
   for (const char* name : {"meta:0", "meta:1", "meta:2"}) {
-    PlannedMemory device;
+    DeviceRecord device;
     device.device = name;
     device.plan.peak_bytes = 9216;
     device.plan.peak_by_category[0] = 9216;
@@ -228,15 +297,17 @@ TEST(PlanPage, TellsOfTheSteadyStepAndWhatLayersHold) {
                                    {30, 4096, -1024, Category::activations, Phase::backward, "first", "fc"},
                                    {40, 4096, 2048, Category::activations, Phase::forward, "steady", "fc"}};
     device.plan.history.steps = {{0, 15, 1}, {0, 35, 3}};
-    report.devices.push_back(device);
+    device.memory = steady_step(device.plan);
+    record.runs[0].devices.push_back(device);
   }
-  report.devices.back().plan.peak_bytes += 256;
-  const std::string page = plan_page(report).str();
-  for (const char* part : {"meta:0, meta:1", "fc&lt;1&gt;", "activations 2 KiB: steady, layer fc", "has room for its plan", "not known"})
-    EXPECT_HAS(page, part);
-  EXPECT_EQ(page.find("first, layer fc"), std::string::npos);
-  report.remedies = "Lower --batch-size.";
-  EXPECT_HAS(plan_page(report).str(), "It does not fit. Lower --batch-size.");
+  record.runs[0].devices.back().plan.peak_bytes += 256;
+  const std::string data = page_data(record).dump();
+  for (const char* part : {"meta:0, meta:1", "fc<1>", "activations 2 KiB: steady, layer fc", "has room for its plan", "not known"}) {
+    EXPECT_HAS(data, part);
+  }
+  EXPECT_EQ(data.find("first, layer fc"), std::string::npos);
+  record.remedies = "Lower --batch-size.";
+  EXPECT_HAS(page_data(record).dump(), "It does not fit. Lower --batch-size.");
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/report.h"
-
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -8,7 +6,9 @@
 
 #include "tools/program/device_sets.h"
 #include "tools/program/json_report.h"
-#include "tools/program/plan_report.h"
+#include "tools/program/measure.h"
+#include "tools/program/record_tables.h"
+#include "tools/program/terminal_report.h"
 
 namespace vitrine::tools {
 namespace {
@@ -23,6 +23,25 @@ PhaseTable example_table(int ordinal) {
                 {Phase::wait, ordinal, 0.25, 0.25, 0, 5, 0.0}};
   table.waits = {{"the gradients of cpu:1", 0.25, 0.25}};
   return table;
+}
+
+std::string phase_report(const std::vector<std::string>& names, const std::vector<PhaseTable>& tables, const Style& style) {
+  std::vector<DeviceRecord> devices(names.size());
+  for (size_t d = 0; d < names.size(); ++d) {
+    devices[d].device = names[d];
+    devices[d].phases = tables[d];
+  }
+  std::string text;
+  for (const Table& table : time_tables(devices)) text += table.str(style);
+  return text;
+}
+
+/// The report of the memory of those devices.
+std::string memory_text(const std::vector<DeviceRecord>& devices, int64_t dataset_bytes) {
+  Record record;
+  record.dataset_bytes = dataset_bytes;
+  record.runs.emplace_back().devices = devices;
+  return memory_report(record, Style{});
 }
 
 TEST(PhaseReport, ShowsMillisecondsPerStepSharesHiddenAndCauses) {
@@ -69,7 +88,7 @@ TEST(PhaseReport, ManyDevicesThatDoTheSameAreASpread) {
   }
 }
 
-TEST(PhaseReport, TellsTheLongestOfManyWaits) {
+TEST(PhaseReport, ShowsTheLongestOfManyWaits) {
   std::vector<PhaseTable> tables;
   for (int d = 0; d < 16; ++d) {
     tables.push_back(example_table(d));
@@ -103,8 +122,8 @@ TEST(PhaseTables, AddUp) {
   EXPECT_DOUBLE_EQ(sum.named_share, 1.0);
 }
 
-std::vector<DeviceFigures> example_devices() {
-  DeviceFigures device;
+std::vector<DeviceRecord> example_devices() {
+  DeviceRecord device;
   device.device = "cpu:0";
   device.samples_per_step = 32;
   device.plan.peak_bytes = device.pool.peak_bytes = 3 << 20;
@@ -119,7 +138,7 @@ std::vector<DeviceFigures> example_devices() {
 }
 
 TEST(MemoryReport, ShowsCategoriesPlanAndOutside) {
-  const std::string text = memory_report(example_devices(), 4096, Style{});
+  const std::string text = memory_text(example_devices(), 4096);
   for (const char* part :
        {"parameters", "1.0 MiB", "activations", "2.0 MiB", "planned", "3.0 MiB", "to the byte", "backward features.3", "5.0 MiB", "4.0 KiB"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
@@ -128,19 +147,19 @@ TEST(MemoryReport, ShowsCategoriesPlanAndOutside) {
 }
 
 TEST(MemoryReport, ShowsAPlanThatWasMissed) {
-  std::vector<DeviceFigures> devices = example_devices();
+  std::vector<DeviceRecord> devices = example_devices();
   devices[0].plan.peak_bytes = 7 << 20;
-  const std::string text = memory_report(devices, 0, Style{});
+  const std::string text = memory_text(devices, 0);
   EXPECT_NE(text.find("7.0 MiB"), std::string::npos);
   EXPECT_EQ(text.find("to the byte"), std::string::npos);
 }
 
 TEST(MemoryReport, DevicesThatAgreeShareAColumn) {
-  std::vector<DeviceFigures> devices(16, example_devices()[0]);
+  std::vector<DeviceRecord> devices(16, example_devices()[0]);
   for (int d = 0; d < 16; ++d) devices[static_cast<size_t>(d)].device = "cuda:" + std::to_string(d);
   devices[0].pool.peak_bytes = 9 << 20;
   devices[3].outside_bytes = 7 << 20;
-  const std::string text = memory_report(devices, 0, Style{});
+  const std::string text = memory_text(devices, 0);
   for (const char* part : {"cuda:0  ", "cuda:1 to cuda:15", "9.0 MiB", "5.0 MiB to 7.0 MiB", "to the byte"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
@@ -148,15 +167,27 @@ TEST(MemoryReport, DevicesThatAgreeShareAColumn) {
 }
 
 TEST(MemoryReport, ManyDevicesThatDifferAreASpread) {
-  std::vector<DeviceFigures> devices(16, example_devices()[0]);
+  std::vector<DeviceRecord> devices(16, example_devices()[0]);
   for (int d = 0; d < 16; ++d) {
     devices[static_cast<size_t>(d)].device = "cuda:" + std::to_string(d);
     devices[static_cast<size_t>(d)].pool.peak_bytes = (d + 1) << 20;
   }
-  const std::string text = memory_report(devices, 0, Style{});
+  const std::string text = memory_text(devices, 0);
   for (const char* part : {"cuda:0 to cuda:15", "min", "median", "max at", "1.0 MiB", "8.5 MiB", "16.0 MiB", "cuda:15", "1 of 16 devices"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
+}
+
+TEST(TerminalReport, AndPageShowTheSameTables) {
+  std::vector<DeviceRecord> devices = example_devices();
+  devices[0].phases = example_table(0);
+  const Json json = time_tables(devices).at(0).json();
+  EXPECT_EQ(json["columns"][0]["title"], "ms per step");
+  EXPECT_EQ(json["columns"][0]["left"], true);
+  EXPECT_EQ(json["rows"][0]["cells"], Json({"forward", "25.0", "25.0 %", "", ""}));
+  EXPECT_EQ(json["rows"][0]["rule"], false);
+  EXPECT_EQ(json["rows"].back()["cells"][0], "step");
+  EXPECT_EQ(json["rows"].back()["rule"], true);
 }
 
 TEST(DeviceSets, AreNamedByRanges) {
@@ -173,9 +204,9 @@ TEST(DeviceSets, AreNamedByRanges) {
   EXPECT_EQ(spread.most, 9);
 }
 
-PlannedDevice planned_device(int index, int64_t peak) {
-  PlannedDevice device;
-  device.name = "cuda:" + std::to_string(index);
+DeviceRecord planned_device(int index, int64_t peak) {
+  DeviceRecord device;
+  device.device = "cuda:" + std::to_string(index);
   device.samples_per_step = 4;
   device.plan.peak_bytes = peak;
   device.plan.peak_by_category[static_cast<size_t>(Category::activations)] = peak;
@@ -183,22 +214,29 @@ PlannedDevice planned_device(int index, int64_t peak) {
   return device;
 }
 
+std::string plan_text(const std::vector<DeviceRecord>& devices, const Style& style) {
+  Record record;
+  record.kind = Record::Kind::plan;
+  record.runs.emplace_back().devices = devices;
+  return plan_report(record, style);
+}
+
 TEST(PlanReport, DevicesThatAgreeShareAColumnAndManyThatDifferAreASpread) {
-  std::vector<PlannedDevice> equal, differing;
+  std::vector<DeviceRecord> equal, differing;
   for (int d = 0; d < 64; ++d) {
     equal.push_back(planned_device(d, d == 0 ? 9 << 20 : 4 << 20));
     differing.push_back(planned_device(d, (d + 1) << 20));
   }
-  EXPECT_NE(plan_report(equal, Style{}).find("cuda:1 to cuda:63"), std::string::npos);
-  const std::string spread = plan_report(differing, Style{});
+  EXPECT_NE(plan_text(equal, Style{}).find("cuda:1 to cuda:63"), std::string::npos);
+  const std::string spread = plan_text(differing, Style{});
   for (const char* part : {"min (cuda:0)", "median (cuda:32)", "max (cuda:63)", "64.0 MiB"}) {
     EXPECT_NE(spread.find(part), std::string::npos) << part << "\n" << spread;
   }
   for (const int width : {40, 80, 120}) {
     Style style;
     style.width = width;
-    EXPECT_LE(longest_line(plan_report(equal, style)), static_cast<size_t>(width)) << plan_report(equal, style);
-    EXPECT_LE(longest_line(plan_report(differing, style)), static_cast<size_t>(width)) << plan_report(differing, style);
+    EXPECT_LE(longest_line(plan_text(equal, style)), static_cast<size_t>(width)) << plan_text(equal, style);
+    EXPECT_LE(longest_line(plan_text(differing, style)), static_cast<size_t>(width)) << plan_text(differing, style);
   }
 }
 
@@ -209,14 +247,16 @@ TEST(JsonReport, HasTheKeysOfTheInterface) {
   EXPECT_EQ(device["peak_bytes"], 3 << 20);
   EXPECT_EQ(device["peak_bytes_by_category"]["activations"], 2 << 20);
   EXPECT_EQ(device["outside_bytes"], 5 << 20);
-  const Json phase = phases_json({"cpu:0"}, {example_table(0)})[1];
+  std::vector<DeviceRecord> devices = example_devices();
+  devices[0].phases = example_table(0);
+  const Json phase = phases_json(devices)[1];
   EXPECT_EQ(phase["phase"], "reduce");
   EXPECT_EQ(phase["device"], "cpu:0");
   EXPECT_EQ(phase["seconds"], 0.5);
   EXPECT_EQ(phase["share"], 0.5);
   EXPECT_EQ(phase["bytes"], 4000);
   EXPECT_EQ(phase["calls"], 20);
-  EXPECT_EQ(waits_json({"cpu:0"}, {example_table(0)})[0]["cause"], "the gradients of cpu:1");
+  EXPECT_EQ(waits_json(devices)[0]["cause"], "the gradients of cpu:1");
 }
 
 TEST(Measure, ResidentSetIsThere) { EXPECT_GT(resident_bytes(), 1 << 20); }

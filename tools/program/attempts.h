@@ -6,12 +6,12 @@
 
 namespace vitrine::tools {
 
-/// Takes several steps of which none may cost the others: all are tried, and the first error is thrown at the end.
+/// Runs several steps, none of which may prevent the others: all are tried, and the first error is thrown at the end.
 class Attempts {
  public:
   /// Returns whether the step succeeded. Errors after the first go to stderr, unless they say the same.
   bool run(const std::function<void()>& step);
-  /// throws the first error, if there was one.
+  /// throws the first error, if any.
   void rethrow() const;
 
  private:

@@ -22,8 +22,8 @@ namespace {
 
 constexpr int64_t kWarmSteps = 2, kMeasuredSteps = 5;
 constexpr int kMostChanges = 4;
-constexpr int kRepeats = 3;  // of what is compared, in turns
-// What a device does with its own samples; the rest it shares with the others or waits for them.
+constexpr int kRepeats = 3;  // of each candidate, in turns
+// The phases that a device spends on its own samples; in the others it shares work or waits.
 constexpr std::array kOwnWork = {Phase::preprocess, Phase::forward, Phase::loss, Phase::backward, Phase::recompute};
 
 class TimeBalance {
@@ -31,7 +31,7 @@ class TimeBalance {
   TimeBalance(const Options& options, const Job& job, std::unique_ptr<DeviceGroup>& devices)
       : options_(options), job_(job), devices_(devices), measured_(static_cast<size_t>(devices->size())) {}
 
-  /// Seconds of the slowest device for a step.
+  /// Seconds that the slowest device takes for a step.
   double measure(const EngineConfig& config) {
     Options sized = options_;
     sized.batch_size = config.batch_size;
@@ -60,7 +60,7 @@ class TimeBalance {
 
   std::vector<SliceTime> times() const {
     std::vector<SliceTime> times;
-    // Memory may leave a device without samples to be measured on: it counts as fast as the others together.
+    // A device that has no memory for samples cannot be measured: it counts as fast as the others on average.
     std::vector<SliceMeasurement> all;
     for (const std::vector<SliceMeasurement>& m : measured_) all.insert(all.end(), m.begin(), m.end());
     for (const std::vector<SliceMeasurement>& m : measured_) {

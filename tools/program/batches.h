@@ -10,13 +10,13 @@
 
 namespace vitrine::tools {
 
-/// The loader's batches as the engine takes them; times how long the host waited for each.
+/// The loader's batches in the form the engine takes. Times how long the host waits for each.
 class BatchSource {
  public:
   /// The data set must outlive it.
   BatchSource(const Dataset& dataset, LoaderConfig config) : loader_(dataset, std::move(config)) {}
 
-  /// The next batch, or nothing at the end. `step` is the number that its wait is booked under.
+  /// The next batch, or nothing at the end. The wait for it is recorded under `step`.
   std::optional<HostBatch> next(int64_t step);
   /// The waits since the last call.
   std::vector<SpanRecord> take_spans();

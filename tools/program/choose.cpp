@@ -27,7 +27,7 @@ std::string asked_for(const Choices& choices) {
   return text;
 }
 
-/// The options that stand for what was found.
+/// The options that give what was found.
 std::string found(const Options& options, const Choices& choices) {
   std::string text;
   const auto add = [&](bool chosen, const std::string& option) {
@@ -40,7 +40,7 @@ std::string found(const Options& options, const Choices& choices) {
   return text;
 }
 
-/// What keeps a batch of one sample more from fitting; empty where the batch is the whole training set.
+/// Why a batch with one more sample does not fit; empty if the batch is the whole training set.
 std::string next_batch(const PlanSearch& search, const Fit& fit, DeviceGroup& devices, bool even_split) {
   EngineConfig config = fit.config;
   ++config.batch_size;
@@ -56,10 +56,10 @@ std::string next_batch(const PlanSearch& search, const Fit& fit, DeviceGroup& de
 Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devices) {
   Chosen chosen{options, {}};
   Choices choices = options.choices;
-  if (options.balance == "time") choices.split = false;  // it is measured afterwards
+  if (options.balance == "time") choices.split = false;  // measured afterwards
   if (!choices.any()) return chosen;
   const std::string asked = asked_for(choices);
-  // A plan for the first of several processes may look at that one; a run of several would not know whether the others have room.
+  // A plan for the first of several processes may look at that process; a run would not know whether the others have room.
   if (devices.process_group() != nullptr || (devices.process_count() > 1 && choices.split)) {
     throw ConfigError(fmt::format("{}: a process knows the memory of its own devices only; {}", asked,
                                   choices.split

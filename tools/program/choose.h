@@ -9,14 +9,14 @@
 
 namespace vitrine::tools {
 
-/// What the program chose in the user's place, and why.
+/// What the program chose for the user, and why.
 struct Chosen {
-  Options options;                 // with numbers where there was max or auto
+  Options options;                 // with numbers in place of max and auto
   std::vector<std::string> notes;  // the arithmetic, for the user to read
 };
 
-/// Finds by plans what Options::choices leaves open, so that it fits the memory of `devices` (real ones, or DeviceGroup::planned()).
-/// throws ConfigError with several processes, OutOfMemory saying what was tried when nothing fits.
+/// Finds with plans what Options::choices leaves open, so that the run fits the memory of `devices` (real ones, or DeviceGroup::planned()).
+/// throws ConfigError with several processes; OutOfMemory, with what was tried, if nothing fits.
 Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devices);
 
 }  // namespace vitrine::tools

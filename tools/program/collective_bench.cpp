@@ -22,7 +22,7 @@ namespace {
 
 /// Sums of whole numbers up to this are exact in bf16, which has 8 digits.
 constexpr int64_t kLargestExactSum = 256;
-constexpr int64_t kPeriod = 1021;  // of values: a prime, so that a shift by rows shows
+constexpr int64_t kPeriod = 1021;  // the period of the values: a prime, so that a shift by rows is detected
 
 bool is_scattered(Collective c) {
   return c == Collective::scatter || c == Collective::gather || c == Collective::reduce_scatter || c == Collective::all_gather ||
@@ -68,7 +68,7 @@ std::vector<float> from_storage(const std::vector<std::byte>& bytes, DType dtype
   return values;
 }
 
-/// Of averages, which NCCL divides before it adds: what rounding may do.
+/// Tolerance for averages: NCCL divides before it adds, which rounds.
 float average_tolerance(DType dtype, int ranks) {
   const float digits = dtype == DType::f32 ? 1e-6F : dtype == DType::f16 ? 1e-3F : 8e-3F;
   return dtype == DType::i32 ? 0.0F : digits * static_cast<float>(ranks);
@@ -216,7 +216,7 @@ void CollectiveBench::issue(const Run& run, int device) {
   }
 }
 
-/// GPUs' ranks meet on the host while they issue: each from a thread of its own.
+/// NCCL ranks wait for each other on the host while they issue, so each rank has its own thread.
 void CollectiveBench::for_each_device(const std::function<void(int)>& work) {
   if ((*devices_)[0].id().backend != Backend::cuda) {
     for (int d = 0; d < devices_->size(); ++d) work(d);
@@ -241,7 +241,7 @@ void CollectiveBench::for_each_device(const std::function<void(int)>& work) {
 }
 
 void CollectiveBench::synchronize() {
-  std::optional<ProcessGroup::Waiting> waiting;  // for whom never comes
+  std::optional<ProcessGroup::Waiting> waiting;  // ends the wait for a process that never arrives
   if (devices_->process_count() > 1) waiting.emplace(*devices_->process_group(), "a collective");
   devices_->synchronize();
 }

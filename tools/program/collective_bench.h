@@ -20,26 +20,26 @@ inline constexpr Collective kCollectives[] = {Collective::scatter,    Collective
 const char* collective_name(Collective collective);
 /// All of them, in the order of kCollectives.
 const std::vector<std::string>& collective_names();
-/// Whether it adds, and whether it has a root.
+/// Whether the collective adds, and whether it has a root.
 bool sums(Collective collective);
 bool has_root(Collective collective);
 /// Whether ranks may have parts of different sizes.
 bool takes_counts(Collective collective);
 /// Whether a rank's output may be its input, or a part of it.
 bool has_in_place(Collective collective);
-/// busbw / algbw, as nccl-tests count it: what the slowest link must carry of each byte. source  nccl-tests, doc/PERFORMANCE.md
-///   counts  of scatter and gather, where parts differ: the root keeps its own
+/// busbw / algbw as in nccl-tests: how often the slowest link carries each byte. source  nccl-tests, doc/PERFORMANCE.md
+///   counts  part sizes of scatter and gather, if they differ; the root keeps its own part
 double bus_factor(Collective collective, int ranks, const std::vector<int64_t>& counts = {}, int root = 0);
 
-/// One size of one collective, timed in one of the two ways.
+/// One size of one collective, timed in one of the two ways (in place or not).
 struct CollectiveTiming {
-  double seconds = 0;  // of one operation, the mean over all
-  /// Of single operations, each that of this process's slowest device; of the first kMostSingle of them.
+  double seconds = 0;  // per operation, on average
+  /// The first kMostSingle operations one by one, each on this process's slowest device.
   double least_seconds = 0, median_seconds = 0, p99_seconds = 0;
-  std::optional<int64_t> wrong;  // elements, over all ranks; nothing when it was not checked
+  std::optional<int64_t> wrong;  // wrong elements over all ranks; nothing if not checked
 };
 
-/// The p-th percentile by nearest rank; 0 of nothing.
+/// The p-th percentile by nearest rank; 0 without values.
 double percentile(std::vector<double> values, double p);
 
 /// Ranks on devices, of all processes of the devices' process group, with buffers for collectives of up to `most_bytes`.
@@ -48,13 +48,13 @@ class CollectiveBench {
   struct Config {
     DType dtype = DType::f32;
     ReduceOp op = ReduceOp::sum;
-    std::vector<int64_t> counts = {};  // of scatter and gather: how large the ranks' parts are, one to another; empty: equal
+    std::vector<int64_t> counts = {};  // relative part sizes of scatter and gather; empty: equal
     int64_t most_bytes = 0;
   };
-  /// throws ConfigError when there is not a count for each rank.
+  /// throws ConfigError unless there is a count for each rank.
   CollectiveBench(const DeviceGroupOptions& devices, Config config);
 
-  /// Of all processes.
+  /// The ranks of all processes.
   int ranks() const { return devices_->world_size(); }
   DeviceGroup& devices() { return *devices_; }
   std::string communicator() const { return communicators_[0]->description(); }
@@ -67,10 +67,10 @@ class CollectiveBench {
     bool check = true;
     bool in_place = false;
   };
-  /// Elements that one rank gives or gets in its smaller buffer, as nccl-tests count them; where parts differ, the largest.
+  /// Elements in the smaller of a rank's two buffers, as nccl-tests count them; the largest one if parts differ.
   int64_t count(Collective collective, int64_t bytes) const;
   CollectiveTiming time(const Run& run);
-  /// Whether it is so in any process. All of them call it.
+  /// Whether the condition holds in any process. Every process calls it.
   bool any(bool here);
 
  private:
@@ -82,18 +82,18 @@ class CollectiveBench {
 
   /// Elements of each rank's part.
   std::vector<int64_t> parts(Collective collective, int64_t bytes) const;
-  /// Times single operations by events. Called by each device's thread.
+  /// Times single operations with events. Each device's thread calls it.
   struct Series {
     std::vector<std::unique_ptr<Event>> points;  // before the first operation, and after each
   };
-  // `device` is one of this process, `rank` its place among all.
+  // `device` is a device of this process, `rank` its rank among all devices.
   int rank_of(int device) const { return devices_->first_rank() + device; }
   Buffers buffers(const Run& run, int device) const;
   void issue(const Run& run, int device);
   void for_each_device(const std::function<void(int)>& work);
   /// Waits for the devices.
   void synchronize();
-  /// Returns when all processes are here.
+  /// Returns when every process has arrived.
   void meet(const char* what, int64_t* sum = nullptr);
   void fill(const Run& run);
   int64_t count_wrong(const Run& run);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// vitrine collectives: what collectives cost, in the manner of nccl-tests.
+// vitrine collectives: the cost of collectives, measured as nccl-tests measures it.
 #include <array>
 #include <cstdio>
 #include <optional>
@@ -27,13 +27,13 @@ namespace vitrine::tools {
 
 namespace {
 
-constexpr int64_t kSlackBytes = int64_t{64} << 20;  // of each device, beside its buffers
+constexpr int64_t kSlackBytes = int64_t{64} << 20;  // of each device, in addition to its buffers
 
 struct Row {
   Collective collective;
   int64_t bytes = 0, count = 0;
   CollectiveTiming out_of_place;
-  std::optional<CollectiveTiming> in_place;  // not of those that have no such form
+  std::optional<CollectiveTiming> in_place;  // nothing for collectives that have no in-place form
 };
 
 const char* type_name(DType dtype) {
@@ -58,7 +58,7 @@ double busbw(const Row& row, const CollectiveTiming& t, const CollectiveOptions&
   return algbw(row, t) * bus_factor(row.collective, ranks, o.counts, o.root);
 }
 
-/// The mean of all rows, in both ways, as nccl-tests tell it; nothing with one rank.
+/// The mean busbw of all rows, in place and not, as nccl-tests prints it; nothing with one rank.
 std::optional<double> average_busbw(const std::vector<Row>& rows, const CollectiveOptions& o, int ranks) {
   double sum = 0;
   int count = 0;
@@ -123,7 +123,7 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
   return table.str(style);
 }
 
-/// Each device has an input and an output of the largest size. The machine would rather end the process than say that it has not as much.
+/// Each device has an input and an output of the largest size. Checked here because Linux kills a process that uses too much memory.
 void require_memory(const Options& options, const DeviceGroupOptions& group, int64_t bytes_of_each) {
   if (group.devices[0].backend != Backend::cpu) return;
   const auto sharing = static_cast<int64_t>(group.devices.size()) * (group.process_group ? group.process_group->local_size() : 1);

@@ -11,6 +11,7 @@
 #include "nn/model.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
+#include "tools/program/advice.h"
 #include "tools/program/collective_bench.h"
 #include "tools/program/flag_values.h"
 #include "tools/program/options.h"
@@ -40,12 +41,12 @@ Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 fail
 
 void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and data";
-  app.add_option("--model", o.model, "What is trained")->check(one_of(model_names()))->capture_default_str()->group(group);
+  app.add_option("--model", o.model, "Model to train")->check(one_of(model_names()))->capture_default_str()->group(group);
   app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR or synthetic[:COUNT]")->capture_default_str()->group(group);
-  app.add_option("--image-size", o.image_size, "Height and width the model gets [227 for alexnet, 224 for vgg16, else the data's]")
+  app.add_option("--image-size", o.image_size, "Height and width of the model's input [227 for alexnet, 224 for vgg16, else the data's]")
       ->check(whole_number(1, 1 << 16))
       ->group(group);
-  app.add_option("--preprocess", o.preprocess, "Where images are resized and normalised: host (the loader) or device")
+  app.add_option("--preprocess", o.preprocess, "Where images are resized and normalized: host (the loader) or device")
       ->check(one_of({"host", "device"}))
       ->capture_default_str()
       ->group(group);
@@ -55,37 +56,36 @@ void add_model_options(CLI::App& app, Options& o) {
 void add_device_options(CLI::App& app, Options& o) {
   const char* group = "Devices";
   app.add_option("--devices", o.devices,
-                 "A list: cpu:0-3 | cpu:0,cpu:1 | cuda:0-1 | cuda:all | cuda:0,cuda:0 (logical devices of one GPU); of each process [the GPU of its "
+                 "A list: cpu:0-3 | cpu:0,cpu:1 | cuda:0-1 | cuda:all | cuda:0,cuda:0 (logical devices of one GPU); for each process [the GPU of its "
                  "local rank, else cpu:0]")
       ->group(group);
-  app.add_option("--device-memory", o.device_memory, "Capacity of each device: 512MiB, or a list; a plain number is bytes [the machine's, shared]")
+  app.add_option("--device-memory", o.device_memory,
+                 "Capacity of each device: 512MiB, or a list; a plain number is bytes [the machine's memory, divided]")
       ->group(group);
-  app.add_option("--workspace", o.workspace, "Scratch of each device's libraries: 64MiB [by the model's convolutions, at most 32MiB; 256MiB on GPUs]")
+  app.add_option("--workspace", o.workspace,
+                 "Scratch memory for each device's libraries: 64MiB [by the model's convolutions, at most 32MiB; 256MiB on GPUs]")
       ->group(group);
-  app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, shared]")->group(group);
+  app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, divided]")->group(group);
   app.add_flag("--tf32", o.tf32, "Let GPUs round the inputs of matrix products and convolutions to TF32: faster, 10 bits of mantissa")->group(group);
   app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);
 }
 
 void add_process_options(CLI::App& app, Options& o) {
   const char* group = "Processes";
-  app.add_option("--rank", o.rank, "Of this process, where no launcher tells [by torchrun, mpirun or srun]")
-      ->check(whole_number(0, 1 << 20))
-      ->group(group);
+  app.add_option("--rank", o.rank, "Rank of this process [set by torchrun, mpirun or srun]")->check(whole_number(0, 1 << 20))->group(group);
   app.add_option("--world-size", o.world_size, "Number of processes, with --rank")->check(whole_number(1, 1 << 20))->group(group);
-  app.add_option("--local-rank,--local_rank", o.local_rank, "Of this process on its machine: it gets the GPU of that number")
+  app.add_option("--local-rank,--local_rank", o.local_rank, "Rank of this process on its machine, and the number of its GPU")
       ->check(whole_number(0, 1 << 20))
       ->group(group);
   app.add_option("--rendezvous", o.rendezvous, "Where processes meet: tcp://HOST:PORT or file:PATH [over MPI, or where the launcher says]")
       ->group(group);
-  app.add_option("--timeout", o.timeout_seconds,
-                 "Seconds that a process waits for the others in one collective; five times as many in the first step")
+  app.add_option("--timeout", o.timeout_seconds, "Seconds a process waits for the others in one collective; five times as long in the first step")
       ->check(number(0.1, 1e6))
       ->capture_default_str()
       ->group(group);
 }
 
-/// A whole number from 1 to `most`, or `word`, which leaves it to be chosen.
+/// A whole number from 1 to `most`, or `word`, which lets the program choose.
 template <class Number>
 CLI::Option* add_number_or_word(CLI::App& app, const std::string& names, Number& number, Number most, const std::string& word, bool& chosen,
                                 const std::string& help) {
@@ -120,7 +120,7 @@ void add_split_options(CLI::App& app, Options& o, const char* group, bool may_ch
       o.split = o.choices.split ? std::optional<std::string>() : text;
     };
     app.add_option_function<std::string>("--split", read, help + " | auto (by --balance)")->group(group);
-    app.add_option("--balance", o.balance, "What --split auto makes even: the memory left on each device (planned), or their time (measured first)")
+    app.add_option("--balance", o.balance, "What --split auto equalizes: the memory left on each device (planned), or its time (measured first)")
         ->check(one_of({"memory", "time"}))
         ->capture_default_str()
         ->group(group);
@@ -180,15 +180,18 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
   app.add_flag("--nesterov", o.nesterov, "Nesterov's momentum, for sgd")->group(group);
   app.add_option("--weight-decay", o.weight_decay, "Weight decay [0.01 for adamw, else 0]")->check(number())->group(group);
   app.add_option("--dropout", o.dropout, "Probability of dropout [the model's]")->check(number())->group(group);
-  app.add_option("--seed", o.seed, "Of initial weights, order of samples and dropout")->check(whole_number(0))->capture_default_str()->group(group);
-  app.add_flag("--shuffle,!--no-shuffle", o.shuffle, "Draw the order of samples anew in each epoch [on]")->group(group);
-  app.add_flag("--drop-last", o.drop_last, "Leave out a last batch that is not full")->group(group);
+  app.add_option("--seed", o.seed, "Seed of initial weights, order of samples and dropout")
+      ->check(whole_number(0))
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--shuffle,!--no-shuffle", o.shuffle, "Shuffle the samples in each epoch [on]")->group(group);
+  app.add_flag("--drop-last", o.drop_last, "Drop the last batch of an epoch if it is not full")->group(group);
   app.add_option("--init-weights", o.init_weights, "FILE.safetensors to start from [drawn from the seed]")->group(group);
   add_deprecated_init(app, o, true);
 }
 
 void add_precision_option(CLI::App& app, Options& o) {
-  app.add_option("--precision", o.precision, "fp32, or fp16 or bf16 for layers and activations beside f32 master weights")
+  app.add_option("--precision", o.precision, "fp32, or fp16 or bf16 layers and activations with f32 master weights")
       ->check(one_of({"fp32", "fp16", "bf16"}))
       ->capture_default_str()
       ->group("Precision");
@@ -202,9 +205,9 @@ void add_precision_options(CLI::App& app, Options& o) {
       ->check(whole_number(1, 1 << 30))
       ->group(group);
   app.add_option("--clip-norm", o.clip_norm, "Largest norm of the gradient over all parameters [not clipped]")->check(number())->group(group);
-  app.add_flag("--allow-non-finite", o.allow_non_finite, "Train on when a loss or gradient is not finite [stop, and keep the last finite weights]")
+  app.add_flag("--allow-non-finite", o.allow_non_finite, "Continue when a loss or gradient is not finite [stop, and keep the last finite weights]")
       ->group(group);
-  app.add_option("--reduce-dtype", o.reduce_dtype, "In which gradients travel and are summed: f32, f16 or bf16")
+  app.add_option("--reduce-dtype", o.reduce_dtype, "Data type used to reduce gradients: f32, f16 or bf16")
       ->check(one_of({"f32", "f16", "bf16"}))
       ->capture_default_str()
       ->group(group);
@@ -255,7 +258,7 @@ void add_train(CLI::App& parent, Options& o) {
   app.add_option("--memory-history", o.memory_history, "Write what the devices held to FILE.pickle (open it at pytorch.org/memory_viz)")
       ->group("Output");
   add_log_option(app, o);
-  app.add_option("--record-steps", o.record_steps, "Steps that --report, --trace and --memory-history show in detail [2-4; of --trace all]")
+  app.add_option("--record-steps", o.record_steps, "Steps that --report, --trace and --memory-history show in detail [2-4; with --trace all]")
       ->group("Output");
   app.add_option("--trace-level", o.trace_level, "What is timed: off, phase or operation")
       ->check(one_of({"off", "phase", "operation"}))
@@ -264,7 +267,7 @@ void add_train(CLI::App& parent, Options& o) {
 }
 
 void add_plan(CLI::App& parent, Options& o) {
-  CLI::App& app = *parent.add_subcommand("plan", "Say, without running it, how much memory each device of a train command needs, for what and when");
+  CLI::App& app = *parent.add_subcommand("plan", "Report how much memory each device of a train command needs, without running it");
   add_run_options(app, o);
   app.add_option("--processes", o.processes, "Plan for the first of N processes with these devices each, as mpirun -np N would start them")
       ->check(whole_number(1, 1 << 16))
@@ -277,7 +280,7 @@ void add_eval(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("eval", "Evaluate weights on the test set: every sample once");
   add_model_options(app, o);
   app.add_option("--weights", o.weights, "FILE.safetensors with PyTorch's names and layouts")->required()->group("Model and data");
-  app.add_flag("--allow-non-finite", o.allow_non_finite, "Take weights that are NaN or infinite [refuse them]")->group("Model and data");
+  app.add_flag("--allow-non-finite", o.allow_non_finite, "Accept weights that are NaN or infinite [refuse them]")->group("Model and data");
   add_device_options(app, o);
   add_precision_option(app, o);
   add_batch_options(app, o, false);
@@ -291,7 +294,7 @@ void add_eval(CLI::App& parent, Options& o) {
 void add_compare(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("compare", "Run the same steps under each scheme, side by side");
   app.add_option("--modes", o.modes, "Schemes to run")->capture_default_str()->group("Scheme");
-  app.add_option("--precisions", o.precisions, "Precisions to run each in, with loss scales: fp32,fp16:none,fp16:dynamic [that of --precision]")
+  app.add_option("--precisions", o.precisions, "Precisions to run each scheme in, with loss scales: fp32,fp16:none,fp16:dynamic [--precision]")
       ->group("Precision");
   add_split_options(app, o, "Scheme", false);
   add_bucket_options(app, o);
@@ -300,10 +303,10 @@ void add_compare(CLI::App& parent, Options& o) {
   add_batch_options(app, o, false);
   add_training_options(app, o, false);
   add_precision_options(app, o);
-  app.add_option("--steps", o.steps, "Optimizer steps of each scheme in each round; figures are of those after the first [6]")
+  app.add_option("--steps", o.steps, "Optimizer steps of each scheme in each round; the first is not measured [6]")
       ->check(whole_number(2, kMostSteps))
       ->group("Training");
-  app.add_option("--rounds", o.rounds, "Rounds in which the schemes take turns; differences that are within the rounds' spread are noise")
+  app.add_option("--rounds", o.rounds, "Rounds in which the schemes take turns; differences within the spread of the rounds are noise")
       ->check(whole_number(1, 1000))
       ->capture_default_str()
       ->group("Training");
@@ -463,14 +466,14 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
       return result;
     }
     const std::vector<std::string> unexpected = app.remaining(true);
-    if (unexpected.empty() || arguments.empty()) return usage_error(command, error.what());
+    if (unexpected.empty() || arguments.empty()) return usage_error(command, in_program_words(error.what()));
     if (command == nullptr) return usage_error(command, describe_unknown_command(app, unexpected.front()));
-    // An option that is not known leaves its value behind too; the option is what to tell.
+    // An unknown option leaves its value behind too; report the option.
     const auto option = std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind('-', 0) == 0; });
     return usage_error(command, describe_unexpected(app, *command, option == unexpected.end() ? unexpected.front() : *option));
   } catch (const ConfigError& error) {
     if (!app.get_subcommands().empty()) command = app.get_subcommands().front();
-    return usage_error(command, error.what());
+    return usage_error(command, in_program_words(error.what()));
   }
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <initializer_list>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,20 +10,18 @@
 
 #include "data/sampler.h"
 #include "runtime/error.h"
-#include "runtime/units.h"
 #include "tools/program/attempts.h"
 #include "tools/program/batches.h"
 #include "tools/program/commands.h"
 #include "tools/program/describe.h"
-#include "tools/program/device_sets.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
+#include "tools/program/measure.h"
 #include "tools/program/output_file.h"
 #include "tools/program/progress.h"
-#include "tools/program/report.h"
-#include "tools/program/report/compare_report.h"
-#include "tools/program/run_report.h"
-#include "tools/program/tables.h"
+#include "tools/program/report/page.h"
+#include "tools/program/run_record.h"
+#include "tools/program/terminal_report.h"
 #include "tools/program/warnings.h"
 
 namespace vitrine::tools {
@@ -32,23 +29,6 @@ namespace vitrine::tools {
 namespace {
 
 constexpr int64_t kDefaultSteps = 6;
-// The times of more devices are shown as a spread.
-constexpr size_t kDevicesApart = 4;
-
-struct ModeResult {
-  std::string name;  // "ddp", or where there are several precisions "ddp fp16"
-  Precision precision;
-  int64_t skipped = 0;  // steps
-  Scheme scheme;
-  Rates rates;
-  double gradient_difference = 0;
-  std::vector<DeviceFigures> devices;
-  std::vector<PhaseTable> tables;
-  std::vector<CommunicationTable> communication;
-  std::string batch;
-  FindingsInput figures;  // for a report
-};
-
 /// || gradients / loss_scale - reference || / || reference ||
 double relative_difference(const std::vector<float>& gradients, double loss_scale, const std::vector<float>& reference) {
   double difference = 0.0, norm = 0.0;
@@ -70,7 +50,7 @@ class Comparison {
         epochs_((steps_ - 1) / batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(), options.batch_size) + 1) {
   }
 
-  /// The gradients of the first step on one device, with all memory and cores for itself, in f32.
+  /// Computes the gradients of the first step in f32 on one device that has all memory and cores.
   void run_reference() {
     DeviceGroupOptions group = device_group_options(options_, {devices_.front()});
     group.memory_bytes.clear();
@@ -85,9 +65,9 @@ class Comparison {
     reference_ = run.engine->gradients();
   }
 
-  /// One round under a scheme, whose figures `result` gains. False when the program was interrupted.
-  bool run_round(ModeResult& result) {
-    const Scheme& scheme = result.scheme;
+  /// Runs one round of a scheme and adds its measurements to `result`. False if the program was interrupted.
+  bool run_round(RunRecord& result) {
+    const Scheme scheme = result.scheme;
     Run run = open_run(std::make_unique<DeviceGroup>(device_group_options(options_, devices_)), job_,
                        engine_config(options_, job_, scheme, result.precision), train_workload(options_, job_, steps_, false),
                        {options_.init_weights, options_.allow_non_finite});
@@ -101,7 +81,7 @@ class Comparison {
                       {false, options_.log_every});
     take_step(*run.engine, source);
     const StepResult first = run.engine->take_step_results(true).at(0);
-    result.skipped += first.skipped ? 1 : 0;
+    result.steps.add(first);
     result.gradient_difference = gradient_difference(*run.engine, scheme, first.loss_scale);
     recorder.discard();
     source.take_spans();
@@ -110,10 +90,10 @@ class Comparison {
     int64_t samples = 0;
     StepResult done;
     const auto add = [&](const std::vector<StepResult>& finished) {
-      for (const StepResult& totals : finished) {
-        done.loss_sum += totals.loss_sum;
-        done.valid += totals.valid;
-        result.skipped += totals.skipped ? 1 : 0;
+      for (const StepResult& step : finished) {
+        done.loss_sum += step.loss_sum;
+        done.valid += step.valid;
+        result.steps.add(step);
       }
     };
     for (int64_t step = 1; step < steps_; ++step) {
@@ -127,9 +107,13 @@ class Comparison {
     result.rates.rounds.push_back(static_cast<double>(samples) / (static_cast<double>(steady_now_ns() - begin) * 1e-9));
     recorder.collect(source.take_spans(), 0);
     run.engine->finish();
-    result.devices = measure_devices(run);
-    add_tables(result, recorder);
-    result.figures = findings_input(options_, run, {result.devices, result.tables, result.communication});
+    std::vector<DeviceRecord> devices = measure_devices(run);
+    for (size_t d = 0; d < result.devices.size(); ++d) {
+      devices[d].phases = std::move(result.devices[d].phases);
+      devices[d].communication = std::move(result.devices[d].communication);
+    }
+    recorder.add_to(devices);
+    result.devices = std::move(devices);
     machine_ = machine_facts(*run.devices);
     job_facts_ = describe_job(job_, run.engine->layout());
     return true;
@@ -137,7 +121,7 @@ class Comparison {
 
   const std::vector<DeviceId>& devices() const { return devices_; }
   int64_t steps() const { return steps_; }
-  /// Of the last run.
+  /// Facts of the last run.
   Facts facts() const {
     Facts facts = {{"model and data", job_facts_},
                    {"batch", fmt::format("{} samples per step; {} rounds of {} steps after the first under each scheme, in turns",
@@ -147,19 +131,6 @@ class Comparison {
   }
 
  private:
-  static void add_tables(ModeResult& result, const PhaseRecorder& recorder) {
-    const std::vector<PhaseTable> tables = recorder.tables();
-    const std::vector<CommunicationTable> communication = recorder.communication();
-    if (result.tables.empty()) {
-      result.tables = tables;
-      result.communication = communication;
-      return;
-    }
-    for (size_t d = 0; d < tables.size(); ++d) {
-      add_phase_table(result.tables[d], tables[d]);
-      add_communication_table(result.communication[d], communication[d]);
-    }
-  }
   static int64_t take_step(Engine& engine, BatchSource& source) {
     const auto item = source.next(engine.steps_issued());
     VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
@@ -167,7 +138,7 @@ class Comparison {
     return item->labels.numel();
   }
 
-  /// The largest over the devices that hold the reduced gradients.
+  /// The largest difference of all devices that hold the reduced gradients.
   double gradient_difference(Engine& engine, const Scheme& scheme, double loss_scale) const {
     const int holders = scheme.reduce == Reduce::allreduce ? static_cast<int>(devices_.size()) : 1;
     double largest = 0.0;
@@ -180,200 +151,25 @@ class Comparison {
   std::vector<DeviceId> devices_;
   int64_t steps_, epochs_;
   std::vector<float> reference_;
-  bool warned_ = false;  // of the devices, which are the same under every scheme
+  bool warned_ = false;  // device warnings are the same under every scheme
   Facts machine_;
   std::string job_facts_;
 };
 
-/// "1,234", or "1,234 (2)" after two skipped steps.
-std::string rate(const ModeResult& result) {
-  const std::string samples = result.rates.str();
-  return result.skipped > 0 ? fmt::format("{} ({})", samples, result.skipped) : samples;
-}
-
-std::string difference(const ModeResult& result) {
-  return std::isfinite(result.gradient_difference) ? fmt::format("{:.1e}", result.gradient_difference) : "overflow";
-}
-
-/// What rounding alone may do to gradients.
-std::string rounding_hint(const std::vector<ModeResult>& results) {
-  std::string text = "Gradient difference: to one device's f32 gradient of the first step, relative; rounding alone gives about 1e-6";
-  const auto any = [&](DType dtype) {
-    return std::any_of(results.begin(), results.end(), [=](const ModeResult& r) { return r.precision.compute == dtype; });
-  };
-  if (any(DType::f16)) text += ", in fp16 1e-2";
-  if (any(DType::bf16)) text += ", in bf16 5e-2";
-  return text + ".";
-}
-
-/// Whether the table of memory shows the same of both.
-bool same_memory(const DeviceFigures& a, const DeviceFigures& b) {
-  constexpr auto kActivations = static_cast<size_t>(Category::activations);
-  return a.samples_per_step == b.samples_per_step && a.pool.peak_bytes == b.pool.peak_bytes && describe_plan(a) == describe_plan(b) &&
-         a.pool.peak_by_category[kActivations] == b.pool.peak_by_category[kActivations];
-}
-
-std::string summary_table(const std::vector<ModeResult>& results, const Style& style) {
-  using Align = Table::Align;
-  const bool skips = std::any_of(results.begin(), results.end(), [](const ModeResult& r) { return r.skipped > 0; });
-  Table table({{"mode", Align::left},
-               {skips ? "samples/s (skipped)" : "samples/s"},
-               {"gradient difference"},
-               {"device", Align::left},
-               {"samples/step"},
-               {"peak memory"},
-               {"planned"},
-               {"activations"}},
-              "The same steps under each scheme");
-  for (const ModeResult& result : results) {
-    if (&result != &results.front()) table.add_rule();
-    std::vector<std::string> names;
-    for (const DeviceFigures& d : result.devices) names.push_back(d.device);
-    const auto agree = [&](size_t a, size_t b) { return same_memory(result.devices[a], result.devices[b]); };
-    for (const DeviceSet& set : group_devices(names.size(), agree)) {
-      const DeviceFigures& d = result.devices[set.first()];
-      const bool first = set.first() == 0;
-      table.add_row({first ? result.name : "", first ? rate(result) : "", first ? difference(result) : "", set.name(names),
-                     format_count(d.samples_per_step), format_bytes(d.pool.peak_bytes), describe_plan(d),
-                     format_bytes(d.pool.peak_by_category[static_cast<size_t>(Category::activations)])});
-    }
-  }
-  table.set_hint(rounding_hint(results));
-  return table.str(style);
-}
-
-/// Columns of the time table: phases that belong together.
-struct PhaseGroup {
-  const char* title;
-  std::initializer_list<Phase> phases;
-};
-
-std::string time_table(const std::vector<ModeResult>& results, const Style& style) {
-  static const PhaseGroup groups[] = {
-      {"input", {Phase::data, Phase::stage, Phase::scatter, Phase::preprocess}},
-      {"replicate", {Phase::replicate, Phase::broadcast}},
-      {"forward", {Phase::forward}},
-      {"loss", {Phase::gather, Phase::loss, Phase::scatter_grad}},
-      {"backward", {Phase::backward}},
-      {"recompute", {Phase::recompute}},
-      {"reduce", {Phase::reduce, Phase::unscale}},
-      {"update", {Phase::optimizer, Phase::cast}},
-      {"wait", {Phase::wait}},
-  };
-  std::vector<Table::Column> columns = {{"mode", Table::Align::left}, {"device", Table::Align::left}};
-  const bool recomputes = std::any_of(results.begin(), results.end(), [](const ModeResult& result) {
-    return std::any_of(result.tables.begin(), result.tables.end(), [](const PhaseTable& t) {
-      return std::any_of(t.rows.begin(), t.rows.end(), [](const PhaseRow& row) { return row.phase == Phase::recompute; });
-    });
-  });
-  const auto shown = [&](const PhaseGroup& group) { return recomputes || *group.phases.begin() != Phase::recompute; };
-  for (const PhaseGroup& group : groups) {
-    if (shown(group)) columns.push_back({group.title});
-  }
-  columns.insert(columns.end(), {{"step"}, {"waits most for", Table::Align::left}});
-  Table table(columns, "Where a step's time went (ms)");
-  table.set_key_columns(2);
-  for (const ModeResult& result : results) {
-    if (&result != &results.front()) table.add_rule();
-    const auto in_group = [&](size_t d, const PhaseGroup& group) {
-      double seconds = 0.0;
-      for (const PhaseRow& row : result.tables[d].rows) {
-        if (std::find(group.phases.begin(), group.phases.end(), row.phase) != group.phases.end()) seconds += row.seconds;
-      }
-      return seconds / static_cast<double>(result.tables[d].steps);
-    };
-    std::vector<size_t> timed;
-    for (size_t d = 0; d < result.tables.size(); ++d) {
-      if (result.tables[d].steps > 0) timed.push_back(d);
-    }
-    const DeviceSet all{timed};
-    std::string mode = result.name;
-    // pick: of one device its own value, of many one that stands for them
-    const auto add_row = [&](const std::string& device, const std::string& waits_for, const auto& pick) {
-      std::vector<std::string> cells = {std::exchange(mode, ""), device};
-      for (const PhaseGroup& group : groups) {
-        if (shown(group)) cells.push_back(format_ms(pick([&](size_t d) { return in_group(d, group); })));
-      }
-      cells.push_back(format_ms(pick([&](size_t d) { return result.tables[d].wall_seconds / static_cast<double>(result.tables[d].steps); })));
-      cells.push_back(waits_for);
-      table.add_row(cells);
-    };
-    if (timed.size() > kDevicesApart) {
-      add_row(fmt::format("{} devices: min", timed.size()), "", [&](const auto& value) { return spread_of(all, value).least; });
-      add_row("median", "", [&](const auto& value) { return spread_of(all, value).median; });
-      add_row("max", "", [&](const auto& value) { return spread_of(all, value).most; });
-      continue;
-    }
-    for (const size_t d : timed) {
-      const std::vector<WaitRow>& waits = result.tables[d].waits;
-      add_row(result.devices[d].device, waits.empty() ? "" : waits.front().cause, [&](const auto& value) { return value(d); });
-    }
-  }
-  table.set_hint(
-      "input: data, stage, scatter, preprocess. replicate: with broadcast. loss: with gather and scatter_grad. A device's row adds up to its step.");
-  return table.str(style);
-}
-
-std::vector<SchemeFigures> scheme_figures(const std::vector<ModeResult>& results) {
-  std::vector<SchemeFigures> schemes;
-  for (const ModeResult& result : results) {
-    schemes.push_back({result.name, result.batch, result.rates, result.gradient_difference, result.skipped, result.figures});
-  }
-  return schemes;
-}
-
-void write_report(const Options& options, const Job& job, const Comparison& comparison, const std::vector<ModeResult>& results) {
-  CompareReport report;
-  report.title = fmt::format("{} on {} devices under each scheme", job.model.name, comparison.devices().size());
-  report.command_line = command_line(options);
-  report.facts = comparison.facts();
-  report.outside = describe_outside(results.front().devices, 1);
-  report.rounding = rounding_hint(results);
-  report.schemes = scheme_figures(results);
-  html::write_page("--report", options.report, compare_page(report));
-}
-
-std::string without_backquotes(std::string text) {
-  std::erase(text, '`');
-  return text;
-}
-
-void print_results(const Options& options, const Job& job, const Comparison& comparison, const std::vector<ModeResult>& results) {
-  const std::vector<std::string> names = device_names(comparison.devices());
-  if (options.json) {
-    Json json;
-    json["config"] = config_json(options, job, comparison.devices());
-    json["config"]["steps"] = comparison.steps();
-    json["config"]["rounds"] = options.rounds;
-    json["modes"] = Json::object();
-    for (const ModeResult& result : results) {
-      Json& mode = json["modes"][result.name];
-      mode = precision_json(result.precision);
-      mode["skipped_steps"] = result.skipped;
-      mode["scheme"] = scheme_json(result.scheme, comparison.devices());
-      mode["samples_per_second"] = result.rates.median();
-      mode["samples_per_second_of_rounds"] = result.rates.rounds;
-      mode["devices"] = devices_json(result.devices);
-      mode["phases"] = phases_json(names, result.tables);
-      mode["waits"] = waits_json(names, result.tables);
-      mode["communication"] = communication_json(names, result.communication);
-      mode["max_gradient_difference"] = result.gradient_difference;
-    }
-    const std::optional<Finding> speed = compare_speed(scheme_figures(results));
-    json["speed"] = speed ? Json(speed->text) : Json();
-    json["interrupted"] = interrupted();
-    print_json(json);
-    return;
-  }
-  if (results.empty()) return;
-  const Style style = Style::of(STDOUT_FILENO);
-  fmt::print("{}: {} samples per step, {} rounds of {} steps after the first, in turns\n", job.model.name, options.batch_size, options.rounds,
-             comparison.steps() - 1);
-  size_t width = 10;
-  for (const ModeResult& result : results) width = std::max(width, result.name.size());
-  for (const ModeResult& result : results) fmt::print("  {:<{}} {}\n", result.name, width, result.batch);
-  fmt::print("\n{}\n{}", summary_table(results, style), time_table(results, style));
-  if (const auto speed = compare_speed(scheme_figures(results))) fmt::print("\n{} {}\n", speed->text, without_backquotes(speed->remedy));
+/// The record of the comparison; `runs` are filled by Comparison::run_round().
+Record make_record(const Options& options, const Job& job, const Comparison& comparison, std::vector<RunRecord> runs) {
+  Record record;
+  record.kind = Record::Kind::comparison;
+  record.title = fmt::format("{} on {} devices under each scheme", job.model.name, comparison.devices().size());
+  record.command_line = command_line(options);
+  record.facts = comparison.facts();
+  record.config = config_json(options, job, comparison.devices());
+  record.dataset_bytes = dataset_bytes(job.data);
+  record.compared_steps = comparison.steps();
+  record.rounds = options.rounds;
+  record.interrupted = interrupted();
+  record.runs = std::move(runs);
+  return record;
 }
 
 }  // namespace
@@ -392,24 +188,28 @@ int run_compare(const Options& options) {
 
   Comparison comparison(options, job, devices);
   comparison.run_reference();
-  std::vector<ModeResult> results;
+  std::vector<RunRecord> runs;
   for (const auto& [name, scheme] : schemes) {
     for (const auto& [precision_label, precision] : precisions) {
-      ModeResult& result = results.emplace_back();
-      result.name = precision_label.empty() ? name : fmt::format("{} {}", name, precision_label);
-      result.scheme = scheme;
-      result.precision = precision;
+      RunRecord& run = runs.emplace_back(configured_run(options, engine_config(options, job, scheme, precision), {}));
+      run.name = precision_label.empty() ? name : fmt::format("{} {}", name, precision_label);
     }
   }
-  // In turns, one engine at a time: what slows the machine down for a while slows all of them. Every other round goes backwards.
+  // Schemes take turns, one engine at a time, so that a temporary slowdown affects all of them. Every other round runs in reverse order.
   for (int round = 0; round < options.rounds; ++round) {
-    for (size_t i = 0; i < results.size() && !interrupted(); ++i) comparison.run_round(results[round % 2 == 0 ? i : results.size() - 1 - i]);
+    for (size_t i = 0; i < runs.size() && !interrupted(); ++i) comparison.run_round(runs[round % 2 == 0 ? i : runs.size() - 1 - i]);
   }
-  std::erase_if(results, [](const ModeResult& result) { return result.rates.rounds.empty(); });
+  std::erase_if(runs, [](const RunRecord& run) { return run.rates.rounds.empty(); });
+  const Record record = make_record(options, job, comparison, std::move(runs));
   Attempts attempts;
-  const bool reported = !options.report.empty() && !results.empty() && attempts.run([&] { write_report(options, job, comparison, results); });
-  print_results(options, job, comparison, results);
-  if (reported && !options.json) fmt::print("\nThe report is in {}\n", options.report);
+  const bool reported = !options.report.empty() && !record.runs.empty() && attempts.run([&] { html::write_page(options.report, record); });
+  if (options.json) {
+    print_json(comparison_json(record, devices));
+  } else if (!record.runs.empty()) {
+    fmt::print("{}: {} samples per step, {} rounds of {} steps after the first, in turns\n{}", job.model.name, options.batch_size, options.rounds,
+               record.compared_steps - 1, comparison_report(record, Style::of(STDOUT_FILENO)));
+    if (reported) fmt::print("\nThe report is in {}\n", options.report);
+  }
   attempts.rethrow();
   return interrupted() ? kExitInterrupted : kExitOk;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program uses the instructions that it was compiled for from its first line on. Before that, this says in words what a processor lacks.
+// The program uses the instructions it was compiled for from its first line. This runs earlier and reports what the processor lacks.
 #if defined(__x86_64__) && defined(__GNUC__)
 
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace {
 
-// Itself compiled for any x86-64, and free of anything that an initialiser would have to set up.
+// Compiled for any x86-64, and uses nothing that needs an initializer.
 #define VITRINE_ANY_X86_64 __attribute__((target("arch=x86-64")))
 
 [[maybe_unused]] VITRINE_ANY_X86_64 void say(const char* text) {
@@ -22,7 +22,7 @@ namespace {
   _exit(1);
 }
 
-// 101 is the first priority that programs may use: before every other initialiser of the program.
+// 101 is the first priority that programs may use: it runs before every other initializer.
 __attribute__((constructor(101))) VITRINE_ANY_X86_64 void check_processor() {
   __builtin_cpu_init();
 #ifdef __AVX2__

@@ -13,10 +13,10 @@ namespace vitrine::tools {
 
 namespace {
 
-// A plan of more micro-batches than this is told by its first ones.
-constexpr size_t kMicroBatchesTold = 4;
-// Slices of more devices are told by runs of equal ones.
-constexpr size_t kSlicesTold = 8;
+// Of more micro-batches than this, only the first ones are described.
+constexpr size_t kMicroBatchesShown = 4;
+// Slices of more devices than this are described as runs of equal ones.
+constexpr size_t kSlicesShown = 8;
 
 }  // namespace
 
@@ -76,7 +76,7 @@ std::string describe_devices(DeviceGroup& devices) {
 
 /// "33+32+32", and of many devices "33 + 15 x 32".
 std::string describe_slices(const std::vector<int64_t>& slices) {
-  if (slices.size() <= kSlicesTold) return fmt::format("{}", fmt::join(slices, "+"));
+  if (slices.size() <= kSlicesShown) return fmt::format("{}", fmt::join(slices, "+"));
   std::vector<std::string> runs;
   for (size_t begin = 0; begin < slices.size();) {
     size_t end = begin;
@@ -84,7 +84,7 @@ std::string describe_slices(const std::vector<int64_t>& slices) {
     runs.push_back(end - begin == 1 ? std::to_string(slices[begin]) : fmt::format("{} x {}", end - begin, slices[begin]));
     begin = end;
   }
-  if (runs.size() > kSlicesTold) {
+  if (runs.size() > kSlicesShown) {
     const auto [least, most] = std::minmax_element(slices.begin(), slices.end());
     return fmt::format("{} to {} on {} devices", *least, *most, slices.size());
   }
@@ -113,10 +113,10 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
 
 std::string describe_batch(const BatchPlan& plan) {
   std::string text;
-  for (size_t k = 0; k < plan.sizes.size() && k < kMicroBatchesTold; ++k) {
+  for (size_t k = 0; k < plan.sizes.size() && k < kMicroBatchesShown; ++k) {
     text += fmt::format("{}{}", k == 0 ? "" : " | ", describe_slices(plan.sizes[k]));
   }
-  if (plan.sizes.size() > kMicroBatchesTold) text += fmt::format(" | ... ({} micro-batches)", plan.sizes.size());
+  if (plan.sizes.size() > kMicroBatchesShown) text += fmt::format(" | ... ({} micro-batches)", plan.sizes.size());
   return text;
 }
 

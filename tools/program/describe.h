@@ -10,7 +10,7 @@ namespace vitrine::tools {
 
 std::vector<std::string> device_names(const std::vector<DeviceId>& devices);
 
-/// What a run is, in three lines: model and data, devices and split, optimizer.
+/// A run in three lines: model and data, devices and split, optimizer.
 std::string describe_run(const Options& options, const Job& job, Run& run, const std::string& mode);
 /// The first of them.
 std::string describe_job(const Job& job, const FlatLayout& layout);
@@ -20,7 +20,7 @@ std::string describe_batch(const BatchPlan& plan);
 
 /// ", fp16, loss scale dynamic, clipped at norm 1, gradients reduced in f16"; empty when all is f32.
 std::string describe_precision(const EngineConfig& config);
-/// ", 4 recompute segments, gradient of outputs apart"; empty where neither was asked for.
+/// ", 4 recompute segments, gradient of outputs apart"; empty if neither is used.
 std::string describe_memory(const EngineConfig& config);
 
 /// Bytes of images and labels.

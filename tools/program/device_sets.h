@@ -9,7 +9,7 @@
 
 namespace vitrine::tools {
 
-/// Devices that are shown as one, by their places in a list of all devices, ascending.
+/// Devices that are shown as one, by their indices in a list of all devices, ascending.
 struct DeviceSet {
   std::vector<size_t> members;
 
@@ -20,12 +20,12 @@ struct DeviceSet {
 };
 
 /// The sets of devices that agree, in the order of their first members.
-///   agree  an equivalence relation of places
+///   agree  an equivalence relation on indices
 std::vector<DeviceSet> group_devices(size_t devices, const std::function<bool(size_t, size_t)>& agree);
 /// All devices as one set.
 DeviceSet all_devices(size_t devices);
 
-/// Of the members' values. requires at least one member
+/// Minimum, median and maximum of the members' values. requires at least one member
 struct Spread {
   double least = 0, median = 0, most = 0;
 };

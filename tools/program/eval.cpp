@@ -13,10 +13,10 @@
 #include "tools/program/evaluate.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
+#include "tools/program/measure.h"
 #include "tools/program/output_file.h"
-#include "tools/program/process_measurements.h"
-#include "tools/program/report.h"
 #include "tools/program/tables.h"
+#include "tools/program/terminal_report.h"
 #include "tools/program/warnings.h"
 
 namespace vitrine::tools {
@@ -43,6 +43,10 @@ int run_eval(const Options& options, const Processes& processes) {
                           attempts.run([&] { write_npy(options.save_logits, logits, result->samples, job.model.classes); });
   attempts.run([&] { run.engine->finish(); });
 
+  Record record;
+  record.processes = processes.count();
+  record.dataset_bytes = dataset_bytes(job.data);
+  record.runs.emplace_back().devices = gather_devices(processes, measure_devices(run));
   const double rate = static_cast<double>(result->samples) / result->seconds;
   if (options.json) {
     Json json;
@@ -52,7 +56,7 @@ int run_eval(const Options& options, const Processes& processes) {
     json["samples"] = result->samples;
     json["seconds"] = result->seconds;
     json["samples_per_second"] = rate;
-    json["devices"] = devices_json(gather_measurements(processes, {measure_devices(run), {}, {}}).figures);
+    json["devices"] = devices_json(record.run().devices);
     print_json(json);
     attempts.rethrow();
     return kExitOk;
@@ -60,8 +64,7 @@ int run_eval(const Options& options, const Processes& processes) {
   fmt::print("{}\n", describe_job(job, run.engine->layout()));
   fmt::print("test loss {:.4f}  test accuracy {:.4f}  {} samples, each once  {} samples/s\n", result->loss, result->accuracy,
              format_count(result->samples), format_count(std::llround(rate)));
-  fmt::print("\n{}", memory_report(gather_measurements(processes, {measure_devices(run), {}, {}}).figures, dataset_bytes(job.data),
-                                   Style::of(STDOUT_FILENO), processes.count()));
+  fmt::print("\n{}", memory_report(record, Style::of(STDOUT_FILENO)));
   if (has_logits) fmt::print("The outputs are in {}\n", options.save_logits);
   attempts.rethrow();
   return kExitOk;

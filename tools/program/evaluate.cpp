@@ -13,10 +13,10 @@ namespace vitrine::tools {
 
 namespace {
 
-// The processes meet so often during an evaluation: none gets far ahead of the others, a process that hangs is noticed, and all end together.
+// How many batches lie between two synchronizations of the processes: none gets far ahead, a hanging process is detected, and all end together.
 constexpr int64_t kExchanges = 16;
 
-/// What was found of some batches.
+/// Sums over some batches.
 struct Found {
   double loss_sum = 0;
   int64_t valid = 0, correct = 0;
@@ -30,7 +30,7 @@ Found sum_over_processes(ProcessGroup& process_group, const Found& mine) {
   return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2]), sums[3] > 0};
 }
 
-/// This process's outputs of all batches, and how many they are in each.
+/// This process's outputs of all batches, and their number in each batch.
 struct Outputs {
   std::vector<float> values;
   std::vector<size_t> counts;

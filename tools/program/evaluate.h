@@ -16,8 +16,8 @@ struct Evaluation {
   double seconds = 0;
 };
 
-/// Every sample of the test set once, over all processes. Nothing when the program was interrupted, in any of them.
-///   logits  if not null: gains the outputs of all samples, in order (of several processes, on rank 0)
+/// Evaluates every sample of the test set once, over all processes. Returns nothing if the program was interrupted in any process.
+///   logits  if not null: receives the outputs of all samples, in order (with several processes, on rank 0)
 std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& job, Run& run, const std::string& label,
                                             std::vector<float>* logits = nullptr);
 

@@ -22,7 +22,7 @@ std::optional<Number> read(const std::string& text) {
   return error == std::errc{} && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-/// An empty text says that the value is good.
+/// Returns an empty text for a valid value.
 CLI::Validator validator(const std::function<bool(const std::string&)>& good, const std::string& expected) {
   return CLI::Validator(
       [good, expected](std::string& text) { return good(text) ? std::string() : fmt::format("expected {}, got '{}'", expected, text); }, "");

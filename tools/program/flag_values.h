@@ -10,9 +10,9 @@
 
 namespace vitrine::tools {
 
-/// Checks of what follows an option, with messages that say what was expected and what was given.
+/// Checks of option values. Their messages say what was expected and what was given.
 CLI::Validator whole_number(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
-/// A number of `least` to `most`; without them any, whether finite is checked elsewhere.
+/// A number from `least` to `most`; without bounds any number, which other code checks to be finite.
 CLI::Validator number();
 CLI::Validator number(double least, double most);
 CLI::Validator one_of(const std::vector<std::string>& words);

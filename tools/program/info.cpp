@@ -22,12 +22,12 @@ namespace vitrine::tools {
 
 namespace {
 
-/// Something that a build may have or not.
+/// An optional part of a build.
 struct Part {
   const char* name;
   bool built_in;
   const char* use;
-  const char* remedy;  // when it is missing
+  const char* remedy;  // if it is missing
 };
 
 std::vector<Part> parts() {
@@ -67,7 +67,7 @@ std::string processor_name() {
   return "unknown";
 }
 
-/// "MemTotal" and the like, in bytes; -1 where the system does not tell.
+/// An entry of /proc/meminfo such as "MemTotal" in bytes; -1 if it cannot be read.
 int64_t memory_bytes(const std::string& key) {
   std::ifstream file("/proc/meminfo");
   for (std::string name, unit; file >> name;) {

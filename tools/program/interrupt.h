@@ -7,7 +7,7 @@ namespace vitrine::tools {
 void install_interrupt_handler();
 /// Whether the program was asked to end.
 bool interrupted();
-/// From here on nothing is said when it is: by processes that are not the one which prints, or that end anyway.
+/// From now on an interrupt prints nothing: for processes other than the one that prints, and for those that end anyway.
 void keep_interrupts_quiet();
 
 }  // namespace vitrine::tools

@@ -6,7 +6,8 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "tools/program/findings.h"
 
 namespace vitrine::tools {
 
@@ -14,7 +15,7 @@ namespace {
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
-/// A float as people write it: 0.1, not 0.10000000149011612.
+/// A float in its shortest form: 0.1, not 0.10000000149011612.
 Json decimal(float value) { return std::isfinite(value) ? Json(std::stod(fmt::format("{}", value))) : Json(); }
 
 Json training_json(const Options& o, const Job& job) {
@@ -50,8 +51,6 @@ Json bytes_by_category_json(const BytesByCategory& bytes) {
   return json;
 }
 
-}  // namespace
-
 Json scheme_json(const Scheme& scheme, const std::vector<DeviceId>& devices) {
   Json json;
   json["split"] = scheme.split.str();
@@ -69,6 +68,17 @@ Json precision_json(const Precision& precision) {
   json["broadcast"] = precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "half") : Json();
   return json;
 }
+
+Json measurements_json(const std::vector<DeviceRecord>& devices) {
+  Json json;
+  json["devices"] = devices_json(devices);
+  json["phases"] = phases_json(devices);
+  json["waits"] = waits_json(devices);
+  json["communication"] = communication_json(devices);
+  return json;
+}
+
+}  // namespace
 
 Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& devices, std::optional<int> world_size) {
   Json json;
@@ -111,9 +121,86 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   return json;
 }
 
-Json devices_json(const std::vector<DeviceFigures>& devices) {
+Json run_json(const Record& record) {
+  const RunRecord& run = record.run();
+  Json json;
+  json["config"] = record.config;
+  json["notes"] = record.notes;
+  json["processes"] = record.processes;
+  json["step_losses"] = run.step_losses;
+  json["loss_scale"] = run.steps.loss_scale_json();
+  json["reduction_error"] = run.steps.reduction_error_json();
+  json["gradient_norms"] = run.steps.gradient_norms_json();
+  json["epochs"] = Json::array();
+  for (const EpochRecord& e : run.epochs) {
+    json["epochs"].push_back({{"epoch", e.epoch},
+                              {"train_loss", e.totals.mean_loss()},
+                              {"test_loss", e.test_loss ? Json(*e.test_loss) : Json()},
+                              {"test_accuracy", e.test_accuracy ? Json(*e.test_accuracy) : Json()},
+                              {"samples", e.samples},
+                              {"steps", e.steps},
+                              {"interrupted", !e.whole()},
+                              {"seconds", e.seconds},
+                              {"samples_per_second", e.samples_per_second()}});
+  }
+  json.update(measurements_json(run.devices));
+  json["communicator"] = record.communicator;
+  json["convolutions"] = Json::array();
+  for (const Conv2dChoice& choice : record.convolutions) {
+    json["convolutions"].push_back({{"operation", choice.operation}, {"implementation", choice.implementation}, {"reason", choice.reason}});
+  }
+  json["interrupted"] = record.interrupted;
+  json["diverged"] = text_or_null(run.diverged);
+  return json;
+}
+
+Json comparison_json(const Record& record, const std::vector<DeviceId>& devices) {
+  Json json;
+  json["config"] = record.config;
+  json["config"]["steps"] = record.compared_steps;
+  json["config"]["rounds"] = record.rounds;
+  json["modes"] = Json::object();
+  for (const RunRecord& run : record.runs) {
+    Json& mode = json["modes"][run.name];
+    mode = precision_json(run.precision);
+    mode["skipped_steps"] = run.steps.skipped();
+    mode["scheme"] = scheme_json(run.scheme, devices);
+    mode["samples_per_second"] = run.rates.median();
+    mode["samples_per_second_of_rounds"] = run.rates.rounds;
+    mode.update(measurements_json(run.devices));
+    mode["max_gradient_difference"] = run.gradient_difference;
+  }
+  const std::optional<Finding> speed = compare_speed(record.runs);
+  json["speed"] = speed ? Json(speed->text) : Json();
+  json["interrupted"] = record.interrupted;
+  return json;
+}
+
+Json plan_json(const Record& record) {
+  const std::vector<DeviceRecord>& devices = record.run().devices;
+  Json json;
+  json["config"] = record.config;
+  json["processes"] = record.processes;
+  json["devices"] = devices_json(devices);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const DeviceRecord& d = devices[i];
+    Json& device = json["devices"][i];
+    device.erase("outside_bytes");
+    if (d.pool.capacity_bytes == 0) device["capacity_bytes"] = Json();
+    device["fits"] = d.fits();
+    device["peak"] = {{"phase", phase_name(d.plan.peak_phase)}, {"layer", d.plan.peak_layer}};
+    device["held"] = Json::array();
+    for (const HeldBytes& held : d.plan.held) device["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});
+  }
+  json["notes"] = record.notes;
+  json["fits"] = record.remedies.empty();
+  json["remedies"] = text_or_null(record.remedies);
+  return json;
+}
+
+Json devices_json(const std::vector<DeviceRecord>& devices) {
   Json json = Json::array();
-  for (const DeviceFigures& d : devices) {
+  for (const DeviceRecord& d : devices) {
     json.push_back({{"device", d.device},
                     {"samples_per_step", d.samples_per_step},
                     {"peak_bytes", d.pool.peak_bytes},
@@ -126,12 +213,12 @@ Json devices_json(const std::vector<DeviceFigures>& devices) {
   return json;
 }
 
-Json phases_json(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables) {
+Json phases_json(const std::vector<DeviceRecord>& devices) {
   Json json = Json::array();
-  for (const PhaseTable& table : tables) {
-    for (const PhaseRow& row : table.rows) {
+  for (const DeviceRecord& d : devices) {
+    for (const PhaseRow& row : d.phases.rows) {
       json.push_back({{"phase", phase_name(row.phase)},
-                      {"device", devices[static_cast<size_t>(table.ordinal)]},
+                      {"device", d.device},
                       {"seconds", row.seconds},
                       {"share", row.share},
                       {"bytes", row.bytes},
@@ -142,25 +229,25 @@ Json phases_json(const std::vector<std::string>& devices, const std::vector<Phas
   return json;
 }
 
-Json waits_json(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables) {
+Json waits_json(const std::vector<DeviceRecord>& devices) {
   Json json = Json::array();
-  for (const PhaseTable& table : tables) {
-    for (const WaitRow& row : table.waits) {
-      json.push_back({{"device", devices[static_cast<size_t>(table.ordinal)]}, {"cause", row.cause}, {"seconds", row.seconds}, {"share", row.share}});
+  for (const DeviceRecord& d : devices) {
+    for (const WaitRow& row : d.phases.waits) {
+      json.push_back({{"device", d.device}, {"cause", row.cause}, {"seconds", row.seconds}, {"share", row.share}});
     }
   }
   return json;
 }
 
-Json communication_json(const std::vector<std::string>& devices, const std::vector<CommunicationTable>& tables) {
+Json communication_json(const std::vector<DeviceRecord>& devices) {
   const auto gigabytes = [](double bandwidth) { return bandwidth > 0 ? Json(bandwidth * 1e-9) : Json(); };
   Json json = Json::array();
-  for (const CommunicationTable& table : tables) {
-    for (const CommunicationRow& row : table.rows) {
+  for (const DeviceRecord& d : devices) {
+    for (const CommunicationRow& row : d.communication.rows) {
       json.push_back({{"name", row.name()},
                       {"phase", phase_name(row.phase)},
-                      {"device", devices[static_cast<size_t>(table.ordinal)]},
-                      {"bytes_per_step", row.buffer_bytes / table.steps},
+                      {"device", d.device},
+                      {"bytes_per_step", row.buffer_bytes / d.communication.steps},
                       {"calls", row.calls},
                       {"seconds", row.seconds()},
                       {"hidden_seconds", row.hidden_seconds},

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "runtime/error.h"
+#include "tools/program/advice.h"
 #include "tools/program/commands.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/processes.h"
@@ -32,7 +33,7 @@ int run(const vitrine::tools::Options& options, vitrine::tools::Processes& proce
     case Command::collectives:
       return vitrine::tools::run_collectives(options, processes);
     case Command::info:
-      break;  // it looks at this machine alone
+      break;  // needs no other process
   }
   return vitrine::tools::run_info(options);
 }
@@ -63,9 +64,9 @@ int run_program(int argc, char** argv) {
     processes->close();
     return status;
   } catch (const vitrine::Error& error) {
-    return fail(error.what(), error.kind() == vitrine::ErrorKind::config ? kExitUsage : kExitFailure);
+    return fail(in_program_words(error.what()).c_str(), error.kind() == vitrine::ErrorKind::config ? kExitUsage : kExitFailure);
   } catch (const std::exception& error) {
-    return fail(error.what(), kExitFailure);
+    return fail(in_program_words(error.what()).c_str(), kExitFailure);
   }
 }
 

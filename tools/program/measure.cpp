@@ -52,10 +52,18 @@ std::vector<PhaseTable> PhaseRecorder::tables() const {
   return tables;
 }
 
-std::vector<CommunicationTable> PhaseRecorder::communication() const {
-  std::vector<CommunicationTable> tables;
-  for (const StepRecorder& recorder : recorders_) tables.push_back(recorder.communication());
-  return tables;
+void PhaseRecorder::add_to(std::vector<DeviceRecord>& devices) const {
+  for (size_t d = 0; d < recorders_.size(); ++d) {
+    const auto add = [](auto& table, auto&& more, const auto& sum) {
+      if (table.steps == 0) {
+        table = more;
+      } else {
+        sum(table, more);
+      }
+    };
+    add(devices[d].phases, recorders_[d].phases(), add_phase_table);
+    add(devices[d].communication, recorders_[d].communication(), add_communication_table);
+  }
 }
 
 std::vector<DeviceSpans> PhaseRecorder::kept_spans() const {
@@ -67,7 +75,7 @@ std::vector<DeviceSpans> PhaseRecorder::kept_spans() const {
 namespace {
 
 /// What a GPU has in use beyond the pools on it, divided among the logical devices that share it.
-void measure_outside_on_gpus(DeviceGroup& devices, std::vector<DeviceFigures>& figures) {
+void measure_outside_on_gpus(DeviceGroup& devices, std::vector<DeviceRecord>& figures) {
   std::map<int, std::vector<size_t>> sharing;
   for (int d = 0; d < devices.size(); ++d) sharing[devices[d].id().index].push_back(static_cast<size_t>(d));
   for (const auto& [gpu, members] : sharing) {
@@ -80,12 +88,12 @@ void measure_outside_on_gpus(DeviceGroup& devices, std::vector<DeviceFigures>& f
 
 }  // namespace
 
-std::vector<DeviceFigures> measure_devices(Run& run) {
+std::vector<DeviceRecord> measure_devices(Run& run) {
   DeviceGroup& devices = *run.devices;
-  std::vector<DeviceFigures> figures;
+  std::vector<DeviceRecord> figures;
   int64_t pools = 0;
   for (int d = 0; d < devices.size(); ++d) {
-    DeviceFigures device;
+    DeviceRecord device;
     device.device = devices[d].name();
     device.samples_per_step = run.engine->batch_plan().device_samples(run.first_rank() + d);
     device.plan = run.engine->device_plans()[static_cast<size_t>(d)];

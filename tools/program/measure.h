@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/trace/step_recorder.h"
+#include "tools/program/record.h"
 #include "tools/program/run.h"
 
 namespace vitrine::tools {
@@ -18,17 +19,18 @@ class PhaseRecorder {
 
   /// Every how many steps poll() is called, so that few spans are held.
   static constexpr int64_t kStepsBetweenPolls = 16;
-  /// Books the steps that are over, and forgets their spans; waits for nothing. Steps before `first_step` are left out.
+  /// Adds the finished steps and drops their spans; does not wait. Steps before `first_step` are left out.
   ///   host  the waits for data since the last call
   void poll(std::vector<SpanRecord>&& host, int64_t first_step);
-  /// Ends a stretch: marks its end, waits for the devices, and books its spans.
+  /// Ends a stretch of steps: marks its end, waits for the devices, and adds its spans.
   void collect(std::vector<SpanRecord>&& host, int64_t first_step);
-  /// Waits for the devices and forgets their spans (of an evaluation).
+  /// Waits for the devices and drops their spans (those of an evaluation).
   void discard();
 
   /// One for each device.
   std::vector<PhaseTable> tables() const;
-  std::vector<CommunicationTable> communication() const;
+  /// Adds each device's time and communication to its record.
+  void add_to(std::vector<DeviceRecord>& devices) const;
   std::vector<DeviceSpans> kept_spans() const;
 
  private:
@@ -36,21 +38,12 @@ class PhaseRecorder {
   std::vector<StepRecorder> recorders_;
 };
 
-/// What one device held.
-struct DeviceFigures {
-  std::string device;
-  int64_t samples_per_step = 0;
-  DevicePlan plan;
-  PoolStatistics pool;
-  int64_t outside_bytes = 0;
-};
-
-/// Plan, pool and what lies outside the pools: on a GPU what it has in use beyond the pools (context, libraries, other processes). CPU devices share
-/// one process: what it holds outside its pools is divided equally among them, so that the devices' pools and outside bytes add up to its resident
+/// Plan, pool and memory outside the pools. On a GPU that is what is in use beyond the pools (context, libraries, other processes). CPU devices share
+/// one process: its memory outside the pools is divided equally among them, so that the devices' pools and outside bytes add up to its resident
 /// set.
-std::vector<DeviceFigures> measure_devices(Run& run);
+std::vector<DeviceRecord> measure_devices(Run& run);
 
-/// Resident set of this process. throws DataError where the system does not tell.
+/// Resident set of this process. throws DataError if it cannot be read.
 int64_t resident_bytes();
 
 }  // namespace vitrine::tools

@@ -125,7 +125,7 @@ void check_for_several_processes(const Options& o, const Scheme& scheme) {
                              : !parallel            ? "--loss-at gathered"
                                                     : "--reduce gpu0";
   throw ConfigError(
-      fmt::format("{}: it works in one process, whose device 0 has the whole batch, its outputs or the only update, but several were "
+      fmt::format("{}: it needs a single process, because device 0 holds the whole batch, its outputs or the only update; but several were "
                   "started; use --mode ddp, or one process with all devices in --devices",
                   option));
 }
@@ -241,8 +241,8 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
     one.precision = item.substr(0, colon);
     if (colon < item.size()) one.loss_scale = item.substr(colon + 1);
     if (one.precision != "fp32" && one.precision != "fp16" && one.precision != "bf16") {
-      throw ConfigError(fmt::format("--precisions {}: '{}' is not fp32, fp16 or bf16, with a loss scale behind a colon if need be (fp16:none)",
-                                    o.precisions, item));
+      throw ConfigError(
+          fmt::format("--precisions {}: '{}' is not fp32, fp16 or bf16, with an optional loss scale after a colon (fp16:none)", o.precisions, item));
     }
     const bool dynamic = resolve_loss_scaling(one).kind == LossScaling::Kind::dynamic;
     any_dynamic = any_dynamic || dynamic;

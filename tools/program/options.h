@@ -132,7 +132,7 @@ struct CommandLine {
 /// Exit statuses of the program.
 inline constexpr int kExitOk = 0, kExitFailure = 1, kExitUsage = 2, kExitInterrupted = 130;
 
-/// Reads the arguments behind the program's name. Never throws on what a user may type.
+/// Reads the arguments after the program's name. Never throws for user input.
 CommandLine parse_command_line(const std::vector<std::string>& arguments);
 
 /// throws ConfigError on options that contradict each other.

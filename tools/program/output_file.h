@@ -7,10 +7,10 @@
 
 namespace vitrine::tools {
 
-/// Writes what `content` writes to the file that an option names: complete, or not at all. throws DataError that begins with the option.
+/// Writes `content` to the file that an option names, completely or not at all. throws DataError that begins with the option.
 void write_output_file(const std::string& option, const std::string& path, const std::function<void(std::ostream&)>& content);
 
-/// Makes sure that a file can be written there later. throws DataError with the reason.
+/// Checks that a file can be written there later. throws DataError with the reason.
 void check_writable(const std::string& option, const std::string& path);
 
 }  // namespace vitrine::tools

@@ -7,55 +7,37 @@
 #include <unistd.h>
 
 #include "nn/parallel/plan_search.h"
+#include "tools/program/advice.h"
 #include "tools/program/attempts.h"
 #include "tools/program/choose.h"
 #include "tools/program/commands.h"
 #include "tools/program/describe.h"
 #include "tools/program/json_report.h"
+#include "tools/program/measure.h"
 #include "tools/program/output_file.h"
-#include "tools/program/plan_report.h"
-#include "tools/program/report/plan_page.h"
-#include "tools/program/run_report.h"
+#include "tools/program/report/page.h"
+#include "tools/program/run_record.h"
+#include "tools/program/terminal_report.h"
 #include "tools/program/warnings.h"
 
 namespace vitrine::tools {
 
 namespace {
 
-Json plan_json(const std::vector<PlannedDevice>& devices) {
-  std::vector<DeviceFigures> figures;
-  for (const PlannedDevice& d : devices) {
-    DeviceFigures device;
-    device.device = d.name;
-    device.samples_per_step = d.samples_per_step;
-    device.plan = d.plan;
-    device.pool.peak_bytes = d.plan.peak_bytes;
-    device.pool.peak_by_category = d.plan.peak_by_category;
-    device.pool.capacity_bytes = d.capacity_bytes.value_or(0);
-    figures.push_back(device);
-  }
-  Json json = devices_json(figures);
-  for (size_t i = 0; i < devices.size(); ++i) {
-    const PlannedDevice& d = devices[i];
-    json[i].erase("outside_bytes");
-    if (!d.capacity_bytes) json[i]["capacity_bytes"] = Json();
-    json[i]["fits"] = d.fits();
-    json[i]["peak"] = {{"phase", phase_name(d.plan.peak_phase)}, {"layer", d.plan.peak_layer}};
-    json[i]["held"] = Json::array();
-    for (const HeldBytes& held : d.plan.held) json[i]["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});
-  }
-  return json;
-}
-
-void write_report(const Options& options, const Job& job, const Facts& facts, const std::vector<PlannedDevice>& devices,
-                  const std::string& remedies) {
-  PlanReport report;
-  report.title = fmt::format("The plan of {} on {} devices, {}", job.model.name, devices.size(), options.mode_name());
-  report.command_line = command_line(options);
-  report.facts = facts;
-  report.remedies = remedies;
-  for (const PlannedDevice& d : devices) report.devices.push_back({d.name, d.plan, d.capacity_bytes.value_or(0)});
-  html::write_page("--report", options.report, plan_page(report));
+/// A device of a plan. A run measures exactly what is planned, so the pool's figures are the plan's.
+DeviceRecord planned_device(Device& device, int64_t samples_per_step, const DevicePlan& plan) {
+  DeviceRecord record;
+  record.device = device.name();
+  record.samples_per_step = samples_per_step;
+  record.plan = plan;
+  record.pool.peak_bytes = plan.peak_bytes;
+  record.pool.peak_by_category = plan.peak_by_category;
+  record.pool.peak_phase = plan.peak_phase;
+  record.pool.peak_layer = plan.peak_layer;
+  const int64_t capacity = device.pool().capacity_bytes();
+  record.pool.capacity_bytes = capacity == DeviceGroup::kUnlimitedBytes ? 0 : capacity;
+  record.memory = steady_step(plan);
+  return record;
 }
 
 }  // namespace
@@ -77,43 +59,39 @@ int run_plan(const Options& asked) {
       plan_or_explain(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate), PlanDetail::layers);
 
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group->world_size());
-  std::vector<PlannedDevice> planned;
+  Record record;
+  RunRecord& run = record.runs.emplace_back(configured_run(options, config, batch));
   for (int d = 0; d < group->size(); ++d) {
-    const int64_t capacity = (*group)[d].pool().capacity_bytes();
-    planned.push_back({(*group)[d].name(), batch.device_samples(d),
-                       capacity == DeviceGroup::kUnlimitedBytes ? std::optional<int64_t>() : std::optional(capacity), plans[static_cast<size_t>(d)]});
+    run.devices.push_back(planned_device((*group)[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
   }
-  const bool fits = std::all_of(planned.begin(), planned.end(), [](const PlannedDevice& d) { return d.fits(); });
-  const std::string remedies =
-      fits ? std::string() : describe_remedies(PlanSearch(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate)));
+  const bool fits = std::all_of(run.devices.begin(), run.devices.end(), [](const DeviceRecord& d) { return d.fits(); });
+  if (!fits) {
+    record.remedies =
+        in_program_words(describe_remedies(PlanSearch(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate))));
+  }
   const std::string model = describe_job(job, FlatLayout(job.model.net->parameters(), 0));
   const std::string step =
       fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(), options.batch_size, describe_batch(batch),
                   scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
                   options.processes > 1 ? fmt::format("; the first of {} processes", options.processes) : std::string());
+  record.kind = Record::Kind::plan;
+  record.title = fmt::format("The plan of {} on {} devices, {}", job.model.name, group->size(), options.mode_name());
+  record.command_line = command_line(options);
+  record.facts = {{"model and data", model}, {"scheme", step}};
+  for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);
+  record.config = config_json(options, job, devices, group->world_size());
+  record.notes = chosen.notes;
+  record.processes = options.processes;
+
   Attempts attempts;
-  const bool reported = !options.report.empty() && attempts.run([&] {
-    Facts facts = {{"model and data", model}, {"scheme", step}};
-    for (const std::string& note : chosen.notes) facts.emplace_back("chosen", note);
-    write_report(options, job, facts, planned, remedies);
-  });
+  const bool reported = !options.report.empty() && attempts.run([&] { html::write_page(options.report, record); });
   if (options.json) {
-    Json json;
-    json["config"] = config_json(options, job, devices, group->world_size());
-    json["processes"] = options.processes;
-    json["devices"] = plan_json(planned);
-    json["notes"] = chosen.notes;
-    json["fits"] = fits;
-    json["remedies"] = fits ? Json() : Json(remedies);
-    print_json(json);
-    attempts.rethrow();
-    return fits ? kExitOk : kExitFailure;
+    print_json(plan_json(record));
+  } else {
+    for (const std::string& note : record.notes) fmt::print("{}\n", note);
+    fmt::print("{}\n{}\n\n{}", model, step, plan_report(record, Style::of(STDOUT_FILENO)));
+    if (reported) fmt::print("\nThe report is in {}\n", options.report);
   }
-  for (const std::string& note : chosen.notes) fmt::print("{}\n", note);
-  fmt::print("{}\n{}\n\n", model, step);
-  fmt::print("{}", plan_report(planned, Style::of(STDOUT_FILENO)));
-  if (!fits) fmt::print("\nIt does not fit. {}\n", remedies);
-  if (reported) fmt::print("\nThe report is in {}\n", options.report);
   attempts.rethrow();
   return fits ? kExitOk : kExitFailure;
 }

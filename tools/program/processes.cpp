@@ -11,22 +11,23 @@
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 #include "runtime/process_group/secret.h"
+#include "tools/program/advice.h"
 #include "tools/program/interrupt.h"
 
 namespace vitrine::tools {
 
 namespace {
 
-// Once the process group has failed this process ends by itself, or is ended.
+// After the process group has failed, this process has this long to exit by itself.
 constexpr int64_t kExitAfterMs = 2000;
 
 bool on_cpus(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend == Backend::cpu; }
 
-/// Where the processes meet; empty: over MPI.
+/// The rendezvous of the processes; empty: MPI.
 std::string rendezvous_place(const Options& options, const Launch& launch) {
   using Launcher = Launch::Launcher;
   const bool by_mpi = launch.launcher == Launcher::open_mpi;
-  // Under Slurm MPI meets by PMIx, if srun was told to offer it; for GPUs alone it is not needed.
+  // Under Slurm, MPI needs srun's PMIx; GPUs do not need MPI.
   const bool may_use_mpi = by_mpi || launch.launcher == Launcher::slurm;
   if (on_cpus(options) && (!may_use_mpi || !options.rendezvous.empty())) {
     throw ConfigError(fmt::format(
@@ -37,10 +38,10 @@ std::string rendezvous_place(const Options& options, const Launch& launch) {
   if (by_mpi || on_cpus(options)) return {};
   if (launch.master_address.empty() || launch.master_port == 0) {
     throw ConfigError(fmt::format(
-        "{}: nothing tells where the processes meet; add --rendezvous tcp://HOST:PORT of the first process's machine, or --rendezvous file:PATH",
+        "{}: the rendezvous of the processes is unknown; add --rendezvous tcp://HOST:PORT of the first process's machine, or --rendezvous file:PATH",
         launch.note));
   }
-  // torchrun's agent listens on its port itself; the next one is as free as any.
+  // torchrun's agent listens on this port itself, so the next one is used.
   return fmt::format("tcp://{}:{}", launch.master_address, launch.master_port + (launch.master_port_taken ? 1 : 0));
 }
 
@@ -60,14 +61,14 @@ Processes::Processes(Options& options) {
   if (launch.launcher != Launch::Launcher::single || options.local_rank) options.local_rank = launch.local_rank;
   if (launch.world_size == 1) {
     if (!options.rendezvous.empty()) {
-      throw ConfigError(fmt::format(
-          "--rendezvous {}: there is one process only, which meets nobody ({}); start several with mpirun or torchrun, or give --rank and "
-          "--world-size",
-          options.rendezvous, launch.note));
+      throw ConfigError(
+          fmt::format("--rendezvous {}: there is only one process ({}); start several with mpirun or torchrun, or give --rank and "
+                      "--world-size",
+                      options.rendezvous, launch.note));
     }
     return;
   }
-  // Before the others are waited for.
+  // Checked before waiting for the others.
   if (!on_cpus(options) && cuda_device_count() == 0) throw UnsupportedError(fmt::format("cuda: {}", query_gpus(false).problem));
   ProcessGroupOptions process_group;
   process_group.rank = launch.rank;
@@ -78,13 +79,13 @@ Processes::Processes(Options& options) {
   process_group.timeout_ms = static_cast<int64_t>(options.timeout_seconds * 1000);
   process_group.exit_after_ms = kExitAfterMs;
   process_group.on_failure_found = [](const std::string& reason) {
-    fmt::print(stderr, "vitrine: {}\n", reason);
+    fmt::print(stderr, "vitrine: {}\n", in_program_words(reason));
     std::fflush(stderr);
   };
   process_group_ = std::make_shared<ProcessGroup>(process_group);
   options.quiet = !leads();
   if (leads()) {
-    fmt::print(stderr, "vitrine: {}; {}\n", launch.note, process_group_->description());
+    fmt::print(stderr, "vitrine: {}; {}\n", in_program_words(launch.note), process_group_->description());
   } else {
     silence_stdout();
     keep_interrupts_quiet();
@@ -98,7 +99,8 @@ void Processes::fail(const std::string& reason, bool usage) {
     return;
   }
   process_group_->fail(reason);
-  if (process_group_->failure().empty()) fmt::print(stderr, "vitrine: rank {}: {}; the others could not be told\n", process_group_->rank(), reason);
+  if (process_group_->failure().empty())
+    fmt::print(stderr, "vitrine: rank {}: {}; the other processes could not be notified\n", process_group_->rank(), reason);
   std::fflush(nullptr);
   _exit(usage ? kExitUsage : kExitFailure);
 }

@@ -12,25 +12,26 @@ namespace vitrine::tools {
 /// This process among those that a launcher started with it.
 class Processes {
  public:
-  /// Finds out how the program was started, and meets the other processes. Only rank 0 prints: the stdout of the others leads nowhere from here on.
+  /// Detects how the program was started and joins the other processes. Only rank 0 prints: the others' stdout is discarded from now on.
   /// Fills in the options' local rank. throws ConfigError, CommError, UnsupportedError naming what is missing.
   explicit Processes(Options& options);
 
-  /// Null when the process is alone.
+  /// Null for a single process.
   const std::shared_ptr<ProcessGroup>& process_group() const { return process_group_; }
   bool leads() const { return !process_group_ || process_group_->rank() == 0; }
   int count() const { return process_group_ ? process_group_->size() : 1; }
 
-  /// The program has failed: tells the others and the user, and returns when it may end; MPI is then not ended, for that waits for all.
+  /// Reports a failure of the program to the other processes and the user, and returns when the process may exit. Does not finalize MPI, which would
+  /// wait for all ranks.
   void fail(const std::string& reason, bool usage);
-  /// All is done. throws CommError when another process has failed meanwhile.
+  /// Ends a successful run. throws CommError if another process has failed.
   void close();
 
  private:
   std::shared_ptr<ProcessGroup> process_group_;
 };
 
-/// Throws ConfigError when there are several processes: for commands that work in one.
+/// Throws ConfigError if there are several processes: for commands that support only one.
 void require_alone(const Processes& processes, const char* command);
 
 }  // namespace vitrine::tools

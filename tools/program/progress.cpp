@@ -30,7 +30,7 @@ Progress::Progress(std::string label, int64_t total_steps, Options options, std:
       options_(options),
       terminal_(is_terminal(descriptor_of(stream))),
       begin_ns_(steady_now_ns()) {
-  last_ns_ = terminal_ ? begin_ns_ - kTerminalIntervalNs : begin_ns_;  // a bar is there from the first step on
+  last_ns_ = terminal_ ? begin_ns_ - kTerminalIntervalNs : begin_ns_;  // a bar is shown from the first step
 }
 
 Progress::~Progress() { clear(); }
@@ -76,7 +76,7 @@ std::string Progress::line(const std::string& label, int64_t steps_done, int64_t
 }
 
 std::string Progress::with_bar(const std::string& text, int64_t steps_done, int64_t total_steps, int width) {
-  // A line that is wrapped cannot be drawn over.
+  // A wrapped line cannot be overwritten.
   const int room = width - static_cast<int>(text.size()) - 3;
   if (room < kLeastBarWidth) return text.substr(0, static_cast<size_t>(width));
   return bar(steps_done, total_steps, std::min(room, kBarWidth)) + " " + text;

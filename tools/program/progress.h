@@ -7,22 +7,22 @@
 
 namespace vitrine::tools {
 
-/// How far a run has come, on stderr: a bar that is drawn over itself on a terminal, a plain line every few seconds elsewhere.
+/// Shows the progress of a run on stderr: a bar on a terminal, a plain line every few seconds elsewhere.
 class Progress {
  public:
   struct Options {
     bool quiet = false;     // nothing is shown
-    int64_t log_every = 0;  // above 0: a plain line after every so many steps, instead of one every few seconds
+    int64_t log_every = 0;  // above 0: a plain line after this many steps instead of every few seconds
   };
 
   /// label  "epoch 2/5"   total_steps  steps until the bar is full
   Progress(std::string label, int64_t total_steps, Options options, std::FILE* stream = stderr);
-  /// Takes the bar off the terminal.
+  /// Removes the bar from the terminal.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// After each step. `samples` and `loss` are those of the steps that are done.
+  /// Called after each step. `samples` and `loss` cover the finished steps.
   void update(int64_t steps_done, int64_t samples, double loss);
   void clear();
 

@@ -42,8 +42,8 @@ MemoryHistory RecordedSteps::history(const Pool& pool) const {
   const MemoryHistory& whole = pool.history();
   const std::optional<size_t> first = find_mark(whole, steps_.first_step);
   if (!first) return {};
-  const auto behind = std::find_if(whole.steps.begin(), whole.steps.end(), [&](const StepMark& mark) { return mark.step > steps_.last_step; });
-  return cut_history(whole, *first, static_cast<size_t>(behind - whole.steps.begin()) - *first);
+  const auto end = std::find_if(whole.steps.begin(), whole.steps.end(), [&](const StepMark& mark) { return mark.step > steps_.last_step; });
+  return cut_history(whole, *first, static_cast<size_t>(end - whole.steps.begin()) - *first);
 }
 
 void write_memory_history(const std::string& path, DeviceGroup& devices, const RecordedSteps& steps) {

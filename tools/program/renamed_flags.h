@@ -5,16 +5,16 @@
 
 #include "tools/program/options.h"
 
-/// Options that had other names, which still work: hidden from the help, with a warning that says what replaces them.
+/// Former names of options. They still work, are hidden from the help, and print a warning with the new name.
 namespace vitrine::tools {
 
-/// --init had two meanings, told apart by the form of its value: --rendezvous and, where `has_weights`, --init-weights.
+/// --init had two meanings, distinguished by the form of its value: --rendezvous and, with `has_weights`, --init-weights.
 void add_deprecated_init(CLI::App& app, Options& options, bool has_weights);
 
-/// --recompute-segments, which was --checkpoint-segments and, where plans may choose, --checkpoint.
+/// --recompute-segments, formerly --checkpoint-segments and, if plans may choose, --checkpoint.
 void add_recompute_options(CLI::App& app, Options& options, bool may_choose);
 
-/// --broadcast half|masters; half was shadow.
+/// --broadcast half|masters; half was formerly called shadow.
 void add_broadcast_option(CLI::App& app, Options& options, const std::string& group);
 
 }  // namespace vitrine::tools

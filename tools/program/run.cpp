@@ -20,9 +20,9 @@ namespace vitrine::tools {
 
 namespace {
 
-// The data of a name are the same whatever --seed is: it is for weights, order and dropout.
+// Synthetic data do not depend on --seed, which is for weights, order and dropout.
 constexpr uint64_t kDataSeed = 0;
-// The engine has two steps in flight and one in hand; the rest is filled ahead.
+// The engine holds up to three batches; the rest are loaded ahead.
 constexpr int kQueueBatches = 6;
 
 ImageTransform host_transform(const Options& options, const Job& job) {
@@ -36,10 +36,10 @@ ImageTransform host_transform(const Options& options, const Job& job) {
 
 Backend backend_of(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend; }
 
-/// The rows of this process in batches that are cut into `accumulate` micro-batches.
+/// The rows of this process in batches that are divided into `accumulate` micro-batches.
 ShardFunction shard_of(const Run& run, int accumulate) {
   if (run.devices->process_count() == 1) return {};
-  // Found once for each size of batch: it takes all processes' sizes to tell. Several of the loader's threads may ask.
+  // Cached for each batch size: finding them costs time in proportion to the number of processes. Several loader threads may call it.
   struct Known {
     std::mutex mutex;
     std::map<int64_t, std::vector<RowRange>> rows;
@@ -65,7 +65,7 @@ LoaderConfig loader_config(const Options& options, const Job& job) {
   return config;
 }
 
-/// The distinct sizes when `count` samples are cut into batches.
+/// The distinct batch sizes of `count` samples.
 std::vector<int64_t> batch_sizes(int64_t count, int64_t batch_size, bool drop_last) {
   std::vector<int64_t> sizes;
   if (count >= batch_size) sizes.push_back(batch_size);
@@ -109,7 +109,7 @@ int64_t evaluate_batch_size(const Options& options) { return (options.batch_size
 
 namespace {
 
-/// What a workload depends on beside batch size and micro-batches.
+/// What a workload depends on apart from batch size and micro-batches.
 struct WorkloadSource {
   Options options;
   std::string data;
@@ -124,7 +124,7 @@ struct WorkloadSource {
     Workload workload;
     workload.train_batches = batch_sizes(train_samples, batch_size, sized.drop_last);
     if (workload.train_batches.empty()) {
-      throw ConfigError(fmt::format("{}: {} samples make no full batch of {}, and --drop-last leaves out the rest; lower --batch-size", data,
+      throw ConfigError(fmt::format("{}: {} samples do not fill a batch of {}, and --drop-last drops the rest; lower --batch-size", data,
                                     train_samples, batch_size));
     }
     // A run that ends before the short last batch need not plan for it.
@@ -196,8 +196,8 @@ int resolve_recompute_segments(const Options& options, const Model& model) {
   return given ? *given : square_root_segments(*model.net, model.input_shape(1));
 }
 
-// oneDNN's f32 convolutions take their packed weights and what threads add up in, of one layer at a time, and its matrix products next to nothing.
-// All others take what there is, and are slower with less.
+// oneDNN's f32 convolutions need room for packed weights and per-thread sums of one layer at a time; its matrix products need almost none.
+// All other implementations use what there is and are slower with less.
 int64_t default_workspace(const Model& model, Backend backend, const Precision& precision) {
   constexpr int64_t kMiB = int64_t{1} << 20, kBlock = 16, kCopies = 8;
   if (backend == Backend::cuda) return 256 * kMiB;
@@ -228,7 +228,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.seed = options.seed;
   config.normalization = job.normalization;
   config.workspace_bytes = parse_workspace(options).value_or(default_workspace(job.model, backend_of(options), precision));
-  // Of a model whose samples are no images, no data set brings any; they are planned as they are.
+  // No data set has samples for a model that does not take images; they are planned in the model's own shape.
   const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
   config.image_dtype = ready_made ? DType::f32 : DType::u8;
   config.image_height = ready_made ? job.model.height : job.data.train.height;
@@ -250,7 +250,7 @@ void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_
                      {"--steps", std::to_string(options.steps.value_or(0))},
                      {"--preprocess", options.preprocess},
                      {"evaluation", options.evaluate ? "on" : "off"},
-                     // Which file is rank 0's business.
+                     // Only rank 0 reads the file.
                      {"--init-weights", options.init_weights.empty() ? "nothing" : "a file"},
                      {"--save-logits", options.save_logits.empty() ? "nothing" : "a file"},
                      {"--verify-replicas", std::to_string(options.verify_replicas)}});
@@ -262,7 +262,7 @@ Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineC
   run.devices = std::move(devices);
   for (int d = 0; record_memory && d < run.devices->size(); ++d) (*run.devices)[d].pool().record_history(true);
   run.engine = std::make_unique<Engine>(job.model, *run.devices, config, workload);
-  if (run.devices->process_count() == 1) {  // else each of them draws its own rows only
+  if (run.devices->process_count() == 1) {  // otherwise each process loads only its own rows
     if (!workload.train_batches.empty()) job.data.train.samples->read_ahead();
     if (!workload.evaluate_batches.empty()) job.data.test.samples->read_ahead();
   }

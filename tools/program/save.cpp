@@ -27,7 +27,7 @@ namespace vitrine::tools {
 
 namespace {
 
-/// What is to be saved: taken from the devices before anything is written.
+/// What is saved. It is copied from the devices before anything is written.
 struct Weights {
   std::string path, model;
   const FlatLayout& layout;
@@ -43,8 +43,8 @@ struct Report {
 };
 static_assert(std::atomic<int64_t>::is_always_lock_free, "two processes share it");
 
-/// A process of its own that writes the weights. It belongs to no group that a launcher would end, and holds nothing of ours but its copy of the
-/// memory: it finishes the file even if this process is ended.
+/// A child process that writes the weights. It is in no process group that a launcher kills, and holds nothing but its copy of the
+/// memory: it finishes the file even if this process is killed.
 class SavingProcess {
  public:
   /// last_words: what the child prints when the file is complete.
@@ -57,7 +57,7 @@ class SavingProcess {
     pid_ = fork();
     if (pid_ == 0) run_child(weights, last_words);
     if (pid_ > 0) return;
-    // No memory for a second process: this one saves by itself.
+    // There is no memory for a second process: this one saves.
     weights.write([this](int64_t bytes) { report_->bytes = bytes; });
     done_ = true;
     fmt::print(stderr, "{}", last_words);
@@ -71,9 +71,9 @@ class SavingProcess {
 
   int64_t bytes() const { return report_->bytes; }
   void wait() { check(0); }
-  /// Whether it has ended.
+  /// Whether the child has exited.
   bool poll() { return check(WNOHANG); }
-  /// throws DataError with its reason unless the file is complete.
+  /// throws DataError with the child's reason unless the file is complete.
   void throw_if_failed() const {
     if (status_ == 0) return;
     throw DataError(report_->error[0] != '\0' ? std::string(report_->error.data())
@@ -84,7 +84,7 @@ class SavingProcess {
   [[noreturn]] void run_child(const Weights& weights, const std::string& last_words) {
     setsid();
     for (const int signal_number : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal_number, SIG_IGN);
-    close_range(STDERR_FILENO + 1, ~0U, 0);  // the other processes see by its connections whether the parent lives
+    close_range(STDERR_FILENO + 1, ~0U, 0);  // the other processes detect the parent's death by its closed connections
     int status = kExitFailure;
     try {
       weights.write([this](int64_t bytes) { report_->bytes = bytes; });
@@ -101,7 +101,7 @@ class SavingProcess {
       const pid_t ended = waitpid(pid_, &status_, options);
       if (ended == 0) return false;
       if (ended < 0 && errno == EINTR) continue;
-      if (ended < 0) status_ = 0;  // somebody else has waited for it; the file tells
+      if (ended < 0) status_ = 0;  // already reaped; the file shows the result
       done_ = true;
     }
     return true;
@@ -113,14 +113,14 @@ class SavingProcess {
   bool done_ = false;
 };
 
-// How often rank 0 says that it still saves: often enough for any timeout.
+// How often rank 0 reports that it is still saving: often enough for any timeout.
 std::chrono::milliseconds report_interval(const Options& options) {
   return std::chrono::milliseconds(std::clamp<int64_t>(static_cast<int64_t>(options.timeout_seconds * 200), 10, 1000));
 }
 
 constexpr const char* kSaving = "the weights being saved";
 
-/// Rank 0 says that it still saves until it has.
+/// Reports on rank 0 that it is still saving, until it is done.
 void report_while_saving(const Options& options, const Weights& weights, SavingProcess& saving, ProcessGroup& process_group) {
   const std::chrono::milliseconds interval = report_interval(options);
   int64_t bytes = 0, progress_ns = steady_now_ns();
@@ -136,7 +136,7 @@ void report_while_saving(const Options& options, const Weights& weights, SavingP
                  options.timeout_seconds, format_bytes(bytes));
       warned = true;
     }
-    // In pieces, so that the child's end is noticed at once.
+    // In short sleeps, so that the child's exit is noticed at once.
     constexpr std::chrono::milliseconds kPiece{10};
     for (auto rest = interval; rest > kPiece && !saving.poll(); rest -= kPiece) std::this_thread::sleep_for(kPiece);
   }

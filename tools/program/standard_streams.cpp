@@ -35,7 +35,7 @@ ssize_t write_all(void* cookie, const char* text, size_t size) {
       stream.problem = errno;
     }
   }
-  return static_cast<ssize_t>(size);  // whatever came of it: nobody shall fail here
+  return static_cast<ssize_t>(size);  // pretends success: a failed write must not end the program
 }
 
 std::FILE* open_stream(StandardStream& stream, int buffering) {
@@ -50,14 +50,14 @@ std::FILE* open_stream(StandardStream& stream, int buffering) {
 
 void keep_standard_streams() {
   std::signal(SIGPIPE, SIG_IGN);
-  // A stream that the caller closed must not become the first file that is opened. What cannot be written to fails then, as it should.
+  // A stream that the caller closed must not become the first file that is opened; writes to it fail, as they should.
   for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) < 0) [[maybe_unused]]
       const int null = open("/dev/null", O_RDONLY);
   }
   std::FILE* const output = open_stream(standard_output, isatty(STDOUT_FILENO) == 1 ? _IOLBF : _IOFBF);
   std::FILE* const error = open_stream(standard_error, _IONBF);
-  // Out of memory: the streams stay what they were.
+  // Out of memory: the streams stay unchanged.
   if (output != nullptr) stdout = output;
   if (error != nullptr) stderr = error;
 }

@@ -13,7 +13,7 @@ namespace {
 // Two letters in the wrong order are the most likely error: "--modle" is --model, not --mode.
 constexpr size_t kExchange = 2, kEdit = 3;
 
-/// Cost of the cheapest edits that make `b` of `a`. source  Damerau 1964, adjacent exchanges, each letter edited once
+/// Cost of the cheapest edits that turn `a` into `b`. source  Damerau 1964, adjacent exchanges, each letter edited once
 size_t edit_cost(const std::string& a, const std::string& b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {
@@ -31,7 +31,7 @@ size_t edit_cost(const std::string& a, const std::string& b) {
   return cost[a.size()][b.size()];
 }
 
-/// Dashes, underscores and case are no part of a word's meaning.
+/// Dashes, underscores and case do not matter.
 std::string letters(const std::string& word) {
   std::string text;
   for (const char c : word) {
@@ -47,7 +47,7 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
   if (wanted.empty()) return {};
   std::string best, begun;
   int beginnings = 0;
-  // More than an error in every third letter is another word.
+  // With more than one error in three letters it is another word.
   size_t best_cost = kEdit * std::max<size_t>(1, wanted.size() / 3) + 1;
   for (const std::string& candidate : known) {
     const std::string name = letters(candidate);

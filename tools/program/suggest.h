@@ -6,8 +6,8 @@
 
 namespace vitrine::tools {
 
-/// The known word that was most likely meant by `word`: one that it begins, if there is only one, else the one with the fewest typing errors (two
-/// letters exchanged are one). Empty when none is near.
+/// The known word that `word` most likely means: the only one it is a prefix of, otherwise the one with the fewest typing errors (two
+/// exchanged letters are one). Empty if none is close.
 std::string nearest_word(const std::string& word, const std::vector<std::string>& known);
 
 /// "; did you mean WORD?", or nothing.

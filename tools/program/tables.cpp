@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
 
@@ -142,6 +143,18 @@ std::string Table::str(const Style& style) const {
   }
   if (!hint_.empty()) text += style.dim(wrap(hint_, style.width)) + "\n";
   return text;
+}
+
+nlohmann::ordered_json Table::json() const {
+  using Json = nlohmann::ordered_json;
+  Json columns = Json::array(), rows = Json::array();
+  for (const Column& column : columns_) columns.push_back({{"title", column.title}, {"left", column.align == Align::left}});
+  bool rule = false;
+  for (const auto& row : rows_) {
+    if (!row.empty()) rows.push_back({{"cells", row}, {"rule", rule}});
+    rule = row.empty();
+  }
+  return {{"kind", "table"}, {"title", title_}, {"columns", columns}, {"rows", rows}, {"hint", hint_}};
 }
 
 std::string format_share(double share) { return share == 0.0 ? std::string{} : fmt::format("{:.1f} %", share * 100.0); }

@@ -5,12 +5,14 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "tools/program/terminal.h"
 
 namespace vitrine::tools {
 
-/// A table for the terminal: a title, columns that line up, and a line beneath that says how to read it. ASCII. No line is longer than the style's
-/// width: columns that do not fit follow in further blocks, each with the first column(s) again, and long cells of left-aligned columns are wrapped.
+/// A table: a title, columns, and a hint on how to read it. On the terminal it is ASCII and no line is longer than the style's
+/// width: columns that do not fit follow in further blocks, each with the key columns again, and long cells of left-aligned columns are wrapped.
 class Table {
  public:
   enum class Align { left, right };
@@ -28,7 +30,11 @@ class Table {
   void set_hint(std::string hint) { hint_ = std::move(hint); }
   /// The first `count` columns name a row, and are repeated in every block; 1 by default.
   void set_key_columns(size_t count) { key_columns_ = count; }
+  /// The table as text for the terminal.
   std::string str(const Style& style) const;
+  /// The table for a page: {"kind": "table", "title", "columns": [{"title", "left"}], "rows": [{"cells", "rule"}], "hint"}; "rule": a line lies
+  /// above.
+  nlohmann::ordered_json json() const;
 
  private:
   using Columns = std::vector<size_t>;
@@ -44,7 +50,7 @@ class Table {
 
 /// "12.3 %", "0.4 %"; "" for 0.
 std::string format_share(double share);
-/// Milliseconds with three digits that count: "123", "12.3", "1.23", "0.012"; "" for 0.
+/// Milliseconds with three significant digits: "123", "12.3", "1.23", "0.012"; "" for 0.
 std::string format_ms(double seconds);
 /// "12,345".
 std::string format_count(int64_t count);

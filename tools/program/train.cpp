@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,44 +10,32 @@
 #include "data/sampler.h"
 #include "kernels/conv2d_choice.h"
 #include "runtime/error.h"
+#include "tools/program/advice.h"
 #include "tools/program/attempts.h"
 #include "tools/program/balance.h"
 #include "tools/program/batches.h"
 #include "tools/program/choose.h"
 #include "tools/program/commands.h"
-#include "tools/program/communication_report.h"
 #include "tools/program/describe.h"
 #include "tools/program/evaluate.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
+#include "tools/program/measure.h"
 #include "tools/program/output_file.h"
-#include "tools/program/process_measurements.h"
 #include "tools/program/progress.h"
 #include "tools/program/recorded_steps.h"
-#include "tools/program/report.h"
+#include "tools/program/report/page.h"
 #include "tools/program/run_log.h"
-#include "tools/program/run_report.h"
+#include "tools/program/run_record.h"
 #include "tools/program/save.h"
-#include "tools/program/step_record.h"
+#include "tools/program/tables.h"
+#include "tools/program/terminal_report.h"
 #include "tools/program/trace_file.h"
 #include "tools/program/warnings.h"
 
 namespace vitrine::tools {
 
 namespace {
-
-/// An epoch, or all steps of a run with --steps.
-struct EpochResult {
-  int64_t epoch = 1;
-  StepResult totals;
-  int64_t samples = 0;
-  int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: it was interrupted
-  double seconds = 0;                   // of training alone
-  std::optional<Evaluation> test;
-
-  bool whole() const { return steps == steps_wanted; }
-  double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
-};
 
 class Training {
  public:
@@ -68,7 +55,9 @@ class Training {
         source_(job.data.train, train_loader_config(options, job, run, epoch_count_)),
         recorded_(options, total_steps_),
         recorder_(run, recorded_.spans()),
-        record_(engine_.config().precision) {}
+        record_() {
+    record_.precision = engine_.config().precision;
+  }
 
   /// Trains to the end, until interrupted, or until training diverges.
   void run() {
@@ -83,17 +72,17 @@ class Training {
     }
   }
 
-  /// When all steps are done.
+  /// Called when all steps are done.
   void end() {
     if (engine_.config().precision.loss_scaling.active()) record_.end(engine_.loss_scale_state().first);
   }
 
-  /// Ended before its time, in all processes at the same step.
+  /// Whether training stopped early, in all processes at the same step.
   bool stopped() const { return stopped_; }
-  /// Why training was stopped because of a value that is not finite; empty when it was not. The engine holds the last finite parameters.
+  /// Why training stopped at a value that is not finite; empty if it did not. The engine holds the last finite parameters.
   const std::string& diverged() const { return diverged_; }
   const std::vector<double>& step_losses() const { return step_losses_; }
-  const std::vector<EpochResult>& epochs() const { return epochs_; }
+  const std::vector<EpochRecord>& epochs() const { return epochs_; }
   const PhaseRecorder& recorder() const { return recorder_; }
   const RecordedSteps& recorded() const { return recorded_; }
   const StepRecord& record() const { return record_; }
@@ -101,16 +90,18 @@ class Training {
  private:
   void run_epochs() {
     for (int64_t epoch = 1; epoch <= epoch_count_ && !stopped_; ++epoch) {
-      // With --steps there is one result, however many epochs it goes over.
+      // With --steps there is one result for all epochs.
       if (!options_.steps || epochs_.empty()) epochs_.emplace_back().epoch = epoch;
       train_epoch(epoch, epochs_.back());
       const bool ends_here = !options_.steps || epoch == epoch_count_;
       if (ends_here && options_.evaluate && !stopped_) {
-        epochs_.back().test = evaluate_test_set(options_, job_, run_, "evaluating");
-        stopped_ = !epochs_.back().test.has_value();
+        const std::optional<Evaluation> test = evaluate_test_set(options_, job_, run_, "evaluating");
+        stopped_ = !test.has_value();
+        if (test) epochs_.back().test_loss = test->loss, epochs_.back().test_accuracy = test->accuracy;
         recorder_.discard();
       }
-      if (epochs_.back().test) schedule_.end_epoch(options_.schedule.metric == "loss" ? epochs_.back().test->loss : epochs_.back().test->accuracy);
+      if (epochs_.back().test_loss)
+        schedule_.end_epoch(options_.schedule.metric == "loss" ? *epochs_.back().test_loss : *epochs_.back().test_accuracy);
       if (ends_here || stopped_) {
         log_epoch(epochs_.back());
         print_epoch(epochs_.back());
@@ -125,7 +116,7 @@ class Training {
     record_.add(totals);
   }
 
-  void train_epoch(int64_t epoch, EpochResult& result) {
+  void train_epoch(int64_t epoch, EpochRecord& result) {
     const int64_t steps = std::min(steps_per_epoch_, total_steps_ - (epoch - 1) * steps_per_epoch_);
     Progress progress(epoch_count_ > 1 ? fmt::format("epoch {}/{}", epoch, epoch_count_) : "training", steps, {options_.quiet, options_.log_every});
     result.steps_wanted = options_.steps.value_or(steps);
@@ -145,7 +136,7 @@ class Training {
     const bool alone = run_.devices->process_count() == 1;
     for (int64_t step = 0; step < steps && !stopped_; ++step) {
       if (interrupted()) {
-        // Several processes end behind one step: it is the one whose totals tell all of them.
+        // Several processes end after the same step: the one whose result carries the vote.
         if (stopped_ = alone; stopped_) break;
         engine_.vote_to_stop();
       }
@@ -173,9 +164,9 @@ class Training {
     rates_.push_back(values.lr);
   }
 
-  void log_epoch(const EpochResult& result) {
+  void log_epoch(const EpochRecord& result) {
     RunLog::Epoch epoch{static_cast<int64_t>(step_losses_.size()), result.samples_per_second(), {}, {}};
-    if (result.test) epoch.test_loss = result.test->loss, epoch.test_accuracy = result.test->accuracy;
+    epoch.test_loss = result.test_loss, epoch.test_accuracy = result.test_accuracy;
     for (int d = 0; d < run_.devices->size(); ++d) {
       Device& device = (*run_.devices)[d];
       log_.add_memory(device.name(), epoch.step, device.pool().statistics());
@@ -183,13 +174,13 @@ class Training {
     log_.add_epoch(epoch);
   }
 
-  void print_epoch(const EpochResult& result) const {
-    if (options_.json && options_.quiet) return;  // on stderr, rank 0 speaks for all
+  void print_epoch(const EpochRecord& result) const {
+    if (options_.json && options_.quiet) return;  // only rank 0 prints on stderr
     std::string line = options_.steps ? fmt::format("{} step{}", step_losses_.size(), step_losses_.size() == 1 ? "" : "s")
                                       : fmt::format("epoch {}/{}", result.epoch, epoch_count_);
     if (!result.whole()) line += fmt::format(" (interrupted after {} of {} steps)", result.steps, result.steps_wanted);
     if (result.steps > 0) line += fmt::format("  train loss {:.4f}", result.totals.mean_loss());
-    if (result.test) line += fmt::format("  test loss {:.4f}  test accuracy {:.4f}", result.test->loss, result.test->accuracy);
+    if (result.test_loss) line += fmt::format("  test loss {:.4f}  test accuracy {:.4f}", *result.test_loss, *result.test_accuracy);
     line += fmt::format("  {} samples/s", format_count(std::llround(result.samples_per_second())));
     fmt::print(options_.json ? stderr : stdout, "{}\n", line);
     std::fflush(options_.json ? stderr : stdout);
@@ -210,10 +201,10 @@ class Training {
   PhaseRecorder recorder_;
   StepRecord record_;
   std::vector<double> step_losses_;
-  std::vector<EpochResult> epochs_;
+  std::vector<EpochRecord> epochs_;
 };
 
-/// Each process writes a file of its own: FILE.json, and FILE.rank1.json and so on.
+/// Each process writes its own file: FILE.json, FILE.rank1.json and so on.
 std::string path_of_rank(const std::string& path, const Processes& processes) {
   if (path.empty() || processes.leads()) return path;
   const size_t dot = path.rfind('.');
@@ -222,121 +213,35 @@ std::string path_of_rank(const std::string& path, const Processes& processes) {
   return has_ending ? path.substr(0, dot) + rank + path.substr(dot) : path + rank;
 }
 
-Json epochs_json(const std::vector<EpochResult>& epochs) {
-  Json json = Json::array();
-  for (const EpochResult& e : epochs) {
-    json.push_back({{"epoch", e.epoch},
-                    {"train_loss", e.totals.mean_loss()},
-                    {"test_loss", e.test ? Json(e.test->loss) : Json()},
-                    {"test_accuracy", e.test ? Json(e.test->accuracy) : Json()},
-                    {"samples", e.samples},
-                    {"steps", e.steps},
-                    {"interrupted", !e.whole()},
-                    {"seconds", e.seconds},
-                    {"samples_per_second", e.samples_per_second()}});
-  }
-  return json;
-}
-
-/// How a GPU convolves (the first one tells for all), and why cuDNN does not where it does not. Empty on CPU devices.
-std::string convolution_report(const std::vector<Conv2dChoice>& choices) {
-  if (choices.empty()) return {};
-  std::map<std::string, int> by_implementation;
-  for (const Conv2dChoice& choice : choices) ++by_implementation[choice.implementation];
-  std::string text = "Convolutions:";
-  for (const auto& [implementation, count] : by_implementation) text += fmt::format(" {} by {};", count, implementation);
-  text.back() = '\n';
-  for (const Conv2dChoice& choice : choices) {
-    if (!choice.reason.empty()) text += fmt::format("  {}: {}\n", choice.operation, choice.reason);
-  }
-  return text;
-}
-
-Json convolutions_json(const std::vector<Conv2dChoice>& choices) {
-  Json json = Json::array();
-  for (const Conv2dChoice& choice : choices) {
-    json.push_back({{"operation", choice.operation}, {"implementation", choice.implementation}, {"reason", choice.reason}});
-  }
-  return json;
-}
-
-std::vector<EpochFigures> epoch_figures(const Training& training, int64_t batch_size) {
-  std::vector<EpochFigures> figures;
-  double step = 0;
-  for (const EpochResult& e : training.epochs()) {
-    step += std::ceil(static_cast<double>(e.samples) / static_cast<double>(batch_size));
-    figures.push_back({step, e.totals.mean_loss(), e.test ? e.test->loss : NAN, e.test ? e.test->accuracy : NAN});
-  }
-  return figures;
-}
-
-void write_report(const Options& options, const std::vector<std::string>& notes, const Job& job, const Processes& processes, Run& run,
-                  const Training& training, const Measurements& measurements) {
-  TrainReport report;
-  report.title = fmt::format("{} on {} devices, {}", job.model.name, run.devices->world_size(), options.mode_name());
-  report.command_line = command_line(options);
-  report.facts = run_facts(options, job, run, options.mode_name());
-  for (const std::string& note : notes) report.facts.emplace_back("chosen", note);
+Record make_record(const Options& options, const std::vector<std::string>& notes, const Job& job, const std::vector<DeviceId>& devices,
+                   const Processes& processes, Run& run, const Training& training) {
+  Record record;
+  record.title = fmt::format("{} on {} devices, {}", job.model.name, run.devices->world_size(), options.mode_name());
+  record.command_line = command_line(options);
+  record.facts = run_facts(options, job, run, options.mode_name());
+  for (const std::string& note : notes) record.facts.emplace_back("chosen", note);
   if (!training.epochs().empty() && !training.epochs().back().whole()) {
-    const EpochResult& last = training.epochs().back();
-    report.facts.emplace_back("interrupted", fmt::format("epoch {}, after {} of {} steps", last.epoch, last.steps, last.steps_wanted));
+    const EpochRecord& last = training.epochs().back();
+    record.facts.emplace_back("interrupted", fmt::format("epoch {}, after {} of {} steps", last.epoch, last.steps, last.steps_wanted));
   }
-  report.figures = findings_input(options, run, measurements);
-  report.figures.steps = static_cast<int64_t>(training.step_losses().size());
-  report.figures.skipped_steps = training.record().skipped();
-  report.figures.diverged = training.diverged();
-  report.figures.non_finite_steps = training.record().non_finite();
-  report.figures.first_non_finite = training.record().first_non_finite();
-  report.outside = describe_outside(measurements.figures, processes.count());
-  report.processes = processes.count();
-  report.step_losses = training.step_losses();
-  report.epochs = epoch_figures(training, options.batch_size);
-  for (const StepRecord::Change& change : training.record().loss_scales()) {
-    report.loss_scales.push_back({static_cast<double>(change.step + 1), change.loss_scale});
-    report.figures.loss_scale = change.loss_scale;
-  }
-  add_recorded_step(report, run, training.recorder().kept_spans(), training.recorded());
-  html::write_page("--report", options.report, train_page(report));
-}
-
-void print_results(const Options& options, const std::vector<std::string>& notes, const Job& job, const std::vector<DeviceId>& devices,
-                   const Processes& processes, Run& run, const Training& training, const Measurements& measurements, const std::string& files) {
-  const auto& [figures, tables, communication] = measurements;
-  std::vector<std::string> names;
-  for (const DeviceFigures& device : figures) names.push_back(device.device);
-  const std::vector<Conv2dChoice> convolutions = conv2d_choices((*run.devices)[0].compute());
-  if (options.json) {
-    Json json;
-    json["config"] = config_json(options, job, devices, run.devices->world_size());
-    json["notes"] = notes;
-    json["processes"] = processes.count();
-    json["step_losses"] = training.step_losses();
-    json["loss_scale"] = training.record().loss_scale_json();
-    json["reduction_error"] = training.record().reduction_error_json();
-    json["gradient_norms"] = training.record().gradient_norms_json();
-    json["epochs"] = epochs_json(training.epochs());
-    json["devices"] = devices_json(figures);
-    json["phases"] = phases_json(names, tables);
-    json["waits"] = waits_json(names, tables);
-    json["communication"] = communication_json(names, communication);
-    json["communicator"] = run.engine->communicator();
-    json["convolutions"] = convolutions_json(convolutions);
-    json["interrupted"] = training.stopped();
-    json["diverged"] = training.diverged().empty() ? Json() : Json(training.diverged());
-    print_json(json);
-    return;
-  }
-  const Style style = Style::of(STDOUT_FILENO);
-  const std::string phases = phase_report(names, tables, style);
-  if (!phases.empty()) fmt::print("\n{}", phases);
-  const std::string buckets = communication_report(names, communication, style);
-  if (!buckets.empty()) fmt::print("\n{}", buckets);
-  fmt::print("\n{}", memory_report(figures, dataset_bytes(job.data), style, processes.count()));
-  const std::string steps = training.record().report();
-  if (!steps.empty()) fmt::print("\n{}", steps);
-  const std::string convolution = convolution_report(convolutions);
-  if (!convolution.empty()) fmt::print("\n{}", convolution);
-  fmt::print("{}", files);
+  record.config = config_json(options, job, devices, run.devices->world_size());
+  record.notes = notes;
+  record.processes = processes.count();
+  record.dataset_bytes = dataset_bytes(job.data);
+  record.interrupted = training.stopped();
+  record.communicator = run.engine->communicator();
+  record.convolutions = conv2d_choices((*run.devices)[0].compute());
+  for (Conv2dChoice& choice : record.convolutions) choice.reason = in_program_words(choice.reason);
+  RunRecord& of = record.runs.emplace_back(configured_run(options, run.engine->config(), run.engine->batch_plan()));
+  of.steps = training.record();
+  of.diverged = training.diverged();
+  of.step_losses = training.step_losses();
+  of.epochs = training.epochs();
+  of.devices = measure_devices(run);
+  training.recorder().add_to(of.devices);
+  if (!options.report.empty()) add_recorded_step(of, run, training.recorder().kept_spans(), training.recorded());
+  of.devices = gather_devices(processes, std::move(of.devices));
+  return record;
 }
 
 }  // namespace
@@ -375,7 +280,7 @@ int run_train(const Options& asked, const Processes& processes) {
     rescue_weights(options, job.model.name, *run.engine, processes);
     throw;
   }
-  // What fails here costs nothing of the rest; the weights come first.
+  // A failure here does not prevent the rest; the weights come first.
   Attempts attempts;
   std::string files;
   const bool saved = attempts.run([&] { save_weights(options, job.model.name, *run.engine, processes); });
@@ -391,13 +296,15 @@ int run_train(const Options& asked, const Processes& processes) {
   if (!trace.empty()) attempts.run([&] { write_trace_file(trace, *run.devices, training.recorder().kept_spans()); });
   if (!memory_history.empty()) attempts.run([&] { write_memory_history(memory_history, *run.devices, training.recorded()); });
   attempts.run([&] {
-    const Measurements measurements =
-        gather_measurements(processes, {measure_devices(run), training.recorder().tables(), training.recorder().communication()});
-    if (!options.report.empty() && processes.leads()) {
-      const bool reported = attempts.run([&] { write_report(options, chosen.notes, job, processes, run, training, measurements); });
-      if (reported) files += fmt::format("\nThe report is in {}\n", options.report);
+    const Record record = make_record(options, chosen.notes, job, devices, processes, run, training);
+    if (!options.report.empty() && processes.leads() && attempts.run([&] { html::write_page(options.report, record); })) {
+      files += fmt::format("\nThe report is in {}\n", options.report);
     }
-    print_results(options, chosen.notes, job, devices, processes, run, training, measurements, files);
+    if (options.json) {
+      print_json(run_json(record));
+    } else {
+      fmt::print("{}{}", run_report(record, Style::of(STDOUT_FILENO)), files);
+    }
   });
   attempts.rethrow();
   if (!training.diverged().empty()) {

@@ -12,7 +12,7 @@ namespace vitrine::tools {
 
 namespace {
 
-/// An option that names a file, and the endings that go with what is written.
+/// An option that names a file, and the endings that fit the format.
 struct OutputFile {
   const char* option;
   const std::string& path;

@@ -8,14 +8,14 @@
 
 namespace vitrine::tools {
 
-/// Output files whose names promise another format than the one that is written.
+/// Warnings about output files whose names suggest another format.
 std::vector<std::string> file_warnings(const Options& options);
-/// A batch size that no step of this training set reaches.
+/// A warning about a batch size that no step of this training set reaches.
 std::vector<std::string> batch_warnings(const Options& options, const Job& job);
 
-/// "vitrine: warning: ..." on stderr, each; nothing from a process that does not print.
+/// Prints "vitrine: warning: ..." on stderr for each; nothing in a process that does not print.
 void print_warnings(const Options& options, const std::vector<std::string>& warnings);
-/// Those of a device group. Of the processes of one machine, whose warnings are alike, the first prints them.
+/// Prints the warnings of a device group. Processes on one machine have the same warnings, so only the first prints them.
 void print_device_warnings(const Options& options, const DeviceGroup& devices);
 
 }  // namespace vitrine::tools

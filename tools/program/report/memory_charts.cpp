@@ -1,90 +1,190 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/report/memory_charts.h"
-
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include "tools/program/report/html.h"
+#include "tools/program/device_sets.h"
+#include "tools/program/report/charts.h"
 #include "tools/program/report/scale.h"
-#include "tools/program/report/sections.h"
+#include "tools/program/tables.h"
 
 namespace vitrine::tools::html {
 
 namespace {
 
-/// The categories that any of the devices holds.
-std::string categories_legend(const std::vector<MemoryChart>& charts) {
-  BytesByCategory anywhere{};
-  for (const MemoryChart& chart : charts) {
-    for (const MemoryMoment& moment : chart.timeline.moments) {
-      for (size_t c = 0; c < anywhere.size(); ++c) anywhere[c] = std::max(anywhere[c], moment.by_category[c]);
-    }
-  }
-  return legend({memory_bar({}, anywhere)});
+// A block below this share of the peak is drawn with the others of its category, and so are all but the largest ones.
+constexpr double kShareDrawn = 0.01;
+constexpr size_t kBlocksDrawn = 400, kHoldersShown = 8;
+// A capacity beyond this many times the peak has no line: it would flatten the chart.
+constexpr int64_t kCapacityDrawn = 3;
+
+/// From the bottom up: what stays, then what comes and goes.
+constexpr Category kStack[] = {Category::parameters, Category::optimizer,     Category::gradients,   Category::workspace,
+                               Category::staging,    Category::communication, Category::activations, Category::fragmentation};
+
+int64_t peak_bytes(const MemoryTimeline& timeline) { return timeline.moments[timeline.peak].extent_bytes; }
+
+/// How far the axis of a device's chart must go.
+int64_t largest_bytes(const DeviceRecord& d) {
+  const int64_t peak = peak_bytes(*d.memory);
+  return std::max({peak, d.plan.peak_bytes, d.pool.capacity_bytes <= kCapacityDrawn * peak ? d.pool.capacity_bytes : int64_t{0}});
 }
 
-bool equal(const MemoryChart& a, const MemoryChart& b) {
+bool same_chart(const DeviceRecord& a, const DeviceRecord& b) {
   const auto same = [](const MemoryMoment& x, const MemoryMoment& y) {
     return x.by_category == y.by_category && x.extent_bytes == y.extent_bytes && x.phase == y.phase;
   };
-  const auto &first = a.timeline.moments, &second = b.timeline.moments;
-  return a.capacity_bytes == b.capacity_bytes && a.planned_bytes == b.planned_bytes &&
-         std::equal(first.begin(), first.end(), second.begin(), second.end(), same);
+  return a.pool.capacity_bytes == b.pool.capacity_bytes && a.plan.peak_bytes == b.plan.peak_bytes &&
+         std::equal(a.memory->moments.begin(), a.memory->moments.end(), b.memory->moments.begin(), b.memory->moments.end(), same);
 }
 
-/// Devices that hold the same to the byte share a chart.
-std::vector<MemoryChart> group_equal(const std::vector<MemoryChart>& charts) {
-  std::vector<MemoryChart> different;
-  std::vector<std::vector<std::string>> names;
-  for (const MemoryChart& chart : charts) {
-    const auto known = std::find_if(different.begin(), different.end(), [&](const MemoryChart& other) { return equal(other, chart); });
-    if (known == different.end()) {
-      different.push_back(chart);
-      names.push_back({chart.device});
-    } else {
-      names[static_cast<size_t>(known - different.begin())].push_back(chart.device);
+/// The blocks that are drawn one by one, in the order in which they were taken.
+std::vector<const HeldBlock*> large_blocks(const MemoryTimeline& timeline) {
+  std::vector<const HeldBlock*> large;
+  for (const HeldBlock& block : timeline.blocks) {
+    if (static_cast<double>(block.bytes) >= kShareDrawn * static_cast<double>(peak_bytes(timeline))) large.push_back(&block);
+  }
+  if (large.size() > kBlocksDrawn) {
+    std::nth_element(large.begin(), large.begin() + kBlocksDrawn, large.end(), [](const auto* a, const auto* b) { return a->bytes > b->bytes; });
+    large.resize(kBlocksDrawn);
+  }
+  std::sort(large.begin(), large.end(),
+            [](const auto* a, const auto* b) { return a->first != b->first ? a->first < b->first : a->offset < b->offset; });
+  return large;
+}
+
+/// [{"category", "blocks": [...], "totals": [[moment, bytes], ...], "rest": text}], from the bottom up. Totals are given where they change.
+Json layers_json(const MemoryTimeline& timeline) {
+  const std::vector<const HeldBlock*> large = large_blocks(timeline);
+  Json layers = Json::array();
+  for (const Category category : kStack) {
+    Json blocks = Json::array(), totals = Json::array();
+    for (const HeldBlock* block : large) {
+      if (block->category != category) continue;
+      const std::string holder = block->layer.empty() ? block->tensor : fmt::format("{}, layer {}", block->tensor, block->layer);
+      blocks.push_back({{"first", block->first},
+                        {"end", block->end},
+                        {"bytes", block->bytes},
+                        {"title", fmt::format("{} {}: {}. Allocated in {}, held over changes {} to {}", category_name(category),
+                                              short_bytes(block->bytes), holder, phase_name(block->phase), block->first, block->end - 1)}});
     }
+    int64_t held = 0, most = 0;
+    for (size_t m = 0; m < timeline.moments.size(); ++m) {
+      const int64_t bytes = timeline.moments[m].by_category[static_cast<size_t>(category)];
+      if (bytes != held || m == 0) totals.push_back({m, bytes});
+      held = bytes;
+      most = std::max(most, bytes);
+    }
+    if (most == 0) continue;
+    const char* rest = category == Category::fragmentation ? "between blocks" : "smaller blocks";
+    layers.push_back({{"category", category_name(category)},
+                      {"blocks", blocks},
+                      {"totals", totals},
+                      {"rest", fmt::format("{}: {}, at most {}", category_name(category), rest, short_bytes(most))}});
   }
-  for (size_t i = 0; i < names.size(); ++i) different[i].device = name_together(names[i]);
-  return different;
+  return layers;
 }
 
-std::string caption_of(const MemoryChart& chart) {
-  const int64_t peak = chart.timeline.moments[chart.timeline.peak].extent_bytes;
-  std::string caption = "Peak in this step: " + short_bytes(peak);
-  if (chart.capacity_bytes > 0) {
-    caption += fmt::format(", {} of the capacity of {}", percent(static_cast<double>(peak) / static_cast<double>(chart.capacity_bytes)),
-                           short_bytes(chart.capacity_bytes));
+/// [{"phase", "begin", "end", "name", "title"}]
+Json bands_json(const std::vector<MemoryMoment>& moments) {
+  Json bands = Json::array();
+  for (size_t begin = 0; begin < moments.size();) {
+    const Phase phase = moments[begin].phase;
+    size_t end = begin + 1;
+    while (end < moments.size() && moments[end].phase == phase) ++end;
+    const char* name = phase == Phase::step ? "start" : phase_name(phase);
+    bands.push_back({{"phase", phase_name(phase)},
+                     {"begin", begin},
+                     {"end", end},
+                     {"name", name},
+                     {"title", fmt::format("{}: changes {} to {}", name, begin, end - 1)}});
+    begin = end;
   }
-  if (chart.planned_bytes > peak) {
-    caption += fmt::format("; the plan's {} (dashed) are reached in other steps or in evaluation", short_bytes(chart.planned_bytes));
+  return bands;
+}
+
+std::string caption_of(const DeviceRecord& d) {
+  const int64_t peak = peak_bytes(*d.memory);
+  std::string caption = "Peak in this step: " + short_bytes(peak);
+  if (d.pool.capacity_bytes > 0) {
+    caption += fmt::format(", {} of the capacity of {}", percent(static_cast<double>(peak) / static_cast<double>(d.pool.capacity_bytes)),
+                           short_bytes(d.pool.capacity_bytes));
+  }
+  if (d.plan.peak_bytes > peak) {
+    caption += fmt::format("; the plan's peak of {} (dashed) is reached in another step or in evaluation", short_bytes(d.plan.peak_bytes));
   }
   return caption + ".";
 }
 
-}  // namespace
-
-std::string name_together(const std::vector<std::string>& devices) {
-  constexpr size_t kNamed = 4;
-  if (devices.size() > kNamed) return fmt::format("{} to {}, {} devices", devices.front(), devices.back(), devices.size());
-  return fmt::format("{}", fmt::join(devices, ", "));
+/// The largest blocks at the peak.
+Table peak_holders(const MemoryTimeline& timeline) {
+  std::vector<const HeldBlock*> held;
+  for (const HeldBlock& block : timeline.blocks) {
+    if (block.first <= timeline.peak && timeline.peak < block.end) held.push_back(&block);
+  }
+  std::stable_sort(held.begin(), held.end(), [](const HeldBlock* a, const HeldBlock* b) { return a->bytes > b->bytes; });
+  Table table({{"tensor", Table::Align::left}, {"bytes"}, {"category"}, {"layer"}, {"allocated in"}});
+  int64_t rest = 0;
+  for (size_t i = 0; i < held.size(); ++i) {
+    const HeldBlock& block = *held[i];
+    if (i >= kHoldersShown) {
+      rest += block.bytes;
+    } else {
+      table.add_row({block.tensor, short_bytes(block.bytes), category_name(block.category), block.layer, phase_name(block.phase)});
+    }
+  }
+  if (held.size() > kHoldersShown) table.add_row({fmt::format("{} more", held.size() - kHoldersShown), short_bytes(rest)});
+  return table;
 }
 
-std::string memory_charts(const std::vector<MemoryChart>& charts, const std::string& introduction) {
-  int64_t scale_bytes = 0;
-  for (const MemoryChart& chart : charts) scale_bytes = std::max(scale_bytes, chart.largest_bytes());
-  std::string html;
-  std::vector<MemoryChart> different = group_equal(charts);
-  for (MemoryChart& chart : different) {
-    chart.scale_bytes = scale_bytes;
-    const std::string drawn = memory_chart(chart);
-    if (drawn.empty()) continue;
-    html += "<h3>" + escape(chart.device) + "</h3>\n<figure>" + drawn + "<figcaption>" + escape(caption_of(chart)) + "</figcaption></figure>\n";
-    html += folding("Who holds it at the peak", peak_holders(chart.timeline));
+Json chart_json(const std::string& name, const DeviceRecord& d, int64_t scale) {
+  const MemoryTimeline& timeline = *d.memory;
+  const MemoryMoment& peak = timeline.moments[timeline.peak];
+  const std::string place = place_name(peak.phase, peak.layer);
+  Json axis = Json::array();
+  for (const int64_t tick : byte_ticks(scale)) {
+    if (tick <= scale) axis.push_back({tick, short_bytes(tick)});
   }
-  return html.empty() ? html : paragraph(introduction) + categories_legend(charts) + html;
+  Json json = {{"kind", "memory"},
+               {"device", name},
+               {"label", "Memory of " + name + " over one step, by category"},
+               {"moments", timeline.moments.size()},
+               {"changes", fmt::format("{} changes", format_count(static_cast<int64_t>(timeline.moments.size()) - 1))},
+               {"scale", scale},
+               {"ticks", axis},
+               {"bands", bands_json(timeline.moments)},
+               {"layers", layers_json(timeline)},
+               {"peak",
+                {{"moment", timeline.peak},
+                 {"bytes", peak.extent_bytes},
+                 {"text", fmt::format("peak {} in {}", short_bytes(peak.extent_bytes), place)},
+                 {"title", fmt::format("peak: {} ({} bytes) in {}", short_bytes(peak.extent_bytes), format_count(peak.extent_bytes), place)}}},
+               {"planned", d.plan.peak_bytes},
+               {"caption", caption_of(d)},
+               {"holders", peak_holders(timeline).json()}};
+  if (d.pool.capacity_bytes > 0 && d.pool.capacity_bytes <= scale) {
+    json["capacity"] = {{"bytes", d.pool.capacity_bytes}, {"text", "capacity " + short_bytes(d.pool.capacity_bytes)}};
+  }
+  return json;
+}
+
+}  // namespace
+
+std::vector<Json> memory_charts(const std::vector<DeviceRecord>& devices) {
+  std::vector<DeviceRecord> shown;
+  int64_t scale = 0;
+  for (const DeviceRecord& d : devices) {
+    if (!d.memory || d.memory->moments.size() < 2) continue;
+    scale = std::max(scale, largest_bytes(d));
+    shown.push_back(d);
+  }
+  const std::vector<std::string> names = names_of(shown);
+  std::vector<Json> charts;
+  for (const DeviceSet& set : group_devices(shown.size(), [&](size_t a, size_t b) { return same_chart(shown[a], shown[b]); })) {
+    charts.push_back(chart_json(set.name(names), shown[set.first()], scale));
+  }
+  return charts;
 }
 
 }  // namespace vitrine::tools::html

@@ -1,44 +1,275 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/report/page.h"
 
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
 #include <fmt/format.h>
 
+#include "tools/program/findings.h"
 #include "tools/program/output_file.h"
-#include "tools/program/report/html.h"
-#include "tools/program/report/page_style.h"
-#include "tools/program/report/palette.h"
+#include "tools/program/record_tables.h"
+#include "tools/program/report/charts.h"
+#include "tools/program/report/scale.h"
 
 namespace vitrine::tools::html {
 
 namespace {
 
-/// Curves are drawn in a paint's colour, not filled with it.
-std::string curve_css() {
-  std::string css;
-  for (const Paint& paint : all_paints()) css += fmt::format("svg .curve.{}{{stroke:{}}}\n", paint.css_class, paint.colour);
-  return css;
+Json text(const std::string& words) { return {{"kind", "text"}, {"text", words}}; }
+Json note(const std::string& words) { return {{"kind", "text"}, {"text", words}, {"soft", true}}; }
+Json heading(const std::string& words) { return {{"kind", "heading"}, {"text", words}}; }
+Json fold(const std::string& title, const Json& blocks) { return {{"kind", "fold"}, {"title", title}, {"blocks", blocks}}; }
+
+/// The blocks that are there; a section without any is left out.
+Json blocks_of(const std::vector<Json>& blocks) {
+  Json all = Json::array();
+  for (const Json& block : blocks) {
+    if (block.is_array()) {
+      all.insert(all.end(), block.begin(), block.end());
+    } else if (!block.is_null()) {
+      all.push_back(block);
+    }
+  }
+  return all;
+}
+
+Json tables(const std::vector<Table>& all) {
+  Json json = Json::array();
+  for (const Table& table : all) json.push_back(table.json());
+  return json;
+}
+Json table(const std::optional<Table>& t) { return t ? t->json() : Json(); }
+
+Json findings(const std::vector<Finding>& all) {
+  Json json = {{"kind", "findings"}, {"findings", Json::array()}};
+  if (all.empty()) json["none"] = "Nothing stands out: no device waits for long, and none holds much more than the others.";
+  for (const Finding& finding : all) json["findings"].push_back({{"text", finding.text}, {"remedy", finding.remedy}});
+  return json;
+}
+
+Json memory_section(const Record& record) {
+  const std::vector<DeviceRecord>& devices = record.run().devices;
+  const bool equal = std::all_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.as_planned(); });
+  std::vector<Bar> bars;
+  for (const DeviceRecord& d : devices) {
+    if (d.plan.peak_bytes > 0) bars.push_back(memory_bar(d.device + ", planned", d.plan.peak_by_category));
+    Bar bar = memory_bar(d.device + ", measured", d.pool.peak_by_category);
+    bar.parts.push_back({"outside the pool", "outside", static_cast<double>(d.outside_bytes), short_bytes(d.outside_bytes)});
+    if (d.outside_bytes > 0) bar.total += fmt::format(" + {} outside", short_bytes(d.outside_bytes));
+    bars.push_back(bar);
+  }
+  return blocks_of({text(equal ? "Planned and measured are equal to the byte, on every device and in every category."
+                               : "Planned and measured differ: the run did not cover the whole workload of the plan, or an error ended it early."),
+                    bar_chart("Peak memory of each device, planned and measured, by category", {{"", bars}}), memory_table(devices).json(),
+                    note(describe_outside(devices, record.dataset_bytes, record.processes))});
+}
+
+/// Charts over time show this process's devices only.
+std::string which_devices(const Record& record) {
+  return record.processes == 1 ? std::string() : " Shown are the devices of rank 0; the tables have those of all processes.";
+}
+
+Json memory_over_time(const std::vector<DeviceRecord>& devices, const std::string& introduction) {
+  const std::vector<Json> charts = memory_charts(devices);
+  return charts.empty() ? Json() : blocks_of({text(introduction), charts});
+}
+
+Json times_section(const RunRecord& run) {
+  if (run.devices.empty() || run.devices.front().phases.steps == 0) return {};
+  std::vector<Bar> bars;
+  double named = 1;
+  for (const DeviceRecord& d : run.devices) {
+    bars.push_back(time_bar(d));
+    named = std::min(named, d.phases.named_share);
+  }
+  return blocks_of({text(fmt::format("Mean of {} steps after the first. Each moment belongs to one phase, so a device's phases add up to its step's "
+                                     "wall time; {:.2f} % of it is named. Hatched: waits, by what they waited for.",
+                                     format_count(run.devices.front().phases.steps), 100 * named)),
+                    bar_chart("Time of a step by phase, for each device", {{"", bars}}), tables(time_tables(run.devices, kDevicesApartOnPage))});
+}
+
+Json communication_section(const RunRecord& run) {
+  const DeviceRecord* slowest = least_late(run.devices);
+  if (slowest == nullptr) return {};
+  const CommunicationTable& communication = slowest->communication;
+  const auto steps = static_cast<double>(communication.steps);
+  std::vector<Bar> bars;
+  for (const CommunicationRow& row : communication.rows) {
+    Bar bar{row.name(), {}, short_bytes(row.buffer_bytes / communication.steps) + ", " + short_seconds(row.seconds() / steps)};
+    const auto add = [&](const char* name, double seconds) { bar.parts.push_back({name, name, seconds / steps, short_seconds(seconds / steps)}); };
+    add("hidden", row.hidden_seconds);
+    add("exposed", row.exposed_seconds);
+    add("late peers, hidden", row.late_hidden_seconds);
+    add("late peers, exposed", row.late_exposed_seconds);
+    bars.push_back(bar);
+  }
+  return blocks_of({bar_chart("Communication hidden and exposed, bucket by bucket", {{"", bars}}), table(communication_table(run.devices))});
+}
+
+Json learning_section(const RunRecord& run, int64_t batch_size) {
+  Curve losses{"loss of each step", "forward", {}};
+  for (size_t i = 0; i < run.step_losses.size(); ++i) losses.points.push_back({static_cast<double>(i + 1), run.step_losses[i]});
+  Curve test{"test loss", "loss", {}, true}, accuracy{"test accuracy", "optimizer", {}, true};
+  Table epochs({{"", Table::Align::left}, {"after step"}, {"train loss"}, {"test loss"}, {"test accuracy"}});
+  double step = 0;
+  for (const EpochRecord& e : run.epochs) {
+    step += std::ceil(static_cast<double>(e.samples) / static_cast<double>(batch_size));
+    const auto cell = [](std::optional<double> value) { return value && std::isfinite(*value) ? fmt::format("{:.4f}", *value) : "–"; };
+    if (e.test_loss) test.points.push_back({step, *e.test_loss});
+    if (e.test_accuracy) accuracy.points.push_back({step, *e.test_accuracy});
+    epochs.add_row(
+        {fmt::format("epoch {}", e.epoch), fmt::format("{:.0f}", step), cell(e.totals.mean_loss()), cell(e.test_loss), cell(e.test_accuracy)});
+  }
+  Curve scale{"loss scale", "backward", {}, false, true};
+  for (const StepRecord::Change& change : run.steps.loss_scales()) scale.points.push_back({static_cast<double>(change.step + 1), change.loss_scale});
+  if (!scale.points.empty()) scale.points.push_back({static_cast<double>(std::max<size_t>(1, run.step_losses.size())), scale.points.back().y});
+  Json charts = Json::array();
+  const auto add = [&](const char* title, const CurveChart& chart) {
+    const Json drawn = curve_chart(chart);
+    if (!drawn.is_null()) charts.push_back({heading(title), drawn});
+  };
+  CurveChart loss_chart{"Loss over the steps", {losses}};
+  if (!test.points.empty()) loss_chart.curves.push_back(test);
+  add("Loss", loss_chart);
+  add("Accuracy", {"Test accuracy over the epochs", {accuracy}});
+  add("Loss scale", {"Loss scale over the steps", {scale}, true});
+  return blocks_of({Json{{"kind", "pair"}, {"columns", charts}}, run.epochs.empty() ? Json() : epochs.json()});
+}
+
+/// One group of bars for each scheme.
+template <class MakeBar>
+Json bars_by_scheme(const Record& record, const std::string& label, const MakeBar& make_bar) {
+  std::vector<BarGroup> groups;
+  for (const RunRecord& run : record.runs) {
+    BarGroup& group = groups.emplace_back(BarGroup{run.name, {}});
+    for (const DeviceRecord& d : run.devices) group.bars.push_back(make_bar(d));
+  }
+  return bar_chart(label, groups);
+}
+
+std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
+  std::vector<Finding> all = compare_findings(runs);
+  for (const RunRecord& run : runs) {
+    for (const auto find : {uneven_memory, idle_device, waits_for_peers, exposed_communication}) {
+      if (const auto finding = find(run)) all.push_back({run.name + ": " + finding->text, finding->remedy});
+    }
+  }
+  return all;
+}
+
+Json comparison_speed(const Record& record) {
+  std::vector<Bar> bars;
+  Table table({{"", Table::Align::left},
+               {"samples/s, median of rounds"},
+               {"against the first"},
+               {"skipped steps"},
+               {"gradient difference"},
+               {"samples of each device"}});
+  const double first = record.runs.front().rates.median();
+  for (const RunRecord& run : record.runs) {
+    const std::string rate = run.rates.str();
+    bars.push_back({run.name, {{rate, "forward", run.rates.median(), "samples/s"}}, rate + " samples/s"});
+    table.add_row({run.name, rate, first > 0 ? fmt::format("{:.2f}", run.rates.median() / first) : "–", format_count(run.steps.skipped()),
+                   describe_difference(run), run.batch});
+  }
+  Json chart = bar_chart("Samples per second under each scheme", {{"", bars}});
+  chart["legend"] = false;
+  return blocks_of({chart, table.json(), note(rounding_hint(record.runs))});
+}
+
+using Sections = std::vector<std::pair<const char*, Json>>;
+
+Sections run_sections(const Record& record) {
+  const RunRecord& run = record.run();
+  Json steps = step_chart(run.devices);
+  if (!steps.is_null()) {
+    steps = blocks_of({text(fmt::format("Step {} on each stream; hatched spans are waits and name what they wait for.", run.shown_step + 1) +
+                            which_devices(record)),
+                       steps});
+  }
+  return {
+      {"Findings", blocks_of({findings(find_findings(run))})},
+      {"Memory: planned and measured", memory_section(record)},
+      {"Memory over one step",
+       memory_over_time(run.devices, fmt::format("Step {}, change by change: the host allocates and frees memory ahead of the device's work, so the "
+                                                 "axis is the order of these changes, not time. The bands above are the phases they belong to.",
+                                                 run.shown_step + 1) +
+                                         which_devices(record))},
+      {"Time of a step", times_section(run)},
+      {"One step on each stream", steps},
+      {"Communication", communication_section(run)},
+      {"Learning", learning_section(run, run.batch_size)}};
+}
+
+Sections comparison_sections(const Record& record) {
+  if (record.runs.empty()) return {};
+  std::vector<DeviceRecord> all;
+  std::vector<Json> times = {text("Each device's phases add up to its step's wall time. Hatched: waits, by what they waited for."),
+                             bars_by_scheme(record, "Time of a step by phase", time_bar), scheme_times_table(record).json()};
+  std::vector<Json> communication;
+  for (const RunRecord& run : record.runs) {
+    all.insert(all.end(), run.devices.begin(), run.devices.end());
+    times.push_back(fold("Where a step's time went under " + run.name, tables(time_tables(run.devices, kDevicesApartOnPage))));
+    const Json section = communication_section(run);
+    if (!section.is_null()) communication.insert(communication.end(), {heading(run.name), section});
+  }
+  const bool equal = std::all_of(all.begin(), all.end(), [](const DeviceRecord& d) { return d.as_planned(); });
+  const auto memory_of = [](const DeviceRecord& d) { return memory_bar(d.device, d.pool.peak_by_category); };
+  return {{"Findings", blocks_of({findings(comparison_findings(record.runs))})},
+          {"Speed and gradients", comparison_speed(record)},
+          {"Peak memory", blocks_of({text(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
+                                                : "Peak of each device by category, as measured."),
+                                     bars_by_scheme(record, "Peak memory of each device by category", memory_of), schemes_table(record).json(),
+                                     note(describe_outside(record.runs.front().devices, record.dataset_bytes, 1))})},
+          {"Time of a step", blocks_of(times)},
+          {"Communication", blocks_of(communication)}};
+}
+
+Sections plan_sections(const Record& record) {
+  const std::vector<DeviceRecord>& devices = record.run().devices;
+  std::vector<Bar> bars;
+  for (const DeviceRecord& d : devices) bars.push_back(memory_bar(d.device, d.plan.peak_by_category));
+  return {{"Does it fit?", blocks_of({text(record.remedies.empty() ? "Every device whose capacity is known has room for its plan."
+                                                                   : "It does not fit. " + record.remedies)})},
+          {"Peak memory", blocks_of({bar_chart("Planned peak of each device, by category", {{"", bars}}), plan_table(devices).json()})},
+          {"Memory over one step",
+           memory_over_time(devices, "A steady step, change by change. The bands above are the phases that the changes belong to.")},
+          {"Held for backward", blocks_of({table(held_table(devices))})}};
 }
 
 }  // namespace
 
-void Page::add_section(std::string_view title, std::string_view content) {
-  if (content.empty()) return;
-  const std::string id = fmt::format("part{}", ++sections_);
-  navigation_ += fmt::format("<a href=\"#{}\">{}</a>\n", id, escape(title));
-  body_ += fmt::format("<section id=\"{}\"><h2>{}</h2>\n{}</section>\n", id, escape(title), content);
+Json page_data(const Record& record) {
+  Json data = {{"title", record.title}, {"sections", Json::array()}};
+  const auto add = [&](const char* title, const Json& blocks) {
+    if (!blocks.empty()) data["sections"].push_back({{"title", title}, {"blocks", blocks}});
+  };
+  Json facts = {{"kind", "facts"}, {"command", record.command_line}, {"facts", Json::array()}};
+  for (const auto& [name, words] : record.facts) facts["facts"].push_back({name, words});
+  using Kind = Record::Kind;
+  add(record.kind == Kind::run ? "The run" : record.kind == Kind::plan ? "The plan" : "The runs", Json::array({facts}));
+  const Sections sections = record.kind == Kind::run    ? run_sections(record)
+                            : record.kind == Kind::plan ? plan_sections(record)
+                                                        : comparison_sections(record);
+  for (const auto& [title, blocks] : sections) add(title, blocks);
+  return data;
 }
 
-std::string Page::str() const {
-  std::string page =
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
-      "<link rel=\"icon\" href=\"data:,\">\n";
-  page += "<title>" + escape(title_) + "</title>\n<style>" + kPageStyle + palette_css() + curve_css() + "</style></head>\n<body>\n" + kPatterns;
-  page += "<header><h1>" + escape(title_) + "</h1>\n<nav>" + navigation_ + "</nav></header>\n<main>\n" + body_ + "</main>\n";
-  return page + "<script>" + kPageScript + "</script>\n</body></html>\n";
+std::string page(const Record& record) {
+  constexpr std::string_view kPlace = "{{record}}";
+  const std::string_view whole = page_template();
+  // Bytes that are not UTF-8 become U+FFFD; "<" is escaped so that no text can end the element.
+  const std::string data = page_data(record).dump(-1, ' ', false, Json::error_handler_t::replace);
+  const size_t at = whole.find(kPlace);
+  std::string html(whole.substr(0, at));
+  for (const char c : data) html.append(c == '<' ? "\\u003c" : std::string_view(&c, 1));
+  return html.append(whole.substr(at + kPlace.size()));
 }
 
-void write_page(const std::string& option, const std::string& path, const Page& page) {
-  write_output_file(option, path, [&](std::ostream& file) { file << page.str(); });
+void write_page(const std::string& path, const Record& record) {
+  write_output_file("--report", path, [&](std::ostream& file) { file << page(record); });
 }
 
 }  // namespace vitrine::tools::html

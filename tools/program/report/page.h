@@ -4,23 +4,21 @@
 #include <string>
 #include <string_view>
 
+#include "tools/program/record.h"
+
 namespace vitrine::tools::html {
 
-/// A page that needs nothing beside itself: style and script stand in it, and no address. The script only shows what a shape under the pointer says;
-/// all else is there without it.
-class Page {
- public:
-  explicit Page(std::string title) : title_(std::move(title)) {}
-  /// `content` is HTML. An empty one adds nothing.
-  void add_section(std::string_view title, std::string_view content);
-  std::string str() const;
+/// What a page shows: {"title", "command", "sections": [{"title", "blocks": [...]}]}. template.html draws each block by its "kind": text, heading,
+/// facts, findings, table, fold, bars, memory, lanes, curves or pair.
+Json page_data(const Record& record);
 
- private:
-  std::string title_, navigation_, body_;
-  int sections_ = 0;
-};
+/// template.html with page_data() in it: one file that needs nothing else and makes no request.
+std::string page(const Record& record);
 
-/// Writes it. throws DataError naming the option.
-void write_page(const std::string& option, const std::string& path, const Page& page);
+/// template.html as it was built in.
+std::string_view page_template();
+
+/// Writes the page. throws DataError naming --report.
+void write_page(const std::string& path, const Record& record);
 
 }  // namespace vitrine::tools::html

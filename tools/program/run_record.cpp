@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run_report.h"
+#include "tools/program/run_record.h"
 
 #include <algorithm>
 
@@ -9,6 +9,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/units.h"
 #include "tools/program/describe.h"
+#include "tools/program/findings.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
@@ -81,49 +82,37 @@ Facts run_facts(const Options& options, const Job& job, Run& run, const std::str
   return facts;
 }
 
-std::string describe_outside(const std::vector<DeviceFigures>& figures, int processes) {
-  const bool on_gpus = !figures.empty() && figures.front().device.find("cuda:") != std::string::npos;
-  if (on_gpus) {
-    return "Outside the pools lie CUDA's context, libraries (NCCL, cuBLAS, cuDNN) and other processes, measured and not planned; logical devices of "
-           "one GPU share them "
-           "equally.";
-  }
-  return fmt::format(
-      "Outside the pools lie data set, loader, libraries and code, measured as {} less the pools, and divided equally among {} CPU devices.",
-      processes == 1 ? "the resident set" : "each process's resident set", processes == 1 ? "the" : "its");
+RunRecord configured_run(const Options& options, const EngineConfig& config, const BatchPlan& batch) {
+  RunRecord record;
+  record.name = options.mode_name();
+  record.batch = describe_batch(batch);
+  record.scheme = config.scheme;
+  record.precision = record.steps.precision = config.precision;
+  record.batch_size = config.batch_size;
+  record.accumulate = config.accumulate;
+  record.workers = options.workers;
+  record.host_preprocess = options.host_preprocess();
+  record.bucket_bytes = config.bucket_bytes;
+  record.first_bucket_bytes = config.first_bucket_bytes;
+  return record;
 }
 
-FindingsInput findings_input(const Options& options, Run& run, const Measurements& measurements) {
-  const EngineConfig& config = run.engine->config();
-  FindingsInput input;
-  input.scheme = config.scheme;
-  input.batch_size = config.batch_size;
-  input.accumulate = config.accumulate;
-  input.workers = options.workers;
-  input.host_preprocess = options.host_preprocess();
-  input.bucket_bytes = config.bucket_bytes;
-  input.first_bucket_bytes = config.first_bucket_bytes;
-  input.figures = measurements.figures;
-  input.tables = measurements.tables;
-  input.communication = measurements.communication;
-  return input;
+std::optional<MemoryTimeline> steady_step(const DevicePlan& plan) {
+  constexpr size_t kSteadyStep = 1;  // the history has a mark for the first step, then one for the steady step
+  if (plan.history.steps.size() <= kSteadyStep) return std::nullopt;
+  return make_memory_timeline(cut_history(plan.history, kSteadyStep));
 }
 
-void add_recorded_step(TrainReport& report, Run& run, const std::vector<DeviceSpans>& spans, const RecordedSteps& recorded) {
-  report.shown_step = recorded.shown();
+void add_recorded_step(RunRecord& record, Run& run, const std::vector<DeviceSpans>& spans, const RecordedSteps& recorded) {
+  record.shown_step = recorded.shown();
   DeviceGroup& devices = *run.devices;
   for (int d = 0; d < devices.size(); ++d) {
-    const Pool& pool = devices[d].pool();
-    const MemoryHistory history = recorded.history(pool);
-    if (const auto mark = find_mark(history, recorded.shown())) {
-      MemoryTimeline timeline = make_memory_timeline(cut_history(history, *mark));
-      report.figures.timelines.push_back(timeline);
-      report.memory.push_back(
-          {devices[d].name(), std::move(timeline), pool.capacity_bytes(), run.engine->device_plans()[static_cast<size_t>(d)].peak_bytes});
-    }
-    if (auto view = view_step(spans[static_cast<size_t>(d)], recorded.shown())) report.steps.push_back({devices[d].name(), std::move(*view)});
+    DeviceRecord& device = record.devices[static_cast<size_t>(d)];
+    const MemoryHistory history = recorded.history(devices[d].pool());
+    if (const auto mark = find_mark(history, recorded.shown())) device.memory = make_memory_timeline(cut_history(history, *mark));
+    device.step = view_step(spans[static_cast<size_t>(d)], recorded.shown());
   }
-  if (!report.steps.empty()) report.figures.first_bucket_begins = first_bucket_begin(report.steps.front().view);
+  if (const auto& step = record.devices.front().step) record.first_bucket_begins = first_bucket_begin(*step);
 }
 
 }  // namespace vitrine::tools

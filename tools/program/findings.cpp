@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/findings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/program/report/scale.h"
+#include "tools/program/tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+using html::percent;
+using html::short_bytes;
+using html::short_seconds;
+
+// The shares from which a finding is reported.
+constexpr double kUneven = 0.05, kNearCapacity = 0.9, kLargeWorkspace = 0.5, kDataWait = 0.05, kHostWait = 0.1, kIdle = 0.1, kExposed = 0.1,
+                 kLateBucket = 0.5, kSkipped = 0.05;
+constexpr int64_t kFewestSteps = 8;
+// Schemes that differ by less than this share do not differ.
+constexpr double kDiffers = 0.03;
+
+int64_t fullest_bytes(const RunRecord& run) {
+  int64_t bytes = 0;
+  for (const DeviceRecord& d : run.devices) bytes = std::max(bytes, d.pool.peak_bytes);
+  return bytes;
+}
+
+int64_t held(const DeviceRecord& device, Category category) { return device.pool.peak_by_category[static_cast<size_t>(category)]; }
+
+double seconds_in(const DeviceRecord& device, Phase phase) { return phase_row(device.phases, phase).seconds; }
+
+double share_of(const PhaseTable& table, double seconds) { return table.wall_seconds > 0 ? seconds / table.wall_seconds : 0; }
+
+/// The index of the device that holds most.
+size_t fullest(const std::vector<DeviceRecord>& figures) {
+  const auto most =
+      std::max_element(figures.begin(), figures.end(), [](const auto& a, const auto& b) { return a.pool.peak_bytes < b.pool.peak_bytes; });
+  return static_cast<size_t>(most - figures.begin());
+}
+
+/// The bytes of each category that a device holds beyond the largest of the other devices.
+BytesByCategory excess_of(const std::vector<DeviceRecord>& figures, size_t device) {
+  BytesByCategory excess = figures[device].pool.peak_by_category;
+  for (size_t c = 0; c < excess.size(); ++c) {
+    int64_t others = 0;
+    for (size_t d = 0; d < figures.size(); ++d) others = d == device ? others : std::max(others, figures[d].pool.peak_by_category[c]);
+    excess[c] -= others;
+  }
+  return excess;
+}
+
+/// Bytes of the blocks of that name at the peak.
+int64_t held_by(const MemoryTimeline& timeline, std::string_view tensor) {
+  int64_t bytes = 0;
+  for (const HeldBlock& block : timeline.blocks) {
+    if (block.tensor == tensor && block.first <= timeline.peak && timeline.peak < block.end) bytes += block.bytes;
+  }
+  return bytes;
+}
+
+/// Why `device` holds more of a category than the others, and what would change it.
+Finding reason_of_excess(const RunRecord& run, size_t device, Category category) {
+  const DeviceRecord& figures = run.devices[device];
+  int64_t most_samples = 0;
+  for (size_t d = 0; d < run.devices.size(); ++d) most_samples = d == device ? most_samples : std::max(most_samples, run.devices[d].samples_per_step);
+  if (category == Category::activations && run.scheme.loss_at == LossAt::gathered && static_cast<int>(device) == run.scheme.output_device &&
+      (!figures.memory || held_by(*figures.memory, "gathered outputs") > 0)) {
+    return {"outputs gathered for the loss", "`--mode criterion` would leave them where they are"};
+  }
+  if (category == Category::staging && run.scheme.staging == Staging::device0 && device == 0) {
+    return {"the whole batch, staged there before it is scattered", "`--staging host` brings each slice straight to its device"};
+  }
+  const bool updates = category == Category::optimizer || category == Category::parameters;
+  if (updates && run.scheme.reduce == Reduce::gpu0 && device == 0) {
+    return {"the optimizer's state, because only it updates",
+            fmt::format("`--split gpu0={}` would give it fewer samples in exchange", std::max<int64_t>(1, figures.samples_per_step / 2))};
+  }
+  if (figures.samples_per_step > most_samples && run.devices.size() > 1) {
+    return {fmt::format("it has {} of {} samples", figures.samples_per_step, run.batch_size), "`--split equal` would share them out"};
+  }
+  return {"the peaks fall on other moments", fmt::format("`--accumulate {}` lowers what all devices hold at once", run.accumulate * 2)};
+}
+
+}  // namespace
+
+std::optional<Finding> divergence(const RunRecord& run) {
+  if (run.diverged.empty() && run.steps.non_finite == 0) return std::nullopt;
+  const std::string text = !run.diverged.empty()
+                               ? run.diverged + "."
+                               : fmt::format("The loss was not finite in {} of {} steps, from step {} on: the weights are of no use.",
+                                             format_count(run.steps.non_finite), format_count(run.steps.steps), run.steps.first_non_finite + 1);
+  return Finding{text, "A smaller `--lr` or `--clip-norm 1` keeps values finite; so may `--precision fp32` or `bf16` in place of fp16."};
+}
+
+std::optional<Finding> uneven_memory(const RunRecord& run) {
+  if (run.devices.size() < 2) return std::nullopt;
+  const size_t device = fullest(run.devices);
+  int64_t others = 0;
+  for (size_t d = 0; d < run.devices.size(); ++d) others = d == device ? others : std::max(others, run.devices[d].pool.peak_bytes);
+  const int64_t peak = run.devices[device].pool.peak_bytes, more = peak - others;
+  if (static_cast<double>(more) < kUneven * static_cast<double>(peak)) return std::nullopt;
+  const BytesByCategory excess = excess_of(run.devices, device);
+  const auto most = std::max_element(excess.begin(), excess.end() - 1);  // fragmentation is no reason
+  if (*most <= 0) return std::nullopt;
+  const auto category = static_cast<Category>(most - excess.begin());
+  const Finding reason = reason_of_excess(run, device, category);
+  return Finding{fmt::format("{} holds {} more than the others, mostly {} ({}): {}.", run.devices[device].device, short_bytes(more),
+                             category_name(category), short_bytes(*most), reason.text),
+                 reason.remedy + "."};
+}
+
+std::optional<Finding> little_headroom(const RunRecord& run) {
+  if (run.devices.empty()) return std::nullopt;
+  const auto share = [](const DeviceRecord& d) {
+    return d.pool.capacity_bytes > 0 ? static_cast<double>(d.pool.peak_bytes) / static_cast<double>(d.pool.capacity_bytes) : 0;
+  };
+  const auto tightest = std::max_element(run.devices.begin(), run.devices.end(), [&](const auto& a, const auto& b) { return share(a) < share(b); });
+  if (share(*tightest) < kNearCapacity) return std::nullopt;
+  return Finding{
+      fmt::format("{} uses {} of its {}: a larger batch will not fit.", tightest->device, percent(share(*tightest)),
+                  short_bytes(tightest->pool.capacity_bytes)),
+      fmt::format("`--accumulate {}` halves the activations, `--recompute-segments sqrt` computes most of them again; neither changes a gradient.",
+                  run.accumulate * 2)};
+}
+
+std::optional<Finding> large_workspace(const RunRecord& run) {
+  if (run.devices.empty()) return std::nullopt;
+  const DeviceRecord& device = run.devices[fullest(run.devices)];
+  const int64_t workspace = held(device, Category::workspace);
+  const double share = device.pool.peak_bytes > 0 ? static_cast<double>(workspace) / static_cast<double>(device.pool.peak_bytes) : 0;
+  if (share < kLargeWorkspace) return std::nullopt;
+  return Finding{fmt::format("{} of {}'s memory is the libraries' workspace ({}).", percent(share), device.device, short_bytes(workspace)),
+                 fmt::format("`--workspace {}MiB` would save the rest, where the algorithms that fit it are fast enough.",
+                             std::max<int64_t>(1, workspace / 4 >> 20))};
+}
+
+std::optional<Finding> waits_for_data(const RunRecord& run) {
+  double share = 0;
+  for (const DeviceRecord& d : run.devices) share = std::max(share, share_of(d.phases, seconds_in(d, Phase::data)));
+  if (share < kDataWait) return std::nullopt;
+  const std::string workers = fmt::format("raise `--workers`, which is {}, say to {}", run.workers, run.workers * 2);
+  return Finding{fmt::format("{} of the step waits for data.", percent(share)),
+                 (run.host_preprocess ? "`--preprocess device` takes the work from the loader; or " : "") + workers + "."};
+}
+
+std::optional<Finding> waits_for_host(const RunRecord& run) {
+  for (const DeviceRecord& d : run.devices) {
+    const double share = wait_row(d.phases, "host").share;
+    if (share < kHostWait) continue;
+    return Finding{fmt::format("{} of the step {} has nothing to do, because the host has not issued more yet.", percent(share), d.device),
+                   fmt::format("`--batch-size {}` gives each launch more work.", run.batch_size * 2)};
+  }
+  return std::nullopt;
+}
+
+std::optional<Finding> idle_device(const RunRecord& run) {
+  if (run.devices.size() < 2) return std::nullopt;
+  std::vector<double> busy, rates;
+  for (const DeviceRecord& d : run.devices) {
+    busy.push_back(seconds_in(d, Phase::forward) + seconds_in(d, Phase::recompute) + seconds_in(d, Phase::backward));
+    // In a few steps any device may be late by chance.
+    if (d.samples_per_step == 0 || busy.back() <= 0 || d.phases.steps < kFewestSteps) return std::nullopt;
+    rates.push_back(static_cast<double>(d.samples_per_step) / busy.back());
+  }
+  const size_t fast = static_cast<size_t>(std::min_element(busy.begin(), busy.end()) - busy.begin());
+  const size_t slow = static_cast<size_t>(std::max_element(busy.begin(), busy.end()) - busy.begin());
+  const PhaseTable& table = run.devices[fast].phases;
+  const double idle = share_of(table, seconds_in(run.devices[fast], Phase::wait)), gap = share_of(table, busy[slow] - busy[fast]);
+  if (std::min(idle, gap) < kIdle) return std::nullopt;
+  const double all = std::accumulate(rates.begin(), rates.end(), 0.0);
+  std::vector<int64_t> shares;
+  for (const double rate : rates) shares.push_back(std::llround(static_cast<double>(run.batch_size) * rate / all));
+  const auto time_of = [&](size_t d) { return short_seconds(per_step(busy[d], run.devices[d].phases)); };
+  return Finding{fmt::format("{} idles {} of the step: its {} samples take it {}, those of {} take {}.", run.devices[fast].device, percent(idle),
+                             run.devices[fast].samples_per_step, time_of(fast), run.devices[slow].device, time_of(slow)),
+                 fmt::format("`--split {}` would share them out by speed.", fmt::join(shares, ","))};
+}
+
+std::optional<Finding> waits_for_peers(const RunRecord& run) {
+  if (idle_device(run)) return std::nullopt;
+  const DeviceRecord* longest = nullptr;
+  double share = 0;
+  for (const DeviceRecord& d : run.devices) {
+    double late = 0;
+    for (const WaitRow& wait : d.phases.waits) late += wait.cause.find(" in ") != std::string::npos ? wait.share : 0;
+    if (late <= share) continue;
+    share = late;
+    longest = &d;
+  }
+  if (share < kIdle) return std::nullopt;
+  return Finding{
+      fmt::format("{} waits {} of the step for peers that reach a collective later, a different one each time: no split would change that.",
+                  longest->device, percent(share)),
+      "`--threads-per-device` with fewer threads than cores in all, or an otherwise idle machine, lets them arrive together."};
+}
+
+std::optional<Finding> single_bucket(const RunRecord& run) {
+  const DeviceRecord* slowest = least_late(run.devices);
+  if (slowest == nullptr || run.scheme.reduce != Reduce::allreduce) return std::nullopt;
+  const CommunicationTable& table = slowest->communication;
+  const auto buckets = std::count_if(table.rows.begin(), table.rows.end(), [](const CommunicationRow& row) { return row.phase == Phase::reduce; });
+  if (buckets != 1) return std::nullopt;
+  const CommunicationRow& row = table.rows.front();
+  if (row.exposed_seconds < kExposed * row.seconds() || row.buffer_bytes == 0) return std::nullopt;
+  const int64_t bytes = row.buffer_bytes / table.steps;
+  return Finding{fmt::format("All gradients ({}) are in one bucket, which starts only when backward is done: {} of its time is exposed.",
+                             short_bytes(bytes), percent(row.exposed_seconds / row.seconds())),
+                 fmt::format("`--bucket-mb {0:.2g} --first-bucket-mb {0:.2g}` would make four of them, the first of which overlap with backward.",
+                             std::max(1e-3, static_cast<double>(bytes) / 4 / (1 << 20)))};
+}
+
+std::optional<Finding> late_first_bucket(const RunRecord& run) {
+  if (run.scheme.reduce != Reduce::allreduce || run.devices.empty() || single_bucket(run)) return std::nullopt;
+  if (!run.first_bucket_begins || *run.first_bucket_begins < kLateBucket) return std::nullopt;
+  const CommunicationTable& table = run.devices.front().communication;
+  if (table.rows.empty() || table.steps == 0) return std::nullopt;
+  const int64_t bytes = table.rows.front().buffer_bytes / table.steps;
+  return Finding{fmt::format("The first bucket ({}) starts when {} of backward is over; the buckets after it have little left to overlap with.",
+                             short_bytes(bytes), percent(*run.first_bucket_begins)),
+                 fmt::format("`--first-bucket-mb {:.2g}` lets it start earlier, unless one parameter fills it.",
+                             static_cast<double>(std::min(bytes, run.first_bucket_bytes)) / 4 / (1 << 20))};
+}
+
+std::optional<Finding> exposed_communication(const RunRecord& run) {
+  const DeviceRecord* slowest = least_late(run.devices);
+  if (slowest == nullptr) return std::nullopt;
+  const double share = share_of(slowest->phases, slowest->communication.total().exposed_seconds);
+  if (share < kExposed) return std::nullopt;
+  const bool star = run.scheme.reduce == Reduce::gpu0;
+  return Finding{
+      fmt::format("Communication holds up {} of the step.", percent(share)),
+      star ? "`--mode ddp` reduces in buckets during backward and broadcasts nothing."
+           : fmt::format("`--batch-size {} --accumulate {}` takes twice the samples to each reduction; `--reduce-dtype f16` halves its bytes.",
+                         run.batch_size * 2, run.accumulate * 2)};
+}
+
+std::optional<Finding> skipped_steps(const RunRecord& run) {
+  const int64_t skipped = run.steps.skipped();
+  const double share = run.steps.steps > 0 ? static_cast<double>(skipped) / static_cast<double>(run.steps.steps) : 0;
+  if (share < kSkipped) return std::nullopt;
+  return Finding{
+      fmt::format("{} of {} steps were skipped, because the gradient was not finite.", format_count(skipped), format_count(run.steps.steps)),
+      fmt::format("`--loss-scale {:.6g}`, where the scale settled, starts without the search.",
+                  run.steps.scales.empty() ? 1.0 : run.steps.scales.back().loss_scale)};
+}
+
+std::optional<double> first_bucket_begin(const StepView& view) {
+  int64_t begin = 0, end = 0;
+  for (const SpanRecord& span : view.compute) {
+    if (span.info.phase != Phase::backward || span.info.step != view.step) continue;
+    begin = begin == 0 ? span.begin_ns : begin;
+    end = std::max(end, span.end_ns);
+  }
+  for (const SpanRecord& span : view.communication) {
+    if (span.info.phase != Phase::reduce || span.info.step != view.step || span.depth > 0 || end <= begin) continue;
+    // The span opens when the bucket is issued; its reduction begins after the wait for its gradients.
+    int64_t start = span.begin_ns;
+    for (const SpanRecord& inner : view.communication) {
+      const bool waits = inner.info.phase == Phase::wait && inner.begin_ns >= span.begin_ns && inner.end_ns <= span.end_ns;
+      if (waits && std::string_view(inner.info.cause) == "backward") start = std::max(start, inner.end_ns);
+    }
+    return std::clamp(static_cast<double>(start - begin) / static_cast<double>(end - begin), 0.0, 1.0);
+  }
+  return std::nullopt;
+}
+
+std::vector<Finding> find_findings(const RunRecord& run) {
+  std::vector<Finding> all;
+  for (const auto find : {divergence, uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host, idle_device, waits_for_peers,
+                          single_bucket, late_first_bucket, exposed_communication, skipped_steps}) {
+    if (auto finding = find(run)) all.push_back(std::move(*finding));
+  }
+  return all;
+}
+
+bool is_faster(const Rates& fast, const Rates& slow) {
+  if (fast.rounds.size() < 2 || slow.rounds.size() < 2) return false;
+  return fast.least() > slow.most() && fast.median() > slow.median() * (1 + kDiffers);
+}
+
+std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs) {
+  if (runs.size() < 2) return std::nullopt;
+  const auto by_speed = [](const RunRecord& a, const RunRecord& b) { return a.rates.median() < b.rates.median(); };
+  const auto [slowest, fastest] = std::minmax_element(runs.begin(), runs.end(), by_speed);
+  const size_t rounds = fastest->rates.rounds.size();
+  if (rounds < 2) return Finding{"One round does not tell differences in speed from noise.", "`--rounds 5` does."};
+  if (!is_faster(fastest->rates, slowest->rates)) {
+    return Finding{fmt::format("The schemes' speeds are within noise: medians from {} to {} samples/s, single rounds from {} to {}.",
+                               format_count(std::llround(slowest->rates.median())), format_count(std::llround(fastest->rates.median())),
+                               format_count(std::llround(slowest->rates.least())), format_count(std::llround(fastest->rates.most()))),
+                   fmt::format("`--rounds {}` or more `--steps` tell smaller differences.", rounds * 2)};
+  }
+  std::string text = fmt::format("{} is fastest: {} samples/s (median of {} rounds, {} to {}), {:.2f} times {}.", fastest->name,
+                                 format_count(std::llround(fastest->rates.median())), rounds, format_count(std::llround(fastest->rates.least())),
+                                 format_count(std::llround(fastest->rates.most())), fastest->rates.median() / slowest->rates.median(), slowest->name);
+  std::vector<std::string> tied;
+  for (const RunRecord& run : runs) {
+    if (&run != &*fastest && !is_faster(fastest->rates, run.rates)) tied.push_back(run.name);
+  }
+  if (!tied.empty()) text += fmt::format(" Within noise of it: {}.", fmt::join(tied, ", "));
+  return Finding{text, {}};
+}
+
+std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs) {
+  std::vector<Finding> all;
+  if (runs.size() < 2) return all;
+  if (auto speed = compare_speed(runs)) all.push_back(std::move(*speed));
+  const auto by_memory = [](const RunRecord& a, const RunRecord& b) { return fullest_bytes(a) < fullest_bytes(b); };
+  const auto [least, most] = std::minmax_element(runs.begin(), runs.end(), by_memory);
+  const int64_t less = fullest_bytes(*most) - fullest_bytes(*least);
+  if (static_cast<double>(less) > kDiffers * static_cast<double>(fullest_bytes(*most))) {
+    all.push_back({fmt::format("{} leaves the most room: its fullest device holds {}, {} less than that of {}.", least->name,
+                               short_bytes(fullest_bytes(*least)), short_bytes(less), most->name),
+                   {}});
+  }
+  return all;
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/conv2d_choice.h"
+#include "nn/parallel/engine.h"
+#include "runtime/memory/pool.h"
+#include "runtime/memory/timeline.h"
+#include "runtime/trace/communication_table.h"
+#include "runtime/trace/step_view.h"
+#include "tools/program/processes.h"
+#include "tools/program/step_record.h"
+
+/// The record of a run: one value that holds all that a run, a comparison or a plan has to report. Commands fill it; processes exchange it; the
+/// terminal (terminal_report.h), the JSON (json_report.h) and the HTML page (report/page.h) render it.
+namespace vitrine::tools {
+
+/// One device of a run or of a plan.
+struct DeviceRecord {
+  std::string device;  // "cpu:0"; with several processes "rank 1 cpu:0"
+  int64_t samples_per_step = 0;
+  DevicePlan plan;
+  PoolStatistics pool;        // as measured; in a plan only the capacity. A capacity of 0 is not known.
+  int64_t outside_bytes = 0;  // outside the pool
+  PhaseTable phases;
+  CommunicationTable communication;
+  // The step that charts show; only for devices of this process.
+  std::optional<MemoryTimeline> memory;
+  std::optional<StepView> step;
+
+  /// Whether the measured peak equals the planned one in every category.
+  bool as_planned() const { return plan.peak_bytes == pool.peak_bytes && plan.peak_by_category == pool.peak_by_category; }
+  bool fits() const { return pool.capacity_bytes == 0 || plan.peak_bytes <= pool.capacity_bytes; }
+};
+
+std::vector<std::string> names_of(const std::vector<DeviceRecord>& devices);
+
+// Lookups that every report shares.
+/// "backward features.3", or "update" without a layer.
+std::string place_name(Phase phase, const std::string& layer);
+/// The row of a phase or a cause of waiting; all zero where the device has none.
+PhaseRow phase_row(const PhaseTable& table, Phase phase);
+WaitRow wait_row(const PhaseTable& table, std::string_view cause);
+/// The device that waited least for its peers: what is exposed there is what the step paid. Null if the devices did not communicate.
+const DeviceRecord* least_late(const std::vector<DeviceRecord>& devices);
+/// `value` divided by the steps of the table; 0 without steps.
+double per_step(double value, const PhaseTable& table);
+
+/// An epoch, or all steps of a run with --steps.
+struct EpochRecord {
+  int64_t epoch = 1;
+  StepResult totals;
+  int64_t samples = 0;
+  int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: the epoch was interrupted
+  double seconds = 0;                   // spent training, without evaluation
+  std::optional<double> test_loss, test_accuracy;
+
+  bool whole() const { return steps == steps_wanted; }
+  double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
+};
+
+/// Samples per second in each round of a comparison.
+struct Rates {
+  std::vector<double> rounds;
+
+  double median() const;
+  double least() const;
+  double most() const;
+  /// "1,234 ±2 %": the median and half of the range between rounds.
+  std::string str() const;
+};
+
+/// One scheme's run.
+struct RunRecord {
+  std::string name;   // "ddp"; in a comparison of precisions "ddp fp16"
+  std::string batch;  // "16+16": samples of each device
+  // Configuration:
+  Scheme scheme;
+  Precision precision;
+  int64_t batch_size = 0;
+  int accumulate = 1;
+  int workers = 1;
+  bool host_preprocess = false;
+  int64_t bucket_bytes = 0, first_bucket_bytes = 0;
+  // Measurements:
+  std::vector<DeviceRecord> devices;  // of all processes, in rank order
+  StepRecord steps;
+  std::string diverged;  // why training stopped; empty if it did not diverge
+  std::vector<double> step_losses;
+  std::vector<EpochRecord> epochs;
+  int64_t shown_step = 0;                     // from 0: the step of DeviceRecord::memory and ::step
+  std::optional<double> first_bucket_begins;  // share of backward that is over when the first bucket's reduction begins, 0 to 1
+  // Of a comparison:
+  Rates rates;
+  double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
+};
+
+/// A name and its text: {"scheme", "dp, split equal, ..."}.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+/// All that a run, a comparison or a plan reports.
+struct Record {
+  enum class Kind { run, comparison, plan };
+  Kind kind = Kind::run;
+  std::string title;
+  std::string command_line;
+  Facts facts;  // model, data, scheme, machine
+  Json config;
+  std::vector<std::string> notes;  // what the program chose
+  int processes = 1;
+  int64_t dataset_bytes = 0;  // held by each process
+  std::vector<RunRecord> runs;
+  int64_t compared_steps = 0;  // a comparison's steps of a round
+  int rounds = 1;
+  bool interrupted = false;
+  std::string communicator;
+  std::vector<Conv2dChoice> convolutions;  // of this process's first device
+  std::string remedies;                    // what would make a plan fit; empty if it fits
+
+  const RunRecord& run() const { return runs.front(); }
+};
+
+/// The devices of all processes, in rank order, named "rank 1 cpu:0". Every process calls it; a single process gets `mine` back.
+std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine);
+
+}  // namespace vitrine::tools

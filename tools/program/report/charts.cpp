@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/report/charts.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "tools/program/report/scale.h"
+#include "tools/program/tables.h"
+
+namespace vitrine::tools::html {
+
+namespace {
+
+constexpr size_t kMostPoints = 600;
+// A span shorter than this share of the step would be thinner than a hair on any screen.
+constexpr double kThinnest = 0.0003;
+
+/// Of each stretch of a long curve its smallest and its largest value.
+std::vector<CurvePoint> thinned(const std::vector<CurvePoint>& points) {
+  if (points.size() <= kMostPoints) return points;
+  std::vector<CurvePoint> few;
+  const size_t stretches = kMostPoints / 2;
+  for (size_t s = 0; s < stretches; ++s) {
+    const auto at = [&](size_t stretch) { return points.begin() + static_cast<std::ptrdiff_t>(stretch * points.size() / stretches); };
+    auto [low, high] = std::minmax_element(at(s), at(s + 1), [](const CurvePoint& a, const CurvePoint& b) { return a.y < b.y; });
+    if (high < low) std::swap(low, high);
+    few.push_back(*low);
+    if (high != low) few.push_back(*high);
+  }
+  return few;
+}
+
+std::string span_name(const SpanInfo& info) {
+  if (info.phase == Phase::wait) return std::string("wait for ") + info.cause;
+  return info.operation[0] != '\0' ? info.operation : place_name(info.phase, info.layer);
+}
+
+Json lane_json(const char* name, const std::vector<SpanRecord>& spans, int64_t begin_ns, int64_t length_ns) {
+  Json json = {{"name", name}, {"spans", Json::array()}};
+  for (const SpanRecord& span : spans) {
+    const int64_t duration_ns = span.end_ns - span.begin_ns;
+    if (static_cast<double>(duration_ns) < kThinnest * static_cast<double>(length_ns)) continue;
+    const std::string label = span_name(span.info);
+    std::string title = fmt::format("{}: {}", label, short_seconds(static_cast<double>(duration_ns) * 1e-9));
+    if (span.bytes > 0) title += ", moved " + short_bytes(span.bytes);
+    title += fmt::format(", in step {}", span.info.step + 1);
+    json["spans"].push_back({{"begin", span.begin_ns - begin_ns},
+                             {"length", duration_ns},
+                             {"depth", span.depth},
+                             {"paint", phase_name(span.info.phase)},
+                             {"name", label},
+                             {"title", title}});
+  }
+  return json;
+}
+
+}  // namespace
+
+Json bar_chart(const std::string& label, const std::vector<BarGroup>& groups) {
+  double largest = 0;
+  Json json = {{"kind", "bars"}, {"label", label}, {"groups", Json::array()}};
+  for (const BarGroup& group : groups) {
+    Json bars = Json::array();
+    for (const Bar& bar : group.bars) {
+      double sum = 0;
+      Json parts = Json::array();
+      for (const BarPart& part : bar.parts) {
+        if (!(part.value > 0)) continue;
+        sum += part.value;
+        parts.push_back({{"name", part.name}, {"paint", part.paint}, {"value", part.value}, {"text", part.text}});
+      }
+      largest = std::max(largest, sum);
+      bars.push_back({{"label", bar.label}, {"total", bar.total}, {"parts", parts}});
+    }
+    json["groups"].push_back({{"title", group.title}, {"bars", bars}});
+  }
+  json["largest"] = largest;
+  return largest > 0 ? json : Json();
+}
+
+Bar memory_bar(const std::string& label, const BytesByCategory& bytes) {
+  Bar bar{label, {}, {}};
+  int64_t total = 0;
+  for (size_t c = 0; c < bytes.size(); ++c) {
+    const char* name = category_name(static_cast<Category>(c));
+    bar.parts.push_back({name, name, static_cast<double>(bytes[c]), short_bytes(bytes[c])});
+    total += bytes[c];
+  }
+  bar.total = short_bytes(total);
+  return bar;
+}
+
+Bar time_bar(const DeviceRecord& device) {
+  const PhaseTable& table = device.phases;
+  Bar bar{device.device, {}, {}};
+  const auto add = [&](const std::string& name, Phase phase, double seconds) {
+    const double value = per_step(seconds, table);
+    bar.parts.push_back({name, phase_name(phase), value, short_seconds(value)});
+  };
+  for (const PhaseRow& row : table.rows) {
+    if (row.phase != Phase::wait) add(phase_name(row.phase), row.phase, row.seconds);
+  }
+  for (const WaitRow& wait : table.waits) add("wait for " + wait.cause, Phase::wait, wait.seconds);
+  bar.total = short_seconds(per_step(table.wall_seconds, table));
+  return bar;
+}
+
+Json step_chart(const std::vector<DeviceRecord>& devices) {
+  std::vector<const DeviceRecord*> shown;
+  for (const DeviceRecord& d : devices) {
+    if (d.step) shown.push_back(&d);
+  }
+  if (shown.empty()) return {};
+  int64_t begin = shown.front()->step->begin_ns, end = shown.front()->step->end_ns;
+  for (const DeviceRecord* d : shown) {
+    begin = std::min(begin, d->step->begin_ns);
+    end = std::max(end, d->step->end_ns);
+  }
+  const int64_t length = std::max<int64_t>(1, end - begin);
+  Json groups = Json::array();
+  const auto add_group = [&](const std::string& name, const std::vector<std::pair<const char*, const std::vector<SpanRecord>*>>& lanes) {
+    Json drawn = Json::array();
+    for (const auto& [lane_name, spans] : lanes) {
+      Json lane = lane_json(lane_name, *spans, begin, length);
+      if (!lane["spans"].empty()) drawn.push_back(std::move(lane));
+    }
+    if (!drawn.empty()) groups.push_back({{"name", name}, {"lanes", drawn}});
+  };
+  add_group("host", {{"data", &shown.front()->step->host}});
+  for (const DeviceRecord* d : shown) {
+    add_group(d->device, {{"compute", &d->step->compute}, {"communication", &d->step->communication}, {"copy", &d->step->copy}});
+  }
+  const double seconds = static_cast<double>(length) * 1e-9;
+  Json axis = Json::array();
+  for (const double tick : ticks(seconds)) {
+    if (tick <= seconds * 0.97) axis.push_back({tick * 1e9, short_seconds(tick)});
+  }
+  return {{"kind", "lanes"}, {"label", "One step by device and stream"}, {"length", length}, {"ticks", axis}, {"groups", groups}};
+}
+
+Json curve_chart(const CurveChart& chart) {
+  double left = INFINITY, right = -INFINITY, low = chart.logarithmic ? INFINITY : 0, high = -INFINITY;
+  const auto value = [&](double y) { return chart.logarithmic ? std::log2(y) : y; };
+  Json curves = Json::array();
+  for (const Curve& curve : chart.curves) {
+    Json points = Json::array();
+    double last = NAN;
+    for (const CurvePoint& p : thinned(curve.points)) {
+      left = std::min(left, p.x);
+      right = std::max(right, p.x);
+      const double y = value(p.y);
+      if (!std::isfinite(y)) {
+        points.push_back({p.x, nullptr});
+        continue;
+      }
+      low = std::min(low, y);
+      high = std::max(high, y);
+      last = p.y;
+      points.push_back({p.x, y, fmt::format("{}, step {:.0f}: {:.4g}", curve.name, p.x, p.y)});
+    }
+    const std::string name = std::isfinite(last) ? fmt::format("{}: {:.6g} at last", curve.name, last) : curve.name;
+    curves.push_back({{"name", name}, {"paint", curve.paint}, {"dots", curve.dots}, {"steps", curve.steps}, {"points", points}});
+  }
+  if (!(low <= high)) return {};
+  if (low == high) high = low + 1;
+  const double span = high - low;
+  Json axis = Json::array();
+  for (const double tick : ticks(span, chart.logarithmic ? std::clamp(static_cast<int>(span), 1, 4) : 4)) {
+    if (tick > span * 1.001) continue;
+    const double at = low + tick;
+    axis.push_back({at, chart.logarithmic ? fmt::format("{:.6g}", std::exp2(at)) : fmt::format("{:.3g}", at)});
+  }
+  return {{"kind", "curves"}, {"label", chart.label}, {"x", {left, right}}, {"y", {low, high}}, {"ticks", axis}, {"curves", curves}};
+}
+
+}  // namespace vitrine::tools::html

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/program/record.h"
+
+/// The charts of a page as data: what template.html draws. Every text is ready to show; the template knows only shapes and colours.
+namespace vitrine::tools::html {
+
+/// A part of a stacked bar.
+struct BarPart {
+  std::string name;
+  std::string paint;  // a name of template.html's colours: a category, a phase or "outside"
+  double value = 0;
+  std::string text;  // the value with its unit
+};
+
+struct Bar {
+  std::string label;
+  std::vector<BarPart> parts;
+  std::string total;  // shown at the end of the row
+};
+
+struct BarGroup {
+  std::string title;  // may be empty
+  std::vector<Bar> bars;
+};
+
+/// {"kind": "bars", ...}: groups of stacked bars on one scale, with one legend. null without any value.
+///   label  what the chart shows, for readers who cannot see it
+Json bar_chart(const std::string& label, const std::vector<BarGroup>& groups);
+
+/// A device's memory by category, and the time of its step by phase.
+Bar memory_bar(const std::string& label, const BytesByCategory& bytes);
+Bar time_bar(const DeviceRecord& device);
+
+/// {"kind": "memory", ...}: bytes by category over the changes of a step, with phases, capacity, plan and every large block. Devices that hold the
+/// same to the byte share a chart; all charts have one scale. Empty if no device has a timeline with changes.
+std::vector<Json> memory_charts(const std::vector<DeviceRecord>& devices);
+
+/// {"kind": "lanes", ...}: the step on one axis of time, with a lane for each stream of each device, and the host's waits for data. null if no device
+/// has a step.
+Json step_chart(const std::vector<DeviceRecord>& devices);
+
+struct CurvePoint {
+  double x = 0;
+  double y = 0;  // not finite: a gap
+};
+
+struct Curve {
+  std::string name;
+  std::string paint;
+  std::vector<CurvePoint> points;
+  bool dots = false;   // each point has a dot
+  bool steps = false;  // a value holds until the next one
+};
+
+struct CurveChart {
+  std::string label;  // what it shows
+  std::vector<Curve> curves;
+  bool logarithmic = false;  // an axis in powers of two; otherwise it begins at 0
+};
+
+/// {"kind": "curves", ...}: curves over the steps. Of each stretch of a long curve only the smallest and the largest value stay. null without points.
+Json curve_chart(const CurveChart& chart);
+
+}  // namespace vitrine::tools::html
