@@ -146,6 +146,40 @@ TEST(Options, RefusesPrecisionsThatMeanNothing) {
   EXPECT_CONTAINS(usage_error("train --broadcast half"), "in fp32 there is no 16-bit copy");
 }
 
+LrScheduleConfig schedule_of(const std::string& flags, int64_t steps = 100, bool evaluates = true) {
+  return resolve_schedule(parsed("train " + flags).schedule, steps, evaluates);
+}
+
+std::string schedule_error(const std::string& flags, bool evaluates = true) {
+  try {
+    schedule_of(flags, 100, evaluates);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Options, SchedulesSpanTheRun) {
+  const LrScheduleConfig cosine = schedule_of("--lr-schedule cosine --warmup-steps 10 --lr-min 1e-5");
+  EXPECT_EQ(cosine.total, 90);
+  EXPECT_EQ(cosine.warmup_steps, 10);
+  EXPECT_EQ(cosine.min_lr, 1e-5);
+  const LrScheduleConfig plateau = schedule_of("--lr-schedule plateau --lr-patience 2 --lr-metric accuracy");
+  EXPECT_TRUE(plateau.plateau.maximize);
+  EXPECT_EQ(plateau.plateau.patience, 2);
+  EXPECT_EQ(plateau.plateau.factor, 0.1);
+  EXPECT_EQ(schedule_of("--lr-schedule multi-step --lr-milestones 30,60").milestones, (std::vector<int64_t>{30, 60}));
+}
+
+TEST(Options, SchedulesRefuseFlagsOfOthers) {
+  EXPECT_CONTAINS(schedule_error("--lr-gamma 0.5"), "--lr-gamma belongs to --lr-schedule step or multi-step");
+  EXPECT_CONTAINS(schedule_error("--lr-schedule multi-step"), "give them, for example --lr-milestones");
+  EXPECT_CONTAINS(schedule_error("--lr-schedule plateau", false), "watches the test set");
+  EXPECT_CONTAINS(schedule_error("--warmup-steps 100"), "fewer steps of warm-up");
+  EXPECT_CONTAINS(schedule_error("--warmup-factor 0.1"), "without warm-up");
+  EXPECT_CONTAINS(usage_error("train --lr-schedule linear"), "linear");
+}
+
 TEST(Options, ReadsEveryTrainingFlag) {
   const Options o = parsed(
       "train --model alexnet --data synthetic:100 --image-size 64 --preprocess host --devices cpu:0-2 --mode dp --split 2,3,3 --staging host "

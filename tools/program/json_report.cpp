@@ -27,6 +27,8 @@ Json training_json(const Options& o, const Job& job) {
   json["loss_gradient"] = o.loss_gradient;
   json["optimizer"] = optimizer.name();
   json["lr"] = optimizer.learning_rate();
+  json["lr_schedule"] = o.schedule.schedule;
+  json["warmup_steps"] = o.schedule.warmup_steps;
   json["weight_decay"] = sgd ? optimizer.sgd.weight_decay : optimizer.adam_kernel().weight_decay;
   if (sgd) {
     json["momentum"] = optimizer.sgd.momentum;

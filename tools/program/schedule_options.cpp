@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/schedule_options.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -116,29 +118,9 @@ LrScheduleConfig resolve_schedule(const ScheduleOptions& o, int64_t total_steps,
   return config;
 }
 
-std::string describe_schedule(const LrScheduleConfig& c) {
-  std::string text;
-  switch (c.kind) {
-    case Kind::constant:
-      break;
-    case Kind::step:
-      text = fmt::format("x {:g} every {} epochs", c.gamma, c.step_size);
-      break;
-    case Kind::multi_step:
-      text = fmt::format("x {:g} at epochs {}", c.gamma, fmt::join(c.milestones, ", "));
-      break;
-    case Kind::cosine:
-      text = fmt::format("cosine over {} steps", c.total);
-      break;
-    case Kind::one_cycle:
-      text = fmt::format("one cycle of {} steps", c.total);
-      break;
-    case Kind::plateau:
-      text = fmt::format("x {:g} when the test {} has not improved for more than {} epochs", c.plateau.factor,
-                         c.plateau.maximize ? "accuracy" : "loss", c.plateau.patience);
-      break;
-  }
-  if (c.warmup_steps > 0) text += fmt::format("{}warm-up of {} steps", text.empty() ? "" : ", ", c.warmup_steps);
+std::string describe_schedule(const ScheduleOptions& o) {
+  std::string text = o.schedule == "constant" ? "" : fmt::format(", schedule {}", o.schedule);
+  if (o.warmup_steps > 0) text += fmt::format(", warm-up of {} steps", o.warmup_steps);
   return text;
 }
 

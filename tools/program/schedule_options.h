@@ -29,7 +29,7 @@ void add_schedule_options(CLI::App& app, ScheduleOptions& options);
 /// schedule, or for plateau without evaluation.
 LrScheduleConfig resolve_schedule(const ScheduleOptions& options, int64_t total_steps, bool evaluates_epochs);
 
-/// "cosine over 390 steps, warm-up 20 steps": for people. Empty for a constant rate.
-std::string describe_schedule(const LrScheduleConfig& config);
+/// ", schedule cosine, warm-up of 20 steps": what follows the learning rate in descriptions. Empty for a constant rate.
+std::string describe_schedule(const ScheduleOptions& options);
 
 }  // namespace vitrine::tools

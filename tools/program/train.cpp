@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -247,6 +248,8 @@ Record make_record(const Options& options, const std::vector<std::string>& notes
 }  // namespace
 
 int run_train(const Options& asked, const Processes& processes) {
+  // Usage errors before any work.
+  resolve_schedule(asked.schedule, std::numeric_limits<int64_t>::max(), asked.evaluate && !asked.steps);
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
   if (processes.leads()) {
     check_writable("--save", asked.save);
