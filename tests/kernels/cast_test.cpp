@@ -6,13 +6,13 @@
 #include "kernels/elementwise.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
-#include "tests/kernels/shifted.h"
+#include "tests/support/shifted.h"
 #include "tests/support/stored.h"
 
 namespace vitrine::test {
 namespace {
 
-class CastTest : public StoredTest {
+class CastTest : public DtypeTest {
  protected:
   /// Equal bits, or both NaN.
   void expect_bits(const std::vector<uint16_t>& actual, const std::vector<uint16_t>& expected, DType type, const std::string& what) {
@@ -106,7 +106,7 @@ TEST_P(CastTest, WrongArgumentsAreRefused) {
   expect_error<ShapeError>([&] { cast(ctx(), x, View{x.view().data, {4, 3}, dtype(), ctx().device()}); }, "share memory");
 }
 
-INSTANTIATE_TEST_SUITE_P(Stored, CastTest, ::testing::ValuesIn(kStoredTypes), stored_type_name);
+INSTANTIATE_TEST_SUITE_P(Dtypes, CastTest, ::testing::ValuesIn(kHalfTypes), dtype_test_name);
 
 }  // namespace
 }  // namespace vitrine::test

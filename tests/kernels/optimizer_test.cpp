@@ -8,7 +8,7 @@
 
 #include "kernels/step_control.h"
 #include "runtime/error.h"
-#include "tests/kernels/shifted.h"
+#include "tests/support/shifted.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/reference_light.h"
 

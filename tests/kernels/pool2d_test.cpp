@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "runtime/error.h"
-#include "tests/kernels/shifted.h"
+#include "tests/support/shifted.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/reference_light.h"
 

@@ -9,7 +9,7 @@
 #include "kernels/cpu/widened.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
-#include "tests/kernels/shifted.h"
+#include "tests/support/shifted.h"
 #include "tests/support/reference.h"
 #include "tests/support/stored.h"
 

@@ -6,7 +6,7 @@
 #include "kernels/cross_entropy.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
-#include "tests/kernels/shifted.h"
+#include "tests/support/shifted.h"
 #include "tests/support/reference_light.h"
 #include "tests/support/stored.h"
 
