@@ -120,8 +120,11 @@ TEST_P(DropoutTest, RefusesWrongArguments) {
   EXPECT_THROW(dropout(ctx(), {-0.1F, 0, 0, 0, 0}, x, x), ConfigError);
   EXPECT_THROW(dropout(ctx(), {std::numeric_limits<float>::quiet_NaN(), 0, 0, 0, 0}, x, x), ConfigError);
   EXPECT_THROW(dropout(ctx(), {}, x, empty({16})), ShapeError);
-  expect_error<DtypeError>([&] { dropout(ctx(), {}, x, device.empty({2, 8}, other())); },
-                           std::string("dropout: y is ") + dtype_name(other()) + ", expected " + dtype_name(dtype()));
+  expect_error<DtypeError>(
+      [&] {
+        dropout(ctx(), {}, x, device.empty({2, 8}, other()));
+      },
+      std::string("dropout: y is ") + dtype_name(other()) + ", expected " + dtype_name(dtype()));
 }
 
 /// Every bit: the f32 result, x / (1 - p), rounded once.

@@ -8,9 +8,9 @@
 
 #include "kernels/step_control.h"
 #include "runtime/error.h"
-#include "tests/support/shifted.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/reference_light.h"
+#include "tests/support/shifted.h"
 
 namespace vitrine::test {
 namespace {

@@ -7,8 +7,8 @@
 #include "kernels/cross_entropy.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
-#include "tests/support/shifted.h"
 #include "tests/support/device_fixture.h"
+#include "tests/support/shifted.h"
 
 namespace vitrine::test {
 namespace {
