@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/conv2d.h"
+#include "kernels/gemm.h"
 
 /// Products and convolutions of f16 and bf16 where nothing computes with them directly: pieces of the arguments are widened to f32 in
 /// ctx.workspace(), computed with there as f32 is, and each result rounded once, when it is complete. Same contracts as the operations'.
