@@ -54,7 +54,6 @@ struct LossScaleState {
 
 /// Constants of dynamic loss scaling; the defaults are torch.cuda.amp.GradScaler's.
 struct LossScaleConfig {
-  bool dynamic = true;  // false: the scale stays
   double growth_factor = 2.0;
   double backoff_factor = 0.5;
   int32_t growth_interval = 2000;

@@ -183,12 +183,11 @@ TEST_F(LossScalerTest, RefusesConstantsThatTurnTheScaleTheWrongWay) {
     return std::string("accepted");
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const double growth : {1.0, 0.5, -2.0, nan})
-    EXPECT_NE(refusal({true, growth, 0.5, 2000}).find("growth_factor is"), std::string::npos) << growth;
+  for (const double growth : {1.0, 0.5, -2.0, nan}) EXPECT_NE(refusal({growth, 0.5, 2000}).find("growth_factor is"), std::string::npos) << growth;
   for (const double backoff : {1.0, 2.0, 0.0, -0.5, nan})
-    EXPECT_NE(refusal({true, 2.0, backoff, 2000}).find("backoff_factor is"), std::string::npos) << backoff;
-  for (const int32_t interval : {0, -1}) EXPECT_NE(refusal({true, 2.0, 0.5, interval}).find("growth_interval is"), std::string::npos) << interval;
-  EXPECT_EQ(refusal({true, 1.5, 0.75, 1}), "accepted");
+    EXPECT_NE(refusal({2.0, backoff, 2000}).find("backoff_factor is"), std::string::npos) << backoff;
+  for (const int32_t interval : {0, -1}) EXPECT_NE(refusal({2.0, 0.5, interval}).find("growth_interval is"), std::string::npos) << interval;
+  EXPECT_EQ(refusal({1.5, 0.75, 1}), "accepted");
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/scheme.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -6,7 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include "nn/parallel/scheme.h"
 #include "runtime/error.h"
 
 namespace vitrine {

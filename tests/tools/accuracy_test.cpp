@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a user would call "it trains": accuracy on generated images and on a tenth of Fashion-MNIST. accuracy_full_test.cpp takes all of it.
+#include "tests/tools/accuracy.h"
+
 #include <cstdint>
 
 #include <zlib.h>
 
 #include "tests/data/temp_folder.h"
-#include "tests/tools/accuracy.h"
 
 namespace vitrine::test {
 namespace {

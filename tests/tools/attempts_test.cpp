@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/attempts.h"
+
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
-#include "tools/attempts.h"
 
 namespace vitrine::tools {
 namespace {

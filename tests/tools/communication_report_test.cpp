@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/communication_report.h"
+
 #include <algorithm>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/communication_report.h"
-#include "tools/json_report.h"
+#include "tools/program/json_report.h"
 
 namespace vitrine::tools {
 namespace {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/report/findings.h"
+
 #include <gtest/gtest.h>
 
-#include "tools/report_html/compare_report.h"
-#include "tools/report_html/findings.h"
+#include "tools/program/report/compare_report.h"
 
 namespace vitrine::tools {
 namespace {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever version of oneDNN is there, it computes every convolution and matrix product of the built-in models, in the default workspace.
+#include "kernels/cpu/onednn.h"
+
 #include <set>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/onednn.h"
 #include "kernels/libraries.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/linear.h"
 #include "nn/model.h"
 #include "tests/support/device_fixture.h"
-#include "tools/run.h"
+#include "tools/program/run.h"
 
 namespace vitrine::test {
 namespace {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/options.h"
+
 #include <sstream>
 
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
-#include "tools/options.h"
-#include "tools/warnings.h"
+#include "tools/program/warnings.h"
 
 namespace vitrine::tools {
 namespace {

@@ -5,15 +5,15 @@
 
 #include <gtest/gtest.h>
 
-#include "tools/report_html/curves.h"
-#include "tools/report_html/html.h"
-#include "tools/report_html/memory_chart.h"
-#include "tools/report_html/palette.h"
-#include "tools/report_html/plan_page.h"
-#include "tools/report_html/scale.h"
-#include "tools/report_html/sections.h"
-#include "tools/report_html/step_chart.h"
-#include "tools/report_html/train_report.h"
+#include "tools/program/report/curves.h"
+#include "tools/program/report/html.h"
+#include "tools/program/report/memory_chart.h"
+#include "tools/program/report/palette.h"
+#include "tools/program/report/plan_page.h"
+#include "tools/program/report/scale.h"
+#include "tools/program/report/sections.h"
+#include "tools/program/report/step_chart.h"
+#include "tools/program/report/train_report.h"
 
 namespace vitrine::tools::html {
 namespace {

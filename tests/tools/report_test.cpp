@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/report.h"
+
 #include <algorithm>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/device_sets.h"
-#include "tools/json_report.h"
-#include "tools/plan_report.h"
-#include "tools/report.h"
+#include "tools/program/device_sets.h"
+#include "tools/program/json_report.h"
+#include "tools/program/plan_report.h"
 
 namespace vitrine::tools {
 namespace {

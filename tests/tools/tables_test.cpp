@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/tables.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -7,8 +9,7 @@
 #include <pty.h>
 #include <unistd.h>
 
-#include "tools/progress.h"
-#include "tools/tables.h"
+#include "tools/program/progress.h"
 
 namespace vitrine::tools {
 namespace {

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/lr_schedule.h"
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <map>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+#include "tests/support/expect_contains.h"
+
+namespace vitrine::test {
+namespace {
+
+using Json = nlohmann::json;
+using Kind = LrScheduleConfig::Kind;
+using Unit = LrScheduleConfig::Unit;
+
+LrScheduleConfig config_of(Kind kind, Unit unit = Unit::step) {
+  LrScheduleConfig config;
+  config.kind = kind;
+  config.unit = unit;
+  return config;
+}
+
+/// What record_schedules.py ran under each name.
+std::map<std::string, LrScheduleConfig> recorded_configs() {
+  std::map<std::string, LrScheduleConfig> configs;
+  LrScheduleConfig step = config_of(Kind::step);
+  step.step_size = 7;
+  configs["step"] = step;
+  step.step_size = 1;
+  step.gamma = 0.9;
+  configs["step_gamma"] = step;
+  LrScheduleConfig multi_step = config_of(Kind::multi_step);
+  multi_step.milestones = {3, 10, 10, 25};
+  multi_step.gamma = 0.5;
+  configs["multi_step"] = multi_step;
+  LrScheduleConfig cosine = config_of(Kind::cosine);
+  cosine.total = 50;
+  configs["cosine"] = cosine;
+  cosine.total = 20;
+  cosine.min_lr = 0.01;
+  configs["cosine_floor"] = cosine;
+  cosine.total = 30;
+  cosine.min_lr = 0.0;
+  cosine.warmup_steps = 10;
+  configs["warm_cosine"] = cosine;
+  step.step_size = 8;
+  step.gamma = 0.1;
+  step.warmup_steps = 5;
+  step.warmup_start_factor = 0.1;
+  configs["warm_step"] = step;
+  LrScheduleConfig cycle = config_of(Kind::one_cycle);
+  cycle.total = 60;
+  configs["one_cycle_sgd"] = cycle;
+  cycle.total = 33;
+  cycle.one_cycle.start_fraction = 0.2;
+  cycle.one_cycle.initial_divisor = 10;
+  cycle.one_cycle.final_divisor = 100;
+  configs["one_cycle_adamw"] = cycle;
+  LrScheduleConfig plateau = config_of(Kind::plateau, Unit::epoch);
+  configs["plateau"] = plateau;
+  plateau.plateau.patience = 2;
+  configs["plateau_nan"] = plateau;
+  plateau.plateau.factor = 0.5;
+  plateau.plateau.cooldown = 3;
+  plateau.min_lr = 0.004;
+  configs["plateau_short"] = plateau;
+  plateau = config_of(Kind::plateau, Unit::epoch);
+  plateau.plateau.maximize = true;
+  plateau.plateau.patience = 4;
+  plateau.plateau.threshold = 1e-3;
+  configs["plateau_accuracy"] = plateau;
+  return configs;
+}
+
+TEST(LrSchedule, FollowsPyTorchTickByTick) {
+  std::ifstream file(VITRINE_TEST_DATA "/schedules.json");
+  ASSERT_TRUE(file) << "missing " VITRINE_TEST_DATA "/schedules.json: record_schedules.py writes it";
+  const Json record = Json::parse(file);
+  std::map<std::string, LrScheduleConfig> configs = recorded_configs();
+  ASSERT_EQ(record.at("cases").size(), configs.size());
+  for (const Json& entry : record.at("cases")) {
+    const std::string name = entry.at("name");
+    LrSchedule schedule(configs.at(name), record.at("lr"), 1);
+    for (size_t tick = 0; tick < entry.at("values").size(); ++tick) {
+      const ScheduledValues found = schedule.at(static_cast<int64_t>(tick));
+      const double lr = entry.at("values")[tick][0];
+      ASSERT_NEAR(found.lr, lr, 1e-12 + 1e-9 * lr) << name << ", tick " << tick;
+      if (name.rfind("one_cycle", 0) == 0) {
+        ASSERT_NEAR(found.momentum.value(), entry.at("values")[tick][1].get<double>(), 1e-9) << name << ", tick " << tick;
+      } else {
+        ASSERT_FALSE(found.momentum.has_value()) << name;
+      }
+      if (!entry.contains("metrics")) continue;
+      const Json& metric = entry.at("metrics")[tick];
+      schedule.end_epoch(metric.is_string() ? std::nan("") : metric.get<double>());
+    }
+  }
+}
+
+TEST(LrSchedule, CountsEpochsFromTheFirstStepEvenWithWarmup) {
+  LrScheduleConfig config = config_of(Kind::multi_step, Unit::epoch);
+  config.milestones = {2};
+  config.warmup_steps = 10;
+  const LrSchedule schedule(config, 1.0, 5);
+  EXPECT_DOUBLE_EQ(schedule.at(0).lr, 1.0 / 3.0);
+  EXPECT_DOUBLE_EQ(schedule.at(5).lr, 1.0 / 3.0 + 2.0 / 3.0 * 0.5);
+  EXPECT_DOUBLE_EQ(schedule.at(10).lr, 0.1) << "the third epoch begins at step 10";
+}
+
+TEST(LrSchedule, KeepsItsLastValueAfterTheEnd) {
+  LrScheduleConfig config = config_of(Kind::cosine);
+  config.total = 10;
+  config.min_lr = 0.25;
+  EXPECT_DOUBLE_EQ(LrSchedule(config, 1.0, 1).at(1000).lr, 0.25);
+  config.kind = Kind::one_cycle;
+  const LrSchedule cycle(config, 1.0, 1);
+  EXPECT_DOUBLE_EQ(cycle.at(1000).lr, cycle.at(9).lr);
+}
+
+TEST(LrSchedule, ContinuesFromARestoredState) {
+  LrScheduleConfig config = config_of(Kind::plateau, Unit::epoch);
+  config.plateau.patience = 1;
+  LrSchedule whole(config, 1.0, 1), first(config, 1.0, 1);
+  const std::vector<double> metrics = {1.0, 1.0, 1.0, 0.5, 0.6, 0.6, 0.6, 0.6};
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    whole.end_epoch(metrics[i]);
+    if (i < 4) first.end_epoch(metrics[i]);
+  }
+  LrSchedule second(config, 1.0, 1);
+  second.restore(first.state());
+  for (size_t i = 4; i < metrics.size(); ++i) second.end_epoch(metrics[i]);
+  EXPECT_EQ(second.state(), whole.state());
+  EXPECT_LT(second.at(8).lr, 1.0);
+}
+
+TEST(LrSchedule, RefusesValuesWithoutMeaning) {
+  const auto message = [](const LrScheduleConfig& config, double lr = 0.1) {
+    try {
+      LrSchedule(config, lr, 1);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  expect_contains(message(config_of(Kind::constant), -1.0), "expected lr to be finite and at least 0, got -1");
+  expect_contains(message(config_of(Kind::cosine)), "expected total to be at least 1, got 0");
+  LrScheduleConfig config = config_of(Kind::multi_step);
+  config.milestones = {5, 3};
+  expect_contains(message(config), "milestones");
+  config = config_of(Kind::plateau);
+  config.plateau.factor = 1.0;
+  expect_contains(message(config), "factor");
+  config = config_of(Kind::one_cycle);
+  config.total = 10;
+  config.warmup_steps = 3;
+  expect_contains(message(config), "warms up by itself");
+  config = config_of(Kind::step);
+  config.step_size = 0;
+  expect_contains(message(config), "step_size");
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flags of the program and their help.
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "nn/model.h"
+#include "runtime/error.h"
+#include "runtime/units.h"
+#include "tools/program/collective_bench.h"
+#include "tools/program/flag_values.h"
+#include "tools/program/options.h"
+#include "tools/program/renamed_flags.h"
+#include "tools/program/usage_errors.h"
+#include "vitrine_version.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+constexpr int64_t kMostSamples = int64_t{1} << 40, kMostSteps = int64_t{1} << 40;
+
+constexpr const char* kExamples = R"(
+Examples:
+  vitrine train --model small-cnn --data synthetic --devices cpu:0-1 --epochs 2
+  vitrine train --model alexnet --data cifar10:DIR --devices cpu:0-3 --mode balanced --split gpu0=4 --batch-size 64
+  vitrine compare --model small-cnn --data fashion-mnist:DIR --devices cpu:0-3 --steps 20
+  vitrine eval --model small-cnn --data cifar10:DIR --weights model.safetensors
+  vitrine plan --model alexnet --devices cuda:0-3 --mode dp --device-memory 8GiB --batch-size max
+  mpirun -np 4 vitrine train --model small-cnn --data synthetic
+  vitrine collectives all_reduce --devices cpu:0-3 -b 64K -e 64M -f 4
+  vitrine info
+
+Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 failure, 2 usage, 130 interrupted.
+)";
+
+void add_model_options(CLI::App& app, Options& o) {
+  const char* group = "Model and data";
+  app.add_option("--model", o.model, "What is trained")->check(one_of(model_names()))->capture_default_str()->group(group);
+  app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR or synthetic[:COUNT]")->capture_default_str()->group(group);
+  app.add_option("--image-size", o.image_size, "Height and width the model gets [227 for alexnet, 224 for vgg16, else the data's]")
+      ->check(whole_number(1, 1 << 16))
+      ->group(group);
+  app.add_option("--preprocess", o.preprocess, "Where images are resized and normalised: host (the loader) or device")
+      ->check(one_of({"host", "device"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--workers", o.workers, "Threads that load batches")->check(whole_number(1, 256))->capture_default_str()->group(group);
+}
+
+void add_device_options(CLI::App& app, Options& o) {
+  const char* group = "Devices";
+  app.add_option("--devices", o.devices,
+                 "A list: cpu:0-3 | cpu:0,cpu:1 | cuda:0-1 | cuda:all | cuda:0,cuda:0 (logical devices of one GPU); of each process [the GPU of its "
+                 "local rank, else cpu:0]")
+      ->group(group);
+  app.add_option("--device-memory", o.device_memory, "Capacity of each device: 512MiB, or a list; a plain number is bytes [the machine's, shared]")
+      ->group(group);
+  app.add_option("--workspace", o.workspace, "Scratch of each device's libraries: 64MiB [by the model's convolutions, at most 32MiB; 256MiB on GPUs]")
+      ->group(group);
+  app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, shared]")->group(group);
+  app.add_flag("--tf32", o.tf32, "Let GPUs round the inputs of matrix products and convolutions to TF32: faster, 10 bits of mantissa")->group(group);
+  app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);
+}
+
+void add_process_options(CLI::App& app, Options& o) {
+  const char* group = "Processes";
+  app.add_option("--rank", o.rank, "Of this process, where no launcher tells [by torchrun, mpirun or srun]")
+      ->check(whole_number(0, 1 << 20))
+      ->group(group);
+  app.add_option("--world-size", o.world_size, "Number of processes, with --rank")->check(whole_number(1, 1 << 20))->group(group);
+  app.add_option("--local-rank,--local_rank", o.local_rank, "Of this process on its machine: it gets the GPU of that number")
+      ->check(whole_number(0, 1 << 20))
+      ->group(group);
+  app.add_option("--rendezvous", o.rendezvous, "Where processes meet: tcp://HOST:PORT or file:PATH [over MPI, or where the launcher says]")
+      ->group(group);
+  app.add_option("--timeout", o.timeout_seconds,
+                 "Seconds that a process waits for the others in one collective; five times as many in the first step")
+      ->check(number(0.1, 1e6))
+      ->capture_default_str()
+      ->group(group);
+}
+
+/// A whole number from 1 to `most`, or `word`, which leaves it to be chosen.
+template <class Number>
+CLI::Option* add_number_or_word(CLI::App& app, const std::string& names, Number& number, Number most, const std::string& word, bool& chosen,
+                                const std::string& help) {
+  const auto read = [&number, &chosen, most, word, names](const std::string& text) {
+    chosen = text == word;
+    if (chosen) return;
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > int64_t{most}) {
+      throw ConfigError(fmt::format("{} {}: it must be a whole number from 1 to {}, or {}", names.substr(0, names.find(',')), text, most, word));
+    }
+    number = static_cast<Number>(value);
+  };
+  return app.add_option_function<std::string>(names, read, help)->type_name("N|" + word)->default_str(std::to_string(number));
+}
+
+void add_batch_options(CLI::App& app, Options& o, bool may_choose) {
+  const char* group = "Batch";
+  const std::string help = "Samples of one optimizer step, over all devices and micro-batches";
+  if (may_choose) {
+    add_number_or_word(app, "--batch-size", o.batch_size, kMostSamples, "max", o.choices.batch_size, help + "; max: the most that fit")->group(group);
+  } else {
+    app.add_option("--batch-size", o.batch_size, help)->check(whole_number(1, kMostSamples))->capture_default_str()->group(group);
+  }
+}
+
+void add_split_options(CLI::App& app, Options& o, const char* group, bool may_choose) {
+  const std::string help = "Shares of the devices: equal | 2,3,3 (weights) | gpu0=N (N samples per step on device 0)";
+  if (may_choose) {
+    const auto read = [&o](const std::string& text) {
+      o.choices.split = text == "auto";
+      o.split = o.choices.split ? std::optional<std::string>() : text;
+    };
+    app.add_option_function<std::string>("--split", read, help + " | auto (by --balance)")->group(group);
+    app.add_option("--balance", o.balance, "What --split auto makes even: the memory left on each device (planned), or their time (measured first)")
+        ->check(one_of({"memory", "time"}))
+        ->capture_default_str()
+        ->group(group);
+  } else {
+    app.add_option("--split", o.split, help)->group(group);
+  }
+  app.add_option("--gpu0-bsz", o.gpu0_batch_size, "N: the same as --mode balanced --split gpu0=N")->check(whole_number(0))->group(group);
+}
+
+void add_bucket_options(CLI::App& app, Options& o) {
+  const char* group = "Scheme";
+  const CLI::Validator sizes = number(1e-6, 1e6);
+  app.add_option("--bucket-mb", o.bucket_mb, "MiB of gradients in each bucket of an all-reduce")->check(sizes)->capture_default_str()->group(group);
+  app.add_option("--first-bucket-mb", o.first_bucket_mb, "MiB in the first bucket, which can start earliest")
+      ->check(sizes)
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_scheme_options(CLI::App& app, Options& o) {
+  const char* group = "Scheme";
+  app.add_option("--mode", o.mode, "dp, balanced, criterion or ddp [ddp]")->check(one_of(scheme_names()))->group(group);
+  add_split_options(app, o, group, true);
+  app.add_option("--staging", o.staging, "device0 (whole batch there first) or host (slices straight to their devices) [the mode's]")
+      ->check(one_of({"device0", "host"}))
+      ->group(group);
+  app.add_option("--loss-at", o.loss_at, "gathered (on the output device) or parallel (on each) [the mode's]")
+      ->check(one_of({"gathered", "parallel"}))
+      ->group(group);
+  app.add_option("--reduce", o.reduce, "gpu0 (update there, then broadcast) or allreduce [the mode's]")
+      ->check(one_of({"gpu0", "allreduce"}))
+      ->group(group);
+  add_bucket_options(app, o);
+  app.add_option("--output-device", o.output_device, "Where outputs are gathered: one of --devices [the first]")->group(group);
+}
+
+void add_training_options(CLI::App& app, Options& o, bool may_choose) {
+  const char* group = "Training";
+  if (may_choose) {
+    add_number_or_word(app, "--accumulate,--acc-grad", o.accumulate, 1 << 20, "auto", o.choices.accumulate,
+                       "Micro-batches of each step; auto: the fewest that fit")
+        ->group(group);
+  } else {
+    app.add_option("--accumulate,--acc-grad", o.accumulate, "Micro-batches of each step")
+        ->check(whole_number(1, 1 << 20))
+        ->capture_default_str()
+        ->group(group);
+  }
+  add_recompute_options(app, o, may_choose);
+  app.add_option("--loss-gradient", o.loss_gradient, "Where the gradient of the outputs is written: in-place (over them) or apart")
+      ->check(one_of({"in-place", "apart"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw")->check(one_of({"sgd", "adam", "adamw"}))->capture_default_str()->group(group);
+  app.add_option("--lr", o.lr, "Learning rate [0.001]")->check(number())->group(group);
+  app.add_option("--momentum", o.momentum, "Momentum, for sgd [0]")->check(number())->group(group);
+  app.add_flag("--nesterov", o.nesterov, "Nesterov's momentum, for sgd")->group(group);
+  app.add_option("--weight-decay", o.weight_decay, "Weight decay [0.01 for adamw, else 0]")->check(number())->group(group);
+  app.add_option("--dropout", o.dropout, "Probability of dropout [the model's]")->check(number())->group(group);
+  app.add_option("--seed", o.seed, "Of initial weights, order of samples and dropout")->check(whole_number(0))->capture_default_str()->group(group);
+  app.add_flag("--shuffle,!--no-shuffle", o.shuffle, "Draw the order of samples anew in each epoch [on]")->group(group);
+  app.add_flag("--drop-last", o.drop_last, "Leave out a last batch that is not full")->group(group);
+  app.add_option("--init-weights", o.init_weights, "FILE.safetensors to start from [drawn from the seed]")->group(group);
+  add_deprecated_init(app, o, true);
+}
+
+void add_precision_option(CLI::App& app, Options& o) {
+  app.add_option("--precision", o.precision, "fp32, or fp16 or bf16 for layers and activations beside f32 master weights")
+      ->check(one_of({"fp32", "fp16", "bf16"}))
+      ->capture_default_str()
+      ->group("Precision");
+}
+
+void add_precision_options(CLI::App& app, Options& o) {
+  const char* group = "Precision";
+  add_precision_option(app, o);
+  app.add_option("--loss-scale", o.loss_scale, "none, dynamic, or a fixed NUMBER [dynamic for fp16, else none]")->group(group);
+  app.add_option("--loss-scale-growth-interval", o.loss_scale_growth_interval, "Steps without overflow before the scale doubles [2000]")
+      ->check(whole_number(1, 1 << 30))
+      ->group(group);
+  app.add_option("--clip-norm", o.clip_norm, "Largest norm of the gradient over all parameters [not clipped]")->check(number())->group(group);
+  app.add_flag("--allow-non-finite", o.allow_non_finite, "Train on when a loss or gradient is not finite [stop, and keep the last finite weights]")
+      ->group(group);
+  app.add_option("--reduce-dtype", o.reduce_dtype, "In which gradients travel and are summed: f32, f16 or bf16")
+      ->check(one_of({"f32", "f16", "bf16"}))
+      ->capture_default_str()
+      ->group(group);
+  add_broadcast_option(app, o, group);
+}
+
+void add_output_options(CLI::App& app, Options& o) { app.add_flag("--json", o.json, "Print one JSON object on stdout")->group("Output"); }
+
+void add_report_option(CLI::App& app, Options& o) {
+  app.add_option("--report", o.report, "Write a page with charts and findings to FILE.html")->group("Output");
+}
+
+void add_log_option(CLI::App& app, Options& o) {
+  app.add_option("--log-every", o.log_every, "Print a line of progress on stderr after every N steps [one every 10 s, or a bar on a terminal]")
+      ->check(whole_number(1, kMostSteps))
+      ->group("Output");
+}
+
+/// What train and plan have in common.
+void add_run_options(CLI::App& app, Options& o) {
+  add_model_options(app, o);
+  add_device_options(app, o);
+  add_scheme_options(app, o);
+  add_batch_options(app, o, true);
+  add_training_options(app, o, true);
+  add_precision_options(app, o);
+  app.add_option("--epochs", o.epochs, "Passes over the training set [1]")->check(whole_number(1, kMostSteps))->group("Training");
+  app.add_option("--steps", o.steps, "Optimizer steps, instead of --epochs")->check(whole_number(1, kMostSteps))->group("Training");
+  app.add_flag_callback(
+         "--no-eval", [&o] { o.evaluate = false; }, "Do not evaluate on the test set")
+      ->group("Training");
+  add_output_options(app, o);
+}
+
+void add_train(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("train", "Train a model data-parallel");
+  add_run_options(app, o);
+  add_process_options(app, o);
+  app.add_option("--verify-replicas", o.verify_replicas, "Compare the parameters of all replicas every N steps, not only at the start")
+      ->check(whole_number(1, 1 << 30))
+      ->group("Processes");
+  app.add_option("--save", o.save, "Write the weights to FILE.safetensors at the end")->group("Output");
+  add_report_option(app, o);
+  app.add_option("--trace", o.trace, "Write a Chrome trace to FILE.json (open it in Perfetto)")->group("Output");
+  app.add_option("--memory-history", o.memory_history, "Write what the devices held to FILE.pickle (open it at pytorch.org/memory_viz)")
+      ->group("Output");
+  add_log_option(app, o);
+  app.add_option("--record-steps", o.record_steps, "Steps that --report, --trace and --memory-history show in detail [2-4; of --trace all]")
+      ->group("Output");
+  app.add_option("--trace-level", o.trace_level, "What is timed: off, phase or operation")
+      ->check(one_of({"off", "phase", "operation"}))
+      ->capture_default_str()
+      ->group("Output");
+}
+
+void add_plan(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("plan", "Say, without running it, how much memory each device of a train command needs, for what and when");
+  add_run_options(app, o);
+  app.add_option("--processes", o.processes, "Plan for the first of N processes with these devices each, as mpirun -np N would start them")
+      ->check(whole_number(1, 1 << 16))
+      ->capture_default_str()
+      ->group("Processes");
+  add_report_option(app, o);
+}
+
+void add_eval(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("eval", "Evaluate weights on the test set: every sample once");
+  add_model_options(app, o);
+  app.add_option("--weights", o.weights, "FILE.safetensors with PyTorch's names and layouts")->required()->group("Model and data");
+  app.add_flag("--allow-non-finite", o.allow_non_finite, "Take weights that are NaN or infinite [refuse them]")->group("Model and data");
+  add_device_options(app, o);
+  add_precision_option(app, o);
+  add_batch_options(app, o, false);
+  add_process_options(app, o);
+  add_deprecated_init(app, o, false);
+  add_output_options(app, o);
+  add_log_option(app, o);
+  app.add_option("--save-logits", o.save_logits, "Write the outputs of all samples, in order, to FILE.npy")->group("Output");
+}
+
+void add_compare(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("compare", "Run the same steps under each scheme, side by side");
+  app.add_option("--modes", o.modes, "Schemes to run")->capture_default_str()->group("Scheme");
+  app.add_option("--precisions", o.precisions, "Precisions to run each in, with loss scales: fp32,fp16:none,fp16:dynamic [that of --precision]")
+      ->group("Precision");
+  add_split_options(app, o, "Scheme", false);
+  add_bucket_options(app, o);
+  add_model_options(app, o);
+  add_device_options(app, o);
+  add_batch_options(app, o, false);
+  add_training_options(app, o, false);
+  add_precision_options(app, o);
+  app.add_option("--steps", o.steps, "Optimizer steps of each scheme in each round; figures are of those after the first [6]")
+      ->check(whole_number(2, kMostSteps))
+      ->group("Training");
+  app.add_option("--rounds", o.rounds, "Rounds in which the schemes take turns; differences that are within the rounds' spread are noise")
+      ->check(whole_number(1, 1000))
+      ->capture_default_str()
+      ->group("Training");
+  add_output_options(app, o);
+  add_log_option(app, o);
+  add_report_option(app, o);
+}
+
+/// A size of nccl-tests: 8, 64K, 32M, 1G (powers of 1024), or 64KiB.
+int64_t parse_collective_bytes(const std::string& option, const std::string& text) {
+  const bool letter =
+      !text.empty() && std::string("KMG").find(static_cast<char>(std::toupper(static_cast<unsigned char>(text.back())))) != std::string::npos;
+  try {
+    return parse_bytes(letter ? text.substr(0, text.size() - 1) + static_cast<char>(std::toupper(static_cast<unsigned char>(text.back()))) + "iB"
+                              : text);
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("{} {}: {}", option, text, error.what()));
+  }
+}
+
+/// What cannot be read by CLI11 alone.
+struct CollectiveTexts {
+  std::string min_bytes, max_bytes, step_bytes, dtype = "float", redop = "sum", counts;
+};
+
+void add_collectives(CLI::App& parent, Options& o, CollectiveTexts& t) {
+  CLI::App& app = *parent.add_subcommand("collectives", "Time collectives between devices and check their results, as nccl-tests do");
+  CollectiveOptions& c = o.collectives;
+  app.add_option("NAME", c.names,
+                 "scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, alltoall, sendrecv (a ring), gpu0_star (reduce + "
+                 "broadcast) [all]")
+      ->check(one_of(collective_names()))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_device_options(app, o);
+  add_process_options(app, o);
+  add_deprecated_init(app, o, false);
+  const char* group = "Sizes";
+  app.add_option("-b,--minbytes", t.min_bytes, "The smallest: 8, 64K, 32M [64K, or what -e gives]")->group(group);
+  app.add_option("-e,--maxbytes", t.max_bytes, "The largest [16M, or what -b gives]")->group(group);
+  app.add_option("-f,--stepfactor", c.step_factor, "From one size to the next")->check(number(1.0001, 1e6))->capture_default_str()->group(group);
+  app.add_option("-i,--stepbytes", t.step_bytes, "Bytes from one size to the next, instead of a factor")->group(group);
+  group = "Operation";
+  app.add_option("-n,--iters", c.iterations, "Operations that are timed")->check(whole_number(1, 1 << 24))->capture_default_str()->group(group);
+  app.add_option("-w,--warmup_iters", c.warm_up, "Operations before them")->check(whole_number(0, 1 << 24))->capture_default_str()->group(group);
+  app.add_option("-c,--check", c.check, "1: check every element of the results, 0: do not")->capture_default_str()->group(group);
+  app.add_option("-d,--datatype", t.dtype, "float, half, bfloat16 or int32")
+      ->check(one_of({"float", "half", "bfloat16", "int32", "f32", "f16", "bf16", "i32"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("-o,--op", t.redop, "What reductions do: sum, min, max or avg")
+      ->check(one_of({"sum", "min", "max", "avg"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("-r,--root", c.root, "Rank of the root")->check(whole_number(0, 1 << 20))->capture_default_str()->group(group);
+  app.add_option("--counts", t.counts, "Parts of the ranks in scatter and gather, one to another: 8,19,19,18 [equal]")->group(group);
+  add_output_options(app, o);
+}
+
+std::vector<int64_t> parse_counts(const std::string& text) {
+  std::vector<int64_t> counts;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    int64_t count = 0;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), count);
+    if (error != std::errc() || end != item.data() + item.size() || count < 0 || count > (int64_t{1} << 30)) {
+      throw ConfigError(fmt::format("--counts {}: '{}' is not a count from 0 to 2^30; give one for each rank, as 8,19,19,18", text, item));
+    }
+    counts.push_back(count);
+  }
+  if (std::all_of(counts.begin(), counts.end(), [](int64_t count) { return count == 0; })) {
+    throw ConfigError(fmt::format("--counts {}: all parts are empty; give at least one rank something", text));
+  }
+  return counts;
+}
+
+/// throws ConfigError.
+void resolve_counts(const CollectiveTexts& t, CollectiveOptions& c) {
+  c.counts = parse_counts(t.counts);
+  const auto takes = [](const std::string& name) { return name == "scatter" || name == "gather"; };
+  if (c.names.empty()) c.names = {"scatter", "gather"};
+  const auto other = std::find_if_not(c.names.begin(), c.names.end(), takes);
+  if (other != c.names.end()) throw ConfigError(fmt::format("--counts: the parts of {} are equal; it goes with scatter and gather", *other));
+}
+
+/// throws ConfigError.
+void resolve_collectives(const CLI::App& app, const CollectiveTexts& t, CollectiveOptions& c) {
+  if (!t.counts.empty()) resolve_counts(t, c);
+  if (c.names.empty()) c.names = collective_names();
+  c.dtype = t.dtype == "half" || t.dtype == "f16" ? DType::f16 : t.dtype == "bfloat16" || t.dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (t.dtype == "int32" || t.dtype == "i32") c.dtype = DType::i32;
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::average}) {
+    if (t.redop == reduce_op_name(op)) c.op = op;
+  }
+  if (!t.min_bytes.empty()) c.min_bytes = c.max_bytes = parse_collective_bytes("-b", t.min_bytes);
+  if (!t.max_bytes.empty()) {
+    c.max_bytes = parse_collective_bytes("-e", t.max_bytes);
+    if (t.min_bytes.empty()) c.min_bytes = std::min(c.min_bytes, c.max_bytes);
+  }
+  if (!t.step_bytes.empty()) {
+    c.step_bytes = parse_collective_bytes("-i", t.step_bytes);
+    if (app.count("-f") > 0) throw ConfigError("-f and -i both say how sizes grow; give one of them");
+    if (c.step_bytes == 0) throw ConfigError("-i 0: sizes must grow; give a size above 0");
+  }
+  if (c.min_bytes > c.max_bytes) throw ConfigError(fmt::format("-b {}: it is larger than -e {}", t.min_bytes, t.max_bytes));
+  if (c.min_bytes < size_of(c.dtype)) throw ConfigError(fmt::format("-b {}: one element of {} has {} bytes", c.min_bytes, t.dtype, size_of(c.dtype)));
+}
+
+CommandLine usage_error(const CLI::App* command, const std::string& message) {
+  const std::string name = command == nullptr ? "vitrine" : "vitrine " + command->get_name();
+  CommandLine result;
+  result.exit_code = kExitUsage;
+  result.error = fmt::format("{}: {}\nTry '{} --help'.\n", name, message, name);
+  return result;
+}
+
+}  // namespace
+
+CommandLine parse_command_line(const std::vector<std::string>& arguments) {
+  Options options;
+  CLI::App app{"Vitrine: the same training step under every data-parallel scheme, with its time and memory on view.", "vitrine"};
+  app.footer(kExamples);
+  app.set_version_flag("--version", "vitrine " VITRINE_VERSION);
+  app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.get_formatter()->column_width(34);
+  add_train(app, options);
+  add_plan(app, options);
+  add_eval(app, options);
+  add_compare(app, options);
+  CollectiveTexts texts;
+  add_collectives(app, options, texts);
+  CLI::App& info = *app.add_subcommand("info", "Show devices, cores, memory, libraries, and what was built in");
+  add_output_options(info, options);
+
+  CommandLine result;
+  const CLI::App* command = nullptr;
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    command = app.get_subcommands().front();
+    options.command = command->get_name() == "train"         ? Options::Command::train
+                      : command->get_name() == "eval"        ? Options::Command::eval
+                      : command->get_name() == "compare"     ? Options::Command::compare
+                      : command->get_name() == "plan"        ? Options::Command::plan
+                      : command->get_name() == "collectives" ? Options::Command::collectives
+                                                             : Options::Command::info;
+    if (options.command == Options::Command::collectives) resolve_collectives(*command, texts, options.collectives);
+    check_combinations(options);
+    options.arguments = arguments;
+    result.options = options;
+    return result;
+  } catch (const CLI::ParseError& error) {
+    if (!app.get_subcommands().empty()) command = app.get_subcommands().front();
+    std::ostringstream output, ignored;
+    if (error.get_exit_code() == 0) {
+      app.exit(error, output, ignored);
+      result.output = output.str();
+      return result;
+    }
+    const std::vector<std::string> unexpected = app.remaining(true);
+    if (unexpected.empty() || arguments.empty()) return usage_error(command, error.what());
+    if (command == nullptr) return usage_error(command, describe_unknown_command(app, unexpected.front()));
+    // An option that is not known leaves its value behind too; the option is what to tell.
+    const auto option = std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind('-', 0) == 0; });
+    return usage_error(command, describe_unexpected(app, *command, option == unexpected.end() ? unexpected.front() : *option));
+  } catch (const ConfigError& error) {
+    if (!app.get_subcommands().empty()) command = app.get_subcommands().front();
+    return usage_error(command, error.what());
+  }
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/describe.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/program/device_sets.h"
+#include "tools/program/tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+// A plan of more micro-batches than this is told by its first ones.
+constexpr size_t kMicroBatchesTold = 4;
+// Slices of more devices are told by runs of equal ones.
+constexpr size_t kSlicesTold = 8;
+
+}  // namespace
+
+std::vector<std::string> device_names(const std::vector<DeviceId>& devices) {
+  std::vector<std::string> names;
+  for (const DeviceId& device : devices) names.push_back(device.str());
+  return names;
+}
+
+std::string describe_job(const Job& job, const FlatLayout& layout) {
+  const Dataset& train = job.data.train;
+  if (job.model.targets_per_sample > 1) {
+    return fmt::format("{}, {} parameters, sequences of {} positions with {} features, {} classes at each", job.model.name,
+                       format_count(layout.parameter_count()), job.model.height, job.model.channels, format_count(job.model.classes));
+  }
+  return fmt::format("{}, {} parameters, images {}x{}x{}; {}: {} images {}x{}x{}, test set: {}", job.model.name,
+                     format_count(layout.parameter_count()), job.model.height, job.model.width, job.model.channels, train.name,
+                     format_count(train.size()), train.height, train.width, train.channels, format_count(job.data.test.size()));
+}
+
+std::string describe_memory(const EngineConfig& config) {
+  std::string text;
+  if (config.recompute_segments > 1) text += fmt::format(", {} recompute segments", config.recompute_segments);
+  if (!config.loss_gradient_in_place) text += ", gradient of outputs apart";
+  return text;
+}
+
+std::string describe_precision(const EngineConfig& config) {
+  const Precision& p = config.precision;
+  std::string text;
+  if (p.mixed()) text += fmt::format(", {}", precision_name(p.compute));
+  if (p.mixed() || p.loss_scaling.active()) text += fmt::format(", loss scale {}", loss_scale_name(p.loss_scaling));
+  if (p.clip_norm > 0.0) text += fmt::format(", clipped at norm {}", p.clip_norm);
+  if (p.reduce_dtype != DType::f32) text += fmt::format(", gradients reduced in {}", dtype_name(p.reduce_dtype));
+  if (p.mixed() && config.scheme.reduce == Reduce::gpu0) text += fmt::format(", {} broadcast", p.broadcasts_masters ? "masters" : "half");
+  return text;
+}
+
+namespace {
+
+/// "cpu:0, cpu:1 (2 threads), cpu:2 to cpu:15 (1 thread)".
+std::string describe_devices(DeviceGroup& devices) {
+  std::vector<std::string> names;
+  for (int d = 0; d < devices.size(); ++d) names.push_back(devices[d].name());
+  const auto threads = [&](size_t d) {
+    Device& device = devices[static_cast<int>(d)];
+    return device.id().backend == Backend::cpu ? device.thread_count() : 0;
+  };
+  std::string text;
+  for (const DeviceSet& set : group_devices(names.size(), [&](size_t a, size_t b) { return threads(a) == threads(b); })) {
+    const int count = threads(set.first());
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", set.name(names));
+    if (count > 0) text += fmt::format(" ({} {}{})", count, count == 1 ? "thread" : "threads", set.single() ? "" : " each");
+  }
+  return text;
+}
+
+/// "33+32+32", and of many devices "33 + 15 x 32".
+std::string describe_slices(const std::vector<int64_t>& slices) {
+  if (slices.size() <= kSlicesTold) return fmt::format("{}", fmt::join(slices, "+"));
+  std::vector<std::string> runs;
+  for (size_t begin = 0; begin < slices.size();) {
+    size_t end = begin;
+    while (end < slices.size() && slices[end] == slices[begin]) ++end;
+    runs.push_back(end - begin == 1 ? std::to_string(slices[begin]) : fmt::format("{} x {}", end - begin, slices[begin]));
+    begin = end;
+  }
+  if (runs.size() > kSlicesTold) {
+    const auto [least, most] = std::minmax_element(slices.begin(), slices.end());
+    return fmt::format("{} to {} on {} devices", *least, *most, slices.size());
+  }
+  return fmt::format("{}", fmt::join(runs, " + "));
+}
+
+}  // namespace
+
+std::string describe_run(const Options& options, const Job& job, Run& run, const std::string& mode) {
+  std::string devices = describe_devices(*run.devices);
+  if (run.devices->process_count() > 1) {
+    devices += fmt::format(" and the devices of {} other {} ({} in all)", run.devices->process_count() - 1,
+                           run.devices->process_count() == 2 ? "process" : "processes", run.devices->world_size());
+  }
+  if (run.devices->options().tf32) devices += ", TF32 allowed";
+  const Scheme& scheme = run.engine->config().scheme;
+  const std::string precision = describe_precision(run.engine->config());
+  const OptimizerConfig& optimizer = run.engine->config().optimizer;
+  const std::string communicator = run.engine->communicator();
+  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {}{}{})\n{}, lr {}, seed {}{}{}\n",
+                     describe_job(job, run.engine->layout()), mode, devices, options.batch_size, describe_batch(run.engine->batch_plan()),
+                     scheme.split.str(), staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce),
+                     communicator.empty() ? "" : " by ", communicator, optimizer.name(), optimizer.learning_rate(), options.seed, precision,
+                     describe_memory(run.engine->config()));
+}
+
+std::string describe_batch(const BatchPlan& plan) {
+  std::string text;
+  for (size_t k = 0; k < plan.sizes.size() && k < kMicroBatchesTold; ++k) {
+    text += fmt::format("{}{}", k == 0 ? "" : " | ", describe_slices(plan.sizes[k]));
+  }
+  if (plan.sizes.size() > kMicroBatchesTold) text += fmt::format(" | ... ({} micro-batches)", plan.sizes.size());
+  return text;
+}
+
+int64_t dataset_bytes(const DatasetPair& data) { return data.train.held_bytes() + data.test.held_bytes(); }
+
+}  // namespace vitrine::tools

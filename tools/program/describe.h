@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/program/run.h"
+
+namespace vitrine::tools {
+
+std::vector<std::string> device_names(const std::vector<DeviceId>& devices);
+
+/// What a run is, in three lines: model and data, devices and split, optimizer.
+std::string describe_run(const Options& options, const Job& job, Run& run, const std::string& mode);
+/// The first of them.
+std::string describe_job(const Job& job, const FlatLayout& layout);
+
+/// "32+32", "2+3+3 | 2+3+3": samples of each device, micro-batch by micro-batch.
+std::string describe_batch(const BatchPlan& plan);
+
+/// ", fp16, loss scale dynamic, clipped at norm 1, gradients reduced in f16"; empty when all is f32.
+std::string describe_precision(const EngineConfig& config);
+/// ", 4 recompute segments, gradient of outputs apart"; empty where neither was asked for.
+std::string describe_memory(const EngineConfig& config);
+
+/// Bytes of images and labels.
+int64_t dataset_bytes(const DatasetPair& data);
+
+}  // namespace vitrine::tools

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "nn/checkpoint.h"
+#include "tools/program/attempts.h"
+#include "tools/program/commands.h"
+#include "tools/program/describe.h"
+#include "tools/program/evaluate.h"
+#include "tools/program/interrupt.h"
+#include "tools/program/json_report.h"
+#include "tools/program/output_file.h"
+#include "tools/program/process_measurements.h"
+#include "tools/program/report.h"
+#include "tools/program/tables.h"
+#include "tools/program/warnings.h"
+
+namespace vitrine::tools {
+
+int run_eval(const Options& options, const Processes& processes) {
+  const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
+  auto group = std::make_unique<DeviceGroup>(device_group_options(options, devices, processes.process_group()));
+  print_device_warnings(options, *group);
+  if (processes.leads()) check_writable("--save-logits", options.save_logits);
+  const Job job = open_job(options);
+  if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
+  EngineConfig config = engine_config(options, job, scheme_preset("ddp"), resolve_precision(options));
+  config.forward_only = true;
+  Run run = open_run(std::move(group), job, config, evaluate_workload(options, job), {options.weights, options.allow_non_finite});
+
+  std::vector<float> logits;
+  const auto result = evaluate_test_set(options, job, run, "evaluating", options.save_logits.empty() ? nullptr : &logits);
+  if (!result) {
+    if (processes.leads()) fmt::print(stderr, "vitrine: interrupted before every sample was seen; there is no result\n");
+    return kExitInterrupted;
+  }
+  Attempts attempts;
+  const bool has_logits = !options.save_logits.empty() && processes.leads() &&
+                          attempts.run([&] { write_npy(options.save_logits, logits, result->samples, job.model.classes); });
+  attempts.run([&] { run.engine->finish(); });
+
+  const double rate = static_cast<double>(result->samples) / result->seconds;
+  if (options.json) {
+    Json json;
+    json["config"] = config_json(options, job, devices);
+    json["test_loss"] = result->loss;
+    json["test_accuracy"] = result->accuracy;
+    json["samples"] = result->samples;
+    json["seconds"] = result->seconds;
+    json["samples_per_second"] = rate;
+    json["devices"] = devices_json(gather_measurements(processes, {measure_devices(run), {}, {}}).figures);
+    print_json(json);
+    attempts.rethrow();
+    return kExitOk;
+  }
+  fmt::print("{}\n", describe_job(job, run.engine->layout()));
+  fmt::print("test loss {:.4f}  test accuracy {:.4f}  {} samples, each once  {} samples/s\n", result->loss, result->accuracy,
+             format_count(result->samples), format_count(std::llround(rate)));
+  fmt::print("\n{}", memory_report(gather_measurements(processes, {measure_devices(run), {}, {}}).figures, dataset_bytes(job.data),
+                                   Style::of(STDOUT_FILENO), processes.count()));
+  if (has_logits) fmt::print("The outputs are in {}\n", options.save_logits);
+  attempts.rethrow();
+  return kExitOk;
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/flag_values.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/program/suggest.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+template <class Number>
+std::optional<Number> read(const std::string& text) {
+  Number value{};
+  const char* begin = text.data() + (text.size() > 1 && text[0] == '+' ? 1 : 0);
+  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+/// An empty text says that the value is good.
+CLI::Validator validator(const std::function<bool(const std::string&)>& good, const std::string& expected) {
+  return CLI::Validator(
+      [good, expected](std::string& text) { return good(text) ? std::string() : fmt::format("expected {}, got '{}'", expected, text); }, "");
+}
+
+}  // namespace
+
+CLI::Validator whole_number(int64_t least, int64_t most) {
+  const std::string range =
+      most == std::numeric_limits<int64_t>::max() ? fmt::format("of at least {}", least) : fmt::format("from {} to {}", least, most);
+  return validator(
+      [least, most](const std::string& text) {
+        const std::optional<int64_t> value = read<int64_t>(text);
+        return value && *value >= least && *value <= most;
+      },
+      "a whole number " + range);
+}
+
+CLI::Validator number() {
+  return validator([](const std::string& text) { return read<double>(text).has_value(); }, "a number");
+}
+
+CLI::Validator number(double least, double most) {
+  return validator(
+      [least, most](const std::string& text) {
+        const std::optional<double> value = read<double>(text);
+        return value && *value >= least && *value <= most;
+      },
+      fmt::format("a number from {} to {}", least, most));
+}
+
+CLI::Validator one_of(const std::vector<std::string>& words) {
+  return CLI::Validator(
+      [words](std::string& text) {
+        if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
+        return fmt::format("expected {}, got '{}'{}", fmt::join(words, ", "), text, did_you_mean(text, words));
+      },
+      fmt::format("{{{}}}", fmt::join(words, ",")));
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/json_report.h"
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace vitrine::tools {
+
+namespace {
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+/// A float as people write it: 0.1, not 0.10000000149011612.
+Json decimal(float value) { return std::isfinite(value) ? Json(std::stod(fmt::format("{}", value))) : Json(); }
+
+Json training_json(const Options& o, const Job& job) {
+  Json json;
+  const OptimizerConfig optimizer = resolve_optimizer(o);
+  const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
+  json["accumulate"] = o.accumulate;
+  json["recompute_segments"] = resolve_recompute_segments(o, job.model);
+  json["loss_gradient"] = o.loss_gradient;
+  json["optimizer"] = optimizer.name();
+  json["lr"] = optimizer.learning_rate();
+  json["weight_decay"] = sgd ? optimizer.sgd.weight_decay : optimizer.adam_kernel().weight_decay;
+  if (sgd) {
+    json["momentum"] = optimizer.sgd.momentum;
+    json["nesterov"] = optimizer.sgd.nesterov;
+  } else {
+    json["betas"] = {optimizer.adam_kernel().beta1, optimizer.adam_kernel().beta2};
+    json["eps"] = optimizer.adam_kernel().eps;
+  }
+  json["clip_norm"] = o.clip_norm ? Json(*o.clip_norm) : Json();
+  json["allow_non_finite"] = o.allow_non_finite;
+  json["dropout"] = o.dropout ? decimal(*o.dropout) : Json();
+  json["seed"] = o.seed;
+  json["shuffle"] = o.shuffle;
+  json["drop_last"] = o.drop_last;
+  json["init_weights"] = text_or_null(o.init_weights);
+  return json;
+}
+
+Json bytes_by_category_json(const BytesByCategory& bytes) {
+  Json json;
+  for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c) json[category_name(static_cast<Category>(c))] = bytes[c];
+  return json;
+}
+
+}  // namespace
+
+Json scheme_json(const Scheme& scheme, const std::vector<DeviceId>& devices) {
+  Json json;
+  json["split"] = scheme.split.str();
+  json["staging"] = staging_name(scheme.staging);
+  json["loss_at"] = loss_at_name(scheme.loss_at);
+  json["reduce"] = reduce_name(scheme.reduce);
+  json["output_device"] = scheme.loss_at == LossAt::gathered ? Json(devices[static_cast<size_t>(scheme.output_device)].str()) : Json();
+  return json;
+}
+
+Json precision_json(const Precision& precision) {
+  Json json;
+  json["precision"] = precision_name(precision.compute);
+  json["loss_scale"] = loss_scale_name(precision.loss_scaling);
+  json["broadcast"] = precision.mixed() ? Json(precision.broadcasts_masters ? "masters" : "half") : Json();
+  return json;
+}
+
+Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& devices, std::optional<int> world_size) {
+  Json json;
+  json["model"] = job.model.name;
+  json["data"] = o.data;
+  json["image_size"] = job.model.height;
+  json["channels"] = job.model.channels;
+  json["classes"] = job.model.classes;
+  json["preprocess"] = o.preprocess;
+  json["workers"] = o.workers;
+  for (const DeviceId& device : devices) json["devices"].push_back(device.str());
+  json["device_memory"] = parse_memory_list(o.device_memory);
+  json["threads_per_device"] = parse_thread_list(o.threads_per_device);
+  json["batch_size"] = o.batch_size;
+  if (o.command == Options::Command::eval) {
+    json["precision"] = o.precision;
+    json["weights"] = o.weights;
+    json["save_logits"] = text_or_null(o.save_logits);
+    return json;
+  }
+  json.update(training_json(o, job));
+  if (o.precisions.empty()) {
+    json.update(precision_json(resolve_precision(o)));
+  } else {
+    for (const auto& [name, precision] : resolve_compare_precisions(o)) json["precisions"].push_back(name);
+  }
+  json["reduce_dtype"] = o.reduce_dtype;
+  if (o.command != Options::Command::train && o.command != Options::Command::plan) return json;
+  json["bucket_mb"] = o.bucket_mb;
+  json["first_bucket_mb"] = o.first_bucket_mb;
+  json["mode"] = o.mode_name();
+  json.update(scheme_json(resolve_scheme(o, devices, world_size), devices));
+  json["epochs"] = o.steps ? Json() : Json(o.epochs.value_or(1));
+  json["steps"] = o.steps ? Json(*o.steps) : Json();
+  json["evaluate"] = o.evaluate;
+  if (o.command == Options::Command::plan) return json;
+  json["save"] = text_or_null(o.save);
+  json["trace"] = text_or_null(o.trace);
+  json["trace_level"] = o.trace_level;
+  return json;
+}
+
+Json devices_json(const std::vector<DeviceFigures>& devices) {
+  Json json = Json::array();
+  for (const DeviceFigures& d : devices) {
+    json.push_back({{"device", d.device},
+                    {"samples_per_step", d.samples_per_step},
+                    {"peak_bytes", d.pool.peak_bytes},
+                    {"peak_bytes_by_category", bytes_by_category_json(d.pool.peak_by_category)},
+                    {"planned_peak_bytes", d.plan.peak_bytes},
+                    {"planned_peak_bytes_by_category", bytes_by_category_json(d.plan.peak_by_category)},
+                    {"capacity_bytes", d.pool.capacity_bytes},
+                    {"outside_bytes", d.outside_bytes}});
+  }
+  return json;
+}
+
+Json phases_json(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables) {
+  Json json = Json::array();
+  for (const PhaseTable& table : tables) {
+    for (const PhaseRow& row : table.rows) {
+      json.push_back({{"phase", phase_name(row.phase)},
+                      {"device", devices[static_cast<size_t>(table.ordinal)]},
+                      {"seconds", row.seconds},
+                      {"share", row.share},
+                      {"bytes", row.bytes},
+                      {"calls", row.calls},
+                      {"hidden_seconds", row.hidden_seconds}});
+    }
+  }
+  return json;
+}
+
+Json waits_json(const std::vector<std::string>& devices, const std::vector<PhaseTable>& tables) {
+  Json json = Json::array();
+  for (const PhaseTable& table : tables) {
+    for (const WaitRow& row : table.waits) {
+      json.push_back({{"device", devices[static_cast<size_t>(table.ordinal)]}, {"cause", row.cause}, {"seconds", row.seconds}, {"share", row.share}});
+    }
+  }
+  return json;
+}
+
+Json communication_json(const std::vector<std::string>& devices, const std::vector<CommunicationTable>& tables) {
+  const auto gigabytes = [](double bandwidth) { return bandwidth > 0 ? Json(bandwidth * 1e-9) : Json(); };
+  Json json = Json::array();
+  for (const CommunicationTable& table : tables) {
+    for (const CommunicationRow& row : table.rows) {
+      json.push_back({{"name", row.name()},
+                      {"phase", phase_name(row.phase)},
+                      {"device", devices[static_cast<size_t>(table.ordinal)]},
+                      {"bytes_per_step", row.buffer_bytes / table.steps},
+                      {"calls", row.calls},
+                      {"seconds", row.seconds()},
+                      {"hidden_seconds", row.hidden_seconds},
+                      {"exposed_seconds", row.exposed_seconds},
+                      {"late_hidden_seconds", row.late_hidden_seconds},
+                      {"late_exposed_seconds", row.late_exposed_seconds},
+                      {"algbw", gigabytes(row.algbw())},
+                      {"busbw", gigabytes(row.busbw())}});
+    }
+  }
+  return json;
+}
+
+void print_json(const Json& json) {
+  const std::string text = json.dump() + "\n";
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program: reads the command line, runs the subcommand, and turns errors into a sentence and an exit status.
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+#include "tools/program/commands.h"
+#include "tools/program/interrupt.h"
+#include "tools/program/processes.h"
+#include "tools/program/standard_streams.h"
+#include "tools/program/warnings.h"
+
+namespace {
+
+int run(const vitrine::tools::Options& options, vitrine::tools::Processes& processes) {
+  using Command = vitrine::tools::Options::Command;
+  switch (options.command) {
+    case Command::train:
+      return vitrine::tools::run_train(options, processes);
+    case Command::eval:
+      return vitrine::tools::run_eval(options, processes);
+    case Command::compare:
+      require_alone(processes, "compare");
+      return vitrine::tools::run_compare(options);
+    case Command::plan:
+      require_alone(processes, "plan");
+      return vitrine::tools::run_plan(options);
+    case Command::collectives:
+      return vitrine::tools::run_collectives(options, processes);
+    case Command::info:
+      break;  // it looks at this machine alone
+  }
+  return vitrine::tools::run_info(options);
+}
+
+int run_program(int argc, char** argv) {
+  using namespace vitrine::tools;
+  const CommandLine line = parse_command_line({argv + 1, argv + argc});
+  std::fputs(line.output.c_str(), stdout);
+  std::fputs(line.error.c_str(), stderr);
+  if (!line.options) return line.exit_code;
+  install_interrupt_handler();
+  Options options = *line.options;
+  std::optional<Processes> processes;
+  const auto fail = [&](const char* reason, int status) {
+    if (processes) {
+      processes->fail(reason, status == kExitUsage);
+    } else {
+      fmt::print(stderr, "vitrine: {}\n", reason);
+    }
+    return status;
+  };
+  try {
+    if (options.command == Options::Command::info) return run_info(options);
+    processes.emplace(options);
+    print_warnings(options, options.warnings);
+    print_warnings(options, file_warnings(options));
+    const int status = run(options, *processes);
+    processes->close();
+    return status;
+  } catch (const vitrine::Error& error) {
+    return fail(error.what(), error.kind() == vitrine::ErrorKind::config ? kExitUsage : kExitFailure);
+  } catch (const std::exception& error) {
+    return fail(error.what(), kExitFailure);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  vitrine::tools::keep_standard_streams();
+  const int status = run_program(argc, argv);
+  const std::string problem = vitrine::tools::finish_stdout();
+  if (problem.empty()) return status;
+  fmt::print(stderr, "vitrine: the results could not be written to stdout: {}\n", problem);
+  return status == vitrine::tools::kExitOk ? vitrine::tools::kExitFailure : status;
+}

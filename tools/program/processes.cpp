@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/processes.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "runtime/error.h"
+#include "runtime/gpu_info.h"
+#include "runtime/process_group/secret.h"
+#include "tools/program/interrupt.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+// Once the process group has failed this process ends by itself, or is ended.
+constexpr int64_t kExitAfterMs = 2000;
+
+bool on_cpus(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend == Backend::cpu; }
+
+/// Where the processes meet; empty: over MPI.
+std::string rendezvous_place(const Options& options, const Launch& launch) {
+  using Launcher = Launch::Launcher;
+  const bool by_mpi = launch.launcher == Launcher::open_mpi;
+  // Under Slurm MPI meets by PMIx, if srun was told to offer it; for GPUs alone it is not needed.
+  const bool may_use_mpi = by_mpi || launch.launcher == Launcher::slurm;
+  if (on_cpus(options) && (!may_use_mpi || !options.rendezvous.empty())) {
+    throw ConfigError(fmt::format(
+        "CPU devices of several processes reduce over MPI, but these {}; start them with mpirun -np {} vitrine ..., without --rendezvous",
+        options.rendezvous.empty() ? fmt::format("were started by {}", launcher_name(launch.launcher)) : "meet by --rendezvous", launch.world_size));
+  }
+  if (!options.rendezvous.empty()) return options.rendezvous;
+  if (by_mpi || on_cpus(options)) return {};
+  if (launch.master_address.empty() || launch.master_port == 0) {
+    throw ConfigError(fmt::format(
+        "{}: nothing tells where the processes meet; add --rendezvous tcp://HOST:PORT of the first process's machine, or --rendezvous file:PATH",
+        launch.note));
+  }
+  // torchrun's agent listens on its port itself; the next one is as free as any.
+  return fmt::format("tcp://{}:{}", launch.master_address, launch.master_port + (launch.master_port_taken ? 1 : 0));
+}
+
+void silence_stdout() {
+  std::fflush(stdout);
+  const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere < 0) throw DataError("/dev/null cannot be opened, so that this process, which is not rank 0, would print too");
+  dup2(nowhere, STDOUT_FILENO);
+  close(nowhere);
+}
+
+}  // namespace
+
+Processes::Processes(Options& options) {
+  const Environment environment = [](const char* name) { return std::getenv(name); };
+  const Launch launch = detect_launch({options.rank, options.world_size, options.local_rank}, environment);
+  if (launch.launcher != Launch::Launcher::single || options.local_rank) options.local_rank = launch.local_rank;
+  if (launch.world_size == 1) {
+    if (!options.rendezvous.empty()) {
+      throw ConfigError(fmt::format(
+          "--rendezvous {}: there is one process only, which meets nobody ({}); start several with mpirun or torchrun, or give --rank and "
+          "--world-size",
+          options.rendezvous, launch.note));
+    }
+    return;
+  }
+  // Before the others are waited for.
+  if (!on_cpus(options) && cuda_device_count() == 0) throw UnsupportedError(fmt::format("cuda: {}", query_gpus(false).problem));
+  ProcessGroupOptions process_group;
+  process_group.rank = launch.rank;
+  process_group.size = launch.world_size;
+  process_group.rendezvous = rendezvous_place(options, launch);
+  process_group.secret = find_secret(environment);
+  process_group.one_machine = launch.one_machine;
+  process_group.timeout_ms = static_cast<int64_t>(options.timeout_seconds * 1000);
+  process_group.exit_after_ms = kExitAfterMs;
+  process_group.on_failure_found = [](const std::string& reason) {
+    fmt::print(stderr, "vitrine: {}\n", reason);
+    std::fflush(stderr);
+  };
+  process_group_ = std::make_shared<ProcessGroup>(process_group);
+  options.quiet = !leads();
+  if (leads()) {
+    fmt::print(stderr, "vitrine: {}; {}\n", launch.note, process_group_->description());
+  } else {
+    silence_stdout();
+    keep_interrupts_quiet();
+  }
+  process_group_->on_failure([](const std::string&) { keep_interrupts_quiet(); });  // the launcher ends the survivors with a signal
+}
+
+void Processes::fail(const std::string& reason, bool usage) {
+  if (!process_group_ || process_group_->closed()) {
+    if (leads()) fmt::print(stderr, "vitrine: {}\n", reason);
+    return;
+  }
+  process_group_->fail(reason);
+  if (process_group_->failure().empty()) fmt::print(stderr, "vitrine: rank {}: {}; the others could not be told\n", process_group_->rank(), reason);
+  std::fflush(nullptr);
+  _exit(usage ? kExitUsage : kExitFailure);
+}
+
+void Processes::close() {
+  if (process_group_) process_group_->close();
+}
+
+void require_alone(const Processes& processes, const char* command) {
+  if (processes.count() == 1) return;
+  throw ConfigError(
+      fmt::format("{}: it runs in one process, but {} were started; start one, with all devices in --devices", command, processes.count()));
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "kernels/libraries.h"
+#include "nn/checkpoint.h"
+#include "nn/parallel/process_part.h"
+#include "nn/segments.h"
+#include "runtime/error.h"
+#include "runtime/process_group/agreement.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+// The data of a name are the same whatever --seed is: it is for weights, order and dropout.
+constexpr uint64_t kDataSeed = 0;
+// The engine has two steps in flight and one in hand; the rest is filled ahead.
+constexpr int kQueueBatches = 6;
+
+ImageTransform host_transform(const Options& options, const Job& job) {
+  if (!options.host_preprocess()) return {};
+  const Shape from{job.data.train.height, job.data.train.width, job.data.train.channels};
+  const Shape to{job.model.height, job.model.width, job.model.channels};
+  return [from, to, normalization = job.normalization](std::span<const uint8_t> image, std::span<float> output) {
+    resize_normalize_on_host(normalization, from, image, to, output);
+  };
+}
+
+Backend backend_of(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend; }
+
+/// The rows of this process in batches that are cut into `accumulate` micro-batches.
+ShardFunction shard_of(const Run& run, int accumulate) {
+  if (run.devices->process_count() == 1) return {};
+  // Found once for each size of batch: it takes all processes' sizes to tell. Several of the loader's threads may ask.
+  struct Known {
+    std::mutex mutex;
+    std::map<int64_t, std::vector<RowRange>> rows;
+  };
+  const DeviceGroup& devices = *run.devices;
+  return [split = run.engine->config().scheme.split, accumulate, world_size = devices.world_size(), first = devices.first_rank(),
+          size = devices.size(), known = std::make_shared<Known>()](int64_t samples) {
+    const std::lock_guard lock(known->mutex);
+    const auto [at, fresh] = known->rows.try_emplace(samples);
+    if (fresh) at->second = part_of_process(plan_batch(split, samples, accumulate, world_size), first, size).rows;
+    return at->second;
+  };
+}
+
+LoaderConfig loader_config(const Options& options, const Job& job) {
+  LoaderConfig config;
+  config.seed = options.seed;
+  config.workers = options.workers;
+  config.queue_batches = kQueueBatches;
+  config.host_memory = backend_of(options) == Backend::cuda ? HostMemory::pinned : HostMemory::pageable;
+  config.transform = host_transform(options, job);
+  if (config.transform) config.transformed_shape = Shape{job.model.height, job.model.width, job.model.channels};
+  return config;
+}
+
+/// The distinct sizes when `count` samples are cut into batches.
+std::vector<int64_t> batch_sizes(int64_t count, int64_t batch_size, bool drop_last) {
+  std::vector<int64_t> sizes;
+  if (count >= batch_size) sizes.push_back(batch_size);
+  if (count % batch_size != 0 && !drop_last) sizes.push_back(count % batch_size);
+  return sizes;
+}
+
+}  // namespace
+
+Job open_job(const Options& options) {
+  Job job;
+  job.data = open_dataset(options.data, kDataSeed);
+  const Dataset& train = job.data.train;
+  ModelOptions model_options;
+  model_options.image_size = options.image_size;
+  if (options.model == "wide-head" && options.command == Options::Command::plan) {
+    job.model = make_model(options.model, {.image_size = options.image_size, .dropout = options.dropout});
+    return job;
+  }
+  if (options.model == "wide-head") {
+    throw ConfigError(
+        "--model wide-head: it has a target at every position of a sequence, but data sets have one label for each image; see its memory with "
+        "vitrine plan, train it from C++, or choose another model");
+  }
+  if (options.image_size == 0 && options.model != "alexnet" && options.model != "vgg16") {
+    if (train.height != train.width) {
+      throw ConfigError(
+          fmt::format("{}: images are {} x {}, but models take square ones; choose with --image-size", train.name, train.height, train.width));
+    }
+    model_options.image_size = train.height;
+  }
+  model_options.channels = train.channels;
+  model_options.classes = train.classes;
+  model_options.dropout = options.dropout;
+  job.model = make_model(options.model, model_options);
+  job.normalization = {train.mean, train.std};
+  return job;
+}
+
+int64_t evaluate_batch_size(const Options& options) { return (options.batch_size + options.accumulate - 1) / options.accumulate; }
+
+namespace {
+
+/// What a workload depends on beside batch size and micro-batches.
+struct WorkloadSource {
+  Options options;
+  std::string data;
+  int64_t train_samples = 0, test_samples = 0;
+  std::optional<int64_t> steps;
+  bool evaluate = false;
+
+  Workload under(int64_t batch_size, int accumulate) const {
+    Options sized = options;
+    sized.batch_size = batch_size;
+    sized.accumulate = accumulate;
+    Workload workload;
+    workload.train_batches = batch_sizes(train_samples, batch_size, sized.drop_last);
+    if (workload.train_batches.empty()) {
+      throw ConfigError(fmt::format("{}: {} samples make no full batch of {}, and --drop-last leaves out the rest; lower --batch-size", data,
+                                    train_samples, batch_size));
+    }
+    // A run that ends before the short last batch need not plan for it.
+    if (workload.train_batches.size() == 2 && steps && *steps <= train_samples / batch_size) workload.train_batches.pop_back();
+    if (evaluate) workload.evaluate_batches = batch_sizes(test_samples, evaluate_batch_size(sized), false);
+    return workload;
+  }
+};
+
+}  // namespace
+
+Workload train_workload(const Options& options, const Job& job, std::optional<int64_t> steps, bool evaluate) {
+  const WorkloadSource source{options, job.data.train.name, job.data.train.size(), job.data.test.size(), steps, evaluate};
+  Workload workload = source.under(options.batch_size, options.accumulate);
+  workload.under = [source](const EngineConfig& config) { return source.under(config.batch_size, config.accumulate); };
+  return workload;
+}
+
+Workload evaluate_workload(const Options& options, const Job& job) {
+  Workload workload;
+  workload.evaluate_batches = batch_sizes(job.data.test.size(), evaluate_batch_size(options), false);
+  return workload;
+}
+
+LoaderConfig train_loader_config(const Options& options, const Job& job, const Run& run, int64_t epochs) {
+  LoaderConfig config = loader_config(options, job);
+  config.checker = run.devices->checker();
+  config.batch_size = options.batch_size;
+  config.shuffle = options.shuffle;
+  config.drop_last = options.drop_last;
+  config.epochs = epochs;
+  config.shard = shard_of(run, options.accumulate);
+  return config;
+}
+
+LoaderConfig evaluate_loader_config(const Options& options, const Job& job, const Run& run) {
+  LoaderConfig config = loader_config(options, job);
+  config.checker = run.devices->checker();
+  config.batch_size = evaluate_batch_size(options);
+  config.shuffle = false;
+  config.shard = shard_of(run, 1);
+  return config;
+}
+
+DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices, std::shared_ptr<ProcessGroup> process_group) {
+  const auto is_meta = [](const DeviceId& id) { return id.backend == Backend::meta; };
+  if (options.command != Options::Command::plan && std::any_of(devices.begin(), devices.end(), is_meta)) {
+    throw ConfigError(
+        "--devices: meta devices compute nothing, so there is nothing to train or to evaluate on them; use cpu or cuda devices, or vitrine plan");
+  }
+  const bool on_gpus = devices[0].backend == Backend::cuda;
+  if (on_gpus && !options.threads_per_device.empty()) {
+    throw ConfigError("--threads-per-device: GPUs have no team of threads; leave it out, or use cpu devices");
+  }
+  if (!on_gpus && options.tf32) throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
+  DeviceGroupOptions group;
+  group.devices = devices;
+  group.process_group = std::move(process_group);
+  group.memory_bytes = parse_memory_list(options.device_memory);
+  group.threads_per_device = parse_thread_list(options.threads_per_device);
+  group.check_order = options.check_order;
+  group.tf32 = options.tf32;
+  group.trace = resolve_trace_level(options);
+  return group;
+}
+
+int resolve_recompute_segments(const Options& options, const Model& model) {
+  const std::optional<int> given = parse_recompute_segments(options.recompute_segments);
+  return given ? *given : square_root_segments(*model.net, model.input_shape(1));
+}
+
+// oneDNN's f32 convolutions take their packed weights and what threads add up in, of one layer at a time, and its matrix products next to nothing.
+// All others take what there is, and are slower with less.
+int64_t default_workspace(const Model& model, Backend backend, const Precision& precision) {
+  constexpr int64_t kMiB = int64_t{1} << 20, kBlock = 16, kCopies = 8;
+  if (backend == Backend::cuda) return 256 * kMiB;
+  const std::vector<LibraryInfo> libraries = kernel_libraries();
+  const bool packs = std::any_of(libraries.begin(), libraries.end(), [](const LibraryInfo& library) { return library.name == "oneDNN"; });
+  if (!packs || precision.compute != DType::f32) return 32 * kMiB;
+  int64_t largest = 0;
+  for (const ParamSpec& spec : model.net->parameters()) {
+    if (spec.layout.kind != CheckpointLayout::Kind::conv_oihw) continue;
+    const auto blocked = [](int64_t channels) { return (channels + kBlock - 1) / kBlock * kBlock; };
+    largest = std::max(largest, blocked(spec.shape[0]) * spec.shape[1] * spec.shape[2] * blocked(spec.shape[3]) * size_of(DType::f32));
+  }
+  return std::clamp(kCopies * largest, kMiB, 32 * kMiB);
+}
+
+EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
+  EngineConfig config;
+  config.scheme = scheme;
+  config.batch_size = options.batch_size;
+  config.accumulate = options.accumulate;
+  config.recompute_segments = resolve_recompute_segments(options, job.model);
+  config.loss_gradient_in_place = options.loss_gradient == "in-place";
+  config.optimizer = resolve_optimizer(options);
+  config.precision = precision;
+  config.allow_non_finite = options.allow_non_finite;
+  config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
+  config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
+  config.seed = options.seed;
+  config.normalization = job.normalization;
+  config.workspace_bytes = parse_workspace(options).value_or(default_workspace(job.model, backend_of(options), precision));
+  // Of a model whose samples are no images, no data set brings any; they are planned as they are.
+  const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
+  config.image_dtype = ready_made ? DType::f32 : DType::u8;
+  config.image_height = ready_made ? job.model.height : job.data.train.height;
+  config.image_width = ready_made ? job.model.width : job.data.train.width;
+  return config;
+}
+
+void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group) {
+  const Dataset& train = job.data.train;
+  require_agreement(process_group, "how they train",
+                    {{"command", options.command == Options::Command::train ? "train" : "eval"},
+                     {"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(), job.data.test.size(),
+                                              train.height, train.width, train.channels, train.classes)},
+                     {"images and labels (hash)", fmt::format("{:016x} {:016x}", fingerprint(train), fingerprint(job.data.test))},
+                     {"--timeout", fmt::format("{}", options.timeout_seconds)},
+                     {"--shuffle", options.shuffle ? "on" : "off"},
+                     {"--drop-last", options.drop_last ? "on" : "off"},
+                     {"--epochs", std::to_string(options.epochs.value_or(options.steps ? 0 : 1))},
+                     {"--steps", std::to_string(options.steps.value_or(0))},
+                     {"--preprocess", options.preprocess},
+                     {"evaluation", options.evaluate ? "on" : "off"},
+                     // Which file is rank 0's business.
+                     {"--init-weights", options.init_weights.empty() ? "nothing" : "a file"},
+                     {"--save-logits", options.save_logits.empty() ? "nothing" : "a file"},
+                     {"--verify-replicas", std::to_string(options.verify_replicas)}});
+}
+
+Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const WeightsFile& weights,
+             bool record_memory) {
+  Run run;
+  run.devices = std::move(devices);
+  for (int d = 0; record_memory && d < run.devices->size(); ++d) (*run.devices)[d].pool().record_history(true);
+  run.engine = std::make_unique<Engine>(job.model, *run.devices, config, workload);
+  if (run.devices->process_count() == 1) {  // else each of them draws its own rows only
+    if (!workload.train_batches.empty()) job.data.train.samples->read_ahead();
+    if (!workload.evaluate_batches.empty()) job.data.test.samples->read_ahead();
+  }
+  if (!weights.path.empty()) {
+    const FlatLayout& layout = run.engine->layout();
+    std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
+    try {
+      if (run.devices->process() == 0) load_parameters(weights.path, layout, flat, weights.allow_non_finite);
+    } catch (const NonFiniteWeights& error) {
+      throw DataError(fmt::format("{}, or take them as they are with --allow-non-finite", error.what()));
+    }
+    run.engine->set_parameters(flat);
+  }
+  return run;
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/program/terminal.h"
+
+namespace vitrine::tools {
+
+/// A table for the terminal: a title, columns that line up, and a line beneath that says how to read it. ASCII. No line is longer than the style's
+/// width: columns that do not fit follow in further blocks, each with the first column(s) again, and long cells of left-aligned columns are wrapped.
+class Table {
+ public:
+  enum class Align { left, right };
+  struct Column {
+    std::string title;
+    Align align = Align::right;
+    bool joined = false;  // stays in a block with the column before it
+  };
+
+  explicit Table(std::vector<Column> columns, std::string title = {});
+  /// One cell for each column; missing ones are empty.
+  void add_row(std::vector<std::string> cells);
+  /// A line across the table.
+  void add_rule();
+  void set_hint(std::string hint) { hint_ = std::move(hint); }
+  /// The first `count` columns name a row, and are repeated in every block; 1 by default.
+  void set_key_columns(size_t count) { key_columns_ = count; }
+  std::string str(const Style& style) const;
+
+ private:
+  using Columns = std::vector<size_t>;
+  /// Widths within which every block fits, and the columns of each block.
+  std::vector<Columns> blocks(size_t width, std::vector<size_t>& widths) const;
+  std::string block(const Columns& columns, const std::vector<size_t>& widths, const Style& style) const;
+
+  std::string title_, hint_;
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;  // an empty row is a rule
+  size_t key_columns_ = 1;
+};
+
+/// "12.3 %", "0.4 %"; "" for 0.
+std::string format_share(double share);
+/// Milliseconds with three digits that count: "123", "12.3", "1.23", "0.012"; "" for 0.
+std::string format_ms(double seconds);
+/// "12,345".
+std::string format_count(int64_t count);
+
+}  // namespace vitrine::tools

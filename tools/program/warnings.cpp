@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/warnings.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "tools/program/tables.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// An option that names a file, and the endings that go with what is written.
+struct OutputFile {
+  const char* option;
+  const std::string& path;
+  std::vector<std::string> endings;  // the usual one first
+  const char* format;
+};
+
+/// ".pt" of "a/b.pt"; empty without one.
+std::string ending_of(const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos || dot == 0 ? std::string() : name.substr(dot);
+}
+
+}  // namespace
+
+std::vector<std::string> file_warnings(const Options& options) {
+  std::vector<std::string> warnings;
+  for (const OutputFile& file : {OutputFile{"--save", options.save, {".safetensors"}, "safetensors, which torch.load does not read"},
+                                 {"--report", options.report, {".html", ".htm"}, "HTML"},
+                                 {"--trace", options.trace, {".json"}, "JSON"},
+                                 {"--memory-history", options.memory_history, {".pickle", ".pkl"}, "a pickle"},
+                                 {"--save-logits", options.save_logits, {".npy"}, "NumPy's npy"}}) {
+    const std::string ending = ending_of(file.path);
+    if (ending.empty() || std::find(file.endings.begin(), file.endings.end(), ending) != file.endings.end()) continue;
+    warnings.push_back(fmt::format("{} {}: what is written is {}, whatever the name says; name it {}{}", file.option, file.path, file.format,
+                                   file.path.substr(0, file.path.size() - ending.size()), file.endings.front()));
+  }
+  return warnings;
+}
+
+std::vector<std::string> batch_warnings(const Options& options, const Job& job) {
+  const int64_t samples = job.data.train.size();
+  if (options.batch_size <= samples || options.drop_last || job.model.targets_per_sample > 1) return {};
+  return {fmt::format("--batch-size {}: the training set has {} images, so every step has {} samples, and an epoch is one step", options.batch_size,
+                      format_count(samples), format_count(samples))};
+}
+
+void print_warnings(const Options& options, const std::vector<std::string>& warnings) {
+  if (options.quiet) return;
+  for (const std::string& warning : warnings) fmt::print(stderr, "vitrine: warning: {}\n", warning);
+  std::fflush(stderr);
+}
+
+void print_device_warnings(const Options& options, const DeviceGroup& devices) {
+  const bool first_here = !options.quiet || options.local_rank == 0;
+  for (const std::string& warning : first_here ? devices.warnings() : std::vector<std::string>{}) {
+    fmt::print(stderr, "vitrine: warning: {}{}\n", options.quiet ? fmt::format("rank {}: ", devices.process()) : std::string(), warning);
+  }
+  std::fflush(stderr);
+}
+
+}  // namespace vitrine::tools
