@@ -232,7 +232,7 @@ TEST_P(Conv2dTest, PropagatesNonFiniteNumbersToTheirWindowsOnly) {
 }
 
 TEST_F(DeviceTest, Conv2dRunsInASmallWorkspace) {
-  // One row of columns for each of one or two threads, then a few more; GPUs take whole output lines, of 8 rows of columns.
+  // One row of columns for each of one or two threads, then a few more; GPUs need whole output lines, of 8 rows of columns.
   const Shape x{2, 9, 8, 5}, w{7, 3, 3, 5};
   for (const int64_t rows : {1, 2, 3, 11}) {
     ctx().reserve_workspace(rows * (on_gpu() ? 8 : 1) * 3 * 3 * 5 * 4);

@@ -56,7 +56,7 @@ TEST_F(CrossEntropyTest, LossGradientAndCountsEqualTheReference) {
   }
 }
 
-/// Class counts on both sides of every bound between ways to share a row, at every alignment.
+/// Class counts on both sides of every bound between the ways to share a row, at every alignment.
 TEST_F(CrossEntropyTest, AcceptsAnyNumberOfClassesAndAlignment) {
   uint64_t seed = 500;
   for (const int64_t classes : {4, 31, 32, 33, 128, 129, 132, 1000, 1024, 1028, 4099, 8192, 8196, 8203, 20011}) {
@@ -94,7 +94,7 @@ TEST_F(CrossEntropyTest, AMillionClasses) {
   expect_totals(totals, expected);
 }
 
-/// The first of equal largest logits is the answer, wherever threads share the row.
+/// The first of equal largest logits is predicted, however threads share the row.
 TEST_F(CrossEntropyTest, PredictsTheFirstOfEqualLogits) {
   for (const int64_t classes : {10, 40, 2000, 9001}) {
     std::vector<float> logits(static_cast<size_t>(2 * classes), 0.25F);
@@ -108,7 +108,7 @@ TEST_F(CrossEntropyTest, PredictsTheFirstOfEqualLogits) {
   }
 }
 
-/// Rows with NaN, +infinity, nothing but -infinity, and -infinity in most places; among rows as usual.
+/// Rows with NaN, +infinity, only -infinity, and mostly -infinity, among ordinary rows.
 TEST_F(CrossEntropyTest, SpecialLogitsStayInTheirRowWhateverItsLength) {
   const float lowest = -std::numeric_limits<float>::infinity();
   for (const int64_t classes : {12, 40, 2001, 12003}) {
@@ -192,7 +192,7 @@ TEST_F(CrossEntropyTest, MinusInfinityHasNoProbability) {
   EXPECT_NEAR(device.values(totals)[LossTotals::kLossSum], std::log(2.0), 1e-6);
 }
 
-/// From where f32 cannot count by ones, over what an optimizer step on one device may have, to the limit of what is stored.
+/// From counts that f32 cannot increment by one, through those of an optimizer step on one device, to the largest that can be stored.
 TEST_F(CrossEntropyTest, CountsAreExact) {
   std::vector<float> logits(3 * 2, 0.0F);
   for (size_t row = 0; row < 3; ++row) logits[2 * row] = 1.0F;

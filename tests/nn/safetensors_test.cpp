@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that are none: read_safetensors() refuses what the format's own reader refuses, in time and memory in proportion to the file.
+// Invalid files: read_safetensors() refuses what the reference reader refuses, in time and memory proportional to the file.
 #include <ctime>
 
 #include "nn/checkpoint.h"
@@ -71,7 +71,7 @@ TEST_F(Safetensors, TruncatedFilesAreRefusedAtEveryLength) {
   EXPECT_THROW(read_safetensors(folder_.string()), DataError);
 }
 
-// The cases of the format's own tests that are not above.
+// The remaining cases of the reference reader's tests.
 TEST_F(Safetensors, WhatTheFormatRefusesIsRefused) {
   expect_mentions(refusal("{\"\xff\": 1}", 0), {"not JSON", "UTF-8"});
   expect_mentions(refusal(" {}", 0), {"begins with byte 0x20"});
@@ -96,7 +96,7 @@ TEST_F(Safetensors, WhatTheFormatRefusesIsRefused) {
   for (int i = 0; i < 1000; ++i)
     names += (i > 0 ? ", " : "") + ("\"w" + std::to_string(i)) + R"(": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]})";
   expect_mentions(refusal(names + "}", 8), {"overlaps"});
-  // A header beyond the format's limit, in a file with holes.
+  // A header above the format's size limit, in a sparse file.
   write(std::string("\x01\xE1\xF5\x05\0\0\0\0", 8));
   std::filesystem::resize_file(path(), 100'000'009);
   expect_mentions(message_of([&] { read_safetensors(path()); }), {"offset 0", "100000001 bytes", "100000000 are allowed"});
@@ -131,7 +131,7 @@ TEST_F(Safetensors, MessagesStayShortAndPrintable) {
   }
 }
 
-/// A header of so many tensors of one byte.
+/// A header of `tensors` tensors of one byte each.
 std::string header_of(int tensors) {
   std::string header = "{";
   for (int i = 0; i < tensors; ++i) {
@@ -142,7 +142,7 @@ std::string header_of(int tensors) {
   return header + "}";
 }
 
-/// Processor time, in seconds, that this thread needs.
+/// Processor time of this thread, in seconds.
 double time_of(const std::function<void()>& action) {
   timespec begin{}, end{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
@@ -151,7 +151,7 @@ double time_of(const std::function<void()>& action) {
   return static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) * 1e-9;
 }
 
-// Ten times as many tensors take about ten times as long; a hundred times where the time is quadratic.
+// Ten times as many tensors take about ten times as long; with quadratic time it would be a hundred times.
 TEST_F(Safetensors, TimeIsInProportionToTheHeader) {
   const auto time_of_reading = [&](int tensors) {
     const std::string file = write_file(header_of(tensors), static_cast<size_t>(tensors));
@@ -163,7 +163,7 @@ TEST_F(Safetensors, TimeIsInProportionToTheHeader) {
 }
 
 TEST_F(Safetensors, MemoryIsInProportionToTheHeader) {
-  if (!kMemoryCanBeLimited) GTEST_SKIP() << "a sanitizer needs memory without a limit";
+  if (!kMemoryCanBeLimited) GTEST_SKIP() << "a sanitizer needs unlimited memory";
   const size_t half = 7'500'000;
   const std::string nested = R"({"a": {"x": )" + std::string(half, '[') + std::string(half, ']') + "}}";
   const std::string file = write_file(nested, 0);

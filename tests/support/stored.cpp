@@ -8,9 +8,9 @@ namespace vitrine::test {
 namespace {
 
 struct Format {
-  int digits;          // of the significand, the leading one included
+  int digits;          // of the significand, including the leading one
   int least_exponent;  // of normal numbers
-  int exponents;       // codes of the exponent: the last is that of infinity and NaN
+  int exponents;       // codes of the exponent; the last is for infinity and NaN
 };
 Format format_of(DType dtype) { return dtype == DType::f16 ? Format{11, -14, 32} : Format{8, -126, 256}; }
 
