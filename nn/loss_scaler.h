@@ -6,54 +6,55 @@
 
 namespace vitrine {
 
-/// How losses are scaled, so that small gradients do not vanish in f16.
+/// Scaling of losses, which keeps small f16 gradients from underflowing.
 struct LossScaling {
   enum class Kind {
     none,     // the scale is 1
-    fixed,    // the scale stays; steps with non-finite gradients are skipped
+    fixed,    // constant scale; steps with non-finite gradients are skipped
     dynamic,  // as torch.cuda.amp.GradScaler
   } kind = Kind::none;
-  double scale = 65536.0;     // at the start; 2^-126 to 2^126
+  double scale = 65536.0;     // initial scale; 2^-126 to 2^126
   LossScaleConfig constants;  // of a dynamic scale: growth_factor > 1, 0 < backoff_factor < 1, growth_interval >= 1
-  /// Below this scale there is nothing left to give: training has diverged.
+  /// A scale below this means that training has diverged.
   double floor = 1.0;
 
   bool active() const { return kind != Kind::none; }
 };
 
-/// One replica's loss scaler: the state lies on the device and is read and written there, in the order of the stream it is called with; what is kept
-/// on the host is the order of calls. Once for each optimizer step, after the reduction:
+/// The loss scaler of a replica. Its state is on the device and is read and written there, in stream order; the host only tracks the order of calls.
+/// Call once per optimizer step, after the reduction:
 ///
 ///     unscale -> (clip) -> step -> update
 ///
-/// Another order throws OrderError: clip or step before unscale, unscale or step twice, update before step.
+/// throws OrderError for any other order: clip or step before unscale, unscale or step twice, update before step.
 class LossScaler {
  public:
-  /// Allocates state and control (Category::optimizer). throws OutOfMemory; ConfigError on a scale or constants outside what LossScaling says.
+  /// Allocates state and control (Category::optimizer).   throws  OutOfMemory; ConfigError when the scale or constants are out of the range of
+  /// LossScaling
   LossScaler(ExecContext& ctx, const LossScaling& scaling);
 
   /// (1) f32 for softmax_cross_entropy, or empty when losses are not scaled.
   View scale() const;
-  /// (LossScaleState::kCount) f32, or empty: what replicas that do not update get from the one that does.
+  /// (LossScaleState::kCount) f32, or empty. Replicas that do not update receive it from the one that does.
   View state() const { return state_; }
 
-  /// Decides the step. gradients (n) f32: summed over all replicas. With scaling, NonFinite::accept becomes NonFinite::skip. Measures the gradient's
-  /// norm unless non-finite steps are accepted. Phase::unscale.
+  /// Decides whether the step is taken, from gradients (n) f32, summed over all replicas. With scaling, NonFinite::accept becomes NonFinite::skip.
+  /// Measures the norm of the gradient unless non-finite steps are accepted. Phase::unscale.
   void unscale(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite);
-  /// After an unscale() that measured the norm.
+  /// requires  unscale() measured the norm
   void clip(ExecContext& ctx, double max_norm);
-  /// The control that the optimizer takes (kernels/optimizer.h).
+  /// The control for the optimizer (kernels/optimizer.h).
   View step();
   void update(ExecContext& ctx);
-  /// (StepControl::kCount) f32: of the last step.
+  /// (StepControl::kCount) f32, of the last step.
   ConstView control() const { return control_; }
 
-  /// After NonFinite::stop has stopped training: lets the next step be taken again.
+  /// Continues training after NonFinite::stop has stopped it.
   void resume(ExecContext& ctx);
 
-  /// Gives up the step under way, if any.
+  /// Abandons the current step, if any.
   void reset() { stage_ = Stage::scaled; }
-  /// The state of torch's state_dict(): scale and growth tracker. The stream must be idle after it.
+  /// Sets scale and growth tracker, as torch's load_state_dict(). Waits for the stream.
   void set_state(ExecContext& ctx, float scale, int32_t growth_tracker);
 
  private:

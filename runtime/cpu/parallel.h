@@ -4,23 +4,15 @@
 #include <algorithm>
 #include <cstdint>
 
-#ifdef VITRINE_HAVE_OPENMP
-#include <omp.h>
-#endif
+#include <omp.h>  // builds without OpenMP have cpu/no_openmp/omp.h
 
 namespace vitrine::cpu {
 
-/// Threads that parallel_for uses on the calling thread: those of the device whose worker it is; 1 without OpenMP.
-inline int team_size() {
-#ifdef VITRINE_HAVE_OPENMP
-  return omp_get_max_threads();
-#else
-  return 1;
-#endif
-}
+/// Threads that parallel_for uses: those of the device whose worker calls it; 1 without OpenMP.
+inline int team_size() { return omp_get_max_threads(); }
 
-/// Calls body(begin, end) on consecutive parts of [0, count), one part for each thread of the team, the same parts every time; parts are
-/// multiples of `grain` but for the last. Below one grain it stays on the calling thread. `body` must not throw.
+/// Calls body(begin, end) on consecutive parts of [0, count), one part per thread of the team, the same parts every time; all but the last are
+/// multiples of `grain`. A count below one grain runs on the calling thread. requires  `body` does not throw
 template <class Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body) {
   if (count <= 0) return;
@@ -35,10 +27,8 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
     const int64_t end = std::min(count, grains * (part + 1) / parts * grain);
     if (begin < end) body(begin, end);
   };
-#ifdef VITRINE_HAVE_OPENMP
-// Always the whole team: libgomp ends threads that a smaller one does not need, and starts them anew for the next.
+  // Always the whole team: libgomp ends the threads that a smaller team does not need and starts new ones for the next.
 #pragma omp parallel for schedule(static, 1)
-#endif
   for (int64_t part = 0; part < parts; ++part) run_part(part);
 }
 

@@ -54,7 +54,7 @@ TEST_F(CudaCommunicator, TellsHowItCommunicates) {
     EXPECT_EQ(text.rfind("NCCL 2.", 0), 0U) << text;
     EXPECT_CONTAINS(text, "2 ranks, algorithm Ring, protocol Simple");
   } else {
-    EXPECT_EQ(text, "direct access to peers' memory, 2 ranks (NCCL takes no two ranks on one GPU)");
+    EXPECT_EQ(text, "direct access to peers' memory, 2 ranks (NCCL does not support two ranks on one GPU)");
   }
 }
 
