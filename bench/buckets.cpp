@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How large should a bucket be? Training steps on two devices with gradients reduced in buckets of 0.25 to 256 MiB; the last size makes one bucket of
-// all, which is reduced behind backward. On CPU devices once with cores that no team has, and once with all cores in the teams.
+// Measures the effect of the bucket size: training steps on two devices with gradients reduced in buckets of 0.25 to 256 MiB. The largest size makes
+// a single bucket, which is reduced after backward. CPU devices run once with spare cores, and once with all cores in the teams.
 //
 //   bench_buckets [--device=cuda] --benchmark_repetitions=5 --benchmark_format=json > buckets.json; tools/plot_buckets buckets.json > buckets.svg
 //
-// Time: of one step. Counters, of the device that waited least for its peers: communication_ms in the collectives of a step; hidden, the share of it
-// that ran beside compute; exposed_ms, the rest; late_ms, exposed waits for the peer; buckets.
+// Time: of one step. Counters, for the device that waited least for its peers: communication_ms in the collectives of a step; hidden, the share of it
+// that overlapped compute; exposed_ms, the rest; late_ms, exposed waits for the peer; buckets.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -42,7 +42,7 @@ DeviceGroupOptions devices_of(Backend backend, int threads) {
   return options;
 }
 
-/// The tables of all devices of the steps since `first`, and how long these took.
+/// The tables of all devices for the steps since `first`, and their wall time.
 std::vector<CommunicationTable> tables_of(DeviceGroup& group, int64_t first, double& seconds) {
   for (int d = 0; d < group.size(); ++d) group[d].compute().mark_step();
   group.synchronize();
@@ -88,7 +88,7 @@ void steps_with_buckets(benchmark::State& state, const Job& job, const DeviceGro
   }
 }
 
-/// How the cores of the machine are divided: teams of equal size, and what they leave to copies and collectives.
+/// Division of the machine's cores: teams of equal size, and spare cores for copies and collectives.
 struct Cores {
   std::string label;
   DeviceGroupOptions devices;

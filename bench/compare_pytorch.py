@@ -1,28 +1,29 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training speed and memory of Vitrine and of PyTorch on the same CPU cores or the same GPU: samples per second, measured in turns, and bytes at the peak.
+"""Compares training speed and memory of Vitrine and PyTorch on the same CPU cores or the same GPU: samples per second, measured alternately, and bytes at
+the peak.
 
-Jobs whose names end in -fp16 or -bf16 run in mixed precision on both sides: PyTorch under autocast, fp16 with GradScaler (on the CPU only bf16 has an
-autocast worth the name; there fp16 has no peer).
+Jobs whose names end in -fp16 or -bf16 run in mixed precision on both sides: PyTorch under autocast, fp16 with GradScaler (on the CPU only bf16 has a
+useful autocast, so fp16 has no counterpart there).
 
-On the CPU, PyTorch runs eager, in a process of its own, once as it comes ("default") and once with malloc told to keep its memory and to back it
-with huge pages ("tuned"); in both, the faster of the contiguous and channels_last layouts counts. Its inputs are ready f32 images; Vitrine's
-are u8 images that it loads and normalises as part of the step. The peer of several devices is DistributedDataParallel on Gloo, one process
-for each device; so is Vitrine in the jobs whose names end in -mpi, started by mpirun.
+On the CPU, PyTorch runs eager, in a separate process, once with defaults ("default") and once with malloc set to keep its memory and to use huge
+pages ("tuned"); in both cases the faster of the contiguous and channels_last layouts counts. Its inputs are prepared f32 images; Vitrine's
+are u8 images that it loads and normalizes as part of the step. The counterpart of several devices is DistributedDataParallel on Gloo, one process
+for each device. In the jobs whose names end in -mpi, Vitrine also runs one process for each device, started by mpirun.
 
-On a GPU (--device cuda), PyTorch runs eager, once as it comes and once with fused optimizer and cuDNN's search for the fastest
-algorithms ("tuned"); TF32 is off on both sides but for the jobs whose names end in -tf32. Its inputs lie on the GPU; Vitrine's come from
+On a GPU (--device cuda), PyTorch runs eager, once with defaults and once with a fused optimizer and cuDNN's search for the fastest
+algorithms ("tuned"). TF32 is off on both sides except in the jobs whose names end in -tf32. PyTorch's inputs are on the GPU; Vitrine's come from
 pinned memory.
 
-Both sides leave out warm-up steps; each figure is the median over the rounds.
+Neither side counts warm-up steps; each figure is the median over the rounds.
 
-Memory is that of one device at its peak, in a run of its own. PyTorch's on the CPU is what its allocator had handed out, by the memory profile, from
-before the model was made to the end of three steps: parameters, gradients, optimizer state, inputs, activations and temporary tensors, without
-what oneDNN takes from the system by itself; on a GPU it is torch.cuda.max_memory_allocated(), without what the caching allocator reserves
-beyond. Vitrine's is all that it takes from the device: staging, library workspace and gaps between blocks included.
+Memory is the peak of one device, in a separate run. For PyTorch on the CPU it is the memory allocated by its allocator according to the memory
+profile, from before the creation of the model to the end of three steps: parameters, gradients, optimizer state, inputs, activations and temporary
+tensors, without oneDNN's own allocations; on a GPU it is torch.cuda.max_memory_allocated(), without the reserve of the caching allocator. For
+Vitrine it is all memory that it takes from the device, including staging, library workspace and gaps between blocks.
 
 usage: compare_pytorch.py [--device cpu|cuda] [--vitrine build/release/bin/vitrine] [--rounds 3] [--jobs NAME,...] [--json FILE]
-PyTorch from Debian's python3-torch will do: it needs no torchvision.
+PyTorch from Debian's python3-torch is sufficient; torchvision is not needed.
 """
 import argparse
 import json
@@ -316,7 +317,7 @@ def main():
     if unknown:
         parser.error(f"unknown job {unknown[0]}: there are {', '.join(jobs)}")
     if not os.access(arguments.vitrine, os.X_OK):
-        parser.error(f"{arguments.vitrine} is not there: build it, or name it with --vitrine")
+        parser.error(f"{arguments.vitrine} does not exist; build it, or pass its path with --vitrine")
     python = find_python()
     results = {}
     for name in names:

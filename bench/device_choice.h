@@ -10,8 +10,8 @@
 
 namespace vitrine::bench {
 
-/// Takes --device=cpu or --device=cuda out of the arguments; cpu when it is not there. Ends the program with status 2 on anything else, and with
-/// status 1 and the reason where there is no GPU.
+/// Removes --device=cpu or --device=cuda from the arguments; the default is cpu. Exits with status 2 for any other value, and with status 1 and the
+/// reason if there is no GPU.
 inline Backend take_device_choice(int& argc, char** argv) {
   Backend backend = Backend::cpu;
   const std::string flag = "--device=";

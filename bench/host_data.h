@@ -9,9 +9,9 @@
 
 namespace vitrine::bench {
 
-inline constexpr int64_t kImage = 32;  // width and height of the images, as a data set has them
+inline constexpr int64_t kImage = 32;  // width and height of the data set's images
 
-/// Random images and labels of 10 classes in host memory, always the same.
+/// Random images and labels of 10 classes in host memory, the same in every run.
 struct HostData {
   int64_t samples;
   HostBuffer images, labels;

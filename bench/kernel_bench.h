@@ -13,17 +13,17 @@
 
 namespace vitrine::bench {
 
-/// Where kernels run.
+/// The device that kernels run on.
 struct Place {
   Backend backend = Backend::cpu;
   int threads = 1;  // CPU devices
 
   bool on_gpu() const { return backend == Backend::cuda; }
-  /// Behind the names of benchmarks.
+  /// Suffix of benchmark names.
   std::string suffix() const { return on_gpu() ? "/cuda" : "/threads:" + std::to_string(threads); }
 };
 
-/// A device whose kernels are timed from issue to synchronize; on a GPU many times in a row, since synchronising takes as long as a kernel.
+/// A device whose kernels are timed from issue to synchronize; on a GPU many times in a row, because synchronizing takes as long as a kernel.
 class KernelBench {
  public:
   explicit KernelBench(const Place& place) : place_(place), group_(options(place)) { ctx().reserve_workspace(int64_t{64} << 20); }
@@ -48,9 +48,9 @@ class KernelBench {
     return t;
   }
 
-  /// Reports bytes per second, and as copy_ratio the median of what that is of a copy on the device of as many bytes (at most 512 MiB), timed in
-  /// turn.
-  ///   bytes  what one call of `issue` reads and writes
+  /// Reports bytes per second, and as copy_ratio the median of their ratio to a copy of as many bytes (at most 512 MiB) on the device, timed
+  /// alternately.
+  ///   bytes  read and written by one call of `issue`
   template <class Issue>
   void run_bytes(benchmark::State& state, int64_t bytes, const Issue& issue) {
     const int64_t copied = std::min<int64_t>(bytes / 2, int64_t{256} << 20);
@@ -84,7 +84,7 @@ class KernelBench {
     constexpr int64_t kBytesAtOnce = int64_t{8} << 30;
     return place_.on_gpu() ? static_cast<int>(std::clamp<int64_t>(kBytesAtOnce / bytes, 1, 200)) : 1;
   }
-  /// Of one call, over `count` calls.
+  /// Seconds of one call, averaged over `count` calls.
   template <class Issue>
   double seconds(const Issue& issue, int count) {
     const auto begin = std::chrono::steady_clock::now();
@@ -106,7 +106,7 @@ class KernelBench {
   DeviceGroup group_;
 };
 
-/// Registers run(state) under name and place.
+/// Registers run(state) with the name and the device.
 template <class Run>
 void add_kernel(const std::string& name, const Place& place, const Run& run) {
   auto* registered = benchmark::RegisterBenchmark((name + place.suffix()).c_str(), run);

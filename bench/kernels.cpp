@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel on its own: bench_kernels [--device=cpu|cuda] [Google Benchmark's options].
+// Benchmarks of single kernels: bench_kernels [--device=cpu|cuda] [Google Benchmark's options].
 #include "bench/device_choice.h"
 #include "bench/kernel_bench.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution and linear layers of AlexNet at 227 x 227 and of small-cnn, pass by pass: GFLOP/s, a multiplication and an addition counted as two.
+// Convolution and linear layers of AlexNet at 227 x 227 and of small-cnn, pass by pass, in GFLOP/s; a multiply-add counts as two.
 #include "bench/kernel_bench.h"
 #include "kernels/conv2d.h"
 #include "kernels/linear.h"
@@ -7,7 +7,7 @@
 namespace vitrine::bench {
 namespace {
 
-/// Layers at the batch sizes of a CPU; a GPU gets eight times as many samples.
+/// Layers at batch sizes for a CPU; a GPU gets eight times as many samples.
 int64_t batch_factor(const Place& place) { return place.on_gpu() ? 8 : 1; }
 
 struct ConvolutionLayer {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that move bytes rather than compute: bytes/s of each (every tensor counted once for each read or write), and the ratio to a copy of
+// Memory-bound kernels: bytes/s of each (every tensor counts once for each read or write), and the ratio to a copy of
 // as many bytes in the same run.
 #include "bench/kernel_bench.h"
 #include "kernels/cross_entropy.h"
@@ -47,7 +47,7 @@ void add_elementwise(const Place& place, int64_t elements, const std::string& si
   });
 }
 
-/// All poolings of one activation.
+/// All pooling kernels on one activation.
 void add_pools(const Place& place, const Shape& shape) {
   const Pool2dConfig config{3, 2, 0};
   const Shape y_shape = pool2d_output_shape(config, shape);
@@ -115,7 +115,7 @@ void add_optimizers(const Place& place) {
   });
 }
 
-/// What mixed precision adds to a step: the 16-bit copy's cast, and the check of the gradients.
+/// Additional kernels of mixed precision: the cast to the 16-bit copy, and the check of the gradients.
 void add_mixed_precision(const Place& place) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     add_kernel(std::string("cast/f32_to_") + dtype_name(dtype), place, [=](State& state) {
@@ -143,7 +143,7 @@ void add_resize(const Place& place, int64_t images, int64_t size) {
 }  // namespace
 
 void add_light_kernels(const Place& place) {
-  // A GPU's cache holds as much as a CPU benchmark touches: there sizes begin at 64 MiB.
+  // A GPU's cache holds as much as a CPU benchmark touches, so sizes begin at 64 MiB there.
   for (const int64_t mib : place.on_gpu() ? std::vector<int64_t>{64, 256} : std::vector<int64_t>{64}) {
     const int64_t elements = mib << 18;
     const std::string size = std::to_string(mib) + "MiB";

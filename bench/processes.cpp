@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rank 0 does for the processes of a run, with simulated messages: no sockets and no peers. Argument: ranks. The time is that of one step (a
-// rendezvous, an agreement, a collective of all ranks); "per rank" should not grow with their number.
+// Cost of rank 0's bookkeeping for the processes of a run, with simulated messages: no sockets and no peers. Argument: ranks. The time is that of one
+// step (a rendezvous, an agreement, a collective of all ranks); "per rank" should not grow with the number of ranks.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -68,7 +68,7 @@ void BM_Agreement(benchmark::State& state) {
   per_rank(state);
 }
 
-/// Every rank begins a collective and has finished the one before; the failure detector compares, and looks for who is late.
+/// Every rank begins a collective and has finished the previous one; the failure detector compares the records and looks for late ranks.
 void BM_Collective(benchmark::State& state) {
   const auto ranks = static_cast<int>(state.range(0));
   FailureDetector detector = complete_detector(ranks);

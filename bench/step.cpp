@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One training step: the engine on N devices, beside the same layers and kernels in a loop by hand on one device.
+// One training step: the engine on N devices, compared with the same layers and kernels in a hand-written loop on one device.
 //
 //   bench_step [--device=cuda] --benchmark_filter=alexnet
 //
-// On GPUs several devices are logical devices of the GPUs there are, in turn.
+// With several devices on GPUs, logical devices are assigned to the GPUs in turn.
 //
-// Counters: samples/s; for engine steps, bytes of the plan's peak on device 0.
+// Counters: samples/s; for engine steps, the planned peak bytes of device 0.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -31,7 +31,7 @@ struct Job {
   const char* name;
   const char* model;
   int64_t batch;
-  int64_t image_size;  // of the model; the data set's images are 32x32
+  int64_t image_size;  // of the model's input; the data set's images are 32x32
 };
 
 constexpr Job kJobs[] = {{"alexnet_227_b64", "alexnet", 64, 227},
@@ -75,7 +75,7 @@ void engine_step(benchmark::State& state, const Job& job, const char* mode, int 
   state.counters["peak_bytes"] = static_cast<double>(engine.device_plans()[0].peak_bytes);
 }
 
-/// The same step without the engine: one context, one stream, tensors by hand. The host waits for every step's loss a step late, as the engine does.
+/// The same step without the engine: one context, one stream, explicit tensors. As in the engine, the host waits for each step's loss one step later.
 void bare_step(benchmark::State& state, const Job& job) {
   const Model model = make_model(job.model, {job.image_size, 3, 10, {}});
   DeviceGroup group(devices_of(1, TraceLevel::off));

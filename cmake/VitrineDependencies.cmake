@@ -28,6 +28,7 @@ vitrine_require(ZLIB "Install it with: apt-get install zlib1g-dev")
 vitrine_require(nlohmann_json "Install it with: apt-get install nlohmann-json3-dev")
 vitrine_require(Sodium "Install it with: apt-get install libsodium-dev")
 vitrine_require(Random123 "Install it with: apt-get install librandom123-dev")
+vitrine_require(xxHash "Install it with: apt-get install libxxhash-dev")
 
 if(NOT VITRINE_ONEDNN STREQUAL "OFF")
   find_package(DNNL 2...<4 QUIET MODULE)

@@ -17,7 +17,7 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libvitrine-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 
 # The libraries are static: their users link what they were built on.
-set(depends libfmt-dev libsodium-dev zlib1g-dev)
+set(depends libfmt-dev libsodium-dev libxxhash-dev zlib1g-dev)
 if(VITRINE_HAVE_ONEDNN)
   list(APPEND depends libdnnl-dev)
 endif()

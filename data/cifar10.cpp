@@ -30,10 +30,10 @@ constexpr const char* kSubfolder = "cifar-10-batches-bin";
   for (const fs::path& path : tried) {
     names.push_back(path.string());
     const std::string packed = path.string() + ".xz";
-    if (hint.empty() && fs::exists(packed)) hint = fmt::format("; {} is there: unpack it with xz -dk, and the other files too", packed);
+    if (hint.empty() && fs::exists(packed)) hint = fmt::format("; found {}: unpack it and the other files with xz -dk", packed);
   }
   if (hint.empty() && (fs::exists(folder / "data_batch_1") || fs::exists(folder / "cifar-10-batches-py"))) {
-    hint = "; what is there looks like the Python version, the binary version is needed";
+    hint = "; the folder seems to contain the Python version, but the binary version is needed";
   }
   throw DataError(
       fmt::format("cifar10: no {}; tried {}{}. Needed are data_batch_1.bin to data_batch_5.bin and test_batch.bin, which the CIFAR-10 binary version "
@@ -56,7 +56,7 @@ void interleave(std::span<const uint8_t> planes, std::span<uint8_t> pixels) {
   }
 }
 
-/// The records of one file, from their labels on.
+/// The records of one file, starting at their labels.
 RecordFile check_file(const fs::path& path) {
   const InputFile file(path, InputFile::Packing::none);
   const auto bytes = static_cast<int64_t>(fs::file_size(path));
@@ -72,7 +72,7 @@ void append_labels(const RecordFile& records, std::vector<uint8_t>& labels) {
   for (const uint8_t label : read_record_bytes(records)) {
     const auto i = static_cast<int64_t>(labels.size());
     if (label >= kClasses) {
-      const int64_t record = i % records.count;  // all files have as many
+      const int64_t record = i % records.count;  // all files have the same number
       InputFile(records.path, InputFile::Packing::none)
           .fail(record * kRecord, fmt::format("a label from 0 to {} in record {}", kClasses - 1, record), fmt::format("{}", label));
     }
@@ -85,7 +85,7 @@ std::shared_ptr<const Samples> open_records(const std::vector<RecordFile>& files
   std::vector<RecordFile> images;
   for (RecordFile file : files) {
     append_labels(file, labels);
-    file.begin = 1;  // behind the label
+    file.begin = 1;  // after the label
     images.push_back(std::move(file));
   }
   return samples_in_files(images, std::move(labels), kChannels * kPlane, interleave);
@@ -132,9 +132,9 @@ DatasetPair open_cifar10(const fs::path& given) {
   std::vector<RecordFile> files;
   for (const char* name : kTrainFiles) {
     files.push_back(check_file(folder / name));
-    // A download that broke off just at a record would otherwise pass.
+    // A download that stops at the end of a record would otherwise go unnoticed.
     if (files.back().count != files.front().count) {
-      throw DataError(fmt::format("{}: expected {} records as in {}, found {}; the file is incomplete, get it again", (folder / name).string(),
+      throw DataError(fmt::format("{}: expected {} records as in {}, found {}; the file is incomplete, download it again", (folder / name).string(),
                                   files.front().count, kTrainFiles[0], files.back().count));
     }
   }

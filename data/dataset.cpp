@@ -25,7 +25,7 @@ int64_t parse_count(const std::string& description, std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
   if (error != std::errc() || end != text.data() + text.size() || count < 1 || count > kMostDrawn) {
     throw ConfigError(
-        fmt::format("data \"{}\": \"{}\" is not a number of images from 1 to {}; write synthetic or synthetic:10000", description, text, kMostDrawn));
+        fmt::format("data \"{}\": \"{}\" is not a number of images from 1 to {}; use synthetic or synthetic:10000", description, text, kMostDrawn));
   }
   return count;
 }
@@ -49,7 +49,7 @@ class MemorySamples final : public Samples {
   const std::vector<int32_t> labels_;
 };
 
-/// Calls visit(sample) for `most` samples, evenly spaced, or all if there are no more.
+/// Calls visit(sample) for at most `most` samples, evenly spaced.
 template <typename Visit>
 void visit_evenly(const Dataset& set, int64_t most, Visit visit) {
   const int64_t count = std::min(most, set.size());
@@ -82,7 +82,7 @@ std::vector<uint8_t> Dataset::image(int64_t i) const {
 
 uint64_t fingerprint(const Dataset& set) {
   const int64_t size = set.size();
-  uint64_t hash = hash_bytes(kHashStart, &size, sizeof size);
+  uint64_t hash = hash_bytes(0, &size, sizeof size);
   std::vector<uint8_t> image(static_cast<size_t>(set.bytes_per_image()));
   visit_evenly(set, kFingerprintSamples, [&](int64_t sample) {
     const int32_t label = set.label(sample);
@@ -101,7 +101,7 @@ DatasetPair open_dataset(const std::string& description, uint64_t seed) {
   if (kind == "synthetic") return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed);
   if (kind != "cifar10" && kind != "fashion-mnist" && kind != "idx") {
     throw ConfigError(
-        fmt::format("data \"{}\": unknown kind \"{}\"; there are cifar10:DIR, fashion-mnist:DIR, idx:DIR and synthetic[:COUNT]", description, kind));
+        fmt::format("data \"{}\": unknown kind \"{}\"; expected cifar10:DIR, fashion-mnist:DIR, idx:DIR or synthetic[:COUNT]", description, kind));
   }
   if (argument.empty()) throw ConfigError(fmt::format("data \"{}\": no folder; write {}:DIR", description, kind));
   if (kind == "cifar10") return open_cifar10(argument);
@@ -132,7 +132,7 @@ void measure_statistics(DatasetPair& pair, int64_t most_images) {
     }
     const double variance = squares / count - sum / count * (sum / count);
     if (!(variance > 1e-9)) {
-      throw DataError(fmt::format("{}: channel {} has the same value in all pixels, so it cannot be normalised; check the images", train.name, c));
+      throw DataError(fmt::format("{}: channel {} has the same value in all pixels, so it cannot be normalized; check the images", train.name, c));
     }
     mean[c] = static_cast<float>(sum / count);
     deviation[c] = static_cast<float>(std::sqrt(variance));
@@ -145,7 +145,9 @@ void expect_folder(const char* kind, const std::filesystem::path& folder) {
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) {
     throw DataError(fmt::format("{}: {} is not a folder{}", kind, folder.string(),
-                                folder.string().front() == '~' ? "; the shell expands ~ only at the start of a word, write $HOME" : ""));
+                                folder.string().front() == '~' ? " only at the start of a word, write $HOME~; the shell expands ~ only at the start "
+                                                                 "of a word, use $HOME~ only at the start of a word, write $HOME"
+                                                               : ""));
   }
 }
 

@@ -15,11 +15,11 @@
 namespace vitrine {
 namespace {
 
-/// A plain file that is read by position.
+/// A plain file with positioned reads.
 class OpenFile {
  public:
   explicit OpenFile(std::filesystem::path path) : path_(std::move(path)), descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (descriptor_ < 0) throw DataError(fmt::format("{}: cannot be opened: {}", path_.string(), std::strerror(errno)));
+    if (descriptor_ < 0) throw DataError(fmt::format("{}: cannot open it: {}", path_.string(), std::strerror(errno)));
   }
   ~OpenFile() {
     if (descriptor_ >= 0) close(descriptor_);
@@ -38,7 +38,7 @@ class OpenFile {
         throw DataError(fmt::format("{}: at offset {}: expected {} bytes, found {}; the file became shorter after it was opened", path_.string(),
                                     offset, out.size(), done));
       } else if (errno != EINTR) {
-        throw DataError(fmt::format("{}: at offset {}: cannot be read: {}", path_.string(), offset, std::strerror(errno)));
+        throw DataError(fmt::format("{}: at offset {}: cannot read it: {}", path_.string(), offset, std::strerror(errno)));
       }
     }
   }

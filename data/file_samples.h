@@ -11,19 +11,19 @@
 
 namespace vitrine {
 
-/// Where the records of a plain file lie: `count` of them, `stride` bytes apart, the first image at `begin`.
+/// Layout of the records of a plain file: `count` records, `stride` bytes apart; the first image is at `begin`.
 struct RecordFile {
   std::filesystem::path path;
   int64_t count = 0, begin = 0, stride = 0;
 };
 
-/// Samples whose images are read from files when they are asked for, by position, in any order; labels stay in memory. Private to the readers.
-///   decode  turns what a file holds of an image into its pixels (H, W, C); empty: they are the same
-/// throws DataError when a file cannot be opened.
+/// Samples whose images are read from files on request, by position, in any order; labels stay in memory. Private to the readers.
+///   decode  converts a stored image into its pixels (H, W, C); empty: they are the same
+/// throws DataError if a file cannot be opened.
 std::shared_ptr<const Samples> samples_in_files(const std::vector<RecordFile>& files, std::vector<uint8_t> labels, int64_t bytes_per_image,
                                                 std::function<void(std::span<const uint8_t> stored, std::span<uint8_t> pixels)> decode = {});
 
-/// The byte at `begin` of each record: labels. throws DataError.
+/// Returns the byte at `begin` of each record: the labels. throws DataError.
 std::vector<uint8_t> read_record_bytes(const RecordFile& file);
 
 }  // namespace vitrine

@@ -49,7 +49,7 @@ int64_t read_size(InputFile& file, const char* what, int64_t largest) {
   return size;
 }
 
-/// Reads the header of the images; returns their number.
+/// Reads the header of the images and returns their number.
 int64_t read_image_header(InputFile& file, IdxKind kind, Dataset& set) {
   expect_magic(file, kImagesMagic, "images");
   const int64_t count = read_size(file, "number of images", UINT32_MAX);
@@ -62,7 +62,7 @@ int64_t read_image_header(InputFile& file, IdxKind kind, Dataset& set) {
   return count;
 }
 
-// `classes` is 0 where the labels themselves say how many there are.
+// `classes` is 0 if the labels determine the number.
 std::vector<uint8_t> read_labels(InputFile& file, int64_t image_count, int64_t classes, Dataset& set) {
   expect_magic(file, kLabelsMagic, "labels");
   const int64_t count = read_size(file, "number of labels", UINT32_MAX);
@@ -78,7 +78,7 @@ std::vector<uint8_t> read_labels(InputFile& file, int64_t image_count, int64_t c
 Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part, const char* part_name, int64_t classes) {
   Dataset set;
   set.name = fmt::format("{} {}", kind_name(kind), part_name);
-  // Both are looked for before the long read.
+  // Checks that both files exist before the long read.
   OpenedFile images = open_file(folder, part + "-images-idx3-ubyte", kind);
   OpenedFile labels = open_file(folder, part + "-labels-idx1-ubyte", kind);
   const int64_t count = read_image_header(images.file, kind, set);
@@ -112,7 +112,7 @@ DatasetPair open_idx(const fs::path& folder, IdxKind kind) {
   pair.train = read_part(folder, kind, "train", "train", kind == IdxKind::fashion_mnist ? 10 : 0);
   pair.test = read_part(folder, kind, "t10k", "test", pair.train.classes);
   if (pair.train.height != pair.test.height || pair.train.width != pair.test.width) {
-    throw DataError(fmt::format("{}: {}: training images are {} x {}, test images {} x {}; they must have one size", kind_name(kind), folder.string(),
+    throw DataError(fmt::format("{}: {}: training images are {} x {}, test images {} x {}; the sizes must be equal", kind_name(kind), folder.string(),
                                 pair.train.height, pair.train.width, pair.test.height, pair.test.width));
   }
   if (kind == IdxKind::fashion_mnist) {

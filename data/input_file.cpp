@@ -15,9 +15,9 @@
 namespace vitrine {
 namespace {
 
-// The most that deflate can unpack one byte to.
+// Maximum expansion of deflate.
 constexpr int64_t kDeflateRatio = 1032;
-// How read_all() takes memory.
+// Size of read_all()'s allocations.
 constexpr int64_t kFirstPart = int64_t{1} << 20, kGrowth = 2;
 
 gzFile handle(void* file) { return static_cast<gzFile>(file); }
@@ -29,15 +29,15 @@ void InputFile::Close::operator()(void* file) const noexcept { gzclose_r(handle(
 InputFile::InputFile(std::filesystem::path path, Packing packing) : path_(std::move(path)), packing_(packing) {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path_, error);
-  if (error) throw DataError(fmt::format("{}: cannot be read: {}", path_.string(), error.message()));
+  if (error) throw DataError(fmt::format("{}: cannot read it: {}", path_.string(), error.message()));
   file_bytes_ = static_cast<int64_t>(bytes);
   errno = 0;
   file_.reset(gzopen(path_.c_str(), "rb"));
-  if (!file_) throw DataError(fmt::format("{}: cannot be opened: {}", path_.string(), errno != 0 ? std::strerror(errno) : "out of memory"));
+  if (!file_) throw DataError(fmt::format("{}: cannot open it: {}", path_.string(), errno != 0 ? std::strerror(errno) : "out of memory"));
   gzbuffer(handle(file_.get()), 1 << 17);
   const bool is_gzip = gzdirect(handle(file_.get())) == 0;
   if (packing_ == Packing::gzip && !is_gzip) fail(0, "a gzip stream (bytes 1f 8b)", "something else");
-  if (packing_ == Packing::none && is_gzip) fail(0, "an unpacked file", "a gzip stream; give it the ending .gz or unpack it with gunzip");
+  if (packing_ == Packing::none && is_gzip) fail(0, "an unpacked file", "a gzip stream; rename it to end in .gz or unpack it with gunzip");
 }
 
 int64_t InputFile::read_some(uint8_t* out, int64_t size) {
@@ -48,7 +48,7 @@ int64_t InputFile::read_some(uint8_t* out, int64_t size) {
     int code = Z_OK;
     const char* text = gzerror(handle(file_.get()), &code);
     if (got < 0 || (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)) {
-      throw DataError(fmt::format("{}: near offset {}: cannot be read: {}; get the file again", path_.string(), offset_ + done,
+      throw DataError(fmt::format("{}: near offset {}: cannot read it: {}; download the file again", path_.string(), offset_ + done,
                                   code == Z_ERRNO ? std::strerror(errno) : text));
     }
     if (got == 0) break;
@@ -81,7 +81,7 @@ std::vector<uint8_t> InputFile::read_all(int64_t bytes, const std::string& what)
 void InputFile::fail_short(int64_t bytes, int64_t found, const std::string& what) const {
   int code = Z_OK;
   gzerror(handle(file_.get()), &code);
-  const char* end = code == Z_BUF_ERROR ? "the gzip stream breaks off" : "the file ends";
+  const char* end = code == Z_BUF_ERROR ? "the gzip stream is truncated" : "the file ends";
   fail(offset_, fmt::format("{} bytes of {}", bytes, what), fmt::format("{} ({} after {} bytes)", found, end, offset_ + found));
 }
 
@@ -94,26 +94,26 @@ uint32_t InputFile::read_big_endian(const std::string& what) {
 void InputFile::expect_end() {
   uint8_t byte = 0;
   if (read_some(&byte, 1) != 0) fail(offset_, "the end of the file", "more bytes");
-  // A gzip stream that lacks its closing checksum shows only here.
+  // Only this read detects that a gzip stream lacks its checksum.
   int code = Z_OK;
   gzerror(handle(file_.get()), &code);
-  if (code == Z_BUF_ERROR) fail(offset_, "the end of the gzip stream with its checksum", "a stream that breaks off");
+  if (code == Z_BUF_ERROR) fail(offset_, "the end of the gzip stream with its checksum", "a truncated stream");
 }
 
 void InputFile::expect_room(int64_t bytes, const std::string& what) const {
   const int64_t most = (packing_ == Packing::gzip ? kDeflateRatio * file_bytes_ : file_bytes_) - offset_;
-  if (bytes > most) fail(offset_, fmt::format("{} bytes of {}", bytes, what), fmt::format("a file of {} bytes, too short for that", file_bytes_));
+  if (bytes > most) fail(offset_, fmt::format("{} bytes of {}", bytes, what), fmt::format("a file of {} bytes, which is too short", file_bytes_));
 }
 
 void InputFile::expect_just(int64_t bytes, const std::string& what) const {
-  VITRINE_ASSERT(packing_ == Packing::none, "the size of what is packed shows when it is unpacked");
+  VITRINE_ASSERT(packing_ == Packing::none, "the size of a packed file is known after unpacking");
   expect_room(bytes, what);
   if (file_bytes_ > offset_ + bytes) fail(offset_ + bytes, "the end of the file", "more bytes");
 }
 
 void InputFile::fail(int64_t offset, const std::string& expected, const std::string& found) const {
   throw DataError(
-      fmt::format("{}: at offset {}: expected {}, found {}; the file is damaged or not what its name says", path_.string(), offset, expected, found));
+      fmt::format("{}: at offset {}: expected {}, found {}; the file is damaged or has another format", path_.string(), offset, expected, found));
 }
 
 }  // namespace vitrine

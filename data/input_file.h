@@ -10,19 +10,19 @@
 
 namespace vitrine {
 
-/// A file read front to back, plain or gzip. Private to the readers. Every failure is a DataError with file, offset (in the unpacked bytes),
+/// A file, plain or gzip, read from front to back. Private to the readers. Every failure is a DataError with file, offset (in the unpacked bytes),
 /// expected and found.
 class InputFile {
  public:
   enum class Packing { none, gzip };
   InputFile(std::filesystem::path path, Packing packing);
 
-  /// Fills `out`; `what` names the bytes in the message when they are not there.
+  /// Fills `out`; `what` names the bytes in the message if they are missing.
   void read(std::span<uint8_t> out, const std::string& what);
   uint32_t read_big_endian(const std::string& what);
-  /// `bytes` bytes, which the file must end with. Memory grows as data arrives, so that a header's claim alone takes none.
+  /// Reads the last `bytes` bytes of the file. Memory grows as data arrives, so a header cannot cause a large allocation.
   std::vector<uint8_t> read_all(int64_t bytes, const std::string& what);
-  /// throws unless a plain file holds just `bytes` more.
+  /// throws unless a plain file contains exactly `bytes` more.
   void expect_just(int64_t bytes, const std::string& what) const;
 
   Packing packing() const { return packing_; }
@@ -30,13 +30,13 @@ class InputFile {
   [[noreturn]] void fail(int64_t offset, const std::string& expected, const std::string& found) const;
 
  private:
-  // At most `size` bytes; fewer at the end of the file.
+  // Reads at most `size` bytes; fewer at the end of the file.
   int64_t read_some(uint8_t* out, int64_t size);
-  // throws when bytes are left.
+  // throws if bytes are left.
   void expect_end();
-  // throws when the file cannot hold `bytes` more.
+  // throws if the file cannot contain `bytes` more.
   void expect_room(int64_t bytes, const std::string& what) const;
-  // throws that the file ends after `found` of `bytes`.
+  // throws because the file ends after `found` of `bytes`.
   [[noreturn]] void fail_short(int64_t bytes, int64_t found, const std::string& what) const;
 
   struct Close {

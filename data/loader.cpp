@@ -19,7 +19,7 @@
 namespace vitrine {
 namespace {
 
-/// What is delivered of each batch of one size.
+/// The part of each batch of one size that is delivered.
 struct Share {
   Share(const LoaderConfig& config, int64_t batch_rows)
       : global_rows(batch_rows),
@@ -34,17 +34,17 @@ struct Slot {
   HostBuffer images, labels;
 };
 
-/// The buffers, and who has them. Lives as long as the loader or any batch.
+/// The buffers and their owners. Lives as long as the loader or any batch.
 struct Buffers {
-  std::mutex mutex;  // guards what changes in the loader too: one wait sees every cause
+  std::mutex mutex;  // also guards the loader's state, so that one wait covers every cause
   std::condition_variable changed;
   std::vector<Slot> slots;
   std::vector<size_t> free;
   size_t held = 0;            // by the caller
-  std::exception_ptr misuse;  // the first batch that was let go of too early
+  std::exception_ptr misuse;  // the first batch that was released too early
 };
 
-/// What Batch::hold keeps: gives the slot back when the last copy of the batch goes. From then on the host writes to it.
+/// Content of HostBatch::hold: returns the slot when the last copy of the batch is destroyed. Then the host may write to it.
 class Lease {
  public:
   Lease(std::shared_ptr<Buffers> buffers, size_t slot, OrderChecker* checker) : buffers_(std::move(buffers)), slot_(slot), checker_(checker) {}
@@ -62,7 +62,7 @@ class Lease {
   Lease& operator=(const Lease&) = delete;
 
  private:
-  /// The batch goes here, on the thread that let go of it, so that the verdict does not depend on when a worker fills the slot again.
+  /// The batch is released here, on the thread that dropped it, so the verdict does not depend on when a worker refills the slot.
   std::exception_ptr find_misuse() const noexcept {
     if (checker_ == nullptr) return nullptr;
     try {
@@ -87,11 +87,11 @@ void check(const Dataset& dataset, const LoaderConfig& config) {
     if (!good) throw ConfigError("Loader: " + message);
   };
   need(dataset.size() > 0, fmt::format("data set \"{}\" is empty", dataset.name));
-  need(config.batch_size >= 1, fmt::format("batch_size is {}, needs at least 1", config.batch_size));
-  need(config.first_epoch >= 0, fmt::format("first_epoch is {}, needs at least 0", config.first_epoch));
-  need(config.epochs >= 0, fmt::format("epochs is {}, needs at least 0", config.epochs));
-  need(config.workers >= 1, fmt::format("workers is {}, needs at least 1", config.workers));
-  need(config.queue_batches >= 1, fmt::format("queue_batches is {}, needs at least 1", config.queue_batches));
+  need(config.batch_size >= 1, fmt::format("batch_size is {}, expected at least 1", config.batch_size));
+  need(config.first_epoch >= 0, fmt::format("first_epoch is {}, expected at least 0", config.first_epoch));
+  need(config.epochs >= 0, fmt::format("epochs is {}, expected at least 0", config.epochs));
+  need(config.workers >= 1, fmt::format("workers is {}, expected at least 1", config.workers));
+  need(config.queue_batches >= 1, fmt::format("queue_batches is {}, expected at least 1", config.queue_batches));
   need(!config.drop_last || dataset.size() >= config.batch_size,
        fmt::format("batch_size is {} but \"{}\" has {} samples and drop_last leaves no batch; use smaller batches", config.batch_size, dataset.name,
                    dataset.size()));
@@ -99,7 +99,7 @@ void check(const Dataset& dataset, const LoaderConfig& config) {
     need(config.transformed_shape.rank() == 3 && config.transformed_shape.numel() > 0,
          fmt::format("transformed_shape is {}, a transform needs (H, W, C)", config.transformed_shape.str()));
   } else {
-    need(config.transformed_shape.rank() == 0, "transformed_shape is given without a transform");
+    need(config.transformed_shape.rank() == 0, "transformed_shape is set, but there is no transform");
   }
 }
 
@@ -111,25 +111,25 @@ struct Loader::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  /// A batch to be filled: its number over all epochs, and where to.
+  /// A batch to fill: its number over all epochs, and its slot.
   struct Job {
     int64_t number = 0;
     size_t slot = 0;
     const Share* share = nullptr;
   };
-  /// A filled slot, or why it is none.
+  /// A filled slot, or the error.
   struct Result {
     Job job;
     std::exception_ptr error;
   };
 
-  /// Of a batch, in the order of its epoch.
+  /// Position of a batch in its epoch.
   int64_t first_place(int64_t number) const { return number % per_epoch * config.batch_size; }
   void work() noexcept;
   Job next_job();
   void fill(const Job& job);
-  std::optional<Batch> take();
-  Batch make_batch(const Job& job);
+  std::optional<HostBatch> take();
+  HostBatch make_batch(const Job& job);
 
   const Dataset& dataset;
   const LoaderConfig config;
@@ -138,7 +138,7 @@ struct Loader::State {
   int64_t per_epoch = 0, total = 0;
   std::optional<Share> full, short_last;
 
-  // Under buffers->mutex.
+  // Guarded by buffers->mutex.
   int64_t next_to_fill = 0, next_to_take = 0;
   std::map<int64_t, Result> ready;
   bool stopping = false;
@@ -170,7 +170,7 @@ Loader::State::~State() {
   for (std::thread& thread : threads) thread.join();
 }
 
-// The lock is held. A number is taken together with a buffer, so the batch that the caller waits for always has one.
+// requires the lock. A number is taken together with a buffer, so the batch that the caller waits for always has one.
 Loader::State::Job Loader::State::next_job() {
   const int64_t number = next_to_fill++;
   const size_t slot = buffers->free.back();
@@ -222,16 +222,16 @@ void Loader::State::work() noexcept {
   }
 }
 
-Batch Loader::State::make_batch(const Job& job) {
+HostBatch Loader::State::make_batch(const Job& job) {
   const Slot& slot = buffers->slots[job.slot];
   const int64_t rows = job.share->rows;
   const bool transformed = static_cast<bool>(config.transform);
   const Shape& to = config.transformed_shape;
   const Shape shape = transformed ? Shape{rows, to[0], to[1], to[2]} : Shape{rows, dataset.height, dataset.width, dataset.channels};
-  Batch batch;
+  HostBatch batch;
   batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
   batch.labels = slot.labels.view(Shape{rows}, DType::i32);
-  batch.global_rows = job.share->global_rows;
+  batch.global_samples = job.share->global_rows;
   batch.epoch = config.first_epoch + job.number / per_epoch;
   batch.index = job.number % per_epoch;
   batch.last_of_epoch = batch.index + 1 == per_epoch;
@@ -239,16 +239,16 @@ Batch Loader::State::make_batch(const Job& job) {
   return batch;
 }
 
-std::optional<Batch> Loader::State::take() {
+std::optional<HostBatch> Loader::State::take() {
   std::unique_lock lock(buffers->mutex);
   if (buffers->misuse) std::rethrow_exception(std::exchange(buffers->misuse, nullptr));
   if (next_to_take == total) return std::nullopt;
-  VITRINE_ASSERT(buffers->held < buffers->slots.size(), "the caller of Loader::next holds all batches; let go of one or raise queue_batches");
-  // Numbers are taken in order, so all batches before a failed one still come.
+  VITRINE_ASSERT(buffers->held < buffers->slots.size(), "the caller of Loader::next holds all batches; release one or raise queue_batches");
+  // Numbers are taken in order, so all batches before a failed one are still delivered.
   buffers->changed.wait(lock, [&] { return ready.contains(next_to_take); });
   const auto found = ready.find(next_to_take);
   if (found->second.error) std::rethrow_exception(found->second.error);
-  Batch batch = make_batch(found->second.job);
+  HostBatch batch = make_batch(found->second.job);
   ++buffers->held;
   ready.erase(found);
   ++next_to_take;
@@ -261,6 +261,6 @@ Loader::Loader(const Dataset& dataset, LoaderConfig config) : state_(std::make_u
 
 Loader::~Loader() = default;
 
-std::optional<Batch> Loader::next() { return state_->take(); }
+std::optional<HostBatch> Loader::next() { return state_->take(); }
 
 }  // namespace vitrine

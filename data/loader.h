@@ -9,24 +9,14 @@
 
 #include <vitrine/data/dataset.h>
 #include <vitrine/data/shard.h>
+#include <vitrine/runtime/host_batch.h>
 #include <vitrine/runtime/host_buffer.h>
 
 namespace vitrine {
 
 class OrderChecker;
 
-/// A batch, or this process's share of one, in host memory, held until the Batch goes (its buffers then return to the loader).
-struct Batch {
-  View images;              // (B, h, w, C) u8, or (B, H, W, C) f32 when the loader preprocesses
-  View labels;              // (B) i32
-  int64_t global_rows = 0;  // of the batch over all processes: B unless the loader shards; B may then be 0
-  int64_t epoch = 0;
-  int64_t index = 0;  // within the epoch
-  bool last_of_epoch = false;
-  std::shared_ptr<void> hold;  // keeps the buffers from being reused
-};
-
-/// Turns one u8 image (h, w, C) into `output` (H*W*C floats); see data preprocessing on the host.
+/// Converts one u8 image (h, w, C) into `output` (H*W*C floats): preprocessing on the host.
 using ImageTransform = std::function<void(std::span<const uint8_t> image, std::span<float> output)>;
 
 struct LoaderConfig {
@@ -35,33 +25,33 @@ struct LoaderConfig {
   bool drop_last = false;
   uint64_t seed = 0;
   int64_t first_epoch = 0;
-  int64_t epochs = 1;                             // then next() returns nothing
+  int64_t epochs = 1;                             // afterwards next() returns nothing
   int workers = 1;                                // threads that fill batches
-  int queue_batches = 3;                          // buffers: filled ahead or in use
+  int queue_batches = 3;                          // number of buffers: filled ahead or in use
   HostMemory host_memory = HostMemory::pageable;  // pinned for GPUs: see DeviceGroup::host_memory()
-  ShardFunction shard = {};                       // the rows of each batch that are delivered; empty: all
+  ShardFunction shard = {};                       // selects the delivered rows of each batch; empty: all
   ImageTransform transform = {};                  // empty: images stay u8
-  Shape transformed_shape = {};                   // (H, W, C) when there is a transform
-  /// Where given, a batch that is let go of while a stream may still read it is an OrderError, thrown by the next next(). Outlives all batches; see
+  Shape transformed_shape = {};                   // (H, W, C) with a transform
+  /// If set, releasing a batch while a stream may still read it is an OrderError, thrown by the following next(). Must outlive all batches; see
   /// DeviceGroup::checker().
   OrderChecker* checker = nullptr;
 };
 
-/// Batches of a data set in order, filled ahead by worker threads into a bounded set of buffers. The order does not depend on the number of workers.
-/// With `shard`, loaders of one data set and seed deliver the same batches, each its own rows of them: nothing else depends on the shard. It is asked
-/// when the loader is made, once for each size that a batch can have.
+/// Delivers batches of a data set in order, filled ahead by worker threads in a bounded set of buffers. The order is independent of the number of
+/// workers. With `shard`, loaders with the same data set and seed deliver their own rows of the same batches; nothing else depends on the shard. It
+/// is called in the constructor, once for each possible batch size.
 class Loader {
  public:
-  /// The data set must outlive the loader. throws ConfigError on sizes and shards that cannot be.
+  /// requires a data set that outlives the loader. throws ConfigError for invalid sizes and shards.
   Loader(const Dataset& dataset, LoaderConfig config);
-  /// Stops the workers, whatever they do.
+  /// Stops the workers.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// The next batch, or nothing at the end. Blocks while none is ready. Rethrows a worker's exception.
-  /// A deadlock is impossible as long as the caller holds fewer than queue_batches batches (asserted).
-  std::optional<Batch> next();
+  /// Returns the next batch, or nothing at the end. Blocks until one is ready. Rethrows a worker's exception.
+  /// Cannot deadlock while the caller holds fewer than queue_batches batches (asserted).
+  std::optional<HostBatch> next();
 
  private:
   struct State;

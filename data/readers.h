@@ -8,23 +8,23 @@
 
 namespace vitrine {
 
-// What open_dataset() opens; private to data.
+// Readers behind open_dataset(); private to data.
 
 /// The binary version of CIFAR-10 in `folder`, or in its subfolder cifar-10-batches-bin.
 DatasetPair open_cifar10(const std::filesystem::path& folder);
 
 enum class IdxKind { fashion_mnist, any };
-/// Four IDX files in `folder`. Fashion-MNIST has to be 28x28 with 10 classes.
+/// Four IDX files in `folder`. Fashion-MNIST must be 28x28 with 10 classes.
 DatasetPair open_idx(const std::filesystem::path& folder, IdxKind kind);
 
-/// `count` drawn images and max(1, count / 5) for testing.
+/// `count` synthetic images, and max(1, count / 5) for testing.
 DatasetPair draw_synthetic(int64_t count, uint64_t seed);
 
-/// Sets mean and std of both parts to those of the training pixels, over at most `most_images` images, evenly spaced. throws DataError when a channel
+/// Sets mean and std of both parts to those of the training pixels, over at most `most_images` images, evenly spaced. throws DataError if a channel
 /// is constant.
 void measure_statistics(DatasetPair& pair, int64_t most_images);
 
-/// Throws DataError unless `folder` is one.
+/// throws DataError unless `folder` is a folder.
 void expect_folder(const char* kind, const std::filesystem::path& folder);
 
 }  // namespace vitrine

@@ -9,11 +9,11 @@
 namespace vitrine {
 namespace {
 
-// More rounds where a few functions decide a whole order: with eight, some orders of five samples come twice as often as others.
+// More rounds if a few functions determine a whole order: with eight, some orders of five samples occur twice as often as others.
 constexpr uint32_t kRounds = 8, kRoundsOfFew = 24;
 constexpr int64_t kFew = 1024;
 
-/// The smallest number whose square is at least `x`.
+/// Returns the smallest number whose square is at least `x`.
 uint64_t square_root_above(uint64_t x) {
   auto root = static_cast<uint64_t>(std::sqrt(static_cast<double>(x)));
   while (root > 0 && (root - 1) * (root - 1) >= x) --root;
@@ -57,7 +57,7 @@ uint64_t EpochOrder::permute(uint64_t place) const {
 
 uint64_t EpochOrder::draw(uint32_t round, uint64_t input, uint64_t bound) const {
   const auto words = philox4x32(key_, {static_cast<uint32_t>(input), round, static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)});
-  // The high half of the product with 64 random bits: its bias is below bound / 2^64.
+  // Takes the high half of the product with 64 random bits, whose bias is below bound / 2^64.
   __extension__ using Wide = unsigned __int128;
   return static_cast<uint64_t>((Wide{words[0]} << 32 | words[1]) * bound >> 64);
 }

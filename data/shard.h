@@ -9,11 +9,11 @@
 
 namespace vitrine {
 
-/// The rows that one process takes of a global batch of that size: ascending, disjoint, perhaps none. Pure: the same size gives the same rows.
+/// Selects the rows of one process in a global batch of that size: ascending, disjoint, possibly none. Must be pure: one size, one result.
 using ShardFunction = std::function<std::vector<RowRange>(int64_t global_rows)>;
 
 /// Sum of the lengths of one process's ranges.
-/// throws ConfigError when a range does not lie within the batch, ends before it begins, or begins before the one ahead of it ends.
+/// throws ConfigError if a range exceeds the batch, ends before it begins, or begins before the previous one ends.
 int64_t count_rows(const std::vector<RowRange>& ranges, int64_t global_rows);
 
 }  // namespace vitrine

@@ -16,10 +16,10 @@ namespace {
 
 constexpr int64_t kSide = 32, kChannels = 3;
 constexpr float kPi = std::numbers::pi_v<float>;
-// Mean and deviation are those of so many images at most: they are all drawn alike.
+// Maximum number of images for mean and deviation; all images have the same distribution.
 constexpr int64_t kMeasuredImages = 1024;
 
-/// Distance from the point (u, v) to the outline of a shape of radius about 1, negative inside.
+/// Distance from the point (u, v) to the outline of a shape of radius about 1; negative inside.
 using Outline = float (*)(float u, float v);
 
 float box(float u, float v) { return std::max(std::abs(u), std::abs(v)); }
@@ -105,7 +105,7 @@ void draw(Outline outline, PhiloxSequence& random, uint8_t* pixels) {
       const float distance = radius * outline(cosine * dx + sine * dy, cosine * dy - sine * dx);
       const float cover = std::clamp(0.5F - distance, 0.0F, 1.0F);
       const float shade = shade_x * (static_cast<float>(x) - 15.5F) + shade_y * (static_cast<float>(y) - 15.5F);
-      // One word a pixel: a byte of noise for each channel, and one that they share.
+      // One word per pixel: a byte of noise for each channel, and one common byte.
       const uint32_t word = random.next_u32();
       for (size_t c = 0; c < 3; ++c) {
         const int grain = static_cast<int>(word >> (8 * c) & 255) + static_cast<int>(word >> 24) - 255;
@@ -116,7 +116,7 @@ void draw(Outline outline, PhiloxSequence& random, uint8_t* pixels) {
   }
 }
 
-/// Images that are drawn when they are first asked for, and kept. Image i depends on (seed, split, i) alone.
+/// Images that are drawn on first request and kept. Image i depends only on (seed, split, i).
 class DrawnSamples final : public Samples {
  public:
   DrawnSamples(int64_t count, uint64_t seed, uint64_t split) : seed_(seed), split_(split), images_(static_cast<size_t>(count)) {}
@@ -144,7 +144,7 @@ class DrawnSamples final : public Samples {
 
   std::mutex& mutex_of(int64_t i) const { return mutexes_[static_cast<size_t>(i) % mutexes_.size()]; }
 
-  // Its mutex is held.
+  // requires its mutex
   const uint8_t* image(int64_t i) const {
     const auto index = static_cast<size_t>(i);
     std::unique_ptr<uint8_t[]>& image = images_[index];

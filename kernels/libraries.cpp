@@ -11,13 +11,14 @@ namespace cuda {
 std::vector<LibraryInfo> kernel_libraries();  // cuda/libraries.cpp, no_cuda.cpp
 }
 
-std::vector<LibraryInfo> kernel_libraries() {
+std::vector<LibraryInfo> kernel_libraries(Backend backend) {
+  // Loading cuBLASLt costs a process 84 MiB.
+  if (backend == Backend::cuda) return cuda::kernel_libraries();
   std::vector<LibraryInfo> libraries;
   const std::optional<LibraryInfo> onednn = cpu::onednn::library();
   if (onednn) libraries.push_back(*onednn);
   libraries.push_back({"Eigen", fmt::format("{}.{}.{}", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION),
                        onednn ? "elementwise mathematics" : "convolution, matrix products and elementwise mathematics"});
-  for (const LibraryInfo& library : cuda::kernel_libraries()) libraries.push_back(library);
   return libraries;
 }
 

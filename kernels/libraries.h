@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <vitrine/runtime/device_id.h>
+
 namespace vitrine {
 
 /// A third-party library that the kernels use.
@@ -13,7 +15,7 @@ struct LibraryInfo {
   std::string use;  // what the kernels use it for
 };
 
-/// The libraries of this build, for reports.
-std::vector<LibraryInfo> kernel_libraries();
+/// The libraries that the kernels of a backend use, for reports; those of meta devices are the CPU's. With Backend::cuda, this loads cuBLASLt.
+std::vector<LibraryInfo> kernel_libraries(Backend backend);
 
 }  // namespace vitrine

@@ -7,7 +7,7 @@
 namespace vitrine {
 namespace {
 
-/// "cpu,memory,pids" has "memory".
+/// Whether a list such as "cpu,memory,pids" contains a controller.
 bool has_controller(std::string_view controllers, std::string_view wanted) {
   while (!controllers.empty()) {
     const size_t comma = std::min(controllers.find(','), controllers.size());

@@ -6,8 +6,8 @@
 namespace vitrine {
 
 /// Copies `source` to `destination`: host to device, device to host, within a device or between devices.
-///   equal shapes and dtypes; host memory carries DeviceId::host()
-/// stream  asynchronous on ctx's, which belongs to one of the two devices; bytes are booked in the open span   aliasing  none
+///   requires  equal shapes and dtypes; host memory carries DeviceId::host()
+/// stream  asynchronous on ctx, which belongs to one of the two devices; the bytes count towards the open span   aliasing  none
 /// throws  ShapeError, DtypeError
 void copy(ExecContext& ctx, ConstView source, View destination);
 

@@ -30,7 +30,7 @@ void check_list(const std::vector<T>& values, size_t devices, const char* what) 
     throw ConfigError(fmt::format("{}: {} values for {} devices; give one for all or one each", what, values.size(), devices));
   }
   for (const T value : values) {
-    if (value <= 0) throw ConfigError(fmt::format("{}: {} is not a positive number", what, value));
+    if (value <= 0) throw ConfigError(fmt::format("{}: {} must be greater than 0", what, value));
   }
 }
 
@@ -74,9 +74,9 @@ Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker
   return parts;
 }
 
-/// This process's part of the cores that it has in common with other processes of this machine.
+/// Divides cores that several processes of this machine may use, and returns this process's part.
 std::vector<int> share_cores(ProcessGroup& process_group, const std::vector<int>& cores) {
-  // How many of those with the same cores come before each, and how many they are.
+  // For each process, counts the processes with the same cores before it, and all of them.
   const auto number = [](const std::vector<std::string>& masks) {
     std::map<std::string, size_t> sharing;
     std::vector<std::string> places;
@@ -85,21 +85,21 @@ std::vector<int> share_cores(ProcessGroup& process_group, const std::vector<int>
     return places;
   };
   size_t before = 0, sharing = 1;
-  std::istringstream(process_group.exchange("the cores it may use", fmt::format("{} {}", process_group.machine(), fmt::join(cores, ",")), number)) >>
+  std::istringstream(process_group.exchange("the available cores", fmt::format("{} {}", process_group.machine(), fmt::join(cores, ",")), number)) >>
       before >> sharing;
   if (cores.size() < sharing) return {cores[before % cores.size()]};
   return {cores.begin() + static_cast<std::ptrdiff_t>(before * cores.size() / sharing),
           cores.begin() + static_cast<std::ptrdiff_t>((before + 1) * cores.size() / sharing)};
 }
 
-/// throws UnsupportedError when two processes have named one GPU.
+/// throws UnsupportedError if two processes use one GPU.
 void refuse_shared_gpus(ProcessGroup& process_group, const DeviceGroupOptions& options) {
   std::string mine;
   for (const GpuInfo& gpu : query_gpus(false).gpus) {
     const auto used = [&](const DeviceId& id) { return id.index == gpu.index; };
     if (std::any_of(options.devices.begin(), options.devices.end(), used)) mine += process_group.machine() + " " + gpu.pci_bus_id + "\n";
   }
-  const std::string shared = process_group.exchange("the GPUs that it uses", mine, [](const std::vector<std::string>& all) {
+  const std::string shared = process_group.exchange("the GPUs in use", mine, [](const std::vector<std::string>& all) {
     std::map<std::string, size_t> owners;
     for (size_t r = 0; r < all.size(); ++r) {
       std::istringstream lines(all[r]);
@@ -107,7 +107,7 @@ void refuse_shared_gpus(ProcessGroup& process_group, const DeviceGroupOptions& o
         const auto [owner, fresh] = owners.emplace(gpu, r);
         if (fresh || owner->second == r) continue;
         return std::vector<std::string>{
-            fmt::format("devices: ranks {} and {} both use the GPU {}; give every process GPUs of its own (by default the one of its local rank)",
+            fmt::format("devices: ranks {} and {} both use the GPU {}; give each process its own GPUs (by default the GPU with its local rank)",
                         owner->second, r, gpu.substr(gpu.rfind(' ') + 1))};
       }
     }
@@ -159,25 +159,25 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   if (count == 0) throw ConfigError("devices: the list is empty; name at least one, such as cpu:0");
   check_list(options_.memory_bytes, count, "device memory");
   check_list(options_.threads_per_device, count, "threads per device");
-  if (!options_.names.empty() && options_.names.size() != count) throw ConfigError("devices: give each a name, or none");
-  place_ = options_.place.value_or(ProcessGroupPlace{0, {static_cast<int>(count)}});
+  if (!options_.names.empty() && options_.names.size() != count) throw ConfigError("devices: expected one name for each device, or no names");
+  set_place(options_.place.value_or(ProcessGroupPlace{0, {static_cast<int>(count)}}));
   if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
   std::vector<CoreShare> shares;
   if (options_.devices[0].backend == Backend::cpu) {
     const std::vector<int> available = available_cores();
     const std::vector<int> cores = options_.process_group ? share_cores(*options_.process_group, available) : available;
-    // Processes that share the cores share the quota.
+    // Processes that share cores share their quota.
     std::optional<double> quota = cpu_quota();
     if (quota) *quota *= static_cast<double>(cores.size()) / static_cast<double>(available.size());
     shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_, cores.size() < available.size(), quota);
   }
   if (options_.devices[0].backend == Backend::cuda) cuda::open_gpus(options_);
-  std::vector<int64_t> capacities;  // before the first device takes any
+  std::vector<int64_t> capacities;  // queried before the first device takes memory
   for (size_t i = 0; i < count; ++i) capacities.push_back(capacity_of(options_, i));
   for (size_t i = 0; i < count; ++i) {
     const DeviceId id = options_.devices[i];
     const int ordinal = static_cast<int>(i);
-    if (id.backend != options_.devices[0].backend) throw ConfigError("devices: one group has devices of one backend");
+    if (id.backend != options_.devices[0].backend) throw ConfigError("devices: all devices of a group must have the same backend");
     switch (id.backend) {
       case Backend::meta:
         devices_.push_back(std::make_unique<Device>(meta_parts(options_, i, capacities[i], checker_.get())));
@@ -198,28 +198,31 @@ void DeviceGroup::join_process_group() {
   std::vector<std::string> names;
   for (const auto& device : devices_) names.push_back(device->name());
   const std::string problem =
-      process_group.exchange("the kind of its devices", names[0].substr(0, names[0].find(':')), [](const std::vector<std::string>& kinds) {
+      process_group.exchange("the kind of devices", names[0].substr(0, names[0].find(':')), [](const std::vector<std::string>& kinds) {
         const auto other = std::find_if(kinds.begin(), kinds.end(), [&](const std::string& kind) { return kind != kinds[0]; });
         if (other == kinds.end()) return std::vector<std::string>(1);
         return std::vector<std::string>{
-            fmt::format("devices: rank {} has {} devices, but rank 0 has {} devices; devices of one run are all cpu or all cuda",
+            fmt::format("devices: rank {} has {} devices, but rank 0 has {} devices; use only cpu or only cuda devices in a run",
                         other - kinds.begin(), *other, kinds[0])};
       });
   if (!problem.empty()) throw ConfigError(problem);
-  place_.process = process_group.rank();
-  place_.devices = process_group.register_devices(names);
+  set_place({process_group.rank(), process_group.register_devices(names), place_.gpus});
   if (devices_[0]->id().backend == Backend::cuda) refuse_shared_gpus(process_group, options_);
 }
 
-int DeviceGroup::first_rank() const { return std::accumulate(place_.devices.begin(), place_.devices.begin() + place_.process, 0); }
-int DeviceGroup::world_size() const { return std::accumulate(place_.devices.begin(), place_.devices.end(), 0); }
+void DeviceGroup::set_place(ProcessGroupPlace place) {
+  place_ = std::move(place);
+  const auto begin = place_.devices.begin();
+  first_rank_ = std::accumulate(begin, begin + place_.process, 0);
+  world_size_ = std::accumulate(begin + place_.process, place_.devices.end(), first_rank_);
+}
 
 DeviceGroup::~DeviceGroup() {
-  // Work on one device may touch the memory of another: all of it ends before the first device goes.
+  // Work on one device may access the memory of another, so all work ends before the first device is destroyed.
   for (auto& device : devices_) {
     try {
       device->synchronize();
-    } catch (...) {  // NOLINT: whoever wants to know of failures calls synchronize()
+    } catch (...) {  // NOLINT: synchronize() reports failures to callers that need them
     }
   }
 }
@@ -237,7 +240,7 @@ std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& opti
   twin.place->gpus = twin.place->gpus || backend == Backend::cuda;
   for (size_t i = 0; i < options.devices.size(); ++i) {
     const DeviceId id = options.devices[i];
-    if (id.backend != backend) throw ConfigError("devices: one group has devices of one backend");
+    if (id.backend != backend) throw ConfigError("devices: all devices of a group must have the same backend");
     const bool shared = std::count(options.devices.begin(), options.devices.end(), id) > 1;
     const bool absent = backend == Backend::cuda && id.index >= gpus && options.memory_bytes.empty();
     twin.devices.push_back({Backend::meta, static_cast<int>(i)});

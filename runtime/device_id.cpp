@@ -85,11 +85,11 @@ std::vector<DeviceId> parse_device_list(std::string_view text, int cuda_device_c
     const std::string_view item_text = text.substr(begin, end - begin);
     const Item item = parse_item(text, item_text, cuda_device_count);
     if (!devices.empty() && devices.front().backend != item.backend) {
-      reject(text, item_text, fmt::format("mixes backends, the list began with {}", devices.front().str()));
+      reject(text, item_text, fmt::format("mixes backends; the list begins with {}", devices.front().str()));
     }
     for (int index = item.first; index <= item.last; ++index) {
       const DeviceId device{item.backend, index};
-      // One GPU may serve several logical devices; a virtual device is simply given another index.
+      // One GPU may serve several logical devices; for a virtual device there is another index.
       if (item.backend != Backend::cuda && std::find(devices.begin(), devices.end(), device) != devices.end()) {
         reject(text, item_text, fmt::format("{} is listed twice; only cuda devices may be repeated", device.str()));
       }

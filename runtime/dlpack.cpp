@@ -35,7 +35,7 @@ void check_device(const ExecContext& ctx, DLDevice device) {
   const bool cuda = ctx.backend() == Backend::cuda && device.device_type == kDLCUDA && device.device_id == ctx.device().index;
   if (cpu || cuda) return;
   throw DeviceError(
-      fmt::format("from_dlpack: the memory is of DLPack device type {} (1: CPU, 2: CUDA), index {}, but the context is on {}; copy it there first",
+      fmt::format("from_dlpack: the memory is on DLPack device type {} (1: CPU, 2: CUDA), index {}, but the context is on {}; copy it there first",
                   device.device_type, device.device_id, ctx.device().str()));
 }
 
@@ -57,7 +57,7 @@ Shape shape_of(const DLTensor& tensor) {
   return shape;
 }
 
-/// What to_dlpack hands out.
+/// The object that to_dlpack exports.
 struct Exported {
   Tensor tensor;
   std::array<int64_t, Shape::kMaxRank> shape{}, strides{};
@@ -102,7 +102,9 @@ DLManagedTensor* to_dlpack(const Tensor& tensor) {
   to.shape = exported->shape.data();
   to.strides = exported->strides.data();
   exported->managed.manager_ctx = exported.get();
-  exported->managed.deleter = [](DLManagedTensor* self) { delete static_cast<Exported*>(self->manager_ctx); };  // NOLINT: the ABI owns by raw pointer
+  exported->managed.deleter = [](DLManagedTensor* self) {
+    delete static_cast<Exported*>(self->manager_ctx);
+  };  // NOLINT: the ABI owns through a raw pointer
   return &exported.release()->managed;
 }
 

@@ -7,14 +7,14 @@
 
 namespace vitrine {
 
-/// What went wrong, from the caller's point of view.
+/// Kinds of errors, from the caller's point of view.
 enum class ErrorKind { shape, dtype, device, out_of_memory, unsupported, order, cuda, comm, data, config, diverged };
 
-/// "ShapeError", "DtypeError", ...: the name of the exception class of a kind.
+/// Name of the exception class of a kind: "ShapeError", "DtypeError", ...
 const char* error_kind_name(ErrorKind kind);
 
-/// Base of every exception that Vitrine throws. The message gives operation, argument, expected, actual and remedy.
-/// Exceptions are the user's fault or the machine's; a broken invariant of Vitrine itself ends in VITRINE_ASSERT.
+/// Base class of all exceptions that Vitrine throws. The message names operation, argument, expected, actual and remedy.
+/// Exceptions report errors of the user or the machine. A broken invariant of Vitrine itself ends in VITRINE_ASSERT.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message);
@@ -43,15 +43,15 @@ VITRINE_DEFINE_ERROR(ConfigError, config)
 VITRINE_DEFINE_ERROR(DivergedError, diverged)
 #undef VITRINE_DEFINE_ERROR
 
-/// The same error, same class, with `prefix` put before its message unless it begins so: how a replica's device gets into a message.
-/// std::bad_alloc becomes OutOfMemory; other foreign exceptions become the nearest standard class that carries a message.
+/// Rethrows the current error with the same class and `prefix` in front of its message, unless it already starts with `prefix`. Adds the device to
+/// errors of a replica. std::bad_alloc becomes OutOfMemory; other foreign exceptions become the nearest standard class that carries a message.
 [[noreturn]] void rethrow_with_prefix(std::exception_ptr error, const std::string& prefix);
 
 namespace detail {
 [[noreturn]] void assert_failed(const char* expression, const char* file, int line, const char* message);
 }
 
-/// A broken invariant of Vitrine itself: prints expression, place and message, then aborts. Checked in every build.
+/// Checks an invariant of Vitrine itself in every build: on failure prints expression, place and message, then aborts.
 #define VITRINE_ASSERT(condition, message) \
   (static_cast<bool>(condition) ? void(0) : ::vitrine::detail::assert_failed(#condition, __FILE__, __LINE__, message))
 

@@ -23,7 +23,7 @@ Tensor ExecContext::allocate(const Shape& shape, DType dtype, Category category,
 
 namespace {
 
-/// What an adopted tensor's copies share.
+/// State shared by the copies of an adopted tensor.
 struct Adopted {
   Adopted(Stream& on, std::shared_ptr<Pool> of, int64_t size, std::function<void()> then)
       : stream(on), pool(std::move(of)), bytes(size), release(std::move(then)) {
@@ -37,11 +37,11 @@ struct Adopted {
       const std::unique_ptr<Event> event = stream.make_event();
       stream.record(*event);
       event->synchronize();
-    } catch (...) {  // NOLINT: a stream in error does no more work; whoever wants to know calls synchronize()
+    } catch (...) {  // NOLINT: a stream in error does no more work; synchronize() reports the error
     }
     try {
       if (release) release();
-    } catch (...) {  // NOLINT: nobody is left to be told
+    } catch (...) {  // NOLINT: a destructor cannot report the error
     }
   }
 

@@ -14,7 +14,7 @@
 
 namespace vitrine {
 
-/// What an operation is called and touches; the order checker and the trace read it.
+/// Name of an operation and the memory that it accesses, for the order checker and the trace.
 struct OpInfo {
   const char* name = "";
   std::initializer_list<ConstView> reads;
@@ -22,8 +22,8 @@ struct OpInfo {
   int64_t bytes_moved = 0;  // between devices or host and device; 0 for kernels
 };
 
-/// Objects that a backend's kernels keep between calls (library primitives, plans), one of each type. Belongs to one stream: on CPU only that
-/// stream's worker touches it.
+/// Objects that a backend's kernels keep between calls (library primitives, plans), one of each type. Belongs to one stream; on CPU only that
+/// stream's worker uses it.
 class PlanCache {
  public:
   template <class T>
@@ -37,17 +37,17 @@ class PlanCache {
   std::unordered_map<std::type_index, std::shared_ptr<void>> entries_;
 };
 
-/// Where operations run: a stream of a device, with the device's pool, a workspace arena, plan cache, and the position (phase, layer, step)
-/// that memory and spans are booked under. Every kernel and collective takes one as its first argument. One thread at a time issues it.
+/// Where operations run: a stream of a device, with the device's pool, a workspace arena, a plan cache, and the position (phase, layer, step) that
+/// memory and spans are attributed to. Every kernel and collective takes one as its first argument. One thread at a time issues to it.
 ///
-/// Implementations under kernels/cpu run later, on the stream's worker: of the context they may use plans(), workspace() and
-/// thread_count() only. Those under kernels/cuda run at once, on the issuing thread, and queue work on the GPU. Neither allocates.
+/// Implementations under kernels/cpu run later, on the stream's worker, and may use only plans(), workspace() and thread_count() of the context.
+/// Those under kernels/cuda run immediately, on the issuing thread, and queue work on the GPU. Neither allocates.
 class ExecContext {
  public:
   struct Options {
     TraceLevel trace = TraceLevel::off;
-    int thread_count = 1;  // of the device's team, for CPU kernels
-    bool tf32 = false;     // CUDA: matrix products and convolutions may round their inputs to TF32
+    int thread_count = 1;  // of the device's team of threads, for CPU kernels
+    bool tf32 = false;     // CUDA: let matrix products and convolutions round their inputs to TF32
   };
   ExecContext(DeviceId device, int ordinal, Stream& stream, std::shared_ptr<Pool> pool, Options options);
   ExecContext(const ExecContext&) = delete;
@@ -64,27 +64,27 @@ class ExecContext {
   bool tf32() const { return options_.tf32; }
   TraceLevel trace_level() const { return options_.trace; }
 
-  /// An uninitialised tensor from the device's pool, for this stream. throws OutOfMemory.
+  /// Allocates an uninitialized tensor from the device's pool, for this stream. throws OutOfMemory.
   Tensor allocate(const Shape& shape, DType dtype, Category category, std::string_view name);
 
-  /// A tensor over memory of the device that was not allocated from its pool, which becomes the tensor's. When the last copy goes, on the thread that
-  /// issues this stream, the host waits for the stream's work so far and then calls `release`. The memory is counted in PoolStatistics::adopted_bytes
-  /// only, so that no plan is disturbed. The DeviceGroup must outlive the tensor.
-  ///   data  aligned to its elements; of a GPU's stream, memory of that GPU
-  /// throws ConfigError (null or misaligned memory), DeviceError (memory of another device), UnsupportedError (a meta device). `release` is not
-  /// called then.
+  /// Adopts memory of the device that was not allocated from its pool. When the last copy of the tensor is destroyed, on the thread that issues to
+  /// this stream, the host waits for the stream's work so far and then calls `release`. The memory counts only in PoolStatistics::adopted_bytes, so
+  /// plans stay exact. The DeviceGroup must outlive the tensor.
+  ///   data  aligned to its elements; for a GPU's stream, memory of that GPU
+  /// throws ConfigError (null or misaligned memory), DeviceError (memory of another device), UnsupportedError (a meta device), without calling
+  /// `release`.
   Tensor adopt(void* data, const Shape& shape, DType dtype, std::function<void()> release);
 
-  /// Takes the arena that library workspaces come from: counted at full size, once, in Category::workspace. Kernels choose algorithms that fit.
+  /// Reserves the arena for library workspaces: counted once, at full size, in Category::workspace. Kernels choose algorithms that fit.
   void reserve_workspace(int64_t bytes);
-  /// Gives it back to the pool; the stream must be idle.
+  /// Returns the arena to the pool. requires an idle stream
   void release_workspace() { workspace_ = Tensor(); }
-  /// Bytes of u8, shape (n); empty before reserve_workspace. Its content lasts for one operation.
+  /// The arena as u8, shape (n); empty before reserve_workspace. Its content is valid during one operation.
   View workspace() const { return workspace_.view(); }
   PlanCache& plans() { return plans_; }
 
-  /// Issues one operation: checks its order, books it, and runs it: `cpu` on the stream's worker, `cuda` at once with the stream's GPU current
-  /// (it queues work there), neither on meta. Both are callables without arguments; `cpu` is moved into the queue, views are captured by value.
+  /// Issues one operation: checks its order, records it, and runs `cpu` on the stream's worker, or `cuda` immediately with the stream's GPU current
+  /// (it queues work there), or neither on meta. Both take no arguments; `cpu` is moved into the queue, so capture views by value.
   template <class CpuFn, class CudaFn>
   void dispatch(const OpInfo& info, CpuFn cpu, CudaFn cuda) {
     const Operation operation(*this, info);
@@ -94,28 +94,28 @@ class ExecContext {
       cuda();
     }
   }
-  /// An operation without a CUDA implementation. throws UnsupportedError naming it on CUDA.
+  /// Issues an operation without a CUDA implementation. throws UnsupportedError with its name on CUDA.
   template <class CpuFn>
   void dispatch(const OpInfo& info, CpuFn cpu) {
     dispatch(info, std::move(cpu), [&] { throw_no_cuda(info.name); });
   }
 
   void record(Event& event) { stream_.record(event); }
-  /// Makes the stream wait, in a span of its own that names `cause`.
+  /// Makes the stream wait, in a separate span that names `cause`.
   void wait(Event& event, const char* cause);
 
-  /// The position. Use PhaseScope and LayerScope.
+  /// The current position. Use PhaseScope and LayerScope to set it.
   Phase phase() const { return phase_; }
   const char* layer() const { return layer_; }
   int64_t step() const { return step_; }
   void set_step(int64_t step) { step_ = step; }
-  /// The step begins here: a mark in the trace and in the pool's history.
+  /// Marks the beginning of the step in the trace and in the pool's history.
   void mark_step();
 
  private:
   friend class PhaseScope;
   friend class LayerScope;
-  /// From the checks of an operation to the end of its span.
+  /// One operation, from its checks to the end of its span.
   class Operation {
    public:
     Operation(ExecContext& ctx, const OpInfo& info);
@@ -144,8 +144,8 @@ class ExecContext {
   std::vector<int64_t> open_span_bytes_;
 };
 
-/// Books the work issued in its lifetime under a phase, in a span. Entering the phase that is already open does nothing.
-/// With `layer`, the work and the span carry that name too (a bucket of gradients), and the span is always opened.
+/// Attributes the work issued in its lifetime to a phase, in a span. Entering the current phase again has no effect.
+/// With `layer`, work and span also carry that name (a bucket of gradients), and the span is always opened.
 class PhaseScope {
  public:
   PhaseScope(ExecContext& ctx, Phase phase, const char* layer = nullptr);
@@ -160,7 +160,7 @@ class PhaseScope {
   bool opened_;
 };
 
-/// Books the work issued in its lifetime under a layer's name; a span of its own at TraceLevel::operation.
+/// Attributes the work issued in its lifetime to a layer; opens a span at TraceLevel::operation.
 class LayerScope {
  public:
   LayerScope(ExecContext& ctx, const char* layer);

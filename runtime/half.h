@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-/// The 16-bit storage types on the host: f16 (IEEE 754 binary16) and bf16 (the upper half of an f32), converted from and to f32: rounded to the
-/// nearest, ties to even; denormals kept; beyond the largest number to infinity; NaN to NaN of the same sign, quiet when it is rounded. `float` goes
-/// through unchanged, as the storage type f32.
+/// Conversion of the 16-bit storage types f16 (IEEE 754 binary16) and bf16 (the upper half of an f32) from and to f32 on the host. Rounds to nearest,
+/// ties to even; keeps denormals; values beyond the largest number become infinity; NaN stays NaN with its sign, quiet if it is rounded. `float` is
+/// the storage type f32 and stays unchanged.
 namespace vitrine::cpu {
 
 struct Half {
@@ -15,7 +15,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-/// T is float, Half or BFloat16; the two do not overlap.
+/// T is float, Half or BFloat16; source and destination do not overlap.
 template <class T>
 void widen(const T* from, float* to, int64_t count);
 template <class T>

@@ -5,10 +5,8 @@
 
 namespace vitrine {
 
-inline constexpr uint64_t kHashStart = 0xcbf29ce484222325ULL;
-
-/// Of bytes behind those that gave `hash`: to find out whether two copies differ, not against anybody who wants them to seem the same.
-/// source  FNV-1a over words of 8 bytes, in four lanes that are mixed at the end
-uint64_t hash_bytes(uint64_t hash, const void* bytes, int64_t count);
+/// Returns the XXH3 hash of bytes[0, count). The result is the same on all machines, so ranks can compare hashes instead of data. To hash data in
+/// parts, pass the hash of the previous part as `seed`. Not cryptographic: it finds accidental differences, not deliberate ones.
+uint64_t hash_bytes(uint64_t seed, const void* bytes, int64_t count);
 
 }  // namespace vitrine

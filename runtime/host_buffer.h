@@ -8,17 +8,17 @@
 
 namespace vitrine {
 
-/// Pageable memory, or memory that the CUDA driver has locked: GPUs copy from and to it asynchronously and faster.
+/// Pageable memory, or memory locked by the CUDA driver, which GPUs copy from and to asynchronously and faster.
 enum class HostMemory { pageable, pinned };
 
-/// Host memory that streams copy from and to, 4096-byte aligned and touched when made. Move-only.
+/// Host memory for copies from and to streams, aligned to 4096 bytes and touched when created. Move-only.
 class HostBuffer {
  public:
   HostBuffer() = default;
-  /// Zero-filled. throws OutOfMemory; pinned: UnsupportedError without CUDA, CudaError.
+  /// Fills the memory with zeros. throws OutOfMemory; for pinned memory UnsupportedError without CUDA, CudaError.
   explicit HostBuffer(int64_t bytes, HostMemory kind = HostMemory::pageable);
   int64_t bytes() const { return memory_ ? memory_.get_deleter().bytes : 0; }
-  /// The first shape.numel() elements as a view in host memory. throws ShapeError when they do not fit.
+  /// The first shape.numel() elements as a view in host memory. throws ShapeError if they do not fit.
   View view(const Shape& shape, DType dtype) const;
 
  private:

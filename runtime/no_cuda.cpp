@@ -12,7 +12,7 @@ namespace vitrine {
 
 GpuReport query_gpus(bool) {
   GpuReport report;
-  report.problem = "this build has no CUDA; install the CUDA toolkit (nvcc on PATH), then configure and build again";
+  report.problem = "this build does not include CUDA; install the CUDA toolkit (nvcc on PATH), then configure and build again";
   return report;
 }
 
@@ -23,7 +23,9 @@ namespace cuda {
 void open_gpus(const DeviceGroupOptions& options) {
   throw UnsupportedError(fmt::format("{}: {}", options.devices[0].str(), query_gpus(false).problem));
 }
-void* allocate_pinned(int64_t) { throw UnsupportedError("HostBuffer: this build has no CUDA, which pins host memory; use pageable memory"); }
+void* allocate_pinned(int64_t) {
+  throw UnsupportedError("HostBuffer: pinned host memory needs CUDA, which this build does not include; use pageable memory");
+}
 
 int64_t default_capacity(const DeviceGroupOptions&, size_t) { return 0; }
 Device::Parts make_parts(const DeviceGroupOptions&, size_t, int64_t, OrderChecker*) { return {}; }

@@ -10,7 +10,7 @@ namespace vitrine {
 
 std::unique_ptr<comm::ProcessExchange> comm::make_mpi_exchange(const ProcessGroup&, int) {
   throw UnsupportedError(fmt::format(
-      "CPU devices of several processes reduce over MPI, which is not built in; install libopenmpi-dev, build again, and {}", kUseMpirun));
+      "CPU devices of several processes need MPI, which this build does not include; install libopenmpi-dev, build again, and {}", kUseMpirun));
 }
 
 std::unique_ptr<process_group::MpiSession> process_group::MpiSession::open(int, int64_t) {

@@ -23,7 +23,7 @@ void merge(Clock& into, const Clock& from) {
 
 uint32_t at(const Clock& clock, int stream) { return static_cast<size_t>(stream) < clock.size() ? clock[static_cast<size_t>(stream)] : 0; }
 
-/// An access in the past: its stream, and that stream's own time when it happened.
+/// A past access: its stream, and the stream's own time of the access.
 struct Past {
   int stream = -1;  // -1: none
   uint32_t epoch = 0;
@@ -31,11 +31,11 @@ struct Past {
   bool operator==(const Past&) const = default;
 };
 
-/// A range of bytes with one history.
+/// A range of bytes with the same history.
 struct Region {
   uintptr_t end = 0;
   Past write;
-  std::vector<Past> reads;  // since the write; none ordered before another
+  std::vector<Past> reads;  // since the last write; unordered among each other
 };
 
 }  // namespace
@@ -70,10 +70,11 @@ struct OrderChecker::State {
 
   void check(const Past& past, const Clock& now, int stream, const char* operation, bool write, bool past_write, uintptr_t bytes) const {
     if (muted || past.stream < 0 || past.stream == stream || past.epoch <= at(now, past.stream)) return;
-    throw OrderError(fmt::format(
-        "{} on {} {} {} bytes that {} on {} {}, and nothing orders the two; record an event behind the one and wait for it before the other",
-        operation, names[static_cast<size_t>(stream)], write ? "writes" : "reads", bytes, past.operation, names[static_cast<size_t>(past.stream)],
-        past_write ? "writes" : "reads"));
+    throw OrderError(
+        fmt::format("{} on {} {} {} bytes that {} on {} {}, but the two accesses are unsynchronized; record an event after the first and wait on it "
+                    "before the second",
+                    operation, names[static_cast<size_t>(stream)], write ? "writes" : "reads", bytes, past.operation,
+                    names[static_cast<size_t>(past.stream)], past_write ? "writes" : "reads"));
   }
 
   void access(int stream, const Clock& now, const MemoryAccess& a) {

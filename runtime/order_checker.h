@@ -11,17 +11,17 @@ namespace vitrine {
 class Event;
 class Stream;
 
-/// One range of bytes that an operation reads or writes. Addresses on meta devices are as good as any.
+/// A range of bytes that an operation reads or writes. Addresses of meta devices work like any other.
 struct MemoryAccess {
   const void* address = nullptr;
   int64_t bytes = 0;
   bool write = false;
-  const char* what = "";  // name of the operation that does it
+  const char* what = "";  // name of the operation
 };
 
-/// Reports two operations that touch the same bytes, one of them writing, without an order between them: a vector clock for every stream,
-/// event and the host, moved by record, wait and synchronize at the time of issue. So the verdict depends on the program alone, never on
-/// timing, and is the same on meta, CPU and CUDA. Thread-safe.
+/// Reports two unsynchronized operations on the same bytes of which one writes. Keeps a vector clock for every stream, every event and the host,
+/// advanced by record, wait and synchronize at the time of issue. The verdict therefore depends on the program only, never on timing, and is the
+/// same on meta, CPU and CUDA. Thread-safe.
 /// source  Fidge 1988, Mattern 1989 (vector clocks); Flanagan and Freund 2009 (epochs)
 class OrderChecker {
  public:
@@ -30,27 +30,27 @@ class OrderChecker {
   OrderChecker(const OrderChecker&) = delete;
   OrderChecker& operator=(const OrderChecker&) = delete;
 
-  /// Gives the stream its index in the clocks.
+  /// Registers a stream and returns its index in the clocks.
   int add_stream(const std::string& name);
   void on_record(int stream, uint64_t event);
   void on_wait(int stream, uint64_t event);
   void on_host_wait_event(uint64_t event);
   void on_host_wait_stream(int stream);
 
-  /// An operation is issued on `stream`. throws OrderError naming both operations, both streams, and the bytes they share.
+  /// Called when an operation is issued on `stream`. throws OrderError naming both operations, both streams, and the bytes they share.
   void on_operation(int stream, const char* operation, std::span<const MemoryAccess> accesses);
-  /// The host itself touches memory that streams use (a batch that they read, a record that they wrote). throws OrderError naming both.
+  /// Called when the host itself accesses memory that streams use (a batch that they read, a record that they wrote). throws OrderError naming both.
   void on_host_access(const char* operation, std::span<const MemoryAccess> accesses);
-  /// For tests of this class and of ThreadSanitizer: the wait of this number, counted from now (0: the next), is left out, as if the program had
+  /// For tests of this class and of ThreadSanitizer: omits the wait with this number, counted from now (0: the next one), as if the program had
   /// forgotten it. Negative: none.
   void leave_out_wait(int64_t number);
-  /// Called by Stream::wait: true when the wait is to be left out.
+  /// Called by Stream::wait; true if the wait is to be omitted.
   bool leaves_out_next_wait();
-  /// Waits that streams have asked for so far.
+  /// Number of waits that streams have requested so far.
   int64_t wait_count() const;
-  /// From now on findings are not thrown: another tool is to find them.
+  /// Stops throwing findings from now on, so that another tool can find them.
   void mute();
-  /// Forgets every access so far (not the clocks): after an error left operations unfinished.
+  /// Forgets every access so far (not the clocks), after an error left operations unfinished.
   void forget_accesses();
 
  private:

@@ -8,7 +8,7 @@
 
 #include "runtime/error.h"
 
-#undef philox4x32  // Random123's macro of the name that is ours
+#undef philox4x32  // a macro of Random123 with the name of our function
 
 namespace vitrine {
 namespace {
@@ -50,7 +50,7 @@ float PhiloxSequence::next_normal() {
 
 uint64_t PhiloxSequence::next_below(uint64_t bound) {
   VITRINE_ASSERT(bound > 0, "next_below needs a bound above 0");
-  // The lowest (2^w mod bound) draws are drawn again, so that every residue is equally likely.
+  // Rejects the lowest (2^w mod bound) draws, so that all residues are equally likely.
   if (bound <= UINT32_MAX) {
     const uint32_t narrow = low(bound);
     const uint32_t rejected = (0U - narrow) % narrow;

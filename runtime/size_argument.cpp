@@ -8,7 +8,7 @@
 namespace vitrine {
 
 std::string size_argument(int64_t bytes) {
-  // Two digits at least, so that rounding up adds little.
+  // At least two digits, so that rounding up adds little.
   constexpr int64_t kFew = 10;
   constexpr std::array<const char*, 4> names{"KiB", "MiB", "GiB", "TiB"};
   int64_t unit = 1024;

@@ -6,7 +6,7 @@
 
 namespace vitrine {
 
-/// A size of at least `bytes`, as an option takes it: "7KiB", "512MiB". requires bytes >= 0
+/// Formats a size of at least `bytes` as options accept it: "7KiB", "512MiB". requires bytes >= 0
 std::string size_argument(int64_t bytes);
 
 }  // namespace vitrine

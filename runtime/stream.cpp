@@ -43,7 +43,7 @@ double Event::elapsed_seconds(Event& start) {
   const DeviceId& from = start.recorded_on_;
   if (from.backend != recorded_on_.backend || (from.backend == Backend::cuda && from.index != recorded_on_.index)) {
     throw DeviceError(
-        fmt::format("Event::elapsed_seconds: the events were recorded on {} and {}; two GPUs, or a GPU and a CPU, have no clock in common",
+        fmt::format("Event::elapsed_seconds: the events were recorded on {} and {}; different GPUs, or a GPU and a CPU, have no common clock",
                     from.str(), recorded_on_.str()));
   }
   start.synchronize();
@@ -80,7 +80,7 @@ void Stream::wait(Event& event) {
 }
 
 void Stream::synchronize() {
-  // The clock moves even when the work failed: it is over either way.
+  // The clock also advances if the work failed, because it is over either way.
   if (checker_ != nullptr) checker_->on_host_wait_stream(checker_index_);
   do_synchronize();
 }

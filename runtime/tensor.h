@@ -9,16 +9,16 @@
 
 namespace vitrine {
 
-/// A View that keeps its memory alive. Copies share the memory; it returns to its pool when the last copy goes, on the thread that issues
-/// that pool. An empty Tensor stands for an argument that is left out. rows() and reshape() share the memory too.
+/// A View that keeps its memory alive. Copies share the memory, which returns to its pool when the last copy is destroyed, on the thread that issues
+/// to that pool. An empty Tensor stands for an omitted argument. rows() and reshape() share the memory too.
 class Tensor {
  public:
   Tensor() = default;
-  /// Takes a block from the pool. Made by ExecContext::allocate.
+  /// Owns a block of the pool. Called by ExecContext::allocate.
   Tensor(std::shared_ptr<Pool> pool, const Pool::Block& block, const Shape& shape, DType dtype, DeviceId device);
-  /// Memory from elsewhere, which `storage` keeps alive. Made by ExecContext::adopt.
+  /// Refers to other memory, which `storage` keeps alive. Called by ExecContext::adopt.
   Tensor(std::shared_ptr<void> storage, const View& view) : storage_(std::move(storage)), view_(view) {}
-  /// Wraps memory that somebody else keeps alive.
+  /// Wraps memory that the caller keeps alive.
   static Tensor borrow(const View& view);
 
   explicit operator bool() const { return static_cast<bool>(view_); }

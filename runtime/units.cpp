@@ -36,7 +36,7 @@ constexpr std::array<Unit, 10> kUnits{{{"", 1},
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Takes the digits at the front of `rest`.
+// Parses the digits at the beginning of `rest`.
 std::string_view take_digits(std::string_view& rest) {
   const auto end = std::find_if_not(rest.begin(), rest.end(), is_digit);
   const std::string_view digits = rest.substr(0, static_cast<size_t>(end - rest.begin()));
@@ -87,7 +87,7 @@ std::string format_bytes(int64_t bytes) {
   if (bytes > -1024 && bytes < 1024) return fmt::format("{} B", bytes);
   double value = static_cast<double>(bytes) / 1024;
   size_t unit = 0;
-  // 1023.95 would print as 1024.0.
+  // 1023.95 would be printed as 1024.0.
   while (std::abs(value) >= 1023.95 && unit + 1 < names.size()) {
     value /= 1024;
     ++unit;

@@ -7,14 +7,14 @@
 
 namespace vitrine {
 
-/// "512MiB", "1.5GiB", "64KiB", "2GB" (powers of 1000), "4096" (bytes) to bytes.
-/// throws ConfigError when `text` is not a size, is negative or does not fit.
+/// Parses a size in bytes: "512MiB", "1.5GiB", "64KiB", "2GB" (powers of 1000), "4096" (bytes).
+/// throws ConfigError if `text` is not a size, is negative or does not fit.
 int64_t parse_bytes(std::string_view text);
 
-/// Bytes for people: "512.0 MiB", "3.2 GiB", "768 B".
+/// Formats bytes for people: "512.0 MiB", "3.2 GiB", "768 B".
 std::string format_bytes(int64_t bytes);
 
-/// Seconds for people: "1.234 s", "56.7 ms", "8.9 us".
+/// Formats seconds for people: "1.234 s", "56.7 ms", "8.9 us".
 std::string format_seconds(double seconds);
 
 }  // namespace vitrine

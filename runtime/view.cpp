@@ -41,12 +41,12 @@ AnyView reshape_of(const AnyView& view, const Shape& to) {
 void detail::throw_wrong_access(DType dtype, DeviceId device, size_t bytes_each, bool floating) {
   if (device.backend == Backend::meta) {
     throw UnsupportedError(
-        fmt::format("View::as: {} has no memory: elements may be read and written only by a function given to ExecContext::dispatch, "
-                    "which does not run on meta devices; memory is planned there",
+        fmt::format("View::as: {} has no memory: only functions passed to ExecContext::dispatch may access elements; "
+                    "on meta devices they do not run",
                     device.str()));
   }
   throw DtypeError(
-      fmt::format("View::as: the elements are {}, but are accessed as {} of {} bytes; check dtype() first, and throw DtypeError for a dtype "
+      fmt::format("View::as: the elements are {}, but the access is to {} of {} bytes; check dtype() first, and throw DtypeError for a dtype "
                   "that the layer does not take",
                   dtype_name(dtype), floating ? "floating-point numbers" : "elements", bytes_each));
 }

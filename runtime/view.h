@@ -12,7 +12,7 @@
 namespace vitrine {
 namespace detail {
 
-/// Whether elements of that dtype are stored as T: float, int32_t, uint8_t, or any type of 2 bytes for f16 and bf16.
+/// Whether elements of a dtype are stored as T: float, int32_t, uint8_t, or any type of 2 bytes for f16 and bf16.
 template <class T>
 constexpr bool is_stored_as(DType dtype) {
   if (std::is_same_v<T, float>) return dtype == DType::f32;
@@ -20,7 +20,7 @@ constexpr bool is_stored_as(DType dtype) {
   if (std::is_same_v<T, uint8_t>) return dtype == DType::u8;
   return sizeof(T) == 2 && (dtype == DType::f16 || dtype == DType::bf16);
 }
-/// The error of an as() that is_stored_as or the device forbids.
+/// Throws the error of as() for a type that is_stored_as or the device rules out.
 [[noreturn]] void throw_wrong_access(DType dtype, DeviceId device, size_t bytes_each, bool floating);
 
 template <class T>
@@ -31,8 +31,8 @@ void check_access(DType dtype, DeviceId device) {
 
 }  // namespace detail
 
-/// A contiguous row-major tensor that somebody else owns: what kernels and collectives work on. Cheap to copy.
-/// An empty View (data == nullptr) stands for an argument that is left out. On meta devices `data` is an address that is never read.
+/// A contiguous row-major tensor that the view does not own; the argument type of kernels and collectives. Cheap to copy.
+/// An empty View (data == nullptr) stands for an omitted argument. On meta devices `data` is an address that is never accessed.
 struct View {
   void* data = nullptr;
   Shape shape;
@@ -42,21 +42,21 @@ struct View {
   explicit operator bool() const { return data != nullptr; }
   int64_t numel() const { return shape.numel(); }
   int64_t bytes() const { return numel() * size_of(dtype); }
-  /// The elements, for the function that an operation runs on the device (ExecContext::dispatch): float, int32_t or uint8_t, in 16 bits any type of 2
-  /// bytes; or char or std::byte: the address alone, unchecked. nullptr of an empty View.
-  /// throws DtypeError when they are stored otherwise, UnsupportedError on meta devices, which have no memory.
+  /// Address of the elements, for functions that ExecContext::dispatch runs on the device. T is float, int32_t or uint8_t, any type of 2 bytes for
+  /// f16 and bf16, or char or std::byte for the address without a check. nullptr for an empty View.
+  /// throws DtypeError if the elements are stored as another type, UnsupportedError on meta devices, which have no memory.
   template <class T>
   T* as() const {
     if (data != nullptr) detail::check_access<T>(dtype, device);
     return static_cast<T*>(data);
   }
-  /// Rows [begin, end) along dimension 0. throws ShapeError when out of range.
+  /// Rows [begin, end) along dimension 0. throws ShapeError if out of range.
   View rows(int64_t begin, int64_t end) const;
-  /// The same elements under another shape. throws ShapeError when the element counts differ.
+  /// The same elements with another shape. throws ShapeError if the element counts differ.
   View reshape(const Shape& to) const;
 };
 
-/// A View through which nothing is written.
+/// A View for reading.
 struct ConstView {
   const void* data = nullptr;
   Shape shape;

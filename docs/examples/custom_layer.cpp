@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer of your own in a model of your own, trained by the engine on two CPU devices: finds the brightest quarter of small images.
+// A custom layer in a custom model, trained by the engine on two CPU devices: finds the brightest quarter of small images.
 #include <array>
 #include <cstdio>
 #include <exception>
@@ -41,7 +41,7 @@ Model make_brightest_quarter_model() {
   return model;
 }
 
-/// Noise, with one quarter of each image a little brighter: its number is the label.
+/// Draws noise in which one quarter of each image is a little brighter: its number is the label.
 void draw(PhiloxSequence& random, float* images, int32_t* labels) {
   for (int64_t i = 0; i < kBatch; ++i) {
     const auto label = static_cast<int32_t>(i % kClasses);
@@ -62,15 +62,15 @@ int run() {
   DeviceGroup devices(options);
 
   const Model model = make_brightest_quarter_model();
-  EngineConfig config;  // as DistributedDataParallel, with AdamW
+  EngineConfig config;  // like DistributedDataParallel, with AdamW
   config.batch_size = kBatch;
   config.image_dtype = DType::f32;
   config.image_height = config.image_width = kSize;
   config.optimizer.set_learning_rate(0.01);
   config.seed = 1;
-  Engine engine(model, devices, config, {{kBatch}, {}});  // plans the memory, the custom layer's too, then takes it
+  Engine engine(model, devices, config, {{kBatch}, {}});  // plans the memory, including the custom layer's, then takes it
 
-  // The engine reads a batch while the next one is drawn: `hold` keeps it until then.
+  // The engine reads a batch while the next one is drawn; `hold` keeps the memory until then.
   PhiloxSequence random(7, 0);
   std::vector<double> losses;
   for (int step = 0; step < kSteps; ++step) {

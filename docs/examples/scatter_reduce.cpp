@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A micro-benchmark without training: times an uneven scatter and a reduce between three CPU devices for several sizes, and checks what arrives.
+// A micro-benchmark without training: times an uneven scatter and a reduce between three CPU devices for several sizes, and checks the results.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -44,7 +44,7 @@ bool rows_are(DeviceGroup& devices, int rank, const Tensor& tensor, int64_t firs
   return true;
 }
 
-/// Times both collectives on `rows` rows; false when a device did not get what it should.
+/// Times both collectives on `rows` rows; false if a device has a wrong result.
 bool measure(DeviceGroup& devices, std::vector<std::unique_ptr<Communicator>>& ranks, int64_t rows) {
   const std::vector<int64_t> counts = {rows / 8, rows / 2, rows - rows / 8 - rows / 2};
   HostBuffer buffer(rows * kColumns * 4);

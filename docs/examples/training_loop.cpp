@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer of your own in a training loop of your own, without the engine: tells the three arms of a spiral apart.
+// A custom layer in a custom training loop, without the engine: classifies points on the three arms of a spiral.
 #include <cmath>
 #include <cstdio>
 #include <exception>

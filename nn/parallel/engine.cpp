@@ -1,29 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
+// Construction of an engine, its steps in flight, and what it says about itself.
 #include "nn/parallel/engine.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
+#include <chrono>
+#include <thread>
 
 #include <fmt/format.h>
 
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan_search.h"
-#include "runtime/error.h"
-#include "runtime/gpu_info.h"
+#include "nn/segments.h"
 #include "runtime/process_group/process_group.h"
-#include "runtime/units.h"
 
 namespace vitrine {
 namespace {
 
-constexpr int kStepsInFlight = 2;
+constexpr size_t kStepsInFlight = 2;
+constexpr int64_t kPollsBeforeSleep = 200;
+constexpr std::chrono::microseconds kPollInterval{20};
 
-}  // namespace
+std::vector<ParamSpec> parameters_of(const Model& model) {
+  if (model.net == nullptr) throw ConfigError("engine: the model has no network");
+  return model.net->parameters();
+}
 
+/// Samples of each device of all processes in an evaluation batch.
 std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t samples, int world_size) {
   return plan_batch(config.scheme.split, samples, 1, world_size).sizes[0];
 }
+
+/// The largest numbers of samples in the batches that are planned for.
+struct Capacity {
+  std::vector<int64_t> slice;  // of each device in one micro-batch
+  int64_t micro_batch = 0;     // of all devices in one micro-batch
+  int64_t evaluate_slice = 0;  // of any device in an evaluation batch
+};
+
+Capacity capacity_for(const EngineConfig& config, const Workload& workload, const DeviceGroup& devices) {
+  const int first = devices.first_rank();
+  Capacity capacity;
+  capacity.slice.assign(static_cast<size_t>(devices.size()), 0);
+  for (const int64_t samples : workload.train_batches) {
+    const BatchPlan plan = plan_batch(config.scheme.split, samples, config.accumulate, devices.world_size());
+    for (int d = 0; d < devices.size(); ++d) {
+      int64_t& slice = capacity.slice[static_cast<size_t>(d)];
+      slice = std::max(slice, plan.largest_slice(first + d));
+    }
+    for (int k = 0; k < plan.micro_batches(); ++k) capacity.micro_batch = std::max(capacity.micro_batch, plan.micro_batch_size(k));
+  }
+  for (const int64_t samples : workload.evaluate_batches) {
+    const std::vector<int64_t> sizes = evaluation_sizes(config, samples, devices.world_size());
+    for (int d = 0; d < devices.size(); ++d) capacity.evaluate_slice = std::max(capacity.evaluate_slice, sizes[static_cast<size_t>(first + d)]);
+  }
+  return capacity;
+}
+
+}  // namespace
+
+Engine::State::State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w)
+    : model(m), devices(d), config(std::move(c)), workload(std::move(w)), layout(parameters_of(m), kTailElements) {}
+
+Engine::State::~State() {
+  if (replicas.empty()) return;
+  std::optional<ProcessGroup::Waiting> waiting;
+  if (ProcessGroup* process_group = devices.process_group(); process_group != nullptr && devices.process_count() > 1) {
+    // Other processes may still be in their part of these collectives: an abort would fail the whole process group.
+    waiting.emplace(*process_group, "the last collectives");
+  } else if (communicators) {
+    (*communicators)[0]->abort("the engine ends");
+  }
+  for (int i = 0; i < devices.size(); ++i) {
+    try {
+      devices[i].synchronize();
+    } catch (...) {  // finish() would have reported it
+    }
+  }
+  close_communicators();
+  try {
+    devices.synchronize();
+  } catch (...) {
+  }
+  for (int i = 0; i < devices.size(); ++i) devices[i].compute().release_workspace();
+}
+
+void Engine::State::make_replicas() {
+  const Scheme& scheme = config.scheme;
+  if (scheme.output_device < 0 || scheme.output_device >= devices.size()) {
+    throw ConfigError(fmt::format("output device: {} is not one of the {} devices, which are numbered from 0", scheme.output_device, devices.size()));
+  }
+  cuts = cut_in_segments(*model.net, model.input_shape(1), config.precision.compute, config.recompute_segments);
+  gradient_over_output = config.loss_gradient_in_place && model.net->output_is_free(model.input_shape(1), Pass{});
+  readouts = HostBuffer(kStepSlots * StepReadout::kCount * size_of(DType::f32), devices.host_memory());
+  const Capacity capacity = capacity_for(config, workload, devices);
+  for (int i = 0; i < devices.size(); ++i) {
+    const bool holds_all = scheme.staging == Staging::device0 && i == 0;
+    int64_t images = holds_all ? capacity.micro_batch : capacity.slice[static_cast<size_t>(i)];
+    int64_t labels = images;
+    if (scheme.loss_at == LossAt::gathered) labels = i == scheme.output_device ? capacity.micro_batch : 0;
+    images = std::max(images, capacity.evaluate_slice);
+    labels = std::max(labels, capacity.evaluate_slice);
+    replicas.push_back(std::make_unique<Replica>(devices[i], model, config, layout, images, labels, devices.first_rank() + i, devices.world_size()));
+  }
+  if (devices.size() > 1 && on_gpus()) threads = std::make_unique<ReplicaThreads>(devices.size());
+  open_communicators();
+}
+
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) { state_->make_replicas(); }
 
 Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload)
     : state_(std::make_unique<State>(model, devices, std::move(config), std::move(workload))) {
@@ -32,66 +115,14 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   s.plans = plan_or_explain(s.model, s.devices, s.config, s.workload);
   s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.world_size());
   s.reserve();
-  s.host_records = HostBuffer(DataParallel::kStepSlots * kRecord * size_of(DType::f32), s.devices.host_memory());
-  s.parts = std::make_unique<DataParallel>(s.model, s.devices, s.config, capacity_for(s.config, s.workload, s.devices));
-  std::vector<float> start(static_cast<size_t>(layout().parameter_elements()), 0.0F);
-  initialize(layout(), s.config.seed, start);
-  s.parts->set_parameters(start);
+  s.make_replicas();
+  std::vector<float> start(static_cast<size_t>(s.layout.parameter_elements()), 0.0F);
+  initialize(s.layout, s.config.seed, start);
+  s.set_parameters(start);
   if (s.devices.process_count() > 1) verify_replicas();
 }
 
 Engine::~Engine() = default;
-
-void Engine::State::issue_micro_batches(const HostBatch& batch, const ProcessPart& part) {
-  int64_t row = 0;  // of this process's part of the batch
-  for (size_t k = 0; k < part.sizes.size(); ++k) {
-    const std::span<const int64_t> sizes = part.sizes[k];
-    parts->scatter(batch, sizes, row, part.first[k]);
-    row += std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-    parts->forward(true);
-    parts->loss();
-    parts->backward(k + 1 == part.sizes.size());
-  }
-}
-
-void Engine::State::issue(const HostBatch& batch, const ProcessPart& part, int slot) {
-  parts->begin_step(steps);
-  parts->measure_reduction(measures_reduction());
-  issue_micro_batches(batch, part);
-  parts->reduce();
-  parts->unscale();
-  if (config.precision.clip_norm > 0.0) parts->clip(config.precision.clip_norm);
-  parts->update();
-  parts->update_loss_scale();
-  parts->broadcast();
-  parts->read_step(record(slot).rows(0, DataParallel::kTail), record(slot).rows(DataParallel::kTail, kControlEnd));
-  if (measures_reduction()) parts->read_reduction_error(record(slot).rows(kControlEnd, kRecord));
-  parts->record_step_done(slot);
-}
-
-void Engine::State::give_up_step() {
-  in_flight.clear();
-  disturbed = true;
-}
-
-void Engine::State::throw_if_failed() {
-  if (!parts->failed()) return;
-  const std::exception_ptr cause = parts->recover();
-  VITRINE_ASSERT(cause != nullptr, "what has failed has a cause");
-  give_up_step();
-  std::rethrow_exception(cause);
-}
-
-void Engine::State::finish_oldest() {
-  const Issued issued = in_flight.front();
-  parts->wait_step_done(issued.slot);
-  throw_if_failed();
-  in_flight.pop_front();
-  if (issued.step == 0 && devices.process_count() > 1) devices.process_group()->set_warm();
-  finished.push_back(step_result(issued));
-  if (finished.back().diverged) stop_training(issued, finished.back());
-  throw_if_diverged(finished.back());
-}
 
 const ProcessPart& Engine::State::training_part(int64_t samples) {
   const auto found = training_parts.find(samples);
@@ -100,74 +131,137 @@ const ProcessPart& Engine::State::training_part(int64_t samples) {
   return training_parts.emplace(samples, part_of_process(plan, devices.first_rank(), devices.size())).first->second;
 }
 
-const std::vector<int64_t>& Engine::State::evaluation_part(int64_t samples) {
+const MicroBatch& Engine::State::evaluation_part(int64_t samples) {
   const auto found = evaluation_parts.find(samples);
   if (found != evaluation_parts.end()) return found->second;
   const std::vector<int64_t> all = evaluation_sizes(config, samples, devices.world_size());
   const auto first = all.begin() + devices.first_rank();
-  return evaluation_parts.emplace(samples, std::vector(first, first + devices.size())).first->second;
+  return evaluation_parts.emplace(samples, MicroBatch{{first, first + devices.size()}}).first->second;
+}
+
+void Engine::State::require_training(const char* operation) const {
+  if (!config.forward_only) return;
+  throw ConfigError(
+      fmt::format("{}: this engine only evaluates (EngineConfig::forward_only), expected one that trains; construct another", operation));
+}
+
+int64_t Engine::State::global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const {
+  const int64_t samples = batch.global_samples > 0 ? batch.global_samples : batch.labels.shape[0];
+  if (std::find(planned.begin(), planned.end(), samples) == planned.end()) {
+    throw ConfigError(fmt::format("{}: a batch of {} samples was not planned for; add it to the engine's workload", operation, samples));
+  }
+  return samples;
+}
+
+void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const {
+  const Shape& labels = batch.labels.shape;
+  if (labels[0] != rows) {
+    throw ConfigError(fmt::format("{}: expected {} samples, this process's part of a batch of {}, got {}", operation, rows, samples, labels[0]));
+  }
+  if (labels != model.label_shape(rows)) {
+    throw ShapeError(fmt::format("{}: labels have shape {}, expected {} for {} samples with {} targets each", operation, labels.str(),
+                                 model.label_shape(rows).str(), rows, model.targets_per_sample));
+  }
+  if (batch.images.shape == staged_shape(model, config, rows) && batch.images.dtype == config.image_dtype) return;
+  throw ShapeError(fmt::format("{}: inputs have shape {} and dtype {}, expected {} and {}", operation, batch.images.shape.str(),
+                               dtype_name(batch.images.dtype), staged_shape(model, config, rows).str(), dtype_name(config.image_dtype)));
+}
+
+void Engine::issue(const HostBatch& batch, const ProcessPart& part, int slot) {
+  State& s = *state_;
+  const auto end_step = [&s](const ProcessPart*) { s.current_part = nullptr; };
+  s.begin_step(s.steps);
+  s.current_part = &part;
+  const std::unique_ptr<const ProcessPart, decltype(end_step)> guard(&part, end_step);
+  (s.config.step ? s.config.step : default_step)(*this, batch);
+  s.read_step(slot);
+}
+
+Engine::State& Engine::in_step(const char* operation) const {
+  if (state_->current_part != nullptr) return *state_;
+  throw OrderError(fmt::format("{}: no training step has begun; call it from EngineConfig::step, which train_step() runs", operation));
 }
 
 void Engine::train_step(const HostBatch& batch) {
   State& s = *state_;
-  s.parts->require_training("train_step");
+  s.require_training("train_step");
   const int64_t samples = s.global_samples(batch, s.workload.train_batches, "train_step");
-  while (static_cast<int>(s.in_flight.size()) >= kStepsInFlight) s.finish_oldest();
+  while (s.in_flight.size() >= kStepsInFlight) s.finish_oldest();
   s.throw_if_failed();
-  const int slot = static_cast<int>(s.steps % DataParallel::kStepSlots);
+  const int slot = static_cast<int>(s.steps % kStepSlots);
   const ProcessPart& part = s.training_part(samples);
-  const int64_t rows = row_count(part.rows);
-  s.check_batch(batch, samples, rows, "train_step");
-  try {
-    s.issue(batch, part, slot);
-  } catch (...) {
-    const std::exception_ptr cause = s.parts->recover(std::current_exception());
-    s.give_up_step();
-    std::rethrow_exception(cause);
-  }
+  s.check_batch(batch, samples, row_count(part.rows), "train_step");
+  s.issue_or_recover([&] { issue(batch, part, slot); });
   s.in_flight.push_back({slot, batch, samples, s.steps});
   s.trained_sizes.insert(samples);
   ++s.steps;
 }
 
+void Engine::State::issue_or_recover(const std::function<void()>& issue) {
+  try {
+    issue();
+  } catch (...) {
+    std::rethrow_exception(recover(std::current_exception()));
+  }
+}
+
+Engine::State& Engine::State::drain() {
+  while (!in_flight.empty()) finish_oldest();
+  return *this;
+}
+
+void Engine::State::finish_oldest() {
+  const Issued issued = in_flight.front();
+  wait_step_done(issued.slot);
+  throw_if_failed();
+  in_flight.pop_front();
+  if (issued.step == 0 && devices.process_count() > 1) devices.process_group()->set_warm();
+  finished.push_back(step_result(issued));
+  if (finished.back().diverged) stop_training(issued, finished.back());
+  throw_if_diverged(finished.back());
+}
+
+void Engine::State::wait_step_done(int slot) {
+  const bool polls = on_gpus() && communicators != nullptr;
+  std::optional<ProcessGroup::Waiting> waiting;
+  for (auto& r : replicas) {
+    Event& done = *r->step_done[static_cast<size_t>(slot)];
+    // Streams would wait for a broken GPU or communicator without end, so the host asks.
+    for (int64_t round = 0; polls && !done.reached(); ++round) {
+      if (round < kPollsBeforeSleep) continue;
+      if (!waiting && devices.process_count() > 1) waiting.emplace(*devices.process_group(), fmt::format("step {} on {}", step, r->device.name()));
+      if (is_stuck()) return;
+      std::this_thread::sleep_for(kPollInterval);
+    }
+    done.synchronize();
+  }
+}
+
 std::vector<StepResult> Engine::take_step_results(bool wait) {
-  State& s = *state_;
-  while (wait && !s.in_flight.empty()) s.finish_oldest();
-  return std::exchange(s.finished, {});
+  if (wait) state_->drain();
+  return std::exchange(state_->finished, {});
 }
 
 StepResult Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) {
   State& s = *state_;
   const int64_t samples = s.global_samples(batch, s.workload.evaluate_batches, "evaluate");
-  const std::vector<int64_t>& sizes = s.evaluation_part(samples);
-  const int64_t rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const MicroBatch& part = s.evaluation_part(samples);
+  const int64_t rows = part.samples();
   s.check_batch(batch, samples, rows, "evaluate");
-  while (!s.in_flight.empty()) s.finish_oldest();
-  std::vector<float> totals(static_cast<size_t>(s.devices.size() * LossTotals::kCount), 0.0F);
+  s.drain();
   const size_t before = logits != nullptr ? logits->size() : 0;
   if (logits != nullptr) logits->resize(before + static_cast<size_t>(s.model.logits_shape(rows).numel()));
-  try {
-    s.parts->evaluate(batch, sizes);
-    s.parts->read_evaluation(totals, logits != nullptr ? logits->data() + before : nullptr);
-  } catch (...) {
-    const std::exception_ptr cause = s.parts->recover(std::current_exception());
-    s.give_up_step();
-    std::rethrow_exception(cause);
-  }
+  StepResult result;
+  s.issue_or_recover([&] {
+    s.issue_evaluation(batch, part);
+    result = s.read_evaluation(logits != nullptr ? logits->data() + before : nullptr);
+  });
   s.evaluated_sizes.insert(samples);
-  StepResult sum;
-  for (int d = 0; d < s.devices.size(); ++d) {
-    const StepResult part = totals_from(totals.data() + d * LossTotals::kCount);
-    sum.loss_sum += part.loss_sum;
-    sum.valid += part.valid;
-    sum.correct += part.correct;
-  }
-  return sum;
+  return result;
 }
 
 void Engine::finish() {
-  State& s = *state_;
-  while (!s.in_flight.empty()) s.finish_oldest();
+  State& s = state_->drain();
   s.devices.synchronize();
   const auto all_of = [](const std::vector<int64_t>& planned, const std::set<int64_t>& done) {
     return std::all_of(planned.begin(), planned.end(), [&](int64_t size) { return done.contains(size); });
@@ -182,40 +276,15 @@ void Engine::finish() {
   }
 }
 
-const FlatLayout& Engine::layout() const { return state_->parts->layout(); }
-void Engine::set_parameters(std::span<const float> flat) {
-  while (!state_->in_flight.empty()) state_->finish_oldest();
-  state_->parts->set_parameters(flat);
-}
-std::vector<float> Engine::parameters(int device) {
-  while (!state_->in_flight.empty()) state_->finish_oldest();
-  return state_->parts->parameters(device);
-}
-std::vector<float> Engine::working_parameters(int device) {
-  while (!state_->in_flight.empty()) state_->finish_oldest();
-  return state_->parts->working_parameters(device);
-}
-std::vector<float> Engine::gradients(int device) {
-  while (!state_->in_flight.empty()) state_->finish_oldest();
-  return state_->parts->gradients(device);
-}
+const Model& Engine::model() const { return state_->model; }
+DeviceGroup& Engine::devices() const { return state_->devices; }
 const EngineConfig& Engine::config() const { return state_->config; }
+const FlatLayout& Engine::layout() const { return state_->layout; }
 const std::vector<DevicePlan>& Engine::device_plans() const { return state_->plans; }
 const BatchPlan& Engine::batch_plan() const { return state_->full_batch; }
-std::string Engine::communicator() const { return state_->parts->communicator(); }
-void Engine::set_loss_scale_state(float scale, int32_t growth_tracker) {
-  while (!state_->in_flight.empty()) state_->finish_oldest();
-  state_->parts->set_loss_scale_state(scale, growth_tracker);
-}
-std::pair<float, int32_t> Engine::loss_scale_state() {
-  while (!state_->in_flight.empty()) state_->finish_oldest();
-  return state_->parts->loss_scale_state(0);
-}
-void Engine::vote_to_stop() { state_->parts->vote_to_stop(); }
+std::string Engine::communicator() const { return state_->communicators ? (*state_->communicators)[0]->description() : std::string(); }
 int64_t Engine::steps_issued() const { return state_->steps; }
-void Engine::set_learning_rate(double lr) {
-  state_->config.optimizer.set_learning_rate(lr);
-  state_->parts->set_learning_rate(lr);
-}
+void Engine::set_learning_rate(double lr) { state_->config.optimizer.set_learning_rate(lr); }
+void Engine::vote_to_stop() { state_->votes_to_stop = true; }
 
 }  // namespace vitrine

@@ -12,6 +12,7 @@
 
 #include <vitrine/nn/model.h>
 #include <vitrine/nn/parallel/engine_config.h>
+#include <vitrine/nn/parallel/process_part.h>
 #include <vitrine/nn/parameter_store.h>
 #include <vitrine/runtime/device.h>
 
@@ -21,26 +22,26 @@ namespace vitrine {
 struct Workload {
   std::vector<int64_t> train_batches;     // distinct sizes, the full one first
   std::vector<int64_t> evaluate_batches;  // distinct sizes of evaluation batches
-  /// What they would be under another batch size or number of micro-batches, for advice when memory is short. Null: one full batch, and evaluation
-  /// batches of a micro-batch if there are any.
+  /// The workload under another batch size or number of micro-batches, for advice when memory is short. Null: one full batch, and evaluation batches
+  /// of a micro-batch if there are any.
   std::function<Workload(const EngineConfig&)> under = nullptr;
 };
 
-/// Totals of one optimizer step or one evaluation batch, over all devices.
+/// Results of one optimizer step or one evaluation batch, over all devices.
 struct StepResult {
   double loss_sum = 0;
   int64_t valid = 0;    // targets that were not ignored
-  int64_t correct = 0;  // of them, predicted right
+  int64_t correct = 0;  // valid targets that were predicted right
   // Of a step:
-  double loss_scale = 1.0;                                          // that it was computed with
-  double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // of the mean gradient before clipping, where it is checked
-  /// In an engine's first step, where gradients travel in 16 bits: ||their sum - their sum in f32|| / ||their sum in f32||.
+  double loss_scale = 1.0;                                          // with which it was computed
+  double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // of the mean gradient before clipping; NaN where it is not checked
+  /// In an engine's first step, when gradients are reduced in 16 bits: ||their sum - their sum in f32|| / ||their sum in f32||.
   double reduction_error = std::numeric_limits<double>::quiet_NaN();
-  int stop_votes = 0;     // processes that had voted for an end when they issued the step
-  bool skipped = false;   // its loss or gradient was not finite, so that no device changed its parameters
+  int stop_votes = 0;     // processes that had called vote_to_stop() when they issued the step
+  bool skipped = false;   // no device changed its parameters, because the loss or gradient was not finite
   bool diverged = false;  // it stopped training: DivergedError was thrown, or is about to be
-  /// Where the loss, the gradient or the update was not finite, what was the first: "the gradient of NAME" in backward's order; "the loss"; "the
-  /// update"; of a step that stopped training "parameter NAME", "the input" or "the output of NAME", in forward's order, where one of them is not.
+  /// The first thing that was not finite, if any: "the gradient of NAME" in backward's order; "the loss"; "the update"; in a step that stopped
+  /// training "parameter NAME", "the input" or "the output of NAME", in forward's order, where one of them is not finite.
   std::string overflow;
   /// Mean loss over valid targets; NaN when there is none.
   double mean_loss() const;
@@ -52,10 +53,10 @@ struct HeldBytes {
   int64_t bytes = 0;
 };
 
-/// Of a plan: the peaks, or also what layers hold and how memory changes over a step.
+/// What a plan contains: the peaks, or also what layers hold and how memory changes over a step.
 enum class PlanDetail { peaks, layers };
 
-/// What a plan says of one device.
+/// The plan of one device.
 struct DevicePlan {
   int64_t peak_bytes = 0;
   BytesByCategory peak_by_category{};
@@ -70,19 +71,20 @@ struct DevicePlan {
 /// "phase backward of layer features.3".
 std::string describe_peak(const DevicePlan& plan);
 
-/// Trains one model data-parallel on a group of devices, under any scheme; with a process group (DeviceGroupOptions::process_group) together with the
-/// engines of its other processes, which then are constructed, stepped and asked for totals alike. A failure of one is then the failure of all, for
-/// good: CommError names the culprit.
+/// Trains one model data-parallel on a group of devices, under any scheme. With a process group (DeviceGroupOptions::process_group) it trains
+/// together with the engines of the other processes, which must be constructed, stepped and asked for results in the same way. A failure of one
+/// process is then the failure of all, for good: CommError names the culprit.
 ///
-/// Construction plans the workload on meta, takes one slab of the planned size from each device, and fills the parameters from the seed. When a
-/// capacity is smaller it throws OutOfMemory naming device, tensor, layer and phase, what the device holds by then, and what would fit; nothing has
-/// been taken then, and a smaller engine can be constructed on the same devices. Afterwards nothing on a device is allocated from the system.
-/// Every scheme and split computes the single-device gradient: gradients are summed over samples and divided by the number of valid targets once.
+/// Construction plans the workload on meta devices, takes one slab of the planned size from each device, and initializes the parameters from the
+/// seed. When a capacity is too small it throws OutOfMemory with device, tensor, layer and phase, what the device holds at that point, and what would
+/// fit; nothing has been taken then, and a smaller engine can be constructed on the same devices. Afterwards nothing on a device is allocated from
+/// the system. Every scheme and split computes the single-device gradient: gradients are summed over samples and divided by the number of valid
+/// targets once.
 class Engine {
  public:
   /// model and devices must outlive the engine. throws ConfigError, ShapeError, OutOfMemory.
   Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload);
-  /// Waits for the devices. Never throws: use finish() to learn of failures.
+  /// Waits for the devices. Never throws: call finish() to see errors.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -91,55 +93,128 @@ class Engine {
   static std::vector<DevicePlan> plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
                                       PlanDetail detail = PlanDetail::peaks);
 
-  /// Issues one optimizer step; returns before the devices have done it. At most two steps are in flight. throws the first error of any device,
-  /// with its name; the engine can then go on from the parameters it had (of the last finished step). Where NCCL failed, or was
-  /// aborted because a replica could not issue its work, GPUs' parameters may be those of half a step: set them anew. A GPU that is lost needs a new
-  /// process.
-  /// throws DivergedError when a loss or gradient was not finite (see EngineConfig::allow_non_finite), naming the step and the first layer; when the
-  /// loss scale has fallen below its floor, or kMostSkipped steps in a row were skipped. Steps issued after that one have changed nothing and have no
-  /// totals; the parameters are finite, and the next train_step() goes on from them. take_step_results(), evaluate() and whatever else waits for
-  /// steps throws the same. throws ConfigError in a forward-only engine.
+  /// Issues one optimizer step; returns before the devices have done it. At most two steps are in flight. throws the first error of any device, with
+  /// its name; the engine can then continue from the parameters of the last finished step. After a failure of NCCL, or an abort because a replica
+  /// could not issue its work, GPUs may hold the parameters of half a step: set them again. A lost GPU needs a new process. throws DivergedError when
+  /// a loss or gradient was not finite (see EngineConfig::allow_non_finite), with the step and the first layer; when the loss scale has fallen below
+  /// its floor, or kMostSkipped steps in a row were skipped. Steps issued after that one have changed nothing and have no results; the parameters are
+  /// finite, and the next train_step() continues from them. take_step_results(), evaluate() and everything else that waits for steps throws the same.
+  /// throws ConfigError in a forward-only engine.
   void train_step(const HostBatch& batch);
-  /// Totals of the steps finished since the last call, in order. With `wait`, of all steps issued.
+  /// Results of the steps finished since the last call, in order. With `wait`, of all steps issued.
   std::vector<StepResult> take_step_results(bool wait);
 
   /// Runs one batch forward without dropout; waits. logits, if not null: appended (one row of classes for each target), in batch order. With several
-  /// processes totals and logits are of this process's part; no process waits for another.
+  /// processes result and logits are of this process's part; no process waits for another.
   StepResult evaluate(const HostBatch& batch, std::vector<float>* logits = nullptr);
 
-  /// Parameters as one flat host buffer in layout(); replicas are made equal by set.
+  /// Parameters as one flat host buffer in layout(). set_parameters() makes all replicas equal; with several processes all call it, and rank 0's
+  /// values are used.
   const FlatLayout& layout() const;
   void set_parameters(std::span<const float> flat);
-  /// The f32 parameters; of a device that holds a 16-bit copy only, the 16-bit copy's values.
+  /// The f32 parameters; of a device that holds only the 16-bit copy, the copy's values.
   std::vector<float> parameters(int device = 0);
-  /// What the layers of a device see of them: the 16-bit copy in f16 and bf16, else the same.
+  /// What the layers of a device see: the 16-bit copy in f16 and bf16, else the f32 parameters.
   std::vector<float> working_parameters(int device = 0);
-  /// The gradients of the last step on a device, before unscaling by valid targets (layout(), without the tail).
+  /// The gradients of the last step on a device, before the division by valid targets (layout(), without the tail).
   std::vector<float> gradients(int device = 0);
 
   /// Compares the parameters of all devices of all processes, by hashes; waits. With several processes all call it. throws CommError naming the
   /// replica and the parameter that differ.
   void verify_replicas();
-  /// This process wants to end: from its next step on Totals::stop_votes counts it, the same in all processes.
+  /// Requests an end: from this process's next step on StepResult::stop_votes counts it, the same in all processes.
   void vote_to_stop();
 
   /// Waits for all devices, and checks that the measured peak of each device's pool equals its plan when the whole workload was run (asserted).
   void finish();
 
+  const Model& model() const;
+  DeviceGroup& devices() const;
   const EngineConfig& config() const;
   const std::vector<DevicePlan>& device_plans() const;
   const BatchPlan& batch_plan() const;  // of a full batch
-  /// Which communicator moves gradients, "NCCL 2.28.9, 2 ranks, ...": for logs. Empty with one device.
+  /// Description of the communicator that moves gradients, "NCCL 2.28.9, 2 ranks, ...": for logs. Empty with one device.
   std::string communicator() const;
   int64_t steps_issued() const;
   void set_learning_rate(double lr);
-  /// The loss scaler's state, to go on from a checkpoint, as in torch's state_dict(). throws OrderError when losses are not scaled.
+  /// The loss scaler's state, to continue from a checkpoint, as in torch's state_dict(). throws OrderError when losses are not scaled.
   void set_loss_scale_state(float scale, int32_t growth_tracker);
   std::pair<float, int32_t> loss_scale_state();
   static constexpr int kMostSkipped = 32;
 
+  // The parts of a training step, for EngineConfig::step. Each issues work on all devices and returns before it is done; events order the streams.
+  // GPUs are issued by one thread each. Errors carry the device's name. All throw OrderError outside a step that train_step() or planning has begun.
+
+  /// The step of every scheme: nn/parallel/train_step.cpp, one page to copy and change.
+  static void default_step(Engine& engine, const HostBatch& batch);
+
+  /// The micro-batches of this step, as the configured split cuts the batch.
+  const std::vector<MicroBatch>& micro_batches() const;
+  /// Copies a micro-batch to the devices on their copy streams, by the scheme's staging, and turns it into the model's input.
+  void stage(const HostBatch& batch, const MicroBatch& micro_batch);
+  /// Runs the model on each device's samples.
+  void forward();
+  /// What forward() computed on a device, of Model::logits_shape(); empty where it has no samples.
+  const Tensor& output(int device) const;
+  /// The scheme's loss, on each device or on the output device: cross-entropy of every target. Its gradient overwrites the outputs or gets its own
+  /// memory (EngineConfig::loss_gradient_in_place); losses and counts are added to the totals.
+  void loss();
+  /// For a custom loss, instead of loss(): copies all outputs, in batch order, to one device. The devices keep their own outputs.
+  Tensor gather_outputs(int device);
+  /// For a custom loss: the gradient of what gather_outputs(device) returned, same shape and dtype. Its rows go back to the devices. On `device`
+  /// backward works on them in place.
+  ///   gradients  of the SUM of all targets' losses, times 1 / nominal_targets(), times *loss_scale(device) where that is not empty. decide_step()
+  ///   turns
+  ///              the sum over devices into the mean over the valid targets that add_totals() counts.
+  void set_output_gradients(const Tensor& gradients, int device);
+  /// For a custom loss, before backward: adds totals (LossTotals::kCount, f32) on `device` to those that are reduced with the gradients. The update
+  /// divides by their count of valid targets; a sum of losses that is not finite stops training.
+  void add_totals(const Tensor& totals, int device);
+  /// Targets of a whole optimizer step, of all devices, processes and micro-batches, valid or not.
+  int64_t nominal_targets() const;
+  /// (1) f32 on the device: the factor of a loss's gradient; empty when losses are not scaled.
+  View loss_scale(int device) const;
+  /// Runs the model backward; gradients add up over the micro-batches of a step. In the last one each replica's Reducer learns about finished
+  /// gradients while backward is issued, and sums them over the replicas.
+  void backward_and_reduce(bool last);
+  /// Completes the reduction: work that follows on devices which update parameters sees the sums.
+  void finish_reduction();
+  /// Decides on the devices whether the step is taken, and by which factor the update multiplies the summed gradients to get the mean over valid
+  /// targets.
+  void decide_step();
+  /// Clips the norm of the mean gradient. throws OrderError unless decide_step() came before, or when the gradient is not checked (allow_non_finite
+  /// without clip_norm and loss scaling).
+  void clip_gradients(double max_norm);
+  /// (StepControl::kCount) f32: what decide_step() and clip_gradients() decided on a device that updates parameters.
+  ConstView step_control(int device) const;
+  /// Runs the optimizer, and casts the 16-bit copy. throws OrderError before decide_step().
+  void update_parameters();
+  /// Adapts the loss scale. throws OrderError before update_parameters().
+  void update_loss_scale();
+  /// Brings the updated parameters to the replicas that did not make the update.
+  void distribute_parameters();
+
+  /// While one is open, no gradients are reduced: they stay on their devices and add up.
+  class NoReductionScope {
+   public:
+    explicit NoReductionScope(Engine& engine);
+    ~NoReductionScope();
+    NoReductionScope(const NoReductionScope&) = delete;
+    NoReductionScope& operator=(const NoReductionScope&) = delete;
+
+   private:
+    Engine& engine_;
+    bool previous_;
+  };
+
  private:
   struct State;
+  explicit Engine(std::unique_ptr<State> state);
+  /// Begins a step, runs EngineConfig::step or default_step(), and copies its results to record `slot`.
+  void issue(const HostBatch& batch, const ProcessPart& part, int slot);
+  /// The state, within a training step. throws OrderError naming `part` outside one.
+  State& in_step(const char* part) const;
+
   std::unique_ptr<State> state_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine will need, found by walking its steps on meta.
+// What an engine will need, found by running its steps on meta devices.
 #include <algorithm>
 #include <map>
 
@@ -7,8 +7,6 @@
 
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan_search.h"
-#include "nn/parallel/replica.h"
-#include "runtime/error.h"
 #include "runtime/gpu_info.h"
 #include "runtime/units.h"
 
@@ -38,20 +36,22 @@ void validate_precision(const Precision& precision, const DeviceGroup& devices) 
 }
 
 void validate(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload) {
-  if (config.batch_size < 1) throw ConfigError(fmt::format("batch size: {} is not a positive number", config.batch_size));
-  if (config.accumulate < 1) throw ConfigError(fmt::format("accumulate: {} is not a positive number", config.accumulate));
+  if (config.batch_size < 1) throw ConfigError(fmt::format("batch size: expected a positive number, got {}", config.batch_size));
+  if (config.accumulate < 1) throw ConfigError(fmt::format("accumulate: expected a positive number of micro-batches, got {}", config.accumulate));
   if (config.accumulate > config.batch_size) {
     throw ConfigError(
-        fmt::format("accumulate: {} micro-batches of a batch of {}; give at most one micro-batch a sample", config.accumulate, config.batch_size));
+        fmt::format("accumulate: expected at most {} micro-batches, one per sample of the batch, got {}", config.batch_size, config.accumulate));
   }
   validate_split(config.scheme.split, config.batch_size, devices.world_size());
   if (config.image_dtype == DType::u8 && model.takes_images() && (config.image_height < 1 || config.image_width < 1)) {
-    throw ConfigError("engine: u8 images need image_height and image_width of the data set");
+    throw ConfigError("engine: u8 images need image_height and image_width; set them to the size of the data set's images");
   }
-  if (config.image_dtype != DType::u8 && config.image_dtype != DType::f32) throw DtypeError("engine: images are u8 or f32");
+  if (config.image_dtype != DType::u8 && config.image_dtype != DType::f32) {
+    throw DtypeError(fmt::format("engine: image_dtype is {}, expected u8 or f32", dtype_name(config.image_dtype)));
+  }
   for (const int64_t samples : workload.train_batches) {
     if (samples < 1 || samples > config.batch_size) {
-      throw ConfigError(fmt::format("workload: a training batch of {} does not lie within 1 and the batch size {}", samples, config.batch_size));
+      throw ConfigError(fmt::format("workload: expected training batches of 1 to {} samples, the batch size, got {}", config.batch_size, samples));
     }
   }
   if (config.forward_only && !workload.train_batches.empty()) {
@@ -60,18 +60,21 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
   }
   if (model.net == nullptr) throw ConfigError("engine: the model has no network");
   if (!model.takes_images() && config.image_dtype != DType::f32) {
-    throw ConfigError(fmt::format("engine: model {} takes samples of shape {}, which are no images, but image_dtype is {}; set it to DType::f32",
+    throw ConfigError(fmt::format("engine: model {} takes samples of shape {}, which are not images, but image_dtype is {}; set it to DType::f32",
                                   model.name, model.sample_shape.str(), dtype_name(config.image_dtype)));
   }
   const Shape input = model.input_shape(1);
   if (const Shape output = model.net->output_shape(input); output.numel() != model.logits_shape(1).numel()) {
-    throw ShapeError(fmt::format("engine: model {} makes {} of one sample, but {} targets of {} classes need as many elements as {}", model.name,
-                                 output.str(), model.targets_per_sample, model.classes, model.logits_shape(1).str()));
+    throw ShapeError(fmt::format("engine: model {} returns {} for one sample, expected as many elements as {}: {} targets of {} classes", model.name,
+                                 output.str(), model.logits_shape(1).str(), model.targets_per_sample, model.classes));
+  }
+  if (config.reducer && config.scheme.reduce != Reduce::allreduce) {
+    throw ConfigError("engine: EngineConfig::reducer replaces the reduction of the scheme, which is gpu0; set scheme.reduce to Reduce::allreduce");
   }
   validate_precision(config.precision, devices);
 }
 
-/// Live activations of a layer, by the history of a pool: what it holds for backward at the end of the forward pass that holds most.
+/// Activations that each layer holds for backward at the end of the forward pass that holds most, from the history of a pool.
 std::vector<HeldBytes> held_for_backward(const std::vector<MemoryEvent>& history) {
   std::map<int64_t, const MemoryEvent*> live;  // by offset
   std::vector<HeldBytes> most;
@@ -111,56 +114,30 @@ std::vector<HeldBytes> held_for_backward(const std::vector<MemoryEvent>& history
 
 }  // namespace
 
-DataParallel::Capacity capacity_for(const EngineConfig& config, const Workload& workload, const DeviceGroup& devices) {
-  const int first = devices.first_rank();
-  DataParallel::Capacity capacity;
-  capacity.slice.assign(static_cast<size_t>(devices.size()), 0);
-  for (const int64_t samples : workload.train_batches) {
-    const BatchPlan plan = plan_batch(config.scheme.split, samples, config.accumulate, devices.world_size());
-    for (int d = 0; d < devices.size(); ++d) {
-      int64_t& slice = capacity.slice[static_cast<size_t>(d)];
-      slice = std::max(slice, plan.largest_slice(first + d));
-    }
-    for (int k = 0; k < plan.micro_batches(); ++k) capacity.micro_batch = std::max(capacity.micro_batch, plan.micro_batch_size(k));
-  }
-  for (const int64_t samples : workload.evaluate_batches) {
-    const std::vector<int64_t> sizes = evaluation_sizes(config, samples, devices.world_size());
-    for (int d = 0; d < devices.size(); ++d) capacity.evaluate_slice = std::max(capacity.evaluate_slice, sizes[static_cast<size_t>(first + d)]);
-  }
-  return capacity;
-}
-
-/// Constructs the parts on meta devices and issues what the workload asks for: the first step and a steady one, with the next batch's images already
-/// there; then the other sizes.
-///   on_step  called before each of the first two steps, and behind them
 void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload,
                          const std::function<void()>& on_step) {
-  State state(model, meta, config, workload);
-  state.host_records = HostBuffer(DataParallel::kStepSlots * kRecord * size_of(DType::f32));
-  state.parts = std::make_unique<DataParallel>(model, meta, config, capacity_for(config, workload, meta));
-  // Meta devices read no memory, but the order checker tells ranges apart by their addresses: these belong to nothing else in the process, for no
-  // user's memory lies so high.
+  Engine engine(std::make_unique<State>(model, meta, config, workload));
+  State& state = *engine.state_;
+  // Meta devices read no memory, but the order checker distinguishes ranges by their addresses: no user's memory lies as high as these.
   const void* const images_address = reinterpret_cast<const void*>(uintptr_t{1} << 60);
   const void* const labels_address = reinterpret_cast<const void*>(uintptr_t{1} << 61);
-  const auto batch_of = [&](int64_t global_samples) {
-    const int64_t samples = global_samples;  // at least as many as its part has
+  // A process's part has at most as many samples as the global batch.
+  const auto batch_of = [&](int64_t samples) {
     return HostBatch{ConstView(images_address, staged_shape(model, config, samples), config.image_dtype, DeviceId::host()),
                      ConstView(labels_address, model.label_shape(samples), DType::i32, DeviceId::host()),
                      {}};
   };
   for (size_t b = 0; b < workload.train_batches.size(); ++b) {
     const int64_t samples = workload.train_batches[b];
-    const ProcessPart& part = state.training_part(samples);
     for (int i = 0; i < 2; ++i) {
       if (b == 0 && on_step) on_step();
-      state.issue(batch_of(samples), part, i);
+      engine.issue(batch_of(samples), state.training_part(samples), i);
     }
     if (b == 0 && on_step) on_step();
   }
   for (const int64_t samples : workload.evaluate_batches) {
-    std::vector<float> totals(static_cast<size_t>(meta.size() * LossTotals::kCount));
-    state.parts->evaluate(batch_of(samples), state.evaluation_part(samples));
-    state.parts->read_evaluation(totals, nullptr);
+    state.issue_evaluation(batch_of(samples), state.evaluation_part(samples));
+    state.read_evaluation(nullptr);
   }
 }
 
@@ -210,7 +187,7 @@ void Engine::State::reserve() {
 
 int64_t Engine::State::lacks(int device) const { return plans[static_cast<size_t>(device)].peak_bytes - devices[device].pool().capacity_bytes(); }
 
-/// Walks the plan once more within the capacity of the device that lacks most: the first tensor for which there is no room tells the story.
+/// Runs the plan again within the capacity of the device that lacks most: the error of the first tensor that does not fit explains the rest.
 void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
   const int device = *std::max_element(lacking.begin(), lacking.end(), [this](int a, int b) { return lacks(a) < lacks(b); });
   std::string story;
@@ -219,7 +196,7 @@ void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
   } catch (const OutOfMemory& error) {
     story = error.what();
   }
-  VITRINE_ASSERT(!story.empty(), "a peak above the capacity is met on the way");
+  VITRINE_ASSERT(!story.empty(), "a plan above the capacity fails within it");
   const DevicePlan& plan = plans[static_cast<size_t>(device)];
   story += fmt::format("\nFound before the first step: {} needs {} ({} bytes) at its peak in {}, {} more than it has", devices[device].name(),
                        format_bytes(plan.peak_bytes), plan.peak_bytes, describe_peak(plan), format_bytes(lacks(device)));

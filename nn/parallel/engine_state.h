@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -10,27 +11,33 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cross_entropy.h"
 #include "kernels/step_control.h"
-#include "nn/parallel/data_parallel.h"
 #include "nn/parallel/engine.h"
-#include "nn/parallel/process_part.h"
+#include "nn/parallel/replica.h"
+#include "nn/parallel/replica_threads.h"
+#include "nn/sequential.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/error.h"
 #include "runtime/host_buffer.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
 
-// What the host reads of a step: its tail (totals and votes), its control, the norms of the reduction's error.
-inline constexpr int64_t kControlEnd = DataParallel::kTail + StepControl::kCount;
-inline constexpr int64_t kReductionErrors = 2;
-inline constexpr int64_t kRecord = kControlEnd + kReductionErrors;
+/// What the host reads of a step, f32: the tail (totals and votes), the control, the two norms of Reducer::error().
+struct StepReadout {
+  static constexpr int64_t kControl = kTailElements;
+  static constexpr int64_t kReductionError = kControl + StepControl::kCount;
+  static constexpr int64_t kCount = kReductionError + 2;
+};
 
-StepResult totals_from(const float* values);
-/// Samples of each device of all processes in an evaluation batch.
-std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t samples, int world_size);
+/// Loss and counts in `totals` (LossTotals::kCount).
+StepResult result_from(const float* totals);
 
-/// The largest numbers of samples in the batches that are planned for.
-DataParallel::Capacity capacity_for(const EngineConfig& config, const Workload& workload, const DeviceGroup& devices);
+/// `count` values of f32, f16 or bf16 in host memory, as f32.
+void widen_on_host(DType dtype, const void* values, int64_t count, float* wide);
+
+/// The host reads what streams have written to its memory. throws OrderError where the order is checked and the host has not waited for them.
+void note_host_read(DeviceGroup& devices, const char* operation, const ConstView& memory);
 
 struct Engine::State {
   struct Issued {
@@ -39,58 +46,170 @@ struct Engine::State {
     int64_t samples = 0;  // of the global batch
     int64_t step = 0;
   };
+  using Communicators = std::vector<std::unique_ptr<Communicator>>;
 
-  State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w) : model(m), devices(d), config(std::move(c)), workload(std::move(w)) {}
+  State(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload);
+  /// Waits for the devices.
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
+  // engine.cpp: construction, steps in flight
+  /// Allocates the replicas and opens the communicators.
+  void make_replicas();
+  /// Waits for all steps in flight and books their results. throws what has failed.
+  State& drain();
+  /// The same for the oldest one.
+  void finish_oldest();
+  /// Calls `issue`. When it throws, recovers and throws the root cause.
+  void issue_or_recover(const std::function<void()>& issue);
+  void wait_step_done(int slot);
+  /// throws ConfigError in an engine that only evaluates.
+  void require_training(const char* operation) const;
+  /// What this process's devices take of a batch of `samples`: computed once for each size, because it takes the sizes of all processes.
+  const ProcessPart& training_part(int64_t samples);
+  const MicroBatch& evaluation_part(int64_t samples);
+  /// Samples of the global batch that `batch` is this process's part of. throws ConfigError when it was not planned for.
+  int64_t global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const;
+  /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`; ShapeError unless each has the model's targets, and
+  /// the inputs match the configuration.
+  void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const;
+  /// What the host reads of the step in `slot`.
+  View readout(int slot) { return readouts.view({kStepSlots, StepReadout::kCount}, DType::f32).rows(slot, slot + 1).reshape({StepReadout::kCount}); }
+  /// Copies the step's results from device 0 to readout(slot).
+  void read_step(int slot);
+
+  // engine_plan.cpp
+  /// Runs the workload on meta devices: the first step and a steady one, with the next batch's images already there; then the other sizes.
+  ///   on_step  called before each of the first two steps, and after them
   static void walk(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload, const std::function<void()>& on_step);
-  /// throws OutOfMemory before any device has given memory.
+  /// Takes each device's slab. throws OutOfMemory before any device has given memory.
   void reserve();
   /// Bytes of its plan beyond a device's capacity; below 0 where it fits.
   int64_t lacks(int device) const;
   [[noreturn]] void throw_out_of_memory(const std::vector<int>& lacking) const;
-  /// Waits for the oldest step in flight and books its totals. throws what has failed.
-  void finish_oldest();
-  void throw_if_failed();
-  void issue(const HostBatch& batch, const ProcessPart& part, int slot);
-  /// All micro-batches forward and backward.
-  void issue_micro_batches(const HostBatch& batch, const ProcessPart& part);
-  View record(int slot) { return host_records.view({DataParallel::kStepSlots, kRecord}, DType::f32).rows(slot, slot + 1).reshape({kRecord}); }
-  bool measures_reduction() const { return steps == 0 && devices.world_size() > 1 && config.precision.reduce_dtype != DType::f32; }
+
+  // engine_processes.cpp
+  /// throws ConfigError unless the configuration works with several processes and all of them plan the same.
+  void agree_with_processes();
+  std::vector<uint64_t> parameter_hashes(Replica& r);
+
+  // evaluation.cpp
+  /// Issues an evaluation batch: each device adds loss and counts to its evaluation totals.
+  void issue_evaluation(const HostBatch& batch, const MicroBatch& micro_batch);
+  /// Waits, and returns the totals of all devices; copies the outputs to `logits`, in batch order, unless that is null.
+  StepResult read_evaluation(float* logits);
+
+  // step_parts.cpp
+  int size() const { return static_cast<int>(replicas.size()); }
+  Replica& replica(int i) { return *replicas[static_cast<size_t>(i)]; }
+  Replica& output_replica() { return replica(config.scheme.output_device); }
+  int64_t nominal_targets() const { return config.batch_size * model.targets_per_sample; }
+  /// Targets of the current micro-batch on the devices before `ordinal`.
+  int64_t targets_before(int ordinal) const;
+  void begin_step(int64_t step);
+  /// Brings a micro-batch to the devices: `staging` is its way there, `loss_at` says which devices need labels.
+  void stage(const HostBatch& batch, const MicroBatch& micro_batch, Staging staging, LossAt loss_at);
+  void begin_micro_batch(const MicroBatch& micro_batch);
+  void prepare_input(Replica& r);
+  void forward(bool training);
+  void compute_loss(Replica& r, const Tensor& logits, const View& gradients, const View& totals);
+  /// Sends the rows of the gradients of all outputs to the devices that computed the outputs.
+  void scatter_gradients(const Tensor& gradients, int device);
+  /// On the device that scattered them: frees the gradients of all outputs once all devices have taken their rows.
+  void release_scattered_gradients(Replica& r);
+  void run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready);
+  /// Gradients that no sample has written are zero.
+  void zero_unwritten_gradients(Replica& r);
+  void run_optimizer(Replica& r);
+
+  // step_results.cpp
   StepResult step_result(const Issued& issued);
-  /// Runs a step's batch once more, without a reduction or an update, and returns what is not finite first on the devices of all processes, in
-  /// forward's order; empty when all outputs are finite.
+  /// The first value of a forward pass that is not finite, as a search numbers it: parameters, the input, then the outputs of the model's parts.
+  std::string describe_non_finite(int32_t found) const;
+  /// Runs the forward passes of a step again and returns what is not finite first on the devices of all processes; empty when all outputs are finite.
   std::string find_first_non_finite(const Issued& issued);
   /// A step has stopped training on the devices.
-  [[noreturn]] void stop_training(const Issued& issued, StepResult& totals);
-  /// Refuses what does not go with several processes, and makes sure that all of them plan the same. throws ConfigError.
-  void agree_with_processes();
-  /// What this process's devices take of a batch of so many samples: found once for each size, for it takes all processes' sizes to tell.
-  const ProcessPart& training_part(int64_t samples);
-  const std::vector<int64_t>& evaluation_part(int64_t samples);
-  /// Samples of the global batch that `batch` is this process's part of. throws ConfigError when it was not planned for, or has another size.
-  int64_t global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const;
-  /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`; ShapeError unless each has the model's targets, and
-  /// the inputs are as the configuration says.
-  void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const;
-  void throw_if_diverged(const StepResult& totals);
-  void give_up_step();
+  [[noreturn]] void stop_training(const Issued& issued, StepResult& result);
+  void throw_if_diverged(const StepResult& result);
+
+  // parameters.cpp
+  void set_parameters(std::span<const float> flat);
+  /// Copies values in host memory to the replica's parameters, or to its 16-bit copy where it has no others.
+  void set_replica(Replica& r, std::span<const float> flat);
+  std::vector<float> read_flat(Replica& r, const View& flat);
+
+  // recovery.cpp
+  /// Calls `work` for every replica; an exception gets the device's name as prefix.
+  template <class Work>
+  void for_each(const Work& work) {
+    for (auto& r : replicas) {
+      try {
+        work(*r);
+      } catch (...) {
+        rethrow_with_prefix(std::current_exception(), r->device.name() + ": ");
+      }
+    }
+  }
+  /// The same on a thread for each replica, all at once, where there are such threads; else in order. For work that touches no other replica. When it
+  /// fails on one, aborts the collectives of the others and throws the root cause.
+  void for_each_at_once(const std::function<void(Replica&)>& work);
+  /// for_each_at_once() on the replicas that run the optimizer.
+  void for_each_updating(const std::function<void(Replica&)>& work);
+  void open_communicators();
+  void close_communicators() noexcept;
+  bool on_gpus() const { return devices[0].id().backend == Backend::cuda; }
+  /// True when an operation has failed on some device.
+  bool failed() const;
+  /// True when a GPU is lost or the communicators are broken: issued work will not end by itself. A fault that a kernel raised is neither.
+  bool is_stuck() const;
+  void throw_if_failed();
+  /// With several processes: reports a failure of this one to the others, unless they know or soon find another cause.
+  void report_failure(const std::exception_ptr& error);
+  /// Aborts pending collectives, waits for all devices, discards the steps in flight, and makes the replicas usable again. Returns the root cause
+  /// with its device's name as prefix, or null when nothing had failed.
+  ///   known  the reason to give up, if there is one; it is the root cause unless it is a mere consequence of another failure
+  /// With several processes a failure is final and reported to the others.
+  std::exception_ptr recover(const std::exception_ptr& known = nullptr);
 
   const Model& model;
   DeviceGroup& devices;
   EngineConfig config;
   Workload workload;
+  FlatLayout layout;
+  std::vector<int> cuts;              // segments of activation checkpointing
+  bool gradient_over_output = false;  // the gradient of the outputs overwrites them
+
   BatchPlan full_batch;
-  std::map<int64_t, ProcessPart> training_parts;             // by samples
-  std::map<int64_t, std::vector<int64_t>> evaluation_parts;  // the same
+  std::map<int64_t, ProcessPart> training_parts;   // by samples
+  std::map<int64_t, MicroBatch> evaluation_parts;  // by samples
   std::vector<DevicePlan> plans;
-  HostBuffer host_records;
-  std::deque<Issued> in_flight;  // outlives the parts, whose destructor waits for the devices: they may still read these batches
-  std::unique_ptr<DataParallel> parts;
-  std::vector<StepResult> finished;
+  HostBuffer readouts;
+  std::deque<Issued> in_flight;  // outlives the replicas: until the destructor has waited, devices may still read these batches
+  std::vector<std::unique_ptr<Replica>> replicas;
+  std::unique_ptr<ReplicaThreads> threads;  // several GPUs only
+  std::shared_ptr<Communicators> communicators;
+  std::vector<std::shared_ptr<Communicators>> retired;  // aborted ones: spans that have not been taken point to their names
+
+  // Over the engine's life.
   int64_t steps = 0;
+  std::vector<StepResult> finished;
   std::set<int64_t> trained_sizes, evaluated_sizes;
   int skipped_in_row = 0;
   bool disturbed = false;  // an error cut a step short: the peak may differ from the plan
+  bool votes_to_stop = false;
+
+  // The current step.
+  const ProcessPart* current_part = nullptr;  // null: no step is being issued
+  int64_t step = 0;
+  bool searches_non_finite = false;
+  bool reduction_on = true;
+
+  // The current micro-batch.
+  int64_t micro_batch = 0;  // micro-batches so far
+  Tensor gathered;          // all outputs, when the output device has written its own into it
+  Tensor scattered;         // gradients of all outputs on the output device, until all devices have taken their rows
+  int scattered_from = 0;
 };
 
 }  // namespace vitrine

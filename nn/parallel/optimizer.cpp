@@ -58,12 +58,12 @@ OptimizerConfig make_optimizer_config(std::string_view name, std::optional<doubl
     config.sgd = {checked("lr", lr, defaults.lr), checked("momentum", momentum, defaults.momentum),
                   checked("weight decay", weight_decay, defaults.weight_decay), nesterov};
     if (nesterov && config.sgd.momentum == 0.0)
-      throw ConfigError("optimizer: nesterov needs a momentum above 0; give one, for example --momentum 0.9");
+      throw ConfigError("optimizer: nesterov needs a momentum above 0; set one, for example --momentum 0.9");
     return config;
   }
-  if (name != "adam" && name != "adamw") throw ConfigError(fmt::format("optimizer: there is no '{}'; use one of sgd, adam, adamw", name));
+  if (name != "adam" && name != "adamw") throw ConfigError(fmt::format("optimizer: unknown optimizer '{}'; use one of sgd, adam, adamw", name));
   if (momentum || nesterov) {
-    throw ConfigError(fmt::format("optimizer: {} has no {}; use --optimizer sgd, or leave it out", name, momentum ? "momentum" : "nesterov"));
+    throw ConfigError(fmt::format("optimizer: {} has no {}; use --optimizer sgd, or omit it", name, momentum ? "momentum" : "nesterov"));
   }
   config.kind = name == "adamw" ? OptimizerConfig::Kind::adamw : OptimizerConfig::Kind::adam;
   config.set_learning_rate(checked("lr", lr, config.learning_rate()));

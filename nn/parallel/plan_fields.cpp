@@ -51,6 +51,8 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
     buckets.push_back(fmt::format("{}-{}", bucket.begin, bucket.end));
   }
   fields.emplace_back("buckets", fmt::format("{}", fmt::join(buckets, " ")));
+  fields.emplace_back("reducer", config.reducer ? "custom" : "built in");
+  fields.emplace_back("training step", config.step ? "custom" : "built in");
   fields.emplace_back("split", config.scheme.split.str());
   fields.emplace_back("batch size", std::to_string(config.batch_size));
   fields.emplace_back("accumulation", std::to_string(config.accumulate));

@@ -11,7 +11,7 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
-/// All that processes must have in common before they train one model together: parameters, buckets, dtypes, split, configuration.
+/// What all processes must agree on before they train one model together: parameters, buckets, dtypes, split, configuration.
 AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const EngineConfig& config, const Workload& workload);
 
 }  // namespace vitrine

@@ -5,16 +5,19 @@
 
 namespace vitrine {
 
+int64_t MicroBatch::samples() const { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
+
 ProcessPart part_of_process(const BatchPlan& plan, int first_device, int device_count) {
   int micro_batches = plan.micro_batches();
   while (micro_batches > 1 && plan.micro_batch_size(micro_batches - 1) == 0) --micro_batches;
   ProcessPart part;
-  for (size_t k = 0; k < static_cast<size_t>(micro_batches); ++k) {
-    const auto sizes = plan.sizes[k].begin() + first_device;
-    part.sizes.emplace_back(sizes, sizes + device_count);
-    part.first.push_back(plan.first[k][static_cast<size_t>(first_device)]);
-    const int64_t samples = std::accumulate(sizes, sizes + device_count, int64_t{0});
-    if (samples > 0) part.rows.push_back({part.first[k], part.first[k] + samples});
+  int64_t row = 0;
+  for (int k = 0; k < micro_batches; ++k) {
+    const auto sizes = plan.sizes[static_cast<size_t>(k)].begin() + first_device;
+    const int64_t position = plan.first[static_cast<size_t>(k)][static_cast<size_t>(first_device)];
+    const MicroBatch& added = part.micro_batches.emplace_back(MicroBatch{{sizes, sizes + device_count}, row, position, k + 1 == micro_batches});
+    row += added.samples();
+    if (added.samples() > 0) part.rows.push_back({position, position + added.samples()});
   }
   return part;
 }

@@ -8,13 +8,22 @@
 
 namespace vitrine {
 
-/// What one process needs to know of a step, whatever the number of processes.
-struct ProcessPart {
-  std::vector<std::vector<int64_t>> sizes;  // [k][d]: samples of its device d in micro-batch k, up to the last one in which any process has a sample
-  std::vector<int64_t> first;               // [k]: the position of its first sample in the global batch
-  std::vector<RowRange> rows;               // as rows_of_processes() has them
+/// The samples that the devices of one process compute at once: forward and backward run once for each micro-batch of a step.
+struct MicroBatch {
+  std::vector<int64_t> sizes;  // samples of each device of the process
+  int64_t first_row = 0;       // of its first sample, in this process's part of the batch
+  int64_t position = 0;        // of its first sample, in the global batch
+  bool last = true;            // of the step
+
+  int64_t samples() const;
 };
-///   first_device  the process's first one among all devices
+
+/// What one process needs to know about a step; its size does not depend on the number of processes.
+struct ProcessPart {
+  std::vector<MicroBatch> micro_batches;  // up to the last one in which any process has a sample
+  std::vector<RowRange> rows;             // of the global batch, as rows_of_processes() returns them
+};
+///   first_device  the process's first device among those of all processes
 ProcessPart part_of_process(const BatchPlan& plan, int first_device, int device_count);
 
 }  // namespace vitrine

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/replica.h"
 
+#include "kernels/elementwise.h"
 #include "runtime/copy.h"
 
 namespace vitrine {
@@ -10,49 +11,42 @@ Shape staged_shape(const Model& model, const EngineConfig& config, int64_t sampl
   return {samples, config.image_height, config.image_width, model.channels};
 }
 
-Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, bool updates,
-                 bool reduces)
-    : device(owner), ordinal(owner.ordinal()) {
+Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, int rank,
+                 int world_size)
+    : device(owner), ordinal(owner.ordinal()), reduction{owner, config, layout, rank, world_size} {
   ExecContext& ctx = compute();
   const PhaseScope setup(ctx, Phase::setup);
-  const auto flat = [&](int64_t elements, Category category, const char* name) {
-    Tensor t = ctx.allocate({elements}, DType::f32, category, name);
+  const auto allocate = [&](int64_t elements, DType dtype, Category category, const char* name) {
+    Tensor t = ctx.allocate({elements}, dtype, category, name);
     zero(ctx, t);
     return t;
   };
   const Precision& precision = config.precision;
-  const bool trains = !config.forward_only;
-  const bool masters = !precision.mixed() || (trains && (updates || precision.broadcasts_masters));
-  if (masters) parameters = flat(layout.parameter_elements(), Category::parameters, "parameters");
-  if (precision.mixed()) {
-    half_parameters = ctx.allocate({layout.parameter_elements()}, precision.compute, Category::parameters, "parameter 16-bit copy");
-    zero(ctx, half_parameters);
-  }
-  parameter_views = layout.views(working_parameters());
-  if (trains) {
-    gradients = flat(layout.total_elements(), Category::gradients, "gradients");
+  const int64_t elements = layout.parameter_elements();
+  if (!config.forward_only) {
+    gradients = allocate(layout.total_elements(), DType::f32, Category::gradients, "gradients");
     gradient_views = layout.views(gradients);
-    tail_view = gradients.view().rows(layout.parameter_elements(), layout.total_elements());
-  }
-  if (updates) {
-    const int states = config.optimizer.state_count();
-    if (states > 0) state1 = flat(layout.parameter_elements(), Category::optimizer, states == 1 ? "momentum" : "exp_avg");
-    if (states > 1) state2 = flat(layout.parameter_elements(), Category::optimizer, "exp_avg_sq");
-    updates_done = ctx.allocate({1}, DType::i32, Category::optimizer, "step");
-    zero(ctx, updates_done);
-  }
-  if (trains && reduces && precision.reduce_dtype != DType::f32) {
-    packed_gradients = ctx.allocate({layout.parameter_elements()}, precision.reduce_dtype, Category::communication, "gradients to reduce");
-    zero(ctx, packed_gradients);
-    reduction_error = ctx.allocate({2}, DType::f32, Category::staging, "reduction error");
-    zero(ctx, reduction_error);
-  }
-  if (trains) {
+    reduction.gradients = gradients;
+    reducer = make_configured_reducer(reduction);
     scaler = std::make_unique<LossScaler>(ctx, precision.loss_scaling);
-    overflowed = ctx.allocate({1}, DType::i32, Category::staging, "first overflow");
-    zero(ctx, overflowed);
+    reduction.loss_scale = scaler->state();
+    first_non_finite = allocate(1, DType::i32, Category::staging, "first non-finite value");
   }
-  evaluate_totals = flat(LossTotals::kCount, Category::staging, "evaluation totals");
+  if (!precision.mixed() || updates() || (!config.forward_only && precision.broadcasts_masters)) {
+    parameters = allocate(elements, DType::f32, Category::parameters, "parameters");
+  }
+  if (precision.mixed()) half_parameters = allocate(elements, precision.compute, Category::parameters, "parameter 16-bit copy");
+  parameter_views = layout.views(working_parameters());
+  reduction.parameters = parameters;
+  reduction.half_parameters = half_parameters;
+  if (updates()) {
+    const int states = config.optimizer.state_count();
+    const int64_t updated = reducer->updated_elements().size();
+    if (states > 0) state1 = allocate(updated, DType::f32, Category::optimizer, states == 1 ? "momentum" : "exp_avg");
+    if (states > 1) state2 = allocate(updated, DType::f32, Category::optimizer, "exp_avg_sq");
+    updates_done = allocate(1, DType::i32, Category::optimizer, "step");
+  }
+  evaluate_totals = allocate(LossTotals::kCount, DType::f32, Category::staging, "evaluation totals");
   ctx.reserve_workspace(config.workspace_bytes);
 
   const PhaseScope copy_setup(copy(), Phase::setup);
@@ -69,15 +63,23 @@ void Replica::make_events() {
     s.staged = stream.make_event();
     s.used = stream.make_event();
   }
-  for (auto* event : {&outputs_ready, &loss_ready, &outputs_read, &gradients_taken, &gradients_ready, &reduced, &updated, &received})
-    *event = stream.make_event();
+  for (auto* event : {&outputs_ready, &loss_ready, &outputs_read, &gradients_taken}) *event = stream.make_event();
   for (auto& event : step_done) event = stream.make_event();
+  if (reducer) reducer->reset();
+}
+
+void Replica::cast_parameters() {
+  if (!half_parameters || !parameters) return;
+  const PhaseScope phase(compute(), Phase::cast);
+  cast(compute(), parameters, half_parameters);
 }
 
 void Replica::forget_micro_batch() {
   input = Tensor();
   targets = Tensor();
   saved = Saved();
+  output = Tensor();
+  output_gradient = Tensor();
 }
 
 }  // namespace vitrine

@@ -7,18 +7,23 @@
 
 #include "kernels/cross_entropy.h"
 #include "nn/model.h"
-#include "nn/parallel/data_parallel.h"
 #include "nn/parallel/engine_config.h"
+#include "nn/parallel/reducer.h"
 #include "nn/parameter_store.h"
 #include "runtime/device.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
 
-/// Of the inputs of a batch, as they come from the host.
+/// Elements after the gradients that are reduced with them: totals of the loss, and votes to stop.
+inline constexpr int64_t kTailElements = LossTotals::kCount + 1;
+/// Steps whose results the host may not have read yet.
+inline constexpr int kStepSlots = 3;
+
+/// Shape of the inputs of a batch, as they come from the host.
 Shape staged_shape(const Model& model, const EngineConfig& config, int64_t samples);
 
-/// Images and labels on their way to a device. Two of them, so that the next micro-batch arrives while one is worked on.
+/// Images and labels on their way to a device. There are two, so that the next micro-batch arrives while one is computed.
 struct StagingSlot {
   Tensor images;
   Tensor labels;
@@ -26,60 +31,63 @@ struct StagingSlot {
   std::unique_ptr<Event> used;    // compute stream: the slot may be filled again
 };
 
-/// One device's copy of the model, and what it holds of the micro-batch under way.
+/// The memory and events of one device: a copy of the model, and what the device holds of the current micro-batch.
 struct Replica {
-  /// slice, labels: largest numbers of samples and of labels that its staging takes. updates: it takes the optimizer step. reduces: it has peers
-  Replica(Device& device, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, bool updates,
-          bool reduces);
+  /// slice, labels: largest numbers of samples and of labels that its staging slots hold. rank: among the replicas of all processes
+  Replica(Device& device, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, int rank,
+          int world_size);
 
   ExecContext& compute() { return device.compute(); }
   ExecContext& copy() { return device.copy(); }
   ExecContext& communication() { return device.communication(); }
+  std::array<ExecContext*, 3> contexts() { return {&compute(), &copy(), &communication()}; }
   StagingSlot& slot(int64_t micro_batch) { return slots[static_cast<size_t>(micro_batch % 2)]; }
-  /// Where loss and counts add up, and the votes to stop: the tail of the flat gradients, which is reduced with them.
-  View tail() const { return tail_view; }
-  View totals() const { return tail_view.rows(0, LossTotals::kCount); }
-  View stop_votes() const { return tail_view.rows(LossTotals::kCount, DataParallel::kTail); }
-  /// What layers see of the parameters: the 16-bit copy, or in f32 the parameters.
+  /// Totals of the loss and votes to stop: the tail of the flat gradients, which is reduced with them.
+  View tail() const { return reduction.tail(); }
+  View totals() const { return tail().rows(0, LossTotals::kCount); }
+  View stop_votes() const { return tail().rows(LossTotals::kCount, kTailElements); }
+  /// What layers see: the 16-bit copy, or in f32 the parameters.
   const Tensor& working_parameters() const { return half_parameters ? half_parameters : parameters; }
+  /// Whether it runs the optimizer.
+  bool updates() const { return reducer != nullptr && reducer->updated_elements().size() > 0; }
+  /// The elements of a flat buffer that it updates.
+  View updated(const View& flat) const { return flat.rows(reducer->updated_elements().begin, reducer->updated_elements().end); }
+  /// Casts the 16-bit copy, where the replica has it and f32 parameters.
+  void cast_parameters();
   void forget_micro_batch();
-  /// Events anew, never recorded: those that a failed stream recorded would fail whoever waits for them. Only while the streams are idle.
+  /// Makes all events again: an event that a failed stream recorded would fail its waiters. Requires idle streams.
   void make_events();
 
   Device& device;
   int ordinal;
 
-  // In an engine that only evaluates there are parameters, or their 16-bit copy, and evaluation totals.
+  // An engine that only evaluates has parameters, or their 16-bit copy, and evaluation totals.
   Tensor parameters, gradients;  // flat, f32; no parameters where only a 16-bit copy is held
   Tensor half_parameters;        // flat, of the precision's dtype; empty in f32
-  Tensor packed_gradients;       // flat, of the dtype that gradients travel in; empty when that is f32
   Tensor state1, state2;         // momentum; or first and second moment
   Tensor updates_done;           // (1) i32
   Tensor evaluate_totals;        // (LossTotals::kCount) f32
-  Tensor reduction_error;        // (2) f32, see DataParallel::read_reduction_error
   std::unique_ptr<LossScaler> scaler;
-  Tensor overflowed;  // (1) i32: what was the first that is not finite in a step that is watched, see DataParallel::watch_for_non_finite
+  Tensor first_non_finite;  // (1) i32: the first non-finite value of a forward pass that is searched, see Engine::State::describe_non_finite()
   std::vector<View> parameter_views, gradient_views;
-  View tail_view;
+  ReducerContext reduction;
+  std::unique_ptr<Reducer> reducer;
   std::array<StagingSlot, 2> slots;
 
   std::unique_ptr<Event> outputs_ready;    // compute: forward is done
-  std::unique_ptr<Event> loss_ready;       // compute of the output device: gradients of the outputs are there
+  std::unique_ptr<Event> loss_ready;       // compute of the output device: the gradients of the outputs are computed
   std::unique_ptr<Event> outputs_read;     // compute of the output device: the outputs are gathered
-  std::unique_ptr<Event> gradients_taken;  // compute: the gradients of its outputs came back
-  std::unique_ptr<Event> gradients_ready;  // compute, before a reduction
-  std::unique_ptr<Event> reduced;          // communication
-  std::unique_ptr<Event> updated;          // compute
-  std::unique_ptr<Event> received;         // communication: parameters came
-  std::array<std::unique_ptr<Event>, DataParallel::kStepSlots> step_done;
+  std::unique_ptr<Event> gradients_taken;  // compute: the gradients of its outputs have arrived
+  std::array<std::unique_ptr<Event>, kStepSlots> step_done;
 
-  // The micro-batch under way.
+  // The current micro-batch.
   int64_t samples = 0;
   int64_t first_sample = 0;  // in the global batch
   Tensor input, targets;
+  Tensor output;           // logits_shape() of its samples
+  Tensor output_gradient;  // of the same shape
   Saved saved;
-  bool has_gradients = false;  // since the step began
-  size_t next_bucket = 0;
+  bool has_gradients = false;  // this step has written them
 };
 
 }  // namespace vitrine

@@ -7,7 +7,7 @@
 /// Private to nn/parallel.
 namespace vitrine {
 
-/// A thread for each replica, which issues that replica's work: GPUs are launched side by side, and each thread calls its own communicator.
+/// One thread per replica, which issues that replica's work: GPUs are launched concurrently, and each thread calls its own communicator.
 class ReplicaThreads {
  public:
   explicit ReplicaThreads(int count);
@@ -15,7 +15,7 @@ class ReplicaThreads {
   ReplicaThreads(const ReplicaThreads&) = delete;
   ReplicaThreads& operator=(const ReplicaThreads&) = delete;
 
-  /// Calls work(i) on thread i, on all of them at once, and returns when all are done. `work` must not throw.
+  /// Calls work(i) on thread i, on all threads at once, and returns when all are done. `work` must not throw.
   void run(const std::function<void(int)>& work);
 
  private:

@@ -16,7 +16,7 @@ namespace vitrine {
 
 namespace {
 
-constexpr int64_t kShareNotGiven = -1;  // "balanced" before its split was said
+constexpr int64_t kShareNotGiven = -1;  // "balanced" before its split is set
 
 template <class Number>
 bool parse_number(std::string_view text, Number& value) {
@@ -73,7 +73,7 @@ Scheme scheme_preset(std::string_view name) {
     scheme.split.kind = Split::Kind::gpu0;
     scheme.split.gpu0 = kShareNotGiven;
   } else if (name != "dp" && name != "criterion") {
-    throw ConfigError(fmt::format("mode: there is no '{}'; use one of {}", name, fmt::join(scheme_names(), ", ")));
+    throw ConfigError(fmt::format("mode: unknown mode '{}'; use one of {}", name, fmt::join(scheme_names(), ", ")));
   }
   return scheme;
 }
@@ -84,7 +84,7 @@ Split parse_split(std::string_view text) {
   constexpr std::string_view prefix = "gpu0=";
   if (text.substr(0, prefix.size()) == prefix) {
     split.kind = Split::Kind::gpu0;
-    if (!parse_number(text.substr(prefix.size()), split.gpu0) || split.gpu0 < 0) throw_bad_split(text, "has no whole number >= 0 behind 'gpu0='");
+    if (!parse_number(text.substr(prefix.size()), split.gpu0) || split.gpu0 < 0) throw_bad_split(text, "has no non-negative integer after 'gpu0='");
     return split;
   }
   split.kind = Split::Kind::weights;
@@ -92,8 +92,8 @@ Split parse_split(std::string_view text) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view item = text.substr(begin, end - begin);
     double weight = 0.0;
-    if (!parse_number(item, weight)) throw_bad_split(text, fmt::format("has '{}' where a number should be", item));
-    if (!std::isfinite(weight) || weight < 0.0) throw_bad_split(text, fmt::format("has the weight {}, but weights are finite and >= 0", item));
+    if (!parse_number(item, weight)) throw_bad_split(text, fmt::format("has '{}' instead of a number", item));
+    if (!std::isfinite(weight) || weight < 0.0) throw_bad_split(text, fmt::format("has the weight {}, expected a finite number >= 0", item));
     split.weights.push_back(weight);
     begin = end + 1;
   }
@@ -112,7 +112,7 @@ void validate_split(const Split& split, int64_t batch_size, int device_count) {
   }
   if (split.kind != Split::Kind::gpu0) return;
   if (split.gpu0 < 0) {
-    throw ConfigError("split: the mode 'balanced' needs the share of device 0; give it with --split gpu0=N (or --gpu0-bsz N), N samples per step");
+    throw ConfigError("split: the mode 'balanced' needs the share of device 0; set it with --split gpu0=N (or --gpu0-bsz N), N samples per step");
   }
   if (split.gpu0 > batch_size) {
     throw ConfigError(
@@ -148,7 +148,7 @@ std::vector<int64_t> equal_parts(int64_t total, int parts) {
 }
 
 std::vector<int64_t> weighted_parts(int64_t total, const std::vector<double>& weights) {
-  // Remainders are compared in units of 1e-9, so that rounding decides no tie.
+  // Remainders are compared in units of 1e-9, so that rounding does not decide ties.
   constexpr int64_t kUnit = 1'000'000'000;
   const long double sum = std::accumulate(weights.begin(), weights.end(), 0.0L);
   std::vector<int64_t> sizes, remainders;

@@ -11,7 +11,7 @@
 
 namespace vitrine {
 
-/// How the samples of a micro-batch are shared among the devices.
+/// How the samples of a micro-batch are divided among the devices.
 struct Split {
   enum class Kind { equal, weights, gpu0 } kind = Kind::equal;
   std::vector<double> weights;  // Kind::weights: one for each device, >= 0
@@ -32,19 +32,18 @@ struct Scheme {
   int output_device = 0;  // ordinal: where outputs are gathered (LossAt::gathered)
 };
 
-/// "dp", "balanced", "criterion", "ddp" (the order in which they are told).
+/// "dp", "balanced", "criterion", "ddp", in the order of messages and help texts.
 const std::vector<std::string>& scheme_names();
 /// dp         equal, device0, gathered, gpu0: torch.nn.DataParallel
 /// balanced   dp with a smaller share for device 0: transformer-XL's BalancedDataParallel; its split must be given (`gpu0=N`)
 /// criterion  equal, device0, parallel, gpu0: PyTorch-Encoding's DataParallelModel and DataParallelCriterion
 /// ddp        equal, host, parallel, allreduce: DistributedDataParallel
-/// throws ConfigError naming the schemes there are.
+/// throws ConfigError with the names of all schemes.
 Scheme scheme_preset(std::string_view name);
 
 /// "equal", "2,3,3", "gpu0=N". throws ConfigError.
 Split parse_split(std::string_view text);
-/// throws ConfigError when the split does not fit: weights for another number of devices or all zero, gpu0 larger than the batch, gpu0 below the
-/// batch with a single device.
+/// throws ConfigError on weights for another number of devices or all zero, gpu0 larger than the batch, gpu0 below the batch with a single device.
 void validate_split(const Split& split, int64_t batch_size, int device_count);
 
 /// Where each sample of one optimizer step goes.
@@ -62,8 +61,9 @@ struct BatchPlan {
   int64_t largest_slice(int d) const;
 };
 
-/// The rows of each process in a step, in the order in which its devices take them: in each micro-batch those of its devices, which are consecutive.
-///   devices  of each process; their sum is the plan's
+/// The rows of each process in a step, in the order in which its devices take them: for each micro-batch one range, because a process's devices are
+/// consecutive.
+///   devices  number of devices of each process; their sum is the plan's
 std::vector<std::vector<RowRange>> rows_of_processes(const BatchPlan& plan, const std::vector<int>& devices);
 int64_t row_count(const std::vector<RowRange>& rows);
 
@@ -72,8 +72,8 @@ std::vector<int64_t> equal_parts(int64_t total, int parts);
 /// `total` by largest remainder, ties to the lower index.
 std::vector<int64_t> weighted_parts(int64_t total, const std::vector<double>& weights);
 
-/// Cuts a batch into micro-batches as equal as can be, larger first, and splits each. A batch smaller than gpu0=N (a short last one) goes to device 0
-/// whole.
+/// Cuts a batch into micro-batches whose sizes differ by at most one, larger first, and splits each. A batch smaller than gpu0=N (a short last one)
+/// goes to device 0 as a whole.
 BatchPlan plan_batch(const Split& split, int64_t batch_size, int accumulate, int device_count);
 
 }  // namespace vitrine

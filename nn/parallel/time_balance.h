@@ -7,23 +7,24 @@
 
 namespace vitrine {
 
-/// Seconds that a device works on a slice of n samples: fixed + each * n.
+/// Seconds that a device needs for a slice of n samples: fixed + each * n; 0 for none.
 struct SliceTime {
   double fixed = 0, each = 0;
   double of(int64_t samples) const { return samples == 0 ? 0.0 : fixed + each * static_cast<double>(samples); }
 };
 
-/// What was measured on a device.
+/// One measurement of a device.
 struct SliceMeasurement {
   int64_t samples = 0;
   double seconds = 0;
 };
 
-/// The line through the measurements by least squares; neither part is below 0. Of one size of slice only: no fixed part.
-/// throws ConfigError when there is none with samples.
+/// Fits the measurements by least squares; neither part is negative. If all slices have one size, there is no fixed part.
+/// throws ConfigError when no measurement has samples.
 SliceTime fit_slice_time(std::span<const SliceMeasurement> measurements);
 
-/// The slices that sum to `total` with the shortest longest time of any device. A device gets at most most[d] samples, which together must be enough.
+/// Returns the slices that sum to `total` and minimize the longest time of any device. Device d gets at most most[d] samples; their sum must be at
+/// least `total`.
 std::vector<int64_t> balance_time(std::span<const SliceTime> times, int64_t total, std::span<const int64_t> most);
 
 /// The longest time of any device.

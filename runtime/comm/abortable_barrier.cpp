@@ -20,7 +20,7 @@ void AbortableBarrier::leave(uint32_t target) {
 }
 
 uint32_t AbortableBarrier::add(uint32_t target) {
-  // A use's counts end at its target, so only then can the count run into the top bit.
+  // The counts of one use end at its target, so only then can the count overflow into the top bit.
   const bool may_wrap = (target & ~kAborted) < kMostThreads;
   if (!may_wrap) return value_.fetch_add(1, std::memory_order_seq_cst);
   uint32_t value = value_.load(std::memory_order_relaxed);
@@ -36,7 +36,7 @@ bool AbortableBarrier::wait(uint32_t target, int64_t spin_ns) {
     return (value & kAborted) != 0 || reached(value, target);
   });
   if ((last & kAborted) == 0) return true;
-  // Late comers may have counted on: what counts is where the abort found the counter.
+  // Other threads may have counted on since, so the counter's value at the abort decides.
   while ((last = value_at_abort_.load(std::memory_order_acquire)) == kAborted) cpu::relax();
   return reached(last, target);
 }

@@ -6,21 +6,21 @@
 
 namespace vitrine {
 
-/// A counter that threads raise and wait for: they spin a little, then sleep. Counts are modulo 2^31; the top bit says that it was aborted. An
-/// abort that comes before a count is reached keeps it from ever being reached, so that all who wait for it see the same outcome.
+/// A counter that threads raise and wait for; they spin briefly, then sleep. Counts are modulo 2^31; the top bit marks an abort. If the abort comes
+/// before a count is reached, that count is never reached, so all threads that wait for it see the same result.
 class AbortableBarrier {
  public:
   static constexpr uint32_t kMostThreads = 1024;  // that use one counter
 
-  /// Adds one; wakes those who wait for `target` when that is reached. Returns false after abort(); it then counts for nobody.
+  /// Adds one and, if that reaches `target`, wakes the threads that wait for it. Returns false after abort(), which makes the count void.
   bool arrive(uint32_t target);
   /// Adds one, aborted or not.
   void leave(uint32_t target);
-  /// Returns true once `target` is reached; false when the counter was aborted before.
+  /// Returns true once `target` is reached, false if the counter was aborted before.
   bool wait(uint32_t target, int64_t spin_ns);
-  /// Returns once `target` is reached, aborted or not: for waits that surely end.
+  /// Returns once `target` is reached, aborted or not. requires that the target is certain to be reached
   void wait_regardless(uint32_t target, int64_t spin_ns);
-  /// Ends the waits of now and later whose target was not reached.
+  /// Aborts pending and later waits whose target has not been reached.
   void abort();
 
  private:

@@ -23,7 +23,7 @@ std::string list(const std::vector<int64_t>& numbers) {
   return join(parts, ", ");
 }
 
-/// "root 0 on rank 0, 2; 1 on rank 1" when the values differ, else empty.
+/// Lists differing values: "root 0 on rank 0, 2; 1 on rank 1". Empty if all are equal.
 template <class Value>
 std::string difference(const char* field, int size, const Value& value) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> groups;
@@ -45,7 +45,7 @@ bool same(const Call& a, const Call& b) {
   return a.operation == b.operation && a.root == b.root && same_elements && a.counts == b.counts && a.reduction == b.reduction;
 }
 
-/// What is wrong with who sends to whom; empty when every rank receives from the one that sends to it.
+/// Describes mismatched senders and receivers; empty if every rank receives from the rank that sends to it.
 std::string unmatched(std::span<const Call* const> calls) {
   const auto call = [&](int rank) -> const Call& { return *calls[static_cast<size_t>(rank)]; };
   for (int rank = 0; rank < static_cast<int>(calls.size()); ++rank) {

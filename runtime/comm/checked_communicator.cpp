@@ -14,12 +14,12 @@ namespace {
 using comm::Call;
 using comm::Operation;
 
-/// Stands in an operation's reads and writes for an argument that is left out or ignored.
+/// Represents an omitted or ignored argument in an operation's reads and writes.
 View nothing() { return View{nullptr, Shape{0}, DType::u8, DeviceId::host()}; }
 
 void check_present(const char* operation, const char* argument, const ConstView& view) {
   if (view || view.numel() == 0) return;
-  throw ShapeError(fmt::format("{}: {} is left out; pass a view of this rank's device", operation, argument));
+  throw ShapeError(fmt::format("{}: {} is empty; pass a view of this rank's device", operation, argument));
 }
 
 void check_combines(const char* operation, const char* argument, const ConstView& view) {
@@ -54,7 +54,7 @@ void check_apart(const char* operation, const ConstView& input, const ConstView&
   const auto begin = [](const ConstView& view) { return reinterpret_cast<uintptr_t>(view.data); };
   const auto bytes = [](const ConstView& view) { return static_cast<uintptr_t>(view.bytes()); };
   if (begin(input) + bytes(input) <= begin(output) || begin(output) + bytes(output) <= begin(input)) return;
-  throw ShapeError(fmt::format("{}: output overlaps input; pass a tensor of its own", operation));
+  throw ShapeError(fmt::format("{}: output overlaps input; pass a separate tensor", operation));
 }
 
 void check_has_rows(const char* operation, const char* argument, const ConstView& view) {
@@ -62,7 +62,7 @@ void check_has_rows(const char* operation, const char* argument, const ConstView
   throw ShapeError(fmt::format("{}: {} has shape () but needs rows along dimension 0", operation, argument));
 }
 
-/// `whole` must have `rows` rows of the shape of `part`'s.
+/// Requires `whole` to have `rows` rows of the shape of `part`'s.
 void check_whole(const char* operation, const char* whole_name, const ConstView& whole, int64_t rows, const char* part_name, const ConstView& part) {
   const Shape expected = part.shape.with_dim0(rows);
   if (whole.shape == expected) return;
@@ -70,7 +70,7 @@ void check_whole(const char* operation, const char* whole_name, const ConstView&
                                expected.str()));
 }
 
-/// Scatter and gather: the checks of a rank's own part and, on the root, of the whole. Returns the call without its pointers.
+/// Checks for scatter and gather: a rank's own part and, on the root, the whole. Returns the call without its pointers.
 Call counted_call(Operation op, const ConstView& part, const char* part_name, const ConstView& whole, const char* whole_name,
                   std::span<const int64_t> counts, int root, int rank, int size) {
   const char* const name = comm::operation_name(op);
@@ -121,8 +121,8 @@ void CheckedCommunicator::issue(ExecContext& ctx, Call call, ConstView read, Vie
   }
   for (const ConstView& view : {read, ConstView(write)}) {
     if (view && view.numel() > 0 && view.device != ctx.device()) {
-      throw DeviceError(fmt::format("{}: rank {} was given a view on {} but works on {}; use memory of its own device", name, rank_,
-                                    view.device.str(), ctx.device().str()));
+      throw DeviceError(fmt::format("{}: rank {} was given a view on {} but runs on {}; use memory of its own device", name, rank_, view.device.str(),
+                                    ctx.device().str()));
     }
   }
   queue(ctx, {name, {read}, {write}, books_bytes_ ? bytes_moved : 0}, std::move(call));

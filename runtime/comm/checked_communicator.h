@@ -6,7 +6,7 @@
 
 namespace vitrine {
 
-/// What all communicators do when a collective is issued: they check the arguments and count the bytes. How it is carried out is queue()'s.
+/// Common part of all communicators: checks the arguments when a collective is issued, and counts the bytes. queue() carries it out.
 class CheckedCommunicator : public Communicator {
  public:
   int rank() const override { return rank_; }
@@ -26,14 +26,14 @@ class CheckedCommunicator : public Communicator {
   void all_to_all(ExecContext& ctx, ConstView input, View output) override;
   void send_receive(ExecContext& ctx, ConstView input, int to, View output, int from) override;
   void barrier(ExecContext& ctx) override;
-  /// reduce() of 16 bits whose result, the output (f32), is not rounded.
+  /// Like reduce() of 16 bits, but with an unrounded result in f32.
   void reduce_unrounded(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op);
 
  protected:
-  /// ordinal: of its device within the group of this process, where there are others; books_bytes: what is moved counts in the context's open span
+  /// ordinal: of its device in this process's group, if there are other processes; books_bytes: moved bytes count towards the context's open span
   CheckedCommunicator(int rank, int size, int ordinal, bool books_bytes = true)
       : rank_(rank), size_(size), ordinal_(ordinal), books_bytes_(books_bytes) {}
-  /// Dispatches the operation on the context's stream: everything in `call` fits.
+  /// Dispatches the operation on the context's stream. `call` has been checked.
   virtual void queue(ExecContext& ctx, const OpInfo& info, comm::Call call) = 0;
 
  private:

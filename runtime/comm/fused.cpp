@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kVecFloats = cpu::kLanes;
 constexpr size_t kBlockLanes = 4;
 constexpr int64_t kBlockFloats = static_cast<int64_t>(kBlockLanes) * kVecFloats;
-constexpr int64_t kParallelGrain = int64_t{1} << 15;  // below this a team costs more than it gives
+constexpr int64_t kParallelGrain = int64_t{1} << 15;  // below this, threads cost more than they gain
 constexpr int64_t kCopyTileBytes = int64_t{16} << 10;
 
 template <class T>
@@ -26,14 +26,14 @@ inline cpu::FloatLanes load(const T* p) {
   return lanes;
 }
 
-/// Combine `b` into `a`: single elements or lanes.
+/// Combine `b` into `a`, for single elements or lanes.
 struct Add {
   template <class V>
   static void combine(V& a, const V& b) {
     a += b;
   }
 };
-// A NaN on either side stays.
+// A NaN on either side is kept.
 struct Least {
   template <class V>
   static void combine(V& a, const V& b) {
@@ -57,7 +57,7 @@ struct Range {
   To* output(size_t r) const { return static_cast<To*>(outputs[r]); }
 };
 
-// kInputs: their number where it is known when compiled, else 0.
+// kInputs: the number of inputs if known at compile time, else 0.
 template <class From, class To, class Combine, size_t kInputs>
 void combine_range(const Range<From, To>& range, int64_t begin, int64_t end) {
   const size_t count = kInputs != 0 ? kInputs : range.inputs.size();
@@ -140,7 +140,7 @@ void combine_all(Reduction reduction, std::span<const void* const> inputs, std::
   cpu::parallel_for(end - begin, kParallelGrain, [&](int64_t b, int64_t e) { combine(range, begin + b, begin + e); });
 }
 
-/// 16 bits, as their type: to themselves, to f32 and from it.
+/// Combinations of a 16-bit type: to itself, to f32 and from f32.
 template <class Half>
 void combine_halves(bool from_f32, bool to_f32, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs,
                     int64_t begin, int64_t end) {
@@ -154,7 +154,7 @@ void combine_halves(bool from_f32, bool to_f32, Reduction reduction, std::span<c
 void combine_to_all(DType from, DType to, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
                     int64_t end) {
   const bool from_f32 = from == DType::f32, to_f32 = to == DType::f32;
-  VITRINE_ASSERT(from == to || from_f32 || to_f32, "16 bits are combined to the same 16 bits or to f32");
+  VITRINE_ASSERT(from == to || from_f32 || to_f32, "16-bit elements are combined to the same type or to f32");
   switch (from_f32 ? to : from) {
     case DType::f16:
       return combine_halves<cpu::Half>(from_f32, to_f32, reduction, inputs, outputs, begin, end);

@@ -9,17 +9,17 @@
 
 namespace vitrine::comm {
 
-/// For i in [begin, end): every output's element i becomes the inputs' elements i combined in the order of `inputs`: in f32, held in registers and
-/// rounded once, to `to`; i32 in i32. Any number of inputs and outputs.
-///   from, to  f32, f16, bf16 or i32: equal, or one of them f32 and the other 16 bits
-///   aliasing  an output may be an input where the dtypes are equal
+/// For i in [begin, end): sets element i of every output to the inputs' elements i combined in the order of `inputs`, in f32 registers, rounded once
+/// to `to`; i32 in i32. Any number of inputs and outputs.
+///   from, to  f32, f16, bf16 or i32: equal, or one of them f32 and the other a 16-bit type
+///   aliasing  an output may be an input if the dtypes are equal
 void combine_to_all(DType from, DType to, Reduction reduction, std::span<const void* const> inputs, std::span<void* const> outputs, int64_t begin,
                     int64_t end);
 
-/// Copies `bytes` bytes of the source to every output; reads them from memory once. An output that is the source is left alone.
+/// Copies `bytes` bytes of the source to every output and reads them from memory once. Skips an output that is the source.
 void copy_to_all(const void* source, std::span<void* const> outputs, int64_t bytes);
 
-/// Part `part` of `parts` of [0, count): consecutive, whole multiples of `grain` but for the end, as equal as can be.
+/// Part `part` of `parts` of [0, count): consecutive, multiples of `grain` except at the end, as equal as possible.
 struct Slice {
   int64_t begin = 0;
   int64_t end = 0;

@@ -27,7 +27,7 @@ class QueuedCollective {
   }
 
  private:
-  // Destroyed without having run: the stream was in error, or the call was refused while it was issued.
+  // Destroyed without having run: the stream was in error, or issuing the call failed.
   void abort_peers() noexcept {
     try {
       group_->abort(fmt::format("{}: {} never took part, because an earlier operation of its stream failed; see that device's error",

@@ -13,13 +13,13 @@
 namespace vitrine::comm {
 namespace {
 
-// How long a rank spins before it sleeps. Waking a sleeper takes tens of microseconds; were the spin for leaving shorter than that, one late
-// sleeper would send all others to sleep too, and so on in every collective that follows.
+// How long a rank spins before it sleeps. Waking a sleeper takes tens of microseconds. If the final spin were shorter than that, one late sleeper
+// would put all others to sleep as well, and so on in every following collective.
 constexpr int64_t kArriveSpinNs = 5000;
 constexpr int64_t kLeaveSpinNs = 100000;
-constexpr int64_t kCrowdedSpinNs = 200;  // more ranks than cores: the core is needed by whom we wait for
+constexpr int64_t kCrowdedSpinNs = 200;  // more ranks than cores: the awaited rank needs the core
 constexpr int64_t kShortestNotedWaitNs = 500;
-constexpr int64_t kSumGrain = 16;  // floats in a cache line: no two ranks write one
+constexpr int64_t kSumGrain = 16;  // floats in a cache line: no two ranks write to one
 constexpr int64_t kCopyGrain = 4096;
 
 }  // namespace
@@ -48,7 +48,7 @@ void LocalGroup::run(int rank, uint64_t sequence, const Call& call, CpuStream* t
   if (!slot.left.wait(freed, arrive_spin_ns)) throw_aborted();
   slot.records[static_cast<size_t>(rank)] = {&call, traced != nullptr ? steady_now_ns() : 0};
   if (!slot.arrived.arrive(target) || !slot.arrived.wait(target, arrive_spin_ns)) throw_aborted();
-  // From here on all ranks come to the end, abort or not: none may go while another reads its buffers.
+  // From here on all ranks finish, aborted or not: no rank may leave while another reads its buffers.
   if (traced != nullptr) note_wait(slot.records, rank, *traced);
   std::array<const Call*, kMaxRanks> calls;
   for (size_t r = 0; r < size; ++r) calls[r] = slot.records[r].call;

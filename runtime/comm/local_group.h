@@ -16,8 +16,8 @@
 
 namespace vitrine::comm {
 
-/// What the communicators of one in-process group share. Every collective has a sequence number, given when it is issued, and its own slot in
-/// a ring; so collectives of one group may run at once on several streams of a device without ordering these.
+/// State shared by the communicators of one in-process group. Every collective has a sequence number, assigned when it is issued, and a slot in a
+/// ring, so collectives of one group may run concurrently on several streams of a device without ordering them.
 class LocalGroup {
  public:
   static constexpr int kMaxRanks = 64;
@@ -27,16 +27,16 @@ class LocalGroup {
   /// "rank 2 (cpu:2)".
   std::string rank_name(int rank) const;
 
-  /// Meets the other ranks, does this rank's share, and returns once all have. On a stream's worker.
-  ///   traced  null, or the stream on which the wait for the last rank is noted
-  /// throws  CommError when the ranks disagree (on all of them), or the group was aborted
+  /// Waits for the other ranks, does this rank's share, and returns when all have done theirs. Called on a stream's worker.
+  ///   traced  null, or the stream on which the wait for the last rank is recorded
+  /// throws  CommError on all ranks if they disagree, or if the group was aborted
   void run(int rank, uint64_t sequence, const Call& call, CpuStream* traced);
   void abort(const std::string& reason);
-  /// A rank's communicator is gone, having issued so many collectives. Once all are gone, collectives that not all ranks issued are ended.
+  /// A rank's communicator was destroyed after issuing so many collectives. When the last one is, aborts collectives that not all ranks issued.
   void close(uint64_t issued);
 
  private:
-  // Collectives of one group in flight at once on several streams of a device; one more waits for the oldest.
+  // Concurrent collectives of one group on several streams of a device; a further one waits for the oldest.
   static constexpr uint64_t kSlots = 16;
   struct alignas(64) Record {
     const Call* call = nullptr;

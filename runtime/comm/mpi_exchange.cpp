@@ -21,13 +21,13 @@ namespace {
 
 constexpr int64_t kLargestMessageBytes = int64_t{1} << 30;
 constexpr int kSpinsBeforeYield = 64;
-// What came before this process did is found within so many looks.
+// Arrivals that precede this process are found within so many polls.
 constexpr int kSettlingRounds = 16;
 
 class MpiExchange final : public ProcessExchange {
  public:
   MpiExchange(const ProcessGroup& process_group, int largest_direct) : largest_direct_(largest_direct) {
-    // A peer that failed will never join: so not the call that waits.
+    // A failed peer will never take part, so a blocking call cannot be used.
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &request), "MPI_Comm_idup");
     for (int done = 0; done == 0; sched_yield()) {
@@ -68,13 +68,13 @@ class MpiExchange final : public ProcessExchange {
   }
 
  private:
-  /// Messages under way.
+  /// Messages in flight.
   class Batch {
    public:
     Batch(MpiExchange& exchange, uint64_t tag) : exchange_(exchange), tag_(exchange.fold(tag)) {}
     void send(int to, const void* bytes, int64_t count);
     void receive(int from, void* bytes, int64_t count);
-    /// Returns once all of them have come and gone.
+    /// Returns once all messages have been sent and received.
     void wait();
 
    private:
@@ -87,13 +87,13 @@ class MpiExchange final : public ProcessExchange {
   template <class SliceOf, class ResultAt, class Share>
   void sum_segments(const SumBuffers& buffers, int64_t segments, const SliceOf& slice, const ResultAt& result_at, const Share& gets, int64_t part,
                     uint64_t tag);
-  /// Of blocks at `offsets` (in elements), the process's own becomes the sum of all processes' and goes to `result`.
+  /// For blocks at `offsets` (in elements), writes the sum of this process's block over all processes to `result`.
   void reduce_blocks(const SumBuffers& buffers, std::byte* partials, void* result, std::span<const int64_t> offsets, uint64_t tag);
-  /// Each process's block goes to all. offsets: in bytes
+  /// Sends each process's block to all. offsets: in bytes
   void gather_blocks(std::byte* whole, std::span<const int64_t> offsets, uint64_t tag);
   int meet_directly(uint64_t tag);
   int meet_along_tree(uint64_t tag);
-  /// Waits until the ranks' messages, `values`, have come; returns the index of the last, or nothing when all were there already.
+  /// Waits for the ranks' messages, `values`; returns the index of the last one, or nothing if all had arrived already.
   std::optional<size_t> await_arrivals(std::span<const int> ranks, std::span<int32_t> values, uint64_t tag);
 
   static void check(int code, const char* what) {
@@ -110,10 +110,10 @@ class MpiExchange final : public ProcessExchange {
     throw CommError(reason_);
   }
 
-  MPI_Comm comm_ = MPI_COMM_NULL;  // lives as long as MPI: freeing it is a collective, which a peer that died would never join
+  MPI_Comm comm_ = MPI_COMM_NULL;  // never freed: freeing is a collective, which a dead peer would never join
   int rank_ = 0, size_ = 1, largest_tag_ = 32767, largest_direct_;
   std::atomic<int64_t> messages_{0};
-  std::mutex mpi_mutex_;  // MPI may take calls from one thread at a time only
+  std::mutex mpi_mutex_;  // MPI may support calls from one thread at a time only
   std::atomic<bool> aborted_{false};
   std::mutex reason_mutex_;
   std::string reason_;
@@ -145,15 +145,15 @@ void MpiExchange::Batch::wait() {
       check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), "MPI_Testall");
     }
     if (done != 0) break;
-    // The core may be needed by whom it waits for.
+    // The awaited process may need the core.
     if (round >= kSpinsBeforeYield) sched_yield();
   }
   requests_.clear();
 }
 
-/// Sums segment by segment: every rank gets its slice of each from all others, adds, and gives the sum to the ranks that get it.
+/// Sums segment by segment: every rank receives its slice of each from all others, adds, and sends the sum to the ranks that get it.
 ///   slice(s, r)   rank r's elements of segment s; at most `part`
-///   result_at(i)  where the sum of element i goes
+///   result_at(i)  where the sum of element i is stored
 template <class SliceOf, class ResultAt, class Share>
 void MpiExchange::sum_segments(const SumBuffers& buffers, int64_t segments, const SliceOf& slice, const ResultAt& result_at, const Share& gets,
                                int64_t part, uint64_t tag) {
@@ -161,7 +161,7 @@ void MpiExchange::sum_segments(const SumBuffers& buffers, int64_t segments, cons
   auto* const partials = static_cast<std::byte*>(buffers.partials);
   auto* const scratch = static_cast<std::byte*>(buffers.scratch);
   const auto elements = [](const Slice& s) { return s.end - s.begin; };
-  // What comes from rank r of this rank's slice of a segment.
+  // Slice of this rank in a segment, as received from rank r.
   const auto received = [&](int64_t s, int r) { return scratch + ((s % 2) * size_ + r) * part * element; };
   std::array<Batch, 2> parts = {Batch(*this, tag), Batch(*this, tag)}, sums = {Batch(*this, tag), Batch(*this, tag)};
   const auto batch_of = [](std::array<Batch, 2>& batches, int64_t s) -> Batch& { return batches[static_cast<size_t>(s % 2)]; };
@@ -209,7 +209,7 @@ void MpiExchange::reduce_blocks(const SumBuffers& buffers, std::byte* partials, 
       batch.send((rank_ + round.distance) % size_, partials + range.begin * element, range.size() * element);
     }
     batch.wait();
-    // The last round brings what is left of the own block alone.
+    // The last round receives only the rest of this process's own block.
     const bool last = round.distance == 1;
     arrived = static_cast<std::byte*>(buffers.scratch);
     for (const ElementRange& range : kept) {
@@ -278,7 +278,7 @@ void MpiExchange::sum_scattered(const SumBuffers& buffers, std::span<const int64
 }
 
 void MpiExchange::broadcast(void* bytes, int64_t count, int root, uint64_t tag) {
-  // A binomial tree, in pieces, so that its levels work at once.
+  // A binomial tree, in pieces, so that its levels work concurrently.
   const auto place = static_cast<unsigned>((rank_ - root + size_) % size_);
   const unsigned low = place == 0 ? std::bit_ceil(static_cast<unsigned>(size_)) : place & (~place + 1);
   const auto rank_at = [&](unsigned other) { return (static_cast<int>(other) + root) % size_; };
@@ -385,7 +385,7 @@ int MpiExchange::meet_directly(uint64_t tag) {
 }
 
 int MpiExchange::meet_along_tree(uint64_t tag) {
-  // A binomial tree with rank 0 at its root: up goes who came last of those below, down who came last of all.
+  // A binomial tree with rank 0 at its root: the latest rank below goes up, the latest of all goes down.
   const auto place = static_cast<unsigned>(rank_);
   const unsigned low = place == 0 ? std::bit_ceil(static_cast<unsigned>(size_)) : place & (~place + 1);
   std::vector<int> below;
@@ -413,7 +413,7 @@ int MpiExchange::meet_along_tree(uint64_t tag) {
 
 std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& process_group, int largest_direct) {
   if (!process_group.over_mpi()) {
-    throw UnsupportedError(fmt::format("CPU devices of several processes reduce over MPI, but this process group met otherwise ({}); {}",
+    throw UnsupportedError(fmt::format("CPU devices of several processes need MPI, but this process group did not connect over MPI ({}); {}",
                                        process_group.description(), kUseMpirun));
   }
   return std::make_unique<MpiExchange>(process_group, largest_direct);

@@ -8,7 +8,7 @@
 namespace vitrine {
 
 std::vector<std::unique_ptr<Communicator>> cuda::make_communicators(DeviceGroup& devices) {
-  throw UnsupportedError(fmt::format("make_communicators: {}: this build has no CUDA", devices[0].name()));
+  throw UnsupportedError(fmt::format("make_communicators: {}: this build does not include CUDA", devices[0].name()));
 }
 
 std::string nccl_version() { return {}; }

@@ -27,19 +27,19 @@ using comm::Call;
 using comm::Operation;
 
 constexpr int64_t kShortestNotedWaitNs = 500;
-// As long as the process group takes to find who died.
+// Longer than the process group takes to find which process died.
 constexpr int64_t kEchoPatienceMs = 2000;
 
 void copy_bytes(void* to, const void* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
-/// Where a rank sends to and receives from; -1: nowhere.
+/// Destination and source of a rank's messages; -1: none.
 struct Route {
   int to = -1, from = -1;
 };
 
-/// What the communicators of one process share.
+/// State shared by the communicators of one process.
 class SharedState {
  public:
   SharedState(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> local_ends)
@@ -72,7 +72,7 @@ class SharedState {
   SharedState(const SharedState&) = delete;
   SharedState& operator=(const SharedState&) = delete;
 
-  /// Waits for the other processes; notes on the stream, if it is traced, for whom.
+  /// Waits for the other processes; records the wait and the late rank on the stream if it is traced.
   void meet(Operation operation, uint64_t tag, CpuStream* traced) {
     const int64_t begin_ns = traced != nullptr ? steady_now_ns() : 0;
     const int last = exchange->meet(tag);
@@ -85,7 +85,7 @@ class SharedState {
     locals[0]->abort(reason);
     if (exchange) exchange->abort(reason);
   }
-  /// Once all processes are there. An error of the transport is more often a peer's than this process's.
+  /// Runs `work` once all processes have arrived. An error of the transport is more often a peer's fault than this process's.
   template <class Work>
   void exchange_with_peers(Operation operation, uint64_t tag, CpuStream* traced, const Work& work) {
     try {
@@ -96,7 +96,7 @@ class SharedState {
       throw;
     }
   }
-  /// Of send_receive: what a device of this process asks for. Before the devices meet.
+  /// Registers a device's destination and source for send_receive. Called before the devices synchronize.
   void add_route(uint64_t tag, int device, Route route) {
     const std::lock_guard lock(routes_mutex_);
     auto& routes = routes_[tag];
@@ -111,7 +111,7 @@ class SharedState {
   int process_of(int rank) const {
     return static_cast<int>(std::upper_bound(first_ranks_.begin(), first_ranks_.end(), rank) - first_ranks_.begin()) - 1;
   }
-  /// In which sums travel between the processes: f32 where 16 bits would be rounded more than once.
+  /// Dtype of partial sums sent between processes: f32 if 16 bits would be rounded more than once.
   DType partial_dtype(DType dtype) const { return unrounded_ && (dtype == DType::f16 || dtype == DType::bf16) ? DType::f32 : dtype; }
   std::vector<int> processes_of_ranks() const {
     std::vector<int> processes;
@@ -120,28 +120,28 @@ class SharedState {
   }
 
   std::vector<std::unique_ptr<LocalCommunicator>> locals;
-  std::vector<int> counts;  // devices of each process
+  std::vector<int> counts;  // number of devices of each process
   int process;
-  int number = 0;                                   // among the groups of the process group
-  bool plans_gpus = false;                          // on meta: no memory is needed
+  int number = 0;                                   // number of this group in the process group
+  bool plans_gpus = false;                          // meta devices that stand for GPUs: need no memory
   std::shared_ptr<ProcessGroup> process_group;      // null on meta
   std::unique_ptr<comm::ProcessExchange> exchange;  // null on meta
 
  private:
   uint64_t handler_ = 0;
-  std::vector<int> first_ranks_;  // of each process, and of one more
+  std::vector<int> first_ranks_;  // of each process, and the end
   bool unrounded_ = false;
   std::mutex routes_mutex_;
   std::map<uint64_t, std::vector<Route>> routes_;                            // by tag
-  std::vector<std::array<std::string, comm::kOperationCount>> wait_causes_;  // of each process: "rank 2 in all_reduce"
+  std::vector<std::array<std::string, comm::kOperationCount>> wait_causes_;  // for each process: "rank 2 in all_reduce"
 };
 
-/// The messages of a process's ranks, whose inputs and outputs of `bytes` lie one after the other.
+/// Exchanges the messages of a process's ranks, whose inputs and outputs of `bytes` bytes each are contiguous.
 void send_and_receive(SharedState& group, comm::ProcessExchange& exchange, std::byte* inputs, std::byte* outputs, int64_t bytes, uint64_t tag) {
   const std::vector<Route> routes = group.take_routes(tag);
   const int first = group.first_rank(group.process);
   std::vector<comm::ProcessExchange::Part> sends, receives;
-  std::map<int, std::byte*> output_of_source;  // what comes from one process comes in the order of its ranks
+  std::map<int, std::byte*> output_of_source;  // messages from one process arrive in the order of its ranks
   for (size_t i = 0; i < routes.size(); ++i) {
     const int64_t offset = static_cast<int64_t>(i) * bytes;
     if (routes[i].from >= 0) output_of_source[routes[i].from] = outputs + offset;
@@ -184,12 +184,12 @@ class ProcessCommunicator final : public CheckedCommunicator {
   std::string failure() override { return group_->process_group ? group_->process_group->failure() : std::string(); }
 
  private:
-  /// A collective under way: where it runs, what it is, and the tag of its messages.
+  /// A collective in progress: where it runs, its arguments, and the tag of its messages.
   struct Job {
     ExecContext& ctx;
     const Call& call;
     uint64_t tag;
-    /// Flat views of this rank's memory, in elements.
+    /// Flat view of this rank's memory, in elements.
     View view(const void* data, int64_t elements) const { return View{const_cast<void*>(data), Shape{elements}, call.dtype, ctx.device()}; }
     int64_t element() const { return size_of(call.dtype); }
   };
@@ -207,9 +207,9 @@ class ProcessCommunicator final : public CheckedCommunicator {
   void send_receive(const Job& job);
   void run_barrier(const Job& job);
 
-  /// The sum over this process's devices, in `partial` (partial_dtype()) of the first one.
+  /// Sums over this process's devices into `partial` (partial_dtype()) of the first one.
   void sum_here(const Job& job, const View& input, const View& partial);
-  /// Of the first device: its sums' memory, where rounding needs more than the result has; else the result.
+  /// Memory for the first device's sums if they need more precision than the result; otherwise empty.
   Tensor partial_scratch(const Job& job, const View& result);
   /// The first device sums the partials over the processes into `result`.
   void sum_over_processes(const Job& job, const View& partial, const View& result, std::optional<int> root);
@@ -221,16 +221,19 @@ class ProcessCommunicator final : public CheckedCommunicator {
   bool leads() const { return device_ == 0; }
   bool alone() const { return local_size() == 1; }
   int local_size() const { return group_->counts[static_cast<size_t>(group_->process)]; }
-  /// The root's index among this process's devices, or -1.
+  /// Index of the root among this process's devices, or -1.
   int local_root(int root) const { return group_->process_of(root) == group_->process ? root - group_->first_rank(group_->process) : -1; }
-  /// Elements of each rank: counts of scatter and gather, or `each`.
-  std::vector<int64_t> elements_of_ranks(const Call& call) const;
-  /// The same, of each process; and of the ranks of this process.
-  std::vector<int64_t> of_processes(const std::vector<int64_t>& of_ranks) const;
-  std::vector<int64_t> of_this_process(const std::vector<int64_t>& of_ranks) const;
+  /// Elements of a rank's part: equal, unless scatter or gather has counts.
+  static int64_t part_elements(const Call& call, int rank) {
+    return call.counts.empty() ? call.count : call.counts[static_cast<size_t>(rank)] * call.count;
+  }
+  /// Elements of the parts of this process's ranks.
+  std::vector<int64_t> local_parts(const Call& call) const;
+  /// Elements of each process's parts together.
+  std::vector<int64_t> process_parts(const Call& call) const;
   std::vector<int64_t> only(int local_rank, int64_t elements) const;
 
-  /// Queues what the process's first device does with the exchange, once all processes are there.
+  /// Queues the first device's part of the exchange, to run once all processes have arrived.
   template <class Work>
   void lead(const Job& job, const ConstView& reads, const View& writes, Work work) {
     CpuStream* const traced =
@@ -246,25 +249,21 @@ class ProcessCommunicator final : public CheckedCommunicator {
   uint64_t issued_ = 0;
 };
 
-std::vector<int64_t> ProcessCommunicator::elements_of_ranks(const Call& call) const {
-  std::vector<int64_t> elements(static_cast<size_t>(size()), call.count);
-  for (size_t r = 0; r < call.counts.size(); ++r) elements[r] = call.counts[r] * call.count;
-  return elements;
+std::vector<int64_t> ProcessCommunicator::local_parts(const Call& call) const {
+  const int first = group_->first_rank(group_->process);
+  std::vector<int64_t> parts;
+  for (int device = 0; device < local_size(); ++device) parts.push_back(part_elements(call, first + device));
+  return parts;
 }
 
-std::vector<int64_t> ProcessCommunicator::of_processes(const std::vector<int64_t>& of_ranks) const {
+std::vector<int64_t> ProcessCommunicator::process_parts(const Call& call) const {
   std::vector<int64_t> sums;
-  auto at = of_ranks.begin();
+  auto at = call.counts.begin();
   for (const int count : group_->counts) {
-    sums.push_back(std::accumulate(at, at + count, int64_t{0}));
-    at += count;
+    sums.push_back((call.counts.empty() ? count : std::accumulate(at, at + count, int64_t{0})) * call.count);
+    if (!call.counts.empty()) at += count;
   }
   return sums;
-}
-
-std::vector<int64_t> ProcessCommunicator::of_this_process(const std::vector<int64_t>& of_ranks) const {
-  const auto first = of_ranks.begin() + group_->first_rank(group_->process);
-  return {first, first + local_size()};
 }
 
 std::vector<int64_t> ProcessCommunicator::only(int local_rank, int64_t elements) const {
@@ -277,7 +276,7 @@ void ProcessCommunicator::queue(ExecContext& ctx, const OpInfo& info, Call call)
   if (group_->plans_gpus) return ctx.dispatch(info, [] {});
   if (!call.knows_elements) {
     throw ShapeError(
-        fmt::format("{}: rank {} left its view out; with several processes every rank passes one, of 0 rows if need be", info.name, rank()));
+        fmt::format("{}: rank {} passed no view; with several processes every rank must pass one, which may have 0 rows", info.name, rank()));
   }
   CollectiveRecord record = comm::record_of(ctx, call, issued_++);
   record.group = group_->number;
@@ -361,7 +360,7 @@ void ProcessCommunicator::all_reduce(const Job& job) {
 void ProcessCommunicator::reduce(const Job& job) {
   const int64_t count = job.call.count;
   const int root = local_root(job.call.root);
-  // The sum may be made in the root's output only: elsewhere there is none, and the input must stay.
+  // Only the root may use its output for the sum: elsewhere there is none, and the input must stay unchanged.
   const Tensor space = leads() && root != 0 ? scratch(job, count, job.call.dtype) : Tensor();
   const View result = root == 0 ? job.view(job.call.output, count) : space.view();
   const Tensor unrounded = partial_scratch(job, result);
@@ -392,7 +391,6 @@ void ProcessCommunicator::broadcast(const Job& job) {
 }
 
 void ProcessCommunicator::reduce_scatter(const Job& job) {
-  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
   const int64_t total = job.call.count * size();
   const View output = job.view(job.call.output, job.call.count);
   const Tensor whole = leads() ? scratch(job, total, partial_dtype(job)) : Tensor();
@@ -400,9 +398,8 @@ void ProcessCommunicator::reduce_scatter(const Job& job) {
   Tensor rounded;
   View mine;
   if (leads()) {
-    const std::vector<int64_t> counts = of_processes(of_ranks);
-    const int64_t here = counts[static_cast<size_t>(group_->process)];
-    const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
+    const std::vector<int64_t> counts = process_parts(job.call);
+    const int64_t here = local_size() * job.call.count, first = group_->first_rank(group_->process) * job.call.count;
     if (whole.dtype() == job.call.dtype) {
       mine = whole.view().rows(first, first + here);
     } else {
@@ -413,23 +410,22 @@ void ProcessCommunicator::reduce_scatter(const Job& job) {
     const comm::SumBuffers buffers{whole.dtype(), whole.view().data, mine.dtype, mine.data, space.view().data, space.numel(), job.call.reduction};
     lead(job, whole, mine, [buffers, counts, tag = job.tag](comm::ProcessExchange& exchange) { exchange.sum_scattered(buffers, counts, tag); });
   }
-  if (!alone()) return local().scatter(job.ctx, mine, of_this_process(of_ranks), output, 0);
+  if (!alone()) return local().scatter(job.ctx, mine, local_parts(job.call), output, 0);
   if (mine.data != output.data) copy(job.ctx, mine, output);
 }
 
 void ProcessCommunicator::all_gather(const Job& job) {
   const int64_t count = job.call.count;
   const View input = job.view(job.call.input, count), output = job.view(job.call.output, count * size());
-  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
   const int64_t first = group_->first_rank(group_->process) * count;
   const View here = output.rows(first, first + local_size() * count);
   if (!alone()) {
-    local().gather(job.ctx, input, of_this_process(of_ranks), leads() ? here : View(), 0);
+    local().gather(job.ctx, input, local_parts(job.call), leads() ? here : View(), 0);
   } else if (input.data != here.data) {
     copy(job.ctx, input, here);
   }
   if (leads()) {
-    std::vector<int64_t> bytes = of_processes(of_ranks);
+    std::vector<int64_t> bytes = process_parts(job.call);
     for (int64_t& b : bytes) b *= job.element();
     lead(job, View(), output, [output, bytes, tag = job.tag](comm::ProcessExchange& exchange) { exchange.all_gather(output.data, bytes, tag); });
   }
@@ -437,14 +433,13 @@ void ProcessCommunicator::all_gather(const Job& job) {
 }
 
 void ProcessCommunicator::scatter(const Job& job) {
-  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
-  const std::vector<int64_t> counts = of_processes(of_ranks);
+  const std::vector<int64_t> counts = process_parts(job.call);
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
   const int64_t here = counts[static_cast<size_t>(group_->process)];
   const int root = local_root(job.call.root);
-  const View output = job.view(job.call.output, of_ranks[static_cast<size_t>(rank())]);
-  // The first device of the root's process needs the whole, those of the others their process's part.
+  const View output = job.view(job.call.output, part_elements(job.call, rank()));
+  // The first device of the root's process needs the whole; those of other processes need their process's part.
   Tensor space;
   if (leads() && root != 0 && !(root < 0 && alone())) space = scratch(job, root > 0 ? total : here);
   const View whole = root == 0 ? job.view(job.call.input, total) : space.view();
@@ -460,24 +455,23 @@ void ProcessCommunicator::scatter(const Job& job) {
            exchange.scatter(whole.data, part.data, bytes, root, tag);
          });
   }
-  if (!alone()) return local().scatter(job.ctx, part, of_this_process(of_ranks), output, 0);
+  if (!alone()) return local().scatter(job.ctx, part, local_parts(job.call), output, 0);
   if (part.data != output.data) copy(job.ctx, part, output);
 }
 
 void ProcessCommunicator::gather(const Job& job) {
-  const std::vector<int64_t> of_ranks = elements_of_ranks(job.call);
-  const std::vector<int64_t> counts = of_processes(of_ranks);
+  const std::vector<int64_t> counts = process_parts(job.call);
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
   const int64_t here = counts[static_cast<size_t>(group_->process)];
   const int root = local_root(job.call.root);
-  const View input = job.view(job.call.input, of_ranks[static_cast<size_t>(rank())]);
+  const View input = job.view(job.call.input, part_elements(job.call, rank()));
   Tensor space;
   if (leads() && root != 0 && !(root < 0 && alone())) space = scratch(job, root > 0 ? total : here);
   const View whole = root == 0 ? job.view(job.call.output, total) : space.view();
   const View part = root >= 0 ? (leads() ? whole.rows(first, first + here) : View()) : alone() ? input : space.view();
   if (!alone()) {
-    local().gather(job.ctx, input, of_this_process(of_ranks), leads() ? part : View(), 0);
+    local().gather(job.ctx, input, local_parts(job.call), leads() ? part : View(), 0);
   } else if (part.data != input.data) {
     copy(job.ctx, input, part);
   }
@@ -542,7 +536,7 @@ void ProcessCommunicator::all_to_all(const Job& job) {
 void ProcessCommunicator::send_receive(const Job& job) {
   const int64_t count = job.call.count;
   const bool receives = job.call.output != nullptr;
-  // What is not sent is gathered too, and not looked at: the ranks of a process do not know of each other which of them send.
+  // Inputs that are not sent are gathered too, and ignored: the ranks of a process do not know which of them send.
   const View input = job.view(job.call.input != nullptr ? job.call.input : job.call.known, count);
   const Tensor unused = alone() || receives ? Tensor() : scratch(job, count);
   const View output = receives ? job.view(job.call.output, count) : unused.view();

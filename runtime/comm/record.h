@@ -10,7 +10,7 @@ class ExecContext;
 
 namespace comm {
 
-/// What is told to the process group of a collective that is issued on `ctx` as the `sequence`-th of its rank: its phase, step, and its layer as
+/// Describes the collective issued on `ctx` as the `sequence`-th of its rank, for the process group: phase and step of the context, and its layer as
 /// label.
 CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t sequence);
 

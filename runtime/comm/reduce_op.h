@@ -8,12 +8,12 @@ namespace vitrine {
 /// How a reduction combines the ranks' elements, in rank order. `average` is the sum divided by the number of ranks (i32: rounded towards zero).
 /// `min` and `max` of a NaN are NaN, except on NCCL, which ignores NaNs. Sums of i32 wrap around.
 enum class ReduceOp : uint8_t { sum, min, max, average };
-/// "sum", "min", "max", "avg": nccl-tests' names.
+/// "sum", "min", "max", "avg": the names of nccl-tests.
 const char* reduce_op_name(ReduceOp op);
 
 namespace comm {
 
-/// An operation as it is carried out; an average is divided where the last partial sums meet.
+/// An operation and its divisor; an average is divided when the last partial sums are combined.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   int divisor = 1;  // 1 unless op is average

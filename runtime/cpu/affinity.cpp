@@ -74,10 +74,10 @@ std::optional<double> cpu_quota(const std::string& root) {
     double quota = 0, period = 0;
     if (version == 2) {
       std::ifstream file(folder + "/cpu.max");
-      if (!(file >> quota >> period)) return;  // "max 100000" too
+      if (!(file >> quota >> period)) return;  // fails for "max 100000" too
     } else {
       std::ifstream quota_file(folder + "/cpu.cfs_quota_us"), period_file(folder + "/cpu.cfs_period_us");
-      if (!(quota_file >> quota) || !(period_file >> period)) return;  // a quota of -1 is none
+      if (!(quota_file >> quota) || !(period_file >> period)) return;  // a quota of -1 means none
     }
     if (quota > 0 && period > 0) least = std::min(least.value_or(quota / period), quota / period);
   });
@@ -88,15 +88,15 @@ std::vector<CoreShare> divide_cores(std::span<const int> available, int devices,
                                     std::vector<std::string>& warnings, bool shared, std::optional<double> quota) {
   if (devices < 1) return {};
   if (available.empty()) throw DeviceError("divide_cores: no core is available to this process");
-  // What of the cores the quota pays for.
+  // Number of cores that the quota pays for.
   const size_t paid = quota ? std::clamp(static_cast<size_t>(std::ceil(*quota)), size_t{1}, available.size()) : available.size();
   const std::vector<int> threads = threads_per_device.empty() ? equal_shares(paid, devices) : wanted_threads(devices, threads_per_device);
   int64_t total = 0;
   for (const int t : threads) total += t;
   if (total > static_cast<int64_t>(paid)) {
     const char* const remedy = paid < available.size()
-                                   ? "the control group's CPU quota pays for no more: raise it, or use fewer devices or threads per device"
-                               : shared      ? "other processes have the rest of them: use fewer processes, devices or threads per device"
+                                   ? "the control group's CPU quota allows no more: raise it, or use fewer devices or threads per device"
+                               : shared      ? "other processes use the other cores: use fewer processes, devices or threads per device"
                                : under_mpi() ? "the launcher binds this process too narrowly: start it with mpirun --bind-to none"
                                              : "use fewer devices or fewer threads per device";
     warnings.push_back(fmt::format("{} CPU {} with {} threads share {} {} and slow each other down; {}", devices, devices == 1 ? "device" : "devices",
@@ -106,7 +106,7 @@ std::vector<CoreShare> divide_cores(std::span<const int> available, int devices,
   size_t next = 0;
   for (size_t i = 0; i < shares.size(); ++i) {
     shares[i].threads = threads[i];
-    // Under a quota no core is better than another: those that are left over would lie idle, and other groups may be busy on the first ones.
+    // Under a quota all cores are equal: unused ones would idle while other groups may occupy the first ones. So devices get all cores.
     const size_t own = paid < available.size() && threads_per_device.empty()
                            ? (available.size() * (i + 1)) / shares.size() - (available.size() * i) / shares.size()
                            : static_cast<size_t>(threads[i]);

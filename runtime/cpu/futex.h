@@ -8,8 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/// Sleeping and waking without a mutex. std::atomic::wait would do, but its waiter counts order the waker behind the waiter, which hides missing
-/// events from ThreadSanitizer; here only the caller's own loads and stores order anything.
+/// Sleeping and waking without a mutex. std::atomic::wait would also work, but its waiter counts order the waker after the waiter, which hides
+/// missing events from ThreadSanitizer. Here only the caller's own loads and stores order anything.
 namespace vitrine::cpu {
 
 /// Sleeps while `word` holds `expected`; may return early.
@@ -21,8 +21,8 @@ inline void futex_wake_all(const std::atomic<uint32_t>& word) noexcept {
   syscall(SYS_futex, reinterpret_cast<const uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-/// Keeps a read-modify-write before it and a load behind it in this order. On x86-64 they are in order anyway (and ThreadSanitizer, which runs
-/// there, knows no fences).
+/// Keeps a read-modify-write before it and a load after it in this order. On x86-64 they are always in order (and ThreadSanitizer, which runs there,
+/// does not understand fences).
 inline void full_fence() noexcept {
 #if defined(__x86_64__)
   std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -39,7 +39,7 @@ inline void relax() noexcept {
 #endif
 }
 
-/// Rounds of relax() that are worth it before sleeping: about 10 us.
+/// Rounds of relax() that pay off before sleeping: about 10 us.
 inline constexpr int kSpinRounds = 400;
 
 }  // namespace vitrine::cpu

@@ -11,7 +11,7 @@
 
 #include "runtime/half.h"
 
-/// The conversions of runtime/half.h one by one and in lanes of eight, for loops that compute between them. They give the same bits.
+/// The conversions of runtime/half.h for single numbers and for lanes of eight, for loops that compute between them. The bits are the same.
 namespace vitrine::cpu {
 
 constexpr int64_t kLanes = 8;
@@ -19,8 +19,8 @@ using FloatLanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 using BitLanes = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 using HalfLanes = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t))));
 
-/// The conversions in integer arithmetic, of one number (Bits is uint32_t, Floats float) or of lanes (BitLanes, FloatLanes). The 16 bits are the
-/// lower ones of `half`. Lanes go by reference: how they are passed by value depends on the instruction set.
+/// The conversions in integer arithmetic, for one number (Bits is uint32_t, Floats float) or for lanes (BitLanes, FloatLanes). The 16 bits are the
+/// lower ones of `half`. Lanes are passed by reference, because how they are passed by value depends on the instruction set.
 namespace bits {
 
 template <class Bits, class Floats>
@@ -30,7 +30,7 @@ void widen(Half, const Bits& half, Floats& wide) {
   const Bits finite = magnitude + (112U << 23);
   const Bits not_finite = magnitude + (224U << 23);
   const Bits nan = not_finite | 0x00400000U;
-  // A denormal is what its bits add to the smallest normal number.
+  // A denormal's value is its bits added to the smallest normal number.
   const Floats smallest = __builtin_bit_cast(Floats, Bits{} + (113U << 23));
   const Bits denormal = __builtin_bit_cast(Bits, Floats(__builtin_bit_cast(Floats, Bits(magnitude + (113U << 23))) - smallest));
   const Bits upper = magnitude > 0x0F800000U ? nan : not_finite;
@@ -44,7 +44,7 @@ void narrow(Half, const Floats& wide, Bits& half) {
   const Bits all = __builtin_bit_cast(Bits, wide);
   const Bits magnitude = all & 0x7FFFFFFFU;
   const Bits normal = (magnitude - (112U << 23) + 0x0FFFU + ((magnitude >> 13) & 1U)) >> 13;
-  // The last digit of numbers from 0.5 to 1 is the smallest denormal: adding 0.5 rounds there.
+  // The last digit of numbers from 0.5 to 1 is the smallest denormal, so adding 0.5 rounds there.
   const Floats half_up = __builtin_bit_cast(Floats, Bits{} + (126U << 23));
   const Bits denormal = __builtin_bit_cast(Bits, Floats(__builtin_bit_cast(Floats, magnitude) + half_up)) - (126U << 23);
   const Bits nan = 0x7E00U | ((magnitude >> 13) & 0x03FFU);

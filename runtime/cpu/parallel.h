@@ -8,11 +8,11 @@
 
 namespace vitrine::cpu {
 
-/// Threads that parallel_for uses: those of the device whose worker calls it; 1 without OpenMP.
+/// Number of threads that parallel_for uses on the calling thread: those of the device whose worker it is; 1 without OpenMP.
 inline int team_size() { return omp_get_max_threads(); }
 
-/// Calls body(begin, end) on consecutive parts of [0, count), one part per thread of the team, the same parts every time; all but the last are
-/// multiples of `grain`. A count below one grain runs on the calling thread. requires  `body` does not throw
+/// Calls body(begin, end) on consecutive parts of [0, count), one for each thread of the device, the same parts every time. Parts are multiples of
+/// `grain` except for the last one. Work below one grain stays on the calling thread. `body` must not throw.
 template <class Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body) {
   if (count <= 0) return;
@@ -27,7 +27,7 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
     const int64_t end = std::min(count, grains * (part + 1) / parts * grain);
     if (begin < end) body(begin, end);
   };
-  // Always the whole team: libgomp ends the threads that a smaller team does not need and starts new ones for the next.
+  // Always uses all threads: libgomp ends threads that a smaller team does not need and restarts them for the next one.
 #pragma omp parallel for schedule(static, 1)
   for (int64_t part = 0; part < parts; ++part) run_part(part);
 }

@@ -19,10 +19,10 @@ namespace vitrine {
 namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
-constexpr int64_t kSkew = 5 * 4096 + 1024;  // a multiple of the pool's alignment, not of a page
+constexpr int64_t kSkew = 5 * 4096 + 1024;  // a multiple of the pool's alignment, but not of a page
 constexpr int kPopulateWrite = 23;          // MADV_POPULATE_WRITE, Linux 5.14
 
-/// Makes the pages of [begin, begin + bytes) exist. False when the system has no memory left.
+/// Maps the pages of [begin, begin + bytes). False if the system has no memory left.
 bool touch(char* begin, int64_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(begin);
   const uintptr_t page_begin = address / 4096 * 4096;
@@ -44,7 +44,7 @@ CpuSlab::CpuSlab(int ordinal, int64_t capacity_bytes, std::function<AvailableMem
   mapping_bytes_ = (capacity_bytes + kHugePage - 1) / kHugePage * kHugePage + 2 * kHugePage;
   mapping_ = mmap(nullptr, static_cast<size_t>(mapping_bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping_ == MAP_FAILED) {
-    throw OutOfMemory(fmt::format("cpu:{}: no {} of address space to reserve ({}); give the device less with --device-memory", ordinal,
+    throw OutOfMemory(fmt::format("cpu:{}: cannot reserve {} of address space ({}); give the device less with --device-memory", ordinal,
                                   format_bytes(mapping_bytes_), std::strerror(errno)));
   }
   const auto start = (reinterpret_cast<uintptr_t>(mapping_) + kHugePage - 1) / kHugePage * kHugePage;
@@ -77,7 +77,7 @@ void CpuSlab::grow(int64_t bytes) {
   for (auto& thread : threads) thread.join();
   if (!enough) {
     throw OutOfMemory(
-        fmt::format("the machine has no {} of memory left for a device's pool; use a smaller batch or fewer devices", format_bytes(fresh)));
+        fmt::format("the machine does not have {} of memory left for a device's pool; use a smaller batch or fewer devices", format_bytes(fresh)));
   }
   size_ = bytes;
 }

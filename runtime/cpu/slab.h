@@ -8,12 +8,12 @@
 
 namespace vitrine {
 
-/// A CPU device's slab: a reserved range of addresses, backed by huge pages where the system gives them, touched as it grows. Slabs of
-/// different devices start at different offsets within a page, so that collectives do not walk equal cache sets.
+/// Slab of a CPU device: a reserved range of addresses, backed by huge pages if the system provides them, touched as it grows. Slabs of different
+/// devices start at different offsets within a page, so that collectives do not access the same cache sets.
 class CpuSlab final : public Slab {
  public:
-  /// available  tells how much memory the machine has left; growing asks, for the kernel would rather end the process than refuse
-  /// throws OutOfMemory when the address range cannot be reserved.
+  /// available  returns the memory that the machine has left; grow() asks, because the kernel would kill the process rather than refuse memory
+  /// throws OutOfMemory if the address range cannot be reserved.
   CpuSlab(
       int ordinal, int64_t capacity_bytes, std::function<AvailableMemory()> available = [] { return available_memory(); });
   ~CpuSlab() override;

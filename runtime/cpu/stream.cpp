@@ -19,12 +19,12 @@
 namespace vitrine {
 namespace {
 
-/// Counts the records of an event that were reached. Records complete in order: one on another stream first waits for the last.
+/// Counts the completed records of an event. Records complete in order: a record on another stream first waits for the previous one.
 struct Completion {
   std::atomic<uint32_t> reached{0};
   std::atomic<uint32_t> waiters{0};
-  std::atomic<bool> poisoned{false};   // the stream that recorded last was in error
-  std::atomic<int64_t> reached_ns{0};  // of events that keep their time
+  std::atomic<bool> poisoned{false};   // the stream of the last record was in error
+  std::atomic<int64_t> reached_ns{0};  // of events with timing
 
   bool is_reached(uint32_t target) const { return static_cast<int32_t>(reached.load(std::memory_order_acquire) - target) >= 0; }
 
@@ -74,16 +74,16 @@ class CpuEvent final : public Event {
 struct CpuStream::Worker {
   // Host side.
   Task* tail = nullptr;
-  std::byte* block = nullptr;  // tasks are made in it, one behind the other
+  std::byte* block = nullptr;  // tasks are created in it one after the other
   size_t block_used = 0;
-  void* full_block = nullptr;     // to be passed with the next task
+  void* full_block = nullptr;     // passed on with the next task
   bool pushed = false;            // since the last begin_synchronize()
   uint32_t synchronizations = 0;  // begun
-  // Shared: the host adds, the worker reads; nothing goes back but `sleeping`, which the host reads relaxed, and what synchronize() waits for.
+  // Shared: the host adds, the worker reads. The host reads only `sleeping` (relaxed) and what synchronize() waits for.
   alignas(64) std::atomic<uint32_t> published{0};
   alignas(64) std::atomic<uint32_t> sleeping{0};
   alignas(64) std::atomic<uint32_t> synchronized{0};  // synchronizations reached
-  std::exception_ptr first_error;                     // of the worker, when the last one was reached
+  std::exception_ptr first_error;                     // of the worker, when the last synchronization was reached
   // Worker side.
   alignas(64) Task* last = nullptr;
   uint32_t consumed = 0;
@@ -113,7 +113,7 @@ void pin_to(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (int core : cores) CPU_SET(static_cast<size_t>(core), &set);
-  // A core that has gone since the mask was read is no reason to stop: the kernel then keeps the inherited mask.
+  // A core that was taken away after the mask was read is no error: the kernel then keeps the inherited mask.
   sched_setaffinity(0, sizeof set, &set);
 }
 
@@ -139,7 +139,7 @@ void CpuStream::Worker::fail(const char* reason) {
   if (error_handler) error_handler(reason);
 }
 
-/// The error is the operation's own (View::as): its message names the operation and the layer.
+/// The error of the operation itself (View::as): its message names the operation and the layer.
 void CpuStream::Worker::fail_in(const Origin& origin) {
   try {
     const std::string layer = *origin.layer == '\0' ? "" : fmt::format("layer '{}', ", origin.layer);
@@ -242,7 +242,7 @@ void CpuStream::do_wait(Event& event) {
   });
 }
 
-// A stream to which nothing was pushed since the last time is idle: its worker sleeps on.
+// A stream without new tasks since the last call is idle, so its worker keeps sleeping.
 void CpuStream::begin_synchronize() {
   if (!worker_->pushed) return;
   enqueue_always([target = ++worker_->synchronizations, worker = worker_.get()] {

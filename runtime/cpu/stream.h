@@ -13,17 +13,17 @@
 
 namespace vitrine {
 
-/// A CPU device's stream: a worker thread that runs queued work in order, with CUDA's rules. The queue orders host before worker and never
-/// worker before host, so that ThreadSanitizer sees every missing event.
+/// Stream of a CPU device: a worker thread that runs queued work in order, with CUDA's rules. The queue orders the host before the worker and never
+/// the worker before the host, so that ThreadSanitizer sees every missing event.
 class CpuStream final : public Stream {
  public:
   struct Options {
-    std::vector<int> cores;  // the worker's affinity; empty: as inherited
-    int thread_count = 1;    // of the OpenMP team that work on this stream uses
+    std::vector<int> cores;  // affinity of the worker; empty: inherited
+    int thread_count = 1;    // of the OpenMP team for work on this stream
     TraceLevel trace = TraceLevel::off;
   };
   CpuStream(Identity identity, OrderChecker* checker, Options options);
-  /// Runs what is queued, then ends the worker.
+  /// Runs the queued work, then ends the worker.
   ~CpuStream() override;
 
   void begin_span(const SpanInfo& info) override;
@@ -34,12 +34,12 @@ class CpuStream final : public Stream {
   void set_error_handler(std::function<void(const std::string&)> handler) override;
   void begin_synchronize() override;
 
-  /// What a task is part of, for messages. The names must outlive it.
+  /// What a task belongs to, for messages. The names must outlive it.
   struct Origin {
     const char* operation = "";
     const char* layer = "";
   };
-  /// Queues a callable without arguments. It may throw: the stream is then in error (see Stream).
+  /// Queues a callable without arguments. If it throws, the stream goes into error (see Stream).
   template <class F>
   void enqueue(F f, Origin origin = {}) {
     Task* const task = make_task(std::move(f));
@@ -47,7 +47,7 @@ class CpuStream final : public Stream {
     push(task);
   }
 
-  /// Called by work that runs on this worker: a nested wait span from `begin_ns` to `end_ns`.
+  /// Called by work that runs on this worker: records a nested wait span from `begin_ns` to `end_ns`.
   void note_wait(int64_t begin_ns, int64_t end_ns, const char* cause);
 
   struct Task {
@@ -56,12 +56,12 @@ class CpuStream final : public Stream {
     Task& operator=(const Task&) = delete;
     virtual ~Task() = default;
     virtual void run() = 0;
-    /// Lets go of what the callable holds; the task itself stays until the next one is known.
+    /// Destroys the callable; the task itself stays until the next one is known.
     virtual void dispose() noexcept {}
     Origin origin;
     bool runs_after_error = false;
     Task* next = nullptr;
-    void* passed_block = nullptr;  // memory of earlier tasks only: freed by the worker when it comes to this one
+    void* passed_block = nullptr;  // memory of earlier tasks, which the worker frees when it reaches this one
   };
 
  private:
@@ -72,7 +72,7 @@ class CpuStream final : public Stream {
     void dispose() noexcept override { function.reset(); }
     std::optional<F> function;
   };
-  /// Work that a stream in error still does: events, spans, synchronisation.
+  /// Work that a stream in error still does: events, spans, synchronization.
   template <class F>
   void enqueue_always(F f) {
     Task* const task = make_task(std::move(f));
@@ -84,7 +84,7 @@ class CpuStream final : public Stream {
     static_assert(alignof(FunctionTask<F>) <= alignof(std::max_align_t));
     return new (task_memory(sizeof(FunctionTask<F>))) FunctionTask<F>(std::move(f));
   }
-  /// Room for a task in the current block. One by one, tasks made on the host and freed on the workers would contend for malloc's locks.
+  /// Returns room for a task in the current block. Individual allocations on the host, freed on the workers, would contend for malloc's locks.
   void* task_memory(size_t bytes);
   void push(Task* task);
   std::unique_ptr<Event> do_make_event(EventTiming timing) override;

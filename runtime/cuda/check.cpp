@@ -12,14 +12,14 @@ namespace {
 const char* remedy(cudaError_t code) {
   switch (code) {
     case cudaErrorNoKernelImageForDevice:
-      return "; this program was not built for this GPU's architecture: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
+      return "; this program was not built for this GPU's architecture; configure with -DCMAKE_CUDA_ARCHITECTURES=native";
     case cudaErrorMemoryAllocation:
       return "; other processes may hold the GPU's memory: see nvidia-smi";
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
     case cudaErrorAssert:
     case cudaErrorHardwareStackError:
-      return "; the GPU cannot go on in this process: restart it (compute-sanitizer tells where it comes from)";
+      return "; the GPU cannot continue in this process: restart it (compute-sanitizer finds the cause)";
     case cudaErrorInsufficientDriver:
       return "; update the NVIDIA driver";
     default:
@@ -39,7 +39,7 @@ void check(cudaError_t code, const char* expression, const char* file, int line,
 
 void check_device(const char* expression, const char* file, int line) {
   size_t free_bytes = 0, total_bytes = 0;
-  check(cudaMemGetInfo(&free_bytes, &total_bytes), expression, file, line);  // tells of errors that stay
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), expression, file, line);  // reports sticky errors
 }
 
 DeviceScope::DeviceScope(int device) {
@@ -50,7 +50,7 @@ DeviceScope::DeviceScope(int device) {
 DeviceScope::~DeviceScope() { set_device_back(previous_); }
 
 bool is_in_use(int device) {
-  // CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active), of the driver, which is not linked.
+  // CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active), from the driver, which is not linked.
   using GetState = int (*)(int, unsigned*, int*);
   static const GetState get_state = [] {
     void* function = nullptr;

@@ -5,26 +5,26 @@
 
 namespace vitrine::cuda {
 
-/// throws CudaError with expression, code name, text, device and place unless `code` is cudaSuccess; clears the sticky last error.
+/// throws CudaError with expression, code name, text, device and place unless `code` is cudaSuccess; clears the last error.
 void check(cudaError_t code, const char* expression, const char* file, int line, int device = -1);
 
-/// Where a library failed: throws CudaError with CUDA's own error of the current device when that is the cause (an earlier kernel's illegal access,
-/// say); returns when the device is in order.
+/// Called when a library failed: throws CudaError with CUDA's own error of the current device if that is the cause (for example, an illegal access of
+/// an earlier kernel); returns if the device is in order.
 void check_device(const char* expression, const char* file, int line);
 
 #define VITRINE_CUDA_CHECK(expression) ::vitrine::cuda::check((expression), #expression, __FILE__, __LINE__)
-/// For calls that concern another device than the current one.
+/// For calls that concern a device other than the current one.
 #define VITRINE_CUDA_CHECK_ON(device, expression) ::vitrine::cuda::check((expression), #expression, __FILE__, __LINE__, device)
 
-/// Whether this process uses a GPU already. Asking does not begin to.
+/// Whether this process already uses a GPU. The query itself does not start using it.
 bool is_in_use(int device);
-/// A GPU that this process uses already: the current one if possible.
+/// A GPU that this process already uses, if possible the current one.
 int device_in_use();
-/// Makes a device current again that was so before, unless this would be its first use in this process: CUDA takes hundreds of MiB of a GPU that is
-/// only made current, and a process may have been given another one.
+/// Makes a previously current device current again, unless that would be its first use in this process: CUDA takes hundreds of MiB of a GPU that is
+/// made current, and the GPU may belong to another process.
 void set_device_back(int device) noexcept;
 
-/// Makes `device` current on this thread for its lifetime, and then, as set_device_back() does, the one that was.
+/// Makes `device` current on this thread for its lifetime, then restores the previous one as set_device_back() does.
 class DeviceScope {
  public:
   explicit DeviceScope(int device);

@@ -46,7 +46,7 @@ cudaStream_t given_stream(const DeviceGroupOptions& options, size_t i) {
   auto* const stream = static_cast<cudaStream_t>(options.cuda_compute_streams[i]);
   if (stream == nullptr) {
     throw ConfigError(
-        fmt::format("{}: its compute stream is the null stream, which orders itself with all others; hand in one made by "
+        fmt::format("{}: its compute stream is the null stream, which synchronizes with all others; pass one made by "
                     "cudaStreamCreateWithFlags(cudaStreamNonBlocking)",
                     options.devices[i].str()));
   }
@@ -54,7 +54,7 @@ cudaStream_t given_stream(const DeviceGroupOptions& options, size_t i) {
   VITRINE_CUDA_CHECK(cudaStreamGetDevice(stream, &gpu));
   if (gpu != options.devices[i].index) {
     throw DeviceError(
-        fmt::format("{}: its compute stream was made on cuda:{}; make it on the device that is to use it", options.devices[i].str(), gpu));
+        fmt::format("{}: its compute stream was created on cuda:{}; create it on the device that uses it", options.devices[i].str(), gpu));
   }
   return stream;
 }
@@ -76,7 +76,7 @@ void open_gpus(const DeviceGroupOptions& options) {
   for (const auto& [handles, what] :
        {std::pair{&options.cuda_compute_streams, "CUDA compute streams"}, {&options.nccl_communicators, "NCCL communicators"}}) {
     if (!handles->empty() && handles->size() != options.devices.size()) {
-      throw ConfigError(fmt::format("{} {} for {} devices; hand in one for each", handles->size(), what, options.devices.size()));
+      throw ConfigError(fmt::format("{} {} for {} devices; pass one for each device", handles->size(), what, options.devices.size()));
     }
   }
   for (const int from : gpus) {
@@ -95,7 +95,7 @@ Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   const DeviceId id = options.devices[i];
   const Memory memory = memory_of(id.index);
   if (capacity > memory.total_bytes) {
-    throw OutOfMemory(fmt::format("{}: a capacity of {} was asked for, but the GPU has {}; ask for less, or leave the capacity out", id.str(),
+    throw OutOfMemory(fmt::format("{}: a capacity of {} was requested, but the GPU has {}; request less, or no capacity", id.str(),
                                   format_bytes(capacity), format_bytes(memory.total_bytes)));
   }
   const int ordinal = static_cast<int>(i);

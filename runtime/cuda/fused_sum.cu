@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kThreads = 256;
 constexpr int64_t kMostBlocks = 4096;
 
-/// What elements are combined in: f32, but i32 in i32.
+/// Type in which elements are combined: f32, or i32 for i32.
 template <class T>
 struct Arithmetic {
   using Value = float;
@@ -26,7 +26,7 @@ struct Arithmetic<int32_t> {
   static __device__ Value add(Value a, Value b) { return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b)); }  // wraps around
 };
 
-/// A NaN on either side stays.
+/// A NaN on either side is kept.
 template <class T, ReduceOp kOp>
 __device__ typename Arithmetic<T>::Value combined(typename Arithmetic<T>::Value a, typename Arithmetic<T>::Value b) {
   if constexpr (kOp == ReduceOp::min) return b < a || b != b ? b : a;
@@ -42,7 +42,7 @@ struct Buffers {
   int divisor;
 };
 
-/// N elements, moved as one access.
+/// N elements, moved with one access.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Elements {
   T v[N];
@@ -92,7 +92,7 @@ void combine_all(cudaStream_t stream, int divisor, std::span<const void* const> 
     buffers.outputs[buffers.output_count++] = static_cast<T*>(p);
     addresses |= reinterpret_cast<uintptr_t>(p);
   }
-  // Packs from the first multiple of their length to the last; single elements at both ends.
+  // Packs from the first to the last multiple of their length; single elements at both ends.
   const bool aligned = addresses % 16 == 0;
   const int64_t packs_begin = aligned ? std::min(end, (begin + kPack - 1) / kPack * kPack) : end;
   const int64_t packs_end = aligned ? std::max(packs_begin, end / kPack * kPack) : end;

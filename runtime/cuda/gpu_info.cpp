@@ -25,10 +25,10 @@ std::string problem_text(cudaError_t code, int driver_version, int runtime_versi
         version_text(driver_version), version_text(runtime_version));
   }
   if (code == cudaErrorNoDevice || code == cudaSuccess) return fmt::format("the driver sees no GPU{}", hidden);
-  return fmt::format("CUDA does not start: {}: {}{}", cudaGetErrorName(code), cudaGetErrorString(code), hidden);
+  return fmt::format("CUDA failed to start: {}: {}{}", cudaGetErrorName(code), cudaGetErrorString(code), hidden);
 }
 
-/// False when the GPU does not answer.
+/// Returns false if the GPU does not answer.
 bool read_attributes(GpuInfo& gpu) {
   cudaDeviceProp properties{};
   if (cudaGetDeviceProperties(&properties, gpu.index) != cudaSuccess) return false;

@@ -2,7 +2,7 @@
 #pragma once
 
 #ifdef VITRINE_HOST_DOOR
-// Tests build device code as C++ for the host: threadIdx, barriers, shuffles and launches come from there.
+// Tests compile device code as C++ for the host: threadIdx, barriers, shuffles and launches come from there.
 #include VITRINE_HOST_DOOR
 #else
 
@@ -13,7 +13,7 @@
 namespace vitrine::cuda {
 
 /// Queues kernel(args...) on the stream, whose GPU must be current. throws CudaError.
-///   Every kernel uses this or launch_cooperating(): where tests run kernels on the host, only the latter's threads can meet.
+///   Every kernel uses this or launch_cooperating(). In tests that run kernels on the host, only threads of the latter can synchronize.
 template <class... Params, class... Args>
 void launch(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block, Args... args) {
   cudaLaunchConfig_t config{};
@@ -23,7 +23,7 @@ void launch(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 bloc
   VITRINE_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
-/// The same for kernels with __syncthreads, shuffles or shared memory.
+/// For kernels with __syncthreads, shuffles or shared memory.
 template <class... Params, class... Args>
 void launch_cooperating(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block, Args... args) {
   launch(stream, kernel, grid, block, args...);

@@ -6,12 +6,12 @@
 #include "runtime/cuda/fault.h"
 #include "runtime/exec_context.h"
 
-/// What CUDA implementations need of a context; its backend must be cuda.
+/// Properties of a context for CUDA implementations. requires a CUDA context
 namespace vitrine::cuda {
 
 cudaStream_t native_stream(ExecContext& ctx);
 
-/// What an implementation may ask of the GPU it runs on.
+/// Properties of the GPU that an implementation runs on.
 struct DeviceProperties {
   int multiprocessors = 0;
   int compute_capability = 0;  // 90 for sm_90
@@ -19,7 +19,7 @@ struct DeviceProperties {
 };
 const DeviceProperties& properties(ExecContext& ctx);
 
-/// The context's fault slot of this kind, made at the first call: where a kernel says that its data are wrong. See Fault.
+/// The context's fault slot of this kind, created by the first call, in which a kernel reports invalid data. See Fault.
 Fault* fault_slot(ExecContext& ctx, FaultMessage message);
 
 }  // namespace vitrine::cuda

@@ -27,13 +27,13 @@ using comm::Call;
 using comm::Operation;
 using Clock = std::chrono::steady_clock;
 
-// As long as the process group takes to find who died.
+// Longer than the process group takes to find which process died.
 constexpr int64_t kEchoPatienceMs = 2000;
-// A call is taken in at once unless NCCL has to connect to a peer first.
+// NCCL accepts a call immediately unless it must connect to a peer first.
 constexpr int64_t kPollsBeforeWaiting = 100;
 constexpr std::chrono::seconds kLongestFarewell{2};
 
-/// Of elements that are combined.
+/// Type of elements that are combined.
 ncclDataType_t nccl_type(DType dtype) {
   if (dtype == DType::i32) return ncclInt32;
   if (dtype == DType::f16) return ncclFloat16;
@@ -66,7 +66,7 @@ void check_nccl(ncclResult_t result, ncclComm_t comm, const char* expression, co
 }
 #define VITRINE_NCCL_CHECK(comm, expression) check_nccl((expression), comm, #expression, __FILE__, __LINE__)
 
-/// The communicators of one group: what has to happen to all of them at once.
+/// The communicators of one group, and operations that concern all of them.
 class NcclGroup {
  public:
   NcclGroup(DeviceGroup& devices, bool owned)
@@ -81,7 +81,7 @@ class NcclGroup {
       rank.name = fmt::format("rank {} ({})", first_rank_ + i, devices[i].name());
       rank.gpu = devices[i].id().index;
     }
-    // The process group knows better than a deadline of this process alone who is late.
+    // The process group knows better than a deadline of this process alone which rank is late.
     if (process_group_) timeout_ms_ = std::numeric_limits<int32_t>::max();
     if (process_group_) number_ = process_group_->new_group();
     if (process_group_) handler_ = process_group_->on_failure([this](const std::string& reason) { abort(reason); });
@@ -90,7 +90,7 @@ class NcclGroup {
     if (process_group_) process_group_->remove_handler(handler_);
     if (process_group_ && owned_ && process_group_->failure().empty()) leave_peers();
     for (Rank& rank : ranks_) {
-      if (rank.comm != nullptr && owned_) ncclCommAbort(rank.comm);  // nothing is under way: the streams were waited for
+      if (rank.comm != nullptr && owned_) ncclCommAbort(rank.comm);  // nothing is in flight: the streams have been synchronized
       if (rank.word != nullptr) cudaFree(rank.word);
     }
     cudaGetLastError();
@@ -100,7 +100,7 @@ class NcclGroup {
   void start_joining(DeviceGroup& devices, const ncclUniqueId& id);
   void adopt(DeviceGroup& devices);
 
-  /// Calls NCCL for a rank and waits until the call has been taken in: only then may an event be recorded behind it.
+  /// Calls NCCL for a rank and waits until the call has been accepted; only then may an event be recorded after it.
   template <class Work>
   void call(int index, const char* operation, const Work& work) {
     Rank& rank = at(index);
@@ -121,7 +121,7 @@ class NcclGroup {
       if (Clock::now() > deadline) {
         const std::string reason = fmt::format(
             "{}: {} waited longer than {} ms for its peers: {} have not issued it; every rank must issue the same "
-            "collectives in the same order, from a thread of its own",
+            "collectives in the same order, from a separate thread",
             operation, rank.name, timeout_ms_, late_peers(index));
         abort(reason);
         throw CommError(reason);
@@ -136,12 +136,12 @@ class NcclGroup {
   int first_rank() const { return first_rank_; }
   int world_size() const { return world_size_; }
   ProcessGroup* process_group() const { return process_group_.get(); }
-  /// Among the groups of the process group.
+  /// Number of this group in the process group.
   int number() const { return number_; }
 
  private:
   struct Rank {
-    std::mutex mutex;  // held while NCCL is called: an abort frees the communicator
+    std::mutex mutex;  // held during calls to NCCL, because an abort frees the communicator
     ncclComm_t comm = nullptr;
     int gpu = 0;
     void* word = nullptr;  // one float in device memory, for barriers
@@ -150,7 +150,7 @@ class NcclGroup {
   };
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
 
-  /// Between ncclGroupStart and ncclGroupEnd, whatever is thrown.
+  /// Between ncclGroupStart and ncclGroupEnd, even if an exception is thrown.
   class GroupCalls {
    public:
     GroupCalls() { VITRINE_NCCL_CHECK(nullptr, ncclGroupStart()); }
@@ -167,9 +167,9 @@ class NcclGroup {
    private:
     bool ended_ = false;
   };
-  /// Peers on other machines may still need what NCCL sends behind the streams' backs: lets it finish, where it soon does.
+  /// Peers on other machines may still need data that NCCL sends outside the streams: lets it finish if it does so soon.
   void leave_peers() noexcept;
-  /// throws the reason when the group is aborted, or an asynchronous error.
+  /// throws the reason if the group is aborted, or an asynchronous error.
   bool in_progress(Rank& rank) {
     const std::lock_guard lock(rank.mutex);
     throw_if_broken();
@@ -183,7 +183,7 @@ class NcclGroup {
     const std::lock_guard lock(mutex_);
     if (!reason_.empty()) throw CommError(reason_);
   }
-  /// The process group aborts this group a moment after it has failed.
+  /// The process group aborts this group shortly after it has failed.
   void throw_if_process_group_failed() {
     if (!process_group_) return;
     const std::string verdict = process_group_->failure();
@@ -195,7 +195,7 @@ class NcclGroup {
     for (Rank& rank : ranks_) {
       if (&rank != &at(index) && rank.issued.load(std::memory_order_relaxed) <= mine) late += (late.empty() ? "" : ", ") + rank.name;
     }
-    return late.empty() ? "none of them is behind, though some may" : late;
+    return late.empty() ? "no rank is known to be behind" : late;
   }
   void allocate_words(DeviceGroup& devices) {
     for (int i = 0; i < devices.size(); ++i) {
@@ -209,7 +209,7 @@ class NcclGroup {
   bool owned_;
   int first_rank_, world_size_;
   int64_t timeout_ms_;
-  std::shared_ptr<ProcessGroup> process_group_;  // null when this process is alone
+  std::shared_ptr<ProcessGroup> process_group_;  // null if this process is alone
   int number_ = 0;
   uint64_t handler_ = 0;
   std::mutex mutex_;
@@ -217,7 +217,7 @@ class NcclGroup {
 };
 
 void NcclGroup::start_joining(DeviceGroup& devices, const ncclUniqueId& id) {
-  // The process group may fail meanwhile, and would abort what is being made.
+  // The process group may fail meanwhile and would abort the communicators under construction.
   std::vector<std::unique_lock<std::mutex>> locks;
   for (Rank& rank : ranks_) locks.emplace_back(rank.mutex);
   throw_if_broken();
@@ -257,7 +257,7 @@ void NcclGroup::create(DeviceGroup& devices) {
     bytes.copy(id.internal, sizeof id.internal);
   }
   std::optional<ProcessGroup::Waiting> waiting;
-  if (process_group_) waiting.emplace(*process_group_, "the joining of NCCL's ranks");
+  if (process_group_) waiting.emplace(*process_group_, "the initialization of NCCL");
   start_joining(devices, id);
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
   for (Rank& rank : ranks_) {
@@ -295,14 +295,14 @@ void NcclGroup::abort(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (!reason_.empty()) return;
     reason_ = reason.empty() ? "the group was aborted" : reason;
-    if (!owned_) reason_ += "; the NCCL communicators were handed in and are aborted now: open the devices anew with new ones";
+    if (!owned_) reason_ += "; the caller's NCCL communicators are aborted: open the devices again with new ones";
   }
   for (Rank& rank : ranks_) {
     const std::lock_guard lock(rank.mutex);
     if (rank.comm == nullptr) continue;
     int previous = 0;
     const bool known = cudaGetDevice(&previous) == cudaSuccess;
-    cudaSetDevice(rank.gpu);  // NCCL goes back to the device that is current: it must be one that is in use
+    cudaSetDevice(rank.gpu);  // NCCL restores the current device, which must be one that is in use
     ncclCommAbort(rank.comm);
     rank.comm = nullptr;
     if (known) set_device_back(previous);
@@ -338,7 +338,7 @@ class NcclCommunicator final : public CheckedCommunicator {
     return fmt::format("NCCL {}, {} ranks, algorithm {}, protocol {}", nccl_version(), size(), of("NCCL_ALGO"), of("NCCL_PROTO"));
   }
   void abort(const std::string& reason) override {
-    // NCCL tells of a peer that is gone, too: the process group knows better which one.
+    // NCCL also reports a lost peer, but the process group knows better which one.
     ProcessGroup* const process_group = group_->process_group();
     if (process_group == nullptr) return group_->abort(reason);
     const std::string broken = group_->failure();
@@ -365,7 +365,7 @@ class NcclCommunicator final : public CheckedCommunicator {
   }
   void issue(ExecContext& ctx, const Call& call, ncclComm_t comm);
   void issue_scattered(ExecContext& ctx, const Call& call, ncclComm_t comm);
-  /// Of operations that send: what stays on this rank.
+  /// Copies the part that an operation that sends keeps on this rank.
   void copy_own_part(ExecContext& ctx, const Call& call);
 
   std::shared_ptr<NcclGroup> group_;
@@ -429,7 +429,7 @@ void NcclCommunicator::issue(ExecContext& ctx, const Call& call, ncclComm_t comm
       break;
   }
   if (bytes == 0) return;
-  // What stays on this rank was copied already.
+  // The part that stays on this rank has been copied already.
   const auto sends_to = [&](int r) { return r != rank() && (call.operation == Operation::all_to_all || r == call.to); };
   const auto receives_from = [&](int r) { return r != rank() && (call.operation == Operation::all_to_all || r == call.from); };
   const auto place = [&](int r) { return call.operation == Operation::all_to_all ? static_cast<size_t>(r) * bytes : 0; };

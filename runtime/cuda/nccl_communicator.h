@@ -8,10 +8,10 @@
 
 namespace vitrine::cuda {
 
-/// NCCL communicators for a group of distinct GPUs, one for each device: non-blocking, polled, aborted together. NCCL's algorithm and protocol are
-/// pinned (NCCL_ALGO=Ring, NCCL_PROTO=Simple, unless the environment says otherwise), so that sums have the same bits in every run.
-/// With DeviceGroupOptions::nccl_communicators those are used; abort() aborts them too, and collectives then fail until new ones are handed in.
-/// throws CommError naming the ranks that did not join in time, CudaError, ConfigError when a communicator handed in does not fit its device.
+/// Creates NCCL communicators for a group of distinct GPUs, one for each device: non-blocking, polled, aborted together. NCCL's algorithm and
+/// protocol are fixed (NCCL_ALGO=Ring, NCCL_PROTO=Simple, unless the environment says otherwise), so that sums have the same bits in every run. Uses
+/// DeviceGroupOptions::nccl_communicators if set; abort() aborts those too, and collectives then fail until new ones are passed. throws CommError
+/// naming the ranks that did not join in time, CudaError, ConfigError if a communicator does not match its device.
 std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(DeviceGroup& devices);
 
 }  // namespace vitrine::cuda

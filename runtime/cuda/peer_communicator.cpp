@@ -22,7 +22,7 @@ namespace {
 using comm::Call;
 using comm::Operation;
 
-constexpr int64_t kSumGrainBytes = 256;  // no two ranks write one segment of so many bytes
+constexpr int64_t kSumGrainBytes = 256;  // no two ranks write to one segment of so many bytes
 
 class PeerGroup {
  public:
@@ -44,7 +44,8 @@ class PeerGroup {
     cudaGetLastError();
   }
 
-  /// One rank's collective: meets the others on the host, orders its stream behind theirs, queues its share, and orders it behind their shares.
+  /// One rank's collective: waits for the others on the host, orders its stream after theirs, queues its share, and orders its stream after their
+  /// shares.
   void run(int index, const Call& call, cudaStream_t stream);
   void abort(const std::string& reason);
   std::string failure();
@@ -58,7 +59,7 @@ class PeerGroup {
     bool here = false;
   };
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
-  /// Returns when all ranks have come as often as this one. throws CommError after abort() or the deadline.
+  /// Returns when all ranks have arrived as often as this one. throws CommError after abort() or the deadline.
   void meet(int index, const char* operation);
   void wait_for_peers(int index, cudaStream_t stream, cudaEvent_t Rank::*event);
   void do_share(int index, cudaStream_t stream) const;
@@ -90,7 +91,7 @@ void PeerGroup::meet(int index, const char* operation) {
   if (arrivals_ != rendezvous) return;
   if (!in_time) {
     reason_ =
-        fmt::format("{}: {} waited longer than {} ms for {}; every rank must issue the same collectives in the same order, from a thread of its own",
+        fmt::format("{}: {} waited longer than {} ms for {}; every rank must issue the same collectives in the same order, from a separate thread",
                     operation, at(index).name, timeout_ms_, absent());
     met_.notify_all();
   }
@@ -229,7 +230,7 @@ std::vector<std::unique_ptr<Communicator>> make_peer_communicators(DeviceGroup& 
       if (from != to) VITRINE_CUDA_CHECK(cudaDeviceCanAccessPeer(&reaches, from, to));
       if (reaches != 0) continue;
       throw UnsupportedError(
-          fmt::format("make_communicators: cuda:{} does not reach the memory of cuda:{}, and NCCL does not serve ({}); use one logical "
+          fmt::format("make_communicators: cuda:{} cannot access the memory of cuda:{}, and NCCL cannot be used ({}); use one logical "
                       "device for each GPU and a build with NCCL",
                       from, to, reason));
     }

@@ -9,10 +9,10 @@
 
 namespace vitrine::cuda {
 
-/// Communicators whose ranks read and write each other's memory: for logical devices that share a GPU (NCCL refuses them) and for builds without
-/// NCCL. The ranks meet on the host while they issue; their streams are ordered by events. Sums are added in rank order.
-///   reason  why NCCL does not serve, for description()
-/// throws UnsupportedError naming two GPUs that do not reach each other, or when there are more than 64 ranks.
+/// Creates communicators whose ranks access each other's memory: for logical devices that share a GPU (which NCCL does not support) and for builds
+/// without NCCL. The ranks synchronize on the host while they issue; events order their streams. Sums are added in rank order.
+///   reason  why NCCL is not used, for description()
+/// throws UnsupportedError naming two GPUs that cannot access each other's memory, or for more than 64 ranks.
 std::vector<std::unique_ptr<Communicator>> make_peer_communicators(DeviceGroup& devices, const std::string& reason);
 
 }  // namespace vitrine::cuda

@@ -5,7 +5,7 @@
 
 namespace vitrine::cuda {
 
-/// Page-locked host memory that every GPU copies from and to asynchronously, page-aligned. throws OutOfMemory, CudaError.
+/// Page-locked, page-aligned host memory that every GPU copies from and to asynchronously. throws OutOfMemory, CudaError.
 void* allocate_pinned(int64_t bytes);
 void free_pinned(void* memory) noexcept;
 

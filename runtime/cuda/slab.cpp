@@ -16,7 +16,7 @@ CudaSlab::~CudaSlab() {
 void CudaSlab::grow(int64_t bytes) {
   if (bytes <= size_) return;
   const cuda::DeviceScope scope(device_);
-  // An engine before this one may have taken less; what it queued is done when cudaFree returns.
+  // An earlier engine may have taken less; its queued work is done when cudaFree returns.
   VITRINE_CUDA_CHECK(cudaFree(base_));
   base_ = nullptr;
   size_ = 0;
@@ -25,7 +25,7 @@ void CudaSlab::grow(int64_t bytes) {
     cudaGetLastError();
     size_t free_bytes = 0, total_bytes = 0;
     VITRINE_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    throw OutOfMemory(fmt::format("cuda:{}: the pool asks for {}, but the GPU has {} free of {}", device_, format_bytes(bytes),
+    throw OutOfMemory(fmt::format("cuda:{}: the pool needs {}, but the GPU has {} free of {}", device_, format_bytes(bytes),
                                   format_bytes(static_cast<int64_t>(free_bytes)), format_bytes(static_cast<int64_t>(total_bytes))));
   }
   VITRINE_CUDA_CHECK(code);

@@ -5,7 +5,7 @@
 
 namespace vitrine {
 
-/// A GPU's slab: one cudaMalloc of the planned size. Growing gives it back and takes a larger one, so it is for empty pools.
+/// Slab of a GPU: one cudaMalloc of the planned size. Growing frees it and takes a larger one, so the pool must be empty.
 class CudaSlab final : public Slab {
  public:
   explicit CudaSlab(int device) : device_(device) {}

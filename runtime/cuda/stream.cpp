@@ -16,7 +16,7 @@
 namespace vitrine {
 namespace {
 
-// Closed spans whose events are not looked at yet. Looking costs a call of CUDA for each, which need not be made while work is issued.
+// Closed spans whose events have not been queried. A query is a CUDA call for each, which can wait while work is issued.
 constexpr size_t kMostUnsettled = 1024;
 constexpr int64_t kFarFromAnchorNs = 1'000'000'000;
 
@@ -77,7 +77,7 @@ cuda::Fault* CudaStream::fault_slot(cuda::FaultMessage message) {
   for (const FaultSlot& slot : faults_) {
     if (slot.message == message) return slot.memory;
   }
-  // Pinned memory has one address on the host and on every GPU.
+  // Pinned memory has the same address on the host and on every GPU.
   auto* memory = static_cast<cuda::Fault*>(cuda::allocate_pinned(sizeof(cuda::Fault)));
   *memory = cuda::Fault{};
   faults_.push_back({message, memory});
@@ -146,8 +146,8 @@ bool CudaStream::failed() const {
   return !reason.empty();
 }
 
-// The GPU reached the anchor at some time between the two readings of the host's clock. A host thread that lost its core in between reads too
-// wide a range, and tries again: the narrowest of some tries counts, which bounds the error of every span's place by half its width.
+// The GPU reached the anchor between the two readings of the host's clock. A host thread that loses its core in between reads too wide a range and
+// tries again. The narrowest range of several tries counts, which bounds the error of every span's position by half its width.
 void CudaStream::set_anchor() {
   constexpr int kTries = 32;
   constexpr int64_t kNarrow = 100'000;
@@ -164,7 +164,7 @@ void CudaStream::set_anchor() {
   }
 }
 
-// Spans are closed in destructors: an error of CUDA drops the span, and is told by the work that follows.
+// Spans are closed in destructors: an error of CUDA drops the span and is reported by the work that follows.
 cudaEvent_t CudaStream::timing_event() noexcept {
   cudaEvent_t event = nullptr;
   int previous = 0;
@@ -228,7 +228,7 @@ void CudaStream::settle_spans() noexcept {
     const bool timed = span.begin != nullptr && span.end != nullptr && time_of(span.begin, record.begin_ns) && time_of(span.end, record.end_ns);
     if (timed) {
       records_.add(record);
-      // Elapsed times are floats of milliseconds: near the anchor they resolve half a microsecond. What is closed later began later.
+      // Elapsed times are floats in milliseconds: near the anchor they resolve half a microsecond. Spans closed later began later.
       if (record.depth == 0 && record.end_ns - anchor_ns_ > kFarFromAnchorNs) {
         std::swap(anchor_, span.end);
         anchor_ns_ = record.end_ns;

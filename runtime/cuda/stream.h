@@ -15,20 +15,20 @@
 
 namespace vitrine {
 
-/// A stream of a GPU, with spans timed by event pairs against an anchor, so that tracing adds no synchronisation; spans are NVTX ranges too. A
-/// private header: the public ones name no CUDA type.
+/// Stream of a GPU. Spans are timed by pairs of events against an anchor, so tracing adds no synchronization; spans are NVTX ranges too. Private, so
+/// that public headers need no CUDA types.
 ///
-/// A GPU tells of failures only when it is asked: failed() and synchronize() ask. An error of CUDA itself (an illegal address, say) calls the error
-/// handler and stays: the process must be restarted. A fault that a kernel raised (see cuda::Fault) is told once and cleared; the work behind it runs
-/// on, so peers need not be woken and the handler is not called.
+/// A GPU reports failures only when it is queried, which failed() and synchronize() do. An error of CUDA itself (for example, an illegal address)
+/// calls the error handler and is permanent: the process must be restarted. A fault that a kernel raised (see cuda::Fault) is reported once and
+/// cleared; later work continues, so peers need not be woken and the handler is not called.
 class CudaStream final : public Stream {
  public:
-  /// given  a cudaStream_t of this GPU to work on, kept alive by the caller; null: one of our own (non-blocking)
+  /// given  a cudaStream_t of this GPU, kept alive by the caller; null: creates a non-blocking stream
   CudaStream(Identity identity, OrderChecker* checker, cudaStream_t given = nullptr);
   ~CudaStream() override;
 
   cudaStream_t native() const { return stream_; }
-  /// The slot for faults worded by `message`; made at the first call.
+  /// The slot for faults with this `message`; created by the first call.
   cuda::Fault* fault_slot(cuda::FaultMessage message);
 
   void check_owner(const void* data) override;
@@ -45,7 +45,7 @@ class CudaStream final : public Stream {
  private:
   struct TimedSpan {
     SpanRecord record;
-    cudaEvent_t begin = nullptr, end = nullptr;  // null: the event could not be made, the span is dropped
+    cudaEvent_t begin = nullptr, end = nullptr;  // null: the event could not be created, and the span is dropped
   };
   struct FaultSlot {
     cuda::FaultMessage message;
@@ -57,11 +57,11 @@ class CudaStream final : public Stream {
   void do_synchronize() override;
   cudaEvent_t timing_event() noexcept;
   void set_anchor();
-  /// Turns the closed spans whose work is done into records, and their events into spare ones. Under the lock of the spans.
+  /// Turns the closed spans whose work is done into records, and reuses their events. requires the lock of the spans
   void settle_spans() noexcept;
-  /// False when CUDA does not tell.
+  /// False if CUDA does not report it.
   bool time_of(cudaEvent_t event, int64_t& time_ns) noexcept;
-  /// The message of a raised fault, or empty.
+  /// Message of a raised fault, or empty.
   std::string raised_fault() const;
 
   cudaStream_t stream_ = nullptr;
@@ -71,7 +71,7 @@ class CudaStream final : public Stream {
   cudaEvent_t anchor_ = nullptr, next_anchor_ = nullptr;
   int64_t anchor_ns_ = 0;
   std::vector<TimedSpan> open_;
-  std::mutex spans_mutex_;  // of what follows
+  std::mutex spans_mutex_;  // guards the following members
   std::deque<TimedSpan> closed_;
   std::vector<cudaEvent_t> spare_;
   SpanLog records_;

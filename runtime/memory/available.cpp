@@ -16,14 +16,14 @@ namespace {
 
 constexpr int64_t kLeastReserve = int64_t{256} << 20;
 
-/// The number in a file that holds nothing else; nothing for "max", or where there is no such file.
+/// Reads a file that contains only a number. Returns nothing for "max" or if there is no such file.
 std::optional<int64_t> read_number(const std::string& path) {
   std::ifstream file(path);
   int64_t number = 0;
   return file >> number ? std::optional(number) : std::nullopt;
 }
 
-/// The number after `key` at the beginning of a line.
+/// Reads the number after `key` at the beginning of a line.
 std::optional<int64_t> read_field(const std::string& path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -35,11 +35,11 @@ std::optional<int64_t> read_field(const std::string& path, std::string_view key)
   return std::nullopt;
 }
 
-/// The names of one version's files.
+/// File names of one version of control groups.
 struct Files {
   const char* limit;
   const char* usage;
-  const char* cache;  // the line of memory.stat with the file cache that can be dropped at once
+  const char* cache;  // key in memory.stat of the file cache that can be dropped immediately
 };
 constexpr Files kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 constexpr Files kVersion2 = {"memory.max", "memory.current", "inactive_file"};

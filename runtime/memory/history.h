@@ -11,35 +11,35 @@
 
 namespace vitrine {
 
-/// A block that was taken from a pool, or given back. Of blocks without bytes there is no record.
+/// Allocation or release of a block of a pool. Blocks without bytes are not recorded.
 struct MemoryEvent {
-  int64_t time_ns = 0;  // when the host issued it; the device comes to it later
+  int64_t time_ns = 0;  // when the host issued it; the device reaches it later
   int64_t offset = 0;
-  int64_t bytes = 0;  // negative: given back
+  int64_t bytes = 0;  // negative: released
   Category category = Category::activations;
-  Phase phase = Phase::setup;  // in which this happened
-  std::string tensor;          // whose the block is; also where it is given back
+  Phase phase = Phase::setup;  // at the time of the change
+  std::string tensor;          // name of the block's tensor, also for a release
   std::string layer;
 };
 
-/// Where a step begins among the changes.
+/// Position of a step among the changes.
 struct StepMark {
   int64_t step = 0;
   int64_t time_ns = 0;
   size_t change = 0;  // index of the first change of the step
 };
 
-/// What a pool held over a stretch of time: the blocks that were there when it began, as they were taken, then every change.
+/// Content of a pool over a period: the blocks allocated at its start, with their allocation, then every change.
 struct MemoryHistory {
   std::vector<MemoryEvent> at_start;  // by offset
   std::vector<MemoryEvent> changes;   // oldest first
-  std::vector<StepMark> steps;        // of those that begin within it
+  std::vector<StepMark> steps;        // that begin within the period
 };
 
-/// The part from the mark of that index to the mark `count` marks on, or to the end where there are fewer.
+/// Cuts out the part from mark `first_mark` up to the mark `count` marks later, or to the end.
 MemoryHistory cut_history(const MemoryHistory& history, size_t first_mark, size_t count = 1);
 
-/// Index of the first mark of a step; nothing where the history has none.
+/// Index of the first mark of a step, or nothing.
 std::optional<size_t> find_mark(const MemoryHistory& history, int64_t step);
 
 }  // namespace vitrine

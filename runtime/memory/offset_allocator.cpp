@@ -45,7 +45,7 @@ int64_t OffsetAllocator::allocate(int64_t bytes) {
 
 void OffsetAllocator::free(int64_t offset, int64_t bytes) {
   int64_t size = aligned(bytes);
-  if (size == 0) return;  // takes no place, so nothing is known of the one it was told
+  if (size == 0) return;  // empty blocks take no place and may share an offset
   VITRINE_ASSERT(offset >= 0 && offset + size <= extent_, "a block lies within the extent");
   allocated_ -= size;
   auto next = holes_.lower_bound(offset);

@@ -6,19 +6,19 @@
 
 namespace vitrine {
 
-/// Hands out offsets in [0, infinity) by best fit, of equal holes the highest: the same calls give the same offsets on every machine.
-/// Sizes are rounded up to kAlignment. It knows no memory; Pool puts a slab under it. Not thread-safe.
+/// Assigns offsets in [0, infinity) by best fit; among equal holes, the highest. The same calls give the same offsets on every machine.
+/// Rounds sizes up to kAlignment. Knows no memory: BlockAllocator maps the offsets to a slab. Not thread-safe.
 class OffsetAllocator {
  public:
   static constexpr int64_t kAlignment = 256;
   static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-  /// Offset of a block of aligned(bytes) bytes: the smallest hole that takes it (of several the highest, so that the lower one may grow), or the end
-  /// of the extent.
+  /// Allocates aligned(bytes) bytes in the smallest hole that fits (among several the highest, so that the lower one may grow), or at the end of the
+  /// extent. Returns the offset.
   int64_t allocate(int64_t bytes);
-  /// The offset that allocate(bytes) would return, without taking it.
+  /// Returns the offset that allocate(bytes) would return, without allocating.
   int64_t peek(int64_t bytes) const;
-  /// Gives a block back; offset and bytes as allocated (asserted).
+  /// Releases a block. requires offset and bytes as allocated (asserted)
   void free(int64_t offset, int64_t bytes);
   /// End of the highest block in use.
   int64_t extent() const { return extent_; }

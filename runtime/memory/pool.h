@@ -2,12 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <vitrine/runtime/memory/category.h>
 #include <vitrine/runtime/memory/history.h>
@@ -17,26 +14,29 @@
 
 namespace vitrine {
 
-/// What a pool held, in bytes. The peak is the largest extent of the slab so far; its categories, phase and layer are those of that moment.
+class BlockAllocator;
+class MemoryRecorder;
+
+/// Statistics of a pool, in bytes. The peak is the largest extent of the slab so far, with the categories, phase and layer of that moment.
 struct PoolStatistics {
   int64_t capacity_bytes = 0;
   int64_t reserved_bytes = 0;   // size of the slab
   int64_t allocated_bytes = 0;  // in blocks now
-  int64_t adopted_bytes = 0;    // of tensors over memory from elsewhere (ExecContext::adopt) now; in no other figure
+  int64_t adopted_bytes = 0;    // of adopted tensors (ExecContext::adopt) now; not part of any other value
   int64_t peak_bytes = 0;
   BytesByCategory allocated_by_category{};
-  BytesByCategory peak_by_category{};  // sums to peak_bytes, with fragmentation
+  BytesByCategory peak_by_category{};  // includes fragmentation; sums to peak_bytes
   Phase peak_phase = Phase::setup;
   std::string peak_layer;
 };
 
-/// All memory of one device: blocks with a category and a name, at deterministic offsets in a slab.
-///
-/// One thread at a time issues a pool. A block belongs to the stream it was allocated for; when a freed range goes to another stream, that
-/// stream is made to wait for the first one's work so far (an inserted wait, never a poll).
+/// All memory of one device: blocks with a category and a name, at deterministic offsets in a slab. Wraps BlockAllocator, which places the blocks,
+/// with statistics, history and errors. With history off, an allocation reads no clock and builds no string for a name seen before. One thread at a
+/// time issues to a pool. A block belongs to the stream it was allocated for. If a freed range goes to another stream, that stream waits for the
+/// first one's work so far (an inserted wait, never a poll).
 class Pool {
  public:
-  /// device_name  for messages   capacity_bytes  more than this is refused
+  /// device_name  for messages   capacity_bytes  limit
   Pool(std::string device_name, std::unique_ptr<Slab> slab, int64_t capacity_bytes);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -44,62 +44,49 @@ class Pool {
 
   struct Block {
     int64_t offset = 0;
-    int64_t bytes = 0;  // as asked for; the offsets step by OffsetAllocator::aligned(bytes)
+    int64_t bytes = 0;  // as requested; offsets advance by OffsetAllocator::aligned(bytes)
     Category category = Category::activations;
     void* address = nullptr;
-    Stream* stream = nullptr;  // whose work the block belongs to
+    Stream* stream = nullptr;  // whose work uses the block
   };
 
-  /// throws OutOfMemory with bytes asked, tensor, layer, phase, capacity, allocated, reserved, free, and the categories in order of size;
-  /// after reserve() UnsupportedError that names tensor, layer and phase: the plan has no room for what it does not contain.
-  /// On a pool that grows (no reserve() yet) the slab grows in chunks of kGrowthBytes up to the capacity; on CUDA, where addresses cannot stay while
-  /// it grows, it takes the whole capacity at the first allocation: name a capacity when you allocate without a plan.
+  /// throws OutOfMemory with requested bytes, tensor, layer, phase, capacity, allocated, reserved, free, and the categories by size; after reserve()
+  /// UnsupportedError with tensor, layer and phase, because the plan has no room for an unplanned allocation.
+  /// Without reserve() the slab grows in chunks up to the capacity. On CUDA, where addresses would change when it grows, it takes the whole capacity
+  /// at the first allocation: set a capacity if you allocate without a plan.
   Block allocate(int64_t bytes, Category category, Stream& stream, std::string_view tensor_name);
   void free(const Block& block) noexcept;
-  /// Books memory from elsewhere, which a tensor has adopted (bytes > 0) or let go of (bytes < 0).
+  /// Counts memory that a tensor has adopted (bytes > 0) or released (bytes < 0).
   void note_adopted(int64_t bytes) noexcept { adopted_bytes_ += bytes; }
 
-  /// Sets the limit to `bytes` (a plan's peak) and takes that much from the system: from then on the slab never grows. Starts the peak anew.
-  /// throws OutOfMemory when that exceeds the capacity, ConfigError when the pool is in use.
+  /// Sets the limit to `bytes` (a plan's peak) and takes that much from the system; afterwards the slab never grows. Resets the peak.
+  /// throws OutOfMemory if that exceeds the capacity, ConfigError if the pool is in use.
   void reserve(int64_t bytes);
 
-  /// Where the program is, for statistics and messages.
+  /// Sets the current phase and layer, for statistics and messages.
   void set_position(Phase phase, const char* layer);
 
   PoolStatistics statistics() const;
   void reset_peak();
-  int64_t capacity_bytes() const { return capacity_bytes_; }
+  int64_t capacity_bytes() const;
   const std::string& device_name() const { return device_name_; }
 
-  /// on: begins a new record of every allocate and free, with the blocks that are there now. off: ends it; history() keeps what it has.
+  /// on: starts a new history of every allocation and release, with the blocks that are allocated now. off: ends it; history() keeps its content.
   void record_history(bool on);
-  const MemoryHistory& history() const { return history_; }
-  /// A step begins here, for the record; until the next position is set, changes lie before its first phase.
+  const MemoryHistory& history() const;
+  /// Marks the beginning of a step in the history; changes before the next position belong to Phase::step.
   void mark_step(int64_t step);
 
-  static constexpr int64_t kGrowthBytes = int64_t{32} << 20;
-
  private:
-  struct LastUse;
   [[noreturn]] void throw_out_of_memory(int64_t bytes, std::string_view tensor_name) const;
-  void order_after_last_use(int64_t offset, int64_t bytes, Stream& stream);
   void note_peak();
-  int64_t limit_bytes() const { return reserved_limit_ >= 0 ? reserved_limit_ : capacity_bytes_; }
 
   std::string device_name_;
-  std::unique_ptr<Slab> slab_;
-  int64_t capacity_bytes_;
+  std::unique_ptr<BlockAllocator> blocks_;
+  std::unique_ptr<MemoryRecorder> recorder_;
   int64_t adopted_bytes_ = 0;
-  int64_t reserved_limit_ = -1;  // -1: not reserved, the slab grows
-  OffsetAllocator offsets_;
-  std::unique_ptr<LastUse> last_use_;
   BytesByCategory by_category_{};
   PoolStatistics peak_;
-  Phase phase_ = Phase::setup;
-  std::string layer_;
-  std::map<int64_t, MemoryEvent> held_;  // offset -> how the block there was taken
-  bool history_on_ = false;
-  MemoryHistory history_;
 };
 
 }  // namespace vitrine

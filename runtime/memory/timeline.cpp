@@ -8,7 +8,7 @@
 namespace vitrine {
 namespace {
 
-/// Follows the changes.
+/// Replays the changes.
 class Replay {
  public:
   void take(const MemoryEvent& event) {
@@ -20,7 +20,7 @@ class Replay {
 
   void give_back(const MemoryEvent& event) {
     const auto found = held_.find(event.offset);
-    VITRINE_ASSERT(found != held_.end(), "what is given back was held");
+    VITRINE_ASSERT(found != held_.end(), "a freed block was allocated");
     timeline_.blocks[found->second].end = timeline_.moments.size();
     held_.erase(found);
     by_category_[static_cast<size_t>(event.category)] += event.bytes;

@@ -9,32 +9,32 @@
 
 namespace vitrine {
 
-/// What a pool held between two changes.
+/// Content of a pool between two changes.
 struct MemoryMoment {
   int64_t time_ns = 0;
-  Phase phase = Phase::setup;  // of the change it follows; Phase::step at the beginning
+  Phase phase = Phase::setup;  // of the preceding change; Phase::step at the beginning
   std::string layer;
-  BytesByCategory by_category{};  // with fragmentation: sums to the extent of the slab
+  BytesByCategory by_category{};  // includes fragmentation; sums to the extent of the slab
   int64_t extent_bytes = 0;
 };
 
-/// A block and the moments in which it was held: first <= m < end.
+/// A block and the moments in which it was allocated: first <= m < end.
 struct HeldBlock {
   int64_t offset = 0;
   int64_t bytes = 0;
   Category category = Category::activations;
-  Phase phase = Phase::setup;  // in which it was taken
+  Phase phase = Phase::setup;  // of its allocation
   std::string tensor;
   std::string layer;
   size_t first = 0;
   size_t end = 0;
 };
 
-/// What a pool held from change to change, and who held it. Its axis is the order of the changes: that is the same on meta devices, which take no
-/// time, and on devices whose pool the host issues ahead of their work.
+/// Content of a pool from change to change, and the blocks that it held. The axis is the order of the changes, which is the same on meta devices,
+/// where no time passes, and on devices whose pool the host issues ahead of their work.
 struct MemoryTimeline {
-  std::vector<MemoryMoment> moments;  // one more than there were changes
-  std::vector<HeldBlock> blocks;      // in the order in which they were taken, those held from the beginning by offset
+  std::vector<MemoryMoment> moments;  // one more than there are changes
+  std::vector<HeldBlock> blocks;      // in order of allocation; those from before the beginning by offset
   size_t peak = 0;                    // the first moment with the largest extent
 };
 

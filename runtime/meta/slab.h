@@ -5,7 +5,7 @@
 
 namespace vitrine {
 
-/// A meta device's slab: addresses that are never read, apart from those of every other meta device.
+/// Slab of a meta device: addresses that are never accessed and differ from those of all other meta devices.
 class MetaSlab final : public Slab {
  public:
   explicit MetaSlab(int ordinal) : base_(static_cast<uintptr_t>(ordinal + 1) << 44) {}

@@ -5,7 +5,7 @@
 
 namespace vitrine {
 
-/// A meta device's stream: nothing runs, but the order checker sees every record, wait and operation.
+/// Stream of a meta device: runs nothing, but the order checker sees every record, wait and operation.
 class MetaStream final : public Stream {
  public:
   using Stream::Stream;

@@ -15,7 +15,7 @@ namespace vitrine::process_group {
 
 namespace {
 
-// Taken in at a time, so that those inside are not kept waiting.
+// Accepted at a time, so that current members do not wait.
 constexpr int kMostAdmitted = 64;
 
 }  // namespace
@@ -27,7 +27,7 @@ void Acceptor::wait(int wait_ms) const {
   std::vector<pollfd> waiting;
   for (const Descriptor& listener : listeners_) waiting.push_back({listener.get(), POLLIN, 0});
   for (const Peer& peer : peers_) {
-    // What a refused one still says is not read.
+    // Data from a refused peer is not read.
     if (peer.stage != Stage::refused) waiting.push_back({peer.connection.descriptor(), POLLIN, 0});
   }
   poll(waiting.data(), waiting.size(), wait_ms);
@@ -48,7 +48,7 @@ void Acceptor::admit(const Descriptor& listener) {
     Descriptor socket = accept_one(listener, &address);
     const int error = errno;
     if (!socket && (error == EMFILE || error == ENFILE)) {
-      if (peers_.empty()) throw CommError(fmt::format("rank 0 can take in no more processes: {}", describe_error(error)));
+      if (peers_.empty()) throw CommError(fmt::format("rank 0 cannot accept more processes: {}", describe_error(error)));
       evict();
       continue;
     }
@@ -116,7 +116,7 @@ bool Acceptor::handle(Peer& peer, Message message, std::vector<Guest>& guests) {
 }
 
 void Acceptor::refuse(Peer& peer, bool may_return, const std::string& reason) {
-  last_refusal_ = fmt::format(" A process at {} came and was refused: {}.", peer.address, reason);
+  last_refusal_ = fmt::format(" A process at {} connected and was refused: {}.", peer.address, reason);
   peer.connection.send(Writer(MessageKind::refused).number(static_cast<uint8_t>(may_return)).text(reason).bytes());
   peer.stage = Stage::refused;
 }

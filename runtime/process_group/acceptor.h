@@ -13,31 +13,31 @@
 /// Private to runtime/process_group.
 namespace vitrine::process_group {
 
-/// The most bytes of a message before a process has joined.
+/// The largest message, in bytes, from a process that has not joined.
 inline constexpr uint64_t kLargestHello = 4096;
 
-/// Rank 0's acceptor: takes whoever connects through the handshake. Until a peer has proved that it knows the run's key, it gets nothing but a nonce,
-/// holds at most kLargestHello bytes of memory, and kPatienceMs of time; what it does wrong closes its own connection and nothing else. Beyond
-/// `most_peers` connections the oldest one from the address with the most of them is closed, so that one address cannot keep others out.
+/// Accepts connections on rank 0 and runs the handshake. Until a peer has proved that it knows the run's key, it receives only a nonce and occupies
+/// at most kLargestHello bytes of memory for at most kPatienceMs. Its errors close its own connection only. Beyond `most_peers` connections, the
+/// oldest one from the address with the most connections is closed, so that one address cannot keep others out.
 class Acceptor {
  public:
   static constexpr int64_t kPatienceMs = 10000;
-  /// More than these are there only when somebody floods the acceptor.
+  /// More than these occur only under a flood of connections.
   static constexpr size_t kSparePeers = 128;
 
-  /// A process that knows the key, and says who it is.
+  /// A process that knows the key, with its identity.
   struct Guest {
     Connection connection;
     Join who;
   };
 
   Acceptor(std::vector<Descriptor> listeners, const Key& key, size_t most_peers, int64_t patience_ms = kPatienceMs);
-  /// Waits up to `wait_ms` for something to come, and returns the processes that got through. throws CommError when no descriptor is left to take one
-  /// in.
+  /// Waits up to `wait_ms` for activity and returns the processes that completed the handshake. throws CommError if the process has run out of file
+  /// descriptors.
   std::vector<Guest> serve(int wait_ms);
-  /// Keeps a connection whose process was told that it may not join, until it hangs up or its time is over.
+  /// Keeps the connection of a refused process until it hangs up or its time is over, so that it can read the refusal.
   void dismiss(Guest guest);
-  /// " 10.0.0.3 came and was refused: ...", or empty.
+  /// " 10.0.0.3 connected and was refused: ...", or empty.
   const std::string& last_refusal() const { return last_refusal_; }
   size_t peer_count() const { return peers_.size(); }
 
@@ -53,7 +53,7 @@ class Acceptor {
   void wait(int wait_ms) const;
   void admit(const Descriptor& listener);
   void evict();
-  /// False when the connection is over.
+  /// Returns false if the connection is to be closed.
   bool attend(Peer& peer, int64_t now_ns, std::vector<Guest>& guests);
   bool handle(Peer& peer, Message message, std::vector<Guest>& guests);
   void refuse(Peer& peer, bool may_return, const std::string& reason);
@@ -62,7 +62,7 @@ class Acceptor {
   Key key_;
   size_t most_peers_;
   int64_t patience_ns_;
-  std::vector<Peer> peers_;  // in the order in which they came
+  std::vector<Peer> peers_;  // in order of arrival
   std::string last_refusal_;
 };
 

@@ -55,7 +55,7 @@ std::string describe_disagreement(const std::vector<AgreementFields>& fields) {
     std::map<std::string, std::vector<int>> ranks;
     for (size_t r = 0; r < fields.size(); ++r) ranks[value_of(fields[r], name)].push_back(static_cast<int>(r));
     if (ranks.size() == 1) continue;
-    // What most have is taken for meant; among equals, what rank 0 or the lowest has.
+    // The majority's value counts as intended; in a tie, that of the lowest rank.
     const auto meant = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
       return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : a.second[0] > b.second[0];
     });
@@ -76,9 +76,9 @@ void require_agreement(ProcessGroup& process_group, const std::string& what, con
     return std::vector<std::string>{describe_disagreement(all)};
   });
   if (difference.empty()) return;
-  // All know it, so all end as they should.
+  // All processes know the difference, so all end regularly.
   process_group.close();
-  throw ConfigError(fmt::format("the processes disagree in {}: {}; start all of them alike", what, difference));
+  throw ConfigError(fmt::format("the processes disagree in {}: {}; start all of them with the same options", what, difference));
 }
 
 }  // namespace vitrine

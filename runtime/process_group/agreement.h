@@ -9,14 +9,14 @@
 
 namespace vitrine {
 
-/// What has to be the same on all processes: name and value, in any order that is the same.
+/// Values that must be equal on all processes: names and values, in the same order everywhere.
 using AgreementFields = std::vector<std::pair<std::string, std::string>>;
 
-/// Compares the fields of all processes; where hashes of them are equal, nothing else travels. Closes the process group and throws ConfigError, on
-/// all of them, naming the ranks that differ from most others, the field, and both values.
+/// Compares the fields of all processes; if their hashes are equal, only the hashes travel. On a difference, closes the process group and throws
+/// ConfigError on all processes, naming the ranks that differ from the majority, the field, and both values.
 void require_agreement(ProcessGroup& process_group, const std::string& what, const AgreementFields& fields);
 
-/// What is wrong when rank r has fields[r], worded for the error; empty when all agree.
+/// Describes how the fields of the ranks differ (fields[r] for rank r), worded for the error; empty if all are equal.
 std::string describe_disagreement(const std::vector<AgreementFields>& fields);
 
 }  // namespace vitrine

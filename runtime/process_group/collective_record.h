@@ -6,7 +6,7 @@
 
 namespace vitrine {
 
-/// A collective as one device began it: what has to be the same on all devices, and what is told of one that failed.
+/// A collective as one device began it: the values that must be equal on all devices, and the description for messages.
 struct CollectiveRecord {
   uint64_t sequence = 0;   // within its group of communicators, from 0
   uint64_t signature = 0;  // of operation, dtype, counts, root, label and step
@@ -14,11 +14,11 @@ struct CollectiveRecord {
   std::string label;       // "bucket 3", or empty
   std::string phase;       // "reduce"
   int64_t step = 0;
-  int64_t bytes = 0;            // of a rank's buffer
-  int group = 0;                // of communicators, in the order in which they were made
-  bool end_is_reported = true;  // the process group learns when it is finished
+  int64_t bytes = 0;            // size of a rank's buffer
+  int group = 0;                // group of communicators, in order of creation
+  bool end_is_reported = true;  // the process group is notified when it is finished
 
-  /// "collective 17 (all_reduce of bucket 3, 1048576 bytes, phase reduce, step 5)"; "collective 17 of group 1 (...)" in any but the first group.
+  /// "collective 17 (all_reduce of bucket 3, 1048576 bytes, phase reduce, step 5)"; groups other than the first: "collective 17 of group 1 (...)".
   std::string str() const;
 };
 

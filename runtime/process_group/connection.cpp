@@ -20,7 +20,7 @@
 namespace vitrine::process_group {
 namespace {
 
-// Of what one peer has not read.
+// Limit of data that one peer has not read.
 constexpr size_t kMostUnsent = size_t{2} << 30;
 
 void prepare(int fd) {
@@ -49,10 +49,10 @@ void Connection::seal(const Key& sending, const Key& receiving) {
 
 void Connection::send(std::string_view message) {
   if (message.size() > kLargestMessage)
-    throw CommError(fmt::format("a message to another process has {} bytes; at most {} can be sent at once", message.size(), kLargestMessage));
+    throw CommError(fmt::format("a message to another process has {} bytes; the limit is {}", message.size(), kLargestMessage));
   if (!takes_more_) return;
   if (unsent_.size() - sent_ > kMostUnsent) {
-    // It has not read for long: it hangs, or means harm.
+    // The peer has not read for long: it hangs or is malicious.
     takes_more_ = false;
     shutdown(socket_.get(), SHUT_RDWR);
     return;
@@ -75,7 +75,7 @@ void Connection::flush() {
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;
     } else if (errno != EINTR) {
-      // What the other side has sent before it went can still be read.
+      // Data that the other side sent before it closed the connection can still be read.
       takes_more_ = false;
       break;
     }
@@ -108,8 +108,7 @@ std::optional<std::string> Connection::take() {
   const size_t available = received_.size() - taken_;
   if (available >= sizeof size) {
     std::memcpy(&size, received_.data() + taken_, sizeof size);
-    if (size > largest_ + (receiving_ ? Seal::kOverhead : 0))
-      throw CommError("what came over a connection between processes is no message of Vitrine's");
+    if (size > largest_ + (receiving_ ? Seal::kOverhead : 0)) throw CommError("data on a connection between processes is not a message of Vitrine");
     if (available - sizeof size >= size) {
       const std::string_view bytes = std::string_view(received_).substr(taken_ + sizeof size, size);
       std::string message = receiving_ ? receiving_->open(bytes) : std::string(bytes);
@@ -124,13 +123,13 @@ std::optional<std::string> Connection::take() {
   const int64_t now_ns = steady_now_ns();
   if (unfinished_since_ns_ == 0) unfinished_since_ns_ = now_ns;
   if (now_ns - unfinished_since_ns_ > kLongestMessageMs * 1'000'000)
-    throw CommError(fmt::format("a message between processes did not come whole within {} s", kLongestMessageMs / 1000));
+    throw CommError(fmt::format("a message between processes did not arrive completely within {} s", kLongestMessageMs / 1000));
   return std::nullopt;
 }
 
 Descriptor make_event() {
   Descriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event) throw CommError(fmt::format("process group: no event can be made: {}", describe_error(errno)));
+  if (!event) throw CommError(fmt::format("process group: cannot create an event: {}", describe_error(errno)));
   return event;
 }
 

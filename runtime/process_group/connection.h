@@ -13,7 +13,7 @@
 /// Private to runtime/process_group.
 namespace vitrine::process_group {
 
-/// An open file descriptor, closed at the end.
+/// An open file descriptor, closed on destruction.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -28,65 +28,67 @@ class Descriptor {
   int fd_ = -1;
 };
 
-/// A TCP socket that carries messages: each one's length, then its bytes. Never blocks. What a peer sends is kept up to a limit; the rest waits in
-/// the system's buffers.
+/// A TCP socket that carries messages, each as its length and its bytes. Never blocks. Buffers received data up to a limit; the rest stays in the
+/// system's buffers.
 class Connection {
  public:
   static constexpr uint64_t kLargestMessage = uint64_t{1} << 30;
-  /// A message that has begun to come is there in this time, or never.
+  /// Time within which a message must arrive completely after its first byte.
   static constexpr int64_t kLongestMessageMs = 300'000;
 
   explicit Connection(Descriptor socket);
   int descriptor() const { return socket_.get(); }
-  /// From here on a message of the other side has at most so many bytes.
+  /// Limits the size of messages from the other side from now on.
   void limit(uint64_t largest_message) { largest_ = largest_message; }
-  /// From here on messages are sealed with these keys, both ways.
+  /// Seals messages with these keys in both directions from now on.
   void seal(const Key& sending, const Key& receiving);
 
-  /// Queues a message, and sends what the socket takes. Nothing happens once the other side takes nothing more.
-  /// throws CommError on more than kLargestMessage bytes.
+  /// Queues a message and sends as much as the socket accepts. Does nothing if the other side has closed its reading end.
+  /// throws CommError for more than kLargestMessage bytes.
   void send(std::string_view message);
-  /// Sends what is left.
+  /// Sends queued data.
   void flush();
   bool has_unsent() const { return sent_ < unsent_.size(); }
-  /// Reads what has come, up to the limit. False once the other side is gone and all that it sent is here; it can still be taken.
+  /// Reads available data, up to the limit. False if the other side has closed the connection and everything it sent has been read; take() still
+  /// works.
   bool receive();
   bool gone() const { return gone_; }
-  /// The next whole message. throws CommError when what came is no message, one that is too large or too slow, or not what the other side sealed.
+  /// Returns the next complete message. throws CommError for data that is not a message, is too large or too slow, or was not sealed by the other
+  /// side.
   std::optional<std::string> take();
 
  private:
   Descriptor socket_;
   std::string unsent_, received_;
-  size_t sent_ = 0, taken_ = 0;         // of these
-  uint64_t largest_ = kLargestMessage;  // that the other side may send
+  size_t sent_ = 0, taken_ = 0;         // of outgoing_ and incoming_
+  uint64_t largest_ = kLargestMessage;  // limit for the other side
   std::optional<Seal> sending_, receiving_;
-  int64_t unfinished_since_ns_ = 0;        // 0: no message has come in part
-  bool takes_more_ = true, gone_ = false;  // the other side
+  int64_t unfinished_since_ns_ = 0;        // 0: no partial message
+  bool takes_more_ = true, gone_ = false;  // state of the other side
 };
 
-/// What a thread in poll() is woken by: readable once an 8-byte number was written to it. throws CommError.
+/// Creates an event that wakes a thread in poll(): readable once an 8-byte number was written to it. throws CommError.
 Descriptor make_event();
 
-/// The text of an errno; where descriptors have run out, with their number and what raises it.
+/// Text of an errno. If descriptors have run out, also gives the limit and how to raise it.
 std::string describe_error(int error);
-/// Lets this process open at least so many files, as far as the system allows it to raise its own limit.
+/// Raises the number of files this process may open to at least `needed`, as far as the system permits.
 void raise_descriptor_limit(uint64_t needed);
 
-/// "localhost" and its like, 127.0.0.0/8 and ::1. A name that merely maps to one of these is none: Debian's /etc/hosts maps a machine's own name to
-/// 127.0.1.1, and other machines know it by another address.
+/// Whether a name means this machine's loopback: "localhost" and similar, 127.0.0.0/8 and ::1. A name that merely resolves to such an address does
+/// not count: Debian's /etc/hosts maps a machine's own name to 127.0.1.1, and other machines know it by another address.
 bool names_loopback(const std::string& host);
-/// The addresses to listen at for a name that maps to `resolved`: these, and where all of them are loopback addresses of a name that is none, the
-/// machine's others too, for under these the other machines know it.
+/// Returns the addresses to listen on for a name that resolves to `resolved`: these, and, if all of them are loopback addresses although the name is
+/// not a loopback name, also the machine's other addresses, by which other machines reach it.
 std::vector<std::string> addresses_to_bind(const std::string& host, std::vector<std::string> resolved, const std::vector<std::string>& interfaces);
-/// Listens at the addresses of a name only. throws CommError naming host, port and why.
+/// Listens only on the addresses of a name. throws CommError naming host, port and cause.
 std::vector<Descriptor> listen_at(const std::string& host, int port);
-/// Listens on all interfaces. port 0: one that is free. throws CommError naming the port and why.
+/// Listens on all interfaces. port 0: any free port. throws CommError naming the port and the cause.
 Descriptor listen_on(int port);
 int port_of(const Descriptor& socket);
-/// The next one who connects, if any, and its address; else errno says why.
+/// Accepts a waiting connection, if any, and stores its address; otherwise errno gives the cause.
 Descriptor accept_one(const Descriptor& listener, std::string* address = nullptr);
-/// Connects within `timeout_ms`; `problem` says why there is no connection.
+/// Connects within `timeout_ms`. Without a connection, `problem` gives the cause.
 Descriptor connect_to(const std::string& host, int port, int64_t timeout_ms, std::string& problem);
 
 }  // namespace vitrine::process_group

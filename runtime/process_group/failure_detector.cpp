@@ -45,12 +45,12 @@ void FailureDetector::hear(int rank, int64_t now_ns) { member(rank).heard_ns = n
 
 void FailureDetector::set_devices(int rank, std::vector<std::string> names) {
   std::vector<DeviceState>& devices = member(rank).devices;
-  // Collectives that are compared once all have begun them know devices by their number.
+  // Collectives are compared by device number once all devices have begun them.
   for (const auto& [key, round] : rounds_) {
     for (const Part& part : round.parts) {
       const auto of_rank = [&](const Place& place) { return place.first == rank; };
       if (std::none_of(part.places.begin(), part.places.end(), of_rank)) continue;
-      return decide(fmt::format("{} failed: it named its devices again amid {}", member(rank).name, part.record.str()));
+      return decide(fmt::format("{} failed: it registered its devices again during {}", member(rank).name, part.record.str()));
     }
   }
   device_count_ += static_cast<int64_t>(names.size()) - static_cast<int64_t>(devices.size());
@@ -63,7 +63,7 @@ void FailureDetector::set_devices(int rank, std::vector<std::string> names) {
 
 std::string FailureDetector::who(int rank, int device) const {
   const Member& m = member(rank);
-  // It may have named fewer devices since.
+  // It may now have fewer devices.
   if (m.devices.size() < 2 || static_cast<size_t>(device) >= m.devices.size()) return m.name;
   return fmt::format("{}, device {}", m.name, m.devices[static_cast<size_t>(device)].name);
 }
@@ -89,8 +89,7 @@ void FailureDetector::progress(int rank, int device, uint64_t finished, std::spa
 
 namespace {
 
-/// Of places and what each has, the places that have what most have, and those that do not; of two that are had equally often, what the first place
-/// has is taken for right.
+/// Divides places into those with the most common value and the others. In a tie, the value of the first place counts as right.
 template <class Place, class Value>
 std::pair<std::vector<Place>, std::vector<Place>> divide(const std::vector<std::pair<Place, Value>>& votes) {
   std::map<Value, int> counts;
@@ -108,7 +107,7 @@ constexpr const char* kSameCollectives = "every rank must issue the same collect
 
 void FailureDetector::compare(Round round) {
   for (Part& part : round.parts) std::sort(part.places.begin(), part.places.end());
-  // What most began is taken for right; of two that as many began, what the first of them did.
+  // The most common record counts as right; in a tie, the one of the first device.
   std::sort(round.parts.begin(), round.parts.end(), [](const Part& a, const Part& b) {
     return a.places.size() != b.places.size() ? a.places.size() > b.places.size() : a.places.front() < b.places.front();
   });
@@ -175,7 +174,7 @@ std::optional<std::vector<std::string>> FailureDetector::gather(int rank, uint64
     gathering.what = what;
     gathering.first_rank = rank;
   } else if (gathering.what != what) {
-    decide(fmt::format("{} came to exchange {}, where rank {} came to exchange {}; all ranks must run the same program with the same options", m.name,
+    decide(fmt::format("{} reached exchange {}, where rank {} reached exchange {}; all ranks must run the same program with the same options", m.name,
                        what, gathering.first_rank, gathering.what));
     return std::nullopt;
   }
@@ -219,7 +218,7 @@ std::string FailureDetector::others_position(int rank) const {
       furthest = &*state.last;
     }
   }
-  return furthest == nullptr || most <= own ? std::string() : fmt::format("; others have come to {}", furthest->str());
+  return furthest == nullptr || most <= own ? std::string() : fmt::format("; others have reached {}", furthest->str());
 }
 
 bool FailureDetector::all_said_bye() const { return ended_ == size(); }
@@ -231,10 +230,10 @@ void FailureDetector::tick(int64_t now_ns) {
   if (dead_ && now_ns - dead_->second >= kDeathAfterNs) {
     const int rank = dead_->first;
     if (pause_ && dead_->second - pause_->second < kPauseEchoNs) {
-      return decide(fmt::format("{} hung: it was stopped for {:.1f} s; {}. Meanwhile {} has gone", member(0).name,
+      return decide(fmt::format("{} hung: it was stopped for {:.1f} s; {}. Meanwhile {} exited", member(0).name,
                                 static_cast<double>(pause_->first) * 1e-9, position(0), member(rank).name));
     }
-    decide(fmt::format("{} died: its connection closed without a word; {}{}", member(rank).name, position(rank), others_position(rank)));
+    decide(fmt::format("{} died: its connection closed unexpectedly; {}{}", member(rank).name, position(rank), others_position(rank)));
   }
   if (overdue_ == 0) return;
   const Member* oldest = nullptr;
@@ -247,7 +246,7 @@ void FailureDetector::tick(int64_t now_ns) {
 void FailureDetector::judge(const Member& waits, int64_t now_ns) {
   const std::string waiting =
       fmt::format("{} has waited {:.1f} s in {}", waits.name, static_cast<double>(waits.overdue->waited_ms) * 1e-3, waits.overdue->what);
-  int silent = -1;  // the longest
+  int silent = -1;  // the one silent for the longest time
   for (int rank = 0; rank < size(); ++rank) {
     const Member& m = member(rank);
     if (!m.said_bye && now_ns - m.heard_ns >= kSilentNs && (silent < 0 || m.heard_ns < member(silent).heard_ns)) silent = rank;
@@ -255,11 +254,11 @@ void FailureDetector::judge(const Member& waits, int64_t now_ns) {
   if (silent >= 0) {
     const Member& m = member(silent);
     return decide(
-        fmt::format("{} hangs: nothing was heard of it for {:.1f} s, though its connection is open (is it stopped, or its machine out of reach?); "
+        fmt::format("{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its machine unreachable?); "
                     "{}{}. {}",
                     m.name, static_cast<double>(now_ns - m.heard_ns) * 1e-9, position(silent), others_position(silent), waiting));
   }
-  // Who has begun the fewest collectives, and who the most.
+  // The devices that have begun the fewest and the most collectives.
   const DeviceState* first = nullptr;
   const DeviceState* last = nullptr;
   std::string last_name;
@@ -282,11 +281,11 @@ void FailureDetector::judge(const Member& waits, int64_t now_ns) {
   const auto fewer = [](const Member& a, const Member& b) { return a.gatherings < b.gatherings; };
   const auto [behind, ahead] = std::minmax_element(members_.begin(), members_.end(), fewer);
   if (behind->gatherings < ahead->gatherings) {
-    return decide(fmt::format("{} is late: others have come to exchange {}, and it has not; {}. {}", behind->name, ahead->gathering,
+    return decide(fmt::format("{} is late: others have reached exchange {}, and it has not; {}. {}", behind->name, ahead->gathering,
                               position(static_cast<int>(behind - members_.begin())), waiting));
   }
   decide(fmt::format(
-      "{}, which every rank has begun and none is known to have left: the network between them may be broken; choose a longer --timeout if "
+      "{}, which every rank has begun and no rank is known to have finished: the network between them may be broken; choose a longer --timeout if "
       "it is only slow",
       waiting));
 }

@@ -17,13 +17,13 @@ static_assert(Seal::kOverhead == crypto_aead_chacha20poly1305_ietf_ABYTES);
 
 void require_sodium() {
   static const bool ready = sodium_init() >= 0;
-  if (!ready) throw CommError("libsodium cannot be used: the system gives it no random numbers");
+  if (!ready) throw CommError("libsodium cannot be initialized: the system provides no random numbers");
 }
 
 unsigned char* bytes_of(std::string& text) { return reinterpret_cast<unsigned char*>(text.data()); }
 const unsigned char* bytes_of(std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
-/// BLAKE2b of the parts, each preceded by its length.
+/// Hashes the parts with BLAKE2b, each preceded by its length.
 std::string hash_of(const Key* key, std::initializer_list<std::string_view> parts) {
   require_sodium();
   std::string all;
@@ -40,7 +40,7 @@ std::string hash_of(const Key* key, std::initializer_list<std::string_view> part
 
 using Nonce = std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES>;
 
-/// A session's key seals each number once.
+/// A session key seals each number once.
 Nonce nonce_of(uint64_t count) {
   Nonce nonce{};
   std::memcpy(nonce.data(), &count, sizeof count);
@@ -50,7 +50,7 @@ Nonce nonce_of(uint64_t count) {
 }  // namespace
 
 Key::Key(std::string_view bytes) {
-  if (bytes.size() != bytes_.size()) throw CommError(fmt::format("a key of {} bytes; expected {}", bytes.size(), bytes_.size()));
+  if (bytes.size() != bytes_.size()) throw CommError(fmt::format("a key has {} bytes, expected {}", bytes.size(), bytes_.size()));
   std::copy(bytes.begin(), bytes.end(), bytes_.begin());
 }
 
@@ -101,7 +101,7 @@ std::string Seal::open(std::string_view sealed) {
   std::string message(sealed.size() < kOverhead ? 0 : sealed.size() - kOverhead, '\0');
   if (sealed.size() < kOverhead || crypto_aead_chacha20poly1305_ietf_decrypt(bytes_of(message), nullptr, nullptr, bytes_of(sealed), sealed.size(),
                                                                              nullptr, 0, nonce_of(count_++).data(), key_.data()) != 0) {
-    throw CommError("what came over a connection between processes is not what the other side sent: it was changed on its way, or another sent it");
+    throw CommError("a message between processes failed authentication: it was changed in transit or sent by someone else");
   }
   return message;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the other processes of a process group find rank 0, and have it take them in.
+// Finding rank 0 and joining its process group, on all other ranks.
 #include <algorithm>
 #include <chrono>
 
@@ -16,7 +16,7 @@ using namespace process_group;  // NOLINT: its private parts
 namespace {
 
 constexpr int64_t kConnectMs = 1000;
-// A server that does not answer for so long is none.
+// A server that does not answer for so long is considered absent.
 constexpr int64_t kAnswerMs = 3000;
 constexpr int kRetryMs = 50;
 
@@ -25,13 +25,13 @@ constexpr int kRetryMs = 50;
 void ProcessGroup::State::find_server() {
   const int64_t deadline_ns = steady_now_ns() + rendezvous_ms() * kMs;
   const InitMethod& method = rendezvous.method;
-  const std::string told = mpi ? mpi->broadcast({}, rendezvous_ms()) : std::string();
-  std::string problem = "nobody listens there";
+  const std::string broadcast_text = mpi ? mpi->broadcast({}, rendezvous_ms()) : std::string();
+  std::string problem = "no process listens there";
   while (true) {
     Address address;
-    std::string text = told;
+    std::string text = broadcast_text;
     if (!rendezvous.address_file.empty()) {
-      // With the user's secret the file need not be: it does not tell who belongs to the run.
+      // With the user's secret the file may be missing: it does not establish membership.
       text = rendezvous.secret.empty() ? read_private_address(rendezvous.address_file, problem) : read_address(rendezvous.address_file);
       if (text.empty() && !rendezvous.secret.empty()) problem = kNoAddressFile;
     }
@@ -77,14 +77,14 @@ std::optional<Message> ProcessGroup::State::wait_for_answer(Connection& connecti
       const bool open = connection.receive();
       if (const std::optional<std::string> bytes = connection.take()) return decode(*bytes);
       if (!open || steady_now_ns() > deadline_ns) {
-        problem = fmt::format("{} {}", where, open ? "does not answer" : "hangs up");
+        problem = fmt::format("{} {}", where, open ? "does not answer" : "closes the connection");
         return std::nullopt;
       }
       pollfd waiting{connection.descriptor(), POLLIN, 0};
       poll(&waiting, 1, kRetryMs);
     }
   } catch (const std::exception& error) {
-    problem = fmt::format("{} is not Vitrine, or another version of it: {}", where, error.what());
+    problem = fmt::format("{} is not Vitrine, or a different version: {}", where, error.what());
     return std::nullopt;
   }
 }
@@ -96,7 +96,7 @@ bool ProcessGroup::State::shake_hands(Connection& connection, const Address& add
     const Refused* const refused = answer ? std::get_if<Refused>(&*answer) : nullptr;
     if (refused != nullptr) problem = fmt::format("rank 0 at {} refuses it: {}", where, refused->reason);
     if (answer && refused == nullptr) problem = fmt::format("{} is not rank 0 of this run", listener);
-    // A file may be an earlier run's, and be replaced; what the user gave stays as it is.
+    // A file may be left from an earlier run and be replaced; what the user gave stays.
     if (refused != nullptr && (!refused->may_return || address.key.empty())) throw CommError(fmt::format("rank {} cannot join: {}", rank, problem));
     return false;
   };
@@ -122,11 +122,11 @@ bool ProcessGroup::State::wait_for_welcome(Connection& connection, const std::st
   std::optional<Message> answer = wait_for_answer(connection, std::min(kAnswerMs, rendezvous_ms()), server_at, problem);
   if (answer && std::holds_alternative<Accepted>(*answer)) {
     answer = wait_for_answer(connection, rendezvous_ms() + kAnswerMs, server_at, problem);
-    if (!answer) problem += " before all processes have come";
+    if (!answer) problem += " before all processes have joined";
   }
   if (!answer) return false;
   if (const auto* const refused = std::get_if<Refused>(&*answer)) {
-    throw CommError(fmt::format("rank {} cannot join: {} refuses it: {}; give every process its own --rank and the same --world-size", rank,
+    throw CommError(fmt::format("rank {} cannot join: {} refused it: {}; give every process its own --rank and the same --world-size", rank,
                                 server_at, refused->reason));
   }
   if (const auto* const verdict = std::get_if<Verdict>(&*answer)) throw CommError(verdict->reason);
@@ -134,7 +134,7 @@ bool ProcessGroup::State::wait_for_welcome(Connection& connection, const std::st
     server_name = std::move(welcome->name);
     return true;
   }
-  problem = fmt::format("{} says what no rank 0 says to a process that joins", server_at);
+  problem = fmt::format("{} sent an unexpected message to a joining process", server_at);
   return false;
 }
 

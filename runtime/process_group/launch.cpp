@@ -19,14 +19,14 @@
 namespace vitrine {
 namespace {
 
-/// A variable or a flag, and what it was set to.
+/// A variable or a flag, and its value.
 struct Given {
   std::string name, text;
   bool is_flag() const { return name.starts_with("--"); }
   std::string str() const { return fmt::format("{}{}{}", name, is_flag() ? ' ' : '=', text); }
 };
 
-/// Something that a launcher sets: its name (or names) and what was found.
+/// A value that a launcher sets: its name (or names) and what was found.
 struct Wanted {
   std::string name;
   std::optional<Given> given;
@@ -53,12 +53,12 @@ std::optional<Given> flag(const char* name, std::optional<int> value) {
   return Given{name, std::to_string(*value)};
 }
 
-/// --local-rank stands in for a launcher's variable.
+/// --local-rank replaces a launcher's variable.
 Wanted want_local_rank(const LaunchFlags& flags, const Environment& env, const char* name) {
   return flags.local_rank ? Wanted{"--local-rank", flag("--local-rank", flags.local_rank)} : want(env, name);
 }
 
-/// What was found of a set, in the given order. throws ConfigError when something is missing.
+/// Returns the values of a set in the given order. throws ConfigError if one is missing.
 std::vector<Given> complete(const char* whose, const char* remedy, std::vector<Wanted> set) {
   std::vector<Given> found;
   std::vector<std::string> present, missing;
@@ -94,7 +94,7 @@ int read_number(const Given& given, int least, int most, const std::string& beca
   return value;
 }
 
-/// The four numbers, checked against each other.
+/// The four numbers, checked for consistency.
 Launch place(Launch::Launcher launcher, const Given& rank, const Given& world_size, const Given& local_rank, const Given& local_world_size) {
   Launch launch;
   launch.launcher = launcher;
@@ -107,7 +107,7 @@ Launch place(Launch::Launcher launcher, const Given& rank, const Given& world_si
 
 void read_master(const Environment& env, Launch& launch) {
   const auto address = get(env, "MASTER_ADDR"), port = get(env, "MASTER_PORT");
-  // One of them alone may be anybody's: a cluster's service called "master" sets MASTER_PORT to a URL.
+  // A single variable may belong to another program: a cluster's service called "master" sets MASTER_PORT to a URL.
   if (!address || !port) return;
   launch.master_address = address->text;
   launch.master_port = read_number(*port, 1, UINT16_MAX, "");
@@ -133,7 +133,7 @@ Launch from_torchrun(const LaunchFlags& flags, const Environment& env) {
     if (!set[3].given) set[3].given = Given{"LOCAL_WORLD_SIZE", "1"};
     set.resize(4);
   }
-  // Old scripts set all but this one; which processes share a machine is found out when they meet.
+  // Old scripts set all but this one; which processes share a machine is found when they connect.
   const bool local_size_known = set[3].given.has_value();
   if (!set[3].given && set[1].given) set[3].given = Given{"LOCAL_WORLD_SIZE", set[1].given->text};
   const auto found =
@@ -159,7 +159,7 @@ Launch from_open_mpi(const LaunchFlags& flags, const Environment& env) {
   return launch;
 }
 
-/// prterun alone starts several processes and does not tell them how many: without this check each would train by itself. throws ConfigError.
+/// prterun alone starts several processes without passing their number, so each would train alone. throws ConfigError.
 void reject_prterun(const Environment& env) {
   const auto launched = get(env, "PRTE_LAUNCHED"), rank = get(env, "PMIX_RANK");
   if (!launched || !rank) return;
@@ -171,7 +171,7 @@ void reject_prterun(const Environment& env) {
 
 std::optional<Given> slurm_job(const Environment& env) { return get(env, "SLURM_JOB_ID", "SLURM_JOBID"); }
 
-/// Batch scripts have no step's number, interactive shells a reserved one, 2^32 - 16 and above.
+/// Batch scripts have no step number; interactive shells have a reserved one, 2^32 - 16 or above.
 bool in_slurm_step(const Environment& env) {
   const auto step = get(env, "SLURM_STEP_ID", "SLURM_STEPID");
   if (!step) return false;
@@ -180,7 +180,7 @@ bool in_slurm_step(const Environment& env) {
   return number < 0xfffffff0;
 }
 
-/// Tasks on this machine, out of "4(x2),1".
+/// Number of tasks on this machine, from a list such as "4(x2),1".
 Given slurm_local_tasks(const Given& per_node, const Environment& env) {
   const auto counts = parse_slurm_counts(per_node.text);
   if (!counts) reject(per_node, "tasks of each node, such as 4(x2),1");
@@ -203,13 +203,13 @@ Launch from_slurm(const LaunchFlags& flags, const Environment& env) {
                 want(env, "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"), want(env, "SLURM_STEP_ID", "SLURM_STEPID")});
   const Given& per_node = found[3];
   Given local_world_size = slurm_local_tasks(per_node, env);
-  // --ntasks-per-node is a limit: with fewer tasks all are here.
+  // --ntasks-per-node is a limit: with fewer tasks, all are on this machine.
   if (per_node.name == "SLURM_NTASKS_PER_NODE") {
     const int tasks = read_number(found[1], 1, INT_MAX, "");
     local_world_size.text = std::to_string(std::min(tasks, read_number(local_world_size, 1, INT_MAX, "")));
   }
   Launch launch = place(Launch::Launcher::slurm, found[0], found[1], found[2], local_world_size);
-  // A limit per node does not tell how many nodes there are.
+  // A limit per node does not give the number of nodes.
   launch.one_machine = per_node.name != "SLURM_NTASKS_PER_NODE" && launch.local_world_size == launch.world_size;
   read_master(env, launch);
   if (!launch.master_address.empty()) return launch;
@@ -222,14 +222,14 @@ Launch from_slurm(const LaunchFlags& flags, const Environment& env) {
   return launch;
 }
 
-/// Why no launcher was seen.
+/// Explains why no launcher was detected.
 std::string why_single(const Environment& env) {
   std::vector<std::string> why, strays;
   for (const char* name : {"WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     if (const auto stray = get(env, name)) strays.push_back(stray->str());
   }
-  if (!strays.empty()) why.push_back(fmt::format("{} without RANK is not torchrun's", fmt::join(strays, ", ")));
-  if (const auto job = slurm_job(env)) why.push_back(fmt::format("{} but no step of srun's; srun starts several", job->str()));
+  if (!strays.empty()) why.push_back(fmt::format("{} without RANK does not mean torchrun", fmt::join(strays, ", ")));
+  if (const auto job = slurm_job(env)) why.push_back(fmt::format("{} but no step of srun; use srun to start several processes", job->str()));
   return why.empty() ? "no launcher's variables are set" : fmt::format("{}", fmt::join(why, "; "));
 }
 
@@ -242,7 +242,7 @@ Launch from_nothing(const LaunchFlags& flags, const Environment& env) {
   return launch;
 }
 
-/// The line for the log; names the launchers that were passed over.
+/// Line for the log; names the launchers that were passed over.
 std::string describe(const Launch& launch, const LaunchFlags& flags, const Environment& env) {
   using Launcher = Launch::Launcher;
   std::string line = fmt::format("{}: rank {} of {}, local rank {} of {}", launcher_name(launch.launcher), launch.rank, launch.world_size,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How sockets come to be: names, addresses, and descriptors that run out.
+// Creation of sockets: names, addresses, and exhausted descriptors.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
-/// Waits until a connection that was begun is made. Empty, or why it is not.
+/// Waits until a connection in progress is established. Returns an empty string, or the cause of the failure.
 std::string finish_connecting(int fd, int64_t timeout_ms) {
   pollfd waiting{fd, POLLOUT, 0};
   if (poll(&waiting, 1, static_cast<int>(timeout_ms)) <= 0) return "no answer";
@@ -35,7 +35,7 @@ std::string finish_connecting(int fd, int64_t timeout_ms) {
   return error == 0 ? std::string() : std::strerror(error);
 }
 
-/// A socket that connects to a free port of its own machine may be given that very port, and so talk to itself.
+/// A socket that connects to a free port of its own machine may be assigned that very port, and so talk to itself.
 bool talks_to_itself(int fd) {
   sockaddr_storage own{}, other{};
   socklen_t own_size = sizeof own, other_size = sizeof other;
@@ -49,7 +49,7 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-/// Null where there are none; `problem` says why.
+/// Returns null if there are no addresses; `problem` gives the cause.
 Addresses resolve(const std::string& host, int port, int flags, std::string& problem) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -60,7 +60,7 @@ Addresses resolve(const std::string& host, int port, int flags, std::string& pro
   return Addresses(result == 0 ? found : nullptr);
 }
 
-/// Without the port; IPv4 in its own notation.
+/// Formats an address without the port, IPv4 in its own notation.
 std::string address_text(const sockaddr* address, socklen_t size) {
   std::array<char, NI_MAXHOST> text{};
   if (getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "an unknown address";
@@ -76,7 +76,7 @@ bool is_loopback_address(const std::string& text) {
   return inet_pton(AF_INET6, text.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-/// No descriptor where that fails; errno says why.
+/// Returns an empty descriptor on failure; errno gives the cause.
 Descriptor bind_and_listen(const sockaddr* address, socklen_t size, bool v6_only) {
   Descriptor listener(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1, only = v6_only ? 1 : 0;
@@ -103,7 +103,7 @@ void raise_descriptor_limit(uint64_t needed) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
   limit.rlim_cur = std::min<rlim_t>(needed, limit.rlim_max);
-  setrlimit(RLIMIT_NOFILE, &limit);  // where it fails, so does what needs the descriptors, and says so
+  setrlimit(RLIMIT_NOFILE, &limit);  // a failure shows when descriptors run out
 }
 
 bool names_loopback(const std::string& host) {
@@ -131,18 +131,18 @@ std::vector<Descriptor> listen_at(const std::string& host, int port) {
     if (Descriptor listener = bind_and_listen(numeric->ai_addr, numeric->ai_addrlen, true)) {
       listeners.push_back(std::move(listener));
     } else if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) {
-      throw refuse(fmt::format("{}; choose another one with --rendezvous tcp://HOST:PORT", describe_error(errno)));
+      throw refuse(fmt::format("{}; choose another port with --rendezvous tcp://HOST:PORT", describe_error(errno)));
     }
   }
   if (listeners.empty()) {
-    throw refuse(fmt::format("its address is {}, which is none of this machine's ({}); name the machine of rank 0, or its address",
+    throw refuse(fmt::format("its address is {}, but this machine has {}; give the name or the address of rank 0's machine",
                              fmt::join(resolved, ", "), fmt::join(interface_addresses(), ", ")));
   }
   return listeners;
 }
 
 Descriptor listen_on(int port) {
-  sockaddr_in6 any{};  // takes IPv4 too
+  sockaddr_in6 any{};  // accepts IPv4 too
   any.sin6_family = AF_INET6;
   any.sin6_addr = in6addr_any;
   any.sin6_port = htons(static_cast<uint16_t>(port));
@@ -156,7 +156,7 @@ Descriptor listen_on(int port) {
   }
   if (!listener) {
     throw CommError(
-        fmt::format("rank 0 cannot listen on port {}: {}; choose another one with --rendezvous tcp://HOST:PORT", port, describe_error(errno)));
+        fmt::format("rank 0 cannot listen on port {}: {}; choose another port with --rendezvous tcp://HOST:PORT", port, describe_error(errno)));
   }
   return listener;
 }

@@ -18,7 +18,7 @@ namespace process_group {
 namespace {
 
 constexpr size_t kLengthBytes = sizeof(uint64_t);
-// A record whose texts are empty.
+// A record without texts.
 constexpr size_t kLeastRecordBytes = 2 * sizeof(uint64_t) + 3 * kLengthBytes + 2 * sizeof(int64_t) + sizeof(int) + 1;
 
 Hello read_hello(Reader& reader) {
@@ -27,7 +27,7 @@ Hello read_hello(Reader& reader) {
   if (hello.magic == kMagic) {
     hello.nonce = reader.raw(kKeyBytes);
   } else {
-    reader.skip();  // what another version says there is unknown
+    reader.skip();  // another version may put something else there
   }
   return hello;
 }
@@ -93,7 +93,7 @@ Message read_message(Reader& reader) {
       return Join{rank, size, reader.shown()};
     }
   }
-  throw CommError("a message between processes is of no known kind");
+  throw CommError("a message between processes has an unknown kind");
 }
 
 }  // namespace
@@ -141,17 +141,17 @@ std::string_view Reader::take(size_t bytes) {
   return taken;
 }
 
-void Reader::refuse(const char* what) { throw CommError(fmt::format("a message between processes has {} where none can be", what)); }
+void Reader::refuse(const char* what) { throw CommError(fmt::format("a message between processes is invalid: it contains {}", what)); }
 
 bool Reader::flag() {
   const auto value = number<uint8_t>();
-  if (value > 1) refuse("another number than 0 or 1");
+  if (value > 1) refuse("a number other than 0 or 1");
   return value == 1;
 }
 
 size_t Reader::count(size_t least_bytes) {
   const auto value = number<uint64_t>();
-  if (value > bytes_.size() / least_bytes) refuse("a count of more values than it holds");
+  if (value > bytes_.size() / least_bytes) refuse("a count that exceeds its length");
   return static_cast<size_t>(value);
 }
 

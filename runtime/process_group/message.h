@@ -10,32 +10,32 @@
 
 #include "runtime/process_group/collective_record.h"
 
-/// What the processes of a process group tell each other. Private to runtime/process_group.
+/// Messages between the processes of a process group. Private to runtime/process_group.
 namespace vitrine::process_group {
 
-/// What a hello begins with: "VIT" and the protocol's version as a digit.
+/// First value of a hello: "VIT" and the protocol's version as a digit.
 inline constexpr uint32_t kMagic = 0x56495433;
-/// The version that such a number tells; nothing where it is none of Vitrine's.
+/// The version in such a number; nothing if the number is not Vitrine's.
 std::optional<int> protocol_version(uint32_t magic);
 
-/// The number of each kind is part of the protocol; those of hello and refused are the same in every version.
+/// The numbers of the kinds are part of the protocol; those of hello and refused are the same in every version.
 enum class MessageKind : uint8_t {
   hello,      // member -> server: the protocol's version and a nonce
-  refused,    // server -> member: why it may not join, and whether it may later
+  refused,    // server -> member: why it may not join, and whether it may try again
   accepted,   // server -> member: it has joined
-  welcome,    // server -> member: all are here
-  beat,       // both ways: alive; from the server with where it stands
+  welcome,    // server -> member: all processes have joined
+  beat,       // both ways: alive; from the server also its progress
   devices,    // member -> server: the names of its devices
   progress,   // member -> server: collectives that a device began and finished
-  waiting,    // member -> server: it has waited too long, for this; nothing: it waits no more
+  waiting,    // member -> server: it has waited too long, for this; empty: it no longer waits
   gather,     // member -> server: its part of a gathering
   gathered,   // server -> member: rank 0's answer to a gathering
   error,      // member -> server: it fails, for this reason
   verdict,    // server -> member: the process group has failed, for this reason
-  bye,        // member -> server: it ends as it should; from the server once all have said so
+  bye,        // member -> server: it ends regularly; from the server after all members have sent it
   challenge,  // server -> member: the server's nonce
-  proof,      // both ways: the sender knows the secret; every message after it is sealed
-  join,       // member -> server: who it is
+  proof,      // both ways: the sender knows the secret; all later messages are sealed
+  join,       // member -> server: its identity
 };
 
 /// A nonce, a proof or a key.
@@ -43,7 +43,7 @@ inline constexpr size_t kKeyBytes = 32;
 
 struct Hello {
   uint32_t magic = 0;  // see protocol_version()
-  std::string nonce;   // kKeyBytes; empty in versions other than this one, which say something else here
+  std::string nonce;   // kKeyBytes; empty for other versions, which may put something else here
 };
 struct Refused {
   bool may_return = false;
@@ -70,10 +70,10 @@ struct Overdue {
 };
 struct Gather {
   uint64_t sequence = 0;
-  std::string what, part;  // the part is any bytes
+  std::string what, part;  // the part is arbitrary bytes
 };
 struct Gathered {
-  std::string answer;  // any bytes
+  std::string answer;  // arbitrary bytes
 };
 struct Failed {
   std::string reason;
@@ -95,11 +95,11 @@ struct Join {
 using Message =
     std::variant<Hello, Refused, Accepted, Welcome, Beat, Devices, Progress, Overdue, Gather, Gathered, Failed, Verdict, Bye, Challenge, Proof, Join>;
 
-/// A peer's bytes as a message: every length is checked before memory is taken for it, and text that may be shown is made printable.
-/// throws CommError on bytes that are no message, end early, or do not end.
+/// Decodes a message from a peer. Checks every length before it allocates memory, and makes text for display printable.
+/// throws CommError for bytes that are not a message, end early, or continue after its end.
 Message decode(std::string_view bytes);
 
-/// Lambdas as one function object, for std::visit.
+/// Combines lambdas into one function object, for std::visit.
 template <class... Functions>
 struct Cases : Functions... {
   using Functions::operator()...;
@@ -107,7 +107,7 @@ struct Cases : Functions... {
 template <class... Functions>
 Cases(Functions...) -> Cases<Functions...>;
 
-/// Puts values behind each other, in the machine's byte order: all processes run the same program.
+/// Appends values in the machine's byte order; all processes run the same program.
 class Writer {
  public:
   explicit Writer(MessageKind kind) { number(kind); }
@@ -126,7 +126,7 @@ class Writer {
   std::string bytes_;
 };
 
-/// Takes them out again. throws CommError at the end of the bytes.
+/// Reads the values back. throws CommError at the end of the bytes.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -136,7 +136,7 @@ class Reader {
     take(sizeof value).copy(reinterpret_cast<char*>(&value), sizeof value);
     return value;
   }
-  /// A number that is not negative.
+  /// A non-negative number.
   template <class Number>
   Number amount() {
     const auto value = number<Number>();
@@ -145,19 +145,19 @@ class Reader {
   }
   /// 0 or 1.
   bool flag();
-  /// How many values follow, each of at least `least_bytes`: no more than can be there.
+  /// The number of following values of at least `least_bytes` each; checks that they fit.
   size_t count(size_t least_bytes);
   std::string raw(size_t bytes) { return std::string(take(bytes)); }
-  /// Any bytes.
+  /// Arbitrary bytes.
   std::string text();
-  /// Text that may be shown: see printable().
+  /// Text for display: see printable().
   std::string shown();
-  /// The same of several lines.
+  /// Text for display with several lines.
   std::string shown_lines();
   CollectiveRecord record();
   bool at_end() const { return bytes_.empty(); }
   void skip() { bytes_ = {}; }
-  /// throws CommError when bytes are left.
+  /// throws CommError if bytes are left.
   void finish() const;
 
  private:

@@ -16,7 +16,7 @@
 namespace vitrine::process_group {
 namespace {
 
-/// Ends the process unless it is gone in time.
+/// Ends the process unless it is destroyed in time.
 class Deadline {
  public:
   Deadline(int rank, int64_t deadline_ms) {
@@ -39,7 +39,7 @@ class Deadline {
     if (changed_.wait_for(lock, std::chrono::milliseconds(deadline_ms), [&] { return over_; })) return;
     fmt::print(
         stderr,
-        "vitrine: rank {} waited {} s in MPI_Init for the other processes: one of them has not come, or hangs (mpirun knows which were started)\n",
+        "vitrine: rank {} waited {} s in MPI_Init for the other processes: one of them was not started or hangs (mpirun knows which were started)\n",
         rank, deadline_ms / 1000);
     std::fflush(stderr);
     _exit(1);
@@ -64,7 +64,7 @@ class OpenSession final : public MpiSession {
       owns_ = true;
     }
     if (provided < MPI_THREAD_SERIALIZED)
-      throw UnsupportedError("MPI: it takes calls from one thread only; initialise it with MPI_THREAD_SERIALIZED or more");
+      throw UnsupportedError("MPI: it was initialized for calls from one thread only; initialize it with MPI_THREAD_SERIALIZED or more");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
@@ -92,12 +92,12 @@ class OpenSession final : public MpiSession {
   void broadcast_bytes(void* bytes, size_t count, int64_t timeout_ms) {
     MPI_Request request = MPI_REQUEST_NULL;
     if (MPI_Ibcast(bytes, static_cast<int>(count), MPI_BYTE, 0, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
-      throw CommError("MPI: its broadcast failed");
+      throw CommError("MPI: the broadcast failed");
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
     for (int done = 0; done == 0; std::this_thread::sleep_for(std::chrono::microseconds(100))) {
-      if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) throw CommError("MPI: its broadcast failed");
+      if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) throw CommError("MPI: the broadcast failed");
       if (done == 0 && std::chrono::steady_clock::now() > deadline) {
-        throw CommError(fmt::format("MPI: rank {} waited {} s for rank 0 to tell where to meet", rank_, timeout_ms / 1000));
+        throw CommError(fmt::format("MPI: rank {} waited {} s for the address of rank 0", rank_, timeout_ms / 1000));
       }
     }
   }

@@ -8,19 +8,19 @@
 /// Private to runtime.
 namespace vitrine::process_group {
 
-/// MPI, from its initialisation to its end: there is one of each in a process. Errors of MPI are returned, not fatal.
+/// MPI from initialization to finalization; at most one per process. MPI's errors are returned, not fatal.
 class MpiSession {
  public:
-  /// MPI waits for all processes to come, and cannot be told to stop. So after `deadline_ms` (0: never) the process is ended with a message.
-  /// throws UnsupportedError where MPI is not built in, or does not take calls from several threads; CommError.
+  /// MPI_Init waits for all processes and cannot be interrupted, so the process exits with a message after `deadline_ms` (0: never).
+  /// throws UnsupportedError if MPI is not built in or does not support calls from several threads; CommError.
   static std::unique_ptr<MpiSession> open(int rank, int64_t deadline_ms);
   virtual ~MpiSession() = default;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Rank 0's text, for all. throws CommError after `timeout_ms`.
+  /// Broadcasts rank 0's text. throws CommError after `timeout_ms`.
   virtual std::string broadcast(const std::string& from_rank0, int64_t timeout_ms) = 0;
-  /// Ends MPI, once all processes come here. Without it MPI is left as it is: with a peer dead its end would never come.
+  /// Finalizes MPI once all processes call it. Without this call MPI stays initialized, because finalization would wait forever for a dead peer.
   virtual void finish() = 0;
 };
 

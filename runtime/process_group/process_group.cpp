@@ -27,7 +27,7 @@ std::string machine_identity() {
   return host_name() + " " + boot;
 }
 
-/// Of each process: its index among those on its machine, their number, and the number of machines.
+/// For each process: its index among those on its machine, their number, and the number of machines.
 std::vector<std::string> places_on_machines(const std::vector<std::string>& machines) {
   std::map<std::string, int> processes;
   std::vector<int> indices;
@@ -37,7 +37,7 @@ std::vector<std::string> places_on_machines(const std::vector<std::string>& mach
   return places;
 }
 
-/// "3 2 1 1": three processes with two devices each, then one with one.
+/// Run lengths, such as "3 2 1 1": three processes with two devices each, then one with one.
 std::vector<std::string> run_lengths(const std::vector<std::string>& counts) {
   std::string text;
   for (size_t begin = 0, end = 0; begin < counts.size(); begin = end) {
@@ -52,14 +52,14 @@ std::vector<std::string> run_lengths(const std::vector<std::string>& counts) {
 ProcessGroup::ProcessGroup(const ProcessGroupOptions& options) : state_(std::make_unique<State>(options)) {
   State& s = *state_;
   if (s.size < 1 || s.rank < 0 || s.rank >= s.size)
-    throw ConfigError(fmt::format("process group: rank {} of {} cannot be; ranks are 0 to size - 1", s.rank, s.size));
-  if (options.timeout_ms < 1) throw ConfigError(fmt::format("process group: a timeout of {} ms; it must be above 0", options.timeout_ms));
+    throw ConfigError(fmt::format("process group: rank is {}, expected 0 to size - 1, where size is {}", s.rank, s.size));
+  if (options.timeout_ms < 1) throw ConfigError(fmt::format("process group: timeout is {} ms, expected more than 0", options.timeout_ms));
   s.machine = machine_identity();
   s.meet();
   s.thread = std::thread([&s] { s.watch(); });
   try {
     std::istringstream place(exchange("the machine it runs on", s.machine, places_on_machines));
-    if (!(place >> s.local_rank >> s.local_size >> s.host_count)) throw CommError("the machine it runs on: rank 0's answer cannot be read");
+    if (!(place >> s.local_rank >> s.local_size >> s.host_count)) throw CommError("the machine it runs on: rank 0's answer is invalid");
   } catch (...) {
     s.stop();
     throw;
@@ -128,7 +128,7 @@ std::string ProcessGroup::broadcast(const std::string& what, const std::string& 
 }
 
 bool ProcessGroup::all_equal(const std::string& what, std::string_view mine) {
-  const uint64_t hash = hash_bytes(kHashStart, mine.data(), static_cast<int64_t>(mine.size()));
+  const uint64_t hash = hash_bytes(0, mine.data(), static_cast<int64_t>(mine.size()));
   const auto compare = [](const std::vector<std::string>& hashes) {
     const bool equal = std::all_of(hashes.begin(), hashes.end(), [&](const std::string& h) { return h == hashes.front(); });
     return std::vector<std::string>{equal ? "equal" : "different"};
@@ -142,8 +142,8 @@ std::vector<double> ProcessGroup::sum(const std::string& what, const std::vector
   };
   const auto read = [&](const std::string& bytes) {
     if (bytes.size() != mine.size() * sizeof(double)) {
-      throw CommError(
-          fmt::format("the sum of {}: {} bytes came, expected {} numbers; all processes must run the same version", what, bytes.size(), mine.size()));
+      throw CommError(fmt::format("the sum of {}: received {} bytes, expected {} numbers; run the same version on all processes", what, bytes.size(),
+                                  mine.size()));
     }
     std::vector<double> values(mine.size());
     if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -227,7 +227,7 @@ void ProcessGroup::fail(const std::string& reason, int64_t patience_ms) {
     s.error_to_tell = reason.empty() ? "without a reason" : reason;
     s.wake();
   }
-  // A handler is part of the telling.
+  // Notifying includes the handlers.
   if (std::this_thread::get_id() == s.thread.get_id()) return;
   s.changed.wait_for(lock, kLongestTelling, [&] { return s.all_reported || s.closed; });
 }
@@ -259,7 +259,7 @@ void ProcessGroup::remove_handler(uint64_t id) {
 
 void ProcessGroup::close() {
   State& s = *state_;
-  // All that was begun is told before it: rank 0 compares.
+  // Everything begun is reported before it, because rank 0 compares.
   gather(kEndOfRun, {});
   {
     std::unique_lock lock(s.mutex);

@@ -26,31 +26,31 @@ namespace process_group {
 inline constexpr int64_t kMs = 1'000'000;  // in nanoseconds
 inline constexpr const char* kEndOfRun = "the end of the run";
 
-/// "rank 2 (pid 77 on node1)": this process.
+/// Name of this process: "rank 2 (pid 77 on node1)".
 std::string process_name(int rank);
 }  // namespace process_group
 
-/// What a process group is made of: rank 0 is its server, which keeps a connection to each other process, its members, and the detector.
+/// State of a process group. Rank 0 is its server, with a connection to each other process (its members) and the failure detector.
 struct ProcessGroup::State {
   explicit State(const ProcessGroupOptions& o) : options(o), rank(o.rank), size(o.size), detector(o.size) {}
 
   // Rendezvous: server.cpp on rank 0, joining.cpp elsewhere.
   void meet();
   void wait_for_members();
-  /// Where rank 0 listens, and the key by which it knows the others.
+  /// Where rank 0 listens, and the key that members must know.
   process_group::Acceptor open_door(process_group::Address& address);
-  /// A process is taken in, or told why not.
+  /// Accepts or refuses a process.
   void take_in(process_group::Acceptor::Guest guest, process_group::Acceptor& acceptor);
-  /// Forgets processes that went again before all had come.
+  /// Forgets processes that left before all had joined.
   void forget_those_who_left();
   void find_server();
   bool try_server(const process_group::Address& address, std::string& problem);
-  /// Proves to the server that this process knows the run's key, and has it do the same. False when that is not rank 0 of this run.
+  /// Runs the handshake with the server. False if it is not rank 0 of this run.
   bool shake_hands(process_group::Connection& connection, const process_group::Address& address, const std::string& where,
                    std::string& problem) const;
-  /// Waits for the server's answers until all processes have come.
+  /// Waits for the server's answers until all processes have joined.
   bool wait_for_welcome(process_group::Connection& connection, const std::string& where, std::string& problem);
-  /// The next message, for as long as the other side stays; where none comes, `problem` says so of `where`.
+  /// Returns the next message while the connection is open; without one, `problem` describes it in terms of `where`.
   std::optional<process_group::Message> wait_for_answer(process_group::Connection& connection, int64_t patience_ms, const std::string& where,
                                                         std::string& problem) const;
   int64_t rendezvous_ms() const { return options.timeout_ms * kFirstStepFactor; }
@@ -59,7 +59,7 @@ struct ProcessGroup::State {
   void watch();
   void listen_to_all();
   void wait_for_something();
-  /// Has wait_for_something() notice what comes from a connection, and once it takes more, where it has unsent bytes.
+  /// Makes wait_for_something() report received data of a connection, and when it accepts more if it has unsent data.
   void listen_to(int who);
   void send_to(int who, const std::string& bytes);
   std::optional<process_group::Connection>& connection_to(int who) { return is_server() ? members[static_cast<size_t>(who)] : server; }
@@ -72,19 +72,19 @@ struct ProcessGroup::State {
   void handle_from_server(const std::string& bytes);
   void send_to_server(const std::string& bytes);
   void send_to_members(const std::string& bytes);
-  /// Rank 0's answer to the gathering under way, for this process.
+  /// Stores rank 0's answer to the pending gathering for this process.
   void take_answer(std::string answer);
   void send_answers(const std::vector<std::string>& answers);
   void declare(const std::string& verdict, bool found_here = true);
-  /// Ends the process when that has not been stopped within options.exit_after_ms.
+  /// Ends the process unless it is stopped within options.exit_after_ms.
   void exit_in_time();
-  /// "; rank 2 has come to collective 17 (...)", or empty.
+  /// "; rank 2 has reached collective 17 (...)", or empty.
   std::string own_position() const;
   bool has_unsent() const;
   bool done(int64_t now_ns);
 
   void wake();
-  /// Stops the process group's threads and waits for their end.
+  /// Stops and joins the process group's threads.
   void stop();
   bool is_server() const { return rank == 0; }
   void throw_if_failed_locked() const {
@@ -98,7 +98,7 @@ struct ProcessGroup::State {
     std::string name;
     uint64_t finished = 0, reported_finished = 0;
     std::optional<CollectiveRecord> last;
-    std::vector<CollectiveRecord> fresh;  // begun, and not yet told
+    std::vector<CollectiveRecord> fresh;  // begun and not yet reported
   };
   struct Wait {
     std::string what;
@@ -117,7 +117,7 @@ struct ProcessGroup::State {
   process_group::Descriptor wake_up = process_group::make_event();
   std::thread thread, exit_thread;
 
-  // Under the mutex: what other threads hand to the process group's thread and get from it.
+  // Guarded by the mutex: data that other threads exchange with the process group's thread.
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::string failure;
@@ -128,28 +128,28 @@ struct ProcessGroup::State {
   uint64_t next_id = 1, next_gathering = 0;
   int next_group = 0;
   std::optional<Gathering> to_gather;
-  std::optional<std::vector<std::string>> gathered;   // of the server: all parts
-  std::optional<std::vector<std::string>> to_answer;  // of the server: for all, or for each rank
+  std::optional<std::vector<std::string>> gathered;   // on the server: all parts
+  std::optional<std::vector<std::string>> to_answer;  // on the server: one for all, or one for each rank
   std::optional<std::string> answered;
   std::string error_to_tell;
-  std::recursive_mutex handler_mutex;  // held while handlers are called, which may call on
+  std::recursive_mutex handler_mutex;  // held while handlers run, which may call this object
   bool announced = false;
-  bool all_reported = false;  // of the failure: the other processes, and the handlers; under `mutex`
+  bool all_reported = false;  // the failure was reported to the other processes and the handlers; guarded by `mutex`
   std::map<uint64_t, std::function<void(const std::string&)>> handlers;
 
-  // Of the process group's thread.
+  // Used by the process group's thread only.
   process_group::FailureDetector detector;
-  std::vector<std::optional<process_group::Connection>> members;  // of the server, by rank
-  std::optional<process_group::Connection> server;                // of the others
-  process_group::Rendezvous rendezvous;                           // as the options say
-  std::string last_refusal;                                       // of the server, of a process that knows the key
+  std::vector<std::optional<process_group::Connection>> members;  // on the server, by rank
+  std::optional<process_group::Connection> server;                // on the members
+  process_group::Rendezvous rendezvous;                           // from the options
+  std::string last_refusal;                                       // on the server, of a process that knows the key
   std::string server_name, server_position = "nothing is known of its collectives";
   int64_t server_heard_ns = 0, last_beat_ns = 0, failed_ns = 0, bye_ns = 0;
   process_group::Descriptor poll_set;      // of the connections, by the rank at their other end
-  std::vector<int> ready;                  // ranks from whom something has come, or who take more
-  std::vector<char> listened, wants_more;  // by rank: it is in the set; it is watched for taking more
+  std::vector<int> ready;                  // ranks whose connection has data or accepts more
+  std::vector<char> listened, wants_more;  // by rank: it is in the set; it is watched for accepting more
   int64_t watched_ns = 0;                  // when the thread last looked
-  uint64_t complaint = 0;                  // the wait that the server was told of
+  uint64_t complaint = 0;                  // the wait reported to the server
   bool said_bye = false, server_said_bye = false;
 };
 

@@ -43,7 +43,7 @@ Address Address::parse(const std::string& text) {
   address.key = from_hex(digits);
   if (!whole || (digits.size() != 2 * kKeyBytes && digits.size() != kEarlierTokenDigits) || address.key.empty() || address.port < 1 ||
       address.port > 65535) {
-    throw CommError("'" + printable(text.substr(0, 80)) + "' is not where a run of Vitrine meets");
+    throw CommError("'" + printable(text.substr(0, 80)) + "' is not the address of a Vitrine run");
   }
   if (address.key.size() != kKeyBytes) address.key.clear();
   for (std::string host; in >> host;) address.hosts.push_back(host);
@@ -74,7 +74,7 @@ std::vector<std::string> interface_addresses() {
 void write_address(const std::string& path, const Address& address) {
   const std::string problem = write_private_file(path, address.str());
   if (problem.empty()) return;
-  throw CommError(fmt::format("--rendezvous file:{}: it cannot be written ({}); name a file in a folder that all processes see", path, problem));
+  throw CommError(fmt::format("--rendezvous file:{}: cannot write it ({}); give a file in a folder that all processes share", path, problem));
 }
 
 std::string read_address(const std::string& path) {
@@ -93,29 +93,29 @@ std::string read_private_address(const std::string& path, std::string& problem) 
 
 InitMethod parse_init_method(const std::string& text) {
   const auto bad = [&](const char* why) {
-    return ConfigError(
-        fmt::format("--rendezvous {}: {}; use tcp://HOST:PORT of the first process's machine, or file:PATH that all processes see", text, why));
+    return ConfigError(fmt::format(
+        "--rendezvous {}: {}; use tcp://HOST:PORT of rank 0's machine, or file:PATH on a file system that all processes share", text, why));
   };
   InitMethod method;
   if (text.rfind("file:", 0) == 0) {
     method.path = text.substr(text.rfind("file://", 0) == 0 ? 7 : 5);
-    if (method.path.empty()) throw bad("it names no file");
+    if (method.path.empty()) throw bad("the path is empty");
     return method;
   }
-  if (text.rfind("tcp://", 0) != 0) throw bad("it is neither");
+  if (text.rfind("tcp://", 0) != 0) throw bad("unknown method");
   const size_t colon = text.rfind(':');
-  if (colon < 6 || colon == 6) throw bad("it has no host and port");
+  if (colon < 6 || colon == 6) throw bad("host and port are missing");
   method.host = text.substr(6, colon - 6);
   if (method.host.size() > 2 && method.host.front() == '[' && method.host.back() == ']') method.host = method.host.substr(1, method.host.size() - 2);
   const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), method.port);
   if (error != std::errc{} || end != text.data() + text.size() || method.port < 1 || method.port > 65535)
-    throw bad("its port is not one of 1 to 65535");
+    throw bad("the port is not a number from 1 to 65535");
   return method;
 }
 
 Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, bool one_machine) {
   Rendezvous plan;
-  // MPI carries the run's key itself, and a secret that reaches only some machines would divide its processes.
+  // MPI carries the run's key itself, and a secret that reaches only some machines would separate its processes.
   if (init.empty()) return plan;
   check_secret(secret, "the secret of the processes");
   plan.method = parse_init_method(init);
@@ -126,7 +126,7 @@ Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, b
   if (!secret.empty()) return plan;
   if (!names_loopback(plan.method.host)) {
     throw ConfigError(
-        fmt::format("--rendezvous {}: processes that meet over a network need a secret, for anybody there can connect; set VITRINE_SECRET, or "
+        fmt::format("--rendezvous {}: a rendezvous over a network needs a secret, because anyone there can connect; set VITRINE_SECRET, or "
                     "VITRINE_SECRET_FILE to a "
                     "file of mode 0600, to the same for all of them, for example to the output of: openssl rand -hex 32",
                     init));

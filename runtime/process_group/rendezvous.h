@@ -6,49 +6,50 @@
 #include <string>
 #include <vector>
 
-/// Where the processes of a process group find rank 0. Private to runtime/process_group.
+/// How the processes of a process group find rank 0. Private to runtime/process_group.
 namespace vitrine::process_group {
 
 /// Where rank 0 listens.
 struct Address {
-  std::string key;  // kKeyBytes, made for this run: a process that does not know it may not join. Empty in what earlier versions wrote
+  std::string key;  // kKeyBytes, generated for this run; required to join. Empty in files of earlier versions
   int port = 0;
   std::string host_name;
   std::vector<std::string> hosts;  // names or addresses to try, in order
 
   std::string str() const;
-  /// throws CommError on what is no address.
+  /// throws CommError if the text is not an address.
   static Address parse(const std::string& text);
 };
 
-/// This machine's name, and the addresses of its interfaces that are up, without loopback.
+/// This machine's name, and the addresses of its active interfaces except loopback.
 std::string host_name();
 std::vector<std::string> interface_addresses();
 
-/// Writes an address for this user's processes to read, whole or not at all. throws CommError.
+/// Writes an address for this user's processes, atomically. throws CommError.
 void write_address(const std::string& path, const Address& address);
-/// Empty where there is none.
+/// Returns nothing if there is no such file.
 std::string read_address(const std::string& path);
-/// What is wrong with an address file that has not been written yet.
-inline constexpr const char* kNoAddressFile = "the file is not there";
-/// The same of a file that only this user may open, else empty, and `problem` says why: who can write it chooses where the processes meet.
+/// Problem of an address file that has not been written yet.
+inline constexpr const char* kNoAddressFile = "the file does not exist";
+/// Like read_address(), but only for a file that no other user may open; otherwise `problem` gives the cause. Whoever writes it controls the
+/// rendezvous.
 std::string read_private_address(const std::string& path, std::string& problem);
 
-/// "tcp://host:port" or "file:PATH" (also "file://PATH"). throws ConfigError.
+/// Parses "tcp://host:port" or "file:PATH" (also "file://PATH"). throws ConfigError.
 struct InitMethod {
   std::string host, path;
   int port = 0;
 };
 InitMethod parse_init_method(const std::string& text);
 
-/// How the processes of a run find and know each other.
+/// How the processes of a run find and authenticate each other.
 struct Rendezvous {
   InitMethod method;         // empty: over MPI
-  std::string address_file;  // where rank 0 leaves its address and the run's key; empty: nowhere
-  std::string secret;        // that the user gave and that counts here
+  std::string address_file;  // where rank 0 stores its address and the run's key; empty: nowhere
+  std::string secret;        // the user's secret, if it is used
 };
-/// `init` as in ProcessGroupOptions. throws ConfigError where a secret is required and none was given, or it is too short; CommError where the file
-/// of processes on one machine cannot be had.
+/// `init` as in ProcessGroupOptions. throws ConfigError if a secret is required and missing, or too short; CommError if the file for processes of one
+/// machine cannot be used.
 Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, bool one_machine);
 
 }  // namespace vitrine::process_group

@@ -8,13 +8,13 @@
 
 namespace vitrine {
 
-/// The fewest bytes of a secret.
+/// Minimum number of bytes of a secret.
 inline constexpr size_t kLeastSecretBytes = 16;
 
-/// The secret that the processes of a run share: VITRINE_SECRET, or the content of the file that VITRINE_SECRET_FILE names, without white space
-/// around it; empty where neither is set.
-///   throws  ConfigError when both are set, when the secret is too short, and when the file cannot be read, is no regular file, is longer than 4096
-///           bytes, belongs to another user, or may be read or written by others than its owner
+/// Returns the secret that the processes of a run share: VITRINE_SECRET, or the content of the file in VITRINE_SECRET_FILE without surrounding white
+/// space; empty if neither is set.
+///   throws  ConfigError if both are set, if the secret is too short, and if the file cannot be read, is not a regular file, is longer than 4096
+///           bytes, belongs to another user, or is accessible to users other than its owner
 std::string find_secret(const Environment& env);
 
 }  // namespace vitrine

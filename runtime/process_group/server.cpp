@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rank 0 takes the other processes of a process group in.
+// Accepting the other processes of a process group, on rank 0.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -14,16 +14,16 @@ using namespace process_group;  // NOLINT: its private parts
 
 namespace {
 
-constexpr int kTickMs = 20;
-// Beyond those that the processes' connections take: files, libraries, launchers.
+constexpr int kServeMs = 20;
+// In addition to the connections of processes: files, libraries, launchers.
 constexpr uint64_t kOtherDescriptors = 512;
 
-/// The file that tells where rank 0 listens, as long as rank 0 waits there.
+/// The file with rank 0's address, which exists while rank 0 waits.
 class AddressFile {
  public:
   AddressFile(std::string path, const Address& address) : path_(std::move(path)), text_(address.str()) {
     if (path_.empty()) return;
-    // What was left by an earlier run is replaced; a file of the user's is not.
+    // Replaces a file left by an earlier run, but not a file of the user.
     if (const std::string there = read_address(path_); !there.empty()) Address::parse(there);
     write_address(path_, address);
   }
@@ -47,7 +47,7 @@ void ProcessGroup::State::meet() {
     met_text = "alone";
     return;
   }
-  // Every process that uses MPI may connect to every other one.
+  // A process that uses MPI may connect to every other one.
   raise_descriptor_limit(2 * static_cast<uint64_t>(size) + kOtherDescriptors);
   rendezvous = plan_rendezvous(options.rendezvous, options.secret, options.one_machine);
   if (options.rendezvous.empty()) {
@@ -75,7 +75,7 @@ Acceptor ProcessGroup::State::open_door(Address& address) {
   } else {
     listeners.push_back(listen_on(0));
   }
-  // A port that was named beforehand is found without a file; then the user's secret alone tells the processes.
+  // A port given in advance is found without a file; then only the user's secret authenticates processes.
   if (mpi || !rendezvous.address_file.empty()) address.key = random_bytes();
   address.port = port_of(listeners.front());
   address.host_name = host_name();
@@ -92,13 +92,13 @@ void ProcessGroup::State::wait_for_members() {
   detector.join(0, process_name(0), steady_now_ns());
   const int64_t deadline_ns = steady_now_ns() + rendezvous_ms() * kMs;
   while (true) {
-    for (Acceptor::Guest& guest : acceptor.serve(kTickMs)) take_in(std::move(guest), acceptor);
+    for (Acceptor::Guest& guest : acceptor.serve(kServeMs)) take_in(std::move(guest), acceptor);
     const bool late = steady_now_ns() > deadline_ns;
     if (late || detector.complete()) forget_those_who_left();
     if (detector.complete()) break;
     if (late) {
       const std::string reason =
-          fmt::format("rank 0 waited {:g} s for {} of {} processes, which did not come; were they started, and can they reach {} (port {})?{}{}",
+          fmt::format("rank 0 waited {:g} s, but {} of {} processes did not join; were they started, and can they reach {} (port {})?{}{}",
                       static_cast<double>(rendezvous_ms()) * 1e-3, detector.missing(), size,
                       rendezvous.method.host.empty() ? host_name() : rendezvous.method.host, address.port, last_refusal, acceptor.last_refusal());
       send_to_members(Writer(MessageKind::verdict).text(reason).bytes());
@@ -114,18 +114,18 @@ void ProcessGroup::State::wait_for_members() {
 void ProcessGroup::State::take_in(Acceptor::Guest guest, Acceptor& acceptor) {
   const Join& who = guest.who;
   const bool known = who.rank >= 1 && who.rank < size;
-  // Its predecessor may be gone.
+  // Its predecessor may have exited.
   if (known && members[static_cast<size_t>(who.rank)]) forget_those_who_left();
   std::string refusal;
   if (who.size != size) {
-    refusal = fmt::format("it counts {} processes, rank 0 counts {}", who.size, size);
+    refusal = fmt::format("its world size is {}, rank 0's is {}", who.size, size);
   } else if (!known) {
-    refusal = fmt::format("there are ranks 0 to {}", size - 1);
+    refusal = fmt::format("expected a rank from 0 to {}", size - 1);
   } else if (members[static_cast<size_t>(who.rank)]) {
-    refusal = fmt::format("there is another rank {}", who.rank);
+    refusal = fmt::format("another process has rank {}", who.rank);
   }
   if (!refusal.empty()) {
-    last_refusal = fmt::format(" {} came and was refused: {}.", who.name, refusal);
+    last_refusal = fmt::format(" {} connected and was refused: {}.", who.name, refusal);
     guest.connection.send(Writer(MessageKind::refused).number(uint8_t{0}).text(refusal).bytes());
     return acceptor.dismiss(std::move(guest));
   }

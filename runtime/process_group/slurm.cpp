@@ -7,7 +7,7 @@
 namespace vitrine {
 namespace {
 
-/// A number of at least 1 that is the whole text.
+/// Parses a number of at least 1 that makes up the whole text.
 std::optional<int> parse_positive(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -55,7 +55,7 @@ std::optional<std::string> first_slurm_host(std::string_view list) {
       host += c;
       continue;
     }
-    // Only the first number of the brackets counts, with its leading zeros.
+    // Only the first number in the brackets counts, with its leading zeros.
     const auto* digits_end = std::find_if_not(list.begin(), list.end(), is_digit);
     const auto digits = static_cast<size_t>(digits_end - list.begin());
     const size_t close = list.find(']');

@@ -15,10 +15,10 @@ struct SlurmCount {
   int times = 1;
 };
 
-/// "4(x2),1": numbers of at least 1, one per node. Nothing when it is not such a list.
+/// Parses "4(x2),1": numbers of at least 1, one per node. Returns nothing for anything else.
 std::optional<std::vector<SlurmCount>> parse_slurm_counts(std::string_view text);
 
-/// "node[01-04,7],other": node01. Nothing when it is not a list of hosts.
+/// Returns the first host of a list: node01 for "node[01-04,7],other". Returns nothing for anything else.
 std::optional<std::string> first_slurm_host(std::string_view list);
 
 }  // namespace vitrine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process group's own thread: carries messages between the processes, and learns of failures.
+// The process group's own thread: carries messages between the processes and receives failures.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -58,31 +58,32 @@ void ProcessGroup::State::listen_to(int who) {
   event.data.u32 = static_cast<uint32_t>(who);
   const int change = gone ? EPOLL_CTL_DEL : listened[i] != 0 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
   if (epoll_ctl(poll_set.get(), change, connection->descriptor(), &event) != 0 && !gone) {
-    throw CommError(fmt::format("the connection to rank {} cannot be watched: {}", who, std::strerror(errno)));
+    throw CommError(fmt::format("cannot watch the connection to rank {}: {}", who, std::strerror(errno)));
   }
   listened[i] = gone ? 0 : 1;
   wants_more[i] = !gone && more ? 1 : 0;
 }
 
 void ProcessGroup::State::listen_to_all() {
-  poll_set = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   listened.assign(static_cast<size_t>(size), 0);
   wants_more.assign(static_cast<size_t>(size), 0);
+  poll_set = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   epoll_event own{};
   own.events = EPOLLIN;
   own.data.u32 = static_cast<uint32_t>(rank);
-  epoll_ctl(poll_set.get(), EPOLL_CTL_ADD, wake_up.get(), &own);
-  // What has come by now lies in the connections' buffers.
+  if (!poll_set || epoll_ctl(poll_set.get(), EPOLL_CTL_ADD, wake_up.get(), &own) != 0) {
+    throw CommError(fmt::format("cannot watch the connections to other processes: {}", describe_error(errno)));
+  }
+  // Messages that arrived before this point are already in the connections' buffers.
   for (int who = 0; who < size; ++who) {
-    if (who == rank || !(is_server() || who == 0)) continue;
-    ready.push_back(who);
+    if (who != rank && (is_server() || who == 0)) ready.push_back(who);
   }
 }
 
 void ProcessGroup::State::wait_for_something() {
   constexpr int kMostEvents = 256;
   std::array<epoll_event, kMostEvents> events{};
-  // A process that was stopped comes back with EINTR: it looks for what came meanwhile before it judges the silence of others.
+  // A process that was stopped resumes with EINTR: it reads the messages that arrived meanwhile before it judges the silence of others.
   int count = 0;
   do {
     count = epoll_wait(poll_set.get(), events.data(), kMostEvents, kTickMs);
@@ -102,11 +103,12 @@ void ProcessGroup::State::wait_for_something() {
 
 void ProcessGroup::State::watch() {
   for (bool first = true;; first = false) {
-    first ? listen_to_all() : wait_for_something();
-    const int64_t now_ns = steady_now_ns();
-    if (watched_ns != 0 && now_ns - watched_ns > FailureDetector::kSilentNs) detector.was_stopped(now_ns - watched_ns, now_ns);
-    watched_ns = now_ns;
+    int64_t now_ns = steady_now_ns();
     try {
+      first ? listen_to_all() : wait_for_something();
+      now_ns = steady_now_ns();
+      if (watched_ns != 0 && now_ns - watched_ns > FailureDetector::kSilentNs) detector.was_stopped(now_ns - watched_ns, now_ns);
+      watched_ns = now_ns;
       for (const int who : ready) is_server() ? serve_member(who, now_ns) : serve_members(now_ns);
       tell_local(now_ns);
       check_waits(now_ns);
@@ -115,7 +117,7 @@ void ProcessGroup::State::watch() {
         if (!detector.verdict().empty()) declare(detector.verdict());
       }
     } catch (const std::exception& error) {
-      declare(fmt::format("{}: its watch over the others failed: {}", process_name(rank), error.what()));
+      declare(fmt::format("{}: its connection thread failed: {}", process_name(rank), error.what()));
     }
     if (done(now_ns)) return;
   }
@@ -127,7 +129,7 @@ bool ProcessGroup::State::has_unsent() const {
 
 bool ProcessGroup::State::done(int64_t now_ns) {
   const std::lock_guard lock(mutex);
-  // A verdict goes out before who found it goes.
+  // A process that detects a failure sends the verdict before it exits.
   if (stopping) return failure.empty() || !has_unsent() || now_ns - failed_ns > kLongestFarewellNs;
   if (!closing || closed) return closed;
   if (bye_ns == 0) bye_ns = now_ns;
@@ -209,7 +211,7 @@ void ProcessGroup::State::tell_local(int64_t now_ns) {
     answers = std::exchange(to_answer, std::nullopt);
     error = std::exchange(error_to_tell, {});
   }
-  // Progress first: when a gathering is complete, all that was begun before it has been compared.
+  // Progress first: when a gathering is complete, everything begun before it has been compared.
   tell_progress();
   if (answers) send_answers(*answers);
   if (gathering) send_to_server(Writer(MessageKind::gather).number(gathering->sequence).text(gathering->what).text(gathering->part).bytes());
@@ -241,9 +243,8 @@ void ProcessGroup::State::check_waits(int64_t now_ns) {
   if (longest != complaint) send_to_server(Writer(MessageKind::waiting).text(what).number(waited_ns / kMs).bytes());
   complaint = longest;
   if (is_server() || longest == 0 || now_ns - server_heard_ns < kServerSilentNs) return;
-  declare(
-      fmt::format("{} hangs: nothing was heard of it for {:.1f} s, though its connection is open (is it stopped, or its machine out of reach?); {}{}",
-                  server_name, static_cast<double>(now_ns - server_heard_ns) * 1e-9, server_position, own_position()));
+  declare(fmt::format("{} hangs: it has sent nothing for {:.1f} s, but its connection is open (is it stopped, or its machine unreachable?); {}{}",
+                      server_name, static_cast<double>(now_ns - server_heard_ns) * 1e-9, server_position, own_position()));
 }
 
 void ProcessGroup::State::serve_member(int who, int64_t now_ns) {
@@ -255,7 +256,7 @@ void ProcessGroup::State::serve_member(int who, int64_t now_ns) {
   try {
     while (auto bytes = connection->take()) handle_from_member(who, *bytes, now_ns);
   } catch (const std::exception& error) {
-    detector.fail(who, fmt::format("it sent what cannot be read: {}", error.what()));
+    detector.fail(who, fmt::format("it sent an invalid message: {}", error.what()));
     readable = false;
   }
   if (!open || !readable) connection.reset();
@@ -280,7 +281,7 @@ void ProcessGroup::State::handle_from_member(int from, const std::string& bytes,
                    [&](const Progress& m) { detector.progress(from, m.device, m.finished, m.begun); },
                    [&](Overdue& m) { m.what.empty() ? detector.not_overdue(from) : detector.overdue(from, std::move(m.what), m.waited_ms, now_ns); },
                    gather, [&](const Failed& m) { detector.fail(from, m.reason); }, [&](const Bye&) { detector.bye(from); },
-                   [](const auto&) { throw CommError("a message that is rank 0's to send"); }},
+                   [](const auto&) { throw CommError("a message that only rank 0 sends"); }},
              message);
 }
 
@@ -293,13 +294,13 @@ void ProcessGroup::State::serve_members(int64_t now_ns) {
     handle_from_server(*bytes);
   }
   if (!open && !said_bye && !server_said_bye)
-    declare(fmt::format("{} died: its connection closed without a word; {}{}", server_name, server_position, own_position()));
+    declare(fmt::format("{} died: its connection closed unexpectedly; {}{}", server_name, server_position, own_position()));
 }
 
 std::string ProcessGroup::State::own_position() const {
   const std::lock_guard lock(mutex);
   for (const Slot& slot : slots) {
-    if (slot.last) return fmt::format("; rank {} has come to {}", rank, slot.last->str());
+    if (slot.last) return fmt::format("; rank {} has reached {}", rank, slot.last->str());
   }
   return {};
 }
@@ -308,7 +309,7 @@ void ProcessGroup::State::handle_from_server(const std::string& bytes) {
   Message message = decode(bytes);
   std::visit(Cases{[&](Beat& m) { server_position = std::move(m.position); }, [&](Gathered& m) { take_answer(std::move(m.answer)); },
                    [&](const Verdict& m) { declare(m.reason, false); }, [&](const Bye&) { server_said_bye = true; },
-                   [](const auto&) { throw CommError("a message that is another process's to send"); }},
+                   [](const auto&) { throw CommError("a message that only other processes send"); }},
              message);
 }
 
@@ -324,7 +325,7 @@ void ProcessGroup::State::declare(const std::string& verdict, bool found_here) {
     if (!failure.empty()) return;
   }
   if (found_here && options.on_failure_found) options.on_failure_found(verdict);
-  // The others first: who sees the failure here may end the process.
+  // The other processes first: the handlers here may end this process.
   if (is_server()) send_to_members(Writer(MessageKind::verdict).text(verdict).bytes());
   {
     const std::lock_guard lock(mutex);
@@ -332,7 +333,7 @@ void ProcessGroup::State::declare(const std::string& verdict, bool found_here) {
     failed_ns = steady_now_ns();
     changed.notify_all();
   }
-  // A thread of its own: what handlers end may take long, or never come back.
+  // A separate thread, because handlers may block for long or forever.
   if (options.exit_after_ms > 0) exit_thread = std::thread([this] { exit_in_time(); });
   const std::lock_guard lock(handler_mutex);
   announced = true;
@@ -340,10 +341,10 @@ void ProcessGroup::State::declare(const std::string& verdict, bool found_here) {
     const auto handler = handlers.extract(handlers.begin());
     try {
       handler.mapped()(verdict);
-    } catch (...) {  // the others are called all the same
+    } catch (...) {  // the other handlers are called all the same
     }
   }
-  const std::lock_guard told(mutex);
+  const std::lock_guard report_lock(mutex);
   all_reported = true;
   changed.notify_all();
 }

@@ -5,33 +5,20 @@
 #include <limits>
 #include <optional>
 #include <ostream>
-#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace vitrine {
 namespace {
 
-std::string quoted(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      result += '\\';
-      result += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      result += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      result += c;
-    }
-  }
-  result += '"';
-  return result;
-}
+using Json = nlohmann::json;
 
-/// Nanoseconds as the format's microseconds, exactly.
-std::string microseconds(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
+/// The format's time unit. A double holds the nanoseconds of a trace of some days exactly.
+double microseconds(int64_t ns) { return static_cast<double>(ns) / 1000; }
 
-/// What the slice is called: the narrowest thing that it stands for. Where no phase is around a layer, its name tells that too: "reduce bucket 3".
+/// Names the most specific thing that the span stands for. The name of a layer without a phase around it includes its phase: "reduce bucket 3".
 std::string slice_name(const SpanRecord& span) {
   const SpanInfo& info = span.info;
   if (info.phase == Phase::wait) return std::string("wait: ") + info.cause;
@@ -40,7 +27,7 @@ std::string slice_name(const SpanRecord& span) {
   return phase_name(info.phase);
 }
 
-/// When a history begins; nothing where it tells of no moment.
+/// Time at which a history begins; nothing if the history is empty.
 std::optional<int64_t> begin_of(const MemoryHistory& history) {
   std::optional<int64_t> begin;
   if (!history.changes.empty()) begin = history.changes.front().time_ns;
@@ -50,55 +37,55 @@ std::optional<int64_t> begin_of(const MemoryHistory& history) {
 
 class TraceWriter {
  public:
-  explicit TraceWriter(std::ostream& out) : out_(out) { out_ << "{\"displayTimeUnit\": \"ns\", \"traceEvents\": ["; }
+  TraceWriter(std::ostream& out, int64_t start_ns) : out_(out), start_ns_(start_ns) { out_ << R"({"displayTimeUnit": "ns", "traceEvents": [)"; }
   void finish() { out_ << "\n]}\n"; }
 
-  void metadata(size_t pid, size_t tid, const char* what, const std::string& argument) {
-    event(fmt::format(R"({{"ph": "M", "pid": {}, "tid": {}, "name": "{}", "args": {{{}}}}})", pid, tid, what, argument));
+  void metadata(size_t pid, size_t tid, const char* what, const Json& args) {
+    write({{"ph", "M"}, {"pid", pid}, {"tid", tid}, {"name", what}, {"args", args}});
   }
 
-  void slice(size_t pid, size_t tid, const SpanRecord& span, int64_t start_ns) {
-    const std::string head = fmt::format(R"("pid": {}, "tid": {}, "ts": {}, "name": {}, "cat": "{}")", pid, tid,
-                                         microseconds(span.begin_ns - start_ns), quoted(slice_name(span)), phase_name(span.info.phase));
-    if (span.info.phase == Phase::step) {
-      event(fmt::format(R"({{"ph": "i", "s": "p", {}, "args": {{"step": {}}}}})", head, span.info.step));
-      return;
+  void slice(size_t pid, size_t tid, const SpanRecord& span) {
+    const SpanInfo& info = span.info;
+    const char* const phase = phase_name(info.phase);
+    Json event = {{"pid", pid}, {"tid", tid}, {"ts", microseconds(span.begin_ns - start_ns_)}, {"name", slice_name(span)}, {"cat", phase}};
+    Json args = {{"step", info.step}};
+    if (info.phase == Phase::step) {
+      event.update({{"ph", "i"}, {"s", "p"}});
+    } else {
+      event.update({{"ph", "X"}, {"dur", microseconds(span.end_ns - span.begin_ns)}});
+      args.update({{"phase", phase}, {"bytes", span.bytes}});
+      for (const auto& [key, value] : {std::pair{"layer", info.layer}, {"operation", info.operation}, {"cause", info.cause}}) {
+        if (*value != '\0') args[key] = value;
+      }
     }
-    std::string args = fmt::format(R"("phase": "{}", "step": {}, "bytes": {})", phase_name(span.info.phase), span.info.step, span.bytes);
-    const auto add = [&](const char* key, const char* value) {
-      if (value[0] != '\0') args += fmt::format(R"(, "{}": {})", key, quoted(value));
-    };
-    add("layer", span.info.layer);
-    add("operation", span.info.operation);
-    add("cause", span.info.cause);
-    event(fmt::format(R"({{"ph": "X", {}, "dur": {}, "args": {{{}}}}})", head, microseconds(span.end_ns - span.begin_ns), args));
+    event["args"] = std::move(args);
+    write(event);
   }
 
-  void memory(size_t pid, const MemoryHistory& history, int64_t start_ns) {
+  void memory(size_t pid, const MemoryHistory& history) {
     BytesByCategory held{};
     for (const MemoryEvent& block : history.at_start) held[static_cast<size_t>(block.category)] += block.bytes;
-    if (const auto begin_ns = begin_of(history)) counter(pid, held, *begin_ns - start_ns);
+    if (const auto begin_ns = begin_of(history)) counter(pid, held, *begin_ns);
     for (const MemoryEvent& change : history.changes) {
       held[static_cast<size_t>(change.category)] += change.bytes;
-      counter(pid, held, change.time_ns - start_ns);
+      counter(pid, held, change.time_ns);
     }
   }
 
  private:
   void counter(size_t pid, const BytesByCategory& held, int64_t time_ns) {
-    std::string args;
-    for (size_t c = 0; c < held.size(); ++c) {
-      args += fmt::format(R"({}"{}": {})", args.empty() ? "" : ", ", category_name(static_cast<Category>(c)), held[c]);
-    }
-    event(fmt::format(R"({{"ph": "C", "pid": {}, "ts": {}, "name": "memory", "args": {{{}}}}})", pid, microseconds(time_ns), args));
+    Json args;
+    for (size_t c = 0; c < held.size(); ++c) args[category_name(static_cast<Category>(c))] = held[c];
+    write({{"ph", "C"}, {"pid", pid}, {"ts", microseconds(time_ns - start_ns_)}, {"name", "memory"}, {"args", std::move(args)}});
   }
 
-  void event(const std::string& json) {
-    out_ << (first_ ? "\n" : ",\n") << json;
+  void write(const Json& event) {
+    out_ << (first_ ? "\n" : ",\n") << event.dump(-1, ' ', false, Json::error_handler_t::replace);
     first_ = false;
   }
 
   std::ostream& out_;
+  int64_t start_ns_;
   bool first_ = true;
 };
 
@@ -113,8 +100,8 @@ int64_t first_time_ns(std::span<const TraceProcess> processes) {
   return first;
 }
 
-/// Outer spans before those that begin with them: viewers nest slices in the order of the file. Each ends
-/// within those around it and before the next.
+/// Sorts spans by begin, outer ones first, because viewers nest slices in the order of the file. Cuts a span at the end of the one around it and at
+/// the beginning of the next.
 std::vector<SpanRecord> outermost_first(std::vector<SpanRecord> spans) {
   std::stable_sort(spans.begin(), spans.end(), [](const SpanRecord& a, const SpanRecord& b) {
     if (a.begin_ns != b.begin_ns) return a.begin_ns < b.begin_ns;
@@ -136,19 +123,18 @@ std::vector<SpanRecord> outermost_first(std::vector<SpanRecord> spans) {
 }  // namespace
 
 void write_chrome_trace(std::ostream& out, std::span<const TraceProcess> processes) {
-  const int64_t start_ns = first_time_ns(processes);
-  TraceWriter writer(out);
+  TraceWriter writer(out, first_time_ns(processes));
   for (size_t pid = 0; pid < processes.size(); ++pid) {
     const TraceProcess& process = processes[pid];
-    writer.metadata(pid, 0, "process_name", "\"name\": " + quoted(process.name));
-    writer.metadata(pid, 0, "process_sort_index", fmt::format("\"sort_index\": {}", pid));
+    writer.metadata(pid, 0, "process_name", {{"name", process.name}});
+    writer.metadata(pid, 0, "process_sort_index", {{"sort_index", pid}});
     for (size_t tid = 0; tid < process.threads.size(); ++tid) {
       const TraceThread& thread = process.threads[tid];
-      writer.metadata(pid, tid, "thread_name", "\"name\": " + quoted(thread.name));
-      writer.metadata(pid, tid, "thread_sort_index", fmt::format("\"sort_index\": {}", tid));
-      for (const SpanRecord& span : outermost_first(thread.spans)) writer.slice(pid, tid, span, start_ns);
+      writer.metadata(pid, tid, "thread_name", {{"name", thread.name}});
+      writer.metadata(pid, tid, "thread_sort_index", {{"sort_index", tid}});
+      for (const SpanRecord& span : outermost_first(thread.spans)) writer.slice(pid, tid, span);
     }
-    writer.memory(pid, process.memory, start_ns);
+    writer.memory(pid, process.memory);
   }
   writer.finish();
 }

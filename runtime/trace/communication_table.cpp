@@ -14,7 +14,7 @@ bool is_collective(Phase phase) { return phase == Phase::reduce || phase == Phas
 
 bool waits_for_peer(const SpanInfo& info) { return info.phase == Phase::wait && std::string_view(info.cause).find(" in ") != std::string_view::npos; }
 
-/// The bytes of the buffer, from what a rank sends of it (runtime/comm/checked_communicator.cpp).
+/// Computes the bytes of the buffer from the bytes that a rank sends (runtime/comm/checked_communicator.cpp).
 int64_t buffer_bytes(int64_t moved_bytes, Phase phase, bool root, const CommunicationGroup& group) {
   const int64_t n = group.ranks;
   if (n == 1) return 0;
@@ -27,7 +27,7 @@ double bus_factor(Phase phase, const CommunicationGroup& group) {
   return phase == Phase::reduce && group.all_reduce ? 2.0 * (group.ranks - 1) / group.ranks : 1.0;
 }
 
-/// The row of that name, made if there is none.
+/// Returns the row with that name; adds it if there is none.
 CommunicationRow& row_of(std::vector<CommunicationRow>& rows, Phase phase, std::string_view layer, double factor) {
   const auto found = std::find_if(rows.begin(), rows.end(), [&](const CommunicationRow& row) { return row.phase == phase && row.layer == layer; });
   if (found != rows.end()) return *found;
@@ -48,7 +48,7 @@ void add(CommunicationRow& row, const CommunicationRow& more) {
   row.late_exposed_seconds += more.late_exposed_seconds;
 }
 
-/// Gives the segment's time to its kind: collective or late peer, hidden or exposed.
+/// Adds the segment's time to its kind: collective or late peer, hidden or exposed.
 void split(const Segment& segment, Cursor& compute, CommunicationRow& row) {
   const bool late = segment.info->phase == Phase::wait;
   for (int64_t now = segment.begin_ns; now < segment.end_ns;) {

@@ -10,55 +10,55 @@
 
 namespace vitrine {
 
-/// Who takes part in the collectives of communication streams, and how they reduce.
+/// The ranks that take part in the collectives, and how they reduce.
 struct CommunicationGroup {
   int ranks = 1;
-  bool all_reduce = true;  // Phase::reduce is an all_reduce; else a reduce to ordinal 0, from which Phase::broadcast comes
+  bool all_reduce = true;  // Phase::reduce is an all_reduce; otherwise a reduce to ordinal 0, whose result Phase::broadcast sends
 };
 
-/// One bucket, or what else is reduced or broadcast under a name, on one device.
+/// One bucket, or another named reduction or broadcast, on one device.
 struct CommunicationRow {
   Phase phase = Phase::reduce;
-  std::string layer;        // "bucket 3"
-  int64_t calls = 0;        // spans of the phase: one in a step. Within it there may be several collectives (gradients in 16 bits and totals in f32).
-  int64_t moved_bytes = 0;  // what the device sends (a ring's share): for an all_reduce of B bytes 2 B (n - 1) / n
-  int64_t buffer_bytes = 0;  // B, worked out from moved_bytes; to a byte for each collective
-  /// The collectives themselves: the spans less all waits in them, from when all ranks are there until all are done.
-  double hidden_seconds = 0;   // beside them the compute stream was in something other than a wait, a reduction or a broadcast
-  double exposed_seconds = 0;  // it was in one of these, or in nothing
-  /// Waits for peers that came later (cause "cpu:2 in all_reduce"), split in the same way. Zero on GPUs, where they are part of the collectives.
+  std::string layer;         // "bucket 3"
+  int64_t calls = 0;         // spans of the phase: one per step, possibly with several collectives (gradients in 16 bits and totals in f32)
+  int64_t moved_bytes = 0;   // sent by the device (its share in a ring): for an all_reduce of B bytes 2 B (n - 1) / n
+  int64_t buffer_bytes = 0;  // B, computed from moved_bytes; exact to a byte for each collective
+  /// The collectives themselves: their spans less all waits in them, from the arrival of the last rank to the end.
+  double hidden_seconds = 0;   // meanwhile the compute stream worked, in a span other than a wait, a reduction or a broadcast
+  double exposed_seconds = 0;  // it did not
+  /// Waits for late peers (cause "cpu:2 in all_reduce"), split in the same way. Zero on GPUs, where they are part of the collectives.
   double late_hidden_seconds = 0;
   double late_exposed_seconds = 0;
   double bus_factor = 0;  // busbw / algbw, as in nccl-tests: 2 (n - 1) / n for all_reduce, 1 for reduce and broadcast; 0 for one rank
 
-  /// The layer, or the phase where it has none.
+  /// The layer, or the phase if there is no layer.
   std::string name() const { return layer.empty() ? phase_name(phase) : layer; }
   double seconds() const { return hidden_seconds + exposed_seconds; }
-  /// buffer_bytes / seconds, in bytes per second; 0 when it took no time.
+  /// buffer_bytes / seconds, in bytes per second; 0 if it took no time.
   double algbw() const { return seconds() > 0 ? static_cast<double>(buffer_bytes) / seconds() : 0; }
   double busbw() const { return algbw() * bus_factor; }
 };
 
-/// What reduction and broadcast cost on a device. Figures are sums over `steps` steps.
+/// Cost of reduction and broadcast on a device. Values are sums over `steps` steps.
 struct CommunicationTable {
   int ordinal = 0;
   int64_t steps = 0;
   std::vector<CommunicationRow> rows;  // in the order in which a step begins them
 
-  /// All rows in one.
+  /// The sum of all rows.
   CommunicationRow total() const;
 };
 
-/// The outermost spans of Phase::reduce and Phase::broadcast on the communication stream that name a step of the range which has an end
-/// (make_phase_table() says when). They are found by the step they name, not by time: the stream may be in the next step's first bucket, waiting,
-/// before that step begins. Waits for the device's own streams ("backward", "optimizer") are no communication.
+/// Uses the outermost spans of Phase::reduce and Phase::broadcast on the communication stream that belong to a complete step of the range (see
+/// make_phase_table()). They are found by their step, not by time: the stream may wait in the next step's first bucket before that step begins.
+/// Waits for the device's own streams ("backward", "optimizer") do not count as communication.
 CommunicationTable make_communication_table(const DeviceSpans& spans, const CommunicationGroup& group, StepRange range = {});
 
-/// The index of the device that waited least for its peers: the others waited for it, so that what is exposed there is what the step paid. Of one or
-/// more tables.
+/// Index of the device that waited least for its peers. The others waited for it, so its exposed time is what the step paid. requires one table at
+/// least
 size_t least_late(std::span<const CommunicationTable> tables);
 
-/// Adds `more`, of other steps of the same device, to `table`.
+/// Adds `more`, from other steps of the same device, to `table`.
 void add_communication_table(CommunicationTable& table, const CommunicationTable& more);
 
 }  // namespace vitrine

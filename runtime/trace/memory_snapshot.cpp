@@ -13,17 +13,17 @@
 namespace vitrine {
 namespace {
 
-/// A line of a trace; of a segment there is no holder.
+/// An entry of a trace; a segment has no holder.
 struct TraceEntry {
   const char* action;
   int64_t offset;
   int64_t bytes;
   int64_t time_ns;
-  const MemoryEvent* holder = nullptr;   // how the block was taken
-  const MemoryEvent* release = nullptr;  // how it was given back
+  const MemoryEvent* holder = nullptr;   // allocation of the block
+  const MemoryEvent* release = nullptr;  // its release
 };
 
-/// A range of a segment, in use or not.
+/// A range of a segment, in use or free.
 struct Range {
   int64_t offset;
   int64_t bytes;
@@ -32,7 +32,7 @@ struct Range {
 
 struct DeviceTrace {
   std::vector<TraceEntry> entries;
-  std::vector<Range> ranges;  // at the end; they fill the segment
+  std::vector<Range> ranges;  // final state; they fill the segment
 };
 
 DeviceTrace follow(const SnapshotDevice& device) {
@@ -107,7 +107,7 @@ class SnapshotWriter {
                {"layer", holder->layer.empty() ? "none" : holder->layer},
                {"phase", phase_name(holder->phase)}};
     }
-    if (release != nullptr) lines.emplace_back("given back in phase", phase_name(release->phase));
+    if (release != nullptr) lines.emplace_back("freed in phase", phase_name(release->phase));
     pickle_.text("frames");
     pickle_.list(lines, [&](const auto& line) {
       pickle_.dict([&] {
@@ -157,7 +157,7 @@ class SnapshotWriter {
       text("state", range.holder != nullptr ? "active_allocated" : "inactive");
       frames(range.holder, nullptr);
       if (range.holder == nullptr) return;
-      // Where older readers look for the frames.
+      // Older readers look for the frames here.
       pickle_.text("history");
       pickle_.list(std::array{range}, [&](const Range& only) {
         pickle_.dict([&] {

@@ -20,7 +20,7 @@ struct StepResult {
 
 size_t index_of(Phase phase) { return static_cast<size_t>(phase); }
 
-/// Times at which some host span of Phase::data is open, as disjoint segments.
+/// Times at which a host span of Phase::data is open, as disjoint segments.
 std::vector<Segment> data_segments(const std::vector<SpanRecord>& host) {
   std::vector<const SpanRecord*> spans;
   for (const SpanRecord& span : host) {
@@ -38,7 +38,7 @@ std::vector<Segment> data_segments(const std::vector<SpanRecord>& host) {
   return segments;
 }
 
-/// Gives `ns` nanoseconds, in which the streams (compute, communication, copy) and the host were in these spans, to one phase.
+/// Attributes `ns` nanoseconds, in which the streams (compute, communication, copy) and the host were in these spans, to one phase.
 void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* host, double ns, StepResult& totals) {
   Phase phase = Phase::wait;
   std::string cause = "host";
@@ -64,7 +64,7 @@ void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* ho
   }
 }
 
-/// A span's bytes include those of the spans in it; what those of another phase moved is theirs.
+/// A span's bytes include those of nested spans; bytes of nested spans of another phase belong to that phase.
 void count_calls(const StreamTimeline& stream, const std::vector<StepTime>& steps, StepResult& totals) {
   size_t step = 0;
   for (const NestedSpan& span : stream.spans) {

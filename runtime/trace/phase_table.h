@@ -11,14 +11,14 @@
 
 namespace vitrine {
 
-/// The spans of one device, as its streams' take_spans() gave them, and those of the host (data loading), any order.
+/// Spans of one device, from take_spans() of its streams, and those of the host (data loading), in any order.
 struct DeviceSpans {
   int ordinal = 0;
   std::vector<SpanRecord> compute, copy, communication;
   std::vector<SpanRecord> host;
 };
 
-/// Which steps count: marks on the compute stream with first_step <= step <= last_step.
+/// The steps to include: marks on the compute stream with first_step <= step <= last_step.
 struct StepRange {
   int64_t first_step = std::numeric_limits<int64_t>::min();
   int64_t last_step = std::numeric_limits<int64_t>::max();
@@ -28,36 +28,36 @@ struct StepRange {
 struct PhaseRow {
   Phase phase = Phase::setup;
   int ordinal = 0;
-  double seconds = 0;         // of the steps' wall time, this phase alone
+  double seconds = 0;         // share of the steps' wall time that belongs to this phase only
   double share = 0;           // seconds / wall time
   int64_t bytes = 0;          // moved
-  int64_t calls = 0;          // spans of the phase, nested ones of the same phase not counted again
-  double hidden_seconds = 0;  // a stream was in this phase while the wall time went to another
+  int64_t calls = 0;          // spans of the phase; nested spans of the same phase do not count again
+  double hidden_seconds = 0;  // time in which a stream was in this phase while the wall time belonged to another
 };
 
-/// What one cause of waiting took of the wall time.
+/// Wall time of one cause of waiting.
 struct WaitRow {
   std::string cause;
   double seconds = 0;
   double share = 0;
 };
 
-/// Where the wall time of a device's steps went. The rows' exclusive seconds sum to wall_seconds.
+/// Distribution of the wall time of a device's steps. The rows' exclusive seconds sum to wall_seconds.
 struct PhaseTable {
   int ordinal = 0;
   int64_t steps = 0;
   double wall_seconds = 0;
-  std::vector<PhaseRow> rows;  // in the order of Phase; phases that took no time, moved nothing and hid nothing are left out
-  std::vector<WaitRow> waits;  // longest first; they sum to the row of Phase::wait
+  std::vector<PhaseRow> rows;  // in the order of Phase, without phases that took no time, moved nothing and hid nothing
+  std::vector<WaitRow> waits;  // longest first; sum to the row of Phase::wait
   double named_share = 1;      // sum of the rows' shares
 };
 
-/// A step lasts from its mark (a span of Phase::step) on the compute stream to the next mark, whatever step that names; the last mark only ends.
-/// At every moment of it the time goes to
-///   1. the innermost span of the compute stream, unless that is a wait or there is none; else
+/// A step lasts from its mark (a span of Phase::step) on the compute stream to the next mark of any step; the last mark only ends a step.
+/// Each moment of a step belongs to
+///   1. the innermost span of the compute stream, unless it is a wait or there is none; else
 ///   2. the innermost span of the communication stream, likewise; else of the copy stream; else
 ///   3. a wait with its cause: that of the compute stream, else of the communication, else of the copy stream; else
-///   4. Phase::data, where a host span says so; else a wait with the cause "host".
+///   4. Phase::data during a host span of it; else a wait with the cause "host".
 /// Bytes and calls belong to spans that begin in a step.
 PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range = {});
 

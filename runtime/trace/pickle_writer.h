@@ -10,7 +10,7 @@
 /// Private to runtime/trace.
 namespace vitrine {
 
-/// Writes values in Python's pickle protocol 2: dicts, lists, integers, booleans, text. Text that comes again is a reference to the first one.
+/// Writes values in Python's pickle protocol 2: dicts, lists, integers, booleans, text. Repeated text refers to its first occurrence.
 class PickleWriter {
  public:
   explicit PickleWriter(std::ostream& out) : out_(out) { put("\x80\x02"); }
@@ -21,7 +21,7 @@ class PickleWriter {
   void boolean(bool value) { put(value ? "\x88" : "\x89"); }
   void pair(int64_t first, int64_t second);
 
-  /// `fill` writes keys and values in turn.
+  /// `fill` writes keys and values alternately.
   template <class Fill>
   void dict(Fill fill) {
     put("}(");
@@ -34,7 +34,7 @@ class PickleWriter {
     put("](");
     int in_batch = 0;
     for (const auto& item : items) {
-      // Readers hold a batch on their stack.
+      // Readers keep a batch on their stack.
       if (in_batch++ == kBatch) put("e("), in_batch = 1;
       write(item);
     }

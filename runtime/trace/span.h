@@ -6,12 +6,11 @@
 
 namespace vitrine {
 
-/// How much is timed: nothing, the phases of a step, or every operation too.
+/// Level of tracing: nothing, the phases of a step, or also every operation.
 enum class TraceLevel : uint8_t { off, phase, operation };
 
-/// The named parts of a training step. `recompute` is what activation checkpointing computes a second time, within backward and no part of it. `wait`
-/// is time in which a stream waited for another one, for a peer or for the host; `step` marks the start of a step on a compute stream and lasts no
-/// time.
+/// Named parts of a training step. `recompute` is the second computation of activation checkpointing, within backward and not part of it. `wait` is
+/// time in which a stream waited for another stream, a peer or the host. `step` marks the start of a step on a compute stream and lasts no time.
 enum class Phase : uint8_t {
   data,
   stage,
@@ -38,12 +37,12 @@ inline constexpr int kPhaseCount = 20;
 /// "forward", "scatter_grad", ...
 const char* phase_name(Phase phase);
 
-/// What a span says of itself when it is opened. Strings are literals or live as long as the tracer's user (layer names of a model).
+/// Description of a span, given when it is opened. Strings are literals or outlive the tracer's user (layer names of a model).
 struct SpanInfo {
   Phase phase = Phase::setup;
   const char* layer = "";      // name of the layer, or empty
   const char* operation = "";  // kernel or collective, or empty for a whole phase
-  const char* cause = "";      // for Phase::wait: what was waited for; "cpu:2 in all_reduce" where a peer is late
+  const char* cause = "";      // for Phase::wait: what it waited for; "cpu:2 in all_reduce" for a late peer
   int64_t step = 0;
 };
 
@@ -56,7 +55,7 @@ struct SpanRecord {
   int depth = 0;      // 0: outermost
 };
 
-/// Nanoseconds on the clock that spans use.
+/// Current time in nanoseconds on the clock of the spans.
 int64_t steady_now_ns();
 
 }  // namespace vitrine

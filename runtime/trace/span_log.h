@@ -11,7 +11,7 @@
 
 namespace vitrine {
 
-/// Closed spans of a stream until they are taken: the latest ones, so that a program which never takes any holds a bounded number. From any thread.
+/// Closed spans of a stream until they are taken. Keeps the latest ones, so that a program that never takes them holds a bounded number. Thread-safe.
 class SpanLog {
  public:
   static constexpr size_t kMostSpans = size_t{1} << 14;

@@ -8,25 +8,25 @@
 
 namespace vitrine {
 
-/// Adds up where the time of a device's steps went and what communication cost, from spans that come bit by bit: steps that are over become part of
-/// the tables, and their spans are forgotten. So a run of any length holds the spans of a few steps.
+/// Accumulates phase and communication tables of a device from spans that arrive piecemeal: completed steps are added to the tables and their spans
+/// are dropped, so that a run of any length holds the spans of a few steps only.
 class StepRecorder {
  public:
   /// keep  the steps whose spans are kept, for a trace file or a report
   StepRecorder(int ordinal, CommunicationGroup group, std::optional<StepRange> keep = {});
 
-  /// Takes spans as the streams' poll_spans() and take_spans() gave them, the compute stream's polled before the others'. Steps before `first_step`
-  /// are left out of the tables.
+  /// Adds spans from the streams' poll_spans() and take_spans(). requires the compute stream to be polled before the others. Steps before
+  /// `first_step` are not part of the tables.
   void add(DeviceSpans spans, int64_t first_step);
-  /// No more spans of these steps will come: books all that have an end, and forgets the rest.
+  /// Called when no more spans of these steps will come: adds all complete steps to the tables and drops the other spans.
   void finish(int64_t first_step);
-  /// Forgets the spans of steps that are not booked yet.
+  /// Drops the spans of steps that are not in the tables yet.
   void discard();
 
   const PhaseTable& phases() const { return phases_; }
   const CommunicationTable& communication() const { return communication_; }
   const DeviceSpans& kept() const { return kept_; }
-  /// Spans that are held because their steps are not over.
+  /// Number of spans held for steps that are not complete.
   size_t pending_spans() const;
 
  private:
@@ -41,7 +41,7 @@ class StepRecorder {
   int64_t booked_;  // the last step that is in the tables
 };
 
-/// Adds `more`, of other steps of the same device, to `table`.
+/// Adds `more`, from other steps of the same device, to `table`.
 void add_phase_table(PhaseTable& table, const PhaseTable& more);
 
 }  // namespace vitrine

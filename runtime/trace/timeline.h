@@ -7,7 +7,7 @@
 
 #include "runtime/trace/phase_table.h"
 
-/// Private to runtime/trace: a stream's spans, put in order and nested.
+/// Private to runtime/trace: the spans of a stream, sorted and nested.
 namespace vitrine {
 
 /// A span and its position in the nesting of its stream.
@@ -18,15 +18,15 @@ struct NestedSpan {
   const NestedSpan& outermost() const { return parent == nullptr ? *this : parent->outermost(); }
 };
 
-/// What a stream is in from begin_ns to end_ns: its innermost span.
+/// Period in which a span is the innermost one of a stream.
 struct Segment {
   int64_t begin_ns;
   int64_t end_ns;
   const SpanInfo* info;
-  const NestedSpan* span;  // null where there is no nesting
+  const NestedSpan* span;  // null for spans that are not nested
 };
 
-/// The stream's spans but for step marks, from the outermost in, and what the stream is innermost in at every moment.
+/// The stream's spans without step marks, outermost first, and the innermost span at every moment.
 struct StreamTimeline {
   std::vector<NestedSpan> spans;
   std::vector<Segment> segments;
@@ -39,21 +39,21 @@ struct StreamTimeline {
   void nest();
 };
 
-/// From a step's mark to the next mark.
+/// Period from a step's mark to the next mark.
 struct StepTime {
   int64_t step;
   int64_t begin_ns;
   int64_t end_ns;
 };
 
-/// The steps of the range that have an end, in order of time.
+/// The complete steps of the range, by time.
 std::vector<StepTime> find_steps(const std::vector<SpanRecord>& compute, StepRange range);
 
-/// Walks along segments with rising times.
+/// Walks along segments at increasing times.
 class Cursor {
  public:
   explicit Cursor(const std::vector<Segment>& segments) : segments_(segments) {}
-  /// What is open at `time_ns`, or null; lowers `next_change_ns` to when that changes.
+  /// Returns the span that is open at `time_ns`, or null; lowers `next_change_ns` to the time of the next change.
   const SpanInfo* at(int64_t time_ns, int64_t& next_change_ns);
 
  private:
@@ -61,7 +61,7 @@ class Cursor {
   size_t next_ = 0;
 };
 
-/// Something is open, and it is no wait.
+/// A span is open, and it is not a wait.
 bool is_work(const SpanInfo* info);
 
 }  // namespace vitrine

@@ -14,7 +14,7 @@
 
 namespace vitrine::test {
 
-/// `count` images of 2 x 3 x 2; sample i has label i and pixels that follow from i.
+/// `count` images of 2 x 3 x 2; sample i has label i and pixels derived from i.
 inline Dataset make_set(int64_t count) {
   Dataset set;
   set.name = "counted";
@@ -53,13 +53,13 @@ inline std::vector<uint8_t> pixels_of(const Dataset& set) {
   return pixels;
 }
 
-inline std::vector<int32_t> labels_of(const Batch& batch) {
+inline std::vector<int32_t> labels_of(const HostBatch& batch) {
   const int32_t* labels = batch.labels.as<int32_t>();
   return {labels, labels + batch.labels.numel()};
 }
 
-/// Every row's image is that of its label.
-inline void expect_contents(const Dataset& set, const Batch& batch) {
+/// Checks that every row's image belongs to its label.
+inline void expect_contents(const Dataset& set, const HostBatch& batch) {
   ASSERT_EQ(batch.images.shape, (Shape{batch.labels.numel(), 2, 3, 2}));
   ASSERT_EQ(batch.images.dtype, DType::u8);
   ASSERT_EQ(batch.labels.dtype, DType::i32);

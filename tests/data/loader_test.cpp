@@ -67,7 +67,7 @@ TEST(Loader, ABatchThatIsLetGoOfBeforeTheDeviceHasReadItIsAnError) {
   for (const bool waits : {true, false}) {
     Loader loader(set, {.batch_size = 4, .shuffle = false, .queue_batches = 2, .checker = group.checker()});
     for (int i = 0; i < 2; ++i) {
-      std::optional<Batch> batch = loader.next();
+      std::optional<HostBatch> batch = loader.next();
       ASSERT_TRUE(batch);
       copy(ctx, batch->images, images);
       if (waits || i == 0) group.synchronize();
@@ -135,7 +135,7 @@ TEST(Loader, HeldBatchesKeepTheirContents) {
 
 TEST(Loader, BatchesOutliveIt) {
   const Dataset set = make_set(40);
-  std::vector<Batch> kept;
+  std::vector<HostBatch> kept;
   std::vector<int32_t> labels;
   {
     Loader loader(set, {.batch_size = 4, .workers = 2, .queue_batches = 4});
@@ -143,7 +143,7 @@ TEST(Loader, BatchesOutliveIt) {
     labels = labels_of(kept[1]);
   }
   EXPECT_EQ(labels_of(kept[1]), labels);
-  for (const Batch& batch : kept) expect_contents(set, batch);
+  for (const HostBatch& batch : kept) expect_contents(set, batch);
 }
 
 void take_with_all_held(const Dataset& set) {
@@ -169,7 +169,7 @@ TEST(Loader, EndsAtAnyPoint) {
   }
 }
 
-/// Holds transforms back until open().
+/// Blocks transforms until open().
 class Gate {
  public:
   void pass() {
@@ -202,7 +202,7 @@ TEST(Loader, FillsAheadNoFurtherThanItsBuffers) {
   Loader loader(set, {.batch_size = 2, .workers = 4, .queue_batches = 3, .transform = count, .transformed_shape = Shape{1, 1, 1}});
   for (int taken = 1; taken <= 20; ++taken) {
     const auto batch = loader.next();
-    // `taken` were given out, this one is held: two buffers are left.
+    // `taken` have been returned and this one is held, so two buffers are left.
     EXPECT_LE(filled, (taken + 2) * 2);
   }
 }
@@ -254,7 +254,7 @@ TEST(Loader, SaysWhatCannotBe) {
   expect(message(set, {.workers = 0}), "workers is 0");
   expect(message(set, {.queue_batches = 0}), "queue_batches is 0");
   expect(message(set, {.transform = transform}), "needs (H, W, C)");
-  expect(message(set, {.transformed_shape = Shape{1, 1, 1}}), "without a transform");
+  expect(message(set, {.transformed_shape = Shape{1, 1, 1}}), "there is no transform");
 }
 
 }  // namespace

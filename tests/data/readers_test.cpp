@@ -59,7 +59,7 @@ Bytes idx_labels(const Bytes& labels) {
   return bytes;
 }
 
-/// Four small files as a set of 5 x 7 images has them.
+/// Four small files that form a set of 5 x 7 images.
 class IdxFolder : public TempFolder {
  public:
   IdxFolder() {
@@ -71,7 +71,7 @@ class IdxFolder : public TempFolder {
   fs::path train_images() const { return path() / "train-images-idx3-ubyte"; }
   fs::path train_labels() const { return path() / "train-labels-idx1-ubyte"; }
   std::string description() const { return "idx:" + str(); }
-  /// Rewrites a file after `change`.
+  /// Rewrites a file after applying `change`.
   void change(const fs::path& file, const std::function<void(Bytes&)>& edit) const {
     Bytes bytes = read_file(file);
     edit(bytes);
@@ -132,7 +132,7 @@ TEST(Idx, ReadsGzip) {
   EXPECT_EQ(labels_of(packed.train), labels_of(plain.train));
 }
 
-// A process that reads a few samples holds no more than the labels, and reads no more of the file.
+// A process that reads a few samples holds only the labels and reads only those parts of the file.
 TEST(Idx, PlainFilesAreReadWhenASampleIsAskedFor) {
   const IdxFolder folder;
   const DatasetPair pair = open_dataset(folder.description(), 0);
@@ -154,7 +154,7 @@ TEST(Idx, AGzipFileTakesMemoryAsItsDataArrive) {
   if (!test::kMemoryCanBeLimited) GTEST_SKIP() << "a sanitizer needs memory without a limit";
   const IdxFolder folder;
   fs::remove(folder.train_images());
-  // 1.6 MB that claim 1.6 GB: 2,000,000 images of 28 x 28, of which 2,000 are there.
+  // 1.6 MB that claim to be 1.6 GB: 2,000,000 images of 28 x 28, of which the file has 2,000.
   Bytes images = idx_images(2000, 28, 28, 3);
   images[4] = 0x00, images[5] = 0x1e, images[6] = 0x84, images[7] = 0x80;
   const fs::path packed = folder.train_images().string() + ".gz";
@@ -196,7 +196,7 @@ TEST(Idx, SaysWhichFilesItTried) {
 
 struct Damage {
   const char* what;
-  bool images;  // else labels
+  bool images;  // otherwise labels
   std::function<void(Bytes&)> edit;
   std::vector<std::string> message;
 };
@@ -216,7 +216,7 @@ TEST(Idx, SaysWhatIsDamaged) {
       {"labels cut",
        false,
        [](Bytes& b) { b.erase(b.end() - 2, b.end()); },
-       {"at offset 8", "6 bytes of labels", "found a file of 12 bytes, too short"}},
+       {"at offset 8", "6 bytes of labels", "found a file of 12 bytes, which is too short"}},
       {"labels trailing", false, [](Bytes& b) { b.push_back(0); }, {"at offset 14", "the end of the file"}},
       {"label count", false, [](Bytes& b) { b[7] = 5; }, {"at offset 4", "6 labels, one for each image", "found 5"}},
   };
@@ -256,14 +256,14 @@ TEST(Idx, SaysHowGzipIsDamaged) {
   const Bytes good = read_file(packed);
   fs::remove(folder.train_images());
 
-  // Cut anywhere: in the gzip header, in the data, in the checksum.
+  // Truncated anywhere: in the gzip header, in the data, in the checksum.
   for (const size_t size : {good.size() - 1, good.size() - 8, good.size() / 2, size_t{12}, size_t{1}}) {
     write_file(packed, std::span(good).first(size));
     SCOPED_TRACE(size);
     expect_message(folder.description(), {"DataError", packed.string(), "offset"});
   }
   write_file(packed, std::span(good).first(good.size() / 2));
-  expect_message(folder.description(), {"at offset 16", "the gzip stream breaks off"});
+  expect_message(folder.description(), {"at offset 16", "the gzip stream is truncated"});
 
   Bytes flipped = good;
   flipped[flipped.size() - 6] ^= 1;
@@ -285,7 +285,7 @@ TEST(Idx, SaysHowGzipIsDamaged) {
 
 constexpr size_t kRecord = 3073;
 
-/// Records whose bytes follow from (file, record, channel, position).
+/// Records whose bytes are a function of (file, record, channel, position).
 Bytes cifar_records(uint8_t file, size_t count) {
   Bytes bytes;
   for (size_t record = 0; record < count; ++record) {
@@ -342,7 +342,7 @@ TEST(Cifar10, SaysWhatIsMissing) {
   const std::string both = (empty.path() / "data_batch_1.bin").string() + ", " + (empty.path() / "cifar-10-batches-bin/data_batch_1.bin").string();
   expect_message("cifar10:" + empty.str(), {"DataError", both, "cifar-10-binary.tar.gz", "test_batch.bin"});
   write_file(empty.path() / "data_batch_1.bin.xz", Bytes{1});
-  expect_message("cifar10:" + empty.str(), {"data_batch_1.bin.xz is there: unpack it with xz -dk"});
+  expect_message("cifar10:" + empty.str(), {"data_batch_1.bin.xz: unpack it and the other files with xz -dk"});
 
   const TempFolder python;
   write_file(python.path() / "data_batch_1", Bytes{1});

@@ -35,7 +35,7 @@ TEST(RealData, FashionMnist) {
   EXPECT_EQ(pair.test.size(), 10'000);
   expect_balanced(pair.train, 6'000);
   expect_balanced(pair.test, 1'000);
-  // The same files read as any set: its own figures are the published ones.
+  // The same files read as a generic set: its measured values match the published ones.
   const DatasetPair measured = open_dataset("idx:" + folder.string(), 0);
   EXPECT_NEAR(measured.train.mean[0], pair.train.mean[0], 5e-5);
   EXPECT_NEAR(measured.train.std[0], pair.train.std[0], 5e-5);
@@ -50,7 +50,7 @@ TEST(RealData, Cifar10) {
     const std::string command = "xz -dc '" + (folder / (name + ".xz")).string() + "' > '" + (unpacked.path() / name).string() + "'";
     ASSERT_EQ(std::system(command.c_str()), 0);
   };
-  // One training file under all five names: unpacking all takes long.
+  // One training file under all five names, because unpacking all takes long.
   unpack("data_batch_1.bin");
   unpack("test_batch.bin");
   for (const char* name : {"data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"}) {

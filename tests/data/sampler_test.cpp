@@ -41,7 +41,7 @@ TEST(EpochOrder, DependsOnSeedAndEpochAlone) {
   EXPECT_NE(samples_of(EpochOrder({.seed = 5 + (uint64_t{1} << 32)}, 100, 1)), order);
 }
 
-/// Deviation of the counts from equal ones, in standard deviations of chi-square.
+/// Deviation of the counts from a uniform distribution, in standard deviations of chi-square.
 double unevenness(const std::vector<int>& counts) {
   const double expected = std::accumulate(counts.begin(), counts.end(), 0.0) / static_cast<double>(counts.size());
   double chi_square = 0;
@@ -74,7 +74,7 @@ TEST(EpochOrder, EveryOrderOfAFewSamplesIsEquallyLikely) {
   }
 }
 
-// What follows a sample says nothing about it: differences of neighbors are as of independent draws.
+// A sample says nothing about the next one: differences of neighbors are distributed like those of independent draws.
 TEST(EpochOrder, NeighborsAreIndependent) {
   constexpr int64_t kCount = 100'000;
   constexpr size_t kBins = 20;
@@ -87,7 +87,7 @@ TEST(EpochOrder, NeighborsAreIndependent) {
   EXPECT_LT(std::abs(unevenness(counts)), 4.0);
 }
 
-// The cost: constant memory, and fewer than two passes through the network for a sample.
+// The cost: constant memory, and fewer than two passes through the network per sample.
 TEST(EpochOrder, TakesConstantMemoryAndNearlyConstantTime) {
   static_assert(std::is_trivially_copyable_v<EpochOrder> && sizeof(EpochOrder) <= 64);
   for (const int64_t count : {int64_t{1}, int64_t{7}, int64_t{1000}, int64_t{100'000'000}, int64_t{1} << 40, INT64_MAX / 2}) {
@@ -101,7 +101,7 @@ TEST(EpochOrder, TakesConstantMemoryAndNearlyConstantTime) {
   }
 }
 
-// Parameter i and epoch i once drew the same numbers.
+// Regression: parameter i and epoch i drew the same numbers.
 TEST(EpochOrder, DrawsFromStreamsOfItsOwn) {
   EXPECT_NE(random_stream(RandomPurpose::initialization, 3), random_stream(RandomPurpose::shuffle, 3));
   EXPECT_NE(random_stream(RandomPurpose::synthetic_data, 3), random_stream(RandomPurpose::shuffle, 3));

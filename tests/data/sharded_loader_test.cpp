@@ -19,7 +19,7 @@ using test::expect_contents;
 using test::labels_of;
 using test::make_set;
 
-/// A batch of `accumulation` micro-batches, each dealt out in blocks in the proportion of `weights`: several ranges for each process.
+/// A batch of `accumulation` micro-batches, each divided into blocks in proportion to `weights`, so each process has several ranges.
 ShardFunction shard_of(std::vector<int64_t> weights, size_t rank, int64_t accumulation) {
   return [weights = std::move(weights), rank, accumulation](int64_t global_rows) {
     int64_t before = 0, all = 0;
@@ -34,7 +34,7 @@ ShardFunction shard_of(std::vector<int64_t> weights, size_t rank, int64_t accumu
   };
 }
 
-/// Every rank's batches beside the unsharded loader's: together all rows, in its order, in their places.
+/// Compares every rank's batches with the unsharded loader's: together they contain all rows, in its order, at their positions.
 void expect_shards_make_the_epochs(const Dataset& set, const LoaderConfig& config, const std::vector<int64_t>& weights, int64_t accumulation) {
   Loader whole(set, config);
   std::vector<std::unique_ptr<Loader>> shards;
@@ -45,19 +45,19 @@ void expect_shards_make_the_epochs(const Dataset& set, const LoaderConfig& confi
     shards.push_back(std::make_unique<Loader>(set, sharded));
   }
   while (const auto batch = whole.next()) {
-    EXPECT_EQ(batch->global_rows, batch->labels.numel());
-    std::vector<int32_t> together(static_cast<size_t>(batch->global_rows), -1);
+    EXPECT_EQ(batch->global_samples, batch->labels.numel());
+    std::vector<int32_t> together(static_cast<size_t>(batch->global_samples), -1);
     for (size_t rank = 0; rank < weights.size(); ++rank) {
       const auto part = shards[rank]->next();
       ASSERT_TRUE(part);
-      EXPECT_EQ(part->global_rows, batch->global_rows);
+      EXPECT_EQ(part->global_samples, batch->global_samples);
       EXPECT_EQ(part->epoch, batch->epoch);
       EXPECT_EQ(part->index, batch->index);
       EXPECT_EQ(part->last_of_epoch, batch->last_of_epoch);
       expect_contents(set, *part);
       const std::vector<int32_t> labels = labels_of(*part);
       size_t row = 0;
-      for (const RowRange& range : shard_of(weights, rank, accumulation)(batch->global_rows)) {
+      for (const RowRange& range : shard_of(weights, rank, accumulation)(batch->global_samples)) {
         for (int64_t to = range.begin; to < range.end; ++to, ++row) {
           ASSERT_LT(row, labels.size());
           EXPECT_EQ(together[static_cast<size_t>(to)], -1) << "row " << to << " was delivered twice";
@@ -91,7 +91,7 @@ TEST(ShardedLoader, ShardsMakeTheEpochs) {
 
 TEST(ShardedLoader, EmptyShards) {
   const Dataset set = make_set(9);
-  // Of four rows the last two; of the last row none.
+  // Of four rows the last two; of the last row nothing.
   const ShardFunction tail = [](int64_t rows) { return rows == 4 ? std::vector<RowRange>{{2, 4}} : std::vector<RowRange>{}; };
   Loader loader(set, {.batch_size = 4, .shuffle = false, .shard = tail});
   EXPECT_EQ(labels_of(*loader.next()), (std::vector<int32_t>{2, 3}));
@@ -101,7 +101,7 @@ TEST(ShardedLoader, EmptyShards) {
   EXPECT_EQ(last->images.shape, (Shape{0, 2, 3, 2}));
   EXPECT_EQ(last->labels.shape, Shape{0});
   EXPECT_TRUE(last->images);
-  EXPECT_EQ(last->global_rows, 1);
+  EXPECT_EQ(last->global_samples, 1);
   EXPECT_TRUE(last->last_of_epoch);
   EXPECT_FALSE(loader.next());
 
@@ -110,7 +110,7 @@ TEST(ShardedLoader, EmptyShards) {
     const auto batch = nothing.next();
     ASSERT_TRUE(batch);
     EXPECT_EQ(batch->labels.numel(), 0);
-    EXPECT_EQ(batch->global_rows, global_rows);
+    EXPECT_EQ(batch->global_samples, global_rows);
   }
   EXPECT_FALSE(nothing.next());
 }
@@ -157,7 +157,7 @@ TEST(ShardedLoader, TransformsItsRowsOnly) {
   EXPECT_EQ(transformed, 9);
 }
 
-/// Counts what is read of other samples.
+/// Counts reads of other samples.
 class CountedSamples final : public Samples {
  public:
   explicit CountedSamples(std::shared_ptr<const Samples> samples) : samples_(std::move(samples)), reads(static_cast<size_t>(samples_->size())) {}
@@ -230,7 +230,7 @@ TEST(ShardedLoader, SaysWhichRangeCannotBe) {
       {{{7, 9}}, {}, "rows [7, 9) of a batch of 8 rows"},
       {{{-1, 3}}, {}, "rows [-1, 3) of a batch of 8 rows"},
       {{{5, 4}}, {}, "rows [5, 4) of a batch of 8 rows"},
-      {{{0, 4}, {3, 6}}, {}, "rows [3, 6) of a batch of 8 rows: expected a range from row 4"},
+      {{{0, 4}, {3, 6}}, {}, "rows [3, 6) of a batch of 8 rows: expected a range within the batch from row 4"},
       {{{4, 6}, {0, 2}}, {}, "rows [0, 2) of a batch of 8 row"},
       {{{0, 8}}, {{3, 5}}, "rows [3, 5) of a batch of 4 rows"},
   };

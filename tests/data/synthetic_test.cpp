@@ -47,7 +47,7 @@ TEST(Synthetic, AnImageDoesNotDependOnTheCount) {
 
 TEST(Synthetic, ImagesAreDrawnWhenTheyAreAskedFor) {
   const DatasetPair pair = open_dataset("synthetic:20000", 3);
-  const int64_t images = 1024 * 3072;  // that mean and deviation are measured over
+  const int64_t images = 1024 * 3072;  // over which mean and deviation are measured
   EXPECT_GE(pair.train.held_bytes(), images);
   EXPECT_LT(pair.train.held_bytes(), images + 20'000 * 16);
   EXPECT_LT(pair.test.held_bytes(), 4'000 * 16);
@@ -71,7 +71,7 @@ TEST(Synthetic, NoImageTwice) {
   }
 }
 
-// The figure and its ground must differ, or there is nothing to learn: the pixels around the mean of an image spread well beyond the noise.
+// The figure and its background must differ, or there would be nothing to learn: the pixels spread well beyond the noise around an image's mean.
 TEST(Synthetic, FiguresStandOut) {
   const DatasetPair pair = open_dataset("synthetic:200", 5);
   for (int64_t i = 0; i < pair.train.size(); ++i) {

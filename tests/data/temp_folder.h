@@ -16,7 +16,7 @@ namespace vitrine::test {
 
 using Bytes = std::vector<uint8_t>;
 
-/// A new folder that goes with everything in it.
+/// A new folder that is removed with its content.
 class TempFolder {
  public:
   TempFolder() {

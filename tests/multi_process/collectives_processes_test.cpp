@@ -8,7 +8,7 @@
 namespace vitrine::test {
 namespace {
 
-/// How many devices each process has.
+/// Number of devices of each process.
 class CollectivesOfProcesses : public MpirunTest, public ::testing::WithParamInterface<std::vector<int>> {};
 
 TEST_P(CollectivesOfProcesses, EveryOneIsRightToTheBit) {
@@ -22,7 +22,7 @@ INSTANTIATE_TEST_SUITE_P(Counts, CollectivesOfProcesses,
                          ::testing::Values(std::vector{1, 1}, std::vector{1, 1, 1, 1}, std::vector{2, 2}, std::vector{2, 2, 2}, std::vector{1, 3, 2}),
                          device_counts_label);
 
-/// How many processes, of which so many exchange directly: more than those go along a tree.
+/// Number of processes, and up to how many exchange directly; more of them use the tree.
 class Exchange : public MpirunTest, public ::testing::WithParamInterface<std::pair<int, int>> {};
 
 TEST_P(Exchange, SumsAreRightAndHaveTheSameBitsEverywhere) {

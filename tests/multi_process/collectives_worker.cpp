@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// collectives_worker DEVICES: every collective on that many devices of this process and those of the others, with inputs whose sums are exact in
-// every dtype; fails on the first element that is not what it has to be.
+// collectives_worker DEVICES: runs every collective on that many devices of each process, with inputs whose sums are exact in
+// every dtype; fails at the first wrong element.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -21,7 +21,7 @@ constexpr int64_t kWidth = 3;  // elements of a row
 constexpr float kUntouched = -1;
 using Value = std::function<float(int64_t)>;
 
-/// Element i of a rank's input: a whole number, of which the sum over six ranks is exact in bf16.
+/// Element i of a rank's input: an integer whose sum over six ranks is exact in bf16.
 float input_value(int rank, int64_t i) { return static_cast<float>((i % 1021 * 7 + rank * 5) % 42); }
 
 std::vector<std::byte> to_storage(const std::vector<float>& values, DType dtype) {
@@ -206,7 +206,7 @@ void Collectives::parts(DType dtype, const std::vector<int64_t>& counts, int roo
   });
 }
 
-/// Averages are of multiples of the number of ranks, and so exact.
+/// Averages of multiples of the number of ranks are exact.
 void Collectives::operators(DType dtype, int64_t rows) {
   for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::average}) {
     const auto given = [&](int r, int64_t i) { return op == ReduceOp::average ? input_value(r, i) * static_cast<float>(size_) : input_value(r, i); };
@@ -270,10 +270,10 @@ void Collectives::exchanges(DType dtype, int64_t rows) {
   });
 }
 
-/// Sums that 16 bits cannot hold exactly have the bits of the exact sum rounded once, over any processes and devices.
+/// Sums that 16 bits cannot represent have the bits of the exact sum rounded once, with any number of processes and devices.
 void Collectives::rounded_once(DType dtype) {
   constexpr int64_t kCount = 509;
-  const int steps = dtype == DType::f16 ? 1024 : 256;  // of inputs in [0, 1), which the type holds exactly
+  const int steps = dtype == DType::f16 ? 1024 : 256;  // of inputs in [0, 1), which the type represents exactly
   const auto value = [steps](int r, int64_t i) {
     return static_cast<float>((i * 37 + r * (i % 97 * 2 + 1) * 59) % steps) / static_cast<float>(steps);
   };
@@ -310,7 +310,7 @@ void Collectives::barrier() {
   devices_.synchronize();
 }
 
-/// What a collective writes cannot be used by another stream before that waits for it.
+/// Another stream must wait for a collective before it uses the result.
 void Collectives::order() {
   std::vector<Tensor> tensors;
   for_each_device([&](int d) { tensors.push_back(input(d, {64}, DType::f32)); });
@@ -326,7 +326,7 @@ void Collectives::order() {
   devices_.synchronize();
 }
 
-/// As unequal as can be: of some ranks nothing.
+/// Parts as unequal as possible: some ranks have none.
 std::vector<int64_t> unequal_counts(int size, int64_t largest) {
   std::vector<int64_t> counts;
   for (int r = 0; r < size; ++r) counts.push_back(largest * ((r * 2 + 1) % 3) / 2);
@@ -354,7 +354,7 @@ void run_all(Collectives& collectives) {
     }
   }
   collectives.operators(DType::i32, 100'000);
-  // Several segments, of which each process has 1 MiB.
+  // Several segments, in which each process has 1 MiB.
   constexpr int64_t kLargeBytes = int64_t{5} << 20;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const int64_t elements = kLargeBytes / size_of(dtype) + 1;

@@ -43,7 +43,7 @@ Precision clipped() {
   return precision;
 }
 
-/// This process's rows of a batch, with memory of their own.
+/// This process's rows of a batch, in separate memory.
 OwnedBatch rows_of(const Model& model, const OwnedBatch& whole, const std::vector<RowRange>& rows) {
   OwnedBatch part;
   const auto samples = static_cast<int64_t>(whole.memory->labels.size());
@@ -88,7 +88,7 @@ void read(std::ifstream& file, std::vector<T>& values) {
 }  // namespace
 
 std::vector<EngineCase> engine_cases() {
-  // The second device, and both of a process, are without samples for some numbers of devices.
+  // For some numbers of devices, the second device, or both of a process, have no samples.
   const std::vector<double> weights = {3, 0, 2, 1, 0, 0, 1, 4};
   return {{"equal", 3, 12},
           {"equal_accumulated", 4, 13, 3},

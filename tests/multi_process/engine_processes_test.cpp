@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several processes train as one device does.
+// Several processes train like one device.
 #include <cmath>
 #include <filesystem>
 #include <numeric>
@@ -12,12 +12,12 @@
 namespace vitrine::test {
 namespace {
 
-/// How many devices each process has.
+/// Number of devices of each process.
 using Processes = std::vector<int>;
 
 class EngineProcesses : public MpirunTest, public ::testing::WithParamInterface<Processes> {
  protected:
-  /// Trains all cases in processes of their own; returns what came of them, in the order of engine_cases().
+  /// Trains all cases in separate processes; returns their results in the order of engine_cases().
   static std::vector<EngineResult> train(const Processes& devices) {
     const TempFolder folder;
     std::vector<Command> commands;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// exchange_worker LARGEST_DIRECT [COUNT ITERATIONS]: sums over the processes, which go directly among up to LARGEST_DIRECT of them and along a tree
-// among more; fails on the first wrong element, on bits that differ between ranks or rounds, and on a late process that is not named. With COUNT and
-// ITERATIONS rank 0 prints what sums of so many elements cost: messages of a process, processor time of all.
+// exchange_worker LARGEST_DIRECT [COUNT ITERATIONS]: sums over the processes, directly for up to LARGEST_DIRECT of them, otherwise along a tree.
+// Fails at the first wrong element, on bits that differ between ranks or rounds, and if a late process is not named. With COUNT and ITERATIONS rank 0
+// prints the cost of sums of so many elements: messages of a process, processor time of all processes.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -30,7 +30,7 @@ class Sums {
 
   ProcessExchange& exchange() { return *exchange_; }
 
-  /// Numbers within -1 and 1, whose sum depends on the order in which they are added.
+  /// Numbers in [-1, 1] whose sum depends on the order of addition.
   std::vector<float> values(int64_t count, int rank) const {
     std::vector<float> all(static_cast<size_t>(count));
     auto bits = static_cast<uint32_t>(rank) * 40503U + 1U;
@@ -84,7 +84,7 @@ class Sums {
     const std::vector<double> wanted = exact(total);
     exchange_->sum_scattered({DType::f32, data.data(), DType::f32, result.data(), scratch.data(), scratch_elements}, counts, 8);
     require_near("a scattered sum", result, std::span(wanted).subspan(static_cast<size_t>(first), mine));
-    // And all get the parts.
+    // Then all receive the parts.
     std::vector<float> whole(static_cast<size_t>(total));
     std::copy(result.begin(), result.end(), whole.begin() + first);
     for (int64_t& count : counts) count *= static_cast<int64_t>(sizeof(float));
@@ -95,7 +95,7 @@ class Sums {
     constexpr int64_t kCount = 300;
     const int64_t scratch_elements = comm::sum_scratch_elements(DType::f32, kCount, process_group_.size(), largest_direct_);
     std::vector<float> partials(kCount), scratch(static_cast<size_t>(scratch_elements)), wanted(kCount, 0.0F);
-    // Multiples of 2^-12, of which sums are exact in f32.
+    // Multiples of 2^-12, whose sums are exact in f32.
     const auto value = [](int r, int64_t i) { return static_cast<float>((i * 2654435761 + r * 40503) % 4096) / 4096.0F; };
     for (int64_t i = 0; i < kCount; ++i) {
       partials[static_cast<size_t>(i)] = value(process_group_.rank(), i);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of several processes that train, or issue collectives, until one of them misbehaves:
+// One of several processes that train, or issue collectives, until one of them fails:
 //   fault_worker FAULT RANK STEP DELAY_US TIMEOUT_MS MARKER
-// FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives). MARKER is for the test to find the process by.
+// FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives). MARKER lets the test find the process.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -34,7 +34,7 @@ struct Fault {
   bool due(const ProcessGroup& process_group, int64_t at_step) const { return process_group.rank() == rank && at_step == step; }
 };
 
-/// Does to this process what its user or its machine might do: now, or a little later, amid the step.
+/// Injects the fault: now, or a little later, in the middle of the step.
 void strike(const Fault& fault) {
   const auto act = [kind = fault.kind] {
     if (kind == "kill") raise(SIGKILL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four processes, one of which dies, hangs, fails or issues another collective: the culprit is named, all end in time, nothing stays behind.
-// VITRINE_FAULT_REPEATS: how often each fault is tried [3].
+// Of four processes one dies, hangs, fails or issues a different collective: the culprit is named, all end in time, and nothing is left behind.
+// VITRINE_FAULT_REPEATS: number of repetitions of each fault [3].
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -23,14 +23,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kProcesses = 4;
 constexpr int kTimeoutMs = 3000;
-// Rendezvous, planning and the steps before the fault, on a machine that is busy.
+// Rendezvous, planning and the steps before the fault, on a busy machine.
 constexpr double kStartSeconds = 20;
 constexpr double kEndSeconds = kTimeoutMs * 1e-3 + 5;
 
 struct Case {
   const char* fault;
-  const char* verdict;    // what is said of the culprit
-  bool reported_at_once;  // not only when the deadline has passed
+  const char* verdict;    // what the message says about the culprit
+  bool reported_at_once;  // not only after the deadline
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.fault; }
@@ -40,7 +40,7 @@ int repeats() {
   return text == nullptr ? 3 : std::atoi(text);
 }
 
-/// Processes whose command line has `marker`, other than this one.
+/// Other processes whose command line contains `marker`.
 std::vector<std::string> processes_with(const std::string& marker) {
   std::vector<std::string> found;
   for (const auto& entry : fs::directory_iterator("/proc")) {
@@ -54,7 +54,7 @@ std::vector<std::string> processes_with(const std::string& marker) {
   return found;
 }
 
-/// A folder in shared memory for what Open MPI puts there; other programs' files are none of a test's business.
+/// A folder in shared memory for Open MPI's files, apart from those of other programs.
 class SharedMemory {
  public:
   explicit SharedMemory(const std::string& name) : folder_(fs::path("/dev/shm") / name) {
@@ -83,7 +83,7 @@ class Faults : public MpirunTest, public ::testing::WithParamInterface<Case> {};
 TEST_P(Faults, TheCulpritIsNamedAndAllEndInTime) {
   const Case c = GetParam();
   for (int attempt = 0; attempt < repeats(); ++attempt) {
-    // Rank 0, which the others look to, must be no exception.
+    // Rank 0, to which the others are connected, must not be an exception.
     const int culprit = attempt % kProcesses == 1 ? 0 : 1 + attempt % (kProcesses - 1);
     const int step = 40 + 7 * attempt, delay_us = attempt % 3 * 400;
     const std::string marker = fmt::format("vitrine-fault-{}-{}-{}", getpid(), c.fault, attempt);
@@ -93,26 +93,26 @@ TEST_P(Faults, TheCulpritIsNamedAndAllEndInTime) {
     const ChildResult result = mpirun(kProcesses, {VITRINE_FAULT_WORKER, c.fault, std::to_string(culprit), std::to_string(step),
                                                    std::to_string(delay_us), std::to_string(kTimeoutMs), marker});
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    const std::string told = result.error + result.output;
-    EXPECT_NE(result.exit_code, 0) << told;
-    EXPECT_LT(seconds, kStartSeconds + kEndSeconds) << told;
+    const std::string output = result.error + result.output;
+    EXPECT_NE(result.exit_code, 0) << output;
+    EXPECT_LT(seconds, kStartSeconds + kEndSeconds) << output;
     const std::regex sentence(fmt::format("process group: rank {} \\(pid [0-9]+ on [^)]+\\) {}", culprit, c.verdict));
-    EXPECT_TRUE(std::regex_search(told, sentence)) << "expected: rank " << culprit << " ... " << c.verdict << "\n" << told;
+    EXPECT_TRUE(std::regex_search(output, sentence)) << "expected: rank " << culprit << " ... " << c.verdict << "\n" << output;
     const std::regex another(fmt::format("process group: rank [^{}]", culprit));
-    EXPECT_FALSE(std::regex_search(told, another)) << "somebody else is blamed too\n" << told;
+    EXPECT_FALSE(std::regex_search(output, another)) << "another rank is blamed too\n" << output;
     const std::regex position("collective [0-9]+ \\(all_reduce of bucket [0-9]+, [0-9]+ bytes, phase reduce, step [0-9]+\\)");
-    EXPECT_TRUE(std::regex_search(told, position)) << told;
-    EXPECT_EQ(processes_with(marker), std::vector<std::string>{}) << told;
-    EXPECT_EQ(shared_memory.files(), std::vector<std::string>{}) << told;
+    EXPECT_TRUE(std::regex_search(output, position)) << output;
+    EXPECT_EQ(processes_with(marker), std::vector<std::string>{}) << output;
+    EXPECT_EQ(shared_memory.files(), std::vector<std::string>{}) << output;
     if (HasFailure()) return;
     std::printf("%s, rank %d: %.1f s\n", c.fault, culprit, seconds);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Faults,
-                         ::testing::Values(Case{"kill", "died: its connection closed without a word", true},
-                                           Case{"stop", "hangs: nothing was heard", false},
-                                           Case{"exit", "died: its connection closed without a word", true},
+                         ::testing::Values(Case{"kill", "died: its connection closed unexpectedly", true},
+                                           Case{"stop", "hangs: it has sent nothing for", false},
+                                           Case{"exit", "died: its connection closed unexpectedly", true},
                                            Case{"throw", "failed: cpu:0: .*what does not fit", true},
                                            Case{"hang", "is late: others have begun", false}, Case{"order", "began collective", true},
                                            Case{"count", "began collective", true}, Case{"skip", "began collective", true}),

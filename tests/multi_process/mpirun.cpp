@@ -14,7 +14,7 @@ namespace {
 
 const char* const kMpirun = VITRINE_MPIRUN;
 
-/// A word for the shell.
+/// Quotes a word for the shell.
 std::string quoted(const std::string& word) {
   std::string text = "'";
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -38,8 +38,8 @@ Command mpirun_command(const std::vector<Command>& commands) {
   return mpirun_command(static_cast<int>(commands.size()), {"sh", "-c", script + " esac"});
 }
 
-Command mpirun_command(int processes, const Command& command) {
-  Command all = {kMpirun, "--oversubscribe", "--bind-to", "none", "--timeout", "60", "-np", std::to_string(processes)};
+Command mpirun_command(int processes, const Command& command, int seconds) {
+  Command all = {kMpirun, "--oversubscribe", "--bind-to", "none", "--timeout", std::to_string(seconds), "-np", std::to_string(processes)};
   all.insert(all.end(), command.begin(), command.end());
   return all;
 }

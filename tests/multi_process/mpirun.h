@@ -9,28 +9,27 @@
 
 #include "tests/support/child_process.h"
 
-/// Programs started several times by mpirun, as children of a test.
+/// Programs that mpirun starts several times, as children of a test.
 namespace vitrine::test {
 
 using Command = std::vector<std::string>;
 
-/// Why nothing can be started by mpirun here; empty where it can.
+/// Why mpirun cannot start processes here; empty if it can.
 std::string mpirun_missing();
 
-/// mpirun that starts `command` in `processes` processes, which share the cores as they come, and ends them after a minute.
-Command mpirun_command(int processes, const Command& command);
-/// The same with a command for each process. A shell chooses it by the rank: `mpirun A : B` ends in a segmentation fault with the Open MPI of
-/// Debian 13.
+/// Command that starts `command` in `processes` processes, which share the cores, and ends them after `seconds`.
+Command mpirun_command(int processes, const Command& command, int seconds = 60);
+/// Like mpirun_command(), with a command for each process. A shell chooses it by rank, because `mpirun A : B` crashes with Debian 13's Open MPI.
 Command mpirun_command(const std::vector<Command>& commands);
 
-/// What a process that mpirun starts finds in its environment, and nothing of what another launcher put into this one's.
+/// Environment for mpirun's processes, without the variables of other launchers.
 std::vector<std::string> mpirun_environment();
 
 /// Runs mpirun_command(...) to its end.
 ChildResult mpirun(int processes, const Command& command);
 ChildResult mpirun(const std::vector<Command>& commands);
 
-/// A test that needs mpirun: skipped where it is missing.
+/// A test that needs mpirun: skipped if it is missing.
 class MpirunTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -38,13 +37,13 @@ class MpirunTest : public ::testing::Test {
   }
 };
 
-/// A process that mpirun, whose process id is given, has started; throws when it is not there.
+/// A process started by the mpirun with this process id; throws if it does not exist.
 pid_t process_of_rank(pid_t mpirun, int rank);
 
-/// Names a test by how many devices each process has: "2And1Devices".
+/// Names a test by the number of devices of each process: "2And1Devices".
 std::string device_counts_label(const ::testing::TestParamInfo<std::vector<int>>& info);
 
-/// A folder that goes with its owner.
+/// A folder that is removed by its owner.
 class TempFolder {
  public:
   TempFolder();

@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 
 class ProcessInterrupts : public MpirunTest {
  protected:
-  /// mpirun with three processes that train without end.
+  /// mpirun with three processes that train until they are interrupted.
   Command endless() const {
     return mpirun_command(3, vitrine_command({"train", "--model", "mlp", "--data", "synthetic:200", "--threads-per-device", "1", "--epochs",
                                               "1000000000", "--json", "--save", weights()}));

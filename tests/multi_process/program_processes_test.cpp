@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program in four processes does what it does in one with four devices.
+// The program in four processes gives the results of one process with four devices.
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// With 43 more for the test: four divide neither.
+// With 43 more for the test set: neither is divisible by four.
 const Command kJob = {"--model", "small-cnn", "--data", "synthetic:215", "--threads-per-device", "1", "--batch-size", "32"};
 
 Command with(Command first, const Command& more) {
@@ -120,7 +120,7 @@ TEST_F(Processes, EvaluateEverySampleOnce) {
 TEST_F(Processes, StartFromTheWeightsOfRankZero) {
   const std::string weights = folder_.path("w.safetensors");
   in_one_process("train", {"--steps", "2", "--seed", "5", "--save", weights});
-  // Rank 1 finds no such file on its machine, and needs none.
+  // Rank 1 does not find this file on its machine, and does not need it.
   const auto start = [](const std::string& file) {
     return vitrine_command(
         with(with({"train"}, kJob), {"--steps", "2", "--devices", "cpu:0-1", "--init-weights", file, "--json", "--verify-replicas", "1"}));

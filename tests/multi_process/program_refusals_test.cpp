@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several processes are refused, and what is said when a launcher's traces make no sense.
+// Refusals for several processes, and messages for inconsistent launcher variables.
 #include <algorithm>
 
 #include "tests/multi_process/mpirun.h"
@@ -55,7 +55,7 @@ TEST_F(ProcessRefusals, CompareIsForOneProcess) {
   expect_usage_error(mpirun(2, vitrine_command({"compare", "--data", "synthetic:100"})), {"compare: it runs in one process, but 2 were started"});
 }
 
-/// In one process, whose environment is that of a launcher.
+/// In one process with the environment of a launcher.
 ChildResult launched(const Command& arguments, const std::vector<std::string>& environment) {
   return ChildProcess(job(arguments), ChildProcess::Streams::pipes, environment).wait();
 }
@@ -66,7 +66,7 @@ const std::vector<std::string> kTorchrun = {"RANK=0",           "WORLD_SIZE=2", 
 TEST(LauncherEnvironment, WhatIsMissingIsNamed) {
   for (const std::string name : {"WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     std::vector<std::string> environment = kTorchrun;
-    // The name alone takes the variable away.
+    // The name without a value removes the variable.
     std::replace_if(
         environment.begin(), environment.end(), [&](const std::string& entry) { return entry.rfind(name + "=", 0) == 0; }, name);
     expect_usage_error(launched({}, environment), {name});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving takes longer than any deadline: no weights are lost.
+// Saving takes longer than any deadline, and no weights are lost.
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 class ProcessSaving : public MpirunTest {
  protected:
-  /// Three processes that train and save on a disk that needs so many seconds.
+  /// Three processes that train and save on a disk that takes so many seconds.
   Command training(int seconds, const Command& more) const {
     Command command = {"env",
                        "LD_PRELOAD=" VITRINE_SLOW_DISK,
@@ -35,11 +35,11 @@ class ProcessSaving : public MpirunTest {
     return mpirun_command(3, command);
   }
   std::string weights() const { return folder_.path("w.safetensors"); }
-  /// mpirun may be back before the file is complete.
+  /// mpirun may return before the file is complete.
   void wait_for_weights() const {
     for (int i = 0; i < 600 && !fs::exists(weights()); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  /// The file, and nothing beside it.
+  /// Checks that there is the file and nothing else.
   void expect_weights() const {
     ASSERT_TRUE(fs::exists(weights()));
     const ChildResult result = run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights()});
@@ -61,7 +61,7 @@ TEST_F(ProcessSaving, ASaveMayTakeLongerThanTheTimeout) {
   expect_weights();
 }
 
-// The weights come before what else may fail at the end of a run: here the comparison of replicas, whose other process is gone.
+// The weights are saved before anything else can fail at the end of a run: here the comparison of replicas, whose other process has exited.
 TEST_F(ProcessSaving, AProcessThatDiesDuringTheSaveCostsNothing) {
   ChildProcess child(training(15, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}), ChildProcess::Streams::pipes,
                      mpirun_environment());
@@ -72,7 +72,7 @@ TEST_F(ProcessSaving, AProcessThatDiesDuringTheSaveCostsNothing) {
   expect_weights();
 }
 
-// mpirun ends the other processes by signals, and so does the failed process group after 2 s: the weights are saved all the same.
+// mpirun ends the other processes with signals, and so does the failed process group after 2 s: the weights are saved nevertheless.
 TEST_F(ProcessSaving, AfterAFailureTheSaveIsNotCutOff) {
   ChildProcess child(training(6, {"--epochs", "1000000"}), ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("epoch 2/"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded, a disk that needs $VITRINE_SLOW_DISK_SECONDS for each flush.
+// A preloaded library that makes each flush take $VITRINE_SLOW_DISK_SECONDS.
 #include <chrono>
 #include <cstdlib>
 #include <thread>

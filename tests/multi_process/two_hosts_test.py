@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two hosts as network namespaces of this machine, Open MPI between them: four processes on two hosts train as four on one do, and when the network
-between them is cut, those who do not answer are named.
+"""Two hosts as network namespaces of this machine, Open MPI between them: four processes on two hosts train like four on one, and when the network
+between them is cut, the unreachable ranks are named.
 
-usage: two_hosts_test.py VITRINE MPIRUN      exit status 77: namespaces cannot be made here (that needs root and ip)
+usage: two_hosts_test.py VITRINE MPIRUN      exit status 77: this machine cannot create namespaces (which needs root and ip)
 """
 import json
 import os
@@ -60,12 +60,12 @@ def remove_hosts():
 
 
 def on_host(index, command):
-    """The command on a host, which has a name of its own too."""
+    """The command on a host, which also has its own name."""
     return ["ip", "netns", "exec", NAMES[index], "unshare", "--uts", "sh", "-c", f'hostname host{index}; exec "$@"', "sh", *command]
 
 
 def mpirun(folder, arguments):
-    """Two processes on each host; the folder has the script that stands in for ssh."""
+    """Two processes on each host; the folder contains a script that replaces ssh."""
     agent = os.path.join(folder, "agent")
     with open(agent, "w") as file:
         file.write("#!/bin/sh\ncase $1 in " + "".join(f"{a}) i={i};; " for i, a in enumerate(ADDRESSES)) + "esac\nshift\n")
@@ -106,19 +106,19 @@ def names_who_is_cut_off(folder):
     timeout_s = 3
     command = mpirun(folder, [*JOB, "--epochs", "100000", "--no-eval", "--timeout", str(timeout_s), "--threads-per-device", "1"])
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    told = ""
-    while "met over MPI" not in told:
+    output = ""
+    while "met over MPI" not in output:
         line = child.stderr.readline()
-        check(line, f"mpirun ended before the processes had met:\n{told}")
-        told += line
-    time.sleep(6)  # amid the training
+        check(line, f"mpirun ended before the processes had met:\n{output}")
+        output += line
+    time.sleep(6)  # during training
     ip("netns", "exec", NAMES[1], "ip", "link", "set", LINKS[1], "down")
     begin = time.monotonic()
     verdict = ""
     while not verdict:
         line = child.stderr.readline()
-        check(line, f"mpirun ended without a verdict:\n{told}")
-        told += line
+        check(line, f"mpirun ended without a verdict:\n{output}")
+        output += line
         verdict = line if "rank 2 (" in line or "rank 3 (" in line else ""
     waited = time.monotonic() - begin
     child.terminate()
@@ -129,8 +129,8 @@ def names_who_is_cut_off(folder):
         child.wait()
     child.stderr.close()
     for pid in subprocess.run(["ip", "netns", "pids", NAMES[1]], capture_output=True, text=True).stdout.split():
-        os.kill(int(pid), 9)  # those whom no launcher reaches any more
-    check("on host1) hangs: nothing was heard of it" in verdict, f"the culprit is not named:\n{told}")
+        os.kill(int(pid), 9)  # processes that no launcher can reach any more
+    check("on host1) hangs: it has sent nothing" in verdict, f"the culprit is not named:\n{output}")
     check(waited < timeout_s + 5, f"the verdict took {waited:.1f} s")
     print(f"with the network cut, after {waited:.1f} s: {verdict.strip()}")
 

@@ -28,7 +28,7 @@ int run_worker(const std::function<void(const std::shared_ptr<ProcessGroup>&)>& 
     fmt::print(stderr, "rank {}: {}\n", launch.rank, error.what());
     std::fflush(stderr);
     if (process_group && !process_group->closed()) process_group->fail(error.what());
-    // MPI's end would wait for all.
+    // MPI's finalization would wait for all processes.
     _exit(1);
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation checkpointing changes what is held, and the time that it takes, but no bit of any result.
+// Activation checkpointing changes memory and time, but no bit of any result.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -206,12 +206,12 @@ TEST(Segments, TakeTheirTimeUnderANameOfItsOwn) {
   }
 }
 
-// What a step over 40,000 classes needs on the device where outputs are gathered.
+// Memory of a step over 40,000 classes on the device where outputs are gathered.
 TEST(WideHead, OutputsAreOnDevice0UnderDpAndTheirGradientLiesOverThemOrBeside) {
   const Model model = make_model("wide-head", {});
   constexpr int64_t kOutputs = int64_t{32} * 250 * 40000 * 4;
   const DevicePlan over = plan(model, 4, "dp", 32, 1)[0], beside = plan(model, 4, "dp", 32, 1, false)[0];
-  // Without the gradient beside them the peak is a little later, when other things are held.
+  // Without memory for the gradient the peak is a little later, when other blocks are held.
   EXPECT_NEAR(static_cast<double>(beside.peak_bytes - over.peak_bytes), kOutputs, kOutputs * 0.01);
   EXPECT_GE(activations(over), kOutputs);
   EXPECT_LT(activations(over), kOutputs + kOutputs / 10);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failures that real GPUs show rarely, brought about by the stand-ins: they end the step everywhere, are told with device and cause, and leave
-// nothing. GPUs of other generations refuse what they do not have.
+// Failures that are rare on real GPUs, injected by the stand-ins: they end the step on all devices, are reported with device and cause, and leak
+// nothing. GPUs of older generations refuse what they do not support.
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace vitrine::test {
 namespace {
 
-/// Checks at its end that no object of CUDA and no thread was left behind.
+/// Checks at its end that no CUDA object and no thread was leaked.
 class CudaTest : public ::testing::Test {
  protected:
   CudaTest() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs compute what CPU devices compute: from the same weights, each step gives the same loss and the same gradients.
+// GPUs and CPU devices agree: from the same weights, each step gives the same loss and the same gradients.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ DeviceGroupOptions options_for(Backend backend, int devices) {
   return options;
 }
 
-/// `steps` steps of both engines; before each of them the GPUs get the weights that the CPU has.
+/// Runs `steps` steps of both engines; before each step the GPUs get the CPU's weights.
 void expect_parity(const Model& model, const EngineConfig& config, int devices, uint32_t steps, const std::string& what) {
   DeviceGroup cpus(options_for(Backend::cpu, devices)), gpus(options_for(Backend::cuda, devices));
   const Workload workload{{config.batch_size}, {}};

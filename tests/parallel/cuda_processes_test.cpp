@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs of several processes over the stand-ins: each process is a thread with a process group, devices and an engine of its own. They train as one
-// process does; and when one of them dies, fails, goes astray or does not come, all others end and name it.
+// GPUs of several processes over the stand-ins: each process is a thread with its own process group, devices and engine. They train like one
+// process; and when one of them dies, fails, disagrees or is missing, all others stop and name it.
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kBatch = 24;
 constexpr int kSteps = 4;
-// After the first step; what is too late, where lateness is wanted.
+// Deadlines after the first step, and a delay beyond them.
 constexpr int64_t kImpatientMs = 3000;
 
 /// The identity, until its device runs out of memory.
@@ -54,7 +54,7 @@ DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<Proces
   return options;
 }
 
-/// One of the processes, from its rendezvous on.
+/// One of the processes, from its rendezvous to its end.
 struct Process {
   Process(int rank, int size, const RendezvousPlace& place, const std::vector<int>& gpus, int64_t timeout_ms)
       : process_group(std::make_shared<ProcessGroup>(process_options(rank, size, place.init(), timeout_ms))), devices(group_of(gpus, process_group)) {
@@ -65,7 +65,7 @@ struct Process {
   DeviceGroup devices;
 };
 
-/// This process's rows of a batch that all of them know.
+/// This process's rows of a batch that all processes know.
 HostBatch part_of(const OwnedBatch& whole, const DeviceGroup& devices) {
   HostBatch batch = whole.view();
   const int64_t each = kBatch / devices.world_size(), first = devices.first_rank() * each;
@@ -144,7 +144,7 @@ TEST_F(CudaProcesses, WithOneGpuForTwoAreRefused) {
       ADD_FAILURE() << "opened";
     } catch (const UnsupportedError& error) {
       expect_contains(error.what(), "ranks 1 and 2 both use the GPU 0000:02:00.0");
-      expect_contains(error.what(), "GPUs of its own");
+      expect_contains(error.what(), "its own GPUs");
     }
   });
 }
@@ -154,10 +154,10 @@ class CudaFault : public CudaProcesses {
  protected:
   static constexpr int kProcesses = 4;
 
-  /// What a process does in each step; false: it ends here, without a word.
+  /// What a process does in each step; false: it exits without calling close().
   using Step = std::function<bool(Process&, Engine&, int step)>;
 
-  /// `culprit` does what it does from the third step on; the others' errors must be the same CommError, which is returned.
+  /// `culprit` misbehaves from the third step on; the others' errors must be one CommError, which is returned.
   std::string verdict_when(int culprit, const Step& misbehave, int64_t timeout_ms = kPatientMs) {
     const RendezvousPlace place;
     std::vector<std::string> verdicts(kProcesses);
@@ -182,7 +182,7 @@ class CudaFault : public CudaProcesses {
       } catch (const CommError& error) {
         verdicts[static_cast<size_t>(rank)] = error.what();
         EXPECT_EQ(process.process_group->failure(), error.what());
-        // For good.
+        // The failure is permanent.
         EXPECT_THROW(engine.train_step(part_of(whole, process.devices)), CommError);
         EXPECT_THROW(process.process_group->gather("more", ""), CommError);
       } catch (const Error& error) {
@@ -208,20 +208,20 @@ class CudaFault : public CudaProcesses {
 TEST_F(CudaFault, ADeath) {
   const std::string verdict = verdict_when(2, [](Process&, Engine&, int) { return false; });
   expect_contains(verdict, "rank 2 (pid ");
-  expect_contains(verdict, ") died: its connection closed without a word; its last known was collective ");
+  expect_contains(verdict, ") died: its connection closed unexpectedly; its last known was collective ");
   expect_contains(verdict, "all_reduce of bucket ");
   expect_contains(verdict, "phase reduce, step 1)");
 }
 
 TEST_F(CudaFault, ADeathThatNcclNoticesFirst) {
   const std::string verdict = verdict_when(2, [](Process&, Engine&, int) {
-    standins::break_nccl(0);  // as the real one does when a peer is gone
+    standins::break_nccl(0);  // as real NCCL does when a peer has died
     standins::break_nccl(3);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     return false;
   });
   expect_contains(verdict, "rank 2 (pid ");
-  expect_contains(verdict, ") died: its connection closed without a word");
+  expect_contains(verdict, ") died: its connection closed unexpectedly");
 }
 
 TEST_F(CudaFault, NcclBreaksOfItself) {
@@ -283,7 +283,7 @@ TEST_F(CudaFault, TheFirstProcessDoesNotCome) {
 }
 
 TEST_F(CudaFault, TheFirstProcessDies) {
-  // Each of the others notices it itself, and tells where it stands.
+  // Each of the other ranks notices it and reports its position.
   const RendezvousPlace place;
   std::atomic<int> told{0};
   run_ranks(3, [&](int rank) {
@@ -298,14 +298,14 @@ TEST_F(CudaFault, TheFirstProcessDies) {
       while (true) engine.train_step(part_of(whole, process.devices));
     });
     expect_contains(verdict, "rank 0 (pid ");
-    expect_contains(verdict, ") died: its connection closed without a word");
+    expect_contains(verdict, ") died: its connection closed unexpectedly");
     ++told;
   });
   EXPECT_EQ(told, 2);
 }
 
 TEST_F(CudaFault, AnExceptionOfTheCallersIsNotMadeIntoAnother) {
-  // The engine goes with a step under way; the reason is told afterwards.
+  // The engine is destroyed with a step in flight; the reason is reported afterwards.
   const RendezvousPlace place;
   std::vector<std::string> verdicts(3);
   run_ranks(3, [&](int rank) {
@@ -329,7 +329,7 @@ TEST_F(CudaFault, AnExceptionOfTheCallersIsNotMadeIntoAnother) {
   expect_contains(verdicts[0], "failed: image 7 cannot be read; its last known was collective ");
 }
 
-/// Four processes that issue collectives by hand.
+/// Four processes that issue collectives directly.
 class CudaCollectiveFault : public CudaProcesses {
  protected:
   static constexpr int kProcesses = 4;
@@ -398,7 +398,7 @@ TEST_F(CudaCollectiveFault, ARankOfNcclsThatDoesNotJoin) {
   const RendezvousPlace place;
   run_ranks(3, [&](int rank) {
     Process process(rank, 3, place, {rank}, kImpatientMs / 5);
-    expect_contains(comm_error_of([&] { make_communicators(process.devices); }), "s in the joining of NCCL's ranks");
+    expect_contains(comm_error_of([&] { make_communicators(process.devices); }), "s in the initialization of NCCL");
   });
 }
 

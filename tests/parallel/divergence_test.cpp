@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training that meets infinity or NaN: which step stops it, what is named, and what the devices hold afterwards.
+// Infinity or NaN in training: which step stops it, what is named, and what the devices hold afterwards.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cross_entropy.h"
-#include "nn/parallel/data_parallel.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"
@@ -27,7 +26,7 @@ bool all_finite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
 }
 
-/// The message of the DivergedError that comes when all steps are waited for; empty when there is none.
+/// The message of the DivergedError thrown while waiting for all steps; empty when there is none.
 std::string divergence(Engine& engine) {
   try {
     engine.take_step_results(true);
@@ -55,15 +54,15 @@ TEST_P(Divergence, AGradientThatIsNotFiniteOnOneDeviceStopsAll) {
     trigger = {true, culprit};
     engine.train_step(batch.view());
     trigger.armed = false;
-    engine.train_step(batch.view());  // in flight when the other is found
+    engine.train_step(batch.view());  // in flight when the divergence is found
     const std::string text = divergence(engine);
     expect_contains(text, "the gradient of step 2 is not finite, first in the gradient of fc1.bias");
     const std::vector<StepResult> totals = engine.take_step_results(true);
-    ASSERT_EQ(totals.size(), 1U) << "the step behind has none";
+    ASSERT_EQ(totals.size(), 1U) << "the step after it has none";
     EXPECT_TRUE(totals[0].diverged && totals[0].skipped);
     for (int d = 0; d < 3; ++d) EXPECT_EQ(engine.parameters(d), before) << "replica " << d;
     engine.train_step(batch.view());
-    EXPECT_EQ(divergence(engine), "") << "it can go on";
+    EXPECT_EQ(divergence(engine), "") << "training can continue";
     EXPECT_NE(engine.parameters(), before);
     for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.parameters(d), engine.parameters(0)) << "replica " << d;
     engine.finish();  // asserts that the plan was met to the byte
@@ -82,7 +81,7 @@ TEST_P(Divergence, ALossThatIsNotFiniteIsTracedToItsLayerByRunningTheBatchAgain)
     DeviceGroupOptions exact = test_group(3);
     exact.memory_bytes.clear();
     for (const DevicePlan& plan : Engine::plan(model, probe, config, {{12}, {}})) exact.memory_bytes.push_back(plan.peak_bytes);
-    DeviceGroup group(exact);  // the second run of the batch has no memory of its own
+    DeviceGroup group(exact);  // the second run of the batch gets no extra memory
     Engine engine(model, group, config, {{12}, {}});
     if (compute == DType::f16) engine.set_loss_scale_state(1024.0F, 0);
     const OwnedBatch batch = random_batch(model, 12, 1, 0);
@@ -165,35 +164,58 @@ TEST(AllowNonFinite, TrainsOnWithNan) {
   EXPECT_FALSE(all_finite(engine.parameters()));
 }
 
-/// As many targets as f32 cannot count, from a loss of the caller's on each device.
+/// More targets than f32 can count, from a custom loss on each device.
 TEST(StepResult, CountsBeyondF32AreExact) {
   const Model model = random_model(3);
   const OwnedBatch batch = random_batch(model, 6, 1, 0);
+  constexpr int64_t kTargets = (int64_t{1} << 25) + 1;
   for (const char* mode : {"criterion", "ddp"}) {
+    std::vector<float> counts(LossTotals::kCount, 0.0F), control(StepControl::kCount);
+    LossTotals::add_to_count(counts.data(), LossTotals::kValid, kTargets);
+    LossTotals::add_to_count(counts.data(), LossTotals::kCorrect, kTargets - 2);
     EngineConfig config = config_of(model, 6, mode);
+    config.step = [&](Engine& engine, const HostBatch&) {
+      for (int d = 0; d < 3; ++d) {
+        ExecContext& ctx = engine.devices()[d].compute();
+        const Tensor mine = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
+        copy(ctx, ConstView(counts.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()), mine);
+        engine.add_totals(mine, d);
+      }
+      engine.finish_reduction();
+      engine.decide_step();
+      copy(engine.devices()[0].compute(), engine.step_control(0), View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
+    };
     DeviceGroup group(test_group(3));
-    DataParallel parts(model, group, config, {{2, 2, 2}, 6, 0});
-    parts.begin_step(0);
-    constexpr int64_t kTargets = (int64_t{1} << 25) + 1;
-    std::vector<float> totals(LossTotals::kCount, 0.0F);
-    LossTotals::add_to_count(totals.data(), LossTotals::kValid, kTargets);
-    LossTotals::add_to_count(totals.data(), LossTotals::kCorrect, kTargets - 2);
-    for (int d = 0; d < 3; ++d) {
-      ExecContext& ctx = group[d].compute();
-      const Tensor mine = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
-      copy(ctx, ConstView(totals.data(), {LossTotals::kCount}, DType::f32, DeviceId::host()), mine);
-      parts.add_totals(mine, d);
-    }
-    parts.reduce();
-    parts.unscale();
-    std::vector<float> tail(DataParallel::kTail), control(StepControl::kCount);
-    parts.read_step(View{tail.data(), {DataParallel::kTail}, DType::f32, DeviceId::host()},
-                    View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
+    Engine engine(model, group, config, {{6}, {}});
+    engine.train_step(batch.view());
+    const StepResult result = engine.take_step_results(true).at(0);
     group.synchronize();
-    EXPECT_EQ(LossTotals::count(tail.data(), LossTotals::kValid), 3.0 * kTargets) << mode;
-    EXPECT_EQ(LossTotals::count(tail.data(), LossTotals::kCorrect), 3.0 * (kTargets - 2)) << mode;
+    EXPECT_EQ(result.valid, 3 * kTargets) << mode;
+    EXPECT_EQ(result.correct, 3 * (kTargets - 2)) << mode;
     EXPECT_EQ(control[StepControl::kFactor], static_cast<float>(6.0 / (3.0 * kTargets))) << mode;
   }
+}
+
+TEST(Divergence, ParametersThatAreNotFiniteAreNamedInTrainingOnly) {
+  const Model model = random_model(9);
+  const OwnedBatch batch = random_batch(model, 10, 3, 0);
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config_of(model, 10, "ddp"), {{10}, {10}});
+  const std::vector<float> healthy = engine.parameters();
+  const auto first_of = [&](float value) {
+    engine.set_parameters(std::vector<float>(healthy.size(), value));
+    EXPECT_NO_THROW(engine.evaluate(batch.view()));
+    engine.train_step(batch.view());
+    expect_contains(divergence(engine), "is not finite");
+    return engine.take_step_results(false).at(0).overflow;
+  };
+  EXPECT_EQ(first_of(std::numeric_limits<float>::infinity()), "parameter " + engine.layout().specs()[0].name);
+  // Finite parameters whose products are not.
+  EXPECT_EQ(first_of(3e38F).rfind("the output of ", 0), 0U);
+  engine.set_parameters(healthy);
+  engine.train_step(batch.view());
+  EXPECT_EQ(divergence(engine), "");
+  engine.finish();  // asserts that the plan was met to the byte
 }
 
 }  // namespace

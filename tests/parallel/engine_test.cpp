@@ -16,7 +16,7 @@ struct Result {
   std::vector<double> losses;
 };
 
-/// Five steps, the last of them on a shorter batch, and an evaluation.
+/// Five steps, the last one on a shorter batch.
 Result run(const Model& model, int devices, const EngineConfig& config, double ignored, uint32_t seed) {
   DeviceGroup group(test_group(devices));
   const int64_t short_batch = std::max<int64_t>(1, config.batch_size * 2 / 3);

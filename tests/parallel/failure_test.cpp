@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A replica that fails ends the step everywhere, says which device it was, and leaves an engine that trains on.
+// A failing replica ends the step on all devices, is named in the error, and leaves an engine that can train.
 #include <chrono>
 #include <filesystem>
 #include <thread>
@@ -15,7 +15,7 @@ namespace {
 
 enum class Where { forward_issue, backward_issue, forward_worker, backward_worker };
 
-/// The identity, until it is told to fail on one device.
+/// The identity, until it is armed to fail on one device.
 class Planted final : public Layer {
  public:
   struct Trigger {
@@ -90,7 +90,7 @@ TEST_P(Failure, EndsTheStepEverywhereAndTrainingGoesOn) {
     for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.parameters(d), after);
     engine.finish();
   }
-  // A thread that was joined may be listed for a moment more.
+  // A joined thread may stay listed for a moment.
   for (int i = 0; i < 500 && thread_count() > threads_before; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_LE(thread_count(), threads_before);
 }
@@ -116,7 +116,7 @@ TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
     EXPECT_NE(std::string(error.what()).find("17"), std::string::npos) << error.what();
   }
   for (int d = 0; d < 2; ++d) EXPECT_EQ(engine.parameters(d), before);
-  // Noticed when a later step is issued, or when the step is waited for.
+  // The error appears when a later step is issued, or when the step is waited for.
   EXPECT_THROW(
       {
         for (int i = 0; i < 4; ++i) engine.train_step(batch.view());

@@ -2,7 +2,6 @@
 // Engines that only evaluate.
 #include <gtest/gtest.h>
 
-#include "nn/parallel/data_parallel.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 

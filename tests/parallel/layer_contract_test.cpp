@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer that breaks what nn/layer.h requires is told so, by name, before it does harm.
+// A layer that breaks a rule of nn/layer.h is named in an error before it does harm.
 #include <algorithm>
 
 #include "runtime/error.h"
@@ -41,7 +41,7 @@ class Careless final : public Layer {
   Fault fault_;
 };
 
-/// The message of the error that one step with the layer ends in; empty when there is none.
+/// The message of the error of one step with the layer; empty when there is none.
 template <class ErrorClass>
 std::string message_of_step(Careless::Fault fault, DType compute = DType::f32) {
   const Model model = planted_model(std::make_unique<Careless>(fault));
@@ -64,14 +64,14 @@ TEST(LayerContract, ComputingOutsideOfDispatchNamesTheLayerWhenItIsPlanned) {
   for (const Careless::Fault fault : {Careless::Fault::computes_in_forward, Careless::Fault::computes_in_backward}) {
     const std::string text = message_of_step<UnsupportedError>(fault);
     expect_contains(text, "layer 'planted' (careless)");
-    expect_contains(text, "only by a function given to ExecContext::dispatch");
+    expect_contains(text, "only functions passed to ExecContext::dispatch");
   }
 }
 
 TEST(LayerContract, ReadingAnotherDtypeNamesLayerAndOperation) {
   const std::string text = message_of_step<DtypeError>(Careless::Fault::none, DType::f16);
   expect_contains(text, "layer 'planted', operation 'pass_on'");
-  expect_contains(text, "the elements are f16, but are accessed as floating-point numbers of 4 bytes");
+  expect_contains(text, "the elements are f16, but the access is to floating-point numbers of 4 bytes");
 }
 
 TEST(LayerContract, AllocatingOutsideThePlanNamesLayerAndTensor) {

@@ -7,11 +7,11 @@
 
 namespace vitrine::test {
 
-/// Trains three steps on two devices of `backend` under `mode`, and leaves out one wait of the third. True when the order checker finds it.
-/// muted: the checker says nothing (for ThreadSanitizer to find it).
+/// Trains three steps on two devices of `backend` under `mode`, and omits one wait of the third. Returns true when the order checker finds it.
+///   muted  the checker reports nothing, so that ThreadSanitizer can
 bool finds_left_out_wait(Backend backend, const char* mode, int64_t wait, bool muted);
 
-/// How many waits that third step has.
+/// Number of waits in that third step.
 int64_t waits_of_a_step(const char* mode);
 
 }  // namespace vitrine::test

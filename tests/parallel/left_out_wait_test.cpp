@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's waits, left out one by one: the order checker finds it on meta and on CPU alike, every time.
+// The engine's waits, omitted one by one: the order checker finds each omission on meta and on CPU devices, every time.
 #include "tests/parallel/left_out_wait.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TEST_P(LeftOutWait, IsFoundTheSameWayOnEveryBackendAndEveryTime) {
     for (int round = 0; round < 2; ++round) EXPECT_EQ(finds_left_out_wait(Backend::cpu, GetParam(), i, false), on_meta) << "wait " << i;
     found += on_meta ? 1 : 0;
   }
-  // Some waits only repeat an order that another path gives too; losing those is no fault.
+  // Some waits only repeat an order that another path ensures too; omitting those is no error.
   RecordProperty("waits", static_cast<int>(waits));
   RecordProperty("found", static_cast<int>(found));
   EXPECT_GE(2 * found, waits) << found << " of " << waits << " are found";

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixed precision under every scheme: the same training, the same verdict on every device, and no small gradient lost.
+// Mixed precision under every scheme: the same training, the same decision on every device, and no small gradient lost.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
 #include <gtest/gtest.h>
 
 #include "kernels/cross_entropy.h"
-#include "nn/parallel/data_parallel.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"
@@ -157,7 +155,7 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
       trigger.armed = false;
       ASSERT_EQ(totals.size(), 1U);
       EXPECT_TRUE(totals[0].skipped);
-      EXPECT_EQ(totals[0].overflow, "the gradient of fc1.bias") << "fc2's gradients are finite, and backward comes to them first";
+      EXPECT_EQ(totals[0].overflow, "the gradient of fc1.bias") << "fc2's gradients, which backward computes first, are finite";
       EXPECT_EQ(totals[0].loss_scale, 4096.0);
       EXPECT_TRUE(std::isfinite(totals[0].mean_loss()));
       EXPECT_EQ(engine.parameters(), before);
@@ -188,7 +186,7 @@ TEST(LossScale, FallsToItsFloorThenSaysThatTrainingHasDiverged) {
       engine.train_step(batch.view());
       engine.take_step_results(true);
     }
-    FAIL() << "nothing was said";
+    FAIL() << "no error was thrown";
   } catch (const DivergedError& error) {
     const std::string text = error.what();
     EXPECT_NE(text.find("17 steps in a row"), std::string::npos) << text;
@@ -211,7 +209,7 @@ TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
   engine.set_loss_scale_state(1024.0F, 0);
   const OwnedBatch batch = random_batch(model, 12, 1, 0);
   const std::vector<float> healthy = engine.parameters();
-  // Weights of 60000 are numbers in f16; what comes of two layers of them is not.
+  // Weights of 60000 are finite in f16; the output of two such layers is not.
   std::vector<float> parameters = healthy;
   for (float& p : parameters) p = p == 0.0F ? 0.0F : 60000.0F;
   engine.set_parameters(parameters);
@@ -257,58 +255,51 @@ TEST(LossScale, TooLargeAScaleIsFoundAndLowered) {
   for (size_t i = 1; i < totals.size(); ++i) EXPECT_EQ(totals[i].loss_scale, totals[i - 1].loss_scale * (totals[i - 1].skipped ? 0.5 : 1.0));
 }
 
-// A loss of one's own, so small that its gradient is below f16's smallest number, with a learning rate to match: only scaling keeps it.
+// A custom loss, so small that its gradient is below f16's smallest number, with a learning rate to match: only scaling keeps it.
 TEST(LossScale, KeepsGradientsThatVanishWithoutIt) {
   constexpr int64_t kSamples = 16;
   constexpr float kSmall = 0x1p-24F;
   Planted::Trigger trigger;
   const Model model = planted_model(std::make_unique<Planted>(trigger));
   const OwnedBatch batch = random_batch(model, kSamples, 5, 0);
+  const auto small_loss = [&](Engine& engine, const HostBatch& host) {
+    ExecContext& ctx = engine.devices()[0].compute();
+    engine.stage(host, engine.micro_batches()[0]);
+    engine.forward();
+    {
+      const Tensor logits = engine.gather_outputs(0);
+      const Tensor labels = ctx.allocate({kSamples}, DType::i32, Category::staging, "labels");
+      copy(ctx, host.labels, labels);
+      const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
+      zero(ctx, totals);
+      softmax_cross_entropy(ctx, {-100, kSmall / kSamples}, logits, labels, engine.loss_scale(0), logits, totals);
+      engine.add_totals(totals, 0);
+      engine.set_output_gradients(logits, 0);
+    }
+    engine.backward_and_reduce(true);
+    engine.finish_reduction();
+    engine.decide_step();
+    engine.update_parameters();
+    engine.update_loss_scale();
+  };
   const auto last_loss = [&](DType compute, LossScaling::Kind scaling) {
     EngineConfig config = mixed_config(model, kSamples, "ddp", compute);
+    config.seed = 1;
     config.precision.loss_scaling.kind = scaling;
     config.optimizer = make_optimizer_config("sgd", 0.5 / kSmall, {}, false, {});
+    config.step = small_loss;
     DeviceGroup group(test_group(1));
-    DataParallel parts(model, group, config, {{kSamples}, kSamples, 0});
-    std::vector<float> start(static_cast<size_t>(parts.layout().parameter_elements()));
-    initialize(parts.layout(), 1, start);
-    parts.set_parameters(start);
-    ExecContext& ctx = group[0].compute();
-    std::vector<float> losses;
-    for (int step = 0; step < 30; ++step) {
-      parts.begin_step(step);
-      parts.scatter(batch.view(), std::vector<int64_t>{kSamples}, 0);
-      parts.forward(true);
-      {
-        const Tensor logits = parts.gather(0);
-        const Tensor labels = ctx.allocate({kSamples}, DType::i32, Category::staging, "labels");
-        copy(ctx, batch.view().labels, labels);
-        const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
-        zero(ctx, totals);
-        softmax_cross_entropy(ctx, {-100, kSmall / kSamples}, logits, labels, parts.loss_scale(0), logits, totals);
-        parts.add_totals(totals, 0);
-        parts.set_output_gradients(logits, 0);
-      }
-      parts.backward(true);
-      parts.reduce();
-      parts.unscale();
-      parts.update();
-      parts.update_loss_scale();
-      std::array<float, DataParallel::kTail> totals{};
-      std::array<float, StepControl::kCount> control{};
-      parts.read_step(View{totals.data(), {DataParallel::kTail}, DType::f32, DeviceId::host()},
-                      View{control.data(), {StepControl::kCount}, DType::f32, DeviceId::host()});
-      group.synchronize();
-      losses.push_back(totals[LossTotals::kLossSum] / totals[LossTotals::kValid]);
-    }
-    return std::make_pair(losses.front(), losses.back());
+    Engine engine(model, group, config, {{kSamples}, {}});
+    for (int step = 0; step < 30; ++step) engine.train_step(batch.view());
+    const std::vector<StepResult> results = engine.take_step_results(true);
+    return std::make_pair(results.front().mean_loss(), results.back().mean_loss());
   };
   const auto [full_start, full_end] = last_loss(DType::f32, LossScaling::Kind::none);
   const auto [bare_start, bare_end] = last_loss(DType::f16, LossScaling::Kind::none);
   const auto [scaled_start, scaled_end] = last_loss(DType::f16, LossScaling::Kind::dynamic);
-  EXPECT_LT(full_end, 0.5F * full_start);
-  EXPECT_EQ(bare_end, bare_start) << "without scaling no gradient is left";
-  EXPECT_NEAR(scaled_end, full_end, 0.05F * full_start);
+  EXPECT_LT(full_end, 0.5 * full_start);
+  EXPECT_EQ(bare_end, bare_start) << "gradients vanish without scaling";
+  EXPECT_NEAR(scaled_end, full_end, 0.05 * full_start);
 }
 
 TEST(Clipping, ScalesTheMeanGradientUnderEveryScheme) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buckets are reduced while backward runs: read off the trace.
+// Buckets are reduced while backward runs: shown by the trace.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -19,7 +19,7 @@ constexpr int kDevices = 2;
 constexpr int64_t kSteps = 4;
 constexpr int64_t kBatch = 6;
 
-/// The identity, whose backward takes long and leaves its core to others: a busy machine changes nothing in what overlaps.
+/// The identity, whose backward is slow but sleeps: a busy machine does not change what overlaps.
 class Slow final : public Layer {
  public:
   std::string describe() const override { return "slow"; }
@@ -34,7 +34,7 @@ class Slow final : public Layer {
   }
 };
 
-/// Three parameters with a slow part between each two.
+/// Three parameters with a slow part between them.
 Model slow_model() {
   Model model;
   model.name = "slow";
@@ -51,11 +51,11 @@ Model slow_model() {
   return model;
 }
 
-/// What two devices traced in a few steps.
+/// The trace of two devices over a few steps.
 struct Traced {
   DeviceGroup group;
   Model model = slow_model();
-  std::unique_ptr<Engine> engine;  // its spans point to names that it holds
+  std::unique_ptr<Engine> engine;  // spans point to names that it owns
   std::vector<std::vector<SpanRecord>> compute, communication;
 
   explicit Traced(Reduce reduce, TraceLevel level = TraceLevel::phase) : group(options(level)) {
@@ -90,7 +90,7 @@ std::map<std::string, SpanRecord> reductions(const std::vector<SpanRecord>& comm
   return found;
 }
 
-/// When the wait for the device's own backward ended within `bucket`.
+/// When the wait for the device's own backward ended inside `bucket`.
 int64_t begin_of(const SpanRecord& bucket, const std::vector<SpanRecord>& communication) {
   const auto wait = std::find_if(communication.begin(), communication.end(), [&](const SpanRecord& span) {
     return std::string(span.info.cause) == "backward" && span.begin_ns >= bucket.begin_ns && span.end_ns <= bucket.end_ns;

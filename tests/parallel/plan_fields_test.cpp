@@ -6,14 +6,14 @@
 #include <gtest/gtest.h>
 
 #include "nn/layers/dropout.h"
-#include "nn/parallel/data_parallel.h"
+#include "nn/parallel/replica.h"
 #include "tests/parallel/random_model.h"
 
 namespace vitrine::test {
 namespace {
 
 AgreementFields fields_of(const Model& model, const EngineConfig& config) {
-  return plan_fields(model, FlatLayout(model.net->parameters(), DataParallel::kTail), config, {{config.batch_size}, {7}});
+  return plan_fields(model, FlatLayout(model.net->parameters(), kTailElements), config, {{config.batch_size}, {7}});
 }
 
 TEST(PlanFields, TellWhatTrainingDependsOn) {
@@ -33,6 +33,8 @@ TEST(PlanFields, TellWhatTrainingDependsOn) {
        [](EngineConfig& c) { c.precision.loss_scaling.kind = LossScaling::Kind::fixed; }},
       {"rank 1 has non-finite values allowed, where rank 0 has not allowed", [](EngineConfig& c) { c.allow_non_finite = true; }},
       {"rank 1 has purpose evaluation, where rank 0 has training", [](EngineConfig& c) { c.forward_only = true; }},
+      {"rank 1 has reducer custom, where rank 0 has built in", [](EngineConfig& c) { c.reducer = make_reducer; }},
+      {"rank 1 has training step custom, where rank 0 has built in", [](EngineConfig& c) { c.step = Engine::default_step; }},
       {"rank 1 has seed 8, where rank 0 has 7", [](EngineConfig& c) { c.seed = 8; }},
       {"rank 1 has ignored index 3", [](EngineConfig& c) { c.ignore_index = 3; }},
       {"rank 1 has images f32", [](EngineConfig& c) { c.image_dtype = DType::f32; }},

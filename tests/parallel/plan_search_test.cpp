@@ -65,7 +65,7 @@ TEST(OutOfMemoryText, SaysWhatPeopleLookForAndWhoFollowsItFits) {
       expect_contains(text, part);
     }
     EXPECT_EQ(text.rfind(group[0].name() + ": out of memory", 0), 0U) << text;
-    // Whoever caught it goes on, on the same devices.
+    // After the error the same devices can be used.
     std::smatch found;
     ASSERT_TRUE(std::regex_search(text, found, std::regex("--batch-size ([0-9]+)"))) << text;
     EngineConfig smaller = config;
@@ -150,7 +150,7 @@ TEST(PlanSearch, EvensOutWhatIsLeftOnUnequalDevices) {
     EXPECT_TRUE(fit.fits()) << mode;
     EXPECT_EQ(std::accumulate(fit.slices.begin(), fit.slices.end(), int64_t{0}), 48);
     EXPECT_GT(fit.slices[0], fit.slices[2]);
-    // No single sample moved from the tightest device leaves more.
+    // Moving a single sample away from the tightest device does not leave more.
     const auto tightest = static_cast<size_t>(std::min_element(fit.headroom.begin(), fit.headroom.end()) - fit.headroom.begin());
     for (size_t to = 0; to < 3 && fit.slices[tightest] > 0; ++to) {
       if (to == tightest) continue;
@@ -183,7 +183,7 @@ TEST(PlanSearch, FindsTheFewestSegmentsOfCheckpointing) {
   run_steps(model, group, fit->config);
   const std::string text = refusal(model, group, config);
   expect_contains(text, "--recompute-segments " + std::to_string(fit->config.recompute_segments));
-  // Beside the largest batch: more samples than without.
+  // With the largest batch: more samples than without.
   EXPECT_GT(search.largest_batch(500, {.recompute = true})->config.batch_size, search.largest_batch(500, {})->config.batch_size);
 }
 
@@ -199,7 +199,7 @@ TEST(PlanSearch, TheArithmeticAddsUp) {
   expect_contains(lines[1], " of 1.0 MiB, ");
 }
 
-/// nn.DataParallel on three equal devices: the first one fills first, for it holds the optimizer's state, the whole batch and all outputs. With a
+/// nn.DataParallel on three equal devices: the first one fills first, because it holds the optimizer's state, the whole batch and all outputs. With a
 /// smaller share for it (BalancedDataParallel's gpu0_bsz) more samples fit, with accumulation twice as many in each step.
 TEST(BalancedDataParallel, ItsStoryComesTrue) {
   const Model model = random_model(2);

@@ -8,7 +8,7 @@
 
 namespace vitrine::test {
 
-/// The identity, which on one device gives an infinity when it is armed: in its gradient, or in its output of one step.
+/// The identity, which returns an infinity on one device when it is armed: in its gradient, or in its output of one step.
 class Planted final : public Layer {
  public:
   struct Trigger {

@@ -10,17 +10,17 @@
 #include "nn/parallel/engine.h"
 #include "tests/support/test_devices.h"
 
-/// Small models, batches drawn from a seed, and what engine tests do with them.
+/// Small models, random batches, and helpers of engine tests.
 namespace vitrine::test {
 
-/// Up to two convolution blocks, with ReLU before the pooling or behind it, and dropout, or a multi-layer perceptron with dropout; images 8 to 12
+/// Up to two convolution blocks, with ReLU before or after the pooling, and dropout, or a multi-layer perceptron with dropout; images 8 to 12
 /// pixels wide, 5 classes.
 Model random_model(uint32_t seed);
 
-/// A layer of a test's own between two Linear layers: flatten (4x4x1), fc1 (16 to 300), `planted` (300 to 300), fc2 (300 to 5).
+/// A test's layer between two Linear layers: flatten (4x4x1), fc1 (16 to 300), `planted` (300 to 300), fc2 (300 to 5).
 Model planted_model(std::unique_ptr<Layer> planted);
 
-/// A batch in memory of its own: u8 images (or f32 of the model's size) and labels, some of them ignored if asked for.
+/// A batch that owns its memory: u8 images (or f32 of the model's size) and labels, some of them ignored on request.
 struct OwnedBatch {
   struct Memory {
     std::vector<uint8_t> bytes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replicas that no longer hold the same parameters are found, and named.
+// Replicas whose parameters differ are found and named.
 #include <gtest/gtest.h>
 
 #include "runtime/copy.h"
@@ -9,7 +9,7 @@
 namespace vitrine::test {
 namespace {
 
-/// The identity, with a parameter that it spoils on one device when it is told to.
+/// The identity, with a parameter that it overwrites on one device when it is armed.
 class Spoiling final : public Layer {
  public:
   struct Trigger {
@@ -59,7 +59,7 @@ TEST(VerifyReplicas, NamesTheReplicaAndTheParameterThatDiffer) {
     engine.train_step(batch.view());
     try {
       engine.verify_replicas();
-      FAIL() << "the spoilt replica went unnoticed";
+      FAIL() << "the overwritten replica went unnoticed";
     } catch (const CommError& error) {
       const std::string text = error.what();
       EXPECT_NE(text.find("after 2 steps: the planted.weight of " + group[1].name() + " is not"), std::string::npos) << text;

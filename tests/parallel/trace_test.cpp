@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine's streams tell of its steps, on every backend.
+// The trace of an engine's steps, on every backend.
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST_P(EngineTrace, SlicesNestAndMemoryIsFollowedToThePlan) {
     const std::optional<StepView> view = view_step(spans, 2);
     ASSERT_TRUE(view.has_value());
     EXPECT_GT(view->compute.size(), 10U);
-    EXPECT_FALSE(view_step(spans, kSteps - 1).has_value());  // no mark ends it
+    EXPECT_FALSE(view_step(spans, kSteps - 1).has_value());  // no later mark ends it
 
     const MemoryHistory& history = device.pool().history();
     const MemoryTimeline timeline = make_memory_timeline(cut_history(history, find_mark(history, 2).value()));

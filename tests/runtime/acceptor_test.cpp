@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rank 0's acceptor against peers that do not know the run's key: what they may say, how much, how long, and how many of them.
+// Rank 0's acceptor and unauthenticated peers: limits on what they may send, how much, how long, and how many they may be.
 #include "runtime/process_group/acceptor.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ std::string framed(const std::string& message) {
   return std::string(reinterpret_cast<const char*>(&size), sizeof size) + message;
 }
 
-/// An acceptor that is served by a thread of its own, as rank 0 serves it.
+/// An acceptor served by a separate thread, as on rank 0.
 class DoorTest : public ::testing::Test {
  protected:
   ~DoorTest() override { stop(); }
@@ -58,7 +58,7 @@ class DoorTest : public ::testing::Test {
     if (!socket) throw std::runtime_error(problem);
     return FakeProcess(std::move(socket));
   }
-  /// An honest process gets through.
+  /// A peer that knows the key completes the handshake.
   void expect_entry() {
     const int before = guests;
     FakeProcess honest = connect();
@@ -78,7 +78,7 @@ class DoorTest : public ::testing::Test {
   std::optional<Acceptor> acceptor;
   std::atomic<bool> over{false};
   std::atomic<int> guests{0};
-  size_t most_seen = 0;  // read once it is stopped
+  size_t most_seen = 0;  // read after it is stopped
   std::vector<std::string> names;
   std::thread thread;
 };
@@ -102,7 +102,7 @@ TEST_F(DoorTest, WithAnotherSecretNothingIsToldButThat) {
   expect_entry();
   stop();
   EXPECT_EQ(guests, 1);
-  expect_contains(acceptor->last_refusal(), "A process at 127.0.0.1 came and was refused: it does not know this run's secret.");
+  expect_contains(acceptor->last_refusal(), "A process at 127.0.0.1 connected and was refused: it does not know this run's secret.");
 }
 
 TEST_F(DoorTest, AClaimWithoutAProofIsNoEntry) {
@@ -121,7 +121,7 @@ TEST_F(DoorTest, AClaimWithoutAProofIsNoEntry) {
 
 TEST_F(DoorTest, WhatAnHonestProcessSaidIsNoEntryForAnother) {
   open();
-  // The honest one's hello and proof, recorded and said again; and rank 0's own nonce and proof reflected.
+  // The honest peer's hello and proof, recorded and replayed; and rank 0's own nonce and proof, reflected.
   FakeProcess honest = connect();
   const std::string nonce = process_group::random_bytes();
   honest.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(nonce));
@@ -143,7 +143,7 @@ TEST_F(DoorTest, OnAnOpenedConnectionOnlySealedMessagesCount) {
   open();
   FakeProcess honest = connect();
   honest.join(kKey);
-  // One who writes into the connection, on the path.
+  // An attacker on the path who writes into the connection.
   EXPECT_TRUE(send_bytes(honest, framed(Writer(MessageKind::join).number(1).number(2).text("rank 1 (impostor)").bytes())));
   expect_hang_up(honest);
   EXPECT_EQ(guests, 0);
@@ -156,7 +156,7 @@ TEST_F(DoorTest, AnotherVersionIsRefusedAndBothAreNamed) {
     other.send(hello);
     return other.wait_for(MessageKind::refused);
   };
-  // As the previous version said it, and as the next one may.
+  // The hello of the previous version, and a possible one of the next.
   expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1")),
                   "it speaks version 2 of the protocol between processes, rank 0 version 3; start all of them with the same version of Vitrine");
   expect_contains(refusal_of(Writer(MessageKind::hello).number(uint32_t{0x56495434}).text("who knows")), "version 4 of the protocol");
@@ -211,7 +211,7 @@ TEST_F(DoorTest, AFloodFromOneAddressEndsNoConnectionFromAnother) {
   std::vector<process_group::Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
   port = process_group::port_of(listeners[0]);
   Acceptor narrow(std::move(listeners), kKey, 4);
-  // The honest one comes first, from 127.0.0.2; it is the oldest of all.
+  // The honest peer comes first, from 127.0.0.2, and is the oldest of all.
   process_group::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in own{}, there{};
   own.sin_family = there.sin_family = AF_INET;

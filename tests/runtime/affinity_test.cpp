@@ -22,7 +22,7 @@ std::vector<int> cores_from(int first, int count) {
   return cores;
 }
 
-/// Sets or clears the variable by which a process knows Open MPI, and puts it back.
+/// Sets or clears the variable that identifies Open MPI, and restores it.
 class MpiEnvironment {
  public:
   explicit MpiEnvironment(bool on) {
@@ -116,7 +116,7 @@ TEST(Affinity, RefusesListsThatCannotBeMeant) {
   EXPECT_THROW(divide_cores({}, 2, {}, warnings), DeviceError);
 }
 
-/// A folder with a /proc and /sys/fs/cgroup of its own.
+/// A folder with its own /proc and /sys/fs/cgroup.
 class CpuQuota : public ::testing::Test {
  protected:
   CpuQuota() : root_(::testing::TempDir() + "vitrine_quota_" + std::to_string(getpid())) {}

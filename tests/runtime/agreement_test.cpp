@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has to be the same on all processes is compared, and the ranks that differ are named.
+// Values that must be equal on all processes are compared, and the ranks that differ are named.
 #include "runtime/process_group/agreement.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,9 @@ TEST(Agreement, ADisagreementIsTheSameConfigErrorOnAllAndClosesTheWorld) {
     EXPECT_TRUE(process_group.closed());
     EXPECT_EQ(process_group.failure(), "");
   });
-  EXPECT_EQ(texts[0], "the processes disagree in how they train: rank 2 has --batch-size 100, where ranks 0, 1, 3 have 64; start all of them alike");
+  EXPECT_EQ(
+      texts[0],
+      "the processes disagree in how they train: rank 2 has --batch-size 100, where ranks 0, 1, 3 have 64; start all of them with the same options");
   EXPECT_EQ(texts, std::vector<std::string>(4, texts[0]));
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-/// A folder with a /proc and /sys/fs/cgroup of its own.
+/// A folder with its own /proc and /sys/fs/cgroup.
 class FakeSystem : public ::testing::Test {
  protected:
   FakeSystem() {
@@ -100,7 +100,7 @@ TEST(AvailableMemory, DevicesOfThisProcessShareIt) {
   DeviceGroup group(options);
   int64_t all = 0;
   for (int d = 0; d < group.size(); ++d) all += group[d].pool().statistics().capacity_bytes;
-  // Other programs take and free memory meanwhile.
+  // Other programs allocate and free memory meanwhile.
   EXPECT_LT(all, before + before / 4);
   EXPECT_GT(all, 0);
 }

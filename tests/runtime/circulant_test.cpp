@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rounds in which many processes exchange the blocks of a buffer.
+// The schedule by which many processes exchange the blocks of a buffer.
 #include "runtime/comm/circulant.h"
 
 #include <bit>
@@ -13,7 +13,7 @@
 namespace vitrine::comm {
 namespace {
 
-/// One element for each block.
+/// One element per block.
 std::vector<int64_t> unit_offsets(int processes) {
   std::vector<int64_t> offsets(static_cast<size_t>(processes) + 1);
   std::iota(offsets.begin(), offsets.end(), int64_t{0});
@@ -52,7 +52,7 @@ TEST_P(Circulant, ForwardsEveryProcessGetsEveryBlockOnceInLogarithmicRounds) {
 TEST_P(Circulant, BackwardsEveryBlockIsTheSumOfEveryProcessOnce) {
   const int size = GetParam();
   const std::vector<int64_t> offsets = unit_offsets(size);
-  // counts[r][b][p]: how often process r's partial sum of block b holds the part of process p.
+  // counts[r][b][p]: how often process r's partial sum of block b contains the part of process p.
   using Counts = std::vector<std::vector<int>>;
   std::vector<Counts> partials(static_cast<size_t>(size), Counts(static_cast<size_t>(size), std::vector<int>(static_cast<size_t>(size), 0)));
   for (size_t r = 0; r < partials.size(); ++r) {
@@ -77,7 +77,7 @@ TEST_P(Circulant, NoRoundBringsMoreThanTheScratchHolds) {
     const int64_t part = sum_scratch_elements(DType::f32, count, size, 1) / (size / 2);
     for (const CirculantRound& round : circulant_rounds(size)) EXPECT_LE(round.blocks * part, sum_scratch_elements(DType::f32, count, size, 1));
   }
-  // Of blocks as unequal as can be.
+  // With blocks as unequal as possible.
   std::vector<int64_t> counts, offsets = {0};
   for (int r = 0; r < size; ++r) {
     counts.push_back(r % 3 * 100);

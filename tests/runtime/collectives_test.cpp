@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every communicator does, on every backend.
+// Behavior of every communicator, on every backend.
 #include <numeric>
 #include <random>
 
@@ -101,7 +101,7 @@ TEST_P(CollectiveSizes, SumsInSixteenBits) {
   const auto host = [](auto& bits, DType dtype) { return View{bits.data(), {static_cast<int64_t>(bits.size())}, dtype, DeviceId::host()}; };
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const int64_t count : {int64_t{1}, int64_t{7}, int64_t{65}, int64_t{4097}}) {
-      // Whole numbers whose sums have more digits than bf16: the rounding shows. NCCL's would show at every hop: there sums without any.
+      // Integers whose sums have more digits than bf16, so rounding shows. NCCL would round at every hop: there the sums are exact.
       const size_t numbers = group.comm(0).description().starts_with("NCCL") ? 16 : 256;
       std::vector<float> sum(static_cast<size_t>(count));
       std::vector<Tensor> all;

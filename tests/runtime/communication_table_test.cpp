@@ -39,7 +39,7 @@ constexpr CommunicationGroup kFour{4, true};
 TEST(CommunicationTable, SplitsACollectiveAtTheEndOfBackwardAndLeavesOutItsWaits) {
   DeviceSpans spans;
   spans.compute = two_steps();
-  // Waits for its own backward until 400, for a peer until 500; then all-reduces, beside backward until 700.
+  // Waits for its own backward until 400, for a peer until 500; then all-reduces, overlapping backward until 700.
   spans.communication = {span(wait("backward"), 0, 400, 1), span(wait("cpu:2 in all_reduce"), 400, 500, 1),
                          span(reduce("bucket 0", 0), 0, 800, 0, 6000)};
   const CommunicationTable table = make_communication_table(spans, kFour);
@@ -85,7 +85,7 @@ TEST(CommunicationTable, OperationsAndTheirWaitsBelongToTheirBucket) {
 TEST(CommunicationTable, CountsTheStepThatASpanNamesWhereverItBegins) {
   DeviceSpans spans;
   spans.compute = two_steps();
-  // The stream is at step 1's bucket while step 0 still runs.
+  // The stream is in step 1's bucket while step 0 still runs.
   spans.communication = {span(reduce("bucket 0", 0), 300, 800, 0, 1), span(wait("backward", 1), 800, 1300, 1),
                          span(reduce("bucket 0", 1), 800, 1400, 0, 10)};
   const CommunicationTable later = make_communication_table(spans, {2, true}, {.first_step = 1});

@@ -54,7 +54,7 @@ struct CommunicatorGroup {
   std::vector<std::unique_ptr<Communicator>> communicators;
 };
 
-/// Issues every rank's calls: with threads (always on GPUs) from a thread for each rank.
+/// Issues every rank's calls; with threads (always on GPUs), from one thread per rank.
 inline void for_each_rank(CommunicatorGroup& group, const std::function<void(int)>& issue, bool threads = false) {
   if (!threads && group.ctx(0).backend() != Backend::cuda) {
     for (int rank = 0; rank < group.size(); ++rank) issue(rank);

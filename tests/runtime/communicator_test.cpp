@@ -16,7 +16,7 @@ namespace {
 using test::CommunicatorGroup;
 using test::for_each_rank;
 
-/// The message of the CommError that every rank's stream must be in.
+/// Message of the CommError that every rank's stream must report.
 std::vector<std::string> comm_errors(CommunicatorGroup& group) {
   std::vector<std::string> messages;
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -31,7 +31,7 @@ std::vector<std::string> comm_errors(CommunicatorGroup& group) {
   return messages;
 }
 
-// Ranks are held up at random; some collectives run on the communication stream while others run on the compute stream.
+// Ranks are delayed at random; some collectives run on the communication stream while others run on the compute stream.
 TEST(Communicator, ManyCollectivesUnderRandomDelaysOnTwoStreams) {
   constexpr int kRanks = 4, kRounds = 60;
   constexpr int64_t kCount = 3000;
@@ -114,7 +114,7 @@ TEST(Communicator, DisagreementIsAnErrorOnEveryRankAndNamesTheFields) {
         group.comm(r).gather(group.ctx(r), view(r, counts[static_cast<size_t>(r)]), counts, r == 0 ? view(r, 5) : View{}, 0);
       },
       {"counts (2, 2, 1) on rank 0, 1; (2, 1, 2) on rank 2"});
-  // Nothing was left behind: the group works on.
+  // Nothing was left behind: the group still works.
   for_each_rank(group, [&](int r) { group.comm(r).all_reduce(group.ctx(r), view(r, 12)); });
   EXPECT_NO_THROW(group.devices.synchronize());
   for (int r = 0; r < 3; ++r) EXPECT_EQ(group.values(r, t[static_cast<size_t>(r)]), std::vector<float>(12, 3.0F));
@@ -203,7 +203,7 @@ TEST(Communicator, WaitForALatePeerIsASpanThatNamesIt) {
   }
 }
 
-TEST(Communicator, RefusesViewsThatCannotBeMeant) {
+TEST(Communicator, RefusesInvalidViewsOnCpuAndMeta) {
   for (const Backend backend : {Backend::cpu, Backend::meta}) {
     CommunicatorGroup group(2, backend);
     ExecContext& ctx = group.ctx(0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicators of GPUs when something goes wrong, on the stand-ins; and NCCL communicators that the user hands in.
+// Failures of communicators of GPUs, on the stand-ins; and NCCL communicators passed in by the user.
 #include <chrono>
 
 #include <nccl.h>
@@ -19,7 +19,7 @@ DeviceGroupOptions quick(int ranks) {
   return options;
 }
 
-/// Issues on every rank from its own thread; returns each rank's error, empty where there was none.
+/// Issues on every rank from a separate thread; returns each rank's error, or an empty string.
 std::vector<std::string> errors_of(int ranks, const std::function<void(int)>& issue) {
   std::vector<std::string> errors(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
@@ -70,7 +70,7 @@ TEST_F(CudaCommunicator, ARankThatDoesNotComeIsNamedWithinTheDeadline) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   for (const int r : {0, 2}) {
     EXPECT_CONTAINS(errors[static_cast<size_t>(r)], "rank 1 (" + devices[1].name() + ")");
-    EXPECT_CONTAINS(errors[static_cast<size_t>(r)], "thread of its own");
+    EXPECT_CONTAINS(errors[static_cast<size_t>(r)], "from a separate thread");
   }
   EXPECT_FALSE(communicators[1]->failure().empty());
 }

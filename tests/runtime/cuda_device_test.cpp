@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What opening and using GPUs promises, on real ones and on the stand-ins.
+// Contracts of opening and using GPUs, on real ones and on the stand-ins.
 #include <cstdlib>
 
 #include <cuda_runtime_api.h>
@@ -22,7 +22,7 @@ DeviceGroupOptions gpus(int count, int64_t memory_bytes = int64_t{16} << 20) {
   return options;
 }
 
-/// What exists in CUDA, events included: only the stand-ins tell.
+/// Number of objects that exist in CUDA, including events, which only the stand-ins report.
 int64_t live_cuda_objects() {
 #ifdef VITRINE_HOST_CUDA
   return standins::live_objects();
@@ -85,7 +85,7 @@ TEST(CudaDevice, BytesComeBackThroughEveryDevice) {
   for (int64_t i = 0; i < 1000; ++i) ASSERT_EQ(target.as<float>()[i], static_cast<float>(i) * 0.5F);
   EXPECT_THROW(
       {
-        zero(group[0].compute(), stops[0]);  // nothing orders it behind the copy stream
+        zero(group[0].compute(), stops[0]);  // not ordered after the copy stream
         copy(group[0].copy(), source, stops[0]);
       },
       OrderError);
@@ -224,7 +224,7 @@ TEST(CudaDevice, AStreamOfTheUserIsComputedOn) {
     ExecContext& ctx = group[0].compute();
     const Tensor t = ctx.allocate({100}, DType::u8, Category::staging, "t");
     zero(ctx, t);
-    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);  // the work is in it
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);  // the work ran on it
     std::vector<uint8_t> values(100, 1);
     ASSERT_EQ(cudaMemcpyAsync(values.data(), t.view().data, 100, cudaMemcpyDeviceToHost, stream), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
@@ -298,7 +298,7 @@ TEST_F(CudaStandins, OutOfMemoryOnOneDeviceNamesItAndLeavesNothing) {
     const auto allocate = [&](int d) { return group[d].compute().allocate({100}, DType::u8, Category::staging, "t"); };
     const Tensor zero_is_fine = allocate(0);
     EXPECT_CONTAINS(message_of<OutOfMemory>([&] { allocate(2); }), "cuda:2");
-    EXPECT_NO_THROW(allocate(2));  // the next one is given
+    EXPECT_NO_THROW(allocate(2));  // the next one succeeds
   }
   EXPECT_EQ(standins::live_objects(), before);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Runs PROGRAM, whose copy of the decoder counts lines, and prints what of it ran; fails below LEAST percent. OBJECTS: the folder of its objects.
+# Runs PROGRAM, whose copy of the decoder counts lines, and prints the covered share; fails below LEAST percent. OBJECTS: the folder of its objects.
 if(NOT GCOV)
   message("skipped: gcov, which comes with GCC, was not found")
   return()

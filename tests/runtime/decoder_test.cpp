@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mutations of valid messages, of every kind: each is read as a message or refused with a CommError, and never takes more memory than its own size
-// explains. This program holds a copy of the decoder that counts the lines that run; decoder_coverage.cmake prints them.
+// Mutations of valid messages of every kind: each is decoded or refused with a CommError, and never takes more memory than its size
+// justifies. This program contains a copy of the decoder that counts executed lines; decoder_coverage.cmake prints them.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -19,7 +19,7 @@
 
 namespace {
 
-std::atomic<size_t> g_allocated_bytes{0};  // since the program began; nothing takes it back
+std::atomic<size_t> g_allocated_bytes{0};  // total since the start of the program
 
 }  // namespace
 
@@ -54,7 +54,7 @@ std::vector<std::string> valid_messages() {
   const std::string nonce(kKeyBytes, 'n');
   std::vector<Writer> all;
   all.push_back(Writer(MessageKind::hello).number(kMagic).raw(nonce));
-  all.push_back(Writer(MessageKind::refused).number(uint8_t{1}).text("there is another rank 1"));
+  all.push_back(Writer(MessageKind::refused).number(uint8_t{1}).text("another process has rank 1"));
   all.emplace_back(MessageKind::accepted);
   all.push_back(Writer(MessageKind::welcome).text("rank 0 (pid 77 on node1)"));
   all.push_back(Writer(MessageKind::beat).text("it had begun no collective"));
@@ -69,7 +69,7 @@ std::vector<std::string> valid_messages() {
   all.push_back(Writer(MessageKind::challenge).raw(nonce));
   all.push_back(Writer(MessageKind::proof).raw(nonce));
   all.push_back(Writer(MessageKind::join).number(1).number(2).text("rank 1 (pid 78 on node2)"));
-  // Further forms of some.
+  // Further forms of some kinds.
   all.emplace_back(MessageKind::beat);
   all.push_back(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
   all.push_back(Writer(MessageKind::waiting).text("").number(int64_t{0}));
@@ -119,7 +119,7 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
-/// Decodes; false where that is refused. Anything but a message or a CommError fails the test.
+/// Decodes; false if it is refused. Anything but a message or a CommError fails the test.
 bool reads(const std::string& bytes) {
   const size_t before = g_allocated_bytes;
   std::optional<Message> read;
@@ -129,10 +129,10 @@ bool reads(const std::string& bytes) {
   } catch (const std::exception& error) {
     ADD_FAILURE() << "refused with something else: " << error.what();
   }
-  // A string or record is larger in memory than as bytes, and vectors grow by copies; an escaped byte takes four, and text grows by doubling.
+  // A string or record is larger in memory than as bytes, and vectors grow by copying; an escaped byte takes four, and text grows by doubling.
   EXPECT_LE(g_allocated_bytes - before, 2048 + 40 * bytes.size()) << "for a message of " << bytes.size() << " bytes";
   if (!read) return false;
-  // What is shown of it is bounded too.
+  // The displayed text is bounded too.
   if (const auto* const progress = std::get_if<Progress>(&*read)) {
     for (const CollectiveRecord& r : progress->begun) EXPECT_LE(r.str().size(), 256 + 4 * bytes.size());
   }
@@ -156,7 +156,7 @@ TEST(Decoder, RefusesEveryCutAndEveryRest) {
   const std::vector<std::string> messages = valid_messages();
   for (size_t i = 0; i < std::variant_size_v<Message>; ++i) {
     EXPECT_FALSE(reads(messages[i] + "x")) << "kind " << i;
-    if (static_cast<MessageKind>(i) == MessageKind::beat) continue;  // it may be without its text
+    if (static_cast<MessageKind>(i) == MessageKind::beat) continue;  // its text is optional
     for (size_t size = 0; size < messages[i].size(); ++size) {
       EXPECT_FALSE(reads(messages[i].substr(0, size))) << "kind " << i << ", " << size << " bytes";
     }
@@ -193,7 +193,7 @@ TEST(Decoder, SurvivesMutationsOfEveryKind) {
   EXPECT_GT(kMutations - read, kMutations / 20);
 }
 
-/// What comes over a connection: frames of messages, plain or sealed, changed on their way.
+/// Bytes of a connection: frames of messages, plain or sealed, with mutations.
 void mutate_stream(bool sealed) {
   const std::vector<std::string> messages = valid_messages();
   const Handshake keys(Key(std::string(kKeyBytes, 'k')), "member", "server");

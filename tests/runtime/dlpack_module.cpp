@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What dlpack_python_test.py calls: a CPU device that hands out DLPack tensors and takes them.
+// Library for dlpack_python_test.py: a CPU device that exports and imports DLPack tensors.
 #include <cstdio>
 #include <exception>
 
@@ -22,7 +22,7 @@ DeviceGroup& devices() {
 
 }  // namespace
 
-/// A tensor (2, 3) of 0 to 5, which the caller owns.
+/// A tensor (2, 3) of 0 to 5, owned by the caller.
 extern "C" DLManagedTensor* make_tensor() {
   ExecContext& ctx = devices()[0].compute();
   const Tensor x = ctx.allocate({2, 3}, DType::f32, Category::activations, "x");
@@ -33,7 +33,7 @@ extern "C" DLManagedTensor* make_tensor() {
   return to_dlpack(x);
 }
 
-/// Takes the tensor over and doubles it in place; 0, or 1 with the error on stderr, when the caller still owns it.
+/// Takes ownership of the tensor and doubles it in place; returns 0, or 1 with the error on stderr if the caller still owns it.
 extern "C" int double_tensor(DLManagedTensor* managed) {
   try {
     ExecContext& ctx = devices()[0].compute();
@@ -48,7 +48,7 @@ extern "C" int double_tensor(DLManagedTensor* managed) {
   }
 }
 
-/// Bytes that tensors hold of the device's memory, and of memory that was adopted.
+/// Bytes that tensors occupy in the device's memory, and in adopted memory.
 extern "C" int64_t held_bytes() {
   const PoolStatistics pool = devices()[0].pool().statistics();
   return pool.allocated_bytes + pool.adopted_bytes;

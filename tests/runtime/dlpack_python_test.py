@@ -33,7 +33,7 @@ def check(library):
     assert module.held_bytes() > before, "the array does not hold our memory"
     del array
     gc.collect()
-    assert module.held_bytes() == before, "our memory was not given back"
+    assert module.held_bytes() == before, "our memory was not released"
 
     ours = library.ones((4, 5), dtype=library.float32)
     capsule = ours.__dlpack__()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory from elsewhere: adopted as tensors, and passed in and out as DLPack tensors.
+// Foreign memory: adopted as tensors, and imported and exported as DLPack tensors.
 #include "runtime/dlpack.h"
 
 #include <chrono>
@@ -18,7 +18,7 @@
 #include "runtime/dlpack_abi.h"
 #endif
 
-// With the package's header, where it is installed, and with ours: the layout on which runtime/dlpack.cpp relies.
+// With the package's header, if installed, and with ours: the layout that runtime/dlpack.cpp relies on.
 static_assert(sizeof(DLDevice) == 8 && sizeof(DLDataType) == 4 && sizeof(DLTensor) == 48 && sizeof(DLManagedTensor) == 64);
 static_assert(offsetof(DLTensor, data) == 0 && offsetof(DLTensor, device) == 8 && offsetof(DLTensor, ndim) == 16 && offsetof(DLTensor, dtype) == 20);
 static_assert(offsetof(DLTensor, shape) == 24 && offsetof(DLTensor, strides) == 32 && offsetof(DLTensor, byte_offset) == 40);
@@ -84,7 +84,7 @@ TEST_F(Adopted, IsCountedOutsideOfThePoolAndDisturbsNoPlan) {
   EXPECT_EQ(pool().adopted_bytes, 0);
 }
 
-TEST_F(Adopted, RefusesWhatIsNoMemoryOfTheDevice) {
+TEST_F(Adopted, RefusesForeignMemoryAndMetaDevices) {
   const auto release = [this] { ++released_; };
   expect_contains(message_of<ConfigError>([&] { ctx().adopt(nullptr, {1}, DType::f32, release); }), "data is null");
   char* const odd = reinterpret_cast<char*>(values_.data()) + 1;  // NOLINT

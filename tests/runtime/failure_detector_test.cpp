@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is to blame when the processes of a process group do not go on.
+// Which process is the culprit when the processes of a process group stop progressing.
 #include "runtime/process_group/failure_detector.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class FailureDetectorTest : public ::testing::Test {
   void begin_all(const CollectiveRecord& r) {
     for (int rank = 0; rank < detector.size(); ++rank) begin(rank, r);
   }
-  /// All give signs of life but `silent`, until what is overdue or gone at `from_ns` has been judged.
+  /// All except `silent` send signs of life until what is overdue or lost at `from_ns` has been judged.
   void judge(int64_t from_ns, int silent = -1) {
     for (int64_t now_ns = from_ns; now_ns <= from_ns + 2 * kSecond; now_ns += kSecond / 5) {
       for (int rank = 0; rank < detector.size(); ++rank) {
@@ -62,7 +62,7 @@ TEST_F(FailureDetectorTest, KnowsWhoHasNotJoined) {
   r.join(2, "rank 2", 0);
   EXPECT_FALSE(r.complete());
   EXPECT_EQ(r.missing(), "ranks 1, 3");
-  r.join(2, "rank 2", 0);  // once more
+  r.join(2, "rank 2", 0);  // again
   r.join(3, "rank 3", 0);
   EXPECT_EQ(r.missing(), "rank 1");
   r.join(1, "rank 1", 0);
@@ -101,10 +101,10 @@ TEST_F(FailureDetectorTest, ADeathBeforeTheFirstCollective) {
   open(3);
   detector.gather(1, 0, "the plan", "p");
   detector.lost(1, kSecond);
-  EXPECT_EQ(detector.verdict(), "") << "others may still tell how far they came";
+  EXPECT_EQ(detector.verdict(), "") << "others may still report their progress";
   judge(kSecond);
   expect_verdict(
-      {"rank 1 (pid 71 on node1) died: its connection closed without a word", "it had begun no collective", "its last exchange was for the plan"});
+      {"rank 1 (pid 71 on node1) died: its connection closed unexpectedly", "it had begun no collective", "its last exchange was for the plan"});
 }
 
 TEST_F(FailureDetectorTest, ADeathAmidACollectiveTellsWhereItStood) {
@@ -113,11 +113,11 @@ TEST_F(FailureDetectorTest, ADeathAmidACollectiveTellsWhereItStood) {
   for (int rank = 0; rank < 4; ++rank) finish(rank, 1);
   begin(2, record(17, 2));
   detector.lost(2, kSecond);
-  begin(0, record(17, 2));  // told after the death was noticed
+  begin(0, record(17, 2));  // reported after the death was detected
   begin(0, record(18, 3, "bucket 4"));
   judge(kSecond);
   expect_verdict({"rank 2 (pid 72 on node1) died", "its last known was collective 17 (all_reduce of bucket 3, 4096 bytes, phase reduce, step 5)",
-                  "which it did not finish", "others have come to collective 18 (all_reduce of bucket 4"});
+                  "which it did not finish", "others have reached collective 18 (all_reduce of bucket 4"});
 }
 
 TEST_F(FailureDetectorTest, WhatADeadProcessHadFinishedIsSaidSo) {
@@ -156,8 +156,8 @@ TEST_F(FailureDetectorTest, WhoIsSilentWhileOthersWaitHangs) {
   detector.overdue(0, "collective 1", 3000, 10 * kSecond);
   detector.overdue(3, "the exchange of votes", 3000, 10 * kSecond);
   judge(10 * kSecond, 2);
-  expect_verdict({"rank 2 (pid 72 on node1) hangs: nothing was heard of it for", "collective 0 (all_reduce of bucket 3",
-                  "others have come to collective 1 (all_reduce of bucket 4", "rank 0 (pid 70 on node1) has waited 3.0 s in collective 1"});
+  expect_verdict({"rank 2 (pid 72 on node1) hangs: it has sent nothing for", "collective 0 (all_reduce of bucket 3",
+                  "others have reached collective 1 (all_reduce of bucket 4", "rank 0 (pid 70 on node1) has waited 3.0 s in collective 1"});
 }
 
 TEST_F(FailureDetectorTest, OfSeveralSilentOnesTheOneThatWasSilentFirst) {
@@ -208,7 +208,7 @@ TEST_F(FailureDetectorTest, WhoDoesNotComeToAnExchangeIsLate) {
   for (const int rank : {0, 2}) EXPECT_FALSE(detector.gather(rank, 0, "the votes", "v"));
   detector.overdue(0, "the exchange of the votes", 4000, kSecond);
   judge(kSecond);
-  expect_verdict({"rank 1 (pid 71 on node1) is late: others have come to exchange the votes, and it has not", "collective 0",
+  expect_verdict({"rank 1 (pid 71 on node1) is late: others have reached exchange the votes, and it has not", "collective 0",
                   "rank 0 (pid 70 on node1) has waited 4.0 s in the exchange of the votes"});
 }
 
@@ -228,7 +228,7 @@ TEST_F(FailureDetectorTest, AWaitThatEndsBeforeItIsJudgedBlamesNobody) {
   detector.not_overdue(0);
   judge(kSecond);
   EXPECT_EQ(detector.verdict(), "");
-  // Another one's wait still counts.
+  // Another process's wait still counts.
   detector.overdue(0, "collective 0", 3000, 4 * kSecond);
   detector.overdue(2, "an exchange", 3000, 4 * kSecond);
   detector.not_overdue(0);
@@ -237,7 +237,7 @@ TEST_F(FailureDetectorTest, AWaitThatEndsBeforeItIsJudgedBlamesNobody) {
 }
 
 TEST_F(FailureDetectorTest, TheOneWhoIssuesAnotherCollectiveIsNamedAgainstTheMajority) {
-  // Whoever comes first or last.
+  // In any order of arrival.
   for (const std::vector<int>& order : {std::vector<int>{0, 1, 2, 3}, {1, 0, 2, 3}, {3, 2, 0, 1}}) {
     open(4);
     for (const int rank : order) {
@@ -280,7 +280,7 @@ TEST_F(FailureDetectorTest, GroupsOfCommunicatorsAreComparedApart) {
   second.group = 1;
   begin(0, record(0, 1));
   begin(0, second);
-  begin(1, second);  // the other way round: the groups know nothing of each other
+  begin(1, second);  // in the other order: the groups are independent
   begin(1, record(0, 1));
   judge(0);
   EXPECT_EQ(detector.verdict(), "");
@@ -338,7 +338,7 @@ TEST_F(FailureDetectorTest, ExchangesForDifferentPurposesAreADisagreement) {
   open(3);
   EXPECT_FALSE(detector.gather(2, 0, "the plan", ""));
   EXPECT_FALSE(detector.gather(0, 0, "the votes", ""));
-  expect_verdict({"rank 0 (pid 70 on node1) came to exchange the votes, where rank 2 came to exchange the plan", "the same program"});
+  expect_verdict({"rank 0 (pid 70 on node1) reached exchange the votes, where rank 2 reached exchange the plan", "the same program"});
 }
 
 TEST_F(FailureDetectorTest, TheFirstCauseStays) {

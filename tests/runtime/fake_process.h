@@ -13,7 +13,7 @@
 #include "runtime/process_group/message.h"
 #include "runtime/process_group/rendezvous.h"
 
-/// One end of a process group's connections that says what a test wants it to say, and is silent where no process would be.
+/// One end of a process group's connections under the control of a test.
 namespace vitrine::test {
 
 class FakeProcess {
@@ -24,7 +24,7 @@ class FakeProcess {
     connection.send(message.bytes());
     connection.flush();
   }
-  /// The next message of this kind, without the kind; others are passed over, but a refusal ends the wait.
+  /// The next message of this kind, without the kind byte. Other messages are skipped, but a refusal ends the wait.
   std::string wait_for(process_group::MessageKind kind) {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (std::chrono::steady_clock::now() < give_up) {
@@ -41,7 +41,7 @@ class FakeProcess {
     throw std::runtime_error("the message did not come");
   }
 
-  /// The handshake, as a member and as rank 0; the other side's proof is not looked at.
+  /// The handshake, as a member and as rank 0; ignores the other side's proof.
   void join(const process_group::Key& key) {
     const std::string nonce = process_group::random_bytes();
     send(process_group::Writer(process_group::MessageKind::hello).number(process_group::kMagic).raw(nonce));
@@ -64,7 +64,7 @@ class FakeProcess {
   process_group::Connection connection;
 };
 
-/// Connects to where `text`, an address, says.
+/// Connects to the address in `text`.
 inline process_group::Descriptor connect_to_address(const std::string& text) {
   std::string problem;
   process_group::Descriptor socket = process_group::connect_to("127.0.0.1", process_group::Address::parse(text).port, 60000, problem);
@@ -79,7 +79,7 @@ inline std::string wait_for_address(const std::string& path) {
   return text;
 }
 
-/// Joins a process group as a member, and takes part until it has opened.
+/// Joins a process group as a member and takes part until it is complete.
 inline FakeProcess join_as(int rank, int size, const std::string& path, const std::string& name = {}) {
   using process_group::MessageKind;
   using process_group::Writer;

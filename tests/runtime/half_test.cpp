@@ -21,7 +21,7 @@ class HalfTest : public ::testing::Test {
   static constexpr DType kDtype = std::is_same_v<T, Half> ? DType::f16 : DType::bf16;
   static uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
 
-  /// Equal bits; any quiet NaN of the sign.
+  /// Equal bits, or any quiet NaN of the same sign.
   static void expect_narrow(uint16_t actual, float from, const char* how) {
     const uint16_t expected = to_bits(kDtype, static_cast<double>(from));
     if (std::isnan(from)) {
@@ -45,7 +45,7 @@ using Types = ::testing::Types<Half, BFloat16>;
 TYPED_TEST_SUITE(HalfTest, Types);
 
 #ifdef __FLT16_MANT_DIG__
-/// Those of the compiler: what the tests compare with is right.
+/// The compiler's conversions, against which the tests compare, are correct.
 TEST(Float16Test, IsWhatTheTestsCompareWith) {
   for (uint32_t i = 0; i < 0x10000; ++i) {
     const auto half = static_cast<uint16_t>(i);
@@ -62,7 +62,7 @@ TEST(Float16Test, IsWhatTheTestsCompareWith) {
 }
 #endif
 
-/// Every number that T holds, and the floats around the middle between it and the next.
+/// Every number of type T, and the floats around the midpoint between it and the next.
 template <class T>
 std::vector<float> floats_around_ties(DType dtype) {
   std::vector<float> floats;

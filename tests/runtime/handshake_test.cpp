@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two processes prove to each other, and how their messages are sealed.
+// Mutual proofs of two processes, and sealing of their messages.
 #include "runtime/process_group/handshake.h"
 
 #include <set>

@@ -34,10 +34,10 @@ std::string message_of(const Variables& variables, const LaunchFlags& flags = {}
   }
 }
 
-using Place = std::array<int, 4>;  // rank, process group size, local rank, local process group size
+using Place = std::array<int, 4>;  // rank, world size, local rank, local world size
 Place place_of(const Launch& launch) { return {launch.rank, launch.world_size, launch.local_rank, launch.local_world_size}; }
 
-/// `base` with some variables set anew, and those without a value taken out.
+/// `base` with some variables replaced, and those without a value removed.
 Variables with(Variables base, const std::vector<std::pair<std::string, const char*>>& changes) {
   for (const auto& [name, value] : changes) {
     base.erase(name);
@@ -134,25 +134,30 @@ TEST(Launch, UnderstandsEveryLauncher) {
        Launcher::slurm,
        {8, 9, 0, 1},
        "Slurm: rank 8 of 9, local rank 0 of 1, master head:4000"},
-      {"somebody's MASTER_PORT",
+      {"a foreign MASTER_PORT",
        with(kSlurm, {{"MASTER_PORT", "tcp://10.0.0.7:80"}}),
        {},
        Launcher::slurm,
        {8, 9, 0, 1},
        "Slurm: rank 8 of 9, local rank 0 of 1, master node01"},
-      {"batch script", kBatch, {}, Launcher::single, {0, 1, 0, 1}, "single process: SLURM_JOB_ID=815 but no step of srun's; srun starts several"},
+      {"batch script",
+       kBatch,
+       {},
+       Launcher::single,
+       {0, 1, 0, 1},
+       "single process: SLURM_JOB_ID=815 but no step of srun; use srun to start several processes"},
       {"interactive shell",
        with(kBatch, {{"SLURM_STEP_ID", "4294967290"}}),
        {},
        Launcher::single,
        {0, 1, 0, 1},
-       "single process: SLURM_JOB_ID=815 but no step of srun's; srun starts several"},
+       "single process: SLURM_JOB_ID=815 but no step of srun; use srun to start several processes"},
       {"companions of RANK",
        {{"WORLD_SIZE", "8"}, {"MASTER_PORT", "tcp://10.0.0.7:80"}},
        {},
        Launcher::single,
        {0, 1, 0, 1},
-       "single process: WORLD_SIZE=8, MASTER_PORT=tcp://10.0.0.7:80 without RANK is not torchrun's"},
+       "single process: WORLD_SIZE=8, MASTER_PORT=tcp://10.0.0.7:80 without RANK does not mean torchrun"},
       {"empty variables",
        {{"RANK", ""}, {"OMPI_COMM_WORLD_RANK", ""}, {"SLURM_STEP_ID", ""}},
        {},
@@ -327,7 +332,7 @@ TEST(Launch, NamesValuesThatCannotBe) {
 }
 
 TEST(Launch, EveryProcessOfASlurmStepFindsItsPlace) {
-  // Blocks of tasks over nodes, as srun deals them out.
+  // Blocks of tasks over nodes, as srun assigns them.
   const std::vector<int> tasks{2, 2, 3, 1, 1, 1};
   int rank = 0;
   for (size_t node = 0; node < tasks.size(); ++node) {

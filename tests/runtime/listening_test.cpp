@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where rank 0 listens, and what is said when descriptors run out.
+// Where rank 0 listens, and the messages when descriptors run out.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -48,7 +48,7 @@ TEST(Listening, WhyThereIsNoConnectionIsSaid) {
 }
 
 TEST(Listening, NoSocketConnectsToItself) {
-  // TCP connects a socket with itself when it is given the port that it connects to: one of those that are given out.
+  // TCP connects a socket with itself if it is assigned the port that it connects to, so that port is in the range of assigned ports.
   int port = 0;
   std::string problem;
   {
@@ -56,7 +56,7 @@ TEST(Listening, NoSocketConnectsToItself) {
     port = port_of(connect_to("127.0.0.1", port_of(listener), 60000, problem));
   }
   for (int i = 0; i < 40000; ++i) {
-    if (connect_to("127.0.0.1", port, 60000, problem)) FAIL() << "attempt " << i << ": connected, though nobody listens";
+    if (connect_to("127.0.0.1", port, 60000, problem)) FAIL() << "attempt " << i << ": connected, although nothing listens";
   }
   expect_contains(problem, "Connection refused");
 }
@@ -84,7 +84,7 @@ TEST(Listening, AtAnotherMachinesAddressIsRefusedByName) {
     listen_at("192.0.2.1", 29500);  // an address for documentation
     FAIL() << "listens";
   } catch (const CommError& error) {
-    expect_contains(error.what(), "rank 0 cannot listen on port 29500 of 192.0.2.1: its address is 192.0.2.1, which is none of this machine's");
+    expect_contains(error.what(), "rank 0 cannot listen on port 29500 of 192.0.2.1: its address is 192.0.2.1, but this machine has");
   }
   EXPECT_THROW(listen_at("no-such-host.invalid", 29500), CommError);
 }
@@ -105,7 +105,7 @@ TEST(Listening, AMachinesOwnNameThatMapsToLoopbackMeansItsInterfacesToo) {
   EXPECT_EQ(addresses_to_bind("127.0.1.1", {"127.0.1.1"}, interfaces), List{"127.0.1.1"});
 }
 
-/// A small soft limit of descriptors, for a while.
+/// Lowers the soft limit of descriptors for its lifetime.
 class FewDescriptors : public ::testing::Test {
  protected:
   FewDescriptors() {

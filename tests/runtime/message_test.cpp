@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processes of a process group tell each other, and the connections that carry it.
+// Messages between the processes of a process group, and the connections that carry them.
 #include "runtime/process_group/message.h"
 
 #include <chrono>
@@ -111,7 +111,7 @@ TEST_F(ConnectionTest, LargeMessagesAreSentBitByBit) {
   std::string large(size_t{9} << 20, '\0');
   for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7 + i / 1000);
   here->send(large);
-  here->send("behind it");
+  here->send("after it");
   EXPECT_TRUE(here->has_unsent()) << "9 MiB are more than a socket takes";
   std::vector<std::string> messages;
   const auto give_up = std::chrono::steady_clock::now() + kLongEnough;
@@ -122,7 +122,7 @@ TEST_F(ConnectionTest, LargeMessagesAreSentBitByBit) {
   }
   ASSERT_EQ(messages.size(), 2U);
   EXPECT_TRUE(messages[0] == large);
-  EXPECT_EQ(messages[1], "behind it");
+  EXPECT_EQ(messages[1], "after it");
   EXPECT_FALSE(here->has_unsent());
 }
 
@@ -153,8 +153,8 @@ TEST_F(ConnectionTest, WhatCameBeforeTheEndCanBeTaken) {
 TEST_F(ConnectionTest, WhatCameIsReadEvenWhenSendingFails) {
   write_bytes(framed("last words"));
   there = Descriptor();
-  here->send("nobody listens");
-  here->send("nobody listens");
+  here->send("not received");
+  here->send("not received");
   EXPECT_FALSE(here->has_unsent());
   EXPECT_FALSE(here->receive());
   EXPECT_EQ(here->take(), "last words");
@@ -162,7 +162,7 @@ TEST_F(ConnectionTest, WhatCameIsReadEvenWhenSendingFails) {
 
 TEST_F(ConnectionTest, NoMoreIsReadThanTheLimit) {
   here->limit(1000);
-  const std::string flood(100'000, '\0');  // empty messages, which nobody takes
+  const std::string flood(100'000, '\0');  // empty messages that are never taken
   write_bytes(flood);
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(here->receive());
   int left = 0;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 3;
 
-/// Runs `work` on the stream of a CPU device whose team has kThreads threads.
+/// Runs `work` on the stream of a CPU device with kThreads threads.
 template <class Work>
 void run_on_device(const Work& work) {
   DeviceGroupOptions options;

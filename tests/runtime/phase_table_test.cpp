@@ -27,7 +27,7 @@ SpanRecord mark(int64_t step, int64_t time_ns) {
   return record;
 }
 
-/// The row of a phase in nanoseconds; all zero when there is none.
+/// The row of a phase in nanoseconds; all zero if there is none.
 PhaseRow row_of(const PhaseTable& table, Phase phase) {
   const auto row = std::find_if(table.rows.begin(), table.rows.end(), [&](const PhaseRow& r) { return r.phase == phase; });
   PhaseRow result = row == table.rows.end() ? PhaseRow{} : *row;
@@ -67,7 +67,7 @@ TEST(PhaseTable, ComputeGoesBeforeCommunicationBeforeCopyBeforeWaits) {
 
 TEST(PhaseTable, InnermostSpanGetsTheTimeAndNestedPhasesKeepTheirBytes) {
   DeviceSpans spans;
-  // As streams give them: inner spans closed first. The forward span's bytes include those within it.
+  // In the order of streams: inner spans are closed first. The forward span's bytes include those of nested spans.
   spans.compute = {mark(0, 0),
                    span(Phase::forward, 10, 20, 1, 100),
                    span(Phase::wait, 35, 45, 2, 0, "cpu:1 in gather"),
@@ -130,7 +130,7 @@ void random_spans(std::mt19937& random, int64_t begin, int64_t end, int depth, s
   }
 }
 
-/// What a stream is in at one moment: the deepest span that covers it.
+/// The innermost span of a stream at one moment: the deepest one that covers it.
 const SpanRecord* innermost(const std::vector<SpanRecord>& spans, int64_t time_ns) {
   const SpanRecord* found = nullptr;
   for (const SpanRecord& s : spans) {

@@ -70,7 +70,7 @@ TEST(PhiloxSequence, BelowIsBoundedAndEven) {
   std::vector<int> counts(7);
   for (int i = 0; i < 70'000; ++i) ++counts.at(sequence.next_below(7));
   for (const int count : counts) EXPECT_NEAR(count, 10'000, 500);
-  // A bound of 3/4 of the range: without rejection the lower third would come up twice as often.
+  // A bound of 3/4 of the range: without rejection the lower third would occur twice as often.
   for (const uint64_t bound : {uint64_t{3} << 30, uint64_t{3} << 62}) {
     int lower = 0;
     for (int i = 0; i < 30'000; ++i) {

@@ -7,6 +7,7 @@
 
 #include "runtime/device.h"
 #include "runtime/error.h"
+#include "runtime/memory/recorder.h"
 #include "runtime/memory/timeline.h"
 
 namespace vitrine {
@@ -197,6 +198,38 @@ TEST_P(PoolTest, HistoryBeginsWithTheBlocksThatAreThereAndTellsEveryChange) {
   pool.record_history(true);
   EXPECT_EQ(pool.history().at_start.size(), 2U);
   EXPECT_TRUE(pool.history().changes.empty());
+}
+
+TEST(MemoryRecorder, StoresEachNameOnceAndDropsUnusedNames) {
+  MemoryRecorder recorder;
+  recorder.set_position(Phase::setup, "layer");
+  recorder.on_allocate(0, 256, Category::parameters, "kept");
+  const auto allocate_and_free = [&](const std::string& name) {
+    recorder.on_allocate(256, 256, Category::activations, name);
+    recorder.on_free(256);
+  };
+  allocate_and_free("activation");
+  const size_t names = recorder.name_count();
+  for (int step = 0; step < 10; ++step) allocate_and_free("activation");
+  EXPECT_EQ(recorder.name_count(), names) << "a repeated step stores no name";
+  for (int i = 0; i < 20000; ++i) allocate_and_free("tensor " + std::to_string(i));
+  EXPECT_LT(recorder.name_count(), 5000U);
+  recorder.start();
+  ASSERT_EQ(recorder.history().at_start.size(), 1U);
+  EXPECT_EQ(recorder.history().at_start[0].tensor, "kept");
+  EXPECT_EQ(recorder.history().at_start[0].layer, "layer");
+}
+
+TEST(MemoryRecorder, BlocksFromBeforeTheHistoryHaveTheTimeOfItsStart) {
+  MemoryRecorder recorder;
+  recorder.on_allocate(0, 256, Category::parameters, "a");
+  recorder.on_allocate(256, 256, Category::parameters, "b");
+  const int64_t before_ns = steady_now_ns();
+  recorder.start();
+  const auto& blocks = recorder.history().at_start;
+  ASSERT_EQ(blocks.size(), 2U);
+  EXPECT_GE(blocks[0].time_ns, before_ns) << "no clock was read when the block was allocated";
+  EXPECT_EQ(blocks[0].time_ns, blocks[1].time_ns);
 }
 
 TEST_P(PoolTest, ATimelineFollowsThePoolToTheByte) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attacks on a process group over loopback: by unauthenticated peers, who do not know the run's key, and by one of its own processes.
+// Attacks on a process group over loopback: by unauthenticated peers, which do not know the run's key, and by one of its own processes.
 #include <atomic>
 #include <filesystem>
 
@@ -27,14 +27,14 @@ class ProcessGroupAttack : public ::testing::Test {
     all.secret = secret;
     return all;
   }
-  /// Connects to rank 0, as soon as it listens.
+  /// Connects to rank 0 as soon as it listens.
   FakeProcess unauthenticated() const {
     std::string problem;
     process_group::Descriptor socket;
     while (!(socket = process_group::connect_to("127.0.0.1", port_, 1000, problem))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return FakeProcess(std::move(socket));
   }
-  /// Two processes meet although `attack` comes first, and goes on meanwhile.
+  /// Two processes connect although `attack` comes first and continues meanwhile.
   void expect_rendezvous_despite(const std::function<void()>& attack) const {
     run_ranks(2, [&](int rank) {
       if (rank == 1) attack();
@@ -51,7 +51,7 @@ class ProcessGroupAttack : public ::testing::Test {
 TEST_F(ProcessGroupAttack, AnImpostorThatClaimsRankOneIsTakenForNobody) {
   std::vector<FakeProcess> impostors;
   expect_rendezvous_despite([&] {
-    // As any peer could until version 2; and in this one, without the secret.
+    // As any peer could until version 2; and in this version, without the secret.
     impostors.push_back(unauthenticated());
     impostors.back().send(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
     expect_contains(impostors.back().wait_for(MessageKind::refused), "version 2 of the protocol");
@@ -90,9 +90,9 @@ TEST_F(ProcessGroupAttack, AWrongSecretIsNamedOnBothSides) {
         comm_error_of([&] { const ProcessGroup process_group(options(rank, rank == 0 ? kSecret : "another secret, of another run", kImpatientMs)); });
   });
   expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
-  expect_contains(errors[1], "refuses it: it does not know this run's secret");
-  expect_contains(errors[0], "for rank 1 of 2 processes");
-  expect_contains(errors[0], "A process at 127.0.0.1 came and was refused: it does not know this run's secret.");
+  expect_contains(errors[1], "refused it: it does not know this run's secret");
+  expect_contains(errors[0], "but rank 1 of 2 processes did not join");
+  expect_contains(errors[0], "A process at 127.0.0.1 connected and was refused: it does not know this run's secret.");
   for (const std::string& error : errors) EXPECT_EQ(error.find(kSecret), std::string::npos);
 }
 
@@ -103,7 +103,7 @@ TEST_F(ProcessGroupAttack, OffLoopbackNoProcessStartsWithoutASecret) {
 TEST_F(ProcessGroupAttack, WithoutASecretTheProcessesOfOneUserKnowEachOther) {
   run_ranks(2, [&](int rank) {
     if (rank == 1) {
-      FakeProcess other = unauthenticated();  // another user's, who cannot read the key
+      FakeProcess other = unauthenticated();  // of another user, who cannot read the key
       EXPECT_THROW(other.join(process_group::run_key("", "")), std::runtime_error);
     }
     ProcessGroup process_group(options(rank, ""));
@@ -124,7 +124,7 @@ TEST_F(ProcessGroupAttack, IdleConnectionsKeepNoProcessOut) {
   setrlimit(RLIMIT_NOFILE, &before);
 }
 
-/// A process that joined, and then misbehaves; what rank 0 says of it.
+/// A process that joined and then misbehaves; returns rank 0's message about it.
 std::string verdict_on(const std::function<void(FakeProcess&)>& misbehave, const std::string& name = {}) {
   const RendezvousPlace place;
   std::string verdict;
@@ -132,7 +132,7 @@ std::string verdict_on(const std::function<void(FakeProcess&)>& misbehave, const
     if (rank == 1) {
       FakeProcess member = join_as(1, 2, place.path(), name);
       misbehave(member);
-      // Until rank 0 has hung up.
+      // Until rank 0 has closed the connection.
       while (member.connection.receive()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return;
     }
@@ -149,7 +149,9 @@ TEST_F(ProcessGroupAttack, SeventeenBytesThatClaimMillionsAreRefused) {
     EXPECT_EQ(message.bytes().size(), 17U);
     member.send(message);
   });
-  expect_contains(verdict, "rank 1 (fake) failed: it sent what cannot be read: a message between processes has a count of more values than it holds");
+  expect_contains(
+      verdict,
+      "rank 1 (fake) failed: it sent an invalid message: a message between processes is invalid: it contains a count that exceeds its length");
 }
 
 TEST_F(ProcessGroupAttack, DevicesCannotBecomeFewerAmidACollective) {
@@ -162,20 +164,20 @@ TEST_F(ProcessGroupAttack, DevicesCannotBecomeFewerAmidACollective) {
     record.signature = 7;
     member.send(Writer(MessageKind::progress).number(0).number(uint64_t{0}).number(uint64_t{1}).record(record));
   });
-  expect_contains(verdict, "rank 1 (fake) failed: it named its devices again amid collective 0 (all_reduce");
+  expect_contains(verdict, "rank 1 (fake) failed: it registered its devices again during collective 0 (all_reduce");
 }
 
 TEST_F(ProcessGroupAttack, AMessageThatOnlyRankZeroSendsIsRefused) {
   expect_contains(verdict_on([](FakeProcess& member) { member.send(Writer(MessageKind::verdict).text("it is over")); }),
-                  "it sent what cannot be read");
+                  "it sent an invalid message");
 }
 
 TEST_F(ProcessGroupAttack, AMessageChangedOnItsWayIsNoticed) {
   const std::string verdict = verdict_on([](FakeProcess& member) {
-    const std::string plain = std::string("\x11\0\0\0\0\0\0\0", 8) + std::string(17, '\x0c');  // the length and kind of a sealed farewell
+    const std::string plain = std::string("\x11\0\0\0\0\0\0\0", 8) + std::string(17, '\x0c');  // length and kind of a sealed bye
     EXPECT_EQ(::write(member.connection.descriptor(), plain.data(), plain.size()), static_cast<ssize_t>(plain.size()));
   });
-  expect_contains(verdict, "it sent what cannot be read: what came over a connection between processes is not what the other side sent");
+  expect_contains(verdict, "it sent an invalid message: a message between processes failed authentication");
 }
 
 TEST_F(ProcessGroupAttack, EscapeSequencesAreWrittenOut) {

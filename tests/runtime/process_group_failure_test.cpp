@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process of a process group dies, hangs, is late, fails or does something else than the others: all of them learn who it was, and what waits ends.
+// A process of a process group dies, hangs, is late, fails or deviates from the others: all of them learn which one, and pending calls end.
 #include <atomic>
 #include <filesystem>
 #include <mutex>
@@ -14,9 +14,9 @@
 namespace vitrine::test {
 namespace {
 
-// What is too late, where lateness is wanted.
-constexpr int64_t kImpatientMs = 400;
-// The same, long enough for a silence to be noticed.
+// A timeout for tests that want a process to be late.
+constexpr int64_t kFailureTimeoutMs = 400;
+// The same, long enough for a silence to be detected.
 constexpr int64_t kSilentMs = 2000;
 
 CollectiveRecord record_of(uint64_t sequence, uint64_t signature = 1) {
@@ -31,7 +31,7 @@ CollectiveRecord record_of(uint64_t sequence, uint64_t signature = 1) {
   return r;
 }
 
-/// Waits for the process group's failure.
+/// Waits for the failure of the process group.
 std::string verdict_of(const ProcessGroup& process_group) {
   while (process_group.failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   return process_group.failure();
@@ -39,7 +39,7 @@ std::string verdict_of(const ProcessGroup& process_group) {
 
 class ProcessGroupFailure : public ::testing::Test {
  protected:
-  /// Notes what a process learnt; the others must have learnt the same.
+  /// Records what a process learned; the others must have learned the same.
   void note(int rank, const std::string& verdict) {
     const std::lock_guard lock(mutex_);
     if (verdict_.empty()) verdict_ = verdict;
@@ -54,7 +54,7 @@ class ProcessGroupFailure : public ::testing::Test {
     EXPECT_EQ(noted_, noted);
     for (const char* part : parts) expect_contains(verdict_, part);
   }
-  /// The process group has failed: all that can be called ends with this reason.
+  /// The process group has failed: every call ends with this reason.
   static void expect_all_calls_fail(ProcessGroup& process_group, const std::string& verdict) {
     EXPECT_EQ(process_group.failure(), verdict);
     EXPECT_EQ(comm_error_of([&] { process_group.gather("more", ""); }), verdict);
@@ -68,7 +68,7 @@ class ProcessGroupFailure : public ::testing::Test {
       EXPECT_EQ(reason, verdict);
       called = true;
     });
-    while (!called) std::this_thread::yield();  // at once, or where the others are being called
+    while (!called) std::this_thread::yield();  // immediately, or while the others are being called
   }
 
  private:
@@ -80,11 +80,11 @@ class ProcessGroupFailure : public ::testing::Test {
 
 TEST_F(ProcessGroupFailure, ADeathIsToldToAllWhoWait) {
   run_processes(4, [&](ProcessGroup& process_group) {
-    if (process_group.rank() == 2) return;  // its process group goes without a word
+    if (process_group.rank() == 2) return;  // its process group is destroyed without close()
     std::atomic<int> calls{0};
-    std::string told;
+    std::string reported;
     process_group.on_failure([&](const std::string& reason) {
-      told = reason;
+      reported = reason;
       ++calls;
     });
     const std::string verdict = comm_error_of([&] { process_group.gather("the votes", ""); });
@@ -92,9 +92,9 @@ TEST_F(ProcessGroupFailure, ADeathIsToldToAllWhoWait) {
     expect_all_calls_fail(process_group, verdict);
     while (calls == 0) std::this_thread::yield();
     EXPECT_EQ(calls, 1);
-    EXPECT_EQ(told, verdict);
+    EXPECT_EQ(reported, verdict);
   });
-  expect_verdict(3, {"rank 2 (pid ", ") died: its connection closed without a word; it had begun no collective",
+  expect_verdict(3, {"rank 2 (pid ", ") died: its connection closed unexpectedly; it had begun no collective",
                      "its last exchange was for the machine it runs on"});
 }
 
@@ -111,7 +111,7 @@ TEST_F(ProcessGroupFailure, ADeathIsNoticedThoughNobodyWaits) {
   });
   expect_verdict(
       2, {"rank 1 (pid ", "died", "its last known was collective 0 (all_reduce of bucket 0, 4096 bytes, phase reduce, step 5), which it finished",
-          "others have come to collective 1 (all_reduce of bucket 1"});
+          "others have reached collective 1 (all_reduce of bucket 1"});
 }
 
 TEST_F(ProcessGroupFailure, TheDeathOfRankZeroIsNoticedByEachOfTheOthers) {
@@ -119,15 +119,15 @@ TEST_F(ProcessGroupFailure, TheDeathOfRankZeroIsNoticedByEachOfTheOthers) {
   run_processes(3, [&](ProcessGroup& process_group) {
     process_group.register_devices({"cuda:0"});
     process_group.begin_collective(0, record_of(process_group.rank() == 0 ? 0 : 1));
-    if (process_group.rank() == 0) return std::this_thread::sleep_for(std::chrono::milliseconds(500));  // its position is told now and then
+    if (process_group.rank() == 0) return std::this_thread::sleep_for(std::chrono::milliseconds(500));  // its progress is reported from time to time
     const std::string verdict = comm_error_of([&] { process_group.gather("the votes", ""); });
     verdicts[static_cast<size_t>(process_group.rank())] = verdict;
     expect_all_calls_fail(process_group, verdict);
   });
   for (const size_t rank : {1, 2}) {
     expect_contains(verdicts[rank], "rank 0 (pid ");
-    expect_contains(verdicts[rank], ") died: its connection closed without a word; its last known was collective 0 (all_reduce");
-    expect_contains(verdicts[rank], "rank " + std::to_string(rank) + " has come to collective 1");
+    expect_contains(verdicts[rank], ") died: its connection closed unexpectedly; its last known was collective 0 (all_reduce");
+    expect_contains(verdicts[rank], "rank " + std::to_string(rank) + " has reached collective 1");
   }
 }
 
@@ -140,7 +140,7 @@ TEST_F(ProcessGroupFailure, AFailureIsToldWithItsReason) {
       if (process_group.rank() == culprit) {
         process_group.begin_collective(0, record_of(7));
         process_group.fail("cuda:0: out of memory");
-        EXPECT_FALSE(process_group.failure().empty()) << "it returns once the others were told";
+        EXPECT_FALSE(process_group.failure().empty()) << "it returns after the others were notified";
       }
       verdicts[static_cast<size_t>(process_group.rank())] = comm_error_of([&] { process_group.gather("the votes", ""); });
       expect_all_calls_fail(process_group, verdicts[static_cast<size_t>(process_group.rank())]);
@@ -152,7 +152,7 @@ TEST_F(ProcessGroupFailure, AFailureIsToldWithItsReason) {
 }
 
 TEST_F(ProcessGroupFailure, WhoFailsMayEndAtOnceAndTheReasonStillArrives) {
-  // The verdict goes out before the process group of who found it goes.
+  // The verdict is sent before the process that detected the failure exits.
   for (int i = 0; i < 20; ++i) {
     for (const int culprit : {0, 1}) {
       const RendezvousPlace place;
@@ -194,7 +194,7 @@ TEST_F(ProcessGroupFailure, WhoBeginsAnotherCollectiveIsNamed) {
       for (uint64_t i = 0; i < 3; ++i) process_group.begin_collective(device, record_of(i));
       process_group.begin_collective(device, record_of(3, process_group.rank() == 2 && device == 1 ? 99 : 1));
     }
-    // Though nobody waits for it.
+    // Although no process waits for it.
     note(process_group.rank(), verdict_of(process_group));
   });
   expect_verdict(4, {"rank 2 (pid ",
@@ -207,10 +207,10 @@ TEST_F(ProcessGroupFailure, ExchangesForDifferentPurposesEnd) {
   run_processes(2, [&](ProcessGroup& process_group) {
     note(process_group.rank(), comm_error_of([&] { process_group.gather(process_group.rank() == 0 ? "the plan" : "the votes", ""); }));
   });
-  expect_verdict(2, {"came to exchange", "the plan", "the votes", "the same program"});
+  expect_verdict(2, {"reached exchange", "the plan", "the votes", "the same program"});
 }
 
-/// Three processes, of which one does not come while the others wait for it.
+/// Three processes, one of which does not arrive while the others wait for it.
 class LateProcess : public ProcessGroupFailure {
  protected:
   template <class Wait>
@@ -226,18 +226,18 @@ class LateProcess : public ProcessGroupFailure {
           if (process_group.rank() != late) wait(process_group);
           note(process_group.rank(), verdict_of(process_group));
         },
-        {}, kImpatientMs);
+        {}, kFailureTimeoutMs);
   }
 };
 
 TEST_F(LateProcess, ThatDoesNotComeToAnExchange) {
   run(2, [](ProcessGroup& process_group) { comm_error_of([&] { process_group.gather("the votes", ""); }); });
-  expect_verdict(3, {"rank 2 (pid ", "is late: others have come to exchange the votes, and it has not", "s in the exchange of the votes"});
+  expect_verdict(3, {"rank 2 (pid ", "is late: others have reached exchange the votes, and it has not", "s in the exchange of the votes"});
 }
 
 TEST_F(LateProcess, MayBeRankZero) {
   run(0, [](ProcessGroup& process_group) { comm_error_of([&] { process_group.gather("the votes", ""); }); });
-  expect_verdict(3, {"rank 0 (pid ", "is late: others have come to exchange the votes, and it has not"});
+  expect_verdict(3, {"rank 0 (pid ", "is late: others have reached exchange the votes, and it has not"});
 }
 
 TEST_F(LateProcess, ThatDoesNotBeginACollective) {
@@ -265,7 +265,7 @@ TEST_F(LateProcess, HasMoreTimeBeforeTheFirstStepIsDone) {
   run_processes(
       2,
       [&](ProcessGroup& process_group) {
-        if (process_group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5000));  // the verdict would be there by then
+        if (process_group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5000));  // the verdict would have arrived by then
         process_group.gather("the first step", "");
         process_group.close();
       },
@@ -273,19 +273,19 @@ TEST_F(LateProcess, HasMoreTimeBeforeTheFirstStepIsDone) {
 }
 
 TEST_F(LateProcess, ThatComesInTimeIsNotJudgedLater) {
-  // Waits that end, however often and long ago, are no lateness.
+  // Waits that end, however often and long ago, do not count as late.
   run_processes(
       1,
       [&](ProcessGroup& process_group) {
         process_group.set_warm();
         for (int i = 0; i < 8; ++i) {
           { const ProcessGroup::Waiting waiting(process_group, "something"); }
-          std::this_thread::sleep_for(std::chrono::milliseconds(kImpatientMs / 4));
+          std::this_thread::sleep_for(std::chrono::milliseconds(kFailureTimeoutMs / 4));
         }
         EXPECT_EQ(process_group.failure(), "");
         process_group.close();
       },
-      {}, kImpatientMs);
+      {}, kFailureTimeoutMs);
 }
 
 TEST_F(ProcessGroupFailure, AMemberThatIsSilentHangs) {
@@ -301,7 +301,7 @@ TEST_F(ProcessGroupFailure, AMemberThatIsSilentHangs) {
     process_group.set_warm();
     note(rank, comm_error_of([&] { process_group.gather("the votes", ""); }));
   });
-  expect_verdict(2, {"rank 1 (fake) hangs: nothing was heard of it for ", "though its connection is open", "in the exchange of the votes"});
+  expect_verdict(2, {"rank 1 (fake) hangs: it has sent nothing for ", "but its connection is open", "in the exchange of the votes"});
 }
 
 TEST_F(ProcessGroupFailure, ARankZeroThatIsSilentHangs) {
@@ -320,7 +320,7 @@ TEST_F(ProcessGroupFailure, ARankZeroThatIsSilentHangs) {
     expect_all_calls_fail(process_group, verdict);
   });
   std::filesystem::remove(place.path());
-  expect_verdict(1, {"rank 0 (fake) hangs: nothing was heard of it for ", "its last known was something"});
+  expect_verdict(1, {"rank 0 (fake) hangs: it has sent nothing for ", "its last known was something"});
 }
 
 TEST_F(ProcessGroupFailure, WhatCannotBeReadIsBlamedOnWhoSentIt) {
@@ -338,7 +338,7 @@ TEST_F(ProcessGroupFailure, WhatCannotBeReadIsBlamedOnWhoSentIt) {
         return;
       }
       ProcessGroup process_group(process_options(0, 2, place.init()));
-      expect_contains(comm_error_of([&] { process_group.gather("the votes", ""); }), "rank 1 (fake) failed: it sent what cannot be read");
+      expect_contains(comm_error_of([&] { process_group.gather("the votes", ""); }), "rank 1 (fake) failed: it sent an invalid message");
     });
   }
 }
@@ -354,7 +354,7 @@ TEST_F(ProcessGroupFailure, AMessageOfAnImpossibleSizeIsBlamedOnWhoSentIt) {
       return;
     }
     ProcessGroup process_group(process_options(0, 2, place.init()));
-    expect_contains(verdict_of(process_group), "rank 1 (fake) failed: it sent what cannot be read: what came over a connection");
+    expect_contains(verdict_of(process_group), "rank 1 (fake) failed: it sent an invalid message: data on a connection");
   });
 }
 
@@ -439,7 +439,7 @@ TEST_F(ProcessGroupFailureDeathTest, AProcessThatDoesNotEndByItselfIsEnded) {
     ProcessGroupOptions options;
     options.exit_after_ms = 200;
     ProcessGroup process_group(options);
-    process_group.on_failure([](const std::string&) { pause(); });  // as an abort that never comes back
+    process_group.on_failure([](const std::string&) { pause(); });  // like an abort that never returns
     process_group.fail("planted");
     while (true) pause();
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that do not meet, or not at once: who is missing or refused is said by name, and unauthenticated peers do no harm.
+// Processes that fail to connect, or connect late: missing and refused processes are named, and unauthenticated peers do no harm.
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -14,14 +14,14 @@ namespace vitrine::test {
 namespace {
 
 // The rendezvous waits five times as long.
-constexpr int64_t kImpatientMs = 300;
+constexpr int64_t kRendezvousTimeoutMs = 300;
 
 struct Member {
   int rank, size;
 };
 
-/// What each of these processes ends with, when they try to meet.
-std::vector<std::string> errors_of(const std::vector<Member>& processes, const std::string& init, int64_t timeout_ms = kImpatientMs) {
+/// Error of each of these processes when they try to connect.
+std::vector<std::string> errors_of(const std::vector<Member>& processes, const std::string& init, int64_t timeout_ms = kRendezvousTimeoutMs) {
   std::vector<std::string> errors(processes.size());
   run_ranks(static_cast<int>(processes.size()), [&](int i) {
     const auto [rank, size] = processes[static_cast<size_t>(i)];
@@ -34,7 +34,7 @@ std::vector<std::string> errors_of(const std::vector<Member>& processes, const s
 class ProcessGroupRendezvous : public ::testing::Test {
  protected:
   ~ProcessGroupRendezvous() override { EXPECT_FALSE(std::filesystem::exists(place.path())) << "the address was left behind"; }
-  /// Into a file that no other user may open: others are not read.
+  /// Into a file that no other user may open: other files are not read.
   void write_text(const std::string& text) const {
     std::ofstream(place.path()) << text;
     std::filesystem::permissions(place.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
@@ -46,7 +46,7 @@ class ProcessGroupRendezvous : public ::testing::Test {
 
 TEST_F(ProcessGroupRendezvous, WithoutRankZeroEndsInTime) {
   const std::vector<std::string> errors = errors_of({{1, 3}, {2, 3}}, place.init());
-  expect_contains(errors[0], "rank 1 could not reach rank 0 at " + place.init() + " within 1.5 s: the file is not there; was it started?");
+  expect_contains(errors[0], "rank 1 could not reach rank 0 at " + place.init() + " within 1.5 s: the file does not exist; was it started?");
   expect_contains(errors[1], "rank 2 could not reach rank 0");
 }
 
@@ -55,15 +55,15 @@ TEST_F(ProcessGroupRendezvous, WithoutRankZeroAtAPortEndsInTime) {
   const std::string init = "tcp://127.0.0.1:" + std::to_string(port);
   expect_contains(errors_of({{1, 2}}, init)[0], "rank 1 could not reach rank 0 at " + init + " within 1.5 s: 127.0.0.1:" + std::to_string(port) +
                                                     ": rank 0 does not listen there yet");
-  ProcessGroupOptions options = process_options(1, 2, init, kImpatientMs);
+  ProcessGroupOptions options = process_options(1, 2, init, kRendezvousTimeoutMs);
   options.secret = "a secret of the user's";
   expect_contains(comm_error_of([&] { const ProcessGroup process_group(options); }), "within 1.5 s: 127.0.0.1:" + std::to_string(port) + ": Conn");
 }
 
 TEST_F(ProcessGroupRendezvous, WithARankMissingNamesItEverywhere) {
   const std::vector<std::string> errors = errors_of({{0, 5}, {1, 5}, {3, 5}}, place.init());
-  expect_contains(errors[0], "rank 0 waited 1.5 s for ranks 2, 4 of 5 processes, which did not come; were they started");
-  // Who came is told the same, unless its own patience ended first.
+  expect_contains(errors[0], "rank 0 waited 1.5 s, but ranks 2, 4 of 5 processes did not join; were they started");
+  // Processes that joined receive the same message, unless their own timeout ended first.
   for (const size_t i : {1, 2}) {
     if (errors[i].find("could not reach") == std::string::npos) {
       EXPECT_EQ(errors[i], errors[0]);
@@ -74,17 +74,17 @@ TEST_F(ProcessGroupRendezvous, WithARankMissingNamesItEverywhere) {
 TEST_F(ProcessGroupRendezvous, AnotherSizeIsRefusedAtOnceAndToldByRankZero) {
   const std::vector<std::string> errors = errors_of({{0, 2}, {1, 3}}, place.init());
   expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
-  expect_contains(errors[1], "refuses it: it counts 3 processes, rank 0 counts 2; give every process its own --rank and the same --world-size");
-  expect_contains(errors[0], "for rank 1 of 2 processes");
-  expect_contains(errors[0], "came and was refused: it counts 3 processes, rank 0 counts 2");
+  expect_contains(errors[1], "refused it: its world size is 3, rank 0's is 2; give every process its own --rank and the same --world-size");
+  expect_contains(errors[0], "but rank 1 of 2 processes did not join");
+  expect_contains(errors[0], "connected and was refused: its world size is 3, rank 0's is 2");
 }
 
 TEST_F(ProcessGroupRendezvous, ARankTwiceIsRefused) {
   const std::vector<std::string> errors = errors_of({{0, 3}, {1, 3}, {1, 3}}, place.init());
   const bool first = errors[1].find("cannot join") != std::string::npos;
-  expect_contains(errors[first ? 1 : 2], "refuses it: there is another rank 1");
-  expect_contains(errors[0], "for rank 2 of 3 processes");
-  expect_contains(errors[0], "there is another rank 1");
+  expect_contains(errors[first ? 1 : 2], "refused it: another process has rank 1");
+  expect_contains(errors[0], "but rank 2 of 3 processes did not join");
+  expect_contains(errors[0], "another process has rank 1");
 }
 
 TEST_F(ProcessGroupRendezvous, ASecondRankZeroAtOnePortIsRefused) {
@@ -95,19 +95,19 @@ TEST_F(ProcessGroupRendezvous, ASecondRankZeroAtOnePortIsRefused) {
 }
 
 TEST_F(ProcessGroupRendezvous, AFolderThatIsNotThereIsNamed) {
-  expect_contains(comm_error_of([] { const ProcessGroup process_group(process_options(0, 2, "file:/no/such/folder/meet", kImpatientMs)); }),
-                  "--rendezvous file:/no/such/folder/meet: it cannot be written (No such file or directory)");
+  expect_contains(comm_error_of([] { const ProcessGroup process_group(process_options(0, 2, "file:/no/such/folder/meet", kRendezvousTimeoutMs)); }),
+                  "--rendezvous file:/no/such/folder/meet: cannot write it (No such file or directory)");
 }
 
 TEST_F(ProcessGroupRendezvous, AFileOfTheUsersIsNotOverwritten) {
   const std::string text = "label,pixel0\n7,0\n";
   write_text(text);
-  for (const std::string& error : errors_of({{0, 2}, {1, 2}}, place.init())) expect_contains(error, "is not where a run of Vitrine meets");
+  for (const std::string& error : errors_of({{0, 2}, {1, 2}}, place.init())) expect_contains(error, "is not the address of a Vitrine run");
   EXPECT_EQ(process_group::read_address(place.path()), text);
   std::filesystem::remove(place.path());
 }
 
-/// The processes meet although something of another kind is at their place; one is late, so that it is met with for sure.
+/// The processes connect although there is something else at the address; one is late, so that it is certain to be tried.
 void expect_rendezvous(
     const RendezvousPlace& place, const std::function<void()>& before_the_last = [] {}) {
   run_ranks(3, [&](int rank) {
@@ -148,9 +148,9 @@ TEST_F(ProcessGroupRendezvous, UnauthenticatedPeersAreIgnored) {
     say(framed(process_group::Writer(process_group::MessageKind::join).number(2).number(3).text("rank 2").bytes()));
     say(framed(process_group::Writer(process_group::MessageKind::bye).bytes()));
     unauthenticated.emplace_back(connect_to_address(address));
-    unauthenticated.pop_back();  // and is gone again
+    unauthenticated.pop_back();  // and it is closed again
   });
-  for (FakeProcess& unauthenticated : unauthenticated) EXPECT_THROW(unauthenticated.wait_for(process_group::MessageKind::welcome), std::exception);
+  for (FakeProcess& peer : unauthenticated) EXPECT_THROW(peer.wait_for(process_group::MessageKind::welcome), std::exception);
 }
 
 TEST_F(ProcessGroupRendezvous, WhoWentBeforeAllHadComeMayReturn) {
@@ -170,10 +170,10 @@ TEST_F(ProcessGroupRendezvous, WhoWentBeforeAllHadComeMayReturn) {
   });
 }
 
-/// An address that an earlier run left, at which somebody listens who is not its rank 0.
+/// An address left by an earlier run, at which a process listens that is not rank 0 of this run.
 class StaleAddress : public ProcessGroupRendezvous {
  protected:
-  /// Rank 1 first, which finds the stale address for sure; `serve` gets its connection.
+  /// Rank 1 first, which is certain to find the stale address; `serve` gets its connection.
   void expect_rendezvous_after(const std::function<void(std::optional<FakeProcess>&)>& serve) {
     const process_group::Descriptor listener = process_group::listen_on(0);
     process_group::write_address(place.path(), {process_group::random_bytes(), process_group::port_of(listener), process_group::host_name(), {}});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ProcessGroups whose processes are threads of this test: what they exchange, and how they end.
+// Process groups whose processes are threads of this test: exchanges and regular ends.
 #include "runtime/process_group/process_group.h"
 
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace vitrine::test {
 namespace {
 
-/// A port that nobody listens on.
+/// A port without a listener.
 int free_port() { return process_group::port_of(process_group::listen_on(0)); }
 
 /// Rendezvous by file and by port.
@@ -53,7 +53,7 @@ TEST_P(ProcessGroups, KnowWhoTheyAreAndWhere) {
 TEST_P(ProcessGroups, GatherEverybodysBytesInRankOrderOnRankZero) {
   run(4, [&](ProcessGroup& process_group) {
     const auto part = [](int rank, int round) {
-      // Of each rank an empty part now and then, and some of several megabytes.
+      // Some ranks' parts are empty, some have several megabytes.
       const size_t size = (rank + round) % 4 == 0 ? 0 : (rank + round) % 4 == 1 ? (size_t{3} << 20) + static_cast<size_t>(rank) : 5;
       std::string bytes(size, static_cast<char>('a' + rank));
       for (size_t i = 0; i < bytes.size(); i += 4096) bytes[i] = static_cast<char>(round);
@@ -165,7 +165,7 @@ CollectiveRecord record_of(int64_t sequence, uint64_t signature = 1) {
 TEST_P(ProcessGroups, ThatBeganTheSameCollectivesCloseInPeace) {
   run(4, [&](ProcessGroup& process_group) {
     process_group.register_devices({"cuda:0", "cuda:1"});
-    // Two devices, each told of by a thread of its own.
+    // Two devices, each reported from a separate thread.
     run_ranks(2, [&](int device) {
       for (int64_t i = 0; i < 2000; ++i) {
         process_group.begin_collective(device, record_of(i));
@@ -217,7 +217,7 @@ TEST_P(ProcessGroups, ExchangeNothingOnceClosed) {
     process_group.close();
     const std::string text = comm_error_of([&] { process_group.gather("late thoughts", ""); });
     expect_contains(text, "the exchange of late thoughts: this process has left the process group");
-    process_group.fail("too late");  // nobody is there who could be told
+    process_group.fail("too late");  // no process is left to be notified
     EXPECT_EQ(process_group.failure(), "");
   });
 }

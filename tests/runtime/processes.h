@@ -14,10 +14,10 @@
 #include "tests/data/temp_folder.h"
 #include "tests/support/leaves_nothing_behind.h"
 
-/// ProcessGroups of several processes, which are threads of the test's.
+/// Process groups of several processes, which are threads of the test.
 namespace vitrine::test {
 
-/// Where they are expected to succeed they have all the time they may need on a machine that is busy with other things.
+/// Processes that are expected to succeed have ample time, because the machine may be busy.
 inline constexpr int64_t kPatientMs = 60000;
 
 inline ProcessGroupOptions process_options(int rank, int size, const std::string& init, int64_t timeout_ms = kPatientMs) {
@@ -29,7 +29,7 @@ inline ProcessGroupOptions process_options(int rank, int size, const std::string
   return options;
 }
 
-/// A rendezvous place of its own.
+/// A separate rendezvous for each test.
 class RendezvousPlace {
  public:
   std::string path() const { return (folder_.path() / "meet").string(); }
@@ -39,7 +39,7 @@ class RendezvousPlace {
   TempFolder folder_;
 };
 
-/// Runs work(rank) on a thread for each rank; what it throws fails the test.
+/// Runs work(rank) on a thread for each rank; an exception fails the test.
 inline void run_ranks(int size, const std::function<void(int)>& work) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -54,7 +54,7 @@ inline void run_ranks(int size, const std::function<void(int)>& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// The same with a process group for each, which has met; it is destroyed where work returns.
+/// Like run_processes(), with an open process group for each, which is destroyed when work returns.
 inline void run_processes(int size, const std::function<void(ProcessGroup&)>& work, const std::string& init = {}, int64_t timeout_ms = kPatientMs) {
   const RendezvousPlace place;
   run_ranks(size, [&](int rank) {
@@ -63,7 +63,7 @@ inline void run_processes(int size, const std::function<void(ProcessGroup&)>& wo
   });
 }
 
-/// What `work` throws as a CommError; fails the test when it throws nothing.
+/// Message of the CommError that `work` throws; fails the test if it throws none.
 inline std::string comm_error_of(const std::function<void()>& work) {
   try {
     work();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every communicator does on every backend beyond sums of floats: other operators, i32, all_to_all and send_receive.
+// Behavior of every communicator on every backend beyond sums of floats: other operators, i32, all_to_all and send_receive.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -33,7 +33,7 @@ std::vector<T> values_of(CommunicatorGroup& group, int rank, const Tensor& t) {
   return values;
 }
 
-/// Whole numbers of both signs; their sums are exact in f32.
+/// Integers of both signs, whose sums are exact in f32.
 template <class T>
 T element(int rank, int64_t i) {
   return static_cast<T>((i * 7 + rank * 13) % 41 - 20);
@@ -68,7 +68,7 @@ void check_reductions(CommunicatorGroup& group, DType dtype, ReduceOp op, int64_
     group.comm(r).reduce(group.ctx(r), input[i], r == root ? View(one[i]) : View(), root, op);
     group.comm(r).reduce_scatter(group.ctx(r), input[i], scattered[i], op);
   });
-  // NCCL and we divide, but not in the same place: that rounds once more.
+  // NCCL divides in a different place, which rounds once more.
   const auto expect = [&](const std::vector<T>& found, int64_t first, const char* what) {
     for (size_t i = 0; i < found.size(); ++i) {
       const T wanted = combined<T>(op, n, first + static_cast<int64_t>(i));
@@ -97,7 +97,7 @@ TEST_P(Reductions, HaveEveryOperatorForFloatsAndIntegers) {
 
 TEST_P(Reductions, IntegersAreNotRoundedAsFloatsWouldBe) {
   CommunicatorGroup group(GetParam());
-  const int32_t large = (int32_t{1} << 24) + 1;  // no f32
+  const int32_t large = (int32_t{1} << 24) + 1;  // not representable in f32
   std::vector<Tensor> all;
   for (int r = 0; r < group.size(); ++r) all.push_back(tensor_of(group, r, std::vector<int32_t>{large}, DType::i32));
   for_each_rank(group, [&](int r) { group.comm(r).all_reduce(group.ctx(r), all[static_cast<size_t>(r)]); });
@@ -189,10 +189,10 @@ TEST(ReductionErrors, NameWhatCannotBeMeant) {
   ExecContext& ctx = group.ctx(0);
   EXPECT_EQ(error_of([&] { comm.all_reduce(ctx, bytes); }), "all_reduce: input is u8; expected f32, f16, bf16 or i32");
   EXPECT_EQ(error_of([&] { comm.all_to_all(ctx, odd, odd_output); }), "all_to_all: input has shape (3), but 2 ranks need a multiple of 2 rows");
-  EXPECT_EQ(error_of([&] { comm.all_to_all(ctx, t, t); }), "all_to_all: output overlaps input; pass a tensor of its own");
+  EXPECT_EQ(error_of([&] { comm.all_to_all(ctx, t, t); }), "all_to_all: output overlaps input; pass a separate tensor");
   EXPECT_EQ(error_of([&] { comm.send_receive(ctx, t, 2, other, 1); }),
             "send_receive: to is 2 but the group has ranks 0 to 1; pass one of them, or -1 for none");
-  EXPECT_EQ(error_of([&] { comm.send_receive(ctx, View(), 1, other, 1); }), "send_receive: input is left out; pass a view of this rank's device");
+  EXPECT_EQ(error_of([&] { comm.send_receive(ctx, View(), 1, other, 1); }), "send_receive: input is empty; pass a view of this rank's device");
 }
 
 TEST(ReductionErrors, NameRanksThatDisagree) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where processes meet: what --rendezvous says, and the address that rank 0 leaves for the others.
+// How processes find each other: values of --rendezvous, and the address file of rank 0.
 #include "runtime/process_group/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -97,7 +97,7 @@ TEST(RendezvousAddress, AnotherTextIsShownWithoutItsControlCharacters) {
     Address::parse("\x1b[2J");
     FAIL() << "taken";
   } catch (const CommError& error) {
-    expect_contains(error.what(), "'\\x1b[2J' is not where");
+    expect_contains(error.what(), "'\\x1b[2J' is not the address");
   }
 }
 
@@ -117,7 +117,7 @@ TEST(RendezvousAddress, IsForThisUsersProcessesOnly) {
   EXPECT_EQ(read_private_address(path, problem), "") << "another user may have planted it";
   expect_contains(problem, "its mode is 0644");
   EXPECT_EQ(read_private_address(path + "x", problem), "");
-  EXPECT_EQ(problem, "the file is not there");
+  EXPECT_EQ(problem, "the file does not exist");
 }
 
 TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
@@ -126,7 +126,7 @@ TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
       plan_rendezvous(init, "", false);
       ADD_FAILURE() << init;
     } catch (const ConfigError& error) {
-      expect_contains(error.what(), std::string("--rendezvous ") + init + ": processes that meet over a network need a secret");
+      expect_contains(error.what(), std::string("--rendezvous ") + init + ": a rendezvous over a network needs a secret");
       expect_contains(error.what(), "VITRINE_SECRET_FILE");
     }
     EXPECT_EQ(plan_rendezvous(init, "0123456789abcdef", false).address_file, "");

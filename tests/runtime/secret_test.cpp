@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run's secret comes from, and which files are trusted with it.
+// Sources of a run's secret, and which files are trusted with it.
 #include "runtime/process_group/secret.h"
 
 #include <filesystem>
@@ -42,7 +42,7 @@ class Secrets : public ::testing::Test {
       ADD_FAILURE() << "taken, expected: " << why;
     } catch (const ConfigError& error) {
       expect_contains(error.what(), why);
-      EXPECT_EQ(std::string(error.what()).find(kSecret.substr(0, 6)), std::string::npos) << "a message tells the secret: " << error.what();
+      EXPECT_EQ(std::string(error.what()).find(kSecret.substr(0, 6)), std::string::npos) << "a message contains the secret: " << error.what();
     }
   }
   TempFolder folder_;
@@ -61,7 +61,7 @@ TEST_F(Secrets, BothAtOnceAreRefused) {
 }
 
 TEST_F(Secrets, ThatAreShortAreRefused) {
-  expect_refused({{"VITRINE_SECRET", kSecret.substr(1)}}, "VITRINE_SECRET: the secret has 15 bytes, which can be guessed; it needs 16 or more");
+  expect_refused({{"VITRINE_SECRET", kSecret.substr(1)}}, "VITRINE_SECRET: the secret has 15 bytes, expected at least 16");
   expect_refused({{"VITRINE_SECRET_FILE", write("12345\n")}}, "VITRINE_SECRET_FILE: the secret has 5 bytes");
   expect_refused({{"VITRINE_SECRET_FILE", write(" \n")}}, "the file is empty");
 }
@@ -69,12 +69,12 @@ TEST_F(Secrets, ThatAreShortAreRefused) {
 TEST_F(Secrets, InFilesThatOthersMayOpenAreRefused) {
   for (const mode_t mode : {0640, 0604, 0620, 0602, 0644, 0666, 0610, 0601}) {
     const std::string path = write(kSecret, mode);
-    expect_refused({{"VITRINE_SECRET_FILE", path}}, "so that other users may open it; use: chmod 600 " + path);
+    expect_refused({{"VITRINE_SECRET_FILE", path}}, "so other users may open it; use: chmod 600 " + path);
   }
 }
 
 TEST_F(Secrets, InWhatIsNoFileOfOnesOwnAreRefused) {
-  expect_refused({{"VITRINE_SECRET_FILE", "/no/such/file"}}, "VITRINE_SECRET_FILE=/no/such/file: it cannot be read (No such file or directory)");
+  expect_refused({{"VITRINE_SECRET_FILE", "/no/such/file"}}, "VITRINE_SECRET_FILE=/no/such/file: cannot read it (No such file or directory)");
   expect_refused({{"VITRINE_SECRET_FILE", "/dev/zero"}}, "it is not a regular file");
   const std::string fifo = (folder_.path() / "fifo").string();
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);

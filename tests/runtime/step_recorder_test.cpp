@@ -21,8 +21,8 @@ SpanRecord span(Phase phase, int64_t step, int64_t begin_ns, int64_t end_ns, int
 
 constexpr int64_t kStepNs = 100;
 
-/// Steps as the engine has them: computing, a reduction that runs beside backward and, in some steps, into the next step, a copy made ahead of its
-/// step, and a communication stream that opens its next bucket before the step of it begins.
+/// Steps as the engine has them: computation, a reduction that overlaps backward and, in some steps, the next step, a copy made ahead of its
+/// step, and a communication stream that opens its next bucket before that step begins.
 DeviceSpans random_steps(int64_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto pick = [&](int64_t least, int64_t most) { return std::uniform_int_distribution<int64_t>(least, most)(random); };

@@ -48,7 +48,7 @@ TEST(Stream, AnEventOrdersTwoStreams) {
   auto& a = group[0].compute();
   auto& b = group[1].compute();
   const auto event = a.stream().make_event();
-  int64_t value = 0;  // plain: ThreadSanitizer watches
+  int64_t value = 0;  // not atomic, so that ThreadSanitizer checks it
   for (int i = 0; i < 2000; ++i) {
     worker(a).enqueue([&value] { ++value; });
     a.record(*event);
@@ -80,7 +80,7 @@ TEST(Stream, AWaitRefersToTheRecordBeforeIt) {
   worker(a).enqueue([&] {
     while (!release) std::this_thread::yield();
   });
-  a.record(*event);  // later than the wait above, which must not hang on it
+  a.record(*event);  // later than the wait above, which must not refer to it
   group[1].synchronize();
   release = true;
   group.synchronize();
@@ -109,7 +109,7 @@ TEST(Stream, AFailedOperationSkipsTheRestAndIsToldOnce) {
   worker(a).enqueue([] { throw DataError("planted"); });
   worker(a).enqueue([&skipped] { skipped = false; });
   a.record(*event);
-  b.wait(*event, "test");  // completes all the same, but stops what was to use the result
+  b.wait(*event, "test");  // completes nevertheless, but stops work that would use the result
   worker(b).enqueue([&skipped] { skipped = false; });
   EXPECT_THROW(group[1].synchronize(), CommError);
   EXPECT_TRUE(a.stream().failed());
@@ -244,7 +244,7 @@ TEST(Event, TellsWhyItHasNoTime) {
             "Event::elapsed_seconds: meta devices run nothing, so no time passes on them; use cpu or cuda devices");
 }
 
-/// How often threads of this process have gone to sleep.
+/// Number of times that threads of this process have gone to sleep.
 int64_t sleeps_of_all_threads() {
   int64_t sleeps = 0;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {

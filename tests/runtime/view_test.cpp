@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// View::as gives the elements as what they are.
+// View::as returns the elements with their type.
 #include "runtime/view.h"
 
 #include <array>

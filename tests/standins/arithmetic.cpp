@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled optimised and without sanitizers, or products would take most of the tests' time: what is touched, the callers tell them.
+// Compiled with optimization and without sanitizers, or products would take most of the tests' time; the callers report the accesses to the
+// sanitizers.
 #include "tests/standins/arithmetic.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace vitrine::standins {
 namespace {
 
-constexpr int64_t kRows = 16, kColumns = 4;  // of the block of d that registers hold
+constexpr int64_t kRows = 16, kColumns = 4;  // of the block of d kept in registers
 
 float load(const void* data, cudaDataType_t type, int64_t i) {
   switch (type) {
@@ -39,13 +40,13 @@ void store(void* data, cudaDataType_t type, int64_t i, float value) {
   }
 }
 
-// To 10 bits behind the point, to nearest.
+// To 10 fractional bits, to nearest.
 float to_tf32(float value) {
   if ((std::bit_cast<uint32_t>(value) >> 23 & 0xFFU) == 0xFFU) return value;
   return std::bit_cast<float>((std::bit_cast<uint32_t>(value) + 0x1000U) & ~0x1FFFU);
 }
 
-// Rows [first, first + kRows) as [column][row], zeros where the matrix ends.
+// Rows [first, first + kRows) as [column][row], zeros beyond the end of the matrix.
 void pack_rows(const MatrixAt& m, int64_t first, int64_t count, bool tf32, float* out) {
   const int64_t rows = std::min(count, m.rows - first);
   for (int64_t j = 0; j < m.columns; ++j) {

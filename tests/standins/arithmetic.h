@@ -7,7 +7,7 @@
 
 #include <library_types.h>
 
-/// The arithmetic of the imitated cuBLASLt and NCCL.
+/// Arithmetic of the stand-ins for cuBLASLt and NCCL.
 namespace vitrine::standins {
 
 /// A matrix in memory: element (i, j) at i * row_stride + j * column_stride; one of the strides is 1.
@@ -17,14 +17,14 @@ struct MatrixAt {
   int64_t rows = 0, columns = 0;
   int64_t row_stride = 1, column_stride = 0;
 
-  /// From the first element to behind the last.
+  /// From the first element to the end of the last.
   int64_t bytes() const;
   MatrixAt transposed() const { return {data, type, columns, rows, column_stride, row_stride}; }
 };
 int64_t element_bytes(cudaDataType_t type);
 
 struct Product {
-  MatrixAt a, b, c, d;  // as they are multiplied: (m, k), (k, n), (m, n); d's data is written
+  MatrixAt a, b, c, d;  // shapes in the product: (m, k), (k, n), (m, n); d's data is written
   float alpha = 1, beta = 0;
   const void* bias = nullptr;  // (m), of d's type, added to each column
   bool relu = false;
@@ -35,8 +35,8 @@ struct Product {
 void multiply(const Product& product);
 
 enum class Combination { sum, least, most, average };
-/// Every output becomes the inputs' combination, in their order; an output may be an input. type: CUDA_R_32F, 64F, 16F, 16BF, 32I, 64I; every sum of
-/// two is rounded to it, as at each hop of NCCL's ring; an average is their sum, divided at the end.
+/// Sets every output to the combination of the inputs in their order; an output may be an input. type: CUDA_R_32F, 64F, 16F, 16BF, 32I, 64I. The sum
+/// of every two is rounded to the type, as at each hop of NCCL's ring; an average is the sum, divided at the end.
 void combine(Combination combination, std::span<const void* const> inputs, std::span<void* const> outputs, size_t count, cudaDataType_t type);
 
 }  // namespace vitrine::standins

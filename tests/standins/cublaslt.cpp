@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated cuBLASLt: products of f32, f16 and bf16 matrices with sums in f32, checked as the real one checks, and where it would go on with
-// garbage.
+// Stand-in for cuBLASLt: products of f32, f16 and bf16 matrices with sums in f32. Checks what the real one checks, and also cases in which that would
+// compute garbage.
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -23,8 +23,8 @@ struct cublasLtContext {
 
 namespace {
 
-constexpr int64_t kHandleBytes = int64_t{1} << 20;  // of the device, as the real one takes some
-constexpr size_t kScratchBytes = 512;               // what the one algorithm wants when it may
+constexpr int64_t kHandleBytes = int64_t{1} << 20;  // of the device, which the real one also takes
+constexpr size_t kScratchBytes = 512;               // the most that the only algorithm uses
 
 struct Operation {
   cublasComputeType_t compute;
@@ -32,7 +32,7 @@ struct Operation {
   int32_t transpose_a, transpose_b;
   uint32_t epilogue;
   const void* bias;
-  int32_t bias_type;  // -1: as d
+  int32_t bias_type;  // -1: same as d
 };
 struct Layout {
   cudaDataType_t type;
@@ -44,7 +44,7 @@ struct Preference {
   uint64_t scratch_bytes;
   uint32_t alignments[4];  // of a, b, c, d
 };
-/// What an algorithm was chosen for.
+/// The problem for which an algorithm was chosen.
 struct Algorithm {
   uint64_t mark;
   uint64_t m, n, k;
@@ -97,7 +97,7 @@ bool is_sound(const Layout& layout, const char* name) {
 
 bool is_float(cudaDataType_t type) { return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF; }
 
-/// The product that the descriptors describe, without its data; or what is wrong with them.
+/// The product that the descriptors describe, without its data; or the error in them.
 cublasStatus_t describe(const Operation& operation, const Layout& a, const Layout& b, const Layout& c, const Layout& d, Product& product) {
   if (!is_sound(a, "A") || !is_sound(b, "B") || !is_sound(c, "C") || !is_sound(d, "D")) return CUBLAS_STATUS_INVALID_VALUE;
   product.a = matrix(a, nullptr);
@@ -214,7 +214,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, c
   if (attribute == CUBLASLT_MATMUL_DESC_EPILOGUE) status = assign(operation.epilogue, value, bytes);
   if (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER) status = assign(operation.bias, value, bytes);
   if (attribute == CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) status = assign(operation.bias_type, value, bytes);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) explain("cublasLtMatmulDescSetAttribute: attribute %d is not imitated", static_cast<int>(attribute));
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED)
+    explain("cublasLtMatmulDescSetAttribute: attribute %d is not supported by the stand-in", static_cast<int>(attribute));
   put(descriptor, operation);
   return status;
 }
@@ -235,7 +236,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t descripto
   if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) status = assign(batch_count, value, bytes);
   const bool known = (layout.order == CUBLASLT_ORDER_COL || layout.order == CUBLASLT_ORDER_ROW) && batch_count == 1;
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || !known) {
-    explain("cublasLtMatrixLayoutSetAttribute: this value of attribute %d is not imitated", static_cast<int>(attribute));
+    explain("cublasLtMatrixLayoutSetAttribute: this value of attribute %d is not supported by the stand-in", static_cast<int>(attribute));
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   put(descriptor, layout);
@@ -252,7 +253,7 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t descriptor, cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, size_t bytes) {
   auto preference = get<Preference>(descriptor);
-  uint32_t ignored = 0;  // the one algorithm has no variants
+  uint32_t ignored = 0;  // the only algorithm has no variants
   cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
   if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) status = assign(preference.scratch_bytes, value, bytes);
   if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) status = assign(ignored, value, bytes);
@@ -261,7 +262,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t d
   if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES) status = assign(preference.alignments[2], value, bytes);
   if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES) status = assign(preference.alignments[3], value, bytes);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED)
-    explain("cublasLtMatmulPreferenceSetAttribute: attribute %d is not imitated", static_cast<int>(attribute));
+    explain("cublasLtMatmulPreferenceSetAttribute: attribute %d is not supported by the stand-in", static_cast<int>(attribute));
   put(descriptor, preference);
   return status;
 }

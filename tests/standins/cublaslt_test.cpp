@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated cuBLASLt multiplies, and refuses what the real one refuses.
+// The stand-in for cuBLASLt multiplies, and refuses what the real one refuses.
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -76,7 +76,7 @@ class CublasLtProducts : public CublasLt, public ::testing::WithParamInterface<C
 
 TEST_P(CublasLtProducts, AreThoseOfTheDefinition) {
   const Case& c = GetParam();
-  constexpr int64_t kGap = 3;  // leading dimensions are larger than need be
+  constexpr int64_t kGap = 3;  // leading dimensions are larger than necessary
   std::mt19937 random(7);
   std::uniform_real_distribution<float> uniform(-1, 1);
   const auto values = [&](int64_t count) {
@@ -140,7 +140,7 @@ class CublasLtHalves : public CublasLt {};
 using HalfTypes = ::testing::Types<Types<__half, __half>, Types<__half, float>, Types<__nv_bfloat16, __nv_bfloat16>, Types<__nv_bfloat16, float>>;
 TYPED_TEST_SUITE(CublasLtHalves, HalfTypes, );
 
-/// Sums of many terms, which would be far off if they were rounded to halves on the way.
+/// Sums of many terms, which would be far off if intermediate results were rounded to halves.
 TYPED_TEST(CublasLtHalves, AddUpInF32AndRoundOnce) {
   using In = typename TypeParam::Input;
   using Out = typename TypeParam::Output;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated CUDA runtime: devices, errors, versions.
+// Stand-in for the CUDA runtime: devices, errors, versions.
 #include <cstdio>
 #include <cstring>
 #include <string_view>
@@ -8,7 +8,7 @@
 
 using vitrine::standins::Device;
 using vitrine::standins::explain;
-using vitrine::standins::tell;
+using vitrine::standins::set_last_error;
 
 namespace {
 
@@ -16,7 +16,7 @@ namespace standins = vitrine::standins;
 
 constexpr int kMultiprocessors = 4;
 
-// The device, even when it is in error: its properties are known.
+// The device, even if it is in error: its properties are known.
 Device* known_device(int index, cudaError_t& code) {
   Device* const device = standins::usable_device(index, code);
   if (device != nullptr || code == cudaErrorInsufficientDriver || code == cudaErrorNoDevice || code == cudaErrorInvalidDevice) return device;
@@ -87,12 +87,12 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 cudaError_t cudaGetDeviceCount(int* count) {
   cudaError_t code = cudaSuccess;
   *count = known_device(0, code) == nullptr ? 0 : static_cast<int>(standins::state().devices.size());
-  return tell(code);
+  return set_last_error(code);
 }
 
 cudaError_t cudaGetDevice(int* index) {
   cudaError_t code = cudaSuccess;
-  if (known_device(0, code) == nullptr) return tell(code);
+  if (known_device(0, code) == nullptr) return set_last_error(code);
   *index = standins::current_index();
   return cudaSuccess;
 }
@@ -100,7 +100,7 @@ cudaError_t cudaGetDevice(int* index) {
 cudaError_t cudaSetDevice(int index) {
   cudaError_t code = cudaSuccess;
   Device* const device = known_device(index, code);
-  if (device == nullptr) return tell(code);
+  if (device == nullptr) return set_last_error(code);
   standins::make_context(*device);  // since CUDA 12
   standins::current_index() = index;
   return cudaSuccess;
@@ -156,15 +156,15 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int ind
       *value = 1;
       return cudaSuccess;
     default:
-      explain("cudaDeviceGetAttribute does not imitate attribute %d", static_cast<int>(attribute));
-      return tell(cudaErrorInvalidValue);
+      explain("cudaDeviceGetAttribute: the stand-in does not support attribute %d", static_cast<int>(attribute));
+      return set_last_error(cudaErrorInvalidValue);
   }
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index) {
   cudaError_t code = cudaSuccess;
   const Device* const device = known_device(index, code);
-  if (device == nullptr) return tell(code);
+  if (device == nullptr) return set_last_error(code);
   *p = cudaDeviceProp{};
   std::snprintf(p->name, sizeof p->name, "Imitated GPU %d", device->physical);
   p->uuid.bytes[15] = static_cast<char>(device->physical);
@@ -190,7 +190,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index) {
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int index) {
   cudaError_t code = cudaSuccess;
   const Device* const device = known_device(index, code);
-  if (device == nullptr) return tell(code);
+  if (device == nullptr) return set_last_error(code);
   std::snprintf(text, static_cast<size_t>(length), "0000:%02X:00.0", device->physical + 1);
   return cudaSuccess;
 }
@@ -199,7 +199,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int index, int peer) {
   cudaError_t code = cudaSuccess;
   const Device* const a = known_device(index, code);
   const Device* const b = code == cudaSuccess ? known_device(peer, code) : nullptr;
-  if (a == nullptr || b == nullptr) return tell(code);
+  if (a == nullptr || b == nullptr) return set_last_error(code);
   *can = a->physical != b->physical && standins::state().machine.peer_access ? 1 : 0;
   return cudaSuccess;
 }
@@ -207,16 +207,16 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int index, int peer) {
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   cudaError_t code = cudaSuccess;
   Device* const device = standins::current_device(code);
-  if (device == nullptr) return tell(code);
+  if (device == nullptr) return set_last_error(code);
   int can = 0;
   code = cudaDeviceCanAccessPeer(&can, device->index, peer);
   if (code != cudaSuccess) return code;
-  if (flags != 0) return tell(cudaErrorInvalidValue);
-  if (peer == device->index) return tell(cudaErrorInvalidDevice);
-  if (can == 0) return tell(cudaErrorPeerAccessUnsupported);
+  if (flags != 0) return set_last_error(cudaErrorInvalidValue);
+  if (peer == device->index) return set_last_error(cudaErrorInvalidDevice);
+  if (can == 0) return set_last_error(cudaErrorPeerAccessUnsupported);
   const std::unique_lock lock(standins::state().mutex);
   bool& enabled = device->peers[static_cast<size_t>(peer)];
-  if (enabled) return tell(cudaErrorPeerAccessAlreadyEnabled);
+  if (enabled) return set_last_error(cudaErrorPeerAccessAlreadyEnabled);
   enabled = true;
   return cudaSuccess;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated CUDA runtime: memory and copies. Devices' memory is the host's, each allocation mapped apart, its addresses long kept from others.
+// Stand-in for the CUDA runtime: memory and copies. Device memory is host memory; each allocation is mapped apart, and its addresses stay reserved.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -21,9 +21,9 @@ using vitrine::standins::Device;
 using vitrine::standins::explain;
 using vitrine::standins::find_allocation;
 using vitrine::standins::kHost;
+using vitrine::standins::set_last_error;
 using vitrine::standins::State;
 using vitrine::standins::state;
-using vitrine::standins::tell;
 
 namespace {
 
@@ -31,10 +31,10 @@ namespace standins = vitrine::standins;
 
 constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 256;
-constexpr size_t kMostFreed = size_t{128} << 30;  // addresses that are kept back
-constexpr size_t kMostFilled = size_t{16} << 20;  // what is filled with NaN; the rest would only take time
+constexpr size_t kMostFreed = size_t{128} << 30;  // addresses kept from reuse
+constexpr size_t kMostFilled = size_t{16} << 20;  // size filled with NaN; filling the rest would only take time
 
-// Behind the allocation lies at least one page that nobody may touch.
+// At least one inaccessible page follows each allocation.
 void* map(size_t bytes, int device) {
   Allocation a;
   a.bytes = bytes;
@@ -62,7 +62,7 @@ void forget_oldest() {
   }
 }
 
-// Under the lock. False: p is not the begin of a live allocation of that kind.
+// requires the lock. False: p is not the begin of a live allocation of that kind.
 bool unmap(void* p, bool pinned) {
   const auto at = state().allocations.find(reinterpret_cast<uintptr_t>(p));
   if (at == state().allocations.end() || at->second.freed || (at->second.device == kHost) != pinned) return false;
@@ -79,7 +79,7 @@ bool unmap(void* p, bool pinned) {
 
 enum class Place { pageable, pinned, device, wrong };
 
-// Where [p, p + bytes) lies; says what is wrong with it.
+// Location of [p, p + bytes); prints what is wrong with it.
 Place place_of(const char* call, const char* argument, const void* p, size_t bytes, int* device = nullptr) {
   const auto a = find_allocation(p);
   if (!a) return Place::pageable;
@@ -110,18 +110,18 @@ bool is_direction(cudaMemcpyKind kind, Place from, Place to) {
   return false;
 }
 
-// As CUDA: what comes from pageable memory is staged before the call returns, and a copy to pageable memory is done when it returns.
+// As in CUDA: data from pageable memory is staged before the call returns, and a copy to pageable memory is done when it returns.
 cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
-  if (!standins::is_live(stream, call)) return tell(cudaErrorInvalidResourceHandle);
+  if (!standins::is_live(stream, call)) return set_last_error(cudaErrorInvalidResourceHandle);
   cudaError_t code = cudaSuccess;
-  if (standins::usable_device(stream->device.index, code) == nullptr) return tell(code);
+  if (standins::usable_device(stream->device.index, code) == nullptr) return set_last_error(code);
   if (bytes == 0) return cudaSuccess;
-  if (to == nullptr || from == nullptr) return tell(cudaErrorInvalidValue);
+  if (to == nullptr || from == nullptr) return set_last_error(cudaErrorInvalidValue);
   const Place source = place_of(call, "the source", from, bytes), target = place_of(call, "the destination", to, bytes);
-  if (source == Place::wrong || target == Place::wrong) return tell(cudaErrorInvalidValue);
+  if (source == Place::wrong || target == Place::wrong) return set_last_error(cudaErrorInvalidValue);
   if (!is_direction(kind, source, target)) {
     explain("%s: the direction does not fit the pointers", call);
-    return tell(cudaErrorInvalidMemcpyDirection);
+    return set_last_error(cudaErrorInvalidMemcpyDirection);
   }
   if (source == Place::pageable && target != Place::pageable) {
     std::shared_ptr<std::byte[]> staged(new std::byte[bytes]);
@@ -139,15 +139,15 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
 cudaError_t cudaMalloc(void** p, size_t bytes) {
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
-  if (device == nullptr) return tell(code);
+  if (device == nullptr) return set_last_error(code);
   *p = nullptr;
   if (bytes == 0) return cudaSuccess;
   const std::unique_lock lock(state().mutex);
   const bool fails = std::exchange(device->fail_next_malloc, false);
   const int64_t free_bytes = state().machine.capacity_bytes - device->used_bytes;
-  if (fails || static_cast<int64_t>(bytes) > free_bytes) return tell(cudaErrorMemoryAllocation);
+  if (fails || static_cast<int64_t>(bytes) > free_bytes) return set_last_error(cudaErrorMemoryAllocation);
   *p = map(bytes, device->index);
-  if (*p == nullptr) return tell(cudaErrorMemoryAllocation);
+  if (*p == nullptr) return set_last_error(cudaErrorMemoryAllocation);
   device->used_bytes += static_cast<int64_t>(bytes);
   return cudaSuccess;
 }
@@ -159,18 +159,18 @@ cudaError_t cudaFree(void* p) {
   const std::unique_lock lock(state().mutex);
   if (unmap(p, false)) return cudaSuccess;
   explain("cudaFree: %p is no live allocation", p);
-  return tell(cudaErrorInvalidValue);
+  return set_last_error(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
-  if (device == nullptr) return tell(code);
+  if (device == nullptr) return set_last_error(code);
   *p = nullptr;
   if (bytes == 0) return cudaSuccess;
   const std::unique_lock lock(state().mutex);
   *p = map(bytes, kHost);
-  return *p == nullptr ? tell(cudaErrorMemoryAllocation) : cudaSuccess;
+  return *p == nullptr ? set_last_error(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 
 cudaError_t cudaMallocHost(void** p, size_t bytes) { return cudaHostAlloc(p, bytes, cudaHostAllocDefault); }
@@ -181,12 +181,12 @@ cudaError_t cudaFreeHost(void* p) {
   const std::unique_lock lock(state().mutex);
   if (unmap(p, true)) return cudaSuccess;
   explain("cudaFreeHost: %p is no live pinned allocation", p);
-  return tell(cudaErrorInvalidValue);
+  return set_last_error(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* p, unsigned) {
   const auto a = find_allocation(p);
-  if (!a || a->device != kHost || a->freed) return tell(cudaErrorInvalidValue);
+  if (!a || a->device != kHost || a->freed) return set_last_error(cudaErrorInvalidValue);
   *device_pointer = p;
   return cudaSuccess;
 }
@@ -194,7 +194,7 @@ cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* p, unsigned) {
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
-  if (device == nullptr) return tell(code);
+  if (device == nullptr) return set_last_error(code);
   const std::unique_lock lock(state().mutex);
   *total_bytes = static_cast<size_t>(state().machine.capacity_bytes);
   *free_bytes = static_cast<size_t>(std::max<int64_t>(0, state().machine.capacity_bytes - device->used_bytes));
@@ -208,7 +208,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   attributes->type = cudaMemoryTypeUnregistered;
   attributes->hostPointer = const_cast<void*>(p);
   if (!a) return cudaSuccess;
-  if (a->freed) return tell(cudaErrorInvalidValue);
+  if (a->freed) return set_last_error(cudaErrorInvalidValue);
   attributes->type = a->device == kHost ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
   attributes->device = std::max(a->device, 0);
   attributes->devicePointer = const_cast<void*>(p);
@@ -225,29 +225,29 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
     const auto a = find_allocation(p);
     if (bytes == 0 || (a && a->device == index)) continue;
     explain("cudaMemcpyPeerAsync: the %s %p is not memory of device %d", name, p, index);
-    return tell(cudaErrorInvalidValue);
+    return set_last_error(cudaErrorInvalidValue);
   }
   return copy("cudaMemcpyPeerAsync", to, from, bytes, cudaMemcpyDeviceToDevice, stream);
 }
 
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
-  if (!standins::is_live(stream, "cudaMemsetAsync")) return tell(cudaErrorInvalidResourceHandle);
+  if (!standins::is_live(stream, "cudaMemsetAsync")) return set_last_error(cudaErrorInvalidResourceHandle);
   cudaError_t code = cudaSuccess;
-  if (standins::usable_device(stream->device.index, code) == nullptr) return tell(code);
+  if (standins::usable_device(stream->device.index, code) == nullptr) return set_last_error(code);
   if (bytes == 0) return cudaSuccess;
   const Place place = place_of("cudaMemsetAsync", "the memory", p, bytes);
-  if (place == Place::pageable || place == Place::wrong) return tell(cudaErrorInvalidValue);
+  if (place == Place::pageable || place == Place::wrong) return set_last_error(cudaErrorInvalidValue);
   stream->enqueue([p, value, bytes] { std::memset(p, value, bytes); });
   return cudaSuccess;
 }
 
-// Those without a stream wait for the device's work and are done when they return.
+// Calls without a stream wait for the device's work and are done when they return.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   const cudaError_t drained = cudaDeviceSynchronize();
   if (drained != cudaSuccess) return drained;
   const Place source = place_of("cudaMemcpy", "the source", from, bytes), target = place_of("cudaMemcpy", "the destination", to, bytes);
-  if (source == Place::wrong || target == Place::wrong) return tell(cudaErrorInvalidValue);
-  if (!is_direction(kind, source, target)) return tell(cudaErrorInvalidMemcpyDirection);
+  if (source == Place::wrong || target == Place::wrong) return set_last_error(cudaErrorInvalidValue);
+  if (!is_direction(kind, source, target)) return set_last_error(cudaErrorInvalidMemcpyDirection);
   std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
@@ -256,7 +256,7 @@ cudaError_t cudaMemset(void* p, int value, size_t bytes) {
   const cudaError_t drained = cudaDeviceSynchronize();
   if (drained != cudaSuccess) return drained;
   const Place place = place_of("cudaMemset", "the memory", p, bytes);
-  if (place == Place::pageable || place == Place::wrong) return tell(cudaErrorInvalidValue);
+  if (place == Place::pageable || place == Place::wrong) return set_last_error(cudaErrorInvalidValue);
   std::memset(p, value, bytes);
   return cudaSuccess;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated CUDA runtime keeps CUDA's order and reports what CUDA reports.
+// The stand-in for the CUDA runtime has CUDA's order and reports CUDA's errors.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -50,7 +50,7 @@ T* device_memory(int device, size_t count) {
   return static_cast<T*>(p);
 }
 
-/// Work that a stream does not pass before it is let go.
+/// Work that blocks a stream until it is released.
 struct Gate {
   std::atomic<bool> open{false};
   static void wait(void* gate) {
@@ -207,7 +207,7 @@ TEST_F(CudaRuntime, WrongPointersAreSeenAtTheCall) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   EXPECT_EQ(cudaStreamDestroy(stream), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
-  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorInvalidResourceHandle) << "the default stream is not imitated";
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorInvalidResourceHandle) << "the default stream is not supported by the stand-in";
 }
 
 TEST_F(CudaRuntime, EventsAndStreamsBelongToTheirDevice) {
@@ -280,7 +280,7 @@ TEST_F(CudaRuntime, VisibleDevicesAreChosenAndRenumbered) {
   unsetenv("CUDA_VISIBLE_DEVICES");
   int count = 0;
   ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
-  EXPECT_EQ(count, 2) << "those behind an unknown one are not seen";
+  EXPECT_EQ(count, 2) << "devices after an unknown one are not visible";
   char first[16], second[16];
   ASSERT_EQ(cudaDeviceGetPCIBusId(first, sizeof first, 0), cudaSuccess);
   ASSERT_EQ(cudaDeviceGetPCIBusId(second, sizeof second, 1), cudaSuccess);

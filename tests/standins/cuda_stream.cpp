@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated CUDA runtime: streams, events, launches.
+// Stand-in for the CUDA runtime: streams, events, launches.
 #include <algorithm>
 #include <string>
 
@@ -12,12 +12,12 @@ namespace cpu = vitrine::cpu;
 using vitrine::standins::current_device;
 using vitrine::standins::Device;
 using vitrine::standins::explain;
+using vitrine::standins::set_last_error;
 using vitrine::standins::state;
-using vitrine::standins::tell;
 
 namespace {
 
-// Spins, then sleeps on `word` until done(); nothing is acquired before the caller's own last load.
+// Spins, then sleeps on `word` until done(); acquires nothing before the caller's own last load.
 template <class Done>
 void wait_until(const std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, const Done& done) {
   for (int i = 0; i < cpu::kSpinRounds; ++i) {
@@ -86,7 +86,7 @@ bool is_live(cudaStream_t stream, const char* call) {
   const std::shared_lock lock(state().mutex);
   if (state().streams.contains(stream)) return true;
   if (stream == nullptr) {
-    explain("%s: the default stream is not imitated: name a stream", call);
+    explain("%s: the stand-in does not support the default stream; pass a stream", call);
   } else {
     explain("%s: %p is no stream, or a destroyed one", call, static_cast<void*>(stream));
   }
@@ -115,7 +115,7 @@ void drain_all() {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
-  if (device == nullptr) return tell(code);
+  if (device == nullptr) return set_last_error(code);
   auto made = std::make_shared<CUstream_st>(*device, flags, priority);
   *stream = made.get();
   const std::unique_lock lock(state().mutex);
@@ -132,32 +132,33 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 
-// Unlike CUDA's it waits for the stream's work.
+// Unlike CUDA's, it waits for the stream's work.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  if (!standins::is_live(stream, "cudaStreamDestroy")) return tell(cudaErrorInvalidResourceHandle);
+  if (!standins::is_live(stream, "cudaStreamDestroy")) return set_last_error(cudaErrorInvalidResourceHandle);
   std::shared_ptr<CUstream_st> last;
   {
     const std::unique_lock lock(state().mutex);
     last = std::move(state().streams.extract(stream).mapped());
   }
-  return tell(device_error(last->device));
+  return set_last_error(device_error(last->device));
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (!standins::is_live(stream, "cudaStreamSynchronize")) return tell(cudaErrorInvalidResourceHandle);
+  if (!standins::is_live(stream, "cudaStreamSynchronize")) return set_last_error(cudaErrorInvalidResourceHandle);
   stream->synchronize();
-  return tell(device_error(stream->device));
+  return set_last_error(device_error(stream->device));
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  if (!standins::is_live(stream, "cudaStreamQuery")) return tell(cudaErrorInvalidResourceHandle);
-  if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return tell(code);
-  return stream->is_done() ? cudaSuccess : tell(cudaErrorNotReady);
+  if (!standins::is_live(stream, "cudaStreamQuery")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
+  return stream->is_done() ? cudaSuccess : set_last_error(cudaErrorNotReady);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  if (!standins::is_live(stream, "cudaStreamWaitEvent") || !is_live(event, "cudaStreamWaitEvent")) return tell(cudaErrorInvalidResourceHandle);
-  if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return tell(code);
+  if (!standins::is_live(stream, "cudaStreamWaitEvent") || !is_live(event, "cudaStreamWaitEvent"))
+    return set_last_error(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
   CUevent_st::Record* const record = event->latest;
   if (record == nullptr) return cudaSuccess;
   record->users.fetch_add(1, std::memory_order_relaxed);
@@ -169,19 +170,19 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
-  if (!standins::is_live(stream, "cudaStreamGetDevice")) return tell(cudaErrorInvalidResourceHandle);
+  if (!standins::is_live(stream, "cudaStreamGetDevice")) return set_last_error(cudaErrorInvalidResourceHandle);
   *device = stream->device.index;
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
-  if (!standins::is_live(stream, "cudaStreamGetFlags")) return tell(cudaErrorInvalidResourceHandle);
+  if (!standins::is_live(stream, "cudaStreamGetFlags")) return set_last_error(cudaErrorInvalidResourceHandle);
   *flags = stream->flags;
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-  if (!standins::is_live(stream, "cudaStreamGetPriority")) return tell(cudaErrorInvalidResourceHandle);
+  if (!standins::is_live(stream, "cudaStreamGetPriority")) return set_last_error(cudaErrorInvalidResourceHandle);
   *priority = stream->priority;
   return cudaSuccess;
 }
@@ -192,7 +193,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  if (!standins::is_live(stream, "cudaLaunchHostFunc")) return tell(cudaErrorInvalidResourceHandle);
+  if (!standins::is_live(stream, "cudaLaunchHostFunc")) return set_last_error(cudaErrorInvalidResourceHandle);
   stream->enqueue([function, data] { function(data); });
   return cudaSuccess;
 }
@@ -200,15 +201,15 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 cudaError_t cudaDeviceSynchronize() {
   cudaError_t code = cudaSuccess;
   const Device* const device = current_device(code);
-  if (device == nullptr) return tell(code);
+  if (device == nullptr) return set_last_error(code);
   standins::drain(device->index);
-  return tell(device_error(*device));
+  return set_last_error(device_error(*device));
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
-  if (device == nullptr) return tell(code);
+  if (device == nullptr) return set_last_error(code);
   *event = new CUevent_st(*device, flags);
   const std::unique_lock lock(state().mutex);
   state().events.insert(*event);
@@ -221,18 +222,18 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   const std::unique_lock lock(state().mutex);
   if (state().events.erase(event) == 0) {
     explain("cudaEventDestroy: %p is no event, or a destroyed one", static_cast<void*>(event));
-    return tell(cudaErrorInvalidResourceHandle);
+    return set_last_error(cudaErrorInvalidResourceHandle);
   }
   state().destroyed_events.emplace_back(event);
-  return tell(device_error(event->device));
+  return set_last_error(device_error(event->device));
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  if (!standins::is_live(stream, "cudaEventRecord") || !is_live(event, "cudaEventRecord")) return tell(cudaErrorInvalidResourceHandle);
-  if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return tell(code);
+  if (!standins::is_live(stream, "cudaEventRecord") || !is_live(event, "cudaEventRecord")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
   if (&event->device != &stream->device) {
     explain("cudaEventRecord: the event is of device %d, the stream of device %d", event->device.index, stream->device.index);
-    return tell(cudaErrorInvalidResourceHandle);
+    return set_last_error(cudaErrorInvalidResourceHandle);
   }
   CUevent_st::Record& record = event->fresh_record();
   event->latest = &record;
@@ -246,28 +247,28 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (!is_live(event, "cudaEventSynchronize")) return tell(cudaErrorInvalidResourceHandle);
+  if (!is_live(event, "cudaEventSynchronize")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (event->latest != nullptr) event->latest->wait();
-  return tell(device_error(event->device));
+  return set_last_error(device_error(event->device));
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (!is_live(event, "cudaEventQuery")) return tell(cudaErrorInvalidResourceHandle);
-  if (const cudaError_t code = device_error(event->device); code != cudaSuccess) return tell(code);
+  if (!is_live(event, "cudaEventQuery")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = device_error(event->device); code != cudaSuccess) return set_last_error(code);
   if (event->latest == nullptr || event->latest->reached.load(std::memory_order_acquire) == 1) return cudaSuccess;
-  return tell(cudaErrorNotReady);
+  return set_last_error(cudaErrorNotReady);
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  if (!is_live(begin, "cudaEventElapsedTime") || !is_live(end, "cudaEventElapsedTime")) return tell(cudaErrorInvalidResourceHandle);
-  if (const cudaError_t code = device_error(begin->device); code != cudaSuccess) return tell(code);
+  if (!is_live(begin, "cudaEventElapsedTime") || !is_live(end, "cudaEventElapsedTime")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = device_error(begin->device); code != cudaSuccess) return set_last_error(code);
   const bool timed = ((begin->flags | end->flags) & cudaEventDisableTiming) == 0;
   if (!timed || &begin->device != &end->device || begin->latest == nullptr || end->latest == nullptr) {
     explain("cudaEventElapsedTime: needs two recorded events with timing, of one device");
-    return tell(cudaErrorInvalidResourceHandle);
+    return set_last_error(cudaErrorInvalidResourceHandle);
   }
   for (const cudaEvent_t event : {begin, end}) {
-    if (event->latest->reached.load(std::memory_order_acquire) == 0) return tell(cudaErrorNotReady);
+    if (event->latest->reached.load(std::memory_order_acquire) == 0) return set_last_error(cudaErrorNotReady);
   }
   const int64_t begin_ns = begin->latest->time_ns.load(std::memory_order_relaxed), end_ns = end->latest->time_ns.load(std::memory_order_relaxed);
   *milliseconds = static_cast<float>(end_ns - begin_ns) * 1e-6F;
@@ -289,17 +290,17 @@ bool fits(dim3 grid, dim3 block) {
 
 cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads, std::span<const void* const> pointers,
                          std::function<void()> thread_body) {
-  if (!is_live(stream, "a launch")) return tell(cudaErrorInvalidResourceHandle);
+  if (!is_live(stream, "a launch")) return set_last_error(cudaErrorInvalidResourceHandle);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
-  if (device == nullptr) return tell(code);
+  if (device == nullptr) return set_last_error(code);
   if (device != &stream->device) {
     explain("a launch: device %d is current, the stream is of device %d", device->index, stream->device.index);
-    return tell(cudaErrorInvalidResourceHandle);
+    return set_last_error(cudaErrorInvalidResourceHandle);
   }
   if (!fits(grid, block)) {
     explain("a launch: no GPU takes a grid of (%u, %u, %u) blocks of (%u, %u, %u) threads", grid.x, grid.y, grid.z, block.x, block.y, block.z);
-    return tell(cudaErrorInvalidConfiguration);
+    return set_last_error(cudaErrorInvalidConfiguration);
   }
   bool fails = device->launches_to_failure.load() > 0 && device->launches_to_failure.fetch_sub(1) == 1;
   for (size_t i = 0; i < pointers.size(); ++i) {

@@ -148,7 +148,7 @@ __global__ void vote(unsigned* out) {
   out[t * 3] = __ballot_sync(0xFFFFFFFFU, t % 3 == 0);
   out[t * 3 + 1] = static_cast<unsigned>(__any_sync(0xFFFFFFFFU, t == 35)) | static_cast<unsigned>(__all_sync(0xFFFFFFFFU, t < 32)) << 1U;
   __syncthreads();
-  // The halves of a warp meet apart.
+  // The halves of a warp synchronize separately.
   const unsigned half = t % 32 < 16 ? 0x0000FFFFU : 0xFFFF0000U;
   out[t * 3 + 2] = t % 32 < 16 ? __ballot_sync(half, 1) : __ballot_sync(half, t % 2 == 0);
 }
@@ -166,7 +166,7 @@ TEST_F(DeviceCode, ThreadsThatEndEarlyAreNotWaitedFor) {
   }
 }
 
-/// f16: as they come, through f32 and back. bf16 likewise.
+/// f16: unchanged, and through f32 and back. bf16 likewise.
 template <class T>
 __global__ void through_f32(const uint16_t* in, float* values, uint16_t* out) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -179,7 +179,7 @@ __global__ void round_to(const float* in, uint16_t* out) {
   reinterpret_cast<T*>(out)[threadIdx.x] = cuda::from_float<T>(in[threadIdx.x]);
 }
 
-/// What a half with these fields stands for.
+/// Value of a half with these fields.
 float value_of(unsigned bits, unsigned exponent_bits) {
   const unsigned mantissa_bits = 15 - exponent_bits, most = (1U << exponent_bits) - 1;
   const unsigned exponent = bits >> mantissa_bits & most, mantissa = bits & ((1U << mantissa_bits) - 1);

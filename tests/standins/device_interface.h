@@ -19,8 +19,8 @@
 #include "runtime/cuda/check.h"
 #include "tests/standins/launch.h"
 
-/// What device code sees when it is built as C++ for the host: CUDA's names and no more of them than kernels use. Included by
-/// runtime/cuda/launch.cuh in place of nvcc's process group.
+/// The names that device code uses when it is compiled as C++ for the host: only those of CUDA that kernels use. Included by
+/// runtime/cuda/launch.cuh in place of nvcc's built-in declarations.
 
 #undef __global__
 #undef __device__
@@ -33,7 +33,7 @@
 #define __device__
 #define __host__
 #define __constant__
-#define __shared__ static thread_local  // the threads of a block run on one thread of the host, and blocks one after the other
+#define __shared__ static thread_local  // the threads of a block run on one host thread, and blocks run one after the other
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
 
@@ -60,7 +60,7 @@ T shuffle(unsigned mask, T value, unsigned source_lane) {
   return value;
 }
 
-/// The lane that `wanted` names if it lies in this lane's section of `width` lanes, else this lane.
+/// The lane `wanted` if it lies in this lane's section of `width` lanes, else this lane.
 inline unsigned within_section(unsigned wanted, unsigned width) {
   const unsigned own = lane();
   return wanted / width == own / width ? wanted : own;
@@ -104,7 +104,7 @@ inline int __syncthreads_or(int predicate) {
 }
 inline int __syncthreads_and(int predicate) { return __syncthreads_or(predicate == 0) == 0; }
 
-// Memory. All threads of a kernel run on one thread of the host; other streams and the host may look on.
+// Memory. All threads of a kernel run on one host thread; other streams and the host may access the memory concurrently.
 
 inline void __threadfence() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 inline void __threadfence_block() { std::atomic_signal_fence(std::memory_order_seq_cst); }

@@ -40,9 +40,9 @@ void enter_fiber(Fiber* fiber) {
 
 #if defined(__x86_64__)
 
-// Keeps what a call must keep on the old stack, its pointer in *from, and takes the same from the new one.
+// Pushes the registers that a call must preserve onto the old stack, stores its pointer in *from, and restores the same from the new one.
 extern "C" void vitrine_standins_switch(void** from, void* to);
-// Where a new stack begins: its Fiber is in rbx.
+// Entry of a new stack: its Fiber is in rbx.
 extern "C" void vitrine_standins_begin();
 asm(R"(
 .text
@@ -80,7 +80,7 @@ vitrine_standins_begin:
 namespace {
 
 void* first_frame(std::byte* top, vitrine::standins::Fiber* fiber) {
-  // What the switch takes: r15, r14, r13, r12, rbx, rbp, return address. Behind it the stack is aligned to 16 bytes, as a call wants.
+  // What the switch pops: r15, r14, r13, r12, rbx, rbp, return address. Then the stack is aligned to 16 bytes, as required by a call.
   void** frame = reinterpret_cast<void**>(top) - 9;
   frame[4] = fiber;
   frame[5] = reinterpret_cast<void*>(&vitrine::standins::enter_fiber);
@@ -98,8 +98,8 @@ void switch_stacks(void** from, void* to) { vitrine_standins_switch(from, to); }
 
 namespace {
 
-// The portable way, with two system calls for each switch: a stack pointer is the address of an ucontext_t, kept at the stack's begin or, for a
-// thread's own stack, on it.
+// The portable way, with two system calls for each switch: a stack pointer is the address of an ucontext_t, which is at the begin of the stack or,
+// for a thread's own stack, on it.
 void begin(unsigned high, unsigned low) {
   vitrine::standins::enter_fiber(reinterpret_cast<vitrine::standins::Fiber*>((uintptr_t{high} << 32) | low));
 }
@@ -169,7 +169,7 @@ void Fiber::switch_to(Fiber& next) {
   __sanitizer_start_switch_fiber(&fake_stack_, next.bottom_, next.bytes_);
 #endif
 #if defined(VITRINE_STANDINS_TSAN)
-  // Threads of a block are ordered by what they do, not by the order in which they happen to run.
+  // Threads of a block are ordered by their synchronization, not by the order in which they happen to run.
   __tsan_switch_to_fiber(next.tsan_, __tsan_switch_to_fiber_no_sync);
 #endif
   switch_stacks(&stack_pointer_, next.stack_pointer_);

@@ -3,20 +3,20 @@
 
 #include <cstddef>
 
-/// Stacks that a thread of the host runs in turn.
+/// Stacks that a host thread runs in turn.
 namespace vitrine::standins {
 
-/// A stack and where it stopped. One that was not made with a function stands for the thread's own stack.
+/// A stack and the point where it stopped. A fiber created without a function represents the thread's own stack.
 class Fiber {
  public:
   Fiber();
-  /// At the first switch to it, calls function(argument), which must not return.
+  /// The first switch to it calls function(argument), which must not return.
   Fiber(void (*function)(void*), void* argument);
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Stops here, on this fiber, and goes on where `next` stopped; returns when something switches back.
+  /// Stops this fiber and continues `next` where it stopped; returns when another fiber switches back.
   void switch_to(Fiber& next);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled without ThreadSanitizer's instrumentation, so that it sees what device threads do and not how they are run.
+// Compiled without ThreadSanitizer's instrumentation, so that it sees what device threads do and not how they are executed.
 #include "tests/standins/launch.h"
 
 #include <cstdio>
@@ -42,7 +42,7 @@ const char* name_of(WarpOperation operation) {
   return "?";
 }
 
-/// The block that this host thread runs: its threads' fibers stay from block to block.
+/// The block that this host thread runs; its threads' fibers are reused from block to block.
 class CooperatingBlock {
  public:
   void run(const std::function<void()>& thread_body);
@@ -85,7 +85,7 @@ thread_local CooperatingBlock* running_block = nullptr;
   std::abort();
 }
 
-// Goes to the next thread in the order of x, y, z.
+// Advances to the next thread in the order of x, y, z.
 void advance(uint3& index, dim3 dimensions) {
   if (++index.x < dimensions.x) return;
   index.x = 0;
@@ -123,7 +123,7 @@ void CooperatingBlock::thread_main(void* block) {
     self.thread(me).at = At::end;
     --self.live_;
     self.release_barrier_if_all_wait();
-    // Others of its warp may wait for lanes of which this was the last.
+    // Other lanes of its warp may be waiting for lanes of which this was the last.
     for (uint32_t i = me / kWarp * kWarp; i < self.count_ && i < (me / kWarp + 1) * kWarp; ++i) {
       if (self.thread(i).at == At::warp) self.finish_warp_operation_if_all_wait(me / kWarp, self.thread(i).mask);
     }
@@ -199,7 +199,7 @@ void CooperatingBlock::finish_warp_operation_if_all_wait(uint32_t warp, uint32_t
   uint64_t ballot = 0;
   const Thread* first = nullptr;
   for (uint32_t l = 0; l < kWarp; ++l) {
-    values[l] = ~uint64_t{0};  // of a lane that does not take part: anything
+    values[l] = ~uint64_t{0};  // a lane that does not take part: any value
     if ((lanes >> l & 1U) == 0) continue;
     const Thread& t = thread(warp * kWarp + l);
     if (t.at != At::warp || t.mask != mask) return;
@@ -233,7 +233,7 @@ CooperatingBlock& block_of(const char* name) {
   return *running_block;
 }
 
-// One for each host thread that runs cooperating kernels; it goes with the thread.
+// One for each host thread that runs cooperating kernels; destroyed with the thread.
 CooperatingBlock& own_block() {
   static thread_local CooperatingBlock block;
   return block;

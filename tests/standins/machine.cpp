@@ -72,14 +72,14 @@ std::string leftovers(const State& s) {
 
 State& state() {
   static State* const s = [] {
-    auto* made = new State;  // stays until the process ends: threads may still refer to it
+    auto* made = new State;  // lives until the process ends: threads may still refer to it
     make_devices(*made, first_machine());
     return made;
   }();
   return *s;
 }
 
-cudaError_t tell(cudaError_t code) {
+cudaError_t set_last_error(cudaError_t code) {
   if (code != cudaSuccess) last_error = code;
   return code;
 }
@@ -133,7 +133,7 @@ std::optional<Allocation> find_allocation(const void* p, bool end_counts) {
   auto at = s.allocations.upper_bound(address);
   if (at == s.allocations.begin()) return std::nullopt;
   const Allocation& a = (--at)->second;
-  // Freed memory and the pages behind an allocation are nobody else's.
+  // Freed memory and the pages after an allocation are not reused.
   const uintptr_t end = a.begin + a.mapped_bytes;
   if (address < end || (end_counts && address == end)) return a;
   return std::nullopt;

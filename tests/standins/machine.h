@@ -22,10 +22,10 @@
 #include "runtime/cpu/stream.h"
 #include "tests/standins/controls.h"
 
-/// What the imitated CUDA runtime is made of. Private to the stand-ins.
+/// State of the stand-in for the CUDA runtime. Private to the stand-ins.
 ///
-/// So that ThreadSanitizer sees the order that the code under test makes and no other, a stream's worker takes no lock and gives nothing back to
-/// other threads but through events and synchronisation.
+/// ThreadSanitizer must see only the order that the code under test establishes. So a stream's worker takes no lock and publishes nothing to
+/// other threads except through events and synchronization.
 namespace vitrine::standins {
 
 inline constexpr int kMostDevices = 64;
@@ -34,10 +34,10 @@ inline constexpr int kHost = -1;
 struct Device {
   int index = 0;
   int physical = 0;                     // before CUDA_VISIBLE_DEVICES
-  std::atomic<int> error{cudaSuccess};  // stays: what CUDA calls a sticky error
+  std::atomic<int> error{cudaSuccess};  // a sticky error of CUDA
   std::atomic<int64_t> launches_to_failure{0};
   std::atomic<bool> has_context{false};
-  // Under State::mutex.
+  // Guarded by State::mutex.
   int64_t used_bytes = 0;
   bool fail_next_malloc = false;
   std::array<bool, kMostDevices> peers{};
@@ -48,7 +48,7 @@ struct Allocation {
   size_t bytes = 0;
   size_t mapped_bytes = 0;
   int device = kHost;  // kHost: pinned
-  bool freed = false;  // its addresses are kept for long, so that a late use is seen
+  bool freed = false;  // its addresses stay reserved, so that a late use is detected
 };
 
 struct State {
@@ -68,56 +68,56 @@ State& state();
 /// See be_process_of().
 bool is_of_this_process(int device);
 
-/// Keeps the thread's last error, as every function of CUDA does.
-cudaError_t tell(cudaError_t code);
+/// Stores the thread's last error, as every CUDA function does.
+cudaError_t set_last_error(cudaError_t code);
 cudaError_t take_last_error(bool clear);
 
 /// The current device of this thread.
 int& current_index();
-/// The device; null and the reason in `code` when there is none or it is in error.
+/// The device; null, with the reason in `code`, if it does not exist or is in error.
 Device* usable_device(int index, cudaError_t& code);
-/// The same, for calls that need a context on it.
+/// Like device_of(), for calls that need a context on the device.
 Device* current_device(cudaError_t& code);
-/// What CUDA does with a device when it is made current, or first used: some of its memory goes.
+/// Takes the memory that CUDA takes when a device is made current or first used.
 void make_context(Device& device);
 
-/// The allocation, freed ones too, that holds p; one behind its end counts when `end_counts`. nullopt: ordinary host memory.
+/// The allocation, even a freed one, that contains p; its end counts as inside if `end_counts`. nullopt: ordinary host memory.
 std::optional<Allocation> find_allocation(const void* p, bool end_counts = false);
 
-/// False, having said why, when the handle is no stream. `call` names the function that was called.
+/// False, with a message, if the handle is not a stream. `call` is the name of the called function.
 bool is_live(cudaStream_t stream, const char* call);
 /// Waits for all work of a device.
 void drain(int device);
 /// Waits for all work of this process.
 void drain_all();
 
-/// Whether work of the device may touch [p, p + bytes): its own memory, that of peers whose access is enabled, pinned memory; null when bytes is 0.
-/// Says what is wrong. With 0 bytes, one behind the end is in.
+/// Whether work of the device may access [p, p + bytes): its own memory, that of peers with enabled access, pinned memory; null if bytes is 0.
+/// Prints what is wrong. With 0 bytes, the end of an allocation counts as inside.
 bool may_touch(const Device& device, const void* p, int64_t bytes, const char* what);
 
-/// NCCL's part of what configure() looks at.
+/// NCCL's part of the check in configure().
 int64_t live_communicators();
 void clear_nccl_faults();
 
-/// Prints what the code under test did wrong, where CUDA's code alone would not help.
+/// Prints the mistake of the code under test if CUDA's error code alone would not help.
 [[gnu::format(printf, 1, 2)]] void explain(const char* format, ...);
 
 }  // namespace vitrine::standins
 
-/// A stream: CpuStream's worker behind CUDA's interface. Issuing is thread-safe, as CUDA's is.
+/// A stream: CpuStream's worker behind CUDA's interface. Issuing is thread-safe, as in CUDA.
 struct CUstream_st {
   CUstream_st(vitrine::standins::Device& device, unsigned flags, int priority);
   CUstream_st(const CUstream_st&) = delete;
   CUstream_st& operator=(const CUstream_st&) = delete;
 
-  /// Queues work, skipped when the device is in error.
+  /// Queues work that is skipped if the device is in error.
   template <class F>
   void enqueue(F f) {
     push([this, f = std::move(f)]() mutable {
       if (device.error.load(std::memory_order_relaxed) == cudaSuccess) f();
     });
   }
-  /// Queues what happens in any case: records of events.
+  /// Queues work that always runs: records of events.
   template <class F>
   void enqueue_always(F f) {
     push(std::move(f));
@@ -158,7 +158,7 @@ struct CUevent_st {
     void wait();
   };
   CUevent_st(vitrine::standins::Device& owner, unsigned event_flags) : device(owner), flags(event_flags) {}
-  /// A record that no queued work refers to any more.
+  /// A record that no queued work refers to.
   Record& fresh_record();
 
   vitrine::standins::Device& device;
@@ -169,11 +169,11 @@ struct CUevent_st {
 
 namespace vitrine::standins {
 
-/// Queues work of the stream's device. What touches memory that it may not ends as on a GPU: later, and for good.
+/// Queues work of the stream's device. Access to forbidden memory fails as on a GPU: later, and permanently.
 template <class F>
 cudaError_t queue_work(cudaStream_t stream, bool touches_its_own, F f) {
   Device& device = stream->device;
-  if (const int code = device.error.load(std::memory_order_relaxed); code != cudaSuccess) return tell(static_cast<cudaError_t>(code));
+  if (const int code = device.error.load(std::memory_order_relaxed); code != cudaSuccess) return set_last_error(static_cast<cudaError_t>(code));
   if (touches_its_own) {
     stream->enqueue(std::move(f));
   } else {

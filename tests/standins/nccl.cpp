@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated NCCL: ranks of one process, on any threads. Non-blocking communicators take a call in only while they are polled, so that an event
-// recorded too early shows.
+// Stand-in for NCCL: ranks of one process, on any threads. Non-blocking communicators accept a call only while they are polled, so that an event
+// recorded too early is detected.
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -25,8 +25,8 @@ using standins::Transfer;
 
 namespace {
 
-constexpr int64_t kCommunicatorBytes = int64_t{2} << 20;  // of the device, as the real one takes some
-constexpr int kPolls = 2;                                 // until a non-blocking communicator has taken a call in
+constexpr int64_t kCommunicatorBytes = int64_t{2} << 20;  // of the device, which the real one also takes
+constexpr int kPolls = 2;                                 // until a non-blocking communicator has accepted a call
 constexpr const char* kFaultText = "a fault that a test asked for";
 constexpr const char* kDuplicateText = "Duplicate GPU detected: two ranks on one device";
 
@@ -46,26 +46,26 @@ struct ncclComm {
   int rank = 0, size = 0;
   bool blocking = true;
   std::atomic<bool> aborted{false};
-  std::atomic<int> under_way{0};  // calls that are not carried out yet
+  std::atomic<int> under_way{0};  // calls that have not been executed yet
 
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // guards the following members
   ncclResult_t error = ncclSuccess;
   std::string last_error;
   uint64_t collectives = 0;
   int polls_to_go = 0;
   bool finalizing = false;
-  std::vector<std::function<void()>> pending;  // what polling takes in
+  std::vector<std::function<void()>> pending;  // accepted by polling
 };
 
 namespace {
 
-/// Faults that tests ask for, by rank: how many calls from now, 0: none.
+/// Faults requested by tests, by rank: number of calls from now, 0: none.
 struct Faults {
   std::map<int, int> hang_init, hang_call, fail_call;
 };
 
-/// Locks are taken in the order of Library, communicator, faults. Groups and communicators stay until the process ends: queued work refers to them,
-/// and counting references would order the workers.
+/// Locks are taken in the order library, communicator, faults. Groups and communicators live until the process ends, because queued work refers to
+/// them and reference counts would order the workers.
 struct Library {
   std::shared_mutex mutex;
   std::condition_variable_any joined;
@@ -132,7 +132,7 @@ void take_in(ncclComm& comm) {
   for (const auto& work : std::exchange(comm.pending, {})) work();
 }
 
-/// Under the communicator's lock. Takes in what waits once it was asked for often enough.
+/// requires the communicator's lock. Accepts pending calls after enough polls.
 ncclResult_t poll(ncclComm& comm) {
   if (comm.error != ncclSuccess) return comm.error;
   if (!is_ready(comm)) return ncclInProgress;
@@ -160,7 +160,7 @@ bool may_touch(const ncclComm& comm, const Queued& q) {
          (!writes || check(q.call.output, output_count(q.call, comm.size) * bytes));
 }
 
-/// What the calls of one communicator in a group put on its streams, and when.
+/// What the calls of one communicator in a group queue on its streams, and when.
 ncclResult_t issue(ncclComm* comm, const std::vector<Queued>& calls) {
   const std::lock_guard lock(comm->mutex);
   if (comm->error != ncclSuccess) return comm->error;
@@ -251,7 +251,7 @@ ncclResult_t add(ncclComm_t handle, cudaStream_t stream, const char* name, Queue
   const int peer = q.is_transfer ? q.transfer.peer : q.call.root;
   const bool sums = !q.is_transfer && q.call.collective != Collective::broadcast && q.call.collective != Collective::all_gather;
   if (peer < 0 || peer >= q.comm->size || (sums && !is_imitated(q.call))) {
-    explain("%s: this root, peer, type or operation is wrong or not imitated", name);
+    explain("%s: this root, peer, type or operation is wrong or not supported by the stand-in", name);
     return ncclInvalidArgument;
   }
   q.stream = stream;

@@ -50,7 +50,7 @@ void copy(void* to, const void* from, size_t bytes) {
   if (to != from && bytes > 0) std::memmove(to, from, bytes);
 }
 
-/// All ranks' shares, in one go.
+/// All ranks' shares at once.
 void carry_out(const std::vector<const CollectiveCall*>& calls) {
   const CollectiveCall& first = *calls[0];
   const size_t bytes = first.count * type_bytes(first.type);
@@ -66,7 +66,7 @@ void carry_out(const std::vector<const CollectiveCall*>& calls) {
       for (void* output : outputs) copy(output, calls[root]->input, bytes);
       return;
     case Collective::reduce_scatter:
-      // An output may be the rank's own part of its input, which nobody else's sum reads.
+      // An output may be the rank's own part of its input, which no other rank's sum reads.
       for (size_t rank = 0; rank < calls.size(); ++rank) sum(calls, rank * first.count, first.count, {outputs[rank]});
       return;
     case Collective::all_gather:

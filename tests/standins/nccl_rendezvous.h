@@ -18,7 +18,7 @@ namespace vitrine::standins {
 
 enum class Collective : uint8_t { all_reduce, reduce, broadcast, reduce_scatter, all_gather };
 
-/// What one rank asks for.
+/// Arguments of one rank.
 struct CollectiveCall {
   Collective collective = Collective::all_reduce;
   const void* input = nullptr;
@@ -43,25 +43,25 @@ struct Transfer {
 size_t type_bytes(ncclDataType_t type);
 bool can_sum(ncclDataType_t type);
 
-/// Where the streams' workers of a group's ranks meet. Whoever comes last does the work of all, in rank order; the others wait. Ranks that disagree
-/// wait for ever, as with NCCL: until they are aborted.
+/// Synchronizes the stream workers of a group's ranks. The last one to arrive does the work of all, in rank order; the others wait. As with NCCL,
+/// ranks that disagree wait until they are aborted.
 class Rendezvous {
  public:
   explicit Rendezvous(int ranks) : ranks_(ranks) {}
 
-  /// Returns when the collective is done, or this rank was aborted.
+  /// Returns when the collective is done or this rank was aborted.
   void collective(int rank, uint64_t sequence, const CollectiveCall& call, const std::atomic<bool>& aborted);
   /// The same for transfers, each with one peer, all at once.
   void transfer(int rank, std::vector<Transfer>& transfers, const std::atomic<bool>& aborted);
-  /// Takes no part and returns when the rank is aborted.
+  /// Takes no part, and returns when the rank is aborted.
   void stay_away(const std::atomic<bool>& aborted);
-  /// Wakes those who wait: one of them was aborted.
+  /// Wakes waiting ranks, because one was aborted.
   void wake();
 
  private:
   struct Slot {
     explicit Slot(int ranks) : calls(static_cast<size_t>(ranks)) {}
-    std::vector<const CollectiveCall*> calls;  // null: not there yet
+    std::vector<const CollectiveCall*> calls;  // null: not arrived
     bool done = false;
     int inside = 0;
   };

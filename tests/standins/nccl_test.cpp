@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The imitated NCCL: collectives between the ranks of one process, non-blocking communicators, failures.
+// The stand-in for NCCL: collectives between the ranks of one process, non-blocking communicators, failures.
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -122,7 +122,7 @@ TEST_F(Nccl, CollectivesGiveEachRankItsShare) {
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(read(r, 1)[0], 600.0F);
 }
 
-/// 2048 + 1 + 1 + 1 in f16 is 2048 when every sum of two is rounded, and so is 256 + 1 + 1 + 1 in bf16: as NCCL's ring does.
+/// 2048 + 1 + 1 + 1 in f16 is 2048 if the sum of every two is rounded, and so is 256 + 1 + 1 + 1 in bf16: as in NCCL's ring.
 TEST_F(Nccl, HalvesAreRoundedAfterEveryAddition) {
   init(true);
   const auto check = [&]<class T>(ncclDataType_t type, float large, T) {
@@ -154,7 +154,7 @@ TEST_F(Nccl, HalvesAreRoundedAfterEveryAddition) {
 TEST_F(Nccl, GroupedTransfersDoNotWaitForEachOther) {
   init(true);
   fill_all(1);
-  // Everybody sends to everybody else.
+  // Every rank sends to every other.
   all([&](int r) {
     for (int peer = 0; peer < kRanks; ++peer) {
       if (peer == r) continue;
@@ -237,7 +237,7 @@ TEST_F(Nccl, ARankThatStaysAwayHangsTheOthersUntilTheyAreAborted) {
   }
   for (int r = 0; r < kRanks; ++r) expect_stuck(streams_[r]);
   for (int r = 0; r < kRanks; ++r) {
-    EXPECT_EQ(poll(r), ncclSuccess) << "nobody notices";
+    EXPECT_EQ(poll(r), ncclSuccess) << "no error is detected";
     EXPECT_EQ(ncclCommAbort(comms_[r]), ncclSuccess);
     EXPECT_EQ(cudaStreamSynchronize(streams_[r]), cudaSuccess);
     EXPECT_EQ(ncclCommAbort(comms_[r]), ncclInvalidArgument) << "it is gone";

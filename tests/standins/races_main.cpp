@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For ThreadSanitizer builds: leaves out what orders two accesses, named by the argument: "event" between two streams, "barrier" between the threads
-// of a block, "collective" between the ranks' streams and another one; or nothing. The tests want ThreadSanitizer's report, or none.
+// For ThreadSanitizer builds: omits the synchronization between two accesses, named by the argument: "event" between two streams, "barrier" between
+// the threads of a block, "collective" between the ranks' streams and another one; or nothing. The tests expect ThreadSanitizer's report, or none.
 #include <cstdio>
 #include <string_view>
 

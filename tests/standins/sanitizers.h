@@ -12,7 +12,7 @@ extern "C" void __tsan_read_range(void* address, unsigned long bytes);
 extern "C" void __tsan_write_range(void* address, unsigned long bytes);
 #endif
 
-/// Tells the sanitizers what code that is compiled without them reads and writes.
+/// Reports memory accesses of code compiled without the sanitizers to them.
 namespace vitrine::standins {
 
 inline void tell_read([[maybe_unused]] const void* p, [[maybe_unused]] int64_t bytes) {

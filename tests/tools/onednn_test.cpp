@@ -110,7 +110,7 @@ TEST_P(OneDnn, TakesEveryConvolutionAndProductOfTheModels) {
 INSTANTIATE_TEST_SUITE_P(Threads, OneDnn, ::testing::Values(1, 4));
 
 TEST(OneDnnVersion, IsReportedWithItsVersion) {
-  for (const LibraryInfo& library : kernel_libraries()) {
+  for (const LibraryInfo& library : kernel_libraries(Backend::cpu)) {
     if (library.name == "oneDNN") {
       EXPECT_EQ(library.version.substr(0, 2), VITRINE_TEST_ONEDNN_MAJOR ".") << "the headers are of another version than the library";
       return;

@@ -45,7 +45,7 @@ class TimeBalance {
       for (int64_t step = 0; step < kWarmSteps + kMeasuredSteps && !interrupted(); ++step) {
         const auto item = source.next(step);
         VITRINE_ASSERT(item.has_value(), "an epoch has a batch, and there is one for each step");
-        if (item->batch.labels.shape[0] == config.batch_size) run.engine->train_step(item->batch);
+        if (item->labels.shape[0] == config.batch_size) run.engine->train_step(*item);
       }
       run.engine->take_step_results(true);
       recorder.collect({}, kWarmSteps);

@@ -5,17 +5,17 @@
 
 namespace vitrine::tools {
 
-std::optional<BatchSource::Item> BatchSource::next(int64_t step) {
+std::optional<HostBatch> BatchSource::next(int64_t step) {
   SpanRecord wait;
   wait.info.phase = Phase::data;
   wait.info.step = step;
   wait.begin_ns = steady_now_ns();
-  std::optional<Batch> batch = loader_.next();
+  std::optional<HostBatch> batch = loader_.next();
   wait.end_ns = steady_now_ns();
   if (!batch) return std::nullopt;
   wait.bytes = batch->images.bytes() + batch->labels.bytes();
   spans_.push_back(wait);
-  return Item{{batch->images, batch->labels, std::move(batch->hold), batch->global_rows}, batch->last_of_epoch};
+  return batch;
 }
 
 std::vector<SpanRecord> BatchSource::take_spans() { return std::exchange(spans_, {}); }

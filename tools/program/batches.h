@@ -16,14 +16,8 @@ class BatchSource {
   /// The data set must outlive it.
   BatchSource(const Dataset& dataset, LoaderConfig config) : loader_(dataset, std::move(config)) {}
 
-  struct Item {
-    HostBatch batch;
-    bool last_of_epoch = false;
-    /// Of this process.
-    int64_t samples() const { return batch.labels.numel(); }
-  };
   /// The next batch, or nothing at the end. `step` is the number that its wait is booked under.
-  std::optional<Item> next(int64_t step);
+  std::optional<HostBatch> next(int64_t step);
   /// The waits since the last call.
   std::vector<SpanRecord> take_spans();
 

@@ -163,8 +163,8 @@ class Comparison {
   static int64_t take_step(Engine& engine, BatchSource& source) {
     const auto item = source.next(engine.steps_issued());
     VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
-    engine.train_step(item->batch);
-    return item->samples();
+    engine.train_step(*item);
+    return item->labels.numel();
   }
 
   /// The largest over the devices that hold the reduced gradients.

@@ -73,7 +73,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   Outputs outputs;
   for (int64_t done = 0; const auto item = source.next(done);) {
     const size_t before = outputs.values.size();
-    const StepResult totals = run.engine->evaluate(item->batch, logits != nullptr ? &outputs.values : nullptr);
+    const StepResult totals = run.engine->evaluate(*item, logits != nullptr ? &outputs.values : nullptr);
     outputs.counts.push_back(outputs.values.size() - before);
     recent.loss_sum += totals.loss_sum;
     recent.valid += totals.valid;

@@ -46,7 +46,8 @@ std::vector<Part> parts() {
 }
 
 std::vector<LibraryInfo> libraries() {
-  std::vector<LibraryInfo> all = kernel_libraries();
+  std::vector<LibraryInfo> all = kernel_libraries(Backend::cpu);
+  for (const LibraryInfo& library : kernel_libraries(Backend::cuda)) all.push_back(library);
   const std::string nccl = nccl_version();
   if (!nccl.empty()) all.push_back({"NCCL", nccl, "collectives between GPUs"});
   all.push_back({"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100), "messages"});

@@ -87,7 +87,7 @@ std::string peak_table(const std::vector<Group>& groups, const Style& style) {
   return table.str(style);
 }
 
-constexpr char kLetters[kCategoryCount + 1] = "PGOAWSCK.";
+constexpr char kLetters[kCategoryCount + 1] = "PGOAWSC.";
 
 std::string bars(const std::vector<Group>& groups, const Style& style) {
   int64_t longest = 1;

@@ -201,7 +201,7 @@ int resolve_recompute_segments(const Options& options, const Model& model) {
 int64_t default_workspace(const Model& model, Backend backend, const Precision& precision) {
   constexpr int64_t kMiB = int64_t{1} << 20, kBlock = 16, kCopies = 8;
   if (backend == Backend::cuda) return 256 * kMiB;
-  const std::vector<LibraryInfo> libraries = kernel_libraries();
+  const std::vector<LibraryInfo> libraries = kernel_libraries(Backend::cpu);
   const bool packs = std::any_of(libraries.begin(), libraries.end(), [](const LibraryInfo& library) { return library.name == "oneDNN"; });
   if (!packs || precision.compute != DType::f32) return 32 * kMiB;
   int64_t largest = 0;

@@ -35,7 +35,11 @@ std::string describe_device(Device& device, const GpuReport& gpus) {
 
 std::string versions(const GpuReport& gpus) {
   std::string text = fmt::format("vitrine {}, compiled by {} for {}", VITRINE_VERSION, VITRINE_BUILD_COMPILER, VITRINE_BUILD_ARCH);
-  for (const LibraryInfo& library : kernel_libraries()) text += fmt::format("; {} {}", library.name, library.version);
+  const auto add = [&](Backend backend) {
+    for (const LibraryInfo& library : kernel_libraries(backend)) text += fmt::format("; {} {}", library.name, library.version);
+  };
+  add(Backend::cpu);
+  if (!gpus.gpus.empty()) add(Backend::cuda);
   if (!gpus.gpus.empty()) text += fmt::format("; CUDA {}, driver for {}", gpus.runtime_version, gpus.driver_version);
   const std::string nccl = nccl_version();
   if (!gpus.gpus.empty() && !nccl.empty()) text += fmt::format("; NCCL {}", nccl);

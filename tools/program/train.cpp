@@ -141,8 +141,8 @@ class Training {
       const auto item = source_.next(engine_.steps_issued());
       VITRINE_ASSERT(item.has_value(), "the loader ended before the epochs it was made for");
       recorded_.before_step(*run_.devices, engine_.steps_issued());
-      engine_.train_step(item->batch);
-      result.samples += item->batch.global_samples > 0 ? item->batch.global_samples : item->samples();
+      engine_.train_step(*item);
+      result.samples += item->global_samples;
       take_totals(false);
       if (engine_.steps_issued() % PhaseRecorder::kStepsBetweenPolls == 0) recorder_.poll(source_.take_spans(), first_step_ + 1);
       if (options_.verify_replicas > 0 && engine_.steps_issued() % options_.verify_replicas == 0) engine_.verify_replicas();

@@ -26,9 +26,9 @@ constexpr int64_t kCapacityDrawn = 3;
 constexpr double kLabelWidth = 18;  // percent of the chart that a label needs on a phone
 
 /// From the bottom up: what stays, then what comes and goes.
-constexpr std::array<Category, kCategoryCount> kStack = {Category::parameters,    Category::optimizer,   Category::gradients,
-                                                         Category::packed,        Category::workspace,   Category::staging,
-                                                         Category::communication, Category::activations, Category::fragmentation};
+constexpr std::array<Category, kCategoryCount> kStack = {Category::parameters,  Category::optimizer,    Category::gradients,
+                                                         Category::workspace,   Category::staging,      Category::communication,
+                                                         Category::activations, Category::fragmentation};
 
 /// A layer of the stack over some moments.
 struct Ribbon {

@@ -40,8 +40,6 @@ Name category_colour(Category category) {
       return gold;
     case Category::communication:
       return violet;
-    case Category::packed:
-      return brown;
     case Category::fragmentation:
       break;
   }

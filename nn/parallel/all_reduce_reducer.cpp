@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/all_reduce_reducer.h"
+
+namespace vitrine {
+
+AllReduceReducer::AllReduceReducer(const ReducerContext& replica)
+    : replica_(replica),
+      wire_(replica),
+      buckets_(replica.world_size > 1 ? make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)
+                                      : std::vector<Bucket>{}) {}
+
+void AllReduceReducer::reset() {
+  for (auto* event : {&ready_, &reduced_}) *event = replica_.device.compute().stream().make_event();
+}
+
+void AllReduceReducer::begin_step(int64_t step) {
+  next_ = 0;
+  wire_.begin_step(step);
+}
+
+void AllReduceReducer::add(int64_t finished_elements) {
+  while (next_ < buckets_.size() && buckets_[next_].parameters_end <= finished_elements) reduce(buckets_[next_++]);
+}
+
+void AllReduceReducer::reduce(const Bucket& bucket) {
+  ExecContext& compute = replica_.device.compute();
+  ExecContext& communication = replica_.device.communication();
+  wire_.pack(bucket.begin, bucket.parameters_end);
+  compute.record(*ready_);
+  const PhaseScope phase(communication, Phase::reduce, bucket.name.c_str());
+  communication.wait(*ready_, "backward");
+  wire_.for_each_view(bucket.begin, bucket.end, [&](const View& view) { replica_.communicator->all_reduce(communication, view); });
+}
+
+void AllReduceReducer::finish() {
+  if (buckets_.empty()) return;
+  add(replica_.layout.parameter_elements());
+  replica_.device.communication().record(*reduced_);
+  replica_.device.compute().wait(*reduced_, "reduce");
+  wire_.unpack();
+}
+
+}  // namespace vitrine

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "nn/parallel/buckets.h"
+#include "nn/parallel/wire_gradients.h"
+
+/// Private to nn/parallel.
+namespace vitrine {
+
+/// Every replica gets the sums and updates all parameters. Gradients are all-reduced in buckets, each as soon as backward has finished it, so that
+/// communication overlaps with the rest of backward.   source  Li et al., "PyTorch Distributed", VLDB 2020
+class AllReduceReducer final : public Reducer {
+ public:
+  explicit AllReduceReducer(const ReducerContext& replica);
+
+  RowRange updated_elements() const override { return {0, replica_.layout.parameter_elements()}; }
+  void begin_step(int64_t step) override;
+  void add(int64_t finished_elements) override;
+  void finish() override;
+  void distribute() override {}  // every replica has made the same update
+  void reset() override;
+  View error() const override { return wire_.error(); }
+
+ private:
+  void reduce(const Bucket& bucket);
+
+  const ReducerContext& replica_;
+  WireGradients wire_;
+  const std::vector<Bucket> buckets_;  // spans that have not been taken point to their names
+  size_t next_ = 0;                    // the first bucket of the step that has not been reduced
+  std::unique_ptr<Event> ready_;       // compute: the gradients of a bucket are final
+  std::unique_ptr<Event> reduced_;     // communication: all buckets are summed
+};
+
+}  // namespace vitrine

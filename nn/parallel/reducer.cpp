@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/reducer.h"
+
+#include <fmt/format.h>
+
+#include "nn/parallel/all_reduce_reducer.h"
+#include "nn/parallel/gpu0_reducer.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+
+std::unique_ptr<Reducer> make_reducer(const ReducerContext& replica) {
+  if (replica.config.scheme.reduce == Reduce::gpu0) return std::make_unique<Gpu0Reducer>(replica);
+  return std::make_unique<AllReduceReducer>(replica);
+}
+
+std::unique_ptr<Reducer> make_configured_reducer(const ReducerContext& replica) {
+  if (!replica.config.reducer) return make_reducer(replica);
+  std::unique_ptr<Reducer> reducer = replica.config.reducer(replica);
+  if (reducer == nullptr)
+    throw ConfigError("EngineConfig::reducer returned null, expected a Reducer; return make_reducer(replica) for the scheme's own");
+  const RowRange range = reducer->updated_elements();
+  const int64_t all = replica.layout.parameter_elements();
+  if (range.size() != 0 && range != RowRange{0, all}) {
+    throw ConfigError(fmt::format("Reducer::updated_elements: replica {} updates elements [{}, {}), expected all of [0, {}) or none", replica.rank,
+                                  range.begin, range.end, all));
+  }
+  return reducer;
+}
+
+}  // namespace vitrine

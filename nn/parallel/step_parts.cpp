@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of a training step on all devices, up to the gradient of the outputs. train_step.cpp puts them in order.
+#include <numeric>
+#include <utility>
+
+#include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
+#include "kernels/image.h"
+#include "kernels/non_finite.h"
+#include "kernels/optimizer.h"
+#include "nn/parallel/engine_state.h"
+#include "runtime/copy.h"
+
+namespace vitrine {
+
+void Engine::State::begin_step(int64_t number) {
+  step = number;
+  for_each([&](Replica& r) {
+    r.scaler->reset();
+    r.reducer->begin_step(step);
+    for (ExecContext* ctx : r.contexts()) ctx->set_step(step);
+    r.compute().mark_step();
+    r.has_gradients = false;
+    const PhaseScope phase(r.compute(), Phase::loss);
+    zero(r.compute(), r.tail());
+    static constexpr float kVote = 1.0F;
+    if (votes_to_stop && r.ordinal == 0) copy(r.compute(), ConstView(&kVote, {1}, DType::f32, DeviceId::host()), r.stop_votes());
+    static constexpr int32_t kNone = -1;
+    if (searches_non_finite) copy(r.compute(), ConstView(&kNone, {1}, DType::i32, DeviceId::host()), r.first_non_finite);
+  });
+}
+
+void Engine::State::begin_micro_batch(const MicroBatch& next) {
+  int64_t position = next.position;
+  for (auto& r : replicas) {
+    if (micro_batch > 0) r->compute().record(*r->slot(micro_batch).used);
+    r->forget_micro_batch();
+    r->samples = next.sizes[static_cast<size_t>(r->ordinal)];
+    r->first_sample = position;
+    position += r->samples;
+  }
+  gathered = Tensor();
+  ++micro_batch;
+}
+
+const std::vector<MicroBatch>& Engine::micro_batches() const { return in_step("micro_batches").current_part->micro_batches; }
+
+void Engine::stage(const HostBatch& batch, const MicroBatch& micro_batch) {
+  State& s = in_step("stage");
+  s.stage(batch, micro_batch, s.config.scheme.staging, s.config.scheme.loss_at);
+  s.for_each_at_once([&](Replica& r) { s.prepare_input(r); });
+}
+
+void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at) {
+  begin_micro_batch(next);
+  const RowRange all{0, next.samples()};
+  const StagingSlot& on_device0 = replica(0).slot(micro_batch);
+  int64_t before = 0;  // samples of earlier devices
+  for_each([&](Replica& r) {
+    StagingSlot& slot = r.slot(micro_batch);
+    const RowRange mine{before, before + r.samples};
+    before = mine.end;
+    const bool whole = staging == Staging::device0 && r.ordinal == 0;     // takes all rows, for the other devices to copy theirs from
+    const bool scatters = staging == Staging::device0 && r.ordinal != 0;  // copies its rows from there
+    ExecContext& ctx = r.copy();
+    const PhaseScope phase(ctx, scatters ? Phase::scatter : Phase::stage);
+    ctx.wait(*slot.used, "compute");
+    if (config.scheme.staging == Staging::device0 && r.ordinal == 0) {
+      // Copies of an earlier micro-batch to the other devices may still read this slot.
+      for (auto& other : replicas) ctx.wait(*other->slot(micro_batch).staged, "scatter");
+    }
+    if (scatters) ctx.wait(*on_device0.staged, "stage on device 0");
+    const auto fill = [&](const Tensor& target, const ConstView& on_host, const Tensor& staged, const RowRange& rows) {
+      if (rows.size() == 0) return;
+      const ConstView source =
+          staged ? ConstView(staged.view().rows(rows.begin, rows.end)) : on_host.rows(next.first_row + rows.begin, next.first_row + rows.end);
+      vitrine::copy(ctx, source, target.view().rows(0, rows.size()));
+    };
+    const auto label = [&](const RowRange& rows) {
+      if (rows.size() > 0) r.targets = slot.labels.rows(0, rows.size()).reshape({rows.size() * model.targets_per_sample});
+    };
+    fill(slot.images, batch.images, scatters ? on_device0.images : Tensor(), whole ? all : mine);
+    if (loss_at == LossAt::parallel) {
+      fill(slot.labels, batch.labels, scatters ? on_device0.labels : Tensor(), whole ? all : mine);
+      label(mine);
+    } else if (r.ordinal == config.scheme.output_device) {
+      fill(slot.labels, batch.labels, Tensor(), all);
+      label(all);
+    }
+    ctx.record(*slot.staged);
+  });
+}
+
+void Engine::State::prepare_input(Replica& r) {
+  ExecContext& ctx = r.compute();
+  StagingSlot& slot = r.slot(micro_batch);
+  if (r.samples == 0) {
+    if (r.targets) ctx.wait(*slot.staged, "stage");
+    return;
+  }
+  const PhaseScope phase(ctx, Phase::preprocess);
+  ctx.wait(*slot.staged, "stage");
+  const Tensor images = slot.images.rows(0, r.samples);
+  const DType dtype = config.precision.compute;
+  if (config.image_dtype == dtype) {
+    r.input = images;
+    return;
+  }
+  r.input = ctx.allocate(model.input_shape(r.samples), dtype, Category::activations, "input");
+  if (config.image_dtype == DType::f32) {
+    cast(ctx, images, r.input);
+  } else {
+    resize_normalize(ctx, config.normalization, images, r.input);
+  }
+}
+
+int64_t Engine::State::targets_before(int ordinal) const {
+  const auto add = [](int64_t sum, const std::unique_ptr<Replica>& r) { return sum + r->samples; };
+  return model.targets_per_sample * std::accumulate(replicas.begin(), replicas.begin() + ordinal, int64_t{0}, add);
+}
+
+void Engine::forward() { in_step("forward").forward(true); }
+
+const Tensor& Engine::output(int device) const { return in_step("output").replica(device).output; }
+
+void Engine::State::forward(bool training) {
+  const bool gathers = training && config.scheme.loss_at == LossAt::gathered;
+  for_each_at_once([&](Replica& r) {
+    if (r.samples == 0) return;
+    ExecContext& ctx = r.compute();
+    const PhaseScope phase(ctx, Phase::forward);
+    const Pass pass{training, config.seed, step, r.first_sample};
+    const Tensor input = std::move(r.input);
+    Sequential::OutputReady observe;
+    if (training && searches_non_finite) {
+      int32_t number = 0;
+      for (const View& parameter : r.parameter_views) find_non_finite(ctx, parameter, number++, r.first_non_finite);
+      find_non_finite(ctx, input, number++, r.first_non_finite);
+      observe = [&r, number](int part, const Tensor& output) { find_non_finite(r.compute(), output, number + part, r.first_non_finite); };
+    }
+    const Shape logits = model.logits_shape(r.samples);
+    if (gathers && &r == &output_replica()) {
+      const int64_t before = targets_before(r.ordinal);
+      gathered = ctx.allocate(model.logits_shape(targets_before(size()) / model.targets_per_sample), config.precision.compute, Category::activations,
+                              "gathered outputs");
+      r.output = gathered.rows(before, before + logits[0]);
+    }
+    r.saved = model.net->forward_from(ctx, r.parameter_views, input, r.output, pass, observe, cuts);
+    r.output = r.output.reshape(logits);
+    if (!training) r.saved = Saved();
+  });
+}
+
+Tensor Engine::gather_outputs(int device) {
+  State& s = in_step("gather_outputs");
+  Replica& target = s.replica(device);
+  ExecContext& ctx = target.compute();
+  const PhaseScope phase(ctx, Phase::gather);
+  Tensor all;
+  if (s.gathered && &target == &s.output_replica()) {
+    all = std::exchange(s.gathered, {});
+  } else {
+    const int64_t samples = s.targets_before(s.size()) / s.model.targets_per_sample;
+    all = ctx.allocate(s.model.logits_shape(samples), s.config.precision.compute, Category::activations, "gathered outputs");
+  }
+  int64_t at = 0;
+  for (auto& r : s.replicas) {
+    if (r->samples == 0) continue;
+    const Tensor rows = all.rows(at, at + r->output.shape()[0]);
+    if (r.get() != &target) {
+      r->compute().record(*r->outputs_ready);
+      ctx.wait(*r->outputs_ready, "forward of another device");
+    }
+    if (r->output.view().data != rows.view().data) copy(ctx, r->output, rows);
+    at += r->output.shape()[0];
+  }
+  ctx.record(*target.outputs_read);
+  for (auto& r : s.replicas) {
+    if (r->samples == 0 || r.get() == &target) continue;
+    const PhaseScope gather_phase(r->compute(), Phase::gather);
+    r->compute().wait(*target.outputs_read, "gather");
+  }
+  return all;
+}
+
+void Engine::State::scatter_gradients(const Tensor& gradients, int device) {
+  Replica& source = replica(device);
+  source.compute().record(*source.loss_ready);
+  int64_t at = 0;
+  for_each([&](Replica& r) {
+    if (r.samples == 0) return;
+    ExecContext& ctx = r.compute();
+    const PhaseScope phase(ctx, Phase::scatter_grad);
+    const Tensor rows = gradients.rows(at, at + r.output.shape()[0]);
+    at += r.output.shape()[0];
+    if (&r == &source) {
+      r.output_gradient = rows;
+      return;
+    }
+    r.output_gradient =
+        gradient_over_output ? r.output : ctx.allocate(r.output.shape(), r.output.dtype(), Category::activations, "gradient of outputs");
+    ctx.wait(*source.loss_ready, "loss");
+    copy(ctx, rows, r.output_gradient);
+    ctx.record(*r.gradients_taken);
+  });
+  scattered = gradients;
+  scattered_from = device;
+}
+
+void Engine::State::release_scattered_gradients(Replica& r) {
+  if (r.ordinal != scattered_from || !scattered) return;
+  const PhaseScope phase(r.compute(), Phase::scatter_grad);
+  for (auto& other : replicas) {
+    if (other->samples > 0 && other.get() != &r) r.compute().wait(*other->gradients_taken, "scatter_grad");
+  }
+  scattered = Tensor();
+}
+
+void Engine::set_output_gradients(const Tensor& gradients, int device) { in_step("set_output_gradients").scatter_gradients(gradients, device); }
+
+void Engine::add_totals(const Tensor& totals, int device) {
+  Replica& r = in_step("add_totals").replica(device);
+  const PhaseScope phase(r.compute(), Phase::loss);
+  add(r.compute(), totals, r.totals(), r.totals());
+}
+
+int64_t Engine::nominal_targets() const { return state_->nominal_targets(); }
+View Engine::loss_scale(int device) const { return in_step("loss_scale").replica(device).scaler->scale(); }
+ConstView Engine::step_control(int device) const { return in_step("step_control").replica(device).scaler->control(); }
+
+void Engine::State::compute_loss(Replica& r, const Tensor& logits, const View& gradients, const View& totals) {
+  const PhaseScope phase(r.compute(), Phase::loss);
+  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(nominal_targets())};
+  softmax_cross_entropy(r.compute(), loss_config, logits, r.targets, gradients ? r.scaler->scale() : View(), gradients, totals);
+}
+
+void Engine::loss() {
+  State& s = in_step("loss");
+  const auto compute_with_gradient = [&s](Replica& r, const Tensor& logits) {
+    Tensor gradient = logits;
+    if (!s.gradient_over_output) {
+      const PhaseScope phase(r.compute(), Phase::loss);
+      gradient = r.compute().allocate(logits.shape(), logits.dtype(), Category::activations, "gradient of outputs");
+    }
+    s.compute_loss(r, logits, gradient, r.totals());
+    return gradient;
+  };
+  if (s.config.scheme.loss_at == LossAt::parallel) {
+    return s.for_each_at_once([&](Replica& r) {
+      if (r.samples > 0) r.output_gradient = compute_with_gradient(r, r.output);
+    });
+  }
+  const int device = s.config.scheme.output_device;
+  const Tensor all = gather_outputs(device);
+  s.scatter_gradients(compute_with_gradient(s.output_replica(), all), device);
+}
+
+void Engine::State::run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready) {
+  const PhaseScope phase(r.compute(), Phase::backward);
+  const Pass pass{true, config.seed, step, r.first_sample};
+  const GradMode mode = r.has_gradients ? GradMode::accumulate : GradMode::overwrite;
+  r.has_gradients = true;
+  r.output = Tensor();
+  model.net->backward_from(r.compute(), r.parameter_views, std::exchange(r.saved, {}), std::exchange(r.output_gradient, {}), r.gradient_views, mode,
+                           pass, gradients_ready, cuts);
+}
+
+void Engine::State::zero_unwritten_gradients(Replica& r) {
+  if (r.has_gradients) return;
+  zero(r.compute(), r.gradients.view().rows(0, layout.parameter_elements()));
+  r.has_gradients = true;
+}
+
+void Engine::State::run_optimizer(Replica& r) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  const View control = r.scaler->step();
+  {
+    const PhaseScope phase(r.compute(), Phase::optimizer);
+    const View parameters = r.updated(r.parameters), gradients = r.updated(r.gradients);
+    if (optimizer.kind == OptimizerConfig::Kind::sgd) {
+      sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control);
+    } else {
+      adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, r.updates_done, control);
+    }
+  }
+  r.cast_parameters();
+}
+
+Engine::NoReductionScope::NoReductionScope(Engine& engine)
+    : engine_(engine), previous_(std::exchange(engine.in_step("NoReductionScope").reduction_on, false)) {}
+Engine::NoReductionScope::~NoReductionScope() { engine_.state_->reduction_on = previous_; }
+
+}  // namespace vitrine

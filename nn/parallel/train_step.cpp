@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training step: one optimizer step of any data-parallel scheme. To write your own, copy default_step() into EngineConfig::step and change it.
+#include "nn/parallel/buckets.h"
+#include "nn/parallel/engine_state.h"
+
+namespace vitrine {
+
+void Engine::default_step(Engine& engine, const HostBatch& batch) {
+  for (const MicroBatch& micro_batch : engine.micro_batches()) {
+    engine.stage(batch, micro_batch);  // on the copy streams, while the previous micro-batch is computed
+    engine.forward();
+    engine.loss();
+    engine.backward_and_reduce(micro_batch.last);
+  }
+  engine.finish_reduction();
+  engine.decide_step();
+  if (const double max_norm = engine.config().precision.clip_norm; max_norm > 0.0) engine.clip_gradients(max_norm);
+  engine.update_parameters();
+  engine.update_loss_scale();
+  engine.distribute_parameters();
+}
+
+void Engine::backward_and_reduce(bool last) {
+  State& s = in_step("backward_and_reduce");
+  const bool reduces = last && s.reduction_on;
+  s.for_each_at_once([&](Replica& r) {
+    s.release_scattered_gradients(r);
+    // Layers finish their gradients from the end of the model to its start, which is the order in which they lie in memory. While backward continues
+    // on the compute stream, the reducer sums what is finished on the communication stream.
+    const auto gradients_ready = [&](int first_parameter) {
+      if (reduces) r.reducer->add(finished_elements(s.layout, first_parameter));
+    };
+    if (r.samples > 0) {
+      s.run_backward(r, gradients_ready);
+    } else if (reduces) {
+      const PhaseScope phase(r.compute(), Phase::reduce);
+      s.zero_unwritten_gradients(r);
+      gradients_ready(0);  // the other replicas may wait for this one
+    }
+  });
+}
+
+void Engine::finish_reduction() {
+  State& s = in_step("finish_reduction");
+  s.for_each_at_once([&](Replica& r) {
+    const PhaseScope phase(r.compute(), Phase::reduce);
+    s.zero_unwritten_gradients(r);
+    if (s.reduction_on) r.reducer->finish();
+  });
+}
+
+void Engine::decide_step() {
+  State& s = in_step("decide_step");
+  s.for_each_updating([&](Replica& r) {
+    r.scaler->unscale(r.compute(), static_cast<double>(nominal_targets()), r.updated(r.gradients), r.totals(), s.config.non_finite());
+  });
+}
+
+void Engine::clip_gradients(double max_norm) {
+  in_step("clip_gradients").for_each_updating([&](Replica& r) { r.scaler->clip(r.compute(), max_norm); });
+}
+
+void Engine::update_parameters() {
+  State& s = in_step("update_parameters");
+  s.for_each_updating([&](Replica& r) { s.run_optimizer(r); });
+}
+
+void Engine::update_loss_scale() {
+  in_step("update_loss_scale").for_each_updating([](Replica& r) { r.scaler->update(r.compute()); });
+}
+
+void Engine::distribute_parameters() {
+  in_step("distribute_parameters").for_each_at_once([](Replica& r) { r.reducer->distribute(); });
+}
+
+}  // namespace vitrine

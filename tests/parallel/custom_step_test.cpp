@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training steps that are put together from the engine's parts.
+#include <array>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cross_entropy.h"
+#include "runtime/copy.h"
+#include "runtime/error.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+constexpr int64_t kSamples = 10;
+
+void finish_step(Engine& engine) {
+  engine.finish_reduction();
+  engine.decide_step();
+  engine.update_parameters();
+  engine.update_loss_scale();
+  engine.distribute_parameters();
+}
+
+/// The scheme's loss, computed by the caller on one device.
+TrainingStep step_with_loss_on(int device) {
+  return [device](Engine& engine, const HostBatch& batch) {
+    for (const MicroBatch& micro_batch : engine.micro_batches()) {
+      engine.stage(batch, micro_batch);
+      engine.forward();
+      {
+        const Tensor logits = engine.gather_outputs(device);
+        const int64_t samples = micro_batch.samples();
+        EXPECT_EQ(logits.shape(), (Shape{samples, 5}));
+        ExecContext& ctx = engine.devices()[device].compute();
+        const Tensor labels = ctx.allocate({samples}, DType::i32, Category::staging, "labels");
+        copy(ctx, batch.labels.rows(micro_batch.first_row, micro_batch.first_row + samples), labels);
+        const Tensor totals = ctx.allocate({LossTotals::kCount}, DType::f32, Category::staging, "totals");
+        zero(ctx, totals);
+        const CrossEntropyConfig loss{-100, 1.0F / static_cast<float>(engine.nominal_targets())};
+        softmax_cross_entropy(ctx, loss, logits, labels, engine.loss_scale(device), logits, totals);
+        engine.add_totals(totals, device);
+        engine.set_output_gradients(logits, device);
+      }
+      engine.backward_and_reduce(micro_batch.last);
+    }
+    finish_step(engine);
+  };
+}
+
+struct Result {
+  std::vector<float> weights;
+  std::vector<double> losses;
+};
+
+Result train(const Model& model, int devices, const EngineConfig& config) {
+  DeviceGroup group(test_group(devices));
+  Engine engine(model, group, config, {{kSamples}, {}});
+  Result result;
+  for (uint32_t step = 0; step < 3; ++step) engine.train_step(random_batch(model, kSamples, step, 0.2).view());
+  for (const StepResult& step : engine.take_step_results(true)) result.losses.push_back(step.mean_loss());
+  result.weights = engine.parameters();
+  for (int d = 1; d < devices; ++d) EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;
+  engine.finish();  // asserts that the plan was met to the byte
+  return result;
+}
+
+TEST(CustomStep, ALossOnAnyDeviceTrainsAsTheBuiltInStep) {
+  const Model model = random_model(9);
+  EngineConfig config = small_config(model, kSamples);
+  const Result expected = train(model, 1, config);
+  for (const char* mode : {"ddp", "dp", "criterion"}) {
+    for (int device = 0; device < 3; ++device) {
+      config.scheme = scheme_preset(mode);
+      config.scheme.split = parse_split("1,0,1");
+      config.accumulate = device == 2 ? 2 : 1;
+      config.step = step_with_loss_on(device);
+      const Result result = train(model, 3, config);
+      EXPECT_LT(relative_difference(result.weights, expected.weights), 1e-5) << mode << ", loss on device " << device;
+      for (size_t i = 0; i < result.losses.size(); ++i) EXPECT_NEAR(result.losses[i], expected.losses[i], 1e-5 * expected.losses[i]);
+    }
+  }
+}
+
+TEST(CustomStep, OutputsAreOfTheDevicesThatHaveSamples) {
+  const Model model = random_model(9);
+  EngineConfig config = small_config(model, kSamples);
+  config.scheme.split = parse_split("1,0,1");
+  config.step = [](Engine& engine, const HostBatch& batch) {
+    engine.stage(batch, engine.micro_batches()[0]);
+    engine.forward();
+    EXPECT_EQ(engine.output(0).shape(), (Shape{5, 5}));
+    EXPECT_FALSE(engine.output(1));
+    EXPECT_EQ(engine.output(2).shape(), (Shape{5, 5}));
+    engine.loss();
+    engine.backward_and_reduce(true);
+    finish_step(engine);
+  };
+  train(model, 3, config);
+}
+
+TEST(CustomStep, AScopeWithoutReductionKeepsGradientsApart) {
+  const Model model = random_model(9);
+  EngineConfig config = small_config(model, kSamples);
+  config.scheme.split = parse_split("6,4");
+  bool reads = false;
+  std::array<std::vector<float>, 2> apart, sum;
+  const auto read = [&reads](Engine& engine, std::array<std::vector<float>, 2>& gradients) {
+    for (int d = 0; reads && d < 2; ++d) gradients[static_cast<size_t>(d)] = engine.gradients(d);
+  };
+  config.step = [&](Engine& engine, const HostBatch& batch) {
+    const auto pass = [&] {
+      engine.stage(batch, engine.micro_batches()[0]);
+      engine.forward();
+      engine.loss();
+      engine.backward_and_reduce(true);
+      engine.finish_reduction();
+    };
+    {
+      const Engine::NoReductionScope scope(engine);
+      pass();
+    }
+    read(engine, apart);
+    pass();  // adds to the gradients, then reduces both passes
+    read(engine, sum);
+    finish_step(engine);
+  };
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config, {{kSamples}, {}});
+  reads = true;
+  engine.train_step(random_batch(model, kSamples, 3, 0).view());
+  engine.finish();
+  EXPECT_NE(apart[0], apart[1]);
+  EXPECT_EQ(sum[1], sum[0]);
+  std::vector<float> expected(sum[0].size());
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] = 2 * (apart[0][i] + apart[1][i]);
+  EXPECT_LT(relative_difference(sum[0], expected), 1e-5);
+}
+
+TEST(CustomStep, PartsOutsideAStepAreRefused) {
+  const Model model = random_model(9);
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, small_config(model, kSamples), {{kSamples}, {}});
+  try {
+    engine.forward();
+    FAIL() << "forward() ran outside a step";
+  } catch (const OrderError& error) {
+    EXPECT_EQ(std::string(error.what()), "forward: no training step has begun; call it from EngineConfig::step, which train_step() runs");
+  }
+  EXPECT_THROW(engine.backward_and_reduce(true), OrderError);
+  EXPECT_THROW(const Engine::NoReductionScope scope(engine), OrderError);
+  engine.train_step(random_batch(model, kSamples, 1, 0).view());
+  engine.finish();
+}
+
+TEST(CustomStep, ItsErrorsLeaveAnEngineThatTrains) {
+  const Model model = random_model(9);
+  EngineConfig config = small_config(model, kSamples);
+  bool fails = false;
+  config.step = [&fails](Engine& engine, const HostBatch& batch) {
+    if (fails) throw ConfigError("planted");
+    Engine::default_step(engine, batch);
+  };
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config, {{kSamples}, {}});
+  const std::vector<float> before = engine.parameters();
+  fails = true;
+  EXPECT_THROW(engine.train_step(random_batch(model, kSamples, 1, 0).view()), ConfigError);
+  EXPECT_EQ(engine.parameters(), before);
+  fails = false;
+  engine.train_step(random_batch(model, kSamples, 1, 0).view());
+  EXPECT_EQ(engine.take_step_results(true).size(), 1U);
+  EXPECT_NE(engine.parameters(), before);
+}
+
+}  // namespace
+}  // namespace vitrine::test
