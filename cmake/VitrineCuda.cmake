@@ -17,6 +17,7 @@ if(VITRINE_CUDA STREQUAL "HOST")
   if(VITRINE_NCCL STREQUAL "OFF")
     set(VITRINE_HAVE_NCCL OFF)
   endif()
+  find_path(VITRINE_NVTX_HEADERS nvtx3/nvToolsExt.h HINTS "${VITRINE_CUDA_HEADERS}")
   return()
 endif()
 
@@ -43,6 +44,7 @@ if(VITRINE_HAVE_CUDA)
     message(FATAL_ERROR "The CUDA toolkit is here, but cuBLASLt was not found. Install it (libcublas-dev-13-0, or the wheel nvidia-cublas), give its folder "
                         "with -DCUBLASLT_ROOT=..., or configure with -DVITRINE_CUDA=OFF.")
   endif()
+  find_path(VITRINE_NVTX_HEADERS nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})  # a package of its own
   if(NOT VITRINE_CUDNN STREQUAL "OFF")
     find_package(CUDNN QUIET MODULE)
   endif()

@@ -3,7 +3,7 @@
 
 namespace vitrine {
 
-/// What becomes of a gradient's old content.
+/// Whether a gradient replaces the content of its buffer or is added to it.
 enum class GradMode { overwrite, accumulate };
 
 }  // namespace vitrine

@@ -28,7 +28,7 @@ Verdict verdict(const std::string& refusal) { return {refusal.empty() ? "cuDNN" 
 void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& config, DType dtype, const Shape& x, const Shape& w,
                  const Verdict& verdict) {
   auto& choices = ctx.plans().get<Choices>();
-  // The operation's name is a literal of this file.
+  // The name of the operation is a literal of this file, so its address identifies it.
   if (!choices.known
            .insert({static_cast<int64_t>(reinterpret_cast<intptr_t>(operation)), x[0], x[1], x[2], x[3], w[0], w[1], w[2], config.stride, config.pad,
                     static_cast<int64_t>(dtype)})

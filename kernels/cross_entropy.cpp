@@ -34,14 +34,14 @@ struct RowTotals {
   int64_t bad_row = -1;
 };
 
-// Rows are summed in this many parts whatever the number of threads, so that the sum has one order.
+// The number of parts does not depend on the number of threads, so that the order of the sum is fixed.
 constexpr int64_t kParts = 64;
 constexpr int64_t kGrainElements = 2048;
 
-/// One row: adds to `totals`, writes the gradient where there is one (which may lie over the logits).
+/// Adds a row to `totals` and writes its gradient unless `grad` is null; grad may be logits.
 template <class T>
 void row(const T* logits, int64_t classes, int64_t target, float grad_scale, T* grad, RowTotals& totals) {
-  constexpr bool kKeeps = std::is_same_v<T, float>;  // grad holds the exponentials until the sum is known; narrow ones are computed again
+  constexpr bool kKeeps = std::is_same_v<T, float>;  // grad holds the exponentials until the sum is known; in 16 bits they are recomputed
   int64_t largest = 0;
   for (int64_t j = 1; j < classes; ++j) {
     if (to_float(logits[j]) > to_float(logits[largest])) largest = j;
@@ -69,7 +69,7 @@ void row(const T* logits, int64_t classes, int64_t target, float grad_scale, T* 
   }
 }
 
-/// Rows [begin, end); a target out of range is noted, not thrown.
+/// Rows [begin, end). A target out of range is recorded, not thrown.
 template <class T>
 RowTotals rows_between(int64_t begin, int64_t end, const T* logits, int64_t classes, const int32_t* targets, int32_t ignore_index, float grad_scale,
                        T* grad) {

@@ -10,8 +10,8 @@
 #include "kernels/cuda/scratch.cuh"
 #include "runtime/cuda/dtype.cuh"
 
-// Rows short enough are kept in registers by a warp or a block, so that memory is passed over once; longer ones are read twice by a block. Each
-// block adds its rows up in order, and one block adds these parts: what a row goes into depends on the shape alone.
+// A warp or a block keeps short rows in registers, so that memory is read once; a block reads longer rows twice. Each block adds up its rows in
+// order, and one block adds up these parts: the order of the sum depends on the shape alone.
 namespace vitrine {
 
 std::string target_out_of_range(int64_t target, int64_t row, int64_t classes, int64_t ignore_index);  // cross_entropy.cpp
@@ -27,7 +27,7 @@ struct Part {
 
 constexpr int64_t kMaxParts = 1024;
 static_assert(kMaxParts * static_cast<int64_t>(sizeof(Part)) <= kCrossEntropyWorkspaceBytes);
-constexpr int kWideThreads = 1024;  // of the block that reads a long row
+constexpr int kWideThreads = 1024;  // of a block that reads a long row
 constexpr int64_t kWarpClasses = 1024;
 constexpr int64_t kBlockClasses = 8192;
 
@@ -51,13 +51,13 @@ __device__ inline RowKind kind_of(const Rows<T>& r, int32_t target) {
   return target >= 0 && target < r.classes ? RowKind::counted : RowKind::bad;
 }
 
-/// The maximum over the kThreads threads that share a row (a warp or the block), in all of them; NaN is passed over.
+/// The maximum over the kThreads threads that share a row (a warp or the block), in all of them; NaN is ignored.
 template <int kThreads>
 __device__ inline float row_max(float value) {
   for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xFFFFFFFFU, value, offset));
   if constexpr (kThreads > 32) {
     __shared__ float maxima[32];
-    __syncthreads();  // an earlier maximum's readers are done
+    __syncthreads();  // the readers of an earlier maximum are done
     if (threadIdx.x % 32 == 0) maxima[threadIdx.x / 32] = value;
     __syncthreads();
     for (unsigned w = 0; w < kThreads / 32; ++w) value = fmaxf(value, maxima[w]);
@@ -74,19 +74,19 @@ __device__ inline T row_sum(T value) {
   }
 }
 
-/// 1 when logit j comes before the target's in the order that makes the first largest one the answer.
+/// 1 when logit j is predicted rather than the target: it is larger, or equal and before it.
 __device__ inline int beats(float x, int32_t j, float target_logit, int32_t target) {
   return static_cast<int>(x > target_logit) | (static_cast<int>(x == target_logit) & static_cast<int>(j < target));
 }
 
-/// What the threads of a row know together.
+/// The result of the threads that share a row.
 struct RowResult {
   float maximum;
   double sum;  // of exp(logit - maximum)
-  int beaten;  // logits that beat the target's
+  int beaten;  // number of logits that beat the target's
 };
 
-/// Books a row; every thread of the row does the same.
+/// Adds a row to `part`; every thread of the row does the same.
 __device__ inline void add_row(Part& part, RowKind kind, int64_t row, const RowResult& result, float target_logit) {
   if (kind == RowKind::bad && part.bad_row < 0) part.bad_row = row;
   if (kind != RowKind::counted) return;
@@ -96,7 +96,7 @@ __device__ inline void add_row(Part& part, RowKind kind, int64_t row, const RowR
   if (result.beaten == 0 && loss == loss) part.correct += 1;
 }
 
-/// The block's part from those of its groups of kThreads threads, in order.
+/// Adds up the parts of the groups of kThreads threads, in order, and writes the part of the block.
 template <int kThreads>
 __device__ inline void write_part(const Part& part, Part* parts) {
   constexpr int kGroups = kThreads > 32 ? 1 : kBlockThreads / 32;
@@ -124,8 +124,8 @@ __device__ inline float gradient(float scale, RowKind kind, float e, float inver
   return kind == RowKind::counted ? scale * (is_target ? probability - 1.0F : probability) : 0.0F;
 }
 
-/// Rows of at most kThreads * V * kPacks classes, each kept by kThreads threads (a warp or the block). V: elements of an access; with more than
-/// one, classes is a multiple of it and all rows are aligned.
+/// Rows of at most kThreads * V * kPacks classes, each kept by kThreads threads (a warp or the block). V: elements per access; if above 1, classes is
+/// a multiple of it and all rows are aligned.
 template <class T, int kThreads, int V, int kPacks>
 __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* parts) {
   constexpr int kRows = kBlockThreads / kThreads;  // of a block at once
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* part
   Part part{0.0, -1, 0, 0};
   for (int64_t first = int64_t{blockIdx.x} * kRows; first < r.rows; first += int64_t{gridDim.x} * kRows) {
     const int64_t row = first + group;
-    const bool active = row < r.rows;  // all threads go on: they meet in the sums
+    const bool active = row < r.rows;  // inactive threads continue: the sums need all threads
     const int32_t target = active ? r.targets[row] : r.ignore_index;
     const RowKind kind = kind_of(r, target);
     const T* logits = r.logits + row * r.classes;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* part
     result.maximum = row_max<kThreads>(result.maximum);
     for (int k = 0; k < kPacks; ++k) {
       for (int e = 0; e < V; ++e) {
-        x[k][e] = expf(x[k][e] - result.maximum);  // 0 behind the row's end, unless the row is NaN anyway
+        x[k][e] = expf(x[k][e] - result.maximum);  // 0 after the end of the row, unless the row is NaN anyway
         result.sum += static_cast<double>(x[k][e]);
       }
     }
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* part
   write_part<kThreads>(part, parts);
 }
 
-/// Sum of exp(x - maximum) over what a thread has seen, against the maximum so far.
+/// Running sum of exp(x - maximum) of a thread, relative to its maximum so far.
 struct RunningSum {
   float maximum = -INFINITY;
   double sum = 0.0;
@@ -196,12 +196,12 @@ struct RunningSum {
       if (maximum > -INFINITY) sum *= exp(static_cast<double>(maximum) - static_cast<double>(largest));
       maximum = largest;
     }
-    const float shift = maximum > -INFINITY ? maximum : 0.0F;  // so far nothing but -infinity, which adds 0, or NaN
+    const float shift = maximum > -INFINITY ? maximum : 0.0F;  // so far only -infinity, which adds 0, or NaN
     for (int e = 0; e < N; ++e) sum += static_cast<double>(expf(x[e] - shift));
   }
 };
 
-/// Elements [0, head), packs of V behind them, and a tail.
+/// Elements [0, head), then packs of V, then a tail.
 struct RowPieces {
   int32_t head, packs, tail;
 };
@@ -214,11 +214,11 @@ __device__ inline RowPieces pieces_of(const T* row, int32_t classes) {
   return {head, packs, head + packs * V};
 }
 
-/// Rows of any length, a block of kWideThreads each, read twice: the second time from the end, which the cache still has. With V > 1 the gradient
-/// is aligned as the logits are.
+/// Rows of any length, one block of kWideThreads per row. A row is read twice, the second time from its end, which is still in the cache. With V > 1
+/// the gradient has the alignment of the logits.
 template <class T, int V>
 __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Part* parts) {
-  constexpr int kFlight = V > 4 ? 2 : 4;  // of 1024 threads each has 64 registers
+  constexpr int kFlight = V > 4 ? 2 : 4;  // with 1024 threads, each has 64 registers
   using P = Pack<T, V>;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const float scale = scale_of(r);
@@ -283,7 +283,8 @@ __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Part* pa
   write_part<kWideThreads>(part, parts);
 }
 
-/// Adds the parts to the totals. A target out of range raises the fault instead, and makes the count of valid targets NaN so that no optimizer steps.
+/// Adds the parts to the totals. If a target is out of range, raises the fault instead and sets the count of valid targets to NaN, so that no
+/// optimizer steps.
 __global__ void __launch_bounds__(kBlockThreads)
     add_parts(const Part* parts, int count, const int32_t* targets, int32_t classes, int32_t ignore_index, float* totals, Fault* fault) {
   double loss = 0.0;

@@ -5,11 +5,11 @@
 
 namespace vitrine {
 
-/// Totals over targets, a view (kCount) f32 that is summed over devices together with the gradients.
+/// Layout of the totals over targets, a view (kCount) f32 that is summed over devices together with the gradients.
 ///
-/// A count c is stored as kDigits digits at c, c + kDigitStep, c + 2 * kDigitStep, ...: its value is the sum of digit[i] * kDigitBase^i. Every digit
-/// but the last is below kDigitBase, so the f32 sum of the totals of up to 16,384 devices is exact, and with it every count up to 2^53. A whole
-/// number below 2^24 may be stored as its first digit alone.
+/// The count at place c has kDigits digits, stored at c, c + kDigitStep, c + 2 * kDigitStep, ...; its value is the sum of digit[i] * kDigitBase^i.
+/// All digits but the last are below kDigitBase, so the f32 sum of the totals of up to 16,384 devices is exact, as is every count up to 2^53. A
+/// count below 2^24 may be stored as its first digit alone.
 struct LossTotals {
   static constexpr int64_t kLossSum = 0;
   static constexpr int64_t kValid = 1;    // a count
@@ -19,13 +19,13 @@ struct LossTotals {
   static constexpr int64_t kDigitBase = 1024;
   static constexpr int64_t kCount = 64;  // elements of the view; the rest is zero
 
-  /// The count at `place` (kValid or kCorrect) of totals in host memory; NaN where softmax_cross_entropy stored one.
+  /// The count at `place` (kValid or kCorrect) of totals in host memory; NaN if softmax_cross_entropy stored NaN.
   static double count(const float* totals, int64_t place) {
     double value = 0.0, unit = 1.0;
     for (int64_t i = 0; i < kDigits; ++i, unit *= kDigitBase) value += unit * static_cast<double>(totals[place + i * kDigitStep]);
     return value;
   }
-  /// Adds to the count at `place`; NaN stays.
+  /// Adds to the count at `place`; NaN stays NaN.
   static void add_to_count(float* totals, int64_t place, int64_t more) {
     double rest = count(totals, place) + static_cast<double>(more);
     if (rest != rest) return;
@@ -38,21 +38,22 @@ struct LossTotals {
 };
 
 struct CrossEntropyConfig {
-  int32_t ignore_index = -100;  // a target with this value has no loss and no gradient
-  float grad_scale = 1.0F;      // gradient of each target's loss: 1 / nominal number of targets of the step
+  int32_t ignore_index = -100;  // targets with this value contribute no loss and no gradient
+  float grad_scale = 1.0F;      // factor of each target's gradient: 1 / nominal number of targets of the step
 };
 
 inline constexpr int64_t kCrossEntropyWorkspaceBytes = int64_t{24} << 10;
 
-/// Softmax and cross-entropy of each row, and its gradient, in one pass: computed in f32 against the row maximum, summed in double.
+/// Softmax, cross-entropy and its gradient for each row, in one pass: computed in f32 relative to the row maximum, summed in double.
 ///   logits (N, C) f32, f16 or bf16   targets (N) i32: 0 <= t < C or ignore_index   grad_logits (N, C) as logits, or empty; may be logits
 ///   loss_scale (1) f32, or empty: multiplies grad_scale; read on the device
 ///   totals (LossTotals::kCount) f32: kLossSum += sum of losses, kValid += targets not ignored, kCorrect += rows whose first largest logit is the
 ///   target
-/// grad_logits = grad_scale * loss_scale * (softmax(logits) - onehot(target)); 0 in ignored rows      determinism  yes
-/// A target out of range makes totals[kValid] NaN, which optimizers take for no valid target: no replica steps before the error is seen.
-/// workspace  on CUDA kCrossEntropyWorkspaceBytes, else none
-/// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace); DataError naming row and value of a target out of range (from the stream)
+/// ensures   grad_logits = grad_scale * loss_scale * (softmax(logits) - onehot(target)); 0 in ignored rows; the same bits in every run
+///           A target out of range makes totals[kValid] NaN, which optimizers treat as no valid target: no replica steps before the error is
+///           reported.
+/// workspace kCrossEntropyWorkspaceBytes on CUDA, otherwise none
+/// throws    ShapeError, DtypeError, DeviceError, OutOfMemory (workspace); from the stream DataError with row and value of a target out of range
 void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, ConstView logits, ConstView targets, ConstView loss_scale,
                            View grad_logits, View totals);
 

@@ -14,7 +14,7 @@ namespace vitrine {
 namespace cpu {
 namespace {
 
-// Summed in this many parts whatever the number of threads, so that the sums have one order.
+// The number of parts does not depend on the number of threads, so that the order of the sums is fixed.
 constexpr int64_t kParts = 256;
 constexpr int64_t kGrainElements = 16384;
 

@@ -9,11 +9,11 @@
 namespace vitrine::cuda {
 namespace {
 
-/// Sums of one block's elements, or of all.
+/// Sums over the elements of one block, or over all.
 struct Squares {
   double difference, reference;
 };
-// The number of blocks depends on the length alone, so that the sums have one order.
+// The number of blocks depends on the length alone, so that the order of the sums is fixed.
 constexpr int64_t kMostBlocks = 2048;
 constexpr int64_t kBlockElements = 4096;
 static_assert(kMostBlocks * static_cast<int64_t>(sizeof(Squares)) <= kDifferenceWorkspaceBytes);

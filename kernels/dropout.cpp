@@ -20,8 +20,8 @@ namespace vitrine {
 namespace cpu {
 namespace {
 
-constexpr int64_t kWords = 4;    // one Philox block draws for four elements
-constexpr int64_t kAtOnce = 8;   // blocks drawn together, one in each lane of a vector
+constexpr int64_t kWords = 4;    // one Philox block serves four elements
+constexpr int64_t kAtOnce = 8;   // blocks drawn together, one per lane of a vector
 constexpr int64_t kGrain = 512;  // groups of blocks
 
 struct Draw {
@@ -36,7 +36,7 @@ void drop(const Draw& draw, uint32_t position, int64_t begin, int64_t count, con
   const auto first_block = static_cast<uint32_t>(begin / kWords);
   std::array<std::array<uint32_t, kAtOnce>, kWords> words;
   const Draw d = draw;
-  // Random123's rounds and constants, written so that the lanes become vectors: its own function stays scalar.
+  // Random123's rounds and constants, written so that the compiler vectorizes the lanes; its own function stays scalar.
   for (uint32_t lane = 0; lane < kAtOnce; ++lane) {
     words[0][lane] = first_block + lane;
     words[1][lane] = position;

@@ -9,7 +9,7 @@
 namespace vitrine::cuda {
 namespace {
 
-constexpr int kWords = 4;   // one Philox block draws for four elements
+constexpr int kWords = 4;   // one Philox block serves four elements
 constexpr int kFlight = 4;  // pieces that a thread loads before it computes
 
 struct Draw {
@@ -27,7 +27,7 @@ struct Pieces {
   Index elements;  // of a sample
 };
 
-/// N elements of one sample, from the kWords elements of number `block` on.
+/// Computes N elements of one sample, starting with the kWords elements of Philox block `block`.
 template <class T, int N>
 __device__ inline void drop(const Draw& draw, uint32_t sample, uint32_t block, const Pack<T, N>& in, Pack<T, N>& out) {
   for (int b = 0; b < N / kWords; ++b) {
@@ -40,7 +40,7 @@ __device__ inline void drop(const Draw& draw, uint32_t sample, uint32_t block, c
   }
 }
 
-/// Samples are a multiple of N elements long and x and y aligned: a piece is a pack.
+/// For samples whose length is a multiple of N, and aligned x and y: a piece is a pack.
 template <class T, int N, class Index>
 __global__ void __launch_bounds__(kBlockThreads) dropout_packs(Draw draw, Pieces<Index> pieces, const T* x, T* y) {
   using P = Pack<T, N>;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kBlockThreads) dropout_packs(Draw draw, Pieces
   }
 }
 
-/// Any length and alignment: a piece is what one Philox block draws for, element by element.
+/// For any length and alignment: a piece is the elements of one Philox block, accessed one by one.
 template <class T, class Index>
 __global__ void __launch_bounds__(kBlockThreads) dropout_elements(Draw draw, Pieces<Index> pieces, const T* x, T* y) {
   for (int64_t piece = first_item(); piece < pieces.count; piece += item_stride()) {

@@ -5,20 +5,22 @@
 
 namespace vitrine {
 
-/// Which random numbers a dropout draws: they belong to the sample, never to a device or a micro-batch.
+/// Selects the random numbers of a dropout. They belong to the sample, never to a device or micro-batch.
 struct DropoutConfig {
-  float p = 0.5F;  // probability of a zero, 0 <= p < 1
+  float p = 0.5F;  // probability that an element is zeroed, 0 <= p < 1
   uint64_t seed = 0;
   int64_t step = 0;          // optimizer step
-  int64_t layer = 0;         // which dropout of the model, from 1: 0 is that of other random numbers (runtime/philox.h)
+  int64_t layer = 0;         // number of the dropout in the model, from 1; 0 is used by other random numbers (runtime/philox.h)
   int64_t first_sample = 0;  // position of row 0 in the global batch of the step
 };
 
-/// y = x / (1 - p) where the element is kept, 0 where it is dropped. The mask is drawn from Philox4x32-10: key = seed, counter = (element / 4
-/// within the sample, position in the global batch, step, layer); word element % 4 keeps the element when word >= p * 2^32. Nothing is kept
-/// for backward: the same call on the gradient is the backward pass.
-///   x, y (N, ...) equal; both f32, f16 or bf16, computed in f32; y may be x
-/// throws  ShapeError, DtypeError, DeviceError, ConfigError when p is not in [0, 1)      source  Srivastava et al. 2014
+/// y = x / (1 - p) for elements that are kept, 0 for the others. The mask is drawn from Philox4x32-10 with key = seed and counter = (element / 4
+/// within the sample, position in the global batch, step, layer): the element is kept when word element % 4 >= p * 2^32. The same call on the
+/// gradient is the backward pass.
+///   x, y (N, ...) f32, f16 or bf16
+/// requires  x and y have the same shape and dtype; y is x or does not overlap it
+/// ensures   computed in f32, rounded once; the same mask on every device and split of the batch
+/// throws    ShapeError, DtypeError, DeviceError; ConfigError when p is not in [0, 1)      source  Srivastava et al. 2014
 void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y);
 
 }  // namespace vitrine

@@ -22,7 +22,7 @@ __device__ inline void cast_element(From x, To& y) {
   y = from_float<To>(kAdd ? to_float(y) + to_float(x) : to_float(x));
 }
 
-/// Elements [0, head), packs of N behind them, and a tail. Head and tail are shorter than a block.   kAdd: to what is there.
+/// Elements [0, head), then packs of N, then a tail. Head and tail are shorter than a block.   kAdd: adds to the content.
 template <class From, class To, int N, bool kAdd>
 __global__ void __launch_bounds__(kBlockThreads) cast_kernel(const From* x, To* y, int64_t head, int64_t packs, int64_t count) {
   for (int64_t tile = int64_t{blockIdx.x} * (kFlight * kBlockThreads); tile < packs; tile += int64_t{gridDim.x} * (kFlight * kBlockThreads)) {
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kBlockThreads) cast_kernel(const From* x, To* 
   if (tail < count) cast_element<From, To, kAdd>(x[tail], y[tail]);
 }
 
-/// Elements in front of the first place where both buffers may be accessed N elements at a time, at most `count`; -1 when there is none.
+/// Elements before the first position where both buffers may be accessed N elements at a time, at most `count`; -1 when there is none.
 template <int N, class From, class To>
 int64_t elements_before_packs(const From* x, const To* y, int64_t count) {
   for (int64_t head = 0; head < N; ++head) {

@@ -5,11 +5,15 @@
 
 namespace vitrine {
 
-/// y = a + b. Equal shapes; all f32, f16 or bf16, added in f32. y may be a or b.
+/// y = a + b, added in f32 and rounded once.
+/// requires  equal shapes; all f32, all f16 or all bf16; y may be a or b, otherwise it overlaps neither
+/// throws    ShapeError, DtypeError, DeviceError
 void add(ExecContext& ctx, ConstView a, ConstView b, View y);
 
-/// y = x in another dtype, both of f32, f16, bf16; equal shapes. Rounded to the nearest, ties to even; beyond the largest number to infinity;
-/// denormals as IEEE 754 says; infinities stay, NaN stays NaN. aliasing  none      determinism  yes      throws  ShapeError, DtypeError, DeviceError
+/// y = x converted between f32, f16 and bf16.
+/// requires  equal shapes; y does not overlap x
+/// ensures   rounds to nearest, ties to even; overflows to infinity; keeps denormals, infinities and NaN
+/// throws    ShapeError, DtypeError, DeviceError
 void cast(ExecContext& ctx, ConstView x, View y);
 
 }  // namespace vitrine

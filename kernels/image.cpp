@@ -35,11 +35,11 @@ Sample sample_at(int64_t target, int64_t source_size, int64_t target_size) {
   return {first, second, 1.0F - second_weight, second_weight};
 }
 
-// One pixel's channels (at most four) lie in one vector; rows of scratch have room for reading a whole one at their end.
+// A vector holds the channels of one pixel (at most four); rows of scratch are padded so that the last pixel can be read as a vector.
 constexpr int64_t kLanes = 4;
 using Pixel = float __attribute__((vector_size(kLanes * sizeof(float))));
 
-/// Tables for one pair of sizes, and scratch rows for each part of the work; kept from call to call.
+/// Tables for one pair of sizes, and scratch rows for each part of the work; kept between calls.
 struct ResizePlan {
   int64_t source_height = 0, source_width = 0, height = 0, width = 0, channels = 0;
   std::vector<Sample> rows, columns;
@@ -55,7 +55,7 @@ struct ResizePlan {
     channels = target[2];
     mean = normalization.mean;
     deviation = normalization.std;
-    for (auto c = static_cast<size_t>(channels); c < mean.size(); ++c) deviation[c] = 1.0F;  // lanes that are thrown away
+    for (auto c = static_cast<size_t>(channels); c < mean.size(); ++c) deviation[c] = 1.0F;  // unused lanes
     scratch.resize(static_cast<size_t>(parts * 3 * scratch_row_of(source[1])));
     if (same) return;
     source_height = source[0];
@@ -77,7 +77,7 @@ void to_unit_range(const uint8_t* pixels, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(pixels[i]) / 255.0F;
 }
 
-/// One output row from the blended source row.
+/// Computes one output row from the blended source row.
 template <class T>
 void finish_row(const ResizePlan& plan, const float* row, T* out) {
   const int64_t channels = plan.channels;
@@ -94,7 +94,7 @@ void finish_row(const ResizePlan& plan, const float* row, T* out) {
   Pixel value;
   int64_t x = 0;
   if constexpr (std::is_same_v<T, float>) {
-    // A whole vector is stored where the pixels that follow overwrite its spare lanes.
+    // Stores whole vectors as long as later pixels overwrite the unused lanes.
     const int64_t whole = plan.width - kLanes / channels - 1;
     for (; x < whole; ++x) {
       pixel(x, value);
@@ -107,12 +107,12 @@ void finish_row(const ResizePlan& plan, const float* row, T* out) {
   }
 }
 
-/// Output rows [begin, end) of a batch, counted over all images. `scratch` holds three source rows.
+/// Computes the output rows [begin, end) of a batch, counted over all images. `scratch` holds three source rows.
 template <class T>
 void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, int64_t end, float* scratch, T* y) {
   const int64_t row_length = plan.source_row();
   float* blended = scratch + 2 * plan.scratch_row();
-  std::array<int64_t, 2> held{-1, -1};  // which source row, counted over all images, lies in each half of scratch
+  std::array<int64_t, 2> held{-1, -1};  // the source row, counted over all images, in each half of scratch
   const auto source_row = [&](int64_t row) {
     const int64_t slot = row % 2;
     float* floats = scratch + slot * plan.scratch_row();

@@ -5,7 +5,7 @@
 #include "kernels/image.h"
 #include "runtime/cuda/dtype.cuh"
 
-// The CPU's operations in the CPU's order, none contracted: the results are the same to the bit.
+// The same operations as on the CPU, in the same order and never contracted: the bits are equal.
 namespace vitrine::cuda {
 namespace {
 
@@ -83,7 +83,7 @@ class Cursor {
   Index row_, column_;
 };
 
-/// pixel / 255 as the division rounds it: an estimate, its exact remainder, one correction.
+/// pixel / 255, rounded like a division: an estimate, its exact remainder, one correction.
 __device__ inline float to_unit_range(uint8_t pixel) {
   constexpr float kReciprocal = 1.0F / 255.0F;
   const auto value = static_cast<float>(pixel);
@@ -100,7 +100,7 @@ template <class Index>
 __device__ inline float normalize(const Resize<Index>& r, float value, Index channel) {
   float mean = r.mean[0];
   float deviation = r.deviation[0];
-  for (int c = 1; c < 4; ++c) {  // chosen, not indexed: an index would send the arrays to local memory
+  for (int c = 1; c < 4; ++c) {  // selected, not indexed: an index would move the arrays to local memory
     mean = channel == c ? r.mean[c] : mean;
     deviation = channel == c ? r.deviation[c] : deviation;
   }
@@ -116,7 +116,7 @@ __device__ inline float sampled(const Resize<Index>& r, const uint8_t* images, c
   return blend(left, right, at.across);
 }
 
-/// A thread writes 16 bytes of y.   kSame: sizes are equal.   kPacked: y, and images where sizes are equal, may be accessed kLanes elements at a
+/// A thread writes 16 bytes of y.   kSame: the sizes are equal.   kPacked: y, and for equal sizes also images, may be accessed kLanes elements at a
 /// time.
 template <class T, bool kSame, bool kPacked, class Index>
 __global__ void __launch_bounds__(kBlockThreads) resize_kernel(const __grid_constant__ Resize<Index> r, const uint8_t* images, T* y) {

@@ -6,17 +6,18 @@
 
 namespace vitrine {
 
-/// y = x w^T + bias, then ReLU if asked for (where y would be NaN, merged ReLU gives NaN or 0, by library).
+/// y = x w^T + bias, then ReLU if `relu` (a NaN becomes NaN or 0, depending on the library).
 ///   x (N, I)   w (O, I)   bias (O) or empty   y (N, O)
-/// dtypes  x, w, bias and y all f32, f16 or bf16; accumulates in f32, rounds once      aliasing  y may not overlap x or w      determinism  yes
-/// stream  asynchronous      workspace  as gemm, also in the passes below
-/// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace, from the stream)
+/// requires  x, w, bias and y are all f32, all f16 or all bf16; y does not overlap x, w or bias
+/// ensures   sums in f32, rounded once; the same bits in every run
+/// workspace like gemm
+/// throws    ShapeError, DtypeError, DeviceError; from the stream OutOfMemory (workspace)
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
 
-/// grad_x (N, I) = grad_y (N, O) w (O, I).   aliasing  none      determinism  yes
+/// grad_x (N, I) = grad_y (N, O) w (O, I). Otherwise like linear_forward.
 void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View grad_x);
 
-/// f32 grad_w (O, I) = grad_y^T x and f32 grad_bias (O) = column sums of grad_y, or added to them; grad_bias may be empty.   determinism  yes
+/// grad_w (O, I) = grad_y^T x and grad_bias (O, or empty) = column sums of grad_y, both f32, overwritten or added to. Otherwise like linear_forward.
 void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
 
 }  // namespace vitrine

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// Large windows of few places: a block takes one place and `lanes` items of its channels; the threads that share an item take every
+/// For large windows and few places: a block computes `lanes` items of the channels of one place. The threads that share an item each sum every
 /// kBlockThreads / lanes-th element of the window, and their sums are added in order.
 template <class T, int V, class Index, class Windows>
 __global__ void __launch_bounds__(kBlockThreads)
@@ -108,14 +108,14 @@ __global__ void __launch_bounds__(kBlockThreads)
       }
       store<T, V>(out, y + item * V);
     }
-    __syncthreads();  // sums have been read
+    __syncthreads();  // all threads have read the sums
   }
 }
 
 template <class T, int V, class Index, class Windows>
 void queue_mean_forward(ExecContext& ctx, const Windows& vertical, const Windows& horizontal, int64_t window_elements, const ConstView& x,
                         const View& y) {
-  // Fewer threads than this leave a GPU idle.
+  // Fewer threads than this do not fill a GPU.
   constexpr int64_t kFewItems = int64_t{1} << 17;
   constexpr int64_t kLargeWindow = 32;
   const Places<Index> places(y.shape, x.shape, V);

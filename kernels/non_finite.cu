@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(kBlockThreads) find(const T* x, int64_t count,
   for (int64_t i = first_item(); i < count; i += item_stride()) {
     const float value = to_float(x[i]);
     if (value - value == 0.0F) continue;
-    atomicCAS(found, -1, tag);  // all threads have one tag, so that it does not matter which one writes it
+    atomicCAS(found, -1, tag);  // all threads have the same tag, so it does not matter which one writes it
     return;
   }
 }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-/// Raises the step count and sets the factor that turns the summed gradient into the one to use; false when the step is not taken.
+/// Increments the step count and sets `factor`, by which the summed gradient is multiplied; false when the step is not taken.
 bool begin_update(const View& step, const View& control, float& factor) {
   if (control.as<float>()[StepControl::kActive] != 1.0F) return false;
   factor = control.as<float>()[StepControl::kFactor];
@@ -28,7 +28,7 @@ bool begin_update(const View& step, const View& control, float& factor) {
 
 bool is_finite(float value) { return value - value == 0.0F; }
 
-/// Runs update(begin, end) over all elements; it returns how many of them would not have been finite, and kept their values.
+/// Runs update(begin, end) over all elements. It returns how many elements kept their values because the new ones were not finite.
 template <class Update>
 void update_elements(int64_t count, const View& control, const Update& update) {
   std::atomic<bool> any_kept{false};
@@ -67,7 +67,7 @@ void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView gra
   const float keep = first ? 0.0F : momentum;
   const bool nesterov = config.nesterov;
   update_elements(param.numel(), control, [=](int64_t begin, int64_t end) {
-    // The first update must not read the buffer: it may hold anything.
+    // The first update must not read the buffer, whose content is undefined.
     if (first) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) buffer[i] = 0.0F;
@@ -99,7 +99,7 @@ void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView g
   const auto rest1 = static_cast<float>(1.0 - config.beta1);
   const auto rest2 = static_cast<float>(1.0 - config.beta2);
   const auto eps = static_cast<float>(config.eps);
-  // One of the two is neutral: decay goes into the gradient (Adam) or straight into the parameter (AdamW).
+  // One of the two has no effect: weight decay changes the gradient (Adam) or the parameter (AdamW).
   const auto coupled = static_cast<float>(config.decoupled ? 0.0 : config.weight_decay);
   const auto shrink = static_cast<float>(config.decoupled ? 1.0 - config.lr * config.weight_decay : 1.0);
   float* p = param.as<float>();

@@ -9,18 +9,18 @@
 namespace vitrine::cuda {
 namespace {
 
-/// What an update knows only on the device.
+/// Scalars of an update that are known only on the device.
 struct UpdateScalars {
   int32_t active;  // the step is taken
-  int32_t guards;  // elements whose update is not finite keep their values
+  int32_t guards;  // elements whose new values are not finite keep the old ones
   int32_t step;    // number of this update, from 1
-  float factor;    // turns the summed gradient into the one to use
+  float factor;    // multiplies the summed gradient
   float step_size;
   float correction;  // 1 / sqrt(1 - beta2^step)
 };
 static_assert(static_cast<int64_t>(sizeof(UpdateScalars)) <= kOptimizerWorkspaceBytes);
 
-/// Raises the step count where the step is taken. One thread; a kernel of its own because the update's blocks all read the count.
+/// Increments the step count if the step is taken. One thread; a separate kernel because all blocks of the update read the count.
 __global__ void begin_update(double lr, double beta1, double beta2, const float* control, int32_t* step, UpdateScalars* scalars) {
   UpdateScalars s{};
   if (control[StepControl::kActive] == 1.0F) {
@@ -35,12 +35,12 @@ __global__ void begin_update(double lr, double beta1, double beta2, const float*
   *scalars = s;
 }
 
-/// Keeps elements finite where the step asks for it.
+/// Keeps elements finite if the step requires it.
 struct Guard {
   float* stopped;  // StepControl::kStopped
   bool on;
 
-  /// Where one of the new values is not finite: the old ones remain, and training is stopped. All threads write the same.
+  /// If one of the new values is not finite, restores the old ones and stops training. All threads write the same value.
   template <int N>
   __device__ void keep(const float (&old)[N], float (&out)[N]) const {
     if (!on) return;
@@ -89,7 +89,7 @@ struct SgdMomentum {
   }
   __device__ void operator()(const float (&in)[3], float (&out)[2]) const {
     const float update = in[1] * factor + weight_decay * in[0];
-    const float buffer = first ? update : momentum * in[2] + update;  // before the first update the buffer may hold anything
+    const float buffer = first ? update : momentum * in[2] + update;  // before the first update the content of the buffer is undefined
     out[0] = in[0] - lr * (nesterov ? update + momentum * buffer : buffer);
     out[1] = buffer;
     guard.keep({in[0], first ? 0.0F : in[2]}, out);
@@ -102,7 +102,7 @@ struct Adam {
   const UpdateScalars* scalars;
   Guard guard;
   float beta1, beta2, rest1, rest2, eps;
-  float coupled, shrink;  // one of the two is neutral: decay goes into the gradient (Adam) or straight into the parameter (AdamW)
+  float coupled, shrink;  // one has no effect: weight decay changes the gradient (Adam) or the parameter (AdamW)
   float factor, step_size, correction;
 
   __device__ bool begin() {

@@ -3,15 +3,17 @@
 
 #include <vitrine/runtime/exec_context.h>
 
-/// Optimizer updates over flat buffers, one call for all parameters. Every one of them:
-///   param, grad, and the states: (n) f32, equal lengths
-///   step (1) i32: number of updates so far; incremented here, on the device
-///   control (StepControl::kCount) f32, from decide_step: grad is multiplied by its kFactor before use; unless its kActive is 1 nothing
-///          changes, not even the step count. Where its kKeepsFinite is 1, an element whose new parameter or state would not be finite keeps all of
-///          its values, and kStopped becomes kByUpdate
-/// The configuration is double as in PyTorch: 1 - 0.999F is wrong in its fifth digit.
-/// dtypes  f32      determinism  yes      stream  asynchronous      workspace  on CUDA kOptimizerWorkspaceBytes, else none
-/// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
+/// Optimizer updates over flat buffers: one call updates all parameters. For each of them:
+///   param, grad and states (n) f32, equal lengths
+///   step (1) i32: number of updates so far; incremented on the device
+///   control (StepControl::kCount) f32, from decide_step. grad is multiplied by kFactor before use. Unless kActive is 1, nothing changes,
+///          including the step count. If kKeepsFinite is 1, an element whose new parameter or state would not be finite keeps all its values, and
+///          kStopped becomes kByUpdate
+/// The configuration is double, as in PyTorch: 1 - 0.999F is wrong in its fifth digit.
+/// requires  no two buffers overlap
+/// ensures   the same bits in every run
+/// workspace kOptimizerWorkspaceBytes on CUDA, otherwise none
+/// throws    ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
 namespace vitrine {
 
 inline constexpr int64_t kOptimizerWorkspaceBytes = 256;

@@ -21,10 +21,10 @@ namespace vitrine {
 namespace cpu {
 namespace {
 
-// Eight channels at a time: the position of a maximum is chosen with the same mask as its value.
+// Eight channels at a time: one mask selects the maximum and its position.
 using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
 
-// The compiler takes conversions between bytes and lanes apart, element by element; with AVX2 they are one or two instructions.
+// The compiler splits conversions between bytes and lanes into elements; with AVX2 they are one or two instructions.
 inline void load_bytes(const uint8_t* from, Ints& to) {
 #ifdef __AVX2__
   to = reinterpret_cast<Ints>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
@@ -49,7 +49,7 @@ inline void store_bytes(const Ints& from, uint8_t* to) {
 }
 inline void store_bytes(int32_t from, uint8_t* to) { *to = static_cast<uint8_t>(from); }
 
-/// Window positions beside values.
+/// Type of window positions that matches the type of values.
 template <class Value>
 using PositionsOf = std::conditional_t<std::is_same_v<Value, FloatLanes>, Ints, int32_t>;
 
@@ -80,7 +80,7 @@ struct AdaptiveWindows {
   int64_t divisor(int64_t i) const { return elements_of(i).end - elements_of(i).begin; }
 };
 
-/// The maxima of one window; `x` points at the image.
+/// Computes the maxima of one window; `x` points to the image.
 template <bool kKeepIndices, class T>
 void max_of_window(const T* x, int64_t row_stride, int64_t channels, const FixedWindows& vertical, const FixedWindows& horizontal, int64_t p,
                    int64_t q, T* y, uint8_t* indices) {
@@ -127,7 +127,7 @@ void max_forward(const Pool2dConfig& config, const ConstView& x, const View& y, 
   });
 }
 
-/// Sums what the windows around one element send to it: grad_y where the window's index names the element's position.
+/// Sums grad_y over the windows that contain an element and whose index is the element's position.
 template <class T>
 void gather_max_gradient(const T* grad_y, const uint8_t* indices, int64_t row_stride, int64_t channels, const FixedWindows& vertical,
                          const FixedWindows& horizontal, int64_t h, int64_t w, T* grad_x) {
@@ -152,8 +152,8 @@ void gather_max_gradient(const T* grad_y, const uint8_t* indices, int64_t row_st
   });
 }
 
-/// out = what `sum(first, count, sums)` adds to and makes of the channels [first, first + count): in place where the output is f32, else in the
-/// first-level cache, to be rounded when it is complete.
+/// Computes out by sum(first, count, sums) for the channels [first, first + count): in place if the output is f32, otherwise in a small buffer, from
+/// which the complete sums are rounded.
 template <class T, class Sum>
 void sum_channels(int64_t channels, T* out, const Sum& sum) {
   if constexpr (std::is_same_v<T, float>) {

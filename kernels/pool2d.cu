@@ -28,7 +28,7 @@ struct Maxima {
   }
 };
 
-/// kWindow: the window's size where it is known, so that all loads are under way before the first comparison; else 0.
+/// kWindow: the size of the window if known at compile time, so that all loads are issued before the first comparison; otherwise 0.
 template <class T, int V, int kWindow, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
     max_forward(Places<Index> places, FixedWindows<Index> vertical, FixedWindows<Index> horizontal, const T* x, T* y, uint8_t* indices) {
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// kWindows: how many windows an element lies in along each axis at most, where that is known; else 0.
+/// kWindows: the most windows per axis that contain an element, if known at compile time; otherwise 0.
 template <class T, int V, int kWindows, class Index>
 __global__ void __launch_bounds__(kBlockThreads) max_backward(Places<Index> places, FixedWindows<Index> vertical, FixedWindows<Index> horizontal,
                                                               const T* grad_y, const uint8_t* indices, T* grad_x) {

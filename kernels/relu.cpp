@@ -18,7 +18,7 @@ void forward(const T* x, T* y, int64_t count) {
     for_lanes(begin, end, [=](auto& value, int64_t i) {
       const auto zero = value;
       load(x + i, value);
-      value = value <= 0.0F ? zero : value;  // a NaN compares false and stays
+      value = value <= 0.0F ? zero : value;  // NaN compares false and stays NaN
       store(value, y + i);
     });
   });

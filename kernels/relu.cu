@@ -8,7 +8,7 @@ namespace {
 struct ReluForward {
   static constexpr int kReads = 1, kWrites = 1;
   __device__ bool begin() { return true; }
-  __device__ void operator()(const float (&x)[1], float (&y)[1]) const { y[0] = x[0] <= 0.0F ? 0.0F : x[0]; }  // a NaN compares false and stays
+  __device__ void operator()(const float (&x)[1], float (&y)[1]) const { y[0] = x[0] <= 0.0F ? 0.0F : x[0]; }  // NaN compares false and stays NaN
 };
 
 struct ReluBackward {

@@ -5,10 +5,14 @@
 
 namespace vitrine {
 
-/// y = max(x, 0), NaN stays NaN. Any shape, equal ones; all f32, f16 or bf16. y may be x.
+/// y = max(x, 0); NaN stays NaN.
+/// requires  x and y have the same shape, and dtype f32, f16 or bf16; y is x or does not overlap it
+/// throws    ShapeError, DtypeError, DeviceError
 void relu_forward(ExecContext& ctx, ConstView x, View y);
 
-/// grad_x = grad_y where y > 0, else 0. y is the output of the forward pass. All f32, f16 or bf16. grad_x may be grad_y.
+/// grad_x = grad_y where y, the output of the forward pass, is above 0; otherwise 0.
+/// requires  y, grad_y and grad_x have the same shape and dtype; grad_x is grad_y or overlaps neither
+/// throws    ShapeError, DtypeError, DeviceError
 void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x);
 
 }  // namespace vitrine

@@ -19,12 +19,12 @@ namespace vitrine {
 namespace cpu {
 namespace {
 
-// Gradients are summed in this many parts whatever the number of threads, so that the sum has one order.
+// The number of parts does not depend on the number of threads, so that the order of the sum is fixed.
 constexpr int64_t kParts = 256;
 constexpr int64_t kGrainElements = 16384;
 constexpr int64_t kLanes = 16;
 
-/// Sum of squares in double, in kLanes partial sums that are added at the end.
+/// Sum of squares in double, in kLanes partial sums.
 double sum_of_squares(const float* values, int64_t count) {
   std::array<double, kLanes> lanes{};
   int64_t i = 0;
@@ -57,7 +57,7 @@ void check_gradients(ExecContext&, ConstView grad, View control) {
   });
   double total = 0.0;
   for (int64_t part = 0; part < parts; ++part) total += sums[static_cast<size_t>(part)];
-  // Squares of finite floats do not overflow a double: a sum that is not finite tells of an element that is not.
+  // Squares of finite floats do not overflow a double: if a sum is not finite, neither is one of its elements.
   int64_t first = -1;
   for (int64_t part = 0; first < 0 && part < parts; ++part) {
     if (std::isfinite(sums[static_cast<size_t>(part)])) continue;
@@ -83,7 +83,7 @@ void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView t
   const bool finite_loss = !stops || std::isfinite(totals.as<float>()[LossTotals::kLossSum]);
   const bool finite_gradient = std::bit_cast<int32_t>(*at(control, StepControl::kFirstNonFinite)) < 0;
   float& stopped = *at(control, StepControl::kStopped);
-  const bool counts = any_target && stopped == 0.0F;  // no target, or stopped by an earlier step: this one has no verdict
+  const bool counts = any_target && stopped == 0.0F;  // otherwise there is no target, or an earlier step stopped training
   const bool finite = finite_loss && finite_gradient;
   *at(control, StepControl::kFactor) = factor;
   *at(control, StepControl::kActive) = counts && finite ? 1.0F : 0.0F;

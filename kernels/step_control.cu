@@ -10,8 +10,8 @@
 namespace vitrine::cuda {
 namespace {
 
-// A gradient is cut into parts of whole tiles, one for each block; the last may be shorter. Which thread adds what, and in which order, depends on
-// the gradient's length alone, not on its address.
+// A gradient is cut into parts of whole tiles, one per block; the last may be shorter. Which thread adds what, and in which order, depends only on
+// the length of the gradient, not on its address.
 constexpr int kPack = kPackElements<float>;
 constexpr int64_t kTileElements = int64_t{kBlockThreads} * kPack;
 constexpr int64_t kMostParts = 2048;
@@ -44,11 +44,11 @@ __global__ void __launch_bounds__(kBlockThreads) sum_squares(const float* grad, 
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-/// The least over a block of kBlockThreads threads, in every thread. Contains barriers.
+/// The minimum over a block of kBlockThreads threads, in every thread. Contains barriers.
 __device__ inline int32_t block_min(int32_t value) {
   __shared__ int32_t least[kBlockThreads / 32];
   for (int offset = 16; offset > 0; offset /= 2) value = min(value, __shfl_xor_sync(0xFFFFFFFFU, value, offset));
-  __syncthreads();  // an earlier minimum's readers are done
+  __syncthreads();  // the readers of an earlier minimum are done
   if (threadIdx.x % 32 == 0) least[threadIdx.x / 32] = value;
   __syncthreads();
   for (int w = 0; w < kBlockThreads / 32; ++w) value = min(value, least[w]);
@@ -65,7 +65,7 @@ __device__ inline int32_t first_not_finite(const T* values, int32_t count) {
   return block_min(first);
 }
 
-/// One block. Squares of finite floats do not overflow a double: a part whose sum is not finite has an element that is not.
+/// One block. Squares of finite floats do not overflow a double: if the sum of a part is not finite, neither is one of its elements.
 __global__ void __launch_bounds__(kBlockThreads)
     add_parts(const double* sums, int32_t parts, const float* grad, int64_t count, int64_t part_elements, float* control) {
   double total = 0.0;

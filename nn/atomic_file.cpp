@@ -21,11 +21,11 @@
 namespace vitrine {
 namespace {
 
-// Written at once, and flushed to the disk at once: a slow disk shows progress at this step.
+// Bytes written and flushed to the disk at once: the step of the progress on a slow disk.
 constexpr size_t kPartBytes = size_t{4} << 20;
 constexpr int64_t kFlushBytes = int64_t{32} << 20;
 
-/// Which of stdout and stderr leads to this file; -1 where none does.
+/// The one of stdout and stderr that writes to this file, or -1.
 int standard_stream_of(const struct stat& file) {
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
     struct stat standard {};
@@ -34,7 +34,7 @@ int standard_stream_of(const struct stat& file) {
   return -1;
 }
 
-/// The file that a name stands for behind symbolic links, whether it exists or not.
+/// The file that a name refers to after resolving symbolic links; it need not exist.
 std::string resolve_links(std::string path) {
   constexpr int kMostLinks = 40;
   for (int i = 0; i < kMostLinks; ++i) {
@@ -53,7 +53,7 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
-/// Gives an open file without a name one.
+/// Gives a name to an open file that has none.
 bool name_file(int descriptor, const std::string& path) {
   const std::string own = fmt::format("/proc/self/fd/{}", descriptor);
   return linkat(AT_FDCWD, own.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
@@ -61,7 +61,7 @@ bool name_file(int descriptor, const std::string& path) {
 
 int open_unnamed(const std::string& path) { return open(folder_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }
 
-/// Whether a file without a name can get one beside `path`: asked before hours of work rely on it.
+/// True when a file without a name can be given one in the folder of `path`. Checked early, before hours of work rely on it.
 bool can_name_files(const std::string& temporary) {
   const int probe = open_unnamed(temporary);
   if (probe < 0) return false;
@@ -82,7 +82,7 @@ AtomicFile::AtomicFile(const std::string& path, std::function<void(int64_t)> pro
   if (is_file && stream < 0) {
     open_beside();
   } else {
-    path_ = path;  // of a pipe behind /dev/fd the link says nothing
+    path_ = path;  // for a pipe in /dev/fd the link is not a path
     open_in_place(stream);
   }
 }
@@ -95,7 +95,7 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::open_in_place(int standard_stream) {
   in_place_ = true;
   temporary_ = path_;
-  // A stream of ours has its own position, and text that comes before.
+  // stdout and stderr have their own position, and buffered text that must come first.
   if (standard_stream >= 0) std::fflush(standard_stream == STDOUT_FILENO ? stdout : stderr);
   descriptor_ = standard_stream >= 0 ? fcntl(standard_stream, F_DUPFD_CLOEXEC, 0) : open(path_.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor_ < 0) fail("cannot be opened");
@@ -120,7 +120,7 @@ void AtomicFile::write_some(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::flush() {
-  // Pipes and terminals have no disk behind them.
+  // Pipes and terminals are not on a disk.
   if (fsync(descriptor_) != 0 && !(in_place_ && (errno == EINVAL || errno == EROFS || errno == ENOTSUP))) fail("cannot be written");
   flushed_ = written_;
   if (progress_) progress_(flushed_);

@@ -9,13 +9,13 @@
 
 namespace vitrine {
 
-/// A file that appears under its name only when it is complete: written without a name, or, where the file system has no such files, under a
-/// temporary one beside it, and put in place by commit(). Without commit() whatever was there before stays. A symbolic link stays one: the file that
-/// it points to is replaced. What is no file, like /dev/stdout or a pipe, is written to directly.
+/// A file that appears under its name only when it is complete: it is written without a name or, if the file system does not support that, under a
+/// temporary name in the same folder, and commit() renames it. Without commit(), an existing file is left unchanged. A symbolic link is kept: the
+/// file that it points to is replaced. Anything other than a file, such as /dev/stdout or a pipe, is written to directly.
 class AtomicFile {
  public:
-  /// throws DataError, as all of these do, with the path and the system's reason.
-  ///   progress  called each time that more of the file is on the disk, with its bytes so far
+  ///   progress  called with the bytes written so far, each time that more of the file is on the disk
+  /// throws  DataError with the path and the system's reason; so do all functions below
   explicit AtomicFile(const std::string& path, std::function<void(int64_t bytes)> progress = {});
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -36,7 +36,7 @@ class AtomicFile {
   std::string path_, temporary_;
   std::function<void(int64_t)> progress_;
   int descriptor_ = -1;
-  bool in_place_ = false;  // no file: there is nothing to put in place, and nothing on a disk
+  bool in_place_ = false;  // not a file: nothing to rename, nothing on a disk
   bool named_ = false;     // temporary_ exists
   int64_t written_ = 0, flushed_ = 0;
 };

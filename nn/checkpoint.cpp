@@ -15,7 +15,7 @@
 namespace vitrine {
 namespace {
 
-// How a parameter's elements are ordered on the two sides: here (outer, positions, channels), in a checkpoint (outer, channels, positions).
+// Order of the elements of a parameter: here (outer, positions, channels), in a checkpoint (outer, channels, positions).
 struct Order {
   int64_t outer = 1, positions = 1, channels = 1;
   Shape checkpoint_shape;
@@ -34,7 +34,7 @@ Order order_of(const ParamSpec& spec) {
   return {s.numel(), 1, 1, s};
 }
 
-// (outer, rows, columns) to (outer, columns, rows).
+// Transposes (outer, rows, columns) to (outer, columns, rows).
 void transpose(int64_t outer, int64_t rows, int64_t columns, const float* from, float* to) {
   for (int64_t o = 0; o < outer; ++o, from += rows * columns, to += rows * columns) {
     for (int64_t r = 0; r < rows; ++r) {
@@ -45,11 +45,11 @@ void transpose(int64_t outer, int64_t rows, int64_t columns, const float* from, 
 
 void check_size(const char* operation, const FlatLayout& layout, size_t size) {
   if (static_cast<int64_t>(size) < layout.parameter_elements()) {
-    throw ShapeError(fmt::format("{}: flat has {} elements but the parameters need {} or more", operation, size, layout.parameter_elements()));
+    throw ShapeError(fmt::format("{}: flat has {} elements, expected {} or more for the parameters", operation, size, layout.parameter_elements()));
   }
 }
 
-/// "a b c and 12 more": what a message has room for.
+/// The names as a message shows them: "a b c and 12 more".
 std::string list_names(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;
   std::string text;
@@ -68,13 +68,13 @@ void check_names(const std::string& path, const FlatLayout& layout, const std::m
     if (!known.contains(name)) unexpected.push_back(name);
   }
   if (missing.empty() && unexpected.empty()) return;
-  std::string message = fmt::format("load_parameters: {} is not of this model:", path);
+  std::string message = fmt::format("load_parameters: {} does not match the model:", path);
   if (!missing.empty()) message += fmt::format(" missing parameters:{}.", list_names(missing));
   if (!unexpected.empty()) message += fmt::format(" unexpected parameters:{}.", list_names(unexpected));
   throw DataError(message);
 }
 
-/// "(0, 3, 1, 2)": the place of an element of a tensor.
+/// The index of an element of a tensor: "(0, 3, 1, 2)".
 std::string index_text(const Shape& shape, int64_t element) {
   std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
   for (size_t d = index.size(); d-- > 0;) {
@@ -104,15 +104,15 @@ void load_parameters(const std::string& path, const FlatLayout& layout, std::spa
     const HostTensor& tensor = tensors.at(spec.name);
     const Order order = order_of(spec);
     if (!(tensor.shape == order.checkpoint_shape)) {
-      throw DataError(fmt::format("load_parameters: {}: {} has shape {} but the model needs {}", path, spec.name, tensor.shape.str(),
-                                  order.checkpoint_shape.str()));
+      throw DataError(
+          fmt::format("load_parameters: {}: {} has shape {}, expected {}", path, spec.name, tensor.shape.str(), order.checkpoint_shape.str()));
     }
     if (tensor.dtype != DType::f32) {
       throw DataError(
-          fmt::format("load_parameters: {}: {} has dtype {} but f32 is needed; save it as float32", path, spec.name, dtype_name(tensor.dtype)));
+          fmt::format("load_parameters: {}: {} has dtype {}, expected f32; save it as float32", path, spec.name, dtype_name(tensor.dtype)));
     }
   }
-  // All are checked before the first is taken.
+  // All parameters are checked before the first is copied.
   const auto values_of = [&](const ParamSpec& spec) {
     std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
     if (!values.empty()) std::memcpy(values.data(), tensors.at(spec.name).data.data(), values.size() * sizeof(float));

@@ -16,13 +16,13 @@ namespace {
 void validate(const LossScaling& scaling) {
   if (!scaling.active()) return;
   if (!(scaling.scale >= 0x1p-126 && scaling.scale <= 0x1p126)) {
-    throw ConfigError(fmt::format("loss scale: {} is not a number from 1e-37 to 1e37: it and its reciprocal must be numbers of f32", scaling.scale));
+    throw ConfigError(fmt::format("loss scale: got {}, expected 1e-37 to 1e37: f32 must represent the scale and its reciprocal", scaling.scale));
   }
   if (scaling.kind != LossScaling::Kind::dynamic) return;
   const LossScaleConfig& c = scaling.constants;
   if (!(c.growth_factor > 1.0)) {
-    throw ConfigError(fmt::format("loss scale: growth_factor is {}, expected a number above 1, such as 2; for a scale that stays use Kind::fixed",
-                                  c.growth_factor));
+    throw ConfigError(
+        fmt::format("loss scale: growth_factor is {}, expected a number above 1, such as 2; for a constant scale use Kind::fixed", c.growth_factor));
   }
   if (!(c.backoff_factor > 0.0 && c.backoff_factor < 1.0)) {
     throw ConfigError(fmt::format("loss scale: backoff_factor is {}, expected a number above 0 and below 1, such as 0.5", c.backoff_factor));
@@ -46,7 +46,7 @@ LossScaler::LossScaler(ExecContext& ctx, const LossScaling& scaling) : scaling_(
 View LossScaler::scale() const { return state_ ? state_.view().rows(0, 1) : View(); }
 
 void LossScaler::set_state(ExecContext& ctx, float scale, int32_t growth_tracker) {
-  if (!state_) throw OrderError("LossScaler: set_state: losses are not scaled; make the scaler with a fixed or dynamic scale");
+  if (!state_) throw OrderError("LossScaler: set_state: losses are not scaled; construct the scaler with a fixed or dynamic scale");
   const std::array<float, LossScaleState::kCount> values = {scale, static_cast<float>(growth_tracker)};
   copy(ctx, ConstView(values.data(), state_.shape(), DType::f32, DeviceId::host()), state_);
   if (ctx.backend() != Backend::meta) ctx.stream().synchronize();

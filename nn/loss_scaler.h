@@ -6,30 +6,31 @@
 
 namespace vitrine {
 
-/// Scaling of losses, so that small gradients do not vanish in f16.
+/// Scaling of losses, which keeps small f16 gradients from underflowing.
 struct LossScaling {
   enum class Kind {
     none,     // the scale is 1
-    fixed,    // the scale stays; steps with non-finite gradients are skipped
+    fixed,    // constant scale; steps with non-finite gradients are skipped
     dynamic,  // as torch.cuda.amp.GradScaler
   } kind = Kind::none;
-  double scale = 65536.0;     // at the start; 2^-126 to 2^126
+  double scale = 65536.0;     // initial scale; 2^-126 to 2^126
   LossScaleConfig constants;  // of a dynamic scale: growth_factor > 1, 0 < backoff_factor < 1, growth_interval >= 1
-  /// When the scale falls below this, training has diverged.
+  /// A scale below this means that training has diverged.
   double floor = 1.0;
 
   bool active() const { return kind != Kind::none; }
 };
 
-/// Loss scaler of one replica. Its state lives on the device and is read and written there, in the order of the given stream; the host only tracks
-/// the order of calls. Once per optimizer step, after the reduction:
+/// The loss scaler of a replica. Its state is on the device and is read and written there, in stream order; the host only tracks the order of calls.
+/// Call once per optimizer step, after the reduction:
 ///
 ///     decide_step -> (clip_gradients) -> step -> update_loss_scale
 ///
 /// Another order throws OrderError: clip_gradients or step before decide_step, decide_step or step twice, update_loss_scale before step.
 class LossScaler {
  public:
-  /// Allocates state and control (Category::optimizer). throws OutOfMemory; ConfigError on a scale or constants outside what LossScaling says.
+  /// Allocates state and control (Category::optimizer).   throws  OutOfMemory; ConfigError when the scale or constants are out of the range of
+  /// LossScaling
   LossScaler(ExecContext& ctx, const LossScaling& scaling);
 
   /// (1) f32 for softmax_cross_entropy, or empty when losses are not scaled.

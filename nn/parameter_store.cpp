@@ -36,7 +36,7 @@ void fill(const Init& init, PhiloxSequence random, std::span<float> values) {
 
 FlatLayout::FlatLayout(std::vector<ParamSpec> specs, int64_t tail_elements)
     : specs_(std::move(specs)), offsets_(specs_.size()), tail_elements_(tail_elements) {
-  VITRINE_ASSERT(tail_elements >= 0, "a layout's tail has no negative length");
+  VITRINE_ASSERT(tail_elements >= 0, "FlatLayout: tail_elements is negative");
   for (size_t i = specs_.size(); i-- > 0;) {
     offsets_[i] = parameter_elements_;
     parameter_elements_ += aligned(specs_[i].shape.numel());
@@ -51,10 +51,11 @@ int64_t FlatLayout::parameter_count() const {
 
 std::vector<View> FlatLayout::views(const View& flat) const {
   if (flat.dtype != DType::f32 && flat.dtype != DType::f16 && flat.dtype != DType::bf16) {
-    throw DtypeError(fmt::format("FlatLayout::views: flat is {} but must be f32, f16 or bf16", dtype_name(flat.dtype)));
+    throw DtypeError(fmt::format("FlatLayout::views: flat is {}, expected f32, f16 or bf16", dtype_name(flat.dtype)));
   }
   if (flat.numel() < parameter_elements_) {
-    throw ShapeError(fmt::format("FlatLayout::views: flat has shape {} but the parameters need ({}) or more", flat.shape.str(), parameter_elements_));
+    throw ShapeError(
+        fmt::format("FlatLayout::views: flat has shape {}, expected ({}) or more for the parameters", flat.shape.str(), parameter_elements_));
   }
   std::vector<View> views;
   views.reserve(specs_.size());
@@ -66,7 +67,8 @@ std::vector<View> FlatLayout::views(const View& flat) const {
 
 void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat) {
   if (static_cast<int64_t>(flat.size()) < layout.parameter_elements()) {
-    throw ShapeError(fmt::format("initialize: flat has {} elements but the parameters need {} or more", flat.size(), layout.parameter_elements()));
+    throw ShapeError(
+        fmt::format("initialize: flat has {} elements, expected {} or more for the parameters", flat.size(), layout.parameter_elements()));
   }
   std::fill(flat.begin(), flat.end(), 0.0F);
   for (int i = 0; i < layout.size(); ++i) {

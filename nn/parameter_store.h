@@ -8,8 +8,8 @@
 
 namespace vitrine {
 
-/// Where each parameter of a model lies in a flat buffer: in the order in which backward finishes them (last layer first), each aligned to
-/// kAlignmentElements, padding zero, then room for `tail_elements` (the totals that travel with the gradients).
+/// The place of each parameter of a model in a flat buffer: in the order in which backward finishes them (last layer first), each aligned to
+/// kAlignmentElements, with zero padding, followed by `tail_elements` (the totals that are reduced with the gradients).
 class FlatLayout {
  public:
   static constexpr int64_t kAlignmentElements = 64;
@@ -36,8 +36,8 @@ class FlatLayout {
   int64_t tail_elements_ = 0;
 };
 
-/// Fills host memory laid out as `layout` with the start values: parameter i is drawn from Philox at (seed, stream i of
-/// RandomPurpose::initialization), so it depends on nothing else.
+/// Fills host memory with the layout `layout` with initial values. Parameter i is drawn from Philox at (seed, stream i of
+/// RandomPurpose::initialization) and depends on nothing else.
 void initialize(const FlatLayout& layout, uint64_t seed, std::span<float> flat);
 
 }  // namespace vitrine

@@ -14,9 +14,9 @@
 namespace vitrine {
 namespace {
 
-using namespace safetensors;  // NOLINT: its private parts
+using namespace safetensors;  // NOLINT: its private functions
 
-static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and is copied as it is");
+static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and is copied unchanged");
 
 std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, uint64_t file_bytes, uint64_t& data_begin) {
   std::array<unsigned char, kSizeBytes> size_bytes{};
@@ -26,7 +26,7 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
   const auto header_bytes = std::bit_cast<uint64_t>(size_bytes);
   if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kSizeBytes) {
     fail(path, 0,
-         fmt::format("the header is said to have {} bytes, but {} follow (and {} are allowed)", header_bytes, file_bytes - kSizeBytes,
+         fmt::format("the header size is {} bytes, but {} bytes follow (and at most {} are allowed)", header_bytes, file_bytes - kSizeBytes,
                      kMaxHeaderBytes));
   }
   std::string text(header_bytes, '\0');
@@ -66,7 +66,7 @@ void write_safetensors(const std::string& path, const std::map<std::string, Host
   for (const auto& [name, tensor] : tensors) {
     if (name == kMetadata) throw DataError("write_safetensors: a tensor cannot be named __metadata__");
     if (static_cast<int64_t>(tensor.data.size()) != tensor.shape.numel() * size_of(tensor.dtype)) {
-      throw DataError(fmt::format("write_safetensors: tensor '{}' has shape {} and dtype {} but {} bytes of data", name, tensor.shape.str(),
+      throw DataError(fmt::format("write_safetensors: tensor '{}' has shape {} and dtype {}, but {} bytes of data", name, tensor.shape.str(),
                                   dtype_name(tensor.dtype), tensor.data.size()));
     }
     std::vector<int64_t> sizes;
@@ -80,7 +80,7 @@ void write_safetensors(const std::string& path, const std::map<std::string, Host
   } catch (const Json::exception& e) {
     throw DataError(fmt::format("write_safetensors: {}: a name or metadata is not UTF-8: {}", path, e.what()));
   }
-  text.append((kSizeBytes - text.size() % kSizeBytes) % kSizeBytes, ' ');  // data begins aligned
+  text.append((kSizeBytes - text.size() % kSizeBytes) % kSizeBytes, ' ');  // aligns the data
   const auto size_bytes = std::bit_cast<std::array<std::byte, kSizeBytes>>(static_cast<uint64_t>(text.size()));
   AtomicFile file(path, progress);
   file.write(size_bytes);

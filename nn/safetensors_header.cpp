@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// That of serde_json, with which the format's own reader parses.
+// The limit of serde_json, which the reference reader uses.
 constexpr size_t kMostNested = 128;
 
 struct DtypeName {
@@ -28,7 +28,7 @@ struct DtypeName {
 constexpr std::array kDtypeNames{DtypeName{"F32", DType::f32}, DtypeName{"F16", DType::f16}, DtypeName{"BF16", DType::bf16},
                                  DtypeName{"I32", DType::i32}, DtypeName{"U8", DType::u8}};
 
-/// A list of numbers as the header has it: all are counted, as many as can be right are kept.
+/// A list of numbers in the header: all are counted, but no more are stored than a valid list has.
 struct Numbers {
   size_t count = 0;
   std::array<uint64_t, Shape::kMaxRank> values{};
@@ -38,13 +38,13 @@ struct Numbers {
   std::string str() const { return fmt::format("[{}{}]", fmt::join(kept(), ", "), count > values.size() ? ", ..." : ""); }
 };
 
-/// Takes the header's JSON piece by piece, so that nothing is kept but the entries.
+/// Parses the JSON of the header as a stream, so that only the entries are stored.
 class HeaderReader final : public nlohmann::json_sax<Json> {
  public:
   HeaderReader(const std::string& path, uint64_t data_bytes) : path_(path), data_bytes_(data_bytes) {}
 
   std::vector<Entry> take_entries() {
-    refuse_duplicates(metadata_keys_, "the metadata have the key");
+    refuse_duplicates(metadata_keys_, "the metadata has the key");
     std::vector<std::string_view> names(entries_.size());
     std::transform(entries_.begin(), entries_.end(), names.begin(), [](const Entry& entry) { return std::string_view(entry.name); });
     refuse_duplicates(names, "the header has the key");
@@ -150,7 +150,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   [[noreturn]] void problem(const std::string& what) const { fail(path_, kSizeBytes, what); }
   bool is_field() const { return std::find(kFields.begin(), kFields.end(), key_) != kFields.end(); }
 
-  /// A value that is not what its place needs; of fields that the format does not know, any will do.
+  /// Reports a value of the wrong kind for its place. Fields that the format does not define may have any value.
   bool take_other(const std::string& value) {
     switch (place_) {
       case Place::nothing:
@@ -161,10 +161,10 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
       case Place::metadata:
         problem("__metadata__ is not an object of strings");
       case Place::list:
-        problem(fmt::format("tensor '{}' has {} in {}, expected whole numbers from 0", excerpt(name_), excerpt(value), key_));
+        problem(fmt::format("tensor '{}' has {} in {}, expected non-negative integers", excerpt(name_), excerpt(value), key_));
       case Place::tensor:
-        if (key_ == "dtype") problem(fmt::format("tensor '{}' has no dtype but {}, expected a string", excerpt(name_), excerpt(value)));
-        if (is_field()) problem(fmt::format("tensor '{}' has no list of {} but {}", excerpt(name_), key_, excerpt(value)));
+        if (key_ == "dtype") problem(fmt::format("tensor '{}' has dtype {}, expected a string", excerpt(name_), excerpt(value)));
+        if (is_field()) problem(fmt::format("tensor '{}' has {} {}, expected a list", excerpt(name_), key_, excerpt(value)));
         return true;
       case Place::skipped:
         return true;
@@ -204,7 +204,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     }
     const uint64_t begin = offsets_.values[0], end = offsets_.values[1];
     if (offsets_.count != 2 || begin > end || end > data_bytes_) {
-      problem(fmt::format("tensor '{}' has data_offsets {}, expected two, rising, up to {}", excerpt(name_), offsets_.str(), data_bytes_));
+      problem(fmt::format("tensor '{}' has data_offsets {}, expected two ascending offsets up to {}", excerpt(name_), offsets_.str(), data_bytes_));
     }
     auto bytes = static_cast<uint64_t>(size_of(dtype));
     bool fits = true;
@@ -234,14 +234,14 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   size_t depth_ = 0, skipped_at_ = 0;
   std::string key_;
 
-  // Of the tensor being read.
+  // The tensor being read.
   std::string name_, dtype_;
   std::array<bool, kFields.size()> seen_{};
   Numbers shape_, offsets_;
   Numbers* list_ = nullptr;
 };
 
-/// Every byte of the data section belongs to one tensor.
+/// Checks that every byte of the data section belongs to exactly one tensor.
 void check_coverage(const std::string& path, const std::vector<Entry>& entries, uint64_t data_begin, uint64_t data_bytes) {
   uint64_t expected = 0;
   for (const Entry& entry : entries) {
@@ -263,7 +263,7 @@ const char* format_name(DType dtype) {
 }
 
 std::vector<Entry> parse_header(const std::string& path, std::string_view text, uint64_t data_bytes) {
-  // A byte order mark and blanks are JSON's, not the format's.
+  // JSON allows a byte order mark and blanks here, the format does not.
   if (!text.empty() && text[0] != '{' && (text[0] == '\xEF' || std::string_view(" \t\r\n").find(text[0]) != std::string_view::npos)) {
     fail(path, kSizeBytes, fmt::format("the header begins with byte 0x{:02x}, expected '{{'", static_cast<uint8_t>(text[0])));
   }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr Pass kTraining{.training = true};
 
-/// Blocks of memory by address.
+/// Sizes of memory blocks by address.
 using Blocks = std::map<const void*, int64_t>;
 
 void add_blocks(const Saved& saved, Blocks& blocks) {
@@ -34,7 +34,7 @@ int64_t total_bytes(const Blocks& blocks) {
   return total;
 }
 
-/// What the parts that compute keep of one sample: `inputs` the block that each reads, `kept` what each keeps.
+/// Memory for one sample, for each part that computes: `inputs` is the block that it reads, `kept` the blocks that it keeps.
 struct Kept {
   std::vector<Blocks> inputs, kept;
 };
@@ -46,7 +46,7 @@ Kept measure(const Sequential& net, const Shape& batch, DType compute) {
   const Tensor flat = ctx.allocate({layout.parameter_elements()}, compute, Category::parameters, "parameters");
   const std::vector<View> parameters = layout.views(flat);
   const Tensor input = ctx.allocate(batch.with_dim0(1), compute, Category::activations, "input");
-  // Outputs stay alive so that no two blocks have one address.
+  // Keep all outputs alive so that addresses are unique.
   std::vector<Tensor> outputs{input};
   Tensor output;
   const Saved saved = net.forward_from(ctx, parameters, input, output, kTraining, [&](int, const Tensor& y) { outputs.push_back(y); });
@@ -59,7 +59,7 @@ Kept measure(const Sequential& net, const Shape& batch, DType compute) {
   return result;
 }
 
-/// kept_by[i][j]: bytes that parts i to j (of those that compute) keep together, the first one's input in any case.
+/// bytes[i][j]: bytes that parts i to j (of those that compute) keep together, including the input of part i.
 std::vector<std::vector<int64_t>> bytes_of_runs(const Kept& parts) {
   const size_t count = parts.kept.size();
   std::vector<std::vector<int64_t>> bytes(count, std::vector<int64_t>(count));
@@ -82,17 +82,17 @@ int square_root_segments(const Sequential& net, const Shape& input) {
 }
 
 std::vector<int> cut_in_segments(const Sequential& net, const Shape& input, DType compute, int segments) {
-  if (segments < 1) throw ConfigError(fmt::format("recompute segments: {} is not a positive number; 1 means that nothing is recomputed", segments));
+  if (segments < 1) throw ConfigError(fmt::format("recompute segments: got {}, expected a positive number; 1 recomputes nothing", segments));
   if (segments == 1) return {};
   const std::vector<int> computing = net.computing_parts(input.with_dim0(1), kTraining);
   const size_t count = computing.size(), runs = static_cast<size_t>(segments);
   if (runs > count) {
     throw ConfigError(
-        fmt::format("recompute segments: {} segments of a model with {} parts that compute; give at most {}, or sqrt", segments, count, count));
+        fmt::format("recompute segments: got {}, but the model has {} parts that compute; use at most {}, or sqrt", segments, count, count));
   }
   const Kept parts = measure(net, input, compute);
   const std::vector<std::vector<int64_t>> bytes = bytes_of_runs(parts);
-  // most[s][i]: the least of the most that is kept at once by the parts from i on, cut in s + 1 runs, beside what lies before them.
+  // most[s][i]: the lowest peak of kept bytes over all ways to cut the parts from i on into s + 1 runs.
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   std::vector<std::vector<int64_t>> most(runs, std::vector<int64_t>(count, kNever));
   std::vector<std::vector<size_t>> next(runs, std::vector<size_t>(count, count));

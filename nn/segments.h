@@ -7,20 +7,19 @@
 
 namespace vitrine {
 
-/// Segments of activation checkpointing (Chen et al. 2016): of each but the last only the input is kept for backward, which computes it again.
+/// Segments of activation checkpointing (Chen et al. 2016): each segment but the last keeps only its input, and backward recomputes it.
 
-/// round(sqrt(n)) of the n parts that compute in training on such an input; at least 1.
+/// round(sqrt(n)) for the n parts that compute in training on an input of this shape; at least 1.
 int square_root_segments(const Sequential& net, const Shape& input);
 
-/// The most segments that the model can be cut in: the number of its parts that compute in training on such an input.
+/// The most segments that the model can be cut into: the number of parts that compute in training on an input of this shape.
 int most_segments(const Sequential& net, const Shape& input);
 
-/// Cuts the model in `segments` runs of consecutive parts, each with a part that computes, for Sequential::forward_from. Unlike PyTorch's
-/// checkpoint_sequential, which gives every segment as many parts, it counts the bytes that parts keep of one sample (a forward pass on a meta
-/// device), and takes a cut under which the most that is kept at once is least: while backward is in a segment, what that keeps and the inputs of
-/// all segments before it.
-///   input  of the model, any number of samples      compute  dtype of activations
-/// throws ConfigError when there are fewer parts that compute, or segments is below 1
+/// Cuts the model into `segments` runs of consecutive parts, each with a part that computes, for Sequential::forward_from. PyTorch's
+/// checkpoint_sequential gives every segment the same number of parts; this function minimizes the peak of kept bytes, which it measures for one
+/// sample on a meta device. While backward is in a segment, the kept bytes are those of the segment and the inputs of all segments before it.
+///   input  shape of the model's input, any number of samples      compute  dtype of activations
+/// throws  ConfigError when the model has fewer parts that compute, or segments is below 1
 std::vector<int> cut_in_segments(const Sequential& net, const Shape& input, DType compute, int segments);
 
 }  // namespace vitrine

@@ -6,37 +6,13 @@
 #include <fmt/format.h>
 
 #include "runtime/cpu/parallel.h"
-#ifdef VITRINE_HAVE_CUDA
-#include "runtime/cuda/check.h"
-#include "runtime/cuda/native.h"
-#endif
+#include "runtime/cuda/copy.h"
 #include "runtime/error.h"
 
 namespace vitrine {
 namespace {
 
 constexpr int64_t kCopyGrain = int64_t{256} << 10;
-
-#ifdef VITRINE_HAVE_CUDA
-void copy_on_gpu(ExecContext& ctx, const ConstView& source, const View& destination) {
-  const auto bytes = static_cast<size_t>(source.bytes());
-  const cudaStream_t stream = cuda::native_stream(ctx);
-  if (source.device.backend == Backend::cuda && destination.device.backend == Backend::cuda && source.device != destination.device) {
-    VITRINE_CUDA_CHECK(cudaMemcpyPeerAsync(destination.data, destination.device.index, source.data, source.device.index, bytes, stream));
-    return;
-  }
-  const cudaMemcpyKind kind = source.device.is_host()        ? cudaMemcpyHostToDevice
-                              : destination.device.is_host() ? cudaMemcpyDeviceToHost
-                                                             : cudaMemcpyDeviceToDevice;
-  VITRINE_CUDA_CHECK(cudaMemcpyAsync(destination.data, source.data, bytes, kind, stream));
-}
-void zero_on_gpu(ExecContext& ctx, const View& destination) {
-  VITRINE_CUDA_CHECK(cudaMemsetAsync(destination.data, 0, static_cast<size_t>(destination.bytes()), cuda::native_stream(ctx)));
-}
-#else
-void copy_on_gpu(ExecContext&, const ConstView&, const View&) {}
-void zero_on_gpu(ExecContext&, const View&) {}
-#endif
 
 }  // namespace
 
@@ -58,7 +34,7 @@ void copy(ExecContext& ctx, ConstView source, View destination) {
       std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin, static_cast<size_t>(end - begin));
     });
   };
-  ctx.dispatch({"copy", {source}, {destination}, bytes}, on_cpu, [&] { copy_on_gpu(ctx, source, destination); });
+  ctx.dispatch({"copy", {source}, {destination}, bytes}, on_cpu, [&] { cuda::copy_on_gpu(ctx, source, destination); });
 }
 
 void zero(ExecContext& ctx, View destination) {
@@ -69,7 +45,7 @@ void zero(ExecContext& ctx, View destination) {
     cpu::parallel_for(bytes, kCopyGrain,
                       [&](int64_t begin, int64_t end) { std::memset(static_cast<char*>(to) + begin, 0, static_cast<size_t>(end - begin)); });
   };
-  ctx.dispatch({"zero", {}, {destination}}, on_cpu, [&] { zero_on_gpu(ctx, destination); });
+  ctx.dispatch({"zero", {}, {destination}}, on_cpu, [&] { cuda::zero_on_gpu(ctx, destination); });
 }
 
 }  // namespace vitrine

@@ -13,9 +13,7 @@
 #include "runtime/cpu/affinity.h"
 #include "runtime/cpu/slab.h"
 #include "runtime/cpu/stream.h"
-#ifdef VITRINE_HAVE_CUDA
 #include "runtime/cuda/device.h"
-#endif
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 #include "runtime/memory/available.h"
@@ -36,23 +34,9 @@ void check_list(const std::vector<T>& values, size_t devices, const char* what) 
   }
 }
 
-#ifdef VITRINE_HAVE_CUDA
-using cuda::default_capacity;
-using cuda::make_parts;
-using cuda::open_gpus;
-using cuda::used_bytes;
-#else
-[[noreturn]] void open_gpus(const DeviceGroupOptions& options) {
-  throw UnsupportedError(fmt::format("{}: {}", options.devices[0].str(), query_gpus(false).problem));
-}
-int64_t default_capacity(const DeviceGroupOptions&, size_t) { return 0; }
-Device::Parts make_parts(const DeviceGroupOptions&, size_t, int64_t, OrderChecker*) { return {}; }
-int64_t used_bytes(int) { return 0; }
-#endif
-
 int64_t capacity_of(const DeviceGroupOptions& options, size_t i) {
   if (!options.memory_bytes.empty()) return options.memory_bytes[options.memory_bytes.size() == 1 ? 0 : i];
-  if (options.devices[i].backend == Backend::cuda) return default_capacity(options, i);
+  if (options.devices[i].backend == Backend::cuda) return cuda::default_capacity(options, i);
   if (options.devices[i].backend == Backend::meta) return DeviceGroup::kUnlimitedBytes;
   const int processes = options.process_group ? options.process_group->local_size() : 1;
   return std::max<int64_t>(1, less_reserve(available_memory().bytes) / processes / static_cast<int64_t>(options.devices.size()));
@@ -151,7 +135,7 @@ Device::~Device() {
   parts_.communication.reset();
 }
 
-int64_t Device::gpu_used_bytes() const { return parts_.id.backend == Backend::cuda ? used_bytes(parts_.id.index) : 0; }
+int64_t Device::gpu_used_bytes() const { return parts_.id.backend == Backend::cuda ? cuda::used_bytes(parts_.id.index) : 0; }
 
 void Device::begin_synchronize() {
   for (Stream* stream : {parts_.compute.get(), parts_.copy.get(), parts_.communication.get()}) stream->begin_synchronize();
@@ -187,7 +171,7 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
     if (quota) *quota *= static_cast<double>(cores.size()) / static_cast<double>(available.size());
     shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_, cores.size() < available.size(), quota);
   }
-  if (options_.devices[0].backend == Backend::cuda) open_gpus(options_);
+  if (options_.devices[0].backend == Backend::cuda) cuda::open_gpus(options_);
   std::vector<int64_t> capacities;  // queried before the first device takes memory
   for (size_t i = 0; i < count; ++i) capacities.push_back(capacity_of(options_, i));
   for (size_t i = 0; i < count; ++i) {
@@ -202,7 +186,7 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
         devices_.push_back(std::make_unique<Device>(cpu_parts(id, ordinal, capacities[i], checker_.get(), shares[i], options_.trace)));
         break;
       case Backend::cuda:
-        devices_.push_back(std::make_unique<Device>(make_parts(options_, i, capacities[i], checker_.get())));
+        devices_.push_back(std::make_unique<Device>(cuda::make_parts(options_, i, capacities[i], checker_.get())));
         break;
     }
   }

@@ -6,9 +6,7 @@
 
 #include <fmt/format.h>
 
-#ifdef VITRINE_HAVE_CUDA
 #include "runtime/cuda/pinned.h"
-#endif
 #include "runtime/error.h"
 #include "runtime/units.h"
 
@@ -17,23 +15,13 @@ namespace {
 
 constexpr size_t kAlignment = 4096;
 
-#ifdef VITRINE_HAVE_CUDA
-using cuda::allocate_pinned;
-using cuda::free_pinned;
-#else
-[[noreturn]] void* allocate_pinned(int64_t) {
-  throw UnsupportedError("HostBuffer: pinned host memory needs CUDA, which this build does not include; use pageable memory");
-}
-void free_pinned(void*) noexcept {}
-#endif
-
 }  // namespace
 
 HostBuffer::HostBuffer(int64_t bytes, HostMemory kind) {
   VITRINE_ASSERT(bytes >= 0, "a host buffer cannot have a negative size");
   const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
   const size_t capacity = rounded > 0 ? rounded : kAlignment;
-  void* memory = kind == HostMemory::pinned ? allocate_pinned(static_cast<int64_t>(capacity)) : std::aligned_alloc(kAlignment, capacity);
+  void* memory = kind == HostMemory::pinned ? cuda::allocate_pinned(static_cast<int64_t>(capacity)) : std::aligned_alloc(kAlignment, capacity);
   if (memory == nullptr) throw OutOfMemory(fmt::format("HostBuffer: cannot allocate {} of host memory; use smaller batches", format_bytes(bytes)));
   memory_ = {memory, Release{bytes, kind}};
   // Map the pages now rather than in the first step.
@@ -49,7 +37,7 @@ View HostBuffer::view(const Shape& shape, DType dtype) const {
 
 void HostBuffer::Release::operator()(void* p) const noexcept {
   if (kind == HostMemory::pinned) {
-    free_pinned(p);
+    cuda::free_pinned(p);
   } else {
     std::free(p);
   }

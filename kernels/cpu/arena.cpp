@@ -22,7 +22,7 @@ bool Arena::fits(std::initializer_list<int64_t> pieces) const {
 
 void* Arena::take(int64_t bytes) {
   if (bytes == 0) return nullptr;
-  VITRINE_ASSERT(aligned(bytes) <= left_, "a kernel takes more of the workspace than it asked for");
+  VITRINE_ASSERT(aligned(bytes) <= left_, "a kernel uses more of the workspace than it requested");
   char* piece = next_;
   next_ += aligned(bytes);
   left_ -= aligned(bytes);

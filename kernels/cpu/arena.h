@@ -8,20 +8,20 @@
 
 namespace vitrine::cpu {
 
-/// Pieces of a workspace.
+/// Hands out pieces of a workspace.
 class Arena {
  public:
   static constexpr int64_t kAlignment = 256;
   static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
   explicit Arena(const View& workspace);
-  /// Whether pieces of these sizes fit beside what was taken.
+  /// True when pieces of these sizes fit into what is left.
   bool fits(std::initializer_list<int64_t> pieces) const;
-  /// nullptr for 0 bytes. The piece fits (asserted).
+  /// Returns nullptr for 0 bytes.   requires  the piece fits
   void* take(int64_t bytes);
   float* take_floats(int64_t count) { return static_cast<float*>(take(count * int64_t{sizeof(float)})); }
   int64_t left_bytes() const { return left_; }
-  /// What is left, as a workspace for others.
+  /// The rest, as a workspace.
   View rest() const;
 
  private:

@@ -14,7 +14,7 @@ dnnl::convolution_forward::desc forward(const ConvolutionLayouts& c, bool with_b
                    : dnnl::convolution_forward::desc(kTraining, kDirect, c.x, c.w, c.y, c.strides, c.pad_before, c.pad_after);
 }
 
-/// The operation outlives the descriptor that is made from it.
+/// The operation must outlive the descriptor created from it.
 template <class Descriptor, class Operation, class... Rest>
 Described<Descriptor> described(Operation operation, const Rest&... rest) {
   auto kept = std::make_shared<const Operation>(std::move(operation));

@@ -9,8 +9,7 @@ namespace {
 using dnnl::memory;
 using Tag = memory::format_tag;
 
-// Layouts and windows of one convolution. Activations are NHWC; oneDNN chooses the weights' layout. Of the weights' and the bias's gradients the
-// dtype is f32.
+// Layouts and windows of one convolution. Activations are NHWC; oneDNN chooses the layout of the weights. Gradients of weights and bias are f32.
 struct Convolution : ConvolutionLayouts {
   Convolution(const Conv2dConfig& config, const Shape& x_shape, const Shape& w_shape, const Shape& y_shape, DType dtype)
       : ConvolutionLayouts{.x = activations(x_shape, dtype),
@@ -135,12 +134,12 @@ ConvolutionPlan& plan_for(OneDnnPlans& plans, Conv2dPass pass, const Conv2dConfi
     if (pass == Conv2dPass::backward_data) plan = make_backward_data(plans, convolution);
     if (pass == Conv2dPass::backward_weight) plan = make_backward_weight(plans, convolution, with_bias);
   } catch (const dnnl::error&) {
-    plan = {};  // no implementation: the caller takes another path
+    plan = {};  // no implementation: the caller uses another one
   }
   return plans.convolutions.emplace(key, std::move(plan)).first->second;
 }
 
-// The weights in the layout of the plan's pass.
+// Returns the weights in the layout of the plan's pass.
 const void* packed_weights(OneDnnPlans& plans, ConvolutionPlan& plan, const ConstView& w, Arena& arena, void* scratch) {
   if (plan.same_layout) return w.data;
   void* packed = arena.take(plan.weight_bytes);

@@ -5,20 +5,21 @@
 
 #include <dnnl.hpp>
 
-/// The calls that differ between the major versions of oneDNN. onednn_2.cpp and onednn_3.cpp each implement all of them;
-/// CMake builds the file of the installed version. Private to the files onednn_*.cpp.
+/// The calls that differ between the major versions of oneDNN. onednn_2.cpp and onednn_3.cpp each implement all of them; CMake builds the file for
+/// the installed version. Private to the files onednn_*.cpp.
 ///
-/// A describe function returns the first implementation that oneDNN offers. throws dnnl::error when it offers none.
-/// `hint`, the forward pass of the same convolution without attributes, must outlive what is returned: oneDNN 2 reads it in next_impl().
+/// A describe function returns the first implementation that oneDNN offers.
+/// requires  `hint`, the forward pass of the same convolution without attributes, outlives the result: oneDNN 2 reads it in next_impl()
+/// throws    dnnl::error when there is no implementation
 namespace vitrine::cpu::onednn {
 
-/// One convolution as oneDNN sees it: layouts of its arguments, and its windows as {rows, columns}.
+/// A convolution in oneDNN's terms: layouts of its arguments, and its windows as {rows, columns}.
 struct ConvolutionLayouts {
   dnnl::memory::desc x, y, w, bias, grad_w, grad_bias;
   dnnl::memory::dims strides, pad_before, pad_after;
 };
 
-/// A descriptor with what oneDNN 2 reads again in next_impl(): the operation that it was made from. Empty in oneDNN 3.
+/// A descriptor and the operation that it was created from, which oneDNN 2 reads again in next_impl(); empty with oneDNN 3.
 template <class Descriptor>
 struct Described {
   std::shared_ptr<const void> operation;
@@ -35,7 +36,7 @@ Described<dnnl::convolution_backward_weights::primitive_desc> describe_backward_
                                                                                        const dnnl::convolution_forward::primitive_desc& hint,
                                                                                        const dnnl::primitive_attr& attributes);
 
-/// c = a b, plus `bias` of shape (1, N) where it is not null.
+/// c = a b, plus `bias` of shape (1, N) unless it is null.
 Described<dnnl::matmul::primitive_desc> describe_product(const dnnl::engine& engine, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
                                                          const dnnl::memory::desc* bias, const dnnl::memory::desc& c,
                                                          const dnnl::primitive_attr& attributes);

@@ -17,8 +17,8 @@ memory::desc matrix(int64_t rows, int64_t columns, bool transposed, DType dtype)
   return {{rows, columns}, data_type_of(dtype), transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
 }
 
-// The first implementation that is not a reference loop and whose scratch fits into `most_scratch` bytes. From version 3 on the fastest one may pack
-// its operands there, and another does without.
+// Returns the first implementation that is not a reference loop and whose scratch fits into `most_scratch` bytes. From version 3 on, the fastest one
+// may pack its operands there, while another needs no scratch.
 bool skip_unfit(dnnl::matmul::primitive_desc& descriptor, int64_t most_scratch) {
   if (!skip_reference(descriptor)) return false;
   while (Arena::aligned(scratch_bytes(descriptor)) > most_scratch) {
@@ -46,7 +46,7 @@ Plan make_plan(const OneDnnPlans& plans, const Product& p, int64_t most_scratch)
     plan.scratch_bytes = scratch_bytes(descriptor);
     if (plan.scratch_bytes > 0) plans.add_argument(plan, DNNL_ARG_SCRATCHPAD, descriptor.scratchpad_desc());
   } catch (const dnnl::error&) {
-    return {};  // no implementation: the caller takes another path
+    return {};  // no implementation: the caller uses another one
   }
   plans.add_argument(plan, DNNL_ARG_SRC, a);
   plans.add_argument(plan, DNNL_ARG_WEIGHTS, b);
@@ -55,7 +55,7 @@ Plan make_plan(const OneDnnPlans& plans, const Product& p, int64_t most_scratch)
   return plan;
 }
 
-// Another plan for the same product when the workspace has become too small for the scratch of the one that was made.
+// Replaces the plan of a product when the workspace is now too small for its scratch.
 Plan& plan_for(OneDnnPlans& plans, const Product& product, const Arena& arena) {
   auto [found, fresh] = plans.products.try_emplace(key(product));
   Plan& plan = found->second;

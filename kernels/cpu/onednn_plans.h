@@ -12,10 +12,10 @@
 #include "kernels/cpu/arena.h"
 #include "runtime/exec_context.h"
 
-/// What oneDNN needs between calls. Private to the files onednn_*.cpp.
+/// What is kept between calls of oneDNN. Private to the files onednn_*.cpp.
 namespace vitrine::cpu::onednn {
 
-/// A primitive with its arguments, whose addresses are set anew at each call. Empty where oneDNN has only a reference loop for it.
+/// A primitive with its arguments, whose addresses are set at each call. Empty when oneDNN has only a reference loop.
 struct Plan {
   dnnl::primitive primitive;
   std::unordered_map<int, dnnl::memory> arguments;
@@ -24,11 +24,11 @@ struct Plan {
   explicit operator bool() const { return static_cast<bool>(primitive); }
 };
 
-/// The primitive of one convolution pass, and the reorders between (K, R, S, C) and the weight layout it works in.
+/// The primitive of one convolution pass, and the reorders between (K, R, S, C) and the layout of its weights.
 struct ConvolutionPlan {
   Plan pass;
   Plan reorder;
-  Plan reorder_accumulate;   // weight gradient: adds to what is there
+  Plan reorder_accumulate;   // weight gradient: adds to the content
   bool same_layout = false;  // the pass works on (K, R, S, C)
   int64_t weight_bytes = 0;  // weights or their gradient in the pass's layout
 };
@@ -42,25 +42,25 @@ struct OneDnnPlans {
   std::map<PlanKey, Plan> products;
   std::map<PlanKey, ConvolutionPlan> convolutions;
 
-  /// A plan without scratch arguments yet.
+  /// Adds an argument of this layout, whose address is set at each call.
   void add_argument(Plan& plan, int argument, const dnnl::memory::desc& layout) const;
-  /// The plan's scratch lies in `scratch`. throws Error with oneDNN's word when it fails.
+  /// Runs the plan with its scratch at `scratch`. throws UnsupportedError with oneDNN's message when it fails
   void run(Plan& plan, std::initializer_list<std::pair<int, const void*>> addresses, void* scratch);
 };
 
-/// Scratch is given by the caller, from the workspace.
+/// Attributes of primitives whose scratch the caller provides, from the workspace.
 dnnl::primitive_attr workspace_attributes();
 
 /// f32 or bf16.
 dnnl::memory::data_type data_type_of(DType dtype);
 
-/// The scratch of an implementation.
+/// Bytes of scratch of an implementation.
 template <class Descriptor>
 int64_t scratch_bytes(const Descriptor& descriptor) {
   return static_cast<int64_t>(descriptor.scratchpad_desc().get_size());
 }
 
-/// Moves on to the first implementation that is not a reference loop; false when there is none.
+/// Advances to the first implementation that is not a reference loop; false when there is none.
 template <class Descriptor>
 bool skip_reference(Descriptor& descriptor) {
   while (std::string_view(descriptor.impl_info_str()).starts_with("ref")) {

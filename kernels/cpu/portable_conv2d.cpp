@@ -12,9 +12,9 @@
 namespace vitrine::cpu::portable {
 namespace {
 
-constexpr int64_t kBlockFloats = int64_t{96} * 1024;  // of columns at a time: they should stay in a core's cache
+constexpr int64_t kBlockFloats = int64_t{96} * 1024;  // of columns at a time, so that they stay in the cache of a core
 
-// The matrix of columns: a row for each output position (n, p, q), holding its window in the order of the weights (r, s, c).
+// The matrix of columns: one row per output position (n, p, q), which holds its window in the order of the weights (r, s, c).
 struct Columns {
   Columns(const Conv2dConfig& config, const Shape& x, const Shape& w)
       : stride(config.stride), pad(config.pad), height(x[1]), width(x[2]), channels(x[3]), window_height(w[1]), window_width(w[2]) {
@@ -24,7 +24,7 @@ struct Columns {
     count = window_height * window_width * channels;
   }
 
-  // A run of a window's line that lies inside the image: elements [begin, end) of the columns are those at `source` of the image.
+  // A run of a window's row that lies inside the image: elements [begin, end) of the columns equal those at `source` of the image.
   struct Run {
     int64_t begin, end, source;
   };
@@ -74,7 +74,7 @@ void gather(const Columns& geometry, const float* x, int64_t first_row, int64_t 
   }
 }
 
-// Adds whole rows to where their elements came from.
+// Adds whole rows of columns to the image elements that they were copied from.
 void scatter_add(const Columns& geometry, const float* packed, int64_t first_row, int64_t row_count, float* grad_x) {
   for (int64_t i = 0; i < row_count; ++i, packed += geometry.count) {
     for (int64_t r = 0; r < geometry.window_height; ++r) {
@@ -87,7 +87,7 @@ void scatter_add(const Columns& geometry, const float* packed, int64_t first_row
 
 struct Blocking {
   float* arena;
-  int64_t parts, rows;  // parts at once, rows of columns in each
+  int64_t parts, rows;  // parts that run in parallel, rows of columns in each
 };
 
 Blocking block_workspace(const char* name, const View& workspace, const Columns& geometry, const Shape& x, int64_t max_parts) {
@@ -143,7 +143,7 @@ void conv2d_backward_data(const View& workspace, const Conv2dConfig& config, Con
     portable::linear_backward_data(as_matrix(grad_y), as_matrix(w), as_matrix(grad_x));
     return;
   }
-  // An image belongs to one thread: windows overlap, and their sums keep their order.
+  // One thread handles a whole image: windows overlap, and their sums must have a fixed order.
   const int64_t images = grad_x.shape[0];
   const Blocking blocking = block_workspace("conv2d_backward_data", workspace, geometry, grad_x.shape, images);
   const int64_t outputs = w.shape[0];

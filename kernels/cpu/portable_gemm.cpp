@@ -15,8 +15,8 @@ using Stride = Eigen::OuterStride<>;
 using ConstMap = Eigen::Map<const RowMajor, Eigen::Unaligned, Stride>;
 using Map = Eigen::Map<RowMajor, Eigen::Unaligned, Stride>;
 
-constexpr int64_t kGrain = 16;       // rows or columns of c: a multiple of Eigen's register block
-constexpr int64_t kSumBlock = 128;   // rows summed before they join the total, for accuracy
+constexpr int64_t kGrain = 16;       // rows or columns of c; a multiple of Eigen's register block
+constexpr int64_t kSumBlock = 128;   // rows summed before they are added to the total, for accuracy
 constexpr int64_t kSumColumns = 32;  // columns that one pass keeps in registers
 
 template <class A, class B>
@@ -31,8 +31,7 @@ void assign(Map& c, const A& a, const B& b, bool accumulate) {
 MatrixRef rows_from(const MatrixRef& m, int64_t row) { return {m.data + (m.transposed ? row : row * m.stride), m.stride, m.transposed}; }
 MatrixRef columns_from(const MatrixRef& m, int64_t column) { return {m.data + (m.transposed ? column * m.stride : column), m.stride, m.transposed}; }
 
-// The larger of m and n is divided among the team.
-// `epilogue(i0, i1, j0, j1)` follows on every block of c that is complete.
+// Divides the larger of m and n among the team. Calls epilogue(i0, i1, j0, j1) on every complete block of c.
 template <class Epilogue>
 void multiply_on_team(int64_t m, int64_t n, int64_t k, const MatrixRef& a, const MatrixRef& b, float* c, int64_t c_stride, bool accumulate,
                       const Epilogue& epilogue) {

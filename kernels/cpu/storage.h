@@ -7,7 +7,7 @@
 
 namespace vitrine::cpu {
 
-/// Calls body with a number of the type that `dtype` (f32, f16 or bf16) stores: with_storage(x.dtype, [&]<class T>(T) { ... }).
+/// Calls body with a value of the type that stores `dtype` (f32, f16 or bf16): with_storage(x.dtype, [&]<class T>(T) { ... }).
 template <class Body>
 void with_storage(DType dtype, const Body& body) {
   switch (dtype) {
@@ -22,8 +22,8 @@ void with_storage(DType dtype, const Body& body) {
   }
 }
 
-/// Calls body(value, i) for the elements [begin, end), eight at a time and the last ones singly: `value` is a FloatLanes or float of zero, to load
-/// into and store from.
+/// Calls body(value, i) for the elements [begin, end), eight at a time and the last ones one by one. `value` is a zero FloatLanes or float to load
+/// into.
 template <class Body>
 void for_lanes(int64_t begin, int64_t end, const Body& body) {
   int64_t i = begin;

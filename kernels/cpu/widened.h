@@ -4,15 +4,15 @@
 #include "kernels/conv2d.h"
 #include "kernels/gemm.h"
 
-/// Products and convolutions of f16 and bf16 where nothing computes with them directly: pieces of the arguments are widened to f32 in
-/// ctx.workspace(), computed with there as f32 is, and each result rounded once, when it is complete. Same contracts as the operations'.
+/// Products and convolutions of f16 and bf16 on CPUs without instructions for them: pieces of the arguments are widened to f32 in ctx.workspace(),
+/// computed in f32, and each complete result is rounded once. The contracts are those of the operations.
 namespace vitrine::cpu::widened {
 
-/// throw OutOfMemory below kWidenedGemmWorkspaceBytes.
+/// throw OutOfMemory when the workspace is smaller than kWidenedGemmWorkspaceBytes.
 void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, ConstView b, View c, GradMode mode);
 void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y);
 
-/// As many images at a time as fit beside the weights; throw OutOfMemory where one does not.
+/// Compute as many images at a time as fit beside the weights; throw OutOfMemory when not one fits.
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kGrainElements = 8192;
 
-/// All of `from` to f32 at `to`.
+/// Converts all of `from` to f32 at `to`.
 ConstView widen_all(const ConstView& from, float* to) {
   with_storage(from.dtype, [&]<class T>(T) {
     parallel_for(from.numel(), kGrainElements, [&](int64_t begin, int64_t end) { cpu::widen(from.as<T>() + begin, to + begin, end - begin); });
@@ -34,7 +34,7 @@ void round_all(const ConstView& from, const View& to) {
 
 int64_t f32_bytes(int64_t count) { return Arena::aligned(count * size_of(DType::f32)); }
 
-/// One convolution: x and y are in f32 for some images at a time, weights and bias all the while.
+/// One convolution: x and y are widened to f32 for some images at a time, weights and bias once.
 struct Convolution {
   Conv2dPass pass;
   Conv2dConfig config;
@@ -43,7 +43,7 @@ struct Convolution {
 
   int64_t images() const { return x[0]; }
   int64_t weight_bytes() const {
-    if (pass == Conv2dPass::backward_weight) return 0;  // its gradients are f32 where they lie
+    if (pass == Conv2dPass::backward_weight) return 0;  // its gradients are f32 already
     return f32_bytes(w.numel()) + (with_bias ? f32_bytes(w[0]) : 0);
   }
   int64_t image_bytes() const { return f32_bytes(x.numel() / images()) + f32_bytes(y.numel() / images()); }
@@ -53,7 +53,7 @@ struct Convolution {
   }
 };
 
-/// Images at a time: as many as leave the f32 convolution the workspace in which it is fast, or one that will do; in chunks of about one size.
+/// Images per chunk: as many as leave the f32 convolution the workspace to run at full speed, or at all; chunks have about equal sizes.
 int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
   const View workspace = ctx.workspace();
   const int64_t room = Arena(workspace).left_bytes() - c.weight_bytes();
@@ -78,7 +78,7 @@ int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
       c.name(), c.x.str(), c.w.str(), needed, workspace ? workspace.bytes() : 0, size_argument(4 * needed)));
 }
 
-/// Calls body(first, end) for the images [first, end) that are computed at once.
+/// Calls body(first, end) for each chunk of images [first, end).
 template <class Body>
 void for_each_chunk(int64_t images, int64_t at_once, const Body& body) {
   for (int64_t first = 0; first < images; first += at_once) body(first, std::min(images, first + at_once));

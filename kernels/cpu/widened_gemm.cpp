@@ -15,8 +15,8 @@
 namespace vitrine::cpu::widened {
 namespace {
 
-constexpr int64_t kMostFloats = int64_t{1} << 22;  // of all tiles together: more gain nothing, and leave the cache
-constexpr int64_t kEdge = 16;                      // edges of tiles that are cut are multiples of it
+constexpr int64_t kMostFloats = int64_t{1} << 22;  // of all tiles together; more would leave the cache and gain nothing
+constexpr int64_t kEdge = 16;                      // edges of cut tiles are multiples of it
 constexpr int64_t kGrainElements = 8192;
 
 struct Product {
@@ -34,17 +34,17 @@ struct Product {
   bool rounds() const { return c.dtype != DType::f32; }
 };
 
-/// Sizes of a tile of c and of the chunk of K that is multiplied at once.
+/// Sizes of a tile of c and of a chunk of K.
 struct Tile {
   int64_t m, n, k;
   int64_t floats(bool with_c) const { return m * k + k * n + (with_c ? m * n : 0); }
 };
 
-/// At least kEdge, a multiple of it, unless `size` is less.
+/// A multiple of kEdge, at least kEdge, unless `size` is less.
 int64_t edge_of(int64_t most, int64_t size) { return std::min(size, std::max(kEdge, most / kEdge * kEdge)); }
 
-/// K is whole as long as tiles with useful edges have room for it: each element is then widened once where the smaller matrix fits beside a tile
-/// of the larger, and sums go to memory once.
+/// K stays whole as long as tiles with useful edges fit: if the smaller matrix fits beside a tile of the larger, each element is then widened once
+/// and sums are stored once.
 Tile choose_tile(int64_t m, int64_t n, int64_t k, bool with_c, int64_t floats) {
   constexpr int64_t kUseful = 64;
   const Tile whole{m, n, k};
@@ -65,12 +65,12 @@ Tile choose_tile(int64_t m, int64_t n, int64_t k, bool with_c, int64_t floats) {
   return tile(small_edge, large_edge, edge_of((floats - (with_c ? small_edge * large_edge : 0)) / (small_edge + large_edge), k));
 }
 
-/// A tile of a matrix, widened; it keeps what it holds until it is asked for another.
+/// A widened tile of a matrix; the content stays until another tile is requested.
 class WideTile {
  public:
   WideTile(const ConstView& matrix, bool transposed, float* floats) : matrix_(matrix), transposed_(transposed), floats_(floats) {}
 
-  /// Rows [row, row + rows) and columns [column, column + columns) of the matrix that is multiplied: transposed, where it is.
+  /// Rows [row, row + rows) and columns [column, column + columns) of the operand, after transposition.
   ConstView widen(int64_t row, int64_t rows, int64_t column, int64_t columns) {
     if (transposed_) {
       std::swap(row, column);
@@ -98,7 +98,7 @@ class WideTile {
   Shape held_;
 };
 
-/// The tile of c at (row, column) from its sums, with bias and ReLU.
+/// Stores the tile of c at (row, column) from its sums, with bias and ReLU.
 void round_tile(const Product& p, const float* sums, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   with_storage(p.c.dtype, [&]<class T>(T) {
     const T* bias = p.bias ? p.bias.as<T>() + column : nullptr;
@@ -121,7 +121,7 @@ void round_tile(const Product& p, const float* sums, int64_t row, int64_t rows, 
   });
 }
 
-/// Room for tiles in the workspace; a part is left to the library that multiplies them.
+/// Floats for tiles in the workspace; the rest is left to the library that multiplies them.
 int64_t tile_floats(const Product& p, const View& workspace, const Arena& arena) {
   const int64_t bytes = workspace ? workspace.bytes() : 0;
   if (bytes < kWidenedGemmWorkspaceBytes) {

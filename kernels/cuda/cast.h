@@ -6,7 +6,7 @@
 
 namespace vitrine::cuda {
 
-/// y = x, or y += x: x f16 or bf16, y f32, equally many elements, at least one.
+/// y = x, or y += x.   requires  x is f16 or bf16, y is f32; both have the same number of elements, at least one
 void widen(ExecContext& ctx, ConstView x, View y, GradMode mode);
 
 }  // namespace vitrine::cuda

@@ -8,14 +8,14 @@
 namespace vitrine::cuda {
 namespace {
 
-constexpr int kColumns = 32;  // of a block, one lane each
+constexpr int kColumns = 32;  // of a block, one per lane
 constexpr int kRows = 8;      // warps of a block
 constexpr int64_t kRowsPerStrip = 128;
 constexpr int64_t kMostStrips = 128;
 
 int64_t strips_of(int64_t rows) { return std::min(kMostStrips, ceil_div(rows, kRowsPerStrip)); }
 
-/// Block (x, y) sums strip y of 32 columns: each warp takes every eighth row, then the warps' sums are added in order.
+/// Block (x, y) sums strip y of 32 columns: each warp sums every eighth row, then the sums of the warps are added in order.
 template <class T>
 __global__ void sum_strips(const T* x, int64_t rows, int64_t columns, int64_t rows_per_strip, bool accumulate, float* partial) {
   __shared__ float sums[kRows][kColumns];

@@ -24,7 +24,7 @@ cudaDataType_t cuda_type(DType dtype) {
     case DType::bf16:
       return CUDA_R_16BF;
     default:
-      throw DtypeError(fmt::format("matmul: {} matrices are not multiplied; use f32, f16 or bf16", dtype_name(dtype)));
+      throw DtypeError(fmt::format("matmul: the matrices are {}, expected f32, f16 or bf16", dtype_name(dtype)));
   }
 }
 
@@ -34,7 +34,7 @@ uint32_t alignment_of(const void* p) {
   return static_cast<uint32_t>(address & (~address + 1));
 }
 
-/// Owns one of cuBLASLt's descriptors.
+/// Owns a descriptor of cuBLASLt.
 template <class T, auto destroy>
 class Descriptor {
  public:
@@ -64,14 +64,14 @@ struct Key {
   bool operator<(const Key& other) const { return tie() < other.tie(); }
 };
 
-/// Everything that cuBLASLt needs for one kind of product.
+/// The descriptors and the algorithm of one kind of product.
 struct Plan {
   Descriptor<cublasLtMatmulDesc_t, &CublasLt::MatmulDescDestroy> operation;
   Descriptor<cublasLtMatrixLayout_t, &CublasLt::MatrixLayoutDestroy> a, b, c;
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-/// A context's handle and plans.
+/// The handle and plans of a context.
 class Library {
  public:
   ~Library() {
@@ -106,10 +106,10 @@ void choose_algorithm(Library& library, Plan& plan, const Matmul& product, const
     VITRINE_CUBLAS_CHECK(cublaslt().MatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(key.scratch_bytes));
-  // In place, split sums are added by atomics, in any order; in an output type below f32 each would be rounded.
+  // In place, split sums are added by atomics in any order; in an output type below f32 each of them would be rounded.
   const uint32_t in_output_type = product.c_dtype == DType::f32 ? CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE : 0;
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_output_type);
-  // In cuBLASLt's column-major view a and b change places.
+  // In cuBLASLt's column-major view, a and b are swapped.
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_c);

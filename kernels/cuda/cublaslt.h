@@ -7,7 +7,7 @@
 
 namespace vitrine::cuda {
 
-/// throws CudaError with expression, status name, text, device and place unless `status` is CUBLAS_STATUS_SUCCESS.
+/// throws CudaError with expression, status name, text, device, file and line unless `status` is CUBLAS_STATUS_SUCCESS.
 void check_cublas(cublasStatus_t status, const char* expression, const char* file, int line);
 #define VITRINE_CUBLAS_CHECK(expression) ::vitrine::cuda::check_cublas((expression), #expression, __FILE__, __LINE__)
 
@@ -19,15 +19,14 @@ struct Matmul {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   DType dtype = DType::f32;    // of a and b; accumulates in f32
-  DType c_dtype = DType::f32;  // of c and the bias: as a and b, or f32
+  DType c_dtype = DType::f32;  // of c and the bias: that of a and b, or f32
   bool accumulate = false;
   Epilogue epilogue = Epilogue::none;
 };
 
-/// Queues the product. m and n are at least 1; with k = 0 the product is zero.
-///   scratch  what algorithms may use; those that would need more are not chosen
-/// TF32 only where ctx.tf32(). Plans are chosen by cuBLASLt's heuristic among deterministic algorithms, and kept in ctx.plans().
-/// throws CudaError; UnsupportedError with the sizes when cuBLASLt has no algorithm
+/// Queues the product. cuBLASLt's heuristic chooses among deterministic algorithms that fit into `scratch`, with TF32 only if ctx.tf32(); the choice
+/// is kept in ctx.plans(). requires  m >= 1, n >= 1; with k = 0 the product is zero throws CudaError; UnsupportedError with the sizes when cuBLASLt
+/// has no algorithm
 void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias, View scratch);
 
 }  // namespace vitrine::cuda

@@ -18,7 +18,7 @@ CublasLt load() {
   return functions;
 }
 #else
-/// Where the system's loader finds it, else where it was when this program was built.
+/// Opens the library that the loader finds, otherwise the one that this program was built with.
 void* open_library() {
   for (const char* name : {VITRINE_CUBLASLT_SONAME, VITRINE_CUBLASLT_FILE}) {
     if (void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;

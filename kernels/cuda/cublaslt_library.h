@@ -5,7 +5,7 @@
 
 namespace vitrine::cuda {
 
-// What we call of cuBLASLt, without its prefix.
+// The functions of cuBLASLt that we call, without their prefix.
 #define VITRINE_CUBLASLT_FUNCTIONS(use)                                                                                                             \
   use(Create) use(Destroy) use(GetStatusName) use(GetStatusString) use(GetVersion) use(Matmul) use(MatmulAlgoGetHeuristic) use(MatmulDescCreate)    \
       use(MatmulDescDestroy) use(MatmulDescSetAttribute) use(MatmulPreferenceCreate) use(MatmulPreferenceDestroy) use(MatmulPreferenceSetAttribute) \
@@ -17,7 +17,7 @@ struct CublasLt {
 #undef VITRINE_CUBLASLT_MEMBER
 };
 
-/// cuBLASLt, loaded by the first call: that takes 70 ms and 150 MiB, which runs on CPU devices should not pay. Never unloaded.
+/// cuBLASLt, loaded by the first call, because loading costs 70 ms and 150 MiB that runs on CPU devices do not need. Never unloaded.
 /// throws CudaError with the loader's reason and the remedy.
 const CublasLt& cublaslt();
 

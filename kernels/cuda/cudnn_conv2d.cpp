@@ -18,7 +18,7 @@ namespace {
 using Ids = CudnnConv2dIds;
 constexpr int64_t kAlignment = 256;
 
-/// A context's handle and verdicts.
+/// The handle of a context, and the plans or refusals of its convolutions.
 class CudnnLibrary {
  public:
   ~CudnnLibrary() {
@@ -54,10 +54,10 @@ int64_t alignment_of(std::initializer_list<const void*> pointers) {
   return static_cast<int64_t>(bits & (~bits + 1));
 }
 
-/// The arena, and a piece of it at its end that is left out.
+/// The arena without a piece at its end, and that piece.
 struct SplitArena {
   View workspace;
-  uint8_t* end = nullptr;  // null: the arena does not hold the piece
+  uint8_t* end = nullptr;  // null: the arena is too small
 };
 SplitArena split_arena(ExecContext& ctx, int64_t bytes) {
   const View arena = ctx.workspace();
@@ -67,7 +67,7 @@ SplitArena split_arena(ExecContext& ctx, int64_t bytes) {
   return {arena.rows(0, left), arena.as<uint8_t>() + left};
 }
 
-/// Runs the convolution, or returns why there is no plan. bias is null where the pass has none.
+/// Runs the convolution, or returns why there is no plan. bias is null for passes without one.
 std::string run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w, const void* y, const void* bias) {
   convolution.tf32 = ctx.tf32();
   convolution.alignment = alignment_of({x, w, y, bias});
@@ -76,7 +76,7 @@ std::string run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, 
   const cudnnHandle_t handle = library.handle(native_stream(ctx));
   const CudnnChoice& choice = library.choice(convolution, handle);
   if (choice.plan == nullptr) return choice.refusal;
-  // cuDNN takes one kind of pointer for what it reads and what it writes.
+  // cuDNN has one pointer type for inputs and outputs.
   const std::array<int64_t, 4> ids{Ids::x, Ids::w, Ids::y, Ids::bias};
   const std::array<void*, 4> pointers{const_cast<void*>(x), const_cast<void*>(w), const_cast<void*>(y), const_cast<void*>(bias)};
   const size_t count = bias != nullptr ? 4 : 3;
@@ -105,7 +105,7 @@ std::string cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, C
   View workspace = ctx.workspace();
   const void* summand = bias.data;
   if (config.relu && !bias) {
-    // cuDNN merges ReLU only behind a bias: zeros at the arena's end.
+    // cuDNN merges ReLU only after a bias: use zeros at the end of the arena.
     const int64_t zeros = w.shape[0] * size_of(y.dtype);
     const SplitArena arena = split_arena(ctx, zeros);
     if (arena.end == nullptr) return fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more", zeros);

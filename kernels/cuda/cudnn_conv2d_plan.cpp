@@ -8,7 +8,7 @@ namespace {
 
 using Ids = CudnnConv2dIds;
 
-/// The names of the graph's attributes in one pass.
+/// The graph's attributes for one pass.
 struct PassAttributes {
   cudnnBackendDescriptorType_t operation;
   cudnnBackendAttributeName_t x, w, y, geometry, alpha, beta;
@@ -71,7 +71,7 @@ CudnnChoice choose_conv2d_plan(const CudnnConv2d& c, const CudnnTarget& target) 
     return cudnn_tensor({id, shape, dtype, c.alignment, true});
   };
   const auto between = [&](int64_t id) { return cudnn_tensor({id, c.y, DType::f32, c.alignment, false}); };
-  // Images of three channels are handed over as they are: cuDNN's engines for tensor cores pad them in their workspace.
+  // Images of three channels are passed unchanged: cuDNN's tensor-core engines pad them in their workspace.
   const CudnnDescriptor x = in_memory(Ids::x, c.x, c.dtype), w = in_memory(Ids::w, c.w, w_dtype), y = in_memory(Ids::y, c.y, c.dtype);
   const CudnnDescriptor b = in_memory(Ids::bias, {1, 1, 1, c.w[0]}, c.dtype), product = between(5), sum = between(6);
   const CudnnDescriptor geometry = geometry_of(c);

@@ -20,16 +20,16 @@ const char* remedy(cudnnStatus_t status) {
       return "; the GPU's memory may be full: leave some outside the pools (DeviceGroupOptions::memory_bytes)";
     case CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED:
     case CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH:
-      return "; all of cuDNN's libraries must be of one version and in one folder: see LD_LIBRARY_PATH";
+      return "; all libraries of cuDNN must have the same version and be in one folder: see LD_LIBRARY_PATH";
     case CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH:
     case CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDA_DRIVER:
-      return "; this cuDNN does not serve this GPU or driver: configure with -DVITRINE_CUDNN=OFF or install another cuDNN";
+      return "; this cuDNN does not support the GPU or driver: install another cuDNN, or configure with -DVITRINE_CUDNN=OFF";
     default:
       return "";
   }
 }
 
-/// True where cuDNN says of a graph or engine that it does not serve; anything else is a failure.
+/// True when the status means that cuDNN does not support a graph or engine; any other error is a failure.
 bool is_refusal(cudnnStatus_t status) {
   const int category = CUDNN_STATUS_CATEGORY(status);
   return category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM || status == CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED;
@@ -48,7 +48,7 @@ cudnnDataType_t data_type(DType dtype) {
   }
 }
 
-/// Counts why engines were passed over, for the refusal's text.
+/// Counts why engines were skipped, for the text of the refusal.
 struct Reasons {
   int proposed = 0, not_deterministic = 0, tensor_cores = 0, inaccurate = 0, compiled = 0, too_large = 0, not_supported = 0;
   int64_t smallest_workspace = INT64_MAX;
@@ -76,7 +76,7 @@ CudnnDescriptor engine_of(const CudnnDescriptor& configuration) {
   return std::move(engines.front());
 }
 
-/// One of the heuristics' proposals.
+/// A proposal of the heuristics.
 class Candidate {
  public:
   explicit Candidate(CudnnDescriptor configuration)
@@ -97,10 +97,10 @@ class Candidate {
     return true;
   }
 
-  /// The plan, or none with the reason noted.
+  /// Returns the plan, or none after recording the reason.
   std::unique_ptr<CudnnPlan> make_plan(const CudnnRules& rules, const CudnnTarget& target, Reasons& reasons) const {
     CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    // Early releases of cuDNN 9 want the handle; later ones know the GPU from the configuration.
+    // Early releases of cuDNN 9 need the handle; later ones read the GPU from the configuration.
     if (target.handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
     plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration_);
     if (const cudnnStatus_t status = plan.try_finalize(); status != CUDNN_STATUS_SUCCESS) {
@@ -127,7 +127,7 @@ class Candidate {
   std::vector<cudnnBackendBehaviorNote_t> behaviour_;
 };
 
-/// What the heuristics of one mode propose, the best first; nothing where they do not know the graph.
+/// Returns the proposals of one heuristic mode, best first; none when it does not support the graph.
 std::vector<CudnnDescriptor> propose(const CudnnDescriptor& graph, cudnnBackendHeurMode_t mode, const CudnnTarget& target, Reasons& reasons) {
   CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
@@ -215,7 +215,7 @@ int64_t CudnnDescriptor::get_raw(cudnnBackendAttributeName_t name, cudnnBackendA
 
 CudnnDescriptor cudnn_tensor(const CudnnTensor& tensor) {
   const auto [n, h, w, c] = tensor.nhwc;
-  // cuDNN counts dimensions (N, C, H, W), however the bytes lie.
+  // cuDNN orders dimensions (N, C, H, W) whatever the memory layout.
   const std::array<int64_t, 4> dimensions{n, c, h, w};
   const std::array<int64_t, 4> strides{h * w * c, 1, w * c, c};
   CudnnDescriptor descriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);

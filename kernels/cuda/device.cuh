@@ -6,11 +6,11 @@
 #include "runtime/cuda/launch.cuh"
 #include "runtime/cuda/native.h"
 
-/// The interface through which kernels see the GPU, and what they share: 16-byte packs, grids, sums over warps and blocks.
+/// What all kernels use: 16-byte packs, grids, sums over warps and blocks.
 ///
-/// Rules that keep a kernel runnable on the host too (tests/standins): thread coordinates, barriers, shuffles and shared memory by CUDA's names;
-/// `__shared__` only for arrays of fixed size; all threads of a block reach every barrier and shuffle; launches by launch() or launch_cooperating();
-/// arithmetic whose rounding matters by __fmul_rn and its like.
+/// Rules that let a kernel also run on the host (tests/standins): use CUDA's names for thread coordinates, barriers, shuffles and shared memory;
+/// `__shared__` only for arrays of fixed size; all threads of a block reach every barrier and shuffle; launch with launch() or launch_cooperating();
+/// use __fmul_rn etc. where rounding matters.
 namespace vitrine::cuda {
 
 /// N elements moved as one access of at most 16 bytes.
@@ -28,8 +28,8 @@ inline constexpr int kBlockThreads = 256;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Blocks of kBlockThreads for `items` independent items, one a thread or, when there are more than fill the GPU, several in a grid-stride loop.
-/// At least 1. Results must not depend on it.
+/// Grid of at least one block of kBlockThreads for `items` independent items: one item per thread, or several in a grid-stride loop when they exceed
+/// the GPU. Results must not depend on its size.
 inline dim3 grid_for(ExecContext& ctx, int64_t items) {
   const int64_t most = int64_t{32} * properties(ctx).multiprocessors;
   const int64_t blocks = ceil_div(items, kBlockThreads);
@@ -52,7 +52,7 @@ __device__ inline T block_sum(T value) {
   __shared__ T sums[32];
   value = warp_sum(value);
   const unsigned warp = threadIdx.x / 32;
-  __syncthreads();  // an earlier sum's readers are done
+  __syncthreads();  // the readers of an earlier sum are done
   if (threadIdx.x % 32 == 0) sums[warp] = value;
   __syncthreads();
   T total{};

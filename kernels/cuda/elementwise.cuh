@@ -7,7 +7,7 @@
 #include "kernels/cuda/index.cuh"
 #include "runtime/cuda/dtype.cuh"
 
-/// Operations that read some flat buffers at i and write others at i, in one pass of 16-byte accesses.
+/// Operations that read flat buffers at i and write flat buffers at i, in one pass of 16-byte accesses.
 namespace vitrine::cuda {
 
 template <class P, int N>
@@ -17,15 +17,15 @@ struct Pointers {
 
 /// An operation is a struct with
 ///   static constexpr int kReads, kWrites
-///   __device__ bool begin()                                                       once a thread, before the first element; false: nothing to do
+///   __device__ bool begin()                                                       once per thread, before the first element; false: nothing to do
 ///   __device__ void operator()(const float (&in)[kReads], float (&out)[kWrites])  one element
 template <class T, class F>
 struct FlatBuffers {
   Pointers<const T*, F::kReads> in;
-  Pointers<T*, F::kWrites> out;  // each either one of `in` or apart from all
+  Pointers<T*, F::kWrites> out;  // each is one of `in` or overlaps none
   int64_t count;
-  int64_t head;   // elements in front of the packs
-  int64_t packs;  // behind the head; what is left is the tail
+  int64_t head;   // elements before the packs
+  int64_t packs;  // after the head; the rest is the tail
 };
 
 /// Packs that a thread loads before it computes: at least 32 bytes in flight, at most 128.
@@ -41,7 +41,7 @@ __device__ inline void map_element(const FlatBuffers<T, F>& buffers, F& f, int64
   for (int w = 0; w < F::kWrites; ++w) buffers.out.at[w][i] = from_float<T>(out[w]);
 }
 
-/// A block's tile is kPacksInFlight * kBlockThreads packs of N elements.
+/// The tile of a block is kPacksInFlight * kBlockThreads packs of N elements.
 template <class T, int N, class F>
 __global__ void __launch_bounds__(kBlockThreads) map_kernel(FlatBuffers<T, F> buffers, F f) {
   if (!f.begin()) return;
@@ -70,14 +70,14 @@ __global__ void __launch_bounds__(kBlockThreads) map_kernel(FlatBuffers<T, F> bu
       for (int w = 0; w < F::kWrites; ++w) reinterpret_cast<P*>(buffers.out.at[w] + buffers.head)[at] = out[w];
     }
   }
-  // Head and tail are less than two packs.
+  // Head and tail are shorter than two packs.
   if (blockIdx.x != 0) return;
   const int64_t tail = buffers.head + buffers.packs * N;
   if (threadIdx.x < buffers.head) map_element(buffers, f, threadIdx.x);
   if (tail + threadIdx.x < buffers.count) map_element(buffers, f, tail + threadIdx.x);
 }
 
-/// Queues the operation on `count` elements. Buffers of different alignments go element by element.
+/// Queues the operation on `count` elements. Buffers with different alignments are accessed element by element.
 template <class T, class F>
 void map_elements(ExecContext& ctx, const Pointers<const T*, F::kReads>& in, const Pointers<T*, F::kWrites>& out, int64_t count, F f) {
   if (count == 0) return;

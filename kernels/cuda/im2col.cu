@@ -12,8 +12,8 @@ namespace {
 constexpr unsigned kLanes = 32;
 constexpr int64_t kMostBlocks = 65535;
 
-/// Item i of every kernel here is what a warp does: one row r of the window of one output pixel. Its S * C elements lie side by side in x and in
-/// the columns. V elements are moved at once; V divides C, so that a pack is wholly inside or outside the image.
+/// In the kernels here, a warp handles an item: one row r of the window of one output pixel. Its S * C elements are contiguous in x and in the
+/// columns. V elements are moved at once; V divides C, so that a pack is entirely inside or outside the image.
 template <class T, int V>
 __global__ void im2col_kernel(ConvSizes z, const T* x, int64_t first_line, int64_t items, T* columns) {
   const int row_length = z.S * z.C;
@@ -42,7 +42,7 @@ __global__ void im2col_kernel(ConvSizes z, const T* x, int64_t first_line, int64
   }
 }
 
-/// Item i: V channels of one input pixel of image lines [first_row, ...), counted over all images.   kAdd: to what is there.
+/// Item i: V channels of one input pixel of image lines [first_row, ...), counted over all images.   kAdd: adds to the content.
 template <class T, int V, bool kAdd>
 __global__ void col2im_kernel(ConvSizes z, const float* columns, int64_t begin, int64_t end, int64_t first_row, int64_t items, T* grad_x) {
   const int packs = z.C / V;

@@ -18,13 +18,13 @@ namespace {
 constexpr int64_t kMostMatmulScratch = int64_t{8} << 20;
 constexpr int64_t kAlignment = 256;
 
-/// How the arena is shared, and how the output lines are cut.
+/// Division of the arena and of the output lines.
 struct Ranges {
   int64_t lines_at_once;
   void* columns;
   View scratch;
 
-  /// dtype: of the columns.   least_lines: as many must fit at once
+  /// dtype: of the columns.   least_lines: number of lines that must fit at once
   Ranges(ExecContext& ctx, const char* operation, const ConvSizes& sizes, DType dtype, int64_t least_lines) {
     const View arena = ctx.workspace();
     const int64_t bytes = arena ? arena.bytes() : 0;
@@ -40,7 +40,7 @@ struct Ranges {
     scratch = arena.rows(0, for_matmul);
     columns = arena.as<uint8_t>() + for_matmul;
     lines_at_once = std::min(sizes.output_lines(), (bytes - for_matmul) / line_bytes);
-    // Whole images where they fit: their gradients are gathered in one pass.
+    // Whole images if they fit: their gradients are gathered in one pass.
     if (lines_at_once > sizes.P) lines_at_once = lines_at_once / sizes.P * sizes.P;
   }
 };
@@ -53,11 +53,12 @@ void for_each_range(const ConvSizes& sizes, int64_t at_once, const Work& work) {
   for (int64_t begin = 0; begin < sizes.output_lines(); begin += at_once) work(begin, std::min(sizes.output_lines(), begin + at_once));
 }
 
-/// Output lines whose windows hold one image line: at most.
+/// The most output lines whose windows contain one image line.
 int64_t lines_of_a_row(const ConvSizes& s) { return std::min(s.P, (s.R + s.stride - 1) / s.stride); }
 
 /// Calls work(first_row, end_row, begin, end) for consecutive ranges of image lines, counted over all images, with the output lines whose windows
-/// reach them: whole images where their lines fit, else parts of one; neighbours may share output lines. at_once >= lines_of_a_row().
+/// reach them: whole images if their lines fit, otherwise parts of one; neighboring ranges may share output lines.
+/// requires  at_once >= lines_of_a_row()
 template <class Work>
 void for_each_row_range(const ConvSizes& s, int64_t at_once, const Work& work) {
   if (at_once >= s.P) {
@@ -124,7 +125,7 @@ void im2col_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, C
     });
     return;
   }
-  // An image line that two ranges added to would be rounded twice.
+  // An image line that two ranges add to would be rounded twice.
   for_each_row_range(sizes, ranges.lines_at_once, [&](int64_t first_row, int64_t end_row, int64_t begin, int64_t end) {
     multiply(begin, end);
     col2im(native_stream(ctx), sizes, columns, begin, end, first_row, end_row, grad_x);

@@ -3,8 +3,8 @@
 
 #include "kernels/conv2d.h"
 
-/// Convolution by our own im2col and cuBLASLt: serves where cuDNN is absent or refuses. The columns lie in the arena; when it does not hold all of
-/// them the work is cut into ranges of output lines, in a fixed order. throws OutOfMemory naming the bytes needed when not one line fits.
+/// Convolution by im2col and cuBLASLt, used when cuDNN is not built in or has no plan. The columns are stored in the arena; if it does not hold all
+/// of them, the work is cut into ranges of output lines, in a fixed order.   throws  OutOfMemory with the bytes needed when not one line fits
 namespace vitrine::cuda {
 
 void im2col_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);

@@ -7,13 +7,13 @@
 
 #include "kernels/cuda/device.cuh"
 
-/// Index arithmetic: 32 bits with divisions by multiplication where the sizes allow, 64 bits elsewhere.
+/// Index arithmetic: in 32 bits with division by multiplication if the sizes allow it, otherwise in 64 bits.
 namespace vitrine::cuda {
 
-/// True when `largest` and everything below fits int32_t, sums of two included as unsigned numbers.
+/// True when int32_t holds `largest`; sums of two such numbers then fit uint32_t.
 inline bool fits_int32(int64_t largest) { return largest <= std::numeric_limits<int32_t>::max(); }
 
-/// Quotient and remainder of numbers >= 0 by a divisor > 0 that is known at launch.
+/// Divides numbers >= 0 by a divisor > 0 that is known at launch.
 template <class Index>
 class Divisor {
  public:
@@ -60,10 +60,10 @@ class Divisor<int32_t> {
   uint32_t shift_ = 0;
 };
 
-/// A grid of this many blocks (>= 1), fewer when CUDA has a limit: kernels stride over the rest.
+/// A grid of `blocks` blocks (>= 1), limited to CUDA's maximum: kernels stride over the rest.
 inline dim3 grid_of(int64_t blocks) { return dim3(static_cast<unsigned>(std::min<int64_t>(blocks, std::numeric_limits<int32_t>::max()))); }
 
-/// Elements in front of the first 16-byte boundary that all buffers share, at most `count`; -1 when their alignments differ.
+/// Elements before the first 16-byte boundary that all buffers share, at most `count`; -1 when their alignments differ.
 template <class T, class Pointers>
 int64_t head_elements(const Pointers& buffers, int64_t count) {
   const auto misalignment = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16; };

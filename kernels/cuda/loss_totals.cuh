@@ -5,7 +5,7 @@
 
 #include "kernels/cross_entropy.h"
 
-/// LossTotals' counts in device code.
+/// The counts of LossTotals in device code.
 namespace vitrine::cuda {
 
 __device__ inline double count_at(const float* totals, int64_t place) {

@@ -9,7 +9,7 @@
 #include "kernels/pool2d.h"
 #include "runtime/cuda/dtype.cuh"
 
-/// What poolings share: windows, places and the access that buffers allow. One thread writes V neighbouring channels of one place: it gathers,
+/// What pools share: windows, places and the widest access that buffers allow. One thread writes V adjacent channels of one place: it gathers, in
 /// backward too, and adds in the order of rows and columns.
 namespace vitrine::cuda {
 
@@ -22,13 +22,13 @@ struct FixedWindows {
         size(static_cast<Index>(elements)),
         count(static_cast<Index>(windows)),
         stride(config.stride) {}
-  /// Where the window begins, padding included.
+  /// Start of the window, padding included.
   __device__ Index origin(Index i) const { return i * stride.value() - pad; }
   __device__ Index begin(Index i) const { return origin(i) < 0 ? 0 : origin(i); }
   __device__ Index end(Index i) const { return origin(i) + window < size ? origin(i) + window : size; }
-  /// Elements that the window's mean is taken over.
+  /// Number of elements that the mean is taken over.
   __device__ Index divisor(Index) const { return window; }
-  /// The windows that an element lies in.
+  /// The windows that contain an element.
   __device__ Index first_window(Index element) const { return element + pad < window ? 0 : stride.quotient(element + pad - window) + 1; }
   __device__ Index end_window(Index element) const {
     const Index end = stride.quotient(element + pad) + 1;
@@ -39,7 +39,7 @@ struct FixedWindows {
   Divisor<Index> stride;
 };
 
-/// What a grid writes: (images, rows, columns, channels), V channels an item; and the row length of what it reads.
+/// The output of a grid, (images, rows, columns, channels) with V channels per item, and the row length of its input.
 template <class Index>
 struct Places {
   Places(const Shape& written, const Shape& read, int lanes)
@@ -82,8 +82,8 @@ __device__ inline void store(const Pack<T, V>& pack, T* to) {
 template <int kValue>
 using Constant = std::integral_constant<int, kValue>;
 
-/// Calls body(Constant<V>, Index) with the channels of an item and the type of indices that serve these buffers.
-///   reach  the largest number that index arithmetic meets, besides element offsets
+/// Calls body(Constant<V>, Index) with the number of channels per item and the index type that these buffers allow.
+///   reach  the largest value in index arithmetic other than element offsets
 template <class T, class Body>
 void with_access(const Shape& a, const Shape& b, std::initializer_list<const void*> packs, bool bytes_aligned, int64_t reach, const Body& body) {
   constexpr int kElements = kPackElements<T>;
@@ -105,7 +105,7 @@ void queue(ExecContext& ctx, int64_t items, void (*kernel)(Params...), const Arg
   if (items > 0) launch(native_stream(ctx), kernel, grid_of(ceil_div(items, kBlockThreads)), dim3(kBlockThreads), args...);
 }
 
-/// Padded coordinates and positions in a window of a fixed pool stay below this.
+/// Bound on padded coordinates and on positions in a window of a fixed pool.
 inline int64_t reach_of(const Pool2dConfig& config, const Shape& x) {
   return std::max(config.window * config.window, std::max(x[1], x[2]) + 2 * config.pad + config.window + config.stride);
 }

@@ -8,7 +8,7 @@
 
 namespace vitrine::cuda {
 
-/// Room for `count` objects at the start of the context's workspace, for one operation. throws OutOfMemory naming the bytes it needs.
+/// Memory for `count` objects at the start of the context's workspace.   throws  OutOfMemory with the bytes needed
 template <class T>
 T* scratch(ExecContext& ctx, const char* operation, int64_t count = 1) {
   const int64_t needed = count * static_cast<int64_t>(sizeof(T));

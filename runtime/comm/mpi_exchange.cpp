@@ -4,10 +4,10 @@
 #include <atomic>
 #include <bit>
 #include <mutex>
-#include <numeric>
 #include <vector>
 
 #include <fmt/format.h>
+#include <mpi.h>
 #include <sched.h>
 
 #include "runtime/comm/circulant.h"
@@ -15,42 +15,8 @@
 #include "runtime/comm/process_exchange.h"
 #include "runtime/error.h"
 #include "runtime/process_group/process_group.h"
-#ifdef VITRINE_HAVE_MPI
-#include <mpi.h>
-#endif
 
 namespace vitrine::comm {
-
-namespace {
-
-constexpr const char* kMpiRun = "start it with MPI instead: mpirun -np N vitrine ...";
-// Part of a segment that goes to each peer. Smaller parts overlap better, larger ones cost fewer messages.
-constexpr int64_t kPartBytes = int64_t{1} << 20;
-// Size of a segment summed along a tree.
-constexpr int64_t kTreeSegmentBytes = int64_t{16} << 20;
-
-/// Begin of each process's elements, and the end of the last one's.
-std::vector<int64_t> offsets_of(std::span<const int64_t> counts) {
-  std::vector<int64_t> offsets(counts.size() + 1, 0);
-  std::inclusive_scan(counts.begin(), counts.end(), offsets.begin() + 1);
-  return offsets;
-}
-
-}  // namespace
-
-int64_t sum_scratch_elements(DType dtype, int64_t count, int processes, int largest_direct) {
-  const int64_t share = std::max<int64_t>(1, (count + processes - 1) / processes);
-  if (processes <= largest_direct) return 2 * processes * std::min(kPartBytes / size_of(dtype), share);
-  return (processes / 2) * std::min(std::max<int64_t>(1, kTreeSegmentBytes / size_of(dtype) / processes), share);
-}
-
-int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts, int largest_direct) {
-  const auto processes = static_cast<int>(counts.size());
-  if (processes > largest_direct) return largest_exchange(offsets_of(counts));
-  return sum_scratch_elements(dtype, std::accumulate(counts.begin(), counts.end(), int64_t{0}), processes, largest_direct);
-}
-
-#ifdef VITRINE_HAVE_MPI
 namespace {
 
 constexpr int64_t kLargestMessageBytes = int64_t{1} << 30;
@@ -317,8 +283,8 @@ void MpiExchange::broadcast(void* bytes, int64_t count, int root, uint64_t tag) 
   const unsigned low = place == 0 ? std::bit_ceil(static_cast<unsigned>(size_)) : place & (~place + 1);
   const auto rank_at = [&](unsigned other) { return (static_cast<int>(other) + root) % size_; };
   Batch sends(*this, tag);
-  for (int64_t at = 0; at < count; at += kPartBytes) {
-    const int64_t piece = std::min(kPartBytes, count - at);
+  for (int64_t at = 0; at < count; at += ProcessExchange::kPartBytes) {
+    const int64_t piece = std::min(ProcessExchange::kPartBytes, count - at);
     auto* const here = static_cast<std::byte*>(bytes) + at;
     if (place != 0) {
       Batch receive(*this, tag);
@@ -448,18 +414,9 @@ int MpiExchange::meet_along_tree(uint64_t tag) {
 std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& process_group, int largest_direct) {
   if (!process_group.over_mpi()) {
     throw UnsupportedError(fmt::format("CPU devices of several processes need MPI, but this process group did not connect over MPI ({}); {}",
-                                       process_group.description(), kMpiRun));
+                                       process_group.description(), kUseMpirun));
   }
   return std::make_unique<MpiExchange>(process_group, largest_direct);
 }
-
-#else
-
-std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& /*process_group*/, int /*largest_direct*/) {
-  throw UnsupportedError(fmt::format(
-      "CPU devices of several processes need MPI, which this build does not include; install libopenmpi-dev, build again, and {}", kMpiRun));
-}
-
-#endif
 
 }  // namespace vitrine::comm

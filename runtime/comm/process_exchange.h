@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/comm/reduce_op.h"
 #include "runtime/dtype.h"
@@ -37,6 +38,8 @@ struct SumBuffers {
 class ProcessExchange {
  public:
   static constexpr int kLargestDirect = 64;
+  /// Bytes of a message of a direct sum. Smaller messages overlap better, larger ones cost fewer messages.
+  static constexpr int64_t kPartBytes = int64_t{1} << 20;
 
   virtual ~ProcessExchange() = default;
   virtual std::string description() const = 0;
@@ -70,12 +73,19 @@ class ProcessExchange {
   virtual void abort(const std::string& reason) = 0;
 };
 
+/// The offset of each process's elements, then their total.
+std::vector<int64_t> offsets_of(std::span<const int64_t> counts);
+
 /// Elements of scratch memory with which sums of `count` elements are fastest.
 int64_t sum_scratch_elements(DType dtype, int64_t count, int processes, int largest_direct = ProcessExchange::kLargestDirect);
 /// The same for scattered sums.
 int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts, int largest_direct = ProcessExchange::kLargestDirect);
 
-/// Uses MPI's point-to-point messages. throws UnsupportedError with the remedy if MPI is not built in or the process group is not connected over it.
+/// Remedy for process groups that did not meet over MPI.
+inline constexpr const char* kUseMpirun = "start it with MPI instead: mpirun -np N vitrine ...";
+
+/// An exchange over MPI's point-to-point messages.
+/// throws UnsupportedError with the remedy when MPI is not built in or the process group did not meet over it
 std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& process_group, int largest_direct = ProcessExchange::kLargestDirect);
 
 }  // namespace comm

@@ -4,20 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 
-#ifdef VITRINE_HAVE_OPENMP
-#include <omp.h>
-#endif
+#include <omp.h>  // builds without OpenMP have cpu/no_openmp/omp.h
 
 namespace vitrine::cpu {
 
 /// Number of threads that parallel_for uses on the calling thread: those of the device whose worker it is; 1 without OpenMP.
-inline int team_size() {
-#ifdef VITRINE_HAVE_OPENMP
-  return omp_get_max_threads();
-#else
-  return 1;
-#endif
-}
+inline int team_size() { return omp_get_max_threads(); }
 
 /// Calls body(begin, end) on consecutive parts of [0, count), one for each thread of the device, the same parts every time. Parts are multiples of
 /// `grain` except for the last one. Work below one grain stays on the calling thread. `body` must not throw.
@@ -35,10 +27,8 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
     const int64_t end = std::min(count, grains * (part + 1) / parts * grain);
     if (begin < end) body(begin, end);
   };
-#ifdef VITRINE_HAVE_OPENMP
-// Always uses all threads: libgomp ends threads that a smaller team does not need and restarts them for the next one.
+  // Always uses all threads: libgomp ends threads that a smaller team does not need and restarts them for the next one.
 #pragma omp parallel for schedule(static, 1)
-#endif
   for (int64_t part = 0; part < parts; ++part) run_part(part);
 }
 

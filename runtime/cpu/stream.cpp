@@ -167,9 +167,7 @@ void CpuStream::Worker::execute(Task& task) noexcept {
 void CpuStream::Worker::run(const Options& options, const std::string& name) {
   pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
   pin_to(options.cores);
-#ifdef VITRINE_HAVE_OPENMP
   omp_set_num_threads(options.thread_count);
-#endif
   while (!stop) {
     wait_for_task();
     Task* task = last->next;

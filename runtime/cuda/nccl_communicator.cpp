@@ -467,12 +467,6 @@ void NcclCommunicator::issue_scattered(ExecContext& ctx, const Call& call, ncclC
 
 }  // namespace
 
-std::string nccl_version() {
-  int version = 0;
-  VITRINE_NCCL_CHECK(nullptr, ncclGetVersion(&version));
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
 std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(DeviceGroup& devices) {
   const bool given = !devices.options().nccl_communicators.empty();
   const auto group = std::make_shared<NcclGroup>(devices, !given);
@@ -487,3 +481,10 @@ std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(DeviceGroup& 
 }
 
 }  // namespace vitrine::cuda
+
+std::string vitrine::nccl_version() {
+  using cuda::check_nccl;
+  int version = 0;
+  VITRINE_NCCL_CHECK(nullptr, ncclGetVersion(&version));
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}

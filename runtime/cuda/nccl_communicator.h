@@ -14,7 +14,4 @@ namespace vitrine::cuda {
 /// naming the ranks that did not join in time, CudaError, ConfigError if a communicator does not match its device.
 std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(DeviceGroup& devices);
 
-/// "2.28.9".
-std::string nccl_version();
-
 }  // namespace vitrine::cuda

@@ -7,12 +7,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#if __has_include(<nvtx3/nvToolsExt.h>)
-#include <nvtx3/nvToolsExt.h>
-#define VITRINE_HAVE_NVTX
-#endif
 
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/nvtx.h"
 #include "runtime/cuda/pinned.h"
 #include "runtime/error.h"
 
@@ -48,27 +45,11 @@ class CudaEvent final : public Event {
   cudaEvent_t event_ = nullptr;
 };
 
-#ifdef VITRINE_HAVE_NVTX
-/// For Nsight; costs next to nothing when no tool is attached.
-void push_range(const SpanInfo& info) {
-  const char* const detail = *info.operation != '\0' ? info.operation : *info.layer != '\0' ? info.layer : info.cause;
-  if (*detail == '\0') {
-    nvtxRangePushA(phase_name(info.phase));
-  } else {
-    nvtxRangePushA(fmt::format("{} {}", phase_name(info.phase), detail).c_str());
-  }
-}
-void pop_range() { nvtxRangePop(); }
-#else  // NVTX's headers are a separate package
-void push_range(const SpanInfo&) {}
-void pop_range() {}
-#endif
-
 }  // namespace
 
 CudaStream::CudaStream(Identity identity, OrderChecker* checker, cudaStream_t given)
     : Stream(identity, checker), stream_(given), owned_(given == nullptr) {
-  nvtxInitialize(nullptr);  // NVTX's first call initializes it without regard to other threads
+  cuda::initialize_nvtx();
   const cuda::DeviceScope scope(identity.device.index);
   if (owned_) VITRINE_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   VITRINE_CUDA_CHECK(cudaEventCreate(&anchor_));
@@ -206,7 +187,7 @@ cudaEvent_t CudaStream::timing_event() noexcept {
 }
 
 void CudaStream::begin_span(const SpanInfo& info) {
-  push_range(info);
+  cuda::push_range(info);
   TimedSpan span;
   span.record.info = info;
   span.record.depth = static_cast<int>(open_.size());
@@ -215,7 +196,7 @@ void CudaStream::begin_span(const SpanInfo& info) {
 }
 
 void CudaStream::end_span(int64_t bytes) {
-  pop_range();
+  cuda::pop_range();
   TimedSpan span = open_.back();
   open_.pop_back();
   span.record.bytes = bytes;

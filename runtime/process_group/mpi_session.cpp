@@ -8,16 +8,12 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <mpi.h>
 #include <unistd.h>
 
 #include "runtime/error.h"
-#ifdef VITRINE_HAVE_MPI
-#include <mpi.h>
-#endif
 
 namespace vitrine::process_group {
-
-#ifdef VITRINE_HAVE_MPI
 namespace {
 
 /// Ends the process unless it is destroyed in time.
@@ -113,15 +109,5 @@ class OpenSession final : public MpiSession {
 }  // namespace
 
 std::unique_ptr<MpiSession> MpiSession::open(int rank, int64_t deadline_ms) { return std::make_unique<OpenSession>(rank, deadline_ms); }
-
-#else
-
-std::unique_ptr<MpiSession> MpiSession::open(int /*rank*/, int64_t /*deadline_ms*/) {
-  throw UnsupportedError(
-      "MPI is not built in, so the processes cannot meet over it; build with libopenmpi-dev installed, or, with GPUs, say where to meet with "
-      "ProcessGroupOptions::rendezvous tcp://HOST:PORT or ProcessGroupOptions::rendezvous file:PATH");
-}
-
-#endif
 
 }  // namespace vitrine::process_group

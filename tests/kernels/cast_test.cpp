@@ -6,13 +6,13 @@
 #include "kernels/elementwise.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
-#include "tests/kernels/shifted.h"
+#include "tests/support/shifted.h"
 #include "tests/support/stored.h"
 
 namespace vitrine::test {
 namespace {
 
-class CastTest : public StoredTest {
+class CastTest : public DtypeTest {
  protected:
   /// Equal bits, or both NaN.
   void expect_bits(const std::vector<uint16_t>& actual, const std::vector<uint16_t>& expected, DType type, const std::string& what) {
@@ -45,7 +45,7 @@ TEST_P(CastTest, EveryNumberGoesToF32AndBack) {
   }
   const GuardedTensor back = guarded(shape);
   cast(ctx(), wide, back);
-  // A NaN may take the bits of the guards' poison: values() would say that it was not written.
+  // A NaN may have the bits of the poison, which values() would report as not written.
   expect_bits(device.values<uint16_t>(ConstView(back.view)), all, dtype(), "back");
 }
 
@@ -56,7 +56,7 @@ TEST_P(CastTest, RoundsToTheNearestWithTiesToEvenAndOverflowsToInfinity) {
     const double a = from_bits(dtype(), all[i - 1]);
     const double b = from_bits(dtype(), all[i]);
     if (!std::isfinite(a)) continue;
-    // Beyond the largest number rounding goes on as if there were a next one.
+    // Beyond the largest number, rounding works as if there were a next one.
     const auto middle = static_cast<float>(std::isfinite(b) ? (a + b) / 2 : a + (a - from_bits(dtype(), all[i - 2])) / 2);
     for (const float f : {middle, std::nextafter(middle, 0.0F), std::nextafter(middle, 2 * middle)}) floats.push_back(f);
   }
@@ -106,7 +106,7 @@ TEST_P(CastTest, WrongArgumentsAreRefused) {
   expect_error<ShapeError>([&] { cast(ctx(), x, View{x.view().data, {4, 3}, dtype(), ctx().device()}); }, "share memory");
 }
 
-INSTANTIATE_TEST_SUITE_P(Stored, CastTest, ::testing::ValuesIn(kStoredTypes), stored_type_name);
+INSTANTIATE_TEST_SUITE_P(Dtypes, CastTest, ::testing::ValuesIn(kHalfTypes), dtype_test_name);
 
 }  // namespace
 }  // namespace vitrine::test

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+// Convolution: accumulated in f32, rounded once.
 #include "kernels/conv2d.h"
 
-#include <iterator>
+#include <cmath>
+#include <limits>
 #include <span>
 
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/portable.h"
-#ifdef VITRINE_HAVE_CUDA
-#include "kernels/cuda/column_sum.h"
-#include "kernels/cuda/im2col_conv2d.h"
-#endif
+#include "kernels/cpu/widened.h"
 #include "runtime/error.h"
+#include "tests/kernels/conv2d_paths.h"
 #include "tests/kernels/expect_error.h"
-#include "tests/support/device_fixture.h"
-#include "tests/support/reference.h"
+#include "tests/support/stored.h"
 
 namespace vitrine::test {
 namespace {
@@ -30,72 +29,61 @@ void portable_backward_weight(ExecContext& ctx, const Conv2dConfig& config, Cons
   ctx.dispatch({"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}},
                [=, &ctx] { cpu::portable::conv2d_backward_weight(ctx.workspace(), config, x, grad_y, grad_w, grad_bias, mode); });
 }
+void widened_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+  ctx.dispatch({"conv2d_forward", {x, w, bias}, {y}}, [=, &ctx] { cpu::widened::conv2d_forward(ctx, config, x, w, bias, y); });
+}
+void widened_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+  ctx.dispatch({"conv2d_backward_data", {grad_y, w}, {grad_x}}, [=, &ctx] { cpu::widened::conv2d_backward_data(ctx, config, grad_y, w, grad_x); });
+}
+void widened_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias,
+                             GradMode mode) {
+  ctx.dispatch({"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}},
+               [=, &ctx] { cpu::widened::conv2d_backward_weight(ctx, config, x, grad_y, grad_w, grad_bias, mode); });
+}
 
-struct Path {
-  const char* name;
-  decltype(&vitrine::conv2d_forward) forward;
-  decltype(&vitrine::conv2d_backward_data) backward_data;
-  decltype(&vitrine::conv2d_backward_weight) backward_weight;
-};
-constexpr Path kCpuPaths[] = {{"dispatched", &vitrine::conv2d_forward, &vitrine::conv2d_backward_data, &vitrine::conv2d_backward_weight},
-                              {"portable", &portable_forward, &portable_backward_data, &portable_backward_weight}};
-
-#ifdef VITRINE_HAVE_CUDA
-void own_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
-  ctx.dispatch(
-      {"conv2d_forward", {x, w, bias}, {y}}, [] {}, [&] { cuda::im2col_conv2d_forward(ctx, config, x, w, bias, y); });
-}
-void own_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
-  ctx.dispatch(
-      {"conv2d_backward_data", {grad_y, w}, {grad_x}}, [] {}, [&] { cuda::im2col_conv2d_backward_data(ctx, config, grad_y, w, grad_x); });
-}
-void own_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
-  ctx.dispatch(
-      {"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}}, [] {},
-      [&] {
-        cuda::im2col_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
-        if (grad_bias) cuda::column_sum(ctx, grad_y, grad_bias, mode, ctx.workspace());
-      });
-}
-/// Where cuDNN serves, our own convolution is tested beside it.
-constexpr Path kGpuPaths[] = {{"dispatched", &vitrine::conv2d_forward, &vitrine::conv2d_backward_data, &vitrine::conv2d_backward_weight},
-                              {"own", &own_forward, &own_backward_data, &own_backward_weight}};
-#else
-constexpr std::span<const Path> kGpuPaths;
-#endif
-std::span<const Path> paths() {
-  if (on_gpu()) return kGpuPaths;
-  return kCpuPaths;
+constexpr Conv2dPath kFloatPaths[] = {kDispatched, {"portable", &portable_forward, &portable_backward_data, &portable_backward_weight}};
+constexpr Conv2dPath kHalfPaths[] = {kDispatched, {"widened", &widened_forward, &widened_backward_data, &widened_backward_weight}};
+/// The operation itself, and the implementation that it may hide: without oneDNN on the CPU, without cuDNN on GPUs.
+std::span<const Conv2dPath> paths(DType dtype) {
+  if (on_gpu()) return gpu_conv2d_paths();
+  return dtype == DType::f32 ? kFloatPaths : kHalfPaths;
 }
 constexpr int64_t kWorkspace = int64_t{16} << 20;
 
 // A convolution with its arguments, on the host and on the device.
 struct Case {
+  DType dtype;
   ConvolutionGeometry g;
   Conv2dConfig config;
   std::vector<float> x, w, bias, grad_y, old_w, old_bias;
   Tensor x_device, w_device, bias_device, grad_y_device;
+
+  std::string name(const Conv2dPath& path) const { return std::string(path.name) + " " + dtype_name(dtype) + " " + g.x.str() + " * " + g.w.str(); }
+  /// Error of rounding a result to the dtype; none for f32.
+  double roundoff() const { return dtype == DType::f32 ? 0 : unit_roundoff(dtype); }
+  double underflow() const { return dtype == DType::f32 ? 0 : half_smallest(dtype); }
 };
 
-Case make_case(TestDevice& device, const Shape& x, const Shape& w, const Conv2dConfig& config, uint64_t seed) {
+Case make_case(TestDevice& device, DType dtype, const Shape& x, const Shape& w, const Conv2dConfig& config, uint64_t seed) {
   Case c;
+  c.dtype = dtype;
   c.config = config;
   c.g = {x, w, conv2d_output_shape(config, x, w), config.stride, config.pad};
-  c.x = random_floats(x.numel(), seed + 100);
-  c.w = random_floats(w.numel(), seed + 200);
-  c.bias = random_floats(w[0], seed + 300);
-  c.grad_y = random_floats(c.g.y.numel(), seed + 400);
+  c.x = random_stored(dtype, x.numel(), seed + 100);
+  c.w = random_stored(dtype, w.numel(), seed + 200);
+  c.bias = random_stored(dtype, w[0], seed + 300);
+  c.grad_y = random_stored(dtype, c.g.y.numel(), seed + 400);
   c.old_w = random_floats(w.numel(), seed + 500);
   c.old_bias = random_floats(w[0], seed + 600);
-  c.x_device = device.tensor(x, c.x);
-  c.w_device = device.tensor(w, c.w);
-  c.bias_device = device.tensor(Shape{w[0]}, c.bias);
-  c.grad_y_device = device.tensor(c.g.y, c.grad_y);
+  c.x_device = stored_tensor(device, dtype, x, c.x);
+  c.w_device = stored_tensor(device, dtype, w, c.w);
+  c.bias_device = stored_tensor(device, dtype, {w[0]}, c.bias);
+  c.grad_y_device = stored_tensor(device, dtype, c.g.y, c.grad_y);
   return c;
 }
 
-// Odd sizes, H != W, C = 3 and 1, windows from 1 x 1 to 5 x 4, strides to 3; now and then whole blocks of 8 and 16 channels.
-Case random_case(TestDevice& device, uint64_t seed) {
+// Odd sizes, H != W, C = 3 and 1, windows from 1 x 1 to 5 x 4, strides up to 3; sometimes whole blocks of 8 and 16 channels.
+Case random_case(TestDevice& device, DType dtype, uint64_t seed) {
   const auto r = random_integers<int32_t>(9, seed, 0, 1000);
   const auto pick = [&](size_t i, int64_t low, int64_t high) { return low + r[i] % (high - low + 1); };
   const int64_t window_h = pick(0, 1, 5);
@@ -105,24 +93,24 @@ Case random_case(TestDevice& device, uint64_t seed) {
   if (seed % 5 == 0) channels = 8 * pick(2, 1, 3);
   if (seed % 5 <= 1) outputs = 8 * pick(3, 1, 4);
   const Conv2dConfig config{pick(4, 1, 3), pick(5, 0, 2), seed % 2 == 0};
-  return make_case(device, {pick(6, 1, 5), window_h + pick(7, 0, 11), window_w + pick(8, 0, 9), channels}, {outputs, window_h, window_w, channels},
-                   config, seed);
+  return make_case(device, dtype, {pick(6, 1, 5), window_h + pick(7, 0, 11), window_w + pick(8, 0, 9), channels},
+                   {outputs, window_h, window_w, channels}, config, seed);
 }
 
-void check_forward(TestDevice& device, const Case& c, const Path& path, bool with_bias) {
+void check_forward(TestDevice& device, const Case& c, const Conv2dPath& path, bool with_bias) {
   Reference expected = reference_conv2d_forward(c.g, c.x, c.w);
   if (with_bias) add_bias(expected, c.bias);
   if (c.config.relu) apply_relu(expected);
-  const GuardedTensor y = device.guarded(c.g.y);
+  const GuardedTensor y = device.guarded(c.g.y, c.dtype);
   path.forward(device.ctx(), c.config, c.x_device, c.w_device, with_bias ? c.bias_device : Tensor(), y);
-  expect_rounded(device.values(y), expected, std::string(path.name) + " forward " + c.g.x.str() + " * " + c.g.w.str());
+  expect_rounded(stored_values(device, y), expected, c.name(path) + " y", c.roundoff(), c.underflow());
 }
 
-void check_backward(TestDevice& device, const Case& c, const Path& path, GradMode mode, bool with_bias) {
-  const std::string what = std::string(path.name) + " backward " + c.g.x.str() + " * " + c.g.w.str();
-  const GuardedTensor grad_x = device.guarded(c.g.x);
+void check_backward(TestDevice& device, const Case& c, const Conv2dPath& path, GradMode mode, bool with_bias) {
+  const std::string what = c.name(path);
+  const GuardedTensor grad_x = device.guarded(c.g.x, c.dtype);
   path.backward_data(device.ctx(), c.config, c.grad_y_device, c.w_device, grad_x);
-  expect_rounded(device.values(grad_x), reference_conv2d_backward_data(c.g, c.grad_y, c.w), what + " grad_x");
+  expect_rounded(stored_values(device, grad_x), reference_conv2d_backward_data(c.g, c.grad_y, c.w), what + " grad_x", c.roundoff(), c.underflow());
 
   const bool accumulate = mode == GradMode::accumulate;
   const auto initial = [&](const std::vector<float>& old) { return accumulate ? std::span<const float>(old) : std::span<const float>(); };
@@ -130,25 +118,37 @@ void check_backward(TestDevice& device, const Case& c, const Path& path, GradMod
   const GuardedTensor grad_w = accumulate ? device.guarded(c.g.w, c.old_w) : device.guarded(c.g.w);
   const GuardedTensor grad_bias = accumulate ? device.guarded(Shape{outputs}, c.old_bias) : device.guarded(Shape{outputs});
   path.backward_weight(device.ctx(), c.config, c.x_device, c.grad_y_device, grad_w, with_bias ? grad_bias.view : View{}, mode);
-  expect_rounded(device.values(grad_w), reference_conv2d_backward_weight(c.g, c.x, c.grad_y, initial(c.old_w)), what + " grad_w");
+  // cuDNN may round the gradient of f16 and bf16 images to their dtype before it adds it to the content, of up to 1.
+  const double rounded = on_gpu() ? c.roundoff() : 0;
+  expect_rounded(device.values(grad_w), reference_conv2d_backward_weight(c.g, c.x, c.grad_y, initial(c.old_w)), what + " grad_w", rounded, rounded);
   if (!with_bias) return;
   const Reference sums = reference_column_sums(c.g.y.numel() / outputs, outputs, c.grad_y, initial(c.old_bias));
   expect_rounded(device.values(grad_bias), sums, what + " grad_bias");
 }
 
-class Conv2dTest : public ThreadsTest {
- protected:
-  Conv2dTest() { device.ctx().reserve_workspace(kWorkspace); }
-  TestDevice device{GetParam()};
-};
+void check(TestDevice& device, const Case& c, bool with_bias) {
+  for (const Conv2dPath& path : paths(c.dtype)) {
+    check_forward(device, c, path, with_bias);
+    check_backward(device, c, path, GradMode::overwrite, with_bias);
+    check_backward(device, c, path, GradMode::accumulate, with_bias);
+  }
+}
+
+class Conv2dTest : public DtypeTest {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, Conv2dTest, ::testing::ValuesIn(kStorageTypes), dtype_test_name);
 
 TEST_P(Conv2dTest, EqualsTheReferenceOnRandomShapes) {
-  for (uint64_t seed = 0; seed < 40; ++seed) {
-    const Case c = random_case(device, seed);
-    for (const Path& path : paths()) {
-      check_forward(device, c, path, seed % 3 != 0);
-      check_backward(device, c, path, seed % 2 == 0 ? GradMode::overwrite : GradMode::accumulate, seed % 3 != 1);
-      if (HasFailure()) return;
+  for (const int threads : {1, 2, 3}) {
+    if (on_gpu() && threads > 1) continue;
+    TestDevice on(threads);
+    on.ctx().reserve_workspace(kWorkspace);
+    for (uint64_t seed = 0; seed < (is_half() ? 8 : 40); ++seed) {
+      const Case c = random_case(on, dtype(), seed);
+      for (const Conv2dPath& path : paths(dtype())) {
+        check_forward(on, c, path, seed % 3 != 0);
+        check_backward(on, c, path, seed % 2 == 0 ? GradMode::overwrite : GradMode::accumulate, seed % 3 != 1);
+        if (HasFailure()) return;
+      }
     }
   }
 }
@@ -158,42 +158,99 @@ TEST_P(Conv2dTest, EqualsTheReferenceOnShapesOfModels) {
     Shape x, w;
     Conv2dConfig config;
   } cases[] = {
-      {{2, 35, 43, 3}, {64, 11, 11, 3}, {4, 2, true}}, {{1, 9, 9, 64}, {48, 5, 5, 64}, {1, 2, true}},  {{2, 7, 7, 48}, {40, 3, 3, 48}, {1, 1, true}},
-      {{3, 8, 8, 3}, {32, 3, 3, 3}, {1, 1, false}},    {{3, 9, 7, 16}, {24, 1, 1, 16}, {1, 0, false}}, {{2, 9, 9, 16}, {24, 1, 1, 16}, {2, 0, false}},
-      {{2, 28, 28, 1}, {6, 5, 5, 1}, {1, 2, false}},   {{1, 4, 4, 8}, {8, 4, 4, 8}, {1, 0, true}},
+      {{2, 35, 43, 3}, {64, 11, 11, 3}, {4, 2, true}}, {{1, 9, 9, 64}, {48, 5, 5, 64}, {1, 2, true}},  {{3, 7, 7, 48}, {40, 3, 3, 48}, {1, 1, true}},
+      {{5, 8, 8, 3}, {32, 3, 3, 3}, {1, 1, false}},    {{3, 9, 7, 16}, {24, 1, 1, 16}, {1, 0, false}}, {{4, 9, 9, 16}, {24, 1, 1, 16}, {2, 0, false}},
+      {{2, 28, 28, 1}, {6, 5, 5, 1}, {1, 2, false}},   {{3, 6, 11, 7}, {9, 2, 3, 7}, {3, 2, true}},    {{1, 4, 4, 8}, {8, 4, 4, 8}, {1, 0, true}},
   };
-  uint64_t seed = 7;
-  for (const auto& shape : cases) {
-    const Case c = make_case(device, shape.x, shape.w, shape.config, ++seed);
-    for (const Path& path : paths()) {
-      check_forward(device, c, path, true);
-      check_backward(device, c, path, GradMode::overwrite, true);
-      check_backward(device, c, path, GradMode::accumulate, true);
+  for (const int threads : {1, 2, 3}) {
+    if (on_gpu() && threads > 1) continue;
+    TestDevice on(threads);
+    on.ctx().reserve_workspace(kWorkspace);
+    uint64_t seed = 10;
+    for (const auto& shape : cases) {
+      ++seed;
+      check(on, make_case(on, dtype(), shape.x, shape.w, shape.config, seed), !is_half() || seed % 3 != 0);
+      if (HasFailure()) return;
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Threads, Conv2dTest, ::testing::Values(1, 2, 3));
 
-TEST_F(DeviceTest, Conv2dServesWithinASmallWorkspace) {
-  // One row of columns for each of one or two threads, then a few more; GPUs take whole output lines, of 8 rows of columns.
+TEST_P(Conv2dTest, GivesTheSameBitsEveryTime) {
+  ctx().reserve_workspace(kWorkspace);
+  const Case c = make_case(device, dtype(), {3, 17, 13, 16}, {24, 3, 3, 16}, {1, 1, true}, 5);
+  for (const Conv2dPath& path : paths(dtype())) {
+    std::vector<float> first[3];
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      const GuardedTensor y = guarded(c.g.y), grad_x = guarded(c.g.x), grad_w = device.guarded(c.g.w);
+      path.forward(ctx(), c.config, c.x_device, c.w_device, c.bias_device, y);
+      path.backward_data(ctx(), c.config, c.grad_y_device, c.w_device, grad_x);
+      path.backward_weight(ctx(), c.config, c.x_device, c.grad_y_device, grad_w, {}, GradMode::overwrite);
+      const std::vector<float> results[3] = {values(y), values(grad_x), device.values(grad_w)};
+      for (int i = 0; i < 3; ++i) {
+        if (repeat == 0) first[i] = results[i];
+        expect_same_bits(results[i], first[i], path.name);
+      }
+    }
+  }
+}
+
+TEST_P(Conv2dTest, AcceptsAnyAlignment) {
+  ctx().reserve_workspace(kWorkspace);
+  const Case c = make_case(device, dtype(), {3, 11, 9, 13}, {17, 3, 3, 13}, {1, 1, true}, 1);
+  const GuardedTensor y = guarded(c.g.y);
+  conv2d_forward(ctx(), c.config, c.x_device, c.w_device, c.bias_device, y);
+  Reference expected = reference_conv2d_forward(c.g, c.x, c.w);
+  add_bias(expected, c.bias);
+  apply_relu(expected);
+  for (const int64_t offset : {0, 1, 3}) {
+    const ShiftedStored out = shifted(c.g.y, offset);
+    conv2d_forward(ctx(), c.config, shifted(c.g.x, offset, c.x), shifted(c.g.w, offset, c.w), shifted({17}, offset, c.bias), out);
+    expect_stored(out.values(), expected, "shifted by " + std::to_string(offset));
+    if (offset == 0) expect_same_bits(out.values(), values(y), "not the same bits again");
+  }
+}
+
+TEST_P(Conv2dTest, PropagatesNonFiniteNumbersToTheirWindowsOnly) {
+  ctx().reserve_workspace(kWorkspace);
+  const Shape x_shape{2, 8, 8, 16}, w_shape{8, 3, 3, 16};
+  std::vector<float> x(static_cast<size_t>(x_shape.numel()), 1.0F);
+  x[0] = std::numeric_limits<float>::quiet_NaN();
+  x.back() = std::numeric_limits<float>::infinity();
+  const std::vector<float> w(static_cast<size_t>(w_shape.numel()), 1.0F);
+  for (const Conv2dPath& path : paths(dtype())) {
+    const GuardedTensor y = guarded({2, 6, 6, 8});
+    path.forward(ctx(), {}, tensor(x_shape, x), tensor(w_shape, w), {}, y);
+    const std::vector<float> v = unchecked_values(y);
+    for (size_t i = 0; i < v.size(); ++i) {
+      if (i < 8) {
+        EXPECT_TRUE(std::isnan(v[i])) << path.name << " " << i;
+      } else {
+        EXPECT_EQ(v[i], i < v.size() - 8 ? 144.0F : std::numeric_limits<float>::infinity()) << path.name << " " << i;
+      }
+    }
+  }
+}
+
+TEST_F(DeviceTest, Conv2dRunsInASmallWorkspace) {
+  // One row of columns for each of one or two threads, then a few more; GPUs need whole output lines, of 8 rows of columns.
   const Shape x{2, 9, 8, 5}, w{7, 3, 3, 5};
   for (const int64_t rows : {1, 2, 3, 11}) {
     ctx().reserve_workspace(rows * (on_gpu() ? 8 : 1) * 3 * 3 * 5 * 4);
-    const Case c = make_case(device, x, w, {1, 1, true}, static_cast<uint64_t>(rows));
-    for (const Path& path : paths()) {
+    const Case c = make_case(device, DType::f32, x, w, {1, 1, true}, static_cast<uint64_t>(rows));
+    for (const Conv2dPath& path : paths(DType::f32)) {
       check_forward(device, c, path, true);
       check_backward(device, c, path, GradMode::accumulate, true);
     }
   }
 }
 
-TEST_F(DeviceTest, Conv2dCutsTheWorkAnywhere) {
+TEST_F(DeviceTest, Conv2dCutsTheWorkAtAnyLine) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
-    const Case c = random_case(device, seed);
+    const Case c = random_case(device, DType::f32, seed);
     const int64_t line_bytes = c.g.y[2] * c.g.w.numel() / c.g.w[0] * 4;
     const int64_t lines[] = {1, 2, 3, c.g.y[1], c.g.y[1] + 1};
     ctx().reserve_workspace(lines[seed % 5] * line_bytes);
-    for (const Path& path : paths()) {
+    for (const Conv2dPath& path : paths(DType::f32)) {
       check_forward(device, c, path, seed % 3 != 0);
       check_backward(device, c, path, seed % 2 == 0 ? GradMode::overwrite : GradMode::accumulate, seed % 3 != 1);
       if (HasFailure()) return;
@@ -201,36 +258,105 @@ TEST_F(DeviceTest, Conv2dCutsTheWorkAnywhere) {
   }
 }
 
-TEST_F(DeviceTest, Conv2dGivesTheSameBitsEveryTime) {
-  ctx().reserve_workspace(kWorkspace);
-  const Case c = make_case(device, {3, 17, 13, 16}, {24, 3, 3, 16}, {1, 1, true}, 5);
-  for (const Path& path : paths()) {
-    std::vector<float> first[3];
-    for (int repeat = 0; repeat < 5; ++repeat) {
-      const Tensor y = device.empty(c.g.y), grad_x = device.empty(c.g.x), grad_w = device.empty(c.g.w);
-      path.forward(ctx(), c.config, c.x_device, c.w_device, c.bias_device, y);
-      path.backward_data(ctx(), c.config, c.grad_y_device, c.w_device, grad_x);
-      path.backward_weight(ctx(), c.config, c.x_device, c.grad_y_device, grad_w, {}, GradMode::overwrite);
-      const std::vector<float> values[3] = {device.values(y), device.values(grad_x), device.values(grad_w)};
-      for (int i = 0; i < 3; ++i) {
-        if (repeat == 0) first[i] = values[i];
-        expect_same_bits(values[i], first[i], path.name);
-      }
-    }
-  }
-}
-
 TEST_F(DeviceTest, Conv2dWithoutWorkspaceNamesTheBytesNeeded) {
-  const Case c = make_case(device, {2, 9, 8, 5}, {7, 3, 3, 5}, {1, 1, false}, 1);
+  const Case c = make_case(device, DType::f32, {2, 9, 8, 5}, {7, 3, 3, 5}, {1, 1, false}, 1);
   const Tensor y = device.empty(c.g.y);
   expect_error<OutOfMemory>(
       [&] {
-        // On GPUs cuDNN may do without.
-        paths()[on_gpu() ? 1 : 0].forward(ctx(), c.config, c.x_device, c.w_device, {}, y);
+        // On GPUs, cuDNN may need no workspace.
+        paths(DType::f32)[on_gpu() ? 1 : 0].forward(ctx(), c.config, c.x_device, c.w_device, {}, y);
         device.synchronize();
       },
       std::string("conv2d_forward: x (2, 9, 8, 5) with a window of 3 x 3 needs a workspace of at least ") + (on_gpu() ? "1440" : "180") +
           " bytes, but 0 bytes are reserved");
+}
+
+class Conv2dHalfTest : public Conv2dTest {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, Conv2dHalfTest, ::testing::ValuesIn(kHalfTypes), dtype_test_name);
+
+struct Layer {
+  Shape x, w;
+  Conv2dConfig config;
+};
+
+int64_t aligned(int64_t count) { return (count * 4 + 255) / 256 * 256; }
+
+/// Bytes of one image and the weights in f32, and of a row of columns.
+int64_t least_bytes(const Layer& layer, bool backward_weight, bool with_bias) {
+  const Shape y = conv2d_output_shape(layer.config, layer.x, layer.w);
+  const int64_t weights = backward_weight ? 0 : aligned(layer.w.numel()) + (with_bias ? aligned(layer.w[0]) : 0);
+  const int64_t images = aligned(layer.x.with_dim0(1).numel()) + aligned(y.with_dim0(1).numel());
+  return weights + images + layer.w.numel() / layer.w[0] * 4;
+}
+
+TEST_P(Conv2dHalfTest, AcceptsAnyWorkspaceAboveTheLeast) {
+  if (on_gpu()) GTEST_SKIP() << "a GPU convolves f16 and bf16 directly";
+  const Layer layer{{7, 9, 8, 5}, {6, 3, 3, 5}, {1, 1, true}};
+  const int64_t least = least_bytes(layer, false, true);
+  for (const int64_t more : {0, 5000, 9000, 20'000, 100'000}) {
+    ctx().reserve_workspace(least + more);
+    const auto seed = static_cast<uint64_t>(100 + more);
+    check(device, make_case(device, dtype(), layer.x, layer.w, layer.config, seed), seed % 3 != 0);
+  }
+}
+
+TEST_P(Conv2dHalfTest, NamesTheWorkspaceThatItNeeds) {
+  if (on_gpu()) GTEST_SKIP() << "a GPU convolves f16 and bf16 directly";
+  const Layer layer{{2, 9, 8, 5}, {7, 3, 3, 5}, {1, 1, false}};
+  const Shape y_shape = conv2d_output_shape(layer.config, layer.x, layer.w);
+  const Tensor x = tensor(layer.x, random(layer.x.numel(), 1)), w = tensor(layer.w, random(layer.w.numel(), 2));
+  const Tensor grad_y = tensor(y_shape, random(y_shape.numel(), 3));
+  const Tensor y = device.empty(y_shape, dtype()), grad_x = device.empty(layer.x, dtype()), grad_w = device.empty(layer.w);
+  const auto refused = [&](const char* name, bool backward_weight, const auto& pass) {
+    const int64_t least = least_bytes(layer, backward_weight, false);
+    ctx().release_workspace();
+    ctx().reserve_workspace(least - 1);
+    expect_error<OutOfMemory>(
+        [&] {
+          pass();
+          device.synchronize();
+        },
+        std::string(name) + ": an image of x (2, 9, 8, 5) and w (7, 3, 3, 5) need a workspace of at least " + std::to_string(least) + " bytes, but " +
+            std::to_string(least - 1) + " bytes are reserved");
+    ctx().release_workspace();
+    ctx().reserve_workspace(least);
+    pass();
+    device.synchronize();
+  };
+  refused("conv2d_forward", false, [&] { widened_forward(ctx(), layer.config, x, w, {}, y); });
+  refused("conv2d_backward_data", false, [&] { widened_backward_data(ctx(), layer.config, grad_y, w, grad_x); });
+  refused("conv2d_backward_weight", true, [&] { widened_backward_weight(ctx(), layer.config, x, grad_y, grad_w, {}, GradMode::overwrite); });
+}
+
+/// AlexNet's first layer in the default arena of a CPU device; all images are equal.
+TEST_P(Conv2dHalfTest, AlexNetsFirstLayerFitsTheDefaultWorkspace) {
+  ctx().reserve_workspace(int64_t{32} << 20);
+  constexpr int64_t kImages = 64;
+  const Layer layer{{kImages, 227, 227, 3}, {64, 11, 11, 3}, {4, 2, false}};
+  const Shape y_shape = conv2d_output_shape(layer.config, layer.x, layer.w);
+  const ConvolutionGeometry one{layer.x.with_dim0(1), layer.w, y_shape.with_dim0(1), layer.config.stride, layer.config.pad};
+  const std::vector<float> w = random(layer.w.numel(), 1), image = random(one.x.numel(), 2), gradient = random(one.y.numel(), 3);
+  const auto repeated = [](const std::vector<float>& values) {
+    std::vector<float> all;
+    for (int64_t n = 0; n < kImages; ++n) all.insert(all.end(), values.begin(), values.end());
+    return all;
+  };
+  const Tensor x = tensor(layer.x, repeated(image));
+  const GuardedTensor y = guarded(y_shape), grad_w = device.guarded(layer.w);
+  conv2d_forward(ctx(), layer.config, x, tensor(layer.w, w), {}, y);
+  const Reference expected = reference_conv2d_forward(one, image, w);
+  const std::vector<float> all = values(y);
+  const int64_t size = one.y.numel();
+  for (const int64_t n : {int64_t{0}, kImages / 2, kImages - 1}) {
+    expect_stored({all.begin() + n * size, all.begin() + (n + 1) * size}, expected, "image " + std::to_string(n));
+  }
+
+  conv2d_backward_weight(ctx(), layer.config, x, tensor(y_shape, repeated(gradient)), grad_w, {}, GradMode::overwrite);
+  Reference sum = reference_conv2d_backward_weight(one, image, gradient);
+  for (double& v : sum.values) v *= kImages;
+  for (double& m : sum.magnitudes) m *= kImages;
+  sum.terms *= kImages;
+  expect_rounded(device.values(grad_w), sum, "grad_w", on_gpu() ? unit_roundoff(dtype()) : 0);
 }
 
 TEST_F(DeviceTest, Conv2dBackwardWeightOfNoSamples) {
@@ -274,11 +400,10 @@ TEST_F(DeviceTest, Conv2dRefusesWhatDoesNotFit) {
   EXPECT_EQ(conv2d_output_shape({4, 2, false}, {1, 227, 227, 3}, {64, 11, 11, 3}), (Shape{1, 56, 56, 64}));
 }
 
-#ifdef VITRINE_HAVE_ONEDNN
-TEST_F(DeviceTest, Conv2dUsesOneDnnWhereTheWorkspaceTakesIt) {
-  if (on_gpu()) GTEST_SKIP() << "oneDNN serves CPU devices";
+TEST_F(DeviceTest, Conv2dUsesOneDnnWhenTheWorkspaceSuffices) {
+  if (on_gpu() || !cpu::onednn::library()) GTEST_SKIP() << "needs a CPU device and oneDNN";
   ctx().reserve_workspace(kWorkspace);
-  const Case c = make_case(device, {2, 13, 13, 16}, {32, 3, 3, 16}, {1, 1, true}, 1);
+  const Case c = make_case(device, DType::f32, {2, 13, 13, 16}, {32, 3, 3, 16}, {1, 1, true}, 1);
   const Tensor y = device.empty(c.g.y), grad_x = device.empty(c.g.x), grad_w = device.empty(c.g.w);
   int served = 0;
   const View y_view = y, grad_x_view = grad_x, grad_w_view = grad_w;
@@ -291,7 +416,6 @@ TEST_F(DeviceTest, Conv2dUsesOneDnnWhereTheWorkspaceTakesIt) {
   device.synchronize();
   EXPECT_EQ(served, 3);
 }
-#endif
 
 }  // namespace
 }  // namespace vitrine::test

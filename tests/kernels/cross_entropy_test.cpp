@@ -6,9 +6,8 @@
 
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
-#include "tests/kernels/shifted.h"
-#include "tests/support/device_fixture.h"
 #include "tests/support/reference_light.h"
+#include "tests/support/stored.h"
 
 namespace vitrine::test {
 namespace {
@@ -28,7 +27,7 @@ class CrossEntropyTest : public DeviceTest {
   }
 };
 
-TEST_F(CrossEntropyTest, LossGradientAndCountsAreThoseOfTheReference) {
+TEST_F(CrossEntropyTest, LossGradientAndCountsEqualTheReference) {
   uint64_t seed = 0;
   for (const auto& [rows, classes] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 10}, {63, 3}, {64, 7}, {65, 10}, {200, 10}, {9, 1003}}) {
     for (const float range : {1.0F, 30.0F, 10000.0F}) {
@@ -57,8 +56,8 @@ TEST_F(CrossEntropyTest, LossGradientAndCountsAreThoseOfTheReference) {
   }
 }
 
-/// Class counts on both sides of every bound between ways to share a row, at every alignment.
-TEST_F(CrossEntropyTest, AnyNumberOfClassesAndAlignmentWillDo) {
+/// Class counts on both sides of every bound between the ways to share a row, at every alignment.
+TEST_F(CrossEntropyTest, AcceptsAnyNumberOfClassesAndAlignment) {
   uint64_t seed = 500;
   for (const int64_t classes : {4, 31, 32, 33, 128, 129, 132, 1000, 1024, 1028, 4099, 8192, 8196, 8203, 20011}) {
     const int64_t rows = classes < 1000 ? 9 : 2;
@@ -95,8 +94,8 @@ TEST_F(CrossEntropyTest, AMillionClasses) {
   expect_totals(totals, expected);
 }
 
-/// The first of equal largest logits is the answer, wherever threads share the row.
-TEST_F(CrossEntropyTest, FirstOfEqualLogitsIsTheAnswer) {
+/// The first of equal largest logits is predicted, however threads share the row.
+TEST_F(CrossEntropyTest, PredictsTheFirstOfEqualLogits) {
   for (const int64_t classes : {10, 40, 2000, 9001}) {
     std::vector<float> logits(static_cast<size_t>(2 * classes), 0.25F);
     const GuardedTensor totals = zero_totals();
@@ -109,7 +108,7 @@ TEST_F(CrossEntropyTest, FirstOfEqualLogitsIsTheAnswer) {
   }
 }
 
-/// Rows with NaN, +infinity, nothing but -infinity, and -infinity in most places; among rows as usual.
+/// Rows with NaN, +infinity, only -infinity, and mostly -infinity, among ordinary rows.
 TEST_F(CrossEntropyTest, SpecialLogitsStayInTheirRowWhateverItsLength) {
   const float lowest = -std::numeric_limits<float>::infinity();
   for (const int64_t classes : {12, 40, 2001, 12003}) {
@@ -139,7 +138,7 @@ TEST_F(CrossEntropyTest, SpecialLogitsStayInTheirRowWhateverItsLength) {
   }
 }
 
-TEST_F(CrossEntropyTest, NoSampleIsNoWork) {
+TEST_F(CrossEntropyTest, AcceptsAnEmptyBatch) {
   const GuardedTensor totals = zero_totals();
   const GuardedTensor none = device.guarded({0, 5});
   softmax_cross_entropy(ctx(), {}, none, device.empty({0}, DType::i32), {}, none, totals);
@@ -147,7 +146,7 @@ TEST_F(CrossEntropyTest, NoSampleIsNoWork) {
 }
 
 /// More rows than one round of blocks takes.
-TEST_F(CrossEntropyTest, ManyRowsAreAllCounted) {
+TEST_F(CrossEntropyTest, CountsAllOfManyRows) {
   for (const auto& [rows, classes] : std::vector<std::pair<int64_t, int64_t>>{{9001, 3}, {1030, 1030}}) {
     const std::vector<float> logits = random_floats(rows * classes, 12, -3, 3);
     const std::vector<int32_t> targets = random_integers<int32_t>(rows, 13, 0, classes - 1);
@@ -172,7 +171,7 @@ TEST_F(CrossEntropyTest, TotalsDoNotDependOnTheNumberOfThreads) {
   EXPECT_GT(results.front()[LossTotals::kLossSum], 0.0F);
 }
 
-TEST_F(CrossEntropyTest, NanLogitsPassOnToLossAndGradientOfTheirRowAlone) {
+TEST_F(CrossEntropyTest, PropagatesNanLogitsToTheLossAndTheirRowOnly) {
   std::vector<float> logits = random_floats(3 * 4, 7);
   logits[5] = std::numeric_limits<float>::quiet_NaN();
   const GuardedTensor totals = zero_totals();
@@ -193,7 +192,7 @@ TEST_F(CrossEntropyTest, MinusInfinityHasNoProbability) {
   EXPECT_NEAR(device.values(totals)[LossTotals::kLossSum], std::log(2.0), 1e-6);
 }
 
-/// From where f32 cannot count by ones, over what an optimizer step on one device may have, to the limit of what is stored.
+/// From counts that f32 cannot increment by one, through those of an optimizer step on one device, to the largest that can be stored.
 TEST_F(CrossEntropyTest, CountsAreExact) {
   std::vector<float> logits(3 * 2, 0.0F);
   for (size_t row = 0; row < 3; ++row) logits[2 * row] = 1.0F;
@@ -235,7 +234,7 @@ TEST_F(CrossEntropyTest, TargetOutOfRangeIsADataErrorThatNamesRowAndValue) {
   }
 }
 
-TEST_F(CrossEntropyTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
+TEST_F(CrossEntropyTest, NamesTheWorkspaceThatItNeedsOnAGpu) {
   if (!on_gpu()) GTEST_SKIP() << "needs a GPU";
   ctx().reserve_workspace(kCrossEntropyWorkspaceBytes - 1);
   const Tensor logits = device.random({2, 3}, 1);
@@ -247,7 +246,7 @@ TEST_F(CrossEntropyTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
       std::to_string(kCrossEntropyWorkspaceBytes) + " bytes");
 }
 
-TEST_F(CrossEntropyTest, WrongArgumentsAreRefused) {
+TEST_F(CrossEntropyTest, RefusesWrongArguments) {
   const Tensor logits = device.random({4, 10}, 1);
   const Tensor targets = device.empty({4}, DType::i32);
   const Tensor totals = device.empty({LossTotals::kCount});
@@ -256,6 +255,104 @@ TEST_F(CrossEntropyTest, WrongArgumentsAreRefused) {
   EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits, device.empty({4}), {}, View{}, totals), DtypeError);
   EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits, targets, {}, View{}, device.empty({3})), ShapeError);
   EXPECT_THROW(softmax_cross_entropy(ctx(), {}, logits, targets, {}, device.empty({10, 4}), totals), ShapeError);
+}
+
+TEST_F(CrossEntropyTest, LossScaleMultipliesTheGradientAndNothingElse) {
+  const Shape shape{37, 21};
+  const Tensor logits = device.random(shape, 1, -5, 5);
+  const Tensor targets = device.tensor({37}, random_integers<int32_t>(37, 2, 0, 20));
+  const GuardedTensor plain = device.guarded(shape), scaled = device.guarded(shape);
+  const std::vector<float> zeros(LossTotals::kCount, 0.0F);
+  const GuardedTensor plain_totals = device.guarded({LossTotals::kCount}, zeros), scaled_totals = device.guarded({LossTotals::kCount}, zeros);
+  softmax_cross_entropy(ctx(), {.grad_scale = 0.37F}, logits, targets, device.tensor({1}, std::vector<float>{1024.0F}), scaled, scaled_totals);
+  softmax_cross_entropy(ctx(), {.grad_scale = 0.37F * 1024.0F}, logits, targets, {}, plain, plain_totals);
+  expect_same_bits(device.values(scaled), device.values(plain));
+  expect_same_bits(device.values(scaled_totals), device.values(plain_totals));
+}
+
+class CrossEntropyDtypeTest : public DtypeTest {
+ protected:
+  CrossEntropyDtypeTest() { ctx().reserve_workspace(kCrossEntropyWorkspaceBytes); }
+  GuardedTensor zero_totals() { return device.guarded({LossTotals::kCount}, std::vector<float>(LossTotals::kCount, 0.0F)); }
+  Tensor scale_of(float scale) { return device.tensor({1}, std::vector<float>{scale}); }
+};
+INSTANTIATE_TEST_SUITE_P(Dtypes, CrossEntropyDtypeTest, ::testing::ValuesIn(kStorageTypes), dtype_test_name);
+
+TEST_P(CrossEntropyDtypeTest, RoundsTheF32GradientOnce) {
+  uint64_t seed = 0;
+  for (const auto& [rows, classes] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 10}, {65, 7}, {200, 31}, {9, 1003}, {3, 9001}}) {
+    for (const float range : {1.0F, 30.0F}) {
+      CrossEntropyConfig config{-100, 0.37F};
+      const float scale = 64.0F;
+      const Shape shape{rows, classes};
+      const std::vector<float> logits = random(shape.numel(), ++seed, -range, range);
+      std::vector<int32_t> targets = random_integers<int32_t>(rows, ++seed, 0, classes - 1);
+      for (size_t i = 1; i < targets.size(); i += 3) targets[i] = config.ignore_index;
+      const Tensor targets_device = device.tensor({rows}, targets);
+      const Tensor scale_device = scale_of(scale);
+      CrossEntropyConfig scaled = config;
+      scaled.grad_scale *= scale;
+      const reference::CrossEntropy expected = reference::cross_entropy(scaled, classes, logits, targets);
+
+      const GuardedTensor totals = zero_totals(), grad = guarded(shape);
+      softmax_cross_entropy(ctx(), config, tensor(shape, logits), targets_device, scale_device, grad, totals);
+      expect_close(values(grad), expected.grad, roundoff() + 2e-6, 1e-7 * static_cast<double>(scale) + underflow());
+      const std::vector<float> sums = device.values(totals);
+      EXPECT_NEAR(sums[LossTotals::kLossSum], expected.loss_sum, 1e-6 * std::abs(expected.loss_sum) + 1e-6);
+      EXPECT_EQ(LossTotals::count(sums.data(), LossTotals::kValid), static_cast<double>(expected.valid));
+      EXPECT_EQ(LossTotals::count(sums.data(), LossTotals::kCorrect), static_cast<double>(expected.correct));
+
+      const GuardedTensor in_place = guarded(shape, logits), more = zero_totals();
+      softmax_cross_entropy(ctx(), config, in_place, targets_device, scale_device, in_place, more);
+      expect_same_bits(values(in_place), values(grad), "in place");
+      const ShiftedStored out = shifted(shape, 3);
+      softmax_cross_entropy(ctx(), config, shifted(shape, 1, logits), targets_device, scale_device, out, more);
+      if (is_half()) {
+        expect_same_bits(out.values(), values(grad), "shifted");
+      } else {
+        expect_close(out.values(), expected.grad, 2e-6, 1e-7 * static_cast<double>(scale), "shifted");
+      }
+    }
+  }
+}
+
+/// In f16 the gradient overflows to infinity, for which the step is skipped; in f32 and bf16 it does not.
+TEST_P(CrossEntropyDtypeTest, OverflowsInF16WhenTheLossScaleIsTooLarge) {
+  const GuardedTensor grad = guarded({1, 2}), totals = zero_totals();
+  softmax_cross_entropy(ctx(), {}, tensor({1, 2}, {0.0F, 0.0F}), device.tensor({1}, std::vector<int32_t>{0}), scale_of(0x1p18F), grad, totals);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float expected = dtype() == DType::f16 ? kInfinity : 0x1p17F;
+  expect_close(values(grad), std::vector<float>{-expected, expected}, 0, 0);
+}
+
+TEST_P(CrossEntropyDtypeTest, PropagatesNonFiniteLogitsToTheirRowOnly) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::vector<float> logits = random(3 * 40, 7);
+    logits[45] = bad;
+    const GuardedTensor totals = zero_totals(), grad = guarded({3, 40});
+    softmax_cross_entropy(ctx(), {}, tensor({3, 40}, logits), device.tensor({3}, std::vector<int32_t>{0, 1, 2}), {}, grad, totals);
+    EXPECT_FALSE(std::isfinite(device.values(totals)[LossTotals::kLossSum]));
+    const std::vector<float> g = values(grad);
+    for (size_t i = 0; i < g.size(); ++i) {
+      if (i / 40 == 1) continue;
+      EXPECT_TRUE(std::isfinite(g[i])) << i;
+    }
+    EXPECT_TRUE(std::isnan(g[45]));
+  }
+}
+
+TEST_P(CrossEntropyDtypeTest, RefusesArgumentsOfWrongTypes) {
+  const Tensor logits = empty({4, 10}), targets = device.empty({4}, DType::i32), totals = device.empty({LossTotals::kCount});
+  expect_error<DtypeError>(
+      [&] {
+        softmax_cross_entropy(ctx(), {}, logits, targets, {}, device.empty({4, 10}, other()), totals);
+      },
+      std::string("grad_logits is ") + dtype_name(other()) + ", expected " + dtype_name(dtype()));
+  expect_error<ShapeError>([&] { softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({2}), View{}, totals); },
+                           "loss_scale has shape (2), expected (1)");
+  expect_error<DtypeError>(
+      [&] { softmax_cross_entropy(ctx(), {}, logits, targets, device.empty({1}, is_half() ? dtype() : DType::i32), View{}, totals); },
+      "loss_scale is");
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include "kernels/cuda/im2col_conv2d.h"
 #include "kernels/elementwise.h"
 #include "runtime/cpu/half_lanes.h"
-#include "tests/kernels/shifted.h"
 #include "tests/support/device_fixture.h"
+#include "tests/support/shifted.h"
 
 namespace vitrine::test {
 namespace {

@@ -72,7 +72,7 @@ std::vector<CudnnConv2d> convolutions() {
 class CudnnPlanTest : public ::testing::TestWithParam<size_t> {
  protected:
   void SetUp() override {
-    if (cudnnGetVersion() < 90800) GTEST_SKIP() << "this cuDNN wants a GPU for its plans";
+    if (cudnnGetVersion() < 90800) GTEST_SKIP() << "this cuDNN needs a GPU to make plans";
   }
   CudnnChoice choose(const CudnnConv2d& c) { return cuda::choose_conv2d_plan(c, {nullptr, &gpu_}); }
   void expect_plan(const CudnnConv2d& c, const char* what) {
@@ -123,7 +123,7 @@ TEST_P(CudnnPlanTest, FindsPlansForTensorCoresWhereTheyAreAllowed) {
   EXPECT_EQ(tensor_cores_ > 0, kGpus[GetParam()].compute_capability >= 800);
 }
 
-/// Images of three channels as they are.
+/// Images of three channels, without padding.
 TEST_P(CudnnPlanTest, FindsF16AndBf16PlansForModels) {
   const bool has_bf16 = kGpus[GetParam()].compute_capability >= 800;
   for (const DType dtype : {DType::f16, DType::bf16}) {
@@ -148,7 +148,7 @@ TEST_P(CudnnPlanTest, FindsF16AndBf16PlansForModels) {
   EXPECT_GT(tensor_cores_, 0);
 }
 
-/// cuDNN 9.19 has no engine that reads f16 or bf16 and writes the weights' gradient as f32.
+/// cuDNN 9.19 has no engine that reads f16 or bf16 and writes the gradient of the weights in f32.
 TEST_P(CudnnPlanTest, AnF32GradientOfHalvesIsRefusedOrKeepsTheRules) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (CudnnConv2d c : convolutions()) {

@@ -68,7 +68,7 @@ TEST_F(DeviceTest, FindNonFiniteKeepsTheFirstTag) {
     values.back() = std::numeric_limits<float>::quiet_NaN();
     EXPECT_EQ(search(values, 2), 2) << dtype_name(dtype);
     values.front() = -std::numeric_limits<float>::infinity();
-    EXPECT_EQ(search(values, 3), 2) << "the first stays";
+    EXPECT_EQ(search(values, 3), 2) << "the first tag is kept";
   }
 }
 

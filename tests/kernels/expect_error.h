@@ -7,7 +7,7 @@
 
 namespace vitrine::test {
 
-/// Fails unless `action` throws E with a message that holds `text`.
+/// Fails unless `action` throws E with a message that contains `text`.
 template <class E, class Action>
 void expect_error(const Action& action, const std::string& text) {
   try {

@@ -6,9 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
-#include "tests/kernels/shifted.h"
-#include "tests/support/device_fixture.h"
 #include "tests/support/reference_light.h"
+#include "tests/support/stored.h"
 
 namespace vitrine::test {
 namespace {
@@ -31,7 +30,7 @@ std::vector<float> resized_on_host(const Shape& source, std::span<const uint8_t>
   return y;
 }
 
-TEST_F(ImageTest, ResizesAsPyTorchsInterpolate) {
+TEST_F(ImageTest, ResizesLikePyTorchsInterpolate) {
   std::ifstream file(VITRINE_TEST_DATA "/resize.json");
   ASSERT_TRUE(file) << "missing " VITRINE_TEST_DATA "/resize.json: record_resize.py writes it";
   const Json record = Json::parse(file);
@@ -44,7 +43,10 @@ TEST_F(ImageTest, ResizesAsPyTorchsInterpolate) {
   }
 }
 
-TEST_F(ImageTest, EqualsTheReferenceAndTheHostBitForBit) {
+class ImageDtypeTest : public DtypeTest {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, ImageDtypeTest, ::testing::ValuesIn(kStorageTypes), dtype_test_name);
+
+TEST_P(ImageDtypeTest, EqualsTheReferenceAndTheRoundedHostBitForBit) {
   uint64_t seed = 0;
   for (const auto& [source, target] : std::vector<std::pair<Shape, Shape>>{{{3, 32, 32, 3}, {3, 45, 37, 3}},
                                                                            {{5, 9, 14, 1}, {5, 28, 28, 1}},
@@ -53,15 +55,21 @@ TEST_F(ImageTest, EqualsTheReferenceAndTheHostBitForBit) {
                                                                            {{4, 11, 6, 2}, {4, 11, 23, 2}},
                                                                            {{4, 6, 11, 3}, {4, 23, 11, 3}}}) {
     const std::vector<uint8_t> pixels = random_integers<uint8_t>(source.numel(), ++seed, 0, 255);
-    const std::vector<float> y = resized(kNormalization, source, pixels, target);
-    const Shape one{source[1], source[2], source[3]};
-    const Shape one_target{target[1], target[2], target[3]};
+    const Shape from{source[1], source[2], source[3]}, to{target[1], target[2], target[3]};
+    std::vector<float> host;
     for (int64_t n = 0; n < source[0]; ++n) {
-      const std::vector<uint8_t> image(pixels.begin() + n * one.numel(), pixels.begin() + (n + 1) * one.numel());
-      const std::vector<float> part(y.begin() + n * one_target.numel(), y.begin() + (n + 1) * one_target.numel());
-      expect_close(part, reference::resize_normalize(kNormalization, one, image, one_target), 1e-6, 2e-5, source.str());
-      expect_same_bits(part, resized_on_host(one, image, one_target), "host");
+      const std::vector<uint8_t> image(pixels.begin() + n * from.numel(), pixels.begin() + (n + 1) * from.numel());
+      const std::vector<float> part = resized_on_host(from, image, to);
+      expect_close(part, reference::resize_normalize(kNormalization, from, image, to), 1e-6, 2e-5, source.str());
+      host.insert(host.end(), part.begin(), part.end());
     }
+    const Tensor images = device.tensor(source, pixels);
+    const GuardedTensor y = guarded(target);
+    resize_normalize(ctx(), kNormalization, images, y);
+    expect_same_bits(values(y), stored(dtype(), host), target.str());
+    const ShiftedStored out = shifted(target, 1);
+    resize_normalize(ctx(), kNormalization, images, out);
+    expect_same_bits(out.values(), stored(dtype(), host), "shifted " + target.str());
   }
 }
 
@@ -77,7 +85,7 @@ TEST_F(ImageTest, AnyAlignmentGivesTheSameBits) {
   }
 }
 
-TEST_F(ImageTest, EqualSizesNormaliseExactly) {
+TEST_F(ImageTest, EqualSizesNormalizeExactly) {
   const Shape shape{3, 16, 18, 3};
   std::vector<uint8_t> pixels;  // every value in every channel
   for (int64_t i = 0; i < shape.numel(); ++i) pixels.push_back(static_cast<uint8_t>(i / 3));
@@ -88,7 +96,7 @@ TEST_F(ImageTest, EqualSizesNormaliseExactly) {
   expect_same_bits(resized(kNormalization, shape, pixels, shape), expected);
 }
 
-TEST_F(ImageTest, SizesAndNormalisationMayChangeFromCallToCall) {
+TEST_F(ImageTest, SizesAndNormalizationMayChangeFromCallToCall) {
   const std::vector<uint8_t> pixels = random_integers<uint8_t>(6 * 6 * 3, 4, 0, 255);
   const std::vector<float> first = resized(kNormalization, {1, 6, 6, 3}, pixels, {1, 9, 9, 3});
   const Normalization other{{0.1F, 0.2F, 0.3F}, {2.0F, 3.0F, 4.0F}};
@@ -107,13 +115,13 @@ TEST_F(ImageTest, BitsDoNotDependOnTheNumberOfThreads) {
   expect_same_bits(four.values(y), resized(kNormalization, source, pixels, target));
 }
 
-TEST_F(ImageTest, NoSampleIsNoWork) {
+TEST_F(ImageTest, AcceptsAnEmptyBatch) {
   const GuardedTensor y = device.guarded({0, 6, 6, 3});
   resize_normalize(ctx(), kNormalization, device.empty({0, 4, 4, 3}, DType::u8), y);
   EXPECT_TRUE(device.values(y).empty());
 }
 
-TEST_F(ImageTest, WrongArgumentsAreRefused) {
+TEST_F(ImageTest, RefusesWrongArguments) {
   const Tensor images = device.tensor({2, 4, 4, 3}, std::vector<uint8_t>(96, 1));
   EXPECT_THROW(resize_normalize(ctx(), {}, images, device.empty({1, 4, 4, 3})), ShapeError);
   EXPECT_THROW(resize_normalize(ctx(), {}, images, device.empty({2, 4, 4, 1})), ShapeError);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// Linear layers: accumulated in f32, rounded once.
 #include "kernels/linear.h"
 
-#include <iterator>
 #include <span>
 
 #include "kernels/cpu/portable.h"
+#include "kernels/cpu/widened.h"
+#include "kernels/gemm.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
-#include "tests/support/device_fixture.h"
-#include "tests/support/reference.h"
+#include "tests/support/stored.h"
 
 namespace vitrine::test {
 namespace {
@@ -23,6 +24,9 @@ void portable_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, V
   ctx.dispatch({"linear_backward_weight", {x, grad_y}, {grad_w, grad_bias}},
                [=] { cpu::portable::linear_backward_weight(x, grad_y, grad_w, grad_bias, mode); });
 }
+void widened_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, bool relu, View y) {
+  ctx.dispatch({"linear_forward", {x, w, bias}, {y}}, [=, &ctx] { cpu::widened::linear_forward(ctx, x, w, bias, relu, y); });
+}
 
 struct Path {
   const char* name;
@@ -30,68 +34,84 @@ struct Path {
   decltype(&vitrine::linear_backward_data) backward_data;
   decltype(&vitrine::linear_backward_weight) backward_weight;
 };
-constexpr Path kAllPaths[] = {{"dispatched", &vitrine::linear_forward, &vitrine::linear_backward_data, &vitrine::linear_backward_weight},
-                              {"portable", &portable_forward, &portable_backward_data, &portable_backward_weight}};
-/// The portable implementation is one of the CPU's.
-std::span<const Path> paths() { return {kAllPaths, on_gpu() ? size_t{1} : std::size(kAllPaths)}; }
+constexpr Path kDispatched = {"dispatched", &vitrine::linear_forward, &vitrine::linear_backward_data, &vitrine::linear_backward_weight};
+constexpr Path kFloatPaths[] = {kDispatched, {"portable", &portable_forward, &portable_backward_data, &portable_backward_weight}};
+constexpr Path kHalfPaths[] = {kDispatched, {"widened", &widened_forward, &vitrine::linear_backward_data, &vitrine::linear_backward_weight}};
 
-class LinearTest : public ThreadsTest {
+class LinearTest : public DtypeTest {
  protected:
-  TestDevice device{GetParam()};
+  /// On the CPU, the implementation without oneDNN is tested as well.
+  std::span<const Path> paths() { return std::span(is_half() ? kHalfPaths : kFloatPaths).first(on_gpu() ? 1 : 2); }
+  std::unique_ptr<TestDevice> device_of(int threads) {
+    auto on = std::make_unique<TestDevice>(threads);
+    if (is_half()) on->ctx().reserve_workspace(int64_t{4} << 20);
+    return on;
+  }
 };
+INSTANTIATE_TEST_SUITE_P(Dtypes, LinearTest, ::testing::ValuesIn(kStorageTypes), dtype_test_name);
 
-TEST_P(LinearTest, ForwardEqualsTheReference) {
-  for (uint64_t seed = 0; seed < 32; ++seed) {
-    const auto sizes = random_integers<int32_t>(3, seed, 1, seed % 4 == 0 ? 130 : 35);
-    const int64_t n = sizes[0], in = sizes[1], out = sizes[2];
-    const bool with_bias = seed % 2 == 0, relu = seed / 2 % 2 == 0;
-    const auto x = random_floats(n * in, seed + 100);
-    const auto w = random_floats(out * in, seed + 200);
-    const auto bias = random_floats(out, seed + 300);
-    const Tensor x_device = device.tensor(Shape{n, in}, x);
-    const Tensor w_device = device.tensor(Shape{out, in}, w);
-    const Tensor bias_device = with_bias ? device.tensor(Shape{out}, bias) : Tensor();
-    Reference expected = reference_gemm(false, true, n, out, in, x, w);
-    if (with_bias) add_bias(expected, bias);
-    if (relu) apply_relu(expected);
-    for (const Path& path : paths()) {
-      const GuardedTensor y = device.guarded(Shape{n, out});
-      path.forward(device.ctx(), x_device, w_device, bias_device, relu, y);
-      expect_rounded(device.values(y), expected, std::string(path.name) + " " + y.view.shape.str());
-    }
-  }
-}
-
-TEST_P(LinearTest, BackwardEqualsTheReference) {
-  for (uint64_t seed = 0; seed < 32; ++seed) {
-    const auto sizes = random_integers<int32_t>(3, seed, 1, seed % 4 == 0 ? 130 : 35);
-    const int64_t n = sizes[0], in = sizes[1], out = sizes[2];
-    const GradMode mode = seed % 2 == 0 ? GradMode::overwrite : GradMode::accumulate;
-    const auto x = random_floats(n * in, seed + 100);
-    const auto w = random_floats(out * in, seed + 200);
-    const auto grad_y = random_floats(n * out, seed + 300);
-    const auto old_w = random_floats(out * in, seed + 400);
-    const auto old_bias = random_floats(out, seed + 500);
-    const Tensor x_device = device.tensor(Shape{n, in}, x);
-    const Tensor w_device = device.tensor(Shape{out, in}, w);
-    const Tensor grad_y_device = device.tensor(Shape{n, out}, grad_y);
-    const bool accumulate = mode == GradMode::accumulate;
-    for (const Path& path : paths()) {
-      const std::string what = std::string(path.name) + " " + grad_y_device.shape().str();
-      const GuardedTensor grad_x = device.guarded(Shape{n, in});
-      path.backward_data(device.ctx(), grad_y_device, w_device, grad_x);
-      expect_rounded(device.values(grad_x), reference_gemm(false, false, n, in, out, grad_y, w), what + " grad_x");
-
-      const GuardedTensor grad_w = accumulate ? device.guarded(Shape{out, in}, old_w) : device.guarded(Shape{out, in});
-      const GuardedTensor grad_bias = accumulate ? device.guarded(Shape{out}, old_bias) : device.guarded(Shape{out});
-      path.backward_weight(device.ctx(), x_device, grad_y_device, grad_w, grad_bias, mode);
+TEST_P(LinearTest, EqualsTheReference) {
+  for (const int threads : {1, 2, 3}) {
+    if (on_gpu() && threads > 1) continue;
+    const auto on = device_of(threads);
+    for (uint64_t seed = 0; seed < 32; ++seed) {
+      const auto sizes = random_integers<int32_t>(3, seed, 1, seed % 4 == 0 ? 130 : 35);
+      const int64_t n = sizes[0], in = sizes[1], out = sizes[2];
+      const bool with_bias = seed % 2 == 0, relu = seed / 2 % 2 == 0, accumulate = seed % 3 == 0;
+      const std::vector<float> x = random(n * in, seed + 100), w = random(out * in, seed + 200), bias = random(out, seed + 300);
+      const std::vector<float> grad_y = random(n * out, seed + 400);
+      const std::vector<float> old_w = random_floats(out * in, seed + 500), old_bias = random_floats(out, seed + 600);
+      const auto tensor_of = [&](const Shape& shape, const std::vector<float>& content) { return stored_tensor(*on, dtype(), shape, content); };
+      const Tensor x_device = tensor_of({n, in}, x), w_device = tensor_of({out, in}, w), grad_y_device = tensor_of({n, out}, grad_y);
+      const Tensor bias_device = with_bias ? tensor_of({out}, bias) : Tensor();
+      Reference expected = reference_gemm(false, true, n, out, in, x, w);
+      if (with_bias) add_bias(expected, bias);
+      if (relu) apply_relu(expected);
       const auto initial = [&](const std::vector<float>& old) { return accumulate ? std::span<const float>(old) : std::span<const float>(); };
-      expect_rounded(device.values(grad_w), reference_gemm(true, false, out, in, n, grad_y, x, initial(old_w)), what + " grad_w");
-      expect_rounded(device.values(grad_bias), reference_column_sums(n, out, grad_y, initial(old_bias)), what + " grad_bias");
+      for (const Path& path : paths()) {
+        const std::string what = std::string(path.name) + " " + Shape{n, in, out}.str();
+        const GuardedTensor y = on->guarded({n, out}, dtype()), grad_x = on->guarded({n, in}, dtype());
+        path.forward(on->ctx(), x_device, w_device, bias_device, relu, y);
+        expect_stored(stored_values(*on, y), expected, what + " y");
+        path.backward_data(on->ctx(), grad_y_device, w_device, grad_x);
+        expect_stored(stored_values(*on, grad_x), reference_gemm(false, false, n, in, out, grad_y, w), what + " grad_x");
+
+        const GuardedTensor grad_w = accumulate ? on->guarded(Shape{out, in}, old_w) : on->guarded(Shape{out, in});
+        const GuardedTensor grad_bias = accumulate ? on->guarded(Shape{out}, old_bias) : on->guarded(Shape{out});
+        path.backward_weight(on->ctx(), x_device, grad_y_device, grad_w, grad_bias, accumulate ? GradMode::accumulate : GradMode::overwrite);
+        expect_rounded(on->values(grad_w), reference_gemm(true, false, out, in, n, grad_y, x, initial(old_w)), what + " grad_w");
+        expect_rounded(on->values(grad_bias), reference_column_sums(n, out, grad_y, initial(old_bias)), what + " grad_bias");
+        if (HasFailure()) return;
+      }
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Threads, LinearTest, ::testing::Values(1, 2, 3));
+
+class LinearHalfTest : public LinearTest {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, LinearHalfTest, ::testing::ValuesIn(kHalfTypes), dtype_test_name);
+
+TEST_P(LinearHalfTest, NamesTheWorkspaceThatItNeeds) {
+  if (on_gpu()) GTEST_SKIP() << "a GPU multiplies f16 and bf16 directly";
+  const Tensor x = empty({3, 4}), w = empty({2, 4}), y = empty({3, 2});
+  for (const int64_t bytes : {kWidenedGemmWorkspaceBytes - 1, int64_t{0}}) {
+    ctx().release_workspace();
+    if (bytes > 0) ctx().reserve_workspace(bytes);
+    expect_error<OutOfMemory>(
+        [&] {
+          widened_forward(ctx(), x, w, {}, false, y);
+          device.synchronize();
+        },
+        std::string("linear_forward: ") + dtype_name(dtype()) + " needs a workspace of at least 65536 bytes, but ");
+  }
+}
+
+TEST_P(LinearHalfTest, RefusesTypesThatDoNotMatch) {
+  const Tensor a = empty({4, 4}), b = empty({4, 4}), c = empty({4, 4}), wide = device.empty({4, 4});
+  const std::string type = dtype_name(dtype());
+  expect_error<DtypeError>([&] { linear_forward(ctx(), a, b, {}, false, wide); }, "linear_forward: y is f32, expected " + type);
+  expect_error<DtypeError>([&] { linear_backward_weight(ctx(), a, b, c, {}, GradMode::overwrite); },
+                           "linear_backward_weight: grad_w is " + type + ", expected f32");
+}
 
 TEST_F(DeviceTest, LinearBackwardWeightOfNoSamples) {
   const Tensor x = device.empty({0, 3});

@@ -8,16 +8,16 @@
 
 #include "kernels/step_control.h"
 #include "runtime/error.h"
-#include "tests/kernels/shifted.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/reference_light.h"
+#include "tests/support/shifted.h"
 
 namespace vitrine::test {
 namespace {
 
 using Json = nlohmann::json;
 
-/// Parameters with their optimizer on a device.
+/// Parameters and the state of their optimizer on a device.
 struct Flat {
   Flat(TestDevice& on, const std::vector<float>& start)
       : device(on),
@@ -115,7 +115,7 @@ TEST_F(OptimizerTest, OddLengthsFollowTheReferenceWithTheGradientMultipliedByThe
   }
 }
 
-/// Each of these overflows in another place: the update, the momentum, the square of the gradient, the learning rate itself.
+/// Each case overflows in a different place: the update, the momentum, the square of the gradient, the learning rate itself.
 TEST_F(OptimizerTest, ElementsWhoseUpdateIsNotFiniteKeepTheirValuesWhereTheStepAsksForIt) {
   constexpr float kHuge = 3e38F;
   const std::vector<float> start(1030, 0.5F);
@@ -152,7 +152,7 @@ TEST_F(OptimizerTest, ElementsWhoseUpdateIsNotFiniteKeepTheirValuesWhereTheStepA
   }
 }
 
-/// Buffers that begin anywhere, alike and not.
+/// Buffers with equal and with different alignments.
 TEST_F(OptimizerTest, AnyAlignmentGivesTheSameUpdate) {
   constexpr int64_t kCount = 2055;
   const std::vector<float> start = random_floats(kCount, 31);

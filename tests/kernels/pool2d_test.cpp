@@ -1,34 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/pool2d.h"
 
+#include <cmath>
 #include <limits>
 
 #include "runtime/error.h"
-#include "tests/kernels/shifted.h"
-#include "tests/support/device_fixture.h"
+#include "tests/kernels/expect_error.h"
 #include "tests/support/reference_light.h"
+#include "tests/support/stored.h"
 
 namespace vitrine::test {
 namespace {
-
-class Pool2dTest : public DeviceTest {};
 
 struct Case {
   Pool2dConfig config;
   Shape x;
 };
 
-/// Window, stride and pad in all relations; H != W; channels below, at and beside the vector width.
+/// Windows that overlap, touch and leave gaps, with and without padding; H != W; channels below, at and above the vector width.
 std::vector<Case> cases() {
   return {
       {{2, 2, 0}, {3, 8, 6, 32}}, {{2, 2, 0}, {2, 7, 9, 5}},    {{3, 2, 0}, {2, 13, 11, 19}}, {{3, 2, 1}, {1, 10, 7, 8}},
       {{3, 1, 1}, {2, 5, 8, 3}},  {{2, 3, 1}, {2, 9, 11, 9}},   {{5, 1, 2}, {1, 6, 7, 17}},   {{1, 1, 0}, {2, 3, 4, 16}},
       {{1, 2, 0}, {1, 5, 6, 10}}, {{4, 3, 2}, {2, 12, 5, 1}},   {{2, 2, 1}, {1, 1, 1, 7}},    {{16, 5, 8}, {1, 21, 18, 9}},
-      {{3, 3, 0}, {5, 3, 3, 24}}, {{8, 3, 4}, {1, 19, 12, 40}},
+      {{3, 3, 0}, {5, 3, 3, 24}}, {{8, 3, 4}, {1, 19, 12, 40}}, {{2, 3, 0}, {1, 10, 9, 260}}, {{5, 1, 2}, {1, 5, 5, 300}},
+      {{3, 2, 0}, {2, 9, 7, 3}},  {{2, 2, 0}, {1, 8, 8, 8}},    {{3, 1, 1}, {3, 6, 11, 17}},  {{3, 2, 1}, {2, 13, 13, 24}},
+      {{1, 1, 0}, {1, 1, 1, 1}},
   };
 }
 
-/// Few distinct values, so that windows have equal maxima; NaN and infinities among them.
+class Pool2dTest : public DtypeTest {
+ protected:
+  /// A sum of up to `terms` numbers up to 1 in f32, divided by their count or not, then rounded once.
+  void expect_sum(const std::vector<float>& actual, const reference::Values& expected, int64_t terms, const std::string& what) {
+    const double in_f32 = 4 * std::sqrt(static_cast<double>(terms)) * 0x1p-24 * static_cast<double>(terms);
+    const double relative = is_half() ? roundoff() : 1e-6, absolute = is_half() ? in_f32 + underflow() : 1e-6;
+    expect_close(actual, expected, relative, absolute, dtype_name(dtype()) + (" " + what));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Dtypes, Pool2dTest, ::testing::ValuesIn(kStorageTypes), dtype_test_name);
+
+/// Few distinct values, which every dtype holds, so that windows have equal maxima; with `specials`, NaN and infinities among them.
 std::vector<float> values_with_ties(int64_t count, uint64_t seed, bool specials) {
   std::vector<float> values;
   for (const int32_t v : random_integers<int32_t>(count, seed, -3, 3)) values.push_back(static_cast<float>(v) * 0.5F);
@@ -39,148 +51,167 @@ std::vector<float> values_with_ties(int64_t count, uint64_t seed, bool specials)
   return values;
 }
 
-TEST_F(Pool2dTest, MaxForwardTakesTheFirstMaximumAndNanWins) {
+TEST_P(Pool2dTest, MaxForwardReturnsTheFirstMaximumAndNanWins) {
   uint64_t seed = 0;
   for (const auto& [config, shape] : cases()) {
-    for (const bool specials : {false, true}) {
-      const std::vector<float> x = values_with_ties(shape.numel(), ++seed, specials);
+    for (const char* const kind : {"ties", "specials", "random"}) {
+      ++seed;
+      const std::vector<float> x = *kind == 'r' ? random(shape.numel(), seed) : values_with_ties(shape.numel(), seed, *kind == 's');
       const reference::MaxPool expected = reference::max_pool2d(config, shape, x);
       const Shape y_shape = pool2d_output_shape(config, shape);
-      const Tensor x_device = device.tensor(shape, x);
-      const GuardedTensor y = device.guarded(y_shape);
+      const Tensor x_device = tensor(shape, x);
+      const GuardedTensor y = guarded(y_shape);
       const GuardedTensor indices = device.guarded(y_shape, DType::u8);
       max_pool2d_forward(ctx(), config, x_device, y, config.window < 16 ? indices.view : View{});
-      expect_close(device.values(y), expected.y, 0, 0, shape.str());
+      expect_close(values(y), expected.y, 0, 0, shape.str());
       if (config.window < 16) expect_close(device.values<uint8_t>(indices), expected.indices, 0, 0, shape.str());
-      const GuardedTensor without = device.guarded(y_shape);
+      const GuardedTensor without = guarded(y_shape);
       max_pool2d_forward(ctx(), config, x_device, without, View{});
-      expect_close(device.values(without), expected.y, 0, 0, "without indices");
+      expect_close(values(without), expected.y, 0, 0, "without indices");
     }
   }
 }
 
-TEST_F(Pool2dTest, AllMinusInfinityGivesTheFirstPosition) {
+TEST_P(Pool2dTest, AllMinusInfinityGivesTheFirstPosition) {
   const Shape shape{1, 3, 3, 9};
   const float lowest = -std::numeric_limits<float>::infinity();
-  const Tensor x = device.tensor(shape, std::vector<float>(81, lowest));
-  const GuardedTensor y = device.guarded({1, 2, 2, 9});
+  const Tensor x = tensor(shape, std::vector<float>(81, lowest));
+  const GuardedTensor y = guarded({1, 2, 2, 9});
   const GuardedTensor indices = device.guarded({1, 2, 2, 9}, DType::u8);
   max_pool2d_forward(ctx(), {2, 2, 1}, x, y, indices);
-  expect_close(device.values(y), std::vector<float>(36, lowest), 0, 0);
+  expect_close(values(y), std::vector<float>(36, lowest), 0, 0);
   std::vector<int> expected;
   for (const int position : {3, 2, 1, 0}) expected.insert(expected.end(), 9, position);
   expect_close(device.values<uint8_t>(indices), expected, 0, 0);
 }
 
-TEST_F(Pool2dTest, MaxBackwardSendsEachGradientToItsMaximumAndAddsOverlaps) {
+TEST_P(Pool2dTest, MaxBackwardSendsEachGradientToItsMaximumAndAddsOverlaps) {
   uint64_t seed = 100;
   for (const auto& [config, shape] : cases()) {
     const Shape y_shape = pool2d_output_shape(config, shape);
     const std::vector<float> x = values_with_ties(shape.numel(), ++seed, false);
     std::vector<uint8_t> indices;
     for (const int i : reference::max_pool2d(config, shape, x).indices) indices.push_back(static_cast<uint8_t>(i));
-    const std::vector<float> grad_y = random_floats(y_shape.numel(), ++seed);
-    const GuardedTensor grad_x = device.guarded(shape);
-    max_pool2d_backward(ctx(), config, device.tensor(y_shape, grad_y), device.tensor(y_shape, indices), grad_x);
-    expect_close(device.values(grad_x), reference::max_pool2d_backward(config, shape, grad_y, indices), 1e-6, 1e-6, shape.str());
+    const std::vector<float> grad_y = random(y_shape.numel(), ++seed);
+    const GuardedTensor grad_x = guarded(shape);
+    max_pool2d_backward(ctx(), config, tensor(y_shape, grad_y), device.tensor(y_shape, indices), grad_x);
+    expect_sum(values(grad_x), reference::max_pool2d_backward(config, shape, grad_y, indices), config.window * config.window, shape.str());
   }
 }
 
-TEST_F(Pool2dTest, AverageCountsThePadding) {
+TEST_P(Pool2dTest, AverageCountsThePadding) {
   uint64_t seed = 200;
   for (const auto& [config, shape] : cases()) {
     const Shape y_shape = pool2d_output_shape(config, shape);
-    const std::vector<float> x = random_floats(shape.numel(), ++seed);
-    const std::vector<float> grad_y = random_floats(y_shape.numel(), ++seed);
-    const GuardedTensor y = device.guarded(y_shape);
-    const GuardedTensor grad_x = device.guarded(shape);
-    avg_pool2d_forward(ctx(), config, device.tensor(shape, x), y);
-    avg_pool2d_backward(ctx(), config, device.tensor(y_shape, grad_y), grad_x);
-    expect_close(device.values(y), reference::avg_pool2d(config, shape, x), 1e-6, 1e-6, shape.str());
-    expect_close(device.values(grad_x), reference::avg_pool2d_backward(config, shape, grad_y), 1e-6, 1e-6, shape.str());
+    const std::vector<float> x = random(shape.numel(), ++seed);
+    const std::vector<float> grad_y = random(y_shape.numel(), ++seed);
+    const GuardedTensor y = guarded(y_shape), grad_x = guarded(shape);
+    const int64_t terms = config.window * config.window;
+    avg_pool2d_forward(ctx(), config, tensor(shape, x), y);
+    avg_pool2d_backward(ctx(), config, tensor(y_shape, grad_y), grad_x);
+    expect_sum(values(y), reference::avg_pool2d(config, shape, x), terms, shape.str());
+    expect_sum(values(grad_x), reference::avg_pool2d_backward(config, shape, grad_y), terms, shape.str());
   }
 }
 
-TEST_F(Pool2dTest, AdaptiveAverageUsesPyTorchsWindows) {
+TEST_P(Pool2dTest, AdaptiveAverageUsesPyTorchsWindows) {
   uint64_t seed = 300;
   const std::vector<std::pair<Shape, Shape>> pairs{
-      {{2, 6, 6, 32}, {2, 6, 6, 32}}, {{3, 7, 5, 9}, {3, 1, 1, 9}},  {{2, 10, 7, 11}, {2, 3, 4, 11}},    {{1, 5, 3, 8}, {1, 7, 6, 8}},
-      {{2, 13, 1, 3}, {2, 6, 6, 3}},  {{2, 12, 9, 8}, {2, 1, 1, 8}}, {{1, 21, 11, 160}, {1, 2, 1, 160}}, {{2, 19, 19, 21}, {2, 3, 2, 21}}};
+      {{2, 6, 6, 32}, {2, 6, 6, 32}}, {{3, 7, 5, 9}, {3, 1, 1, 9}},     {{2, 10, 7, 11}, {2, 3, 4, 11}},    {{1, 5, 3, 8}, {1, 7, 6, 8}},
+      {{2, 13, 1, 3}, {2, 6, 6, 3}},  {{2, 12, 9, 8}, {2, 1, 1, 8}},    {{1, 21, 11, 160}, {1, 2, 1, 160}}, {{2, 19, 19, 21}, {2, 3, 2, 21}},
+      {{2, 13, 13, 9}, {2, 6, 6, 9}}, {{1, 5, 3, 270}, {1, 7, 4, 270}}, {{3, 7, 7, 16}, {3, 1, 1, 16}}};
   for (const auto& [shape, y_shape] : pairs) {
-    const std::vector<float> x = random_floats(shape.numel(), ++seed);
-    const std::vector<float> grad_y = random_floats(y_shape.numel(), ++seed);
-    const GuardedTensor y = device.guarded(y_shape);
-    const GuardedTensor grad_x = device.guarded(shape);
-    adaptive_avg_pool2d_forward(ctx(), device.tensor(shape, x), y);
-    adaptive_avg_pool2d_backward(ctx(), device.tensor(y_shape, grad_y), grad_x);
-    expect_close(device.values(y), reference::adaptive_avg_pool2d(shape, y_shape, x), 1e-6, 1e-6, shape.str());
-    expect_close(device.values(grad_x), reference::adaptive_avg_pool2d_backward(shape, y_shape, grad_y), 1e-6, 1e-6, shape.str());
+    const std::vector<float> x = random(shape.numel(), ++seed);
+    const std::vector<float> grad_y = random(y_shape.numel(), ++seed);
+    const GuardedTensor y = guarded(y_shape), grad_x = guarded(shape);
+    constexpr int64_t kTerms = 49;
+    adaptive_avg_pool2d_forward(ctx(), tensor(shape, x), y);
+    adaptive_avg_pool2d_backward(ctx(), tensor(y_shape, grad_y), grad_x);
+    expect_sum(values(y), reference::adaptive_avg_pool2d(shape, y_shape, x), kTerms, shape.str());
+    expect_sum(values(grad_x), reference::adaptive_avg_pool2d_backward(shape, y_shape, grad_y), kTerms, shape.str());
   }
 }
 
-TEST_F(Pool2dTest, AnyAlignmentWillDo) {
+TEST_P(Pool2dTest, AcceptsAnyAlignment) {
   uint64_t seed = 400;
-  for (const auto& [config, shape] : {Case{{3, 2, 1}, {2, 7, 6, 8}}, Case{{2, 2, 0}, {1, 5, 6, 4}}, Case{{4, 3, 1}, {1, 9, 8, 12}}}) {
+  for (const auto& [config, shape] :
+       {Case{{3, 2, 1}, {2, 7, 6, 8}}, Case{{2, 2, 0}, {1, 5, 6, 4}}, Case{{4, 3, 1}, {1, 9, 8, 12}}, Case{{3, 2, 1}, {2, 7, 5, 19}}}) {
     const Shape y_shape = pool2d_output_shape(config, shape);
     const Shape adaptive{shape[0], 2, 3, shape[3]};
     const std::vector<float> x = values_with_ties(shape.numel(), ++seed, false);
-    const std::vector<float> grad_y = random_floats(y_shape.numel(), ++seed);
-    const std::vector<float> grad_adaptive = random_floats(adaptive.numel(), ++seed);
+    const std::vector<float> grad_y = random(y_shape.numel(), ++seed);
+    const std::vector<float> grad_adaptive = random(adaptive.numel(), ++seed);
+    const int64_t terms = config.window * config.window;
     const reference::MaxPool expected = reference::max_pool2d(config, shape, x);
     const std::vector<uint8_t> positions(expected.indices.begin(), expected.indices.end());
     struct Offsets {
       int64_t large, small, indices;
     };
-    for (const auto& [large, small, index] : {Offsets{1, 0, 0}, Offsets{0, 3, 0}, Offsets{0, 0, 1}, Offsets{2, 2, 2}, Offsets{4, 4, 4}}) {
-      const Shifted<> x_shifted(device, shape, large, x);
-      const Shifted<> grad_x(device, shape, large);
-      const Shifted<> y(device, y_shape, small);
+    for (const auto& [large, small, index] :
+         {Offsets{1, 0, 0}, Offsets{0, 3, 0}, Offsets{0, 0, 1}, Offsets{2, 2, 2}, Offsets{4, 4, 4}, Offsets{5, 2, 0}}) {
+      const ShiftedStored x_shifted = shifted(shape, large, x), grad_x = shifted(shape, large);
+      const ShiftedStored y = shifted(y_shape, small), grad_shifted = shifted(y_shape, small, grad_y);
       const Shifted<uint8_t> indices(device, y_shape, index);
-      const Shifted<> grad_shifted(device, y_shape, small, grad_y);
       max_pool2d_forward(ctx(), config, x_shifted, y, indices);
       expect_close(y.values(), expected.y, 0, 0, shape.str());
       expect_close(indices.values(), expected.indices, 0, 0, shape.str());
       max_pool2d_backward(ctx(), config, grad_shifted, Shifted<uint8_t>(device, y_shape, index, positions), grad_x);
-      expect_close(grad_x.values(), reference::max_pool2d_backward(config, shape, grad_y, positions), 1e-6, 1e-6, shape.str());
+      expect_sum(grad_x.values(), reference::max_pool2d_backward(config, shape, grad_y, positions), terms, shape.str());
       avg_pool2d_forward(ctx(), config, x_shifted, y);
-      expect_close(y.values(), reference::avg_pool2d(config, shape, x), 1e-6, 1e-6, shape.str());
+      expect_sum(y.values(), reference::avg_pool2d(config, shape, x), terms, shape.str());
       avg_pool2d_backward(ctx(), config, grad_shifted, grad_x);
-      expect_close(grad_x.values(), reference::avg_pool2d_backward(config, shape, grad_y), 1e-6, 1e-6, shape.str());
-      const Shifted<> y_adaptive(device, adaptive, small);
+      expect_sum(grad_x.values(), reference::avg_pool2d_backward(config, shape, grad_y), terms, shape.str());
+      const ShiftedStored y_adaptive = shifted(adaptive, small);
       adaptive_avg_pool2d_forward(ctx(), x_shifted, y_adaptive);
-      expect_close(y_adaptive.values(), reference::adaptive_avg_pool2d(shape, adaptive, x), 1e-6, 1e-6, shape.str());
-      adaptive_avg_pool2d_backward(ctx(), Shifted<>(device, adaptive, small, grad_adaptive), grad_x);
-      expect_close(grad_x.values(), reference::adaptive_avg_pool2d_backward(shape, adaptive, grad_adaptive), 1e-6, 1e-6, shape.str());
+      expect_sum(y_adaptive.values(), reference::adaptive_avg_pool2d(shape, adaptive, x), 49, shape.str());
+      adaptive_avg_pool2d_backward(ctx(), shifted(adaptive, small, grad_adaptive), grad_x);
+      expect_sum(grad_x.values(), reference::adaptive_avg_pool2d_backward(shape, adaptive, grad_adaptive), 49, shape.str());
     }
   }
 }
 
-TEST_F(Pool2dTest, NanPassesThroughAverages) {
-  std::vector<float> x(2 * 4 * 4 * 3, 1.0F);
-  x[0] = std::numeric_limits<float>::quiet_NaN();
-  const Tensor x_device = device.tensor({2, 4, 4, 3}, x);
-  const GuardedTensor y = device.guarded({2, 2, 2, 3});
-  avg_pool2d_forward(ctx(), {2, 2, 0}, x_device, y);
-  std::vector<float> expected(24, 1.0F);
-  expected[0] = x[0];
-  expect_close(device.values(y), expected, 0, 0);
+TEST_P(Pool2dTest, PropagatesNanAndInfinity) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Pool2dConfig config{2, 2, 0};
+  for (const int64_t channels : {1, 8, 11}) {
+    const Shape x_shape{1, 4, 4, channels}, y_shape{1, 2, 2, channels};
+    std::vector<float> x(static_cast<size_t>(x_shape.numel()), 1.0F);
+    const auto put = [&](int64_t h, int64_t w, float value) {
+      for (int64_t c = 0; c < channels; ++c) x[static_cast<size_t>((h * 4 + w) * channels + c)] = value;
+    };
+    put(0, 0, kInfinity);
+    put(0, 1, kNan);
+    put(1, 2, kInfinity);
+    put(3, 0, -kInfinity);
+    const float largest[] = {kNan, kInfinity, 1.0F, 1.0F};
+    const float mean[] = {kNan, kInfinity, -kInfinity, 1.0F};
+    const auto spread = [&](const float* four) {
+      std::vector<float> all;
+      for (int i = 0; i < 4; ++i) all.insert(all.end(), static_cast<size_t>(channels), four[i]);
+      return all;
+    };
+    const GuardedTensor y = guarded(y_shape);
+    max_pool2d_forward(ctx(), config, tensor(x_shape, x), y, View{});
+    expect_close(values(y), spread(largest), 0, 0, "max");
+    avg_pool2d_forward(ctx(), config, tensor(x_shape, x), y);
+    expect_close(values(y), spread(mean), 0, 0, "mean");
+  }
 }
 
-TEST_F(Pool2dTest, NoSampleIsNoWork) {
-  const GuardedTensor x = device.guarded({0, 4, 4, 3});
-  const GuardedTensor y = device.guarded({0, 2, 2, 3});
+TEST_P(Pool2dTest, AcceptsAnEmptyBatch) {
+  const GuardedTensor x = guarded({0, 4, 4, 3}), y = guarded({0, 2, 2, 3});
   max_pool2d_forward(ctx(), {2, 2, 0}, x, y, View{});
   max_pool2d_backward(ctx(), {2, 2, 0}, y, device.guarded({0, 2, 2, 3}, DType::u8), x);
   avg_pool2d_forward(ctx(), {2, 2, 0}, x, y);
   avg_pool2d_backward(ctx(), {2, 2, 0}, y, x);
   adaptive_avg_pool2d_forward(ctx(), x, y);
   adaptive_avg_pool2d_backward(ctx(), y, x);
-  EXPECT_TRUE(device.values(x).empty());
+  EXPECT_TRUE(values(x).empty());
 }
 
-TEST_F(Pool2dTest, WrongArgumentsAreRefused) {
-  const Tensor x = device.random({2, 6, 5, 3}, 1);
-  const Tensor y = device.empty({2, 3, 2, 3});
+TEST_P(Pool2dTest, RefusesWrongArguments) {
+  const Tensor x = tensor({2, 6, 5, 3}, random(180, 1)), y = empty({2, 3, 2, 3}), wrong = device.empty({2, 3, 2, 3}, other());
   EXPECT_THROW(max_pool2d_forward(ctx(), {3, 2, 0}, x, y, View{}), ShapeError);
   EXPECT_THROW(max_pool2d_forward(ctx(), {17, 1, 8}, x, y, View{}), UnsupportedError);
   EXPECT_THROW(max_pool2d_forward(ctx(), {2, 2, 0}, x, y, device.empty({2, 3, 2, 3})), DtypeError);
@@ -188,7 +219,26 @@ TEST_F(Pool2dTest, WrongArgumentsAreRefused) {
   EXPECT_THROW(pool2d_output_shape({2, 1, 2}, {2, 6, 5, 3}), ShapeError);
   EXPECT_THROW(pool2d_output_shape({2, 0, 0}, {2, 6, 5, 3}), ShapeError);
   EXPECT_THROW(pool2d_output_shape({2, 2, 0}, {6, 5, 3}), ShapeError);
-  EXPECT_THROW(adaptive_avg_pool2d_forward(ctx(), x, device.empty({1, 3, 2, 3})), ShapeError);
+  EXPECT_THROW(adaptive_avg_pool2d_forward(ctx(), x, empty({1, 3, 2, 3})), ShapeError);
+  const std::string expected = std::string(" is ") + dtype_name(other()) + ", expected " + dtype_name(dtype());
+  expect_error<DtypeError>([&] { max_pool2d_forward(ctx(), {2, 2, 0}, x, wrong, View{}); }, "max_pool2d_forward: y" + expected);
+  expect_error<DtypeError>([&] { avg_pool2d_backward(ctx(), {2, 2, 0}, wrong, x); }, "avg_pool2d_backward: grad_y" + expected);
+}
+
+class Pool2dHalfTest : public Pool2dTest {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, Pool2dHalfTest, ::testing::ValuesIn(kHalfTypes), dtype_test_name);
+
+/// The mean of many: a sum in 16 bits would be far off.
+TEST_P(Pool2dHalfTest, AddsLargeMeansInF32) {
+  const Shape x_shape{1, 60, 60, 5}, y_shape{1, 1, 1, 5};
+  const std::vector<float> x = random(x_shape.numel(), 7, 0.5F, 1.0F);
+  const reference::Values expected = reference::adaptive_avg_pool2d(x_shape, y_shape, x);
+  double narrow_sum = 0;
+  for (size_t i = 0; i < x.size(); i += 5) narrow_sum = from_bits(dtype(), to_bits(dtype(), narrow_sum + static_cast<double>(x[i])));
+  ASSERT_GT(std::abs(narrow_sum / 3600 - expected[0]), 4 * unit_roundoff(dtype()) * expected[0]) << "the test would not see a sum in 16 bits";
+  const GuardedTensor y = guarded(y_shape);
+  adaptive_avg_pool2d_forward(ctx(), tensor(x_shape, x), y);
+  expect_close(values(y), expected, unit_roundoff(dtype()) + 1e-5, 0);
 }
 
 }  // namespace

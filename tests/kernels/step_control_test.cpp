@@ -7,15 +7,15 @@
 #include "kernels/cross_entropy.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
-#include "tests/kernels/shifted.h"
 #include "tests/support/device_fixture.h"
+#include "tests/support/shifted.h"
 
 namespace vitrine::test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-// Few elements; a block's and their neighbours; more than a GPU's blocks take in one pass.
+// Few elements; numbers around that of a block; more than the blocks of a GPU process in one pass.
 constexpr int64_t kLengths[] = {0, 1, 2, 3, 5, 255, 1023, 1024, 1025, 16391, 300007, 2200003};
 
 double norm_of(const std::vector<float>& grad) {
@@ -34,7 +34,8 @@ class StepControlTest : public DeviceTest {
     check_gradients(ctx(), grad, control);
     return device.values(control);
   }
-  /// What decide_step makes of a gradient of this norm whose first non-finite element is at `first`. Without a scale there is no state.
+  /// The control that decide_step returns for a gradient of this norm whose first non-finite element is at `first`. Without a scale there is no
+  /// state.
   std::vector<float> unscaled(double nominal, NonFinite policy, float valid, float scale, float norm, int32_t first, float loss = 1.0F,
                               float stopped = 0.0F) {
     std::vector<float> before = zeros();
@@ -50,7 +51,7 @@ class StepControlTest : public DeviceTest {
     decide_step(ctx(), nominal, policy, totals, scale > 0.0F ? ConstView(state) : ConstView{}, control);
     return device.values(control);
   }
-  /// The state after a step with this verdict.
+  /// The state after a step that was skipped or taken.
   std::vector<float> updated(const LossScaleConfig& config, bool active, bool skipped, const std::vector<float>& state) {
     std::vector<float> verdict = zeros();
     verdict[StepControl::kActive] = active ? 1.0F : 0.0F;
@@ -157,7 +158,7 @@ TEST_F(StepControlTest, ALossOrGradientThatIsNotFiniteStopsThisStepAndAllLaterOn
   }
   EXPECT_EQ(unscaled(8.0, NonFinite::stop, 8.0F, 0.0F, kInfinity, 3)[StepControl::kStopped], StepControl::kByGradient);
   const std::vector<float> scaled = unscaled(8.0, NonFinite::stop, 8.0F, 4.0F, kInfinity, 3);
-  EXPECT_EQ(scaled[StepControl::kStopped], 0.0F) << "a scale that is too large is found by such steps";
+  EXPECT_EQ(scaled[StepControl::kStopped], 0.0F) << "such steps detect a scale that is too large";
   EXPECT_EQ(scaled[StepControl::kSkipped], 1.0F);
   const std::vector<float> later = unscaled(8.0, NonFinite::stop, 8.0F, 0.0F, 1.0F, -1, 1.0F, StepControl::kByUpdate);
   EXPECT_EQ(later[StepControl::kActive], 0.0F);
@@ -177,7 +178,7 @@ TEST_F(StepControlTest, UnscalingDividesByAllDigitsOfTheCount) {
   EXPECT_EQ(device.values(control)[StepControl::kFactor], static_cast<float>(90000000.0 / 60000003.0));
 }
 
-/// NaN stands for a target out of range.
+/// NaN represents a target out of range.
 TEST_F(StepControlTest, WithoutAValidTargetThereIsNoStep) {
   for (const float valid : {0.0F, kNaN}) {
     for (const int32_t first : {-1, 3}) {
@@ -204,7 +205,7 @@ TEST_F(StepControlTest, ClippingShrinksLargeGradientsOnly) {
   EXPECT_FLOAT_EQ(clipped(2.0, 8.0F), static_cast<float>(0.5 * 2.0 / (8.0 + 1e-6)));
   EXPECT_EQ(clipped(2.0, 0.0F), 0.5F);
   EXPECT_EQ(clipped(2.0, kNaN), 0.5F);
-  EXPECT_LT(clipped(1.0, 1.0F), 0.5F) << "as PyTorch's, whose divisor is a millionth above the norm";
+  EXPECT_LT(clipped(1.0, 1.0F), 0.5F) << "PyTorch's divisor is a millionth above the norm";
 }
 
 TEST_F(StepControlTest, TheLossScaleBacksOffAndGrowsAsGradScalers) {

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 class AtomicFileTest : public Checkpoint {
  protected:
-  /// The names in the test's folder.
+  /// The names of the files in the test's folder.
   std::vector<std::string> names() const {
     std::vector<std::string> found;
     for (const auto& entry : fs::directory_iterator(folder_)) found.push_back(entry.path().filename().string());
@@ -41,10 +41,10 @@ TEST_F(AtomicFileTest, AppearsWhenItIsComplete) {
   EXPECT_EQ(names(), std::vector<std::string>{"file"});
 }
 
-// Killed in the middle of a save, a process leaves no .tmp behind (where the file system has files without names, as those of Linux do).
+// A process that is killed during a save leaves no .tmp file, if the file system has files without names, as those of Linux do.
 TEST_F(AtomicFileTest, AKilledProcessLeavesNothing) {
   const int probe = open(folder_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
-  if (probe < 0) GTEST_SKIP() << "no files without names in " << folder_;
+  if (probe < 0) GTEST_SKIP() << "the file system has no files without names: " << folder_;
   close(probe);
   write("before");
   const pid_t child = fork();

@@ -19,7 +19,7 @@
 
 namespace vitrine::test {
 
-// A folder of its own for each test, removed afterwards.
+// Each test has its own folder, which is removed afterwards.
 class Checkpoint : public ::testing::Test {
  protected:
   Checkpoint() {
@@ -34,7 +34,7 @@ class Checkpoint : public ::testing::Test {
     std::ofstream(path(), std::ios::binary) << bytes;
     return path();
   }
-  // A file of this header and so many bytes of data.
+  // Writes a file with this header and `data_bytes` bytes of data.
   std::string write_file(const std::string& header, size_t data_bytes) const {
     const auto size = std::bit_cast<std::array<char, 8>>(static_cast<uint64_t>(header.size()));
     return write(std::string(size.data(), size.size()) + header + std::string(data_bytes, 'x'));

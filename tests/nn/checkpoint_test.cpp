@@ -54,7 +54,7 @@ TEST_F(Checkpoint, AFailedWriteLeavesTheOldFileAlone) {
   EXPECT_THROW(write_safetensors(path("absent/file"), {}, {}), DataError);
   std::filesystem::create_directory(folder_ / "directory");
   EXPECT_THROW(write_safetensors(path("directory"), {}, {}), DataError);          // fails at the rename
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 2);  // no temporary file is left
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 2);  // no temporary file remains
 }
 
 TEST_F(Checkpoint, EveryModelSurvivesARoundTrip) {

@@ -105,7 +105,7 @@ TEST(Layers, IdentitiesAreRecognised) {
   EXPECT_TRUE(Flatten().is_identity(images, kTraining));
 }
 
-// What a layer keeps decides the peak of a training step.
+// The memory that layers keep determines the peak of a training step.
 TEST(Layers, KeepOnlyWhatBackwardNeeds) {
   TestDevice device;
   device.ctx().reserve_workspace(int64_t{16} << 20);

@@ -135,7 +135,7 @@ TEST_F(LossScalerTest, NoScalingChecksNothingUnlessAsked) {
   scaler.decide_step(ctx(), 3.0, grad, totals(2.0F), NonFinite::accept);
   EXPECT_THROW(scaler.clip_gradients(ctx(), 1.0), OrderError) << "no norm was measured";
   const std::vector<float> control = device.values(scaler.step());
-  EXPECT_EQ(control[StepControl::kActive], 1.0F) << "as in PyTorch: NaN goes into the parameters";
+  EXPECT_EQ(control[StepControl::kActive], 1.0F) << "as in PyTorch, NaN reaches the parameters";
   EXPECT_EQ(control[StepControl::kFactor], 1.5F);
   EXPECT_TRUE(std::isnan(control[StepControl::kNorm]));
   scaler.update_loss_scale(ctx());
@@ -154,7 +154,7 @@ TEST_F(LossScalerTest, AStoppedTrainingStaysStoppedUntilItIsResumed) {
   };
   EXPECT_EQ(active(good), 1.0F);
   EXPECT_EQ(active(bad), 0.0F);
-  EXPECT_EQ(active(good), 0.0F) << "a step behind the one that stopped training";
+  EXPECT_EQ(active(good), 0.0F) << "a step after the one that stopped training";
   scaler.resume(ctx());
   EXPECT_EQ(active(good), 1.0F);
 }
@@ -173,7 +173,7 @@ TEST_F(LossScalerTest, RefusesConstantsThatTurnTheScaleTheWrongWay) {
     LossScaling scaling;
     scaling.constants = constants;
     scaling.kind = LossScaling::Kind::fixed;
-    EXPECT_NO_THROW(LossScaler(ctx(), scaling)) << "a fixed scale has no use for them";
+    EXPECT_NO_THROW(LossScaler(ctx(), scaling)) << "a fixed scale does not use them";
     scaling.kind = LossScaling::Kind::dynamic;
     try {
       LossScaler(ctx(), scaling);

@@ -33,7 +33,7 @@ TEST(Models, AlexNetHasTorchvisionsParameters) {
   EXPECT_EQ(model.input_shape(2), (Shape{2, 227, 227, 3}));
 }
 
-// torchvision.models.vgg16(): names, counts and initialisation.
+// torchvision.models.vgg16(): names, counts and initialization.
 TEST(Models, Vgg16IsTorchvisions) {
   const Model model = make_model("vgg16", {.classes = 1000});
   EXPECT_EQ(parameter_count(model), 138'357'544);

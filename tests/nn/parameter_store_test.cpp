@@ -46,7 +46,7 @@ TEST(Initialize, IsUniformWithinPyTorchsBoundAndZeroInBetween) {
   for (const float v : flat) outside += std::abs(static_cast<double>(v));
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
-    // A bias has its weight's bound: 1 / sqrt(fan in).
+    // A bias has the bound of its weight: 1 / sqrt(fan in).
     const ParamSpec& weight = spec.name.ends_with("bias") ? layout.specs()[static_cast<size_t>(i) - 1] : spec;
     const double bound = 1.0 / std::sqrt(static_cast<double>(weight.shape.with_dim0(1).numel()));
     const auto count = static_cast<size_t>(spec.shape.numel());

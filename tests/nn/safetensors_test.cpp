@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that are none: read_safetensors() refuses what the format's own reader refuses, in time and memory in proportion to the file.
+// Invalid files: read_safetensors() refuses what the reference reader refuses, in time and memory proportional to the file.
 #include <ctime>
 
 #include "nn/checkpoint.h"
@@ -29,20 +29,20 @@ TEST_F(Safetensors, MalformedFilesAreRefusedWithTheReason) {
       {"[]", 0, "expected an object"},
       {"{\"a\": 1}", 0, "expected an object"},
       {R"({"a": {"shape": [1], "data_offsets": [0, 4]}})", 4, "no dtype"},
-      {R"({"a": {"dtype": 5, "shape": [1], "data_offsets": [0, 4]}})", 4, "no dtype"},
+      {R"({"a": {"dtype": 5, "shape": [1], "data_offsets": [0, 4]}})", 4, "expected a string"},
       {R"({"a": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}})", 8, "I64"},
       {R"({"a": {"dtype": "F32", "data_offsets": [0, 4]}})", 4, "no list of shape"},
-      {R"({"a": {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]}})", 4, "no list of shape"},
+      {R"({"a": {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]}})", 4, "has shape 1, expected a list"},
       {R"({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}})", 4, "-1"},
       {R"({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]}})", 4, "1.5"},
       {R"({"a": {"dtype": "F32", "shape": [1,1,1,1,1,1], "data_offsets": [0, 4]}})", 4, "6 dimensions"},
       {R"({"a": {"dtype": "F32", "shape": [1]}})", 4, "no list of data_offsets"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}})", 4, "data_offsets"},
-      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}})", 4, "rising"},
+      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}})", 4, "ascending"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 3, "data_offsets"},
       {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}})", 4, "does not fit"},
       {R"({"a": {"dtype": "F32", "shape": [4611686018427387904, 4], "data_offsets": [0, 0]}})", 0, "does not fit"},
-      {R"({"a": {"dtype": "F32", "shape": [18446744073709551615], "data_offsets": [0, 4]}})", 4, "whole numbers"},
+      {R"({"a": {"dtype": "F32", "shape": [18446744073709551615], "data_offsets": [0, 4]}})", 4, "non-negative integers"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 5, "follow the last"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})", 8, "hole"},
       {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}})", 12,
@@ -71,7 +71,7 @@ TEST_F(Safetensors, TruncatedFilesAreRefusedAtEveryLength) {
   EXPECT_THROW(read_safetensors(folder_.string()), DataError);
 }
 
-// The cases of the format's own tests that are not above.
+// The remaining cases of the reference reader's tests.
 TEST_F(Safetensors, WhatTheFormatRefusesIsRefused) {
   expect_mentions(refusal("{\"\xff\": 1}", 0), {"not JSON", "UTF-8"});
   expect_mentions(refusal(" {}", 0), {"begins with byte 0x20"});
@@ -88,15 +88,15 @@ TEST_F(Safetensors, WhatTheFormatRefusesIsRefused) {
   expect_mentions(refusal(R"({"__metadata__": "a"})", 0), {"object of strings"});
   expect_mentions(refusal(R"({"a": []})", 0), {"described by an array"});
   expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [[1]], "data_offsets": [0, 4]}})", 4), {"an array in shape"});
-  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": {"b": 1}, "data_offsets": [0, 4]}})", 4), {"no list of shape"});
-  expect_mentions(refusal(R"({"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}})", 4), {"no dtype"});
+  expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": {"b": 1}, "data_offsets": [0, 4]}})", 4), {"has shape an object, expected a list"});
+  expect_mentions(refusal(R"({"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}})", 4), {"expected a string"});
   expect_mentions(refusal(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 4]}})", 4), {"expected two"});
   // A thousand names for the same bytes.
   std::string names = "{";
   for (int i = 0; i < 1000; ++i)
     names += (i > 0 ? ", " : "") + ("\"w" + std::to_string(i)) + R"(": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]})";
   expect_mentions(refusal(names + "}", 8), {"overlaps"});
-  // A header beyond the format's limit, in a file with holes.
+  // A header above the format's size limit, in a sparse file.
   write(std::string("\x01\xE1\xF5\x05\0\0\0\0", 8));
   std::filesystem::resize_file(path(), 100'000'009);
   expect_mentions(message_of([&] { read_safetensors(path()); }), {"offset 0", "100000001 bytes", "100000000 are allowed"});
@@ -131,7 +131,7 @@ TEST_F(Safetensors, MessagesStayShortAndPrintable) {
   }
 }
 
-/// A header of so many tensors of one byte.
+/// A header of `tensors` tensors of one byte each.
 std::string header_of(int tensors) {
   std::string header = "{";
   for (int i = 0; i < tensors; ++i) {
@@ -142,7 +142,7 @@ std::string header_of(int tensors) {
   return header + "}";
 }
 
-/// Processor time, in seconds, that this thread needs.
+/// Processor time of this thread, in seconds.
 double time_of(const std::function<void()>& action) {
   timespec begin{}, end{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
@@ -151,7 +151,7 @@ double time_of(const std::function<void()>& action) {
   return static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) * 1e-9;
 }
 
-// Ten times as many tensors take about ten times as long; a hundred times where the time is quadratic.
+// Ten times as many tensors take about ten times as long; with quadratic time it would be a hundred times.
 TEST_F(Safetensors, TimeIsInProportionToTheHeader) {
   const auto time_of_reading = [&](int tensors) {
     const std::string file = write_file(header_of(tensors), static_cast<size_t>(tensors));
@@ -163,7 +163,7 @@ TEST_F(Safetensors, TimeIsInProportionToTheHeader) {
 }
 
 TEST_F(Safetensors, MemoryIsInProportionToTheHeader) {
-  if (!kMemoryCanBeLimited) GTEST_SKIP() << "a sanitizer needs memory without a limit";
+  if (!kMemoryCanBeLimited) GTEST_SKIP() << "a sanitizer needs unlimited memory";
   const size_t half = 7'500'000;
   const std::string nested = R"({"a": {"x": )" + std::string(half, '[') + std::string(half, ']') + "}}";
   const std::string file = write_file(nested, 0);

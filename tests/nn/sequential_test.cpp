@@ -140,10 +140,10 @@ TEST(Sequential, NamesThePartWhoseInputDoesNotFit) {
   const auto net = small_net();
   const Shape images{2, 8, 8, 2};
   const Shape wrong{2, 6, 6, 3};
-  EXPECT_EQ(net->output_shape(images), (Shape{2, 3}));  // the adaptive pooling takes any size
+  EXPECT_EQ(net->output_shape(images), (Shape{2, 3}));  // the adaptive pool accepts any size
   try {
     net->output_shape(wrong);
-    FAIL() << "3 channels were taken for 2";
+    FAIL() << "3 channels were accepted for 2";
   } catch (const ShapeError& e) {
     EXPECT_NE(std::string(e.what()).find("conv: "), std::string::npos) << e.what();
   }
@@ -189,8 +189,8 @@ TEST_P(Outermost, BackwardReportsGradientsLastLayerFirstAndLetsGoAsItGoes) {
                         held.push_back(activation_bytes());
                       });
   EXPECT_EQ(ready, (std::vector<int>{4, 2, 0}));
-  // Blocks take multiples of 256 bytes. Kept at first: conv's output 1792, the pool's indices 256, fc1's input 512 and output 256; the gradient 256.
-  // fc2 gives back its gradient and makes one as large; fc1 gives back all it kept and makes one of 512.
+  // Blocks are multiples of 256 bytes. Kept initially: conv's output 1792, the pool's indices 256, fc1's input 512 and output 256; the gradient 256.
+  // fc2 releases its gradient and allocates one of the same size; fc1 releases all it kept and allocates one of 512.
   EXPECT_EQ(held, (std::vector<int64_t>{3072, 3072, 2560, 0}));
 }
 
@@ -218,7 +218,7 @@ TEST_P(Outermost, ElementwiseLayersTakeNoMemoryWhereTheirInputIsFree) {
     for (const MemoryEvent& event : std::span(group_[0].pool().history().changes).subspan(before)) {
       if (event.bytes > 0) names.push_back(event.tensor);
     }
-    // The model's input belongs to the caller, and the input of a segment is kept as it was.
+    // The input of the model belongs to the caller, and the input of a segment must stay unchanged.
     std::vector<std::string> expected{"first.output", "fc1.output", "fc2.output"};
     if (!cuts.empty()) expected.insert(expected.begin() + 2, "relu.output");
     EXPECT_EQ(names, expected);
@@ -233,7 +233,7 @@ TEST_P(Outermost, SegmentsKeepTheirInputsOnly) {
   ASSERT_EQ(saved.tensors.size(), 2U);
   EXPECT_EQ(saved.tensors[0].view().data, input_.view().data);
   EXPECT_EQ(saved.tensors[1].shape(), (Shape{3, 36}));
-  EXPECT_EQ(activation_bytes(), 512 + 256 + 256);  // what drop and fc2 read, and the output
+  EXPECT_EQ(activation_bytes(), 512 + 256 + 256);  // the inputs of drop and fc2, and the output
   std::vector<int> ready;
   Tensor grad = ctx().allocate(output.shape(), DType::f32, Category::activations, "grad");
   zero(ctx(), grad);

@@ -8,7 +8,7 @@
 
 namespace vitrine::test {
 
-/// A training run on one CPU device with nothing but layers, kernels and tensors.
+/// A training run on one CPU device that uses only layers, kernels and tensors.
 struct TrainingJob {
   std::string model;
   int64_t samples = 0;  // per step
@@ -21,7 +21,7 @@ struct TrainingJob {
 /// Mean loss of every step. Weights come from initialize() with seed 0, images and labels from the formula in record_losses.py.
 std::vector<double> train(const TrainingJob& job);
 
-/// Runs the recorded job of that name, for as many steps as were recorded, and compares every loss to PyTorch's, to 1e-4 relative.
+/// Runs the recorded job of that name for the recorded number of steps and compares every loss with PyTorch's, to 1e-4 relative.
 void expect_recorded_losses(const std::string& model);
 
 }  // namespace vitrine::test

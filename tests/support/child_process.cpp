@@ -26,7 +26,7 @@ namespace {
   _exit(127);
 }
 
-/// Appends what is there to `text`; closes the descriptor at its end.
+/// Appends the available output to `text`; closes the descriptor at end of file.
 void drain(int& descriptor, std::string& text) {
   std::array<char, 4096> buffer{};
   const ssize_t count = read(descriptor, buffer.data(), buffer.size());

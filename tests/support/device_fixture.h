@@ -16,10 +16,10 @@
 #include "runtime/device.h"
 #include "tests/support/test_devices.h"
 
-/// Devices and tensors for tests: everything here synchronises, so that a test reads like a calculation.
+/// Devices and tensors for tests. Everything here synchronizes, so that a test reads like a calculation.
 namespace vitrine::test {
 
-/// uint16_t stands for the bits of f16 and bf16: which of them is said beside it.
+/// The dtype of host values of type T. uint16_t holds the bits of f16 or bf16 and is passed with a dtype.
 template <class T>
 constexpr DType dtype_of() {
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t> || std::is_same_v<T, uint8_t>);
@@ -28,7 +28,7 @@ constexpr DType dtype_of() {
   return DType::u8;
 }
 
-/// Uniform numbers in [low, high): the same on every machine for one seed.
+/// Uniform numbers in [low, high). A seed gives the same numbers on every machine.
 inline std::vector<float> random_floats(int64_t count, uint64_t seed, float low = -1.0F, float high = 1.0F) {
   std::mt19937_64 engine(seed);
   std::vector<float> values(static_cast<size_t>(count));
@@ -45,10 +45,10 @@ std::vector<T> random_integers(int64_t count, uint64_t seed, int64_t low, int64_
   return values;
 }
 
-/// A block of device memory whose middle is the tensor under test: filled with a poison before use, guarded on both sides.
+/// A block of device memory with the tensor under test in its middle, filled with poison before use, so that there are guards on both sides.
 struct GuardedTensor {
   static constexpr int64_t kGuardBytes = 256;
-  static constexpr uint8_t kPoison = 0xFF;  // f32: a NaN that no arithmetic makes; i32: -1; u8: 255
+  static constexpr uint8_t kPoison = 0xFF;  // f32: a NaN that no arithmetic returns; i32: -1; u8: 255
 
   Tensor block;  // u8
   View view;
@@ -97,7 +97,7 @@ class TestDevice {
     return tensor(shape, random_floats(shape.numel(), seed, low, high));
   }
 
-  /// An output tensor that shows what was not written and what was written beside it.
+  /// An output tensor that detects elements that are not written and writes outside it.
   GuardedTensor guarded(const Shape& shape, DType dtype = DType::f32) {
     GuardedTensor g;
     const int64_t bytes = shape.numel() * size_of(dtype);
@@ -107,7 +107,7 @@ class TestDevice {
     return g;
   }
 
-  /// A guarded tensor with a content: for accumulation and in-place variants.
+  /// A guarded tensor with initial values, for accumulation and in-place operations.
   template <class T>
   GuardedTensor guarded(const Shape& shape, const std::vector<T>& values, DType dtype) {
     GuardedTensor g = guarded(shape, dtype);
@@ -119,7 +119,7 @@ class TestDevice {
     return guarded(shape, values, dtype_of<T>());
   }
 
-  /// The content after all work issued so far.
+  /// The values after all work issued so far.
   template <class T = float>
   std::vector<T> values(const ConstView& view) {
     synchronize();
@@ -130,7 +130,7 @@ class TestDevice {
     return result;
   }
 
-  /// The content; fails the test when a guard was overwritten or an element of the tensor still holds the poison.
+  /// The values. Fails the test when a guard was overwritten or an element still holds the poison.
   template <class T = float>
   std::vector<T> values(const GuardedTensor& guarded) {
     const std::vector<uint8_t> block = values<uint8_t>(ConstView(guarded.block));
@@ -139,7 +139,7 @@ class TestDevice {
     const size_t end = front + static_cast<size_t>(guarded.view.bytes());
     for (size_t i = 0; i < block.size(); ++i) {
       if ((i >= front && i < end) || is_poison(i)) continue;
-      ADD_FAILURE() << "written " << (i < front ? front - i : i - end + 1) << " bytes " << (i < front ? "before" : "behind") << " the tensor "
+      ADD_FAILURE() << "written " << (i < front ? front - i : i - end + 1) << " bytes " << (i < front ? "before" : "after") << " the tensor "
                     << guarded.view.shape.str();
       break;
     }
@@ -168,7 +168,7 @@ class TestDevice {
   std::unique_ptr<DeviceGroup> group_;
 };
 
-/// Fixture of tests that run with several numbers of threads; once on a GPU.
+/// Fixture of tests that run with several numbers of threads, and once on a GPU.
 class ThreadsTest : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -183,7 +183,7 @@ class DeviceTest : public ::testing::Test {
   ExecContext& ctx() { return device.ctx(); }
 };
 
-/// Fails at the first element where |actual - expected| > absolute + relative * |expected|; NaN equals NaN, an infinity itself.
+/// Fails at the first element where |actual - expected| > absolute + relative * |expected|. NaN equals NaN; an infinity equals itself.
 template <class Actual, class Expected>
 void expect_close(const std::vector<Actual>& actual, const std::vector<Expected>& expected, double relative, double absolute,
                   const std::string& what = "") {

@@ -7,7 +7,7 @@
 
 namespace vitrine {
 
-/// Fails the test, showing the text, when `part` is not in it.
+/// Fails the test and shows the text when it does not contain `part`.
 inline void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "expected: " << part << "\nin: " << text;
 }

@@ -17,7 +17,7 @@ constexpr int64_t kWorkspaceBytes = int64_t{16} << 20;
 
 DoubleTensor to_double(const Shape& shape, const std::vector<float>& values) { return {shape, {values.begin(), values.end()}}; }
 
-// The layer on a device, with random parameters, input and gradient of the output.
+// A layer on a device, with random parameters, input and gradient of the output.
 class Subject {
  public:
   Subject(const Layer& layer, const Shape& input, const Pass& pass, uint64_t seed)
@@ -40,7 +40,7 @@ class Subject {
   struct Gradients {
     std::vector<float> input, flat;
   };
-  // Backward of the latest forward; the parameters' gradients held `before` everywhere.
+  // Backward of the latest forward; the gradients of the parameters hold `before` initially.
   Gradients backward(float before, GradMode mode, bool with_input) {
     const Tensor grad_output = device.tensor(output_shape_, grad_y);
     const Tensor grad_flat = device.tensor(flat_.shape(), std::vector<float>(flat.size(), before));
@@ -88,7 +88,7 @@ class Subject {
   Saved saved_;
 };
 
-// d loss / d values[i] by central differences, at evenly spread elements, against gradient[i].
+// Compares gradient[i] with central differences of the loss by values[i], at evenly spaced elements.
 void compare(const char* what, std::vector<double>& values, const float* gradient, const std::function<double()>& loss) {
   const size_t count = std::min(values.size(), kElementsChecked);
   for (size_t k = 0; k < count; ++k) {

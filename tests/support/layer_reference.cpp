@@ -26,7 +26,7 @@ void for_each(const Shape& s, const Body& body) {
         for (int64_t c = 0; c < s[3]; ++c) body(n, p, q, c);
 }
 
-// y[n, p, q, c] = fold over the window of x, from start; padding is passed over.
+// y[n, p, q, c] = fold over the window of x, from start; padding is skipped.
 template <class Fold>
 DoubleTensor fold_windows(const Pool2dConfig& config, const DoubleTensor& x, double start, const Fold& fold) {
   const int64_t p_size = (x.shape[1] + 2 * config.pad - config.window) / config.stride + 1;

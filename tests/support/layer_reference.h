@@ -8,7 +8,7 @@
 #include "kernels/pool2d.h"
 #include "runtime/shape.h"
 
-/// Forward passes of layers in double precision, one loop nest each: what gradients are differentiated from.
+/// Forward passes of layers in double precision, one loop nest each; gradients are checked against their differences.
 namespace vitrine::test {
 
 struct DoubleTensor {

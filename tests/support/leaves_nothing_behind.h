@@ -9,16 +9,16 @@
 
 namespace vitrine::test {
 
-/// Checks at its end that no thread and no open file was left behind.
+/// Checks in its destructor that no thread and no open file is left.
 class LeavesNothingBehind {
  public:
   LeavesNothingBehind() {
-    std::thread([] {}).join();  // sanitizers start a thread of their own with the first one
+    std::thread([] {}).join();  // sanitizers start a thread of their own together with the first one
     threads_ = entries_of("/proc/self/task");
     files_ = entries_of("/proc/self/fd");
   }
   ~LeavesNothingBehind() {
-    // A thread that has been joined is listed for a little longer.
+    // A joined thread stays listed for a moment.
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (entries_of("/proc/self/task") > threads_ && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
     EXPECT_LE(entries_of("/proc/self/task"), threads_);

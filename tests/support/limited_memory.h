@@ -10,14 +10,14 @@
 
 namespace vitrine::test {
 
-/// Whether the limit below means anything: a sanitizer's own memory has none.
+/// False under sanitizers, whose own memory exceeds any limit.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kMemoryCanBeLimited = false;
 #else
 inline constexpr bool kMemoryCanBeLimited = true;
 #endif
 
-/// Runs `action` with so many bytes of address space beyond what is in use: what it cannot get it reports as std::bad_alloc.
+/// Runs `action` with a limit on address space, `bytes` above what is in use: allocations beyond it throw std::bad_alloc.
 inline void with_memory(int64_t bytes, const std::function<void()>& action) {
   std::ifstream status("/proc/self/statm");
   int64_t pages = 0;

@@ -8,10 +8,10 @@
 
 #include "runtime/shape.h"
 
-/// Matrix products and convolution in double precision by plain loops over their definitions, and how far float may stay from them.
+/// Matrix products and convolution in double precision, by plain loops over their definitions, and bounds on the error of float results.
 namespace vitrine::test {
 
-/// A result, and for each element the sum of the absolute values of its terms: the scale of its rounding error.
+/// A result and, for each element, the sum of the absolute values of its terms, which scales its rounding error.
 struct Reference {
   std::vector<double> values;
   std::vector<double> magnitudes;
@@ -29,7 +29,7 @@ Reference reference_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t 
                          std::span<const float> initial = {});
 /// Sums over the rows of (rows, columns), + initial.
 Reference reference_column_sums(int64_t rows, int64_t columns, std::span<const float> values, std::span<const float> initial = {});
-/// Every row of (rows, bias.size()) gets the bias.
+/// Adds the bias to every row of (rows, bias.size()).
 void add_bias(Reference& y, std::span<const float> bias);
 void apply_relu(Reference& y);
 
@@ -43,8 +43,8 @@ Reference reference_conv2d_backward_data(const ConvolutionGeometry& g, std::span
 Reference reference_conv2d_backward_weight(const ConvolutionGeometry& g, std::span<const float> x, std::span<const float> grad_y,
                                            std::span<const float> initial = {});
 
-/// Fails the test, naming the element, unless each lies within 4 sqrt(terms + 4) u times its magnitude of the reference, u = 2^-24: rounding
-/// errors of a sum grow as a random walk. A result that is rounded once more, to f16 or bf16, may be another `unit_roundoff` of itself away, or
+/// Fails the test and names the element unless each is within 4 sqrt(terms + 4) u times its magnitude of the reference, u = 2^-24: rounding errors
+/// of a sum grow like a random walk. A result that is also rounded to f16 or bf16 may differ by another `unit_roundoff` times its value, or
 /// `half_smallest`.
 void expect_rounded(std::span<const float> actual, const Reference& expected, const std::string& what, double unit_roundoff = 0,
                     double half_smallest = 0);

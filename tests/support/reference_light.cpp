@@ -10,7 +10,7 @@ namespace {
 
 size_t at(const Shape& s, int64_t n, int64_t h, int64_t w, int64_t c) { return static_cast<size_t>(((n * s[1] + h) * s[2] + w) * s[3] + c); }
 
-/// Calls visit(y index, x index or -1 in the padding, position in the window, elements in the window) for every window of a fixed-size pool.
+/// Calls visit(y index, x index or -1 for padding, position in the window, elements of the window) for every element of every window of a pool.
 using Visit = std::function<void(size_t, int64_t, int, int64_t)>;
 void each_window_element(const Pool2dConfig& k, const Shape& x, const Visit& visit) {
   const int64_t rows = (x[1] + 2 * k.pad - k.window) / k.stride + 1;

@@ -10,7 +10,7 @@
 #include "kernels/pool2d.h"
 #include "runtime/shape.h"
 
-/// What the light kernels should give, in double precision and in the most literal form: no shared code with the kernels.
+/// Results of the light kernels in double precision, in the most literal form, without code of the kernels.
 namespace vitrine::reference {
 
 using Values = std::vector<double>;
@@ -20,7 +20,7 @@ struct MaxPool {
   std::vector<int> indices;
 };
 MaxPool max_pool2d(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& x);
-/// Each gradient is sent to the position that `indices` names.
+/// Adds each gradient at the position in `indices`.
 Values max_pool2d_backward(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& grad_y, const std::vector<uint8_t>& indices);
 
 Values avg_pool2d(const Pool2dConfig& config, const Shape& x_shape, const std::vector<float>& x);
@@ -36,7 +36,7 @@ struct CrossEntropy {
 };
 CrossEntropy cross_entropy(const CrossEntropyConfig& config, int64_t classes, const std::vector<float>& logits, const std::vector<int32_t>& targets);
 
-/// One parameter's optimizer, step after step.
+/// The optimizer of one parameter, step by step.
 struct Optimizer {
   double p = 0.0, first = 0.0, second = 0.0;
   int64_t step = 0;

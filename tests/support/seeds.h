@@ -3,8 +3,8 @@
 
 namespace vitrine::test {
 
-/// Step between the seeds of tests on random models. ThreadSanitizer gets a fifth of them: it is slow, and the races that it looks for do not depend
-/// on the model.
+/// Step between the seeds of tests on random models. Under ThreadSanitizer a fifth of them run: it is slow, and data races do not depend on the
+/// model.
 #if defined(__SANITIZE_THREAD__)
 constexpr unsigned kSeedStep = 5;
 #else

@@ -8,9 +8,9 @@ namespace vitrine::test {
 namespace {
 
 struct Format {
-  int digits;          // of the significand, the leading one included
+  int digits;          // of the significand, including the leading one
   int least_exponent;  // of normal numbers
-  int exponents;       // codes of the exponent: the last is that of infinity and NaN
+  int exponents;       // codes of the exponent; the last is for infinity and NaN
 };
 Format format_of(DType dtype) { return dtype == DType::f16 ? Format{11, -14, 32} : Format{8, -126, 256}; }
 
@@ -61,22 +61,51 @@ double half_smallest(DType dtype) {
   return dtype == DType::f16 ? 0x1p-25 : 0x1p-134;
 }
 
-std::vector<float> stored(DType dtype, const std::vector<float>& values) { return from_bits(dtype, to_bits(dtype, values)); }
+std::vector<float> stored(DType dtype, const std::vector<float>& values) {
+  return dtype == DType::f32 ? values : from_bits(dtype, to_bits(dtype, values));
+}
 
 std::vector<float> random_stored(DType dtype, int64_t count, uint64_t seed, float low, float high) {
   return stored(dtype, random_floats(count, seed, low, high));
 }
 
 Tensor stored_tensor(TestDevice& device, DType dtype, const Shape& shape, const std::vector<float>& values) {
-  return device.tensor(shape, to_bits(dtype, values), dtype);
+  return dtype == DType::f32 ? device.tensor(shape, values) : device.tensor(shape, to_bits(dtype, values), dtype);
 }
 
 GuardedTensor stored_guarded(TestDevice& device, DType dtype, const Shape& shape, const std::vector<float>& values) {
-  return device.guarded(shape, to_bits(dtype, values), dtype);
+  return dtype == DType::f32 ? device.guarded(shape, values) : device.guarded(shape, to_bits(dtype, values), dtype);
 }
 
 std::vector<float> stored_values(TestDevice& device, const GuardedTensor& guarded) {
-  return from_bits(guarded.view.dtype, device.values<uint16_t>(guarded));
+  const DType dtype = guarded.view.dtype;
+  return dtype == DType::f32 ? device.values(guarded) : from_bits(dtype, device.values<uint16_t>(guarded));
+}
+
+namespace {
+
+using AnyShifted = std::variant<Shifted<float>, Shifted<uint16_t>>;
+
+}  // namespace
+
+ShiftedStored::ShiftedStored(TestDevice& device, DType dtype, const Shape& shape, int64_t offset, const std::vector<float>& values)
+    : dtype_(dtype),
+      tensor_(dtype == DType::f32 ? AnyShifted(std::in_place_index<0>, device, shape, offset, values)
+                                  : AnyShifted(std::in_place_index<1>, device, shape, offset, to_bits(dtype, values), dtype)) {}
+
+ShiftedStored::ShiftedStored(TestDevice& device, DType dtype, const Shape& shape, int64_t offset)
+    : dtype_(dtype),
+      tensor_(dtype == DType::f32 ? AnyShifted(std::in_place_index<0>, device, shape, offset)
+                                  : AnyShifted(std::in_place_index<1>, device, shape, offset, dtype)) {}
+
+ShiftedStored::operator View() const {
+  return std::visit([](const auto& t) -> View { return t; }, tensor_);
+}
+ShiftedStored::operator ConstView() const { return View(*this); }
+
+std::vector<float> ShiftedStored::values() const {
+  if (dtype_ == DType::f32) return std::get<0>(tensor_).values();
+  return from_bits(dtype_, std::get<1>(tensor_).values());
 }
 
 }  // namespace vitrine::test

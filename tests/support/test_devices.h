@@ -11,9 +11,9 @@
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
 
-/// Which devices tests run on, by the environment variable VITRINE_TEST_DEVICES:
+/// The environment variable VITRINE_TEST_DEVICES selects the devices of tests:
 ///   cpu     (or unset) virtual devices cpu:0, cpu:1, ...
-///   cuda    a GPU of its own for each device, as far as there are so many; then they are shared in turn
+///   cuda    one GPU per device; with fewer GPUs than devices, they are shared in turn
 ///   cuda:0  all of them logical devices of the first GPU
 /// Without a GPU, tests on cuda are skipped.
 namespace vitrine::test {
@@ -44,7 +44,7 @@ inline std::vector<DeviceId> test_devices(int count) {
   return devices;
 }
 
-/// Skips every test of the program when it is to run on GPUs and there is none.
+/// Skips every test of the program when it should run on GPUs and there is none.
 class SkipWithoutGpu final : public ::testing::Environment {
  public:
   void SetUp() override {

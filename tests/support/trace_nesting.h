@@ -12,8 +12,8 @@
 
 namespace vitrine::test {
 
-/// Of a Chrome trace's events: two slices of one thread that overlap without one lying in the other, or a slice that comes before the one around it;
-/// empty where all nest.
+/// Describes the first nesting error in the events of a Chrome trace: two slices of a thread that overlap without one containing the other, or a
+/// slice listed before the one that contains it. Empty when all slices nest.
 inline std::string first_overlap(const nlohmann::json& events) {
   struct Slice {
     int64_t begin_ns, end_ns;

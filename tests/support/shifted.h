@@ -8,7 +8,7 @@
 
 namespace vitrine::test {
 
-/// A guarded tensor that begins some elements behind an aligned address, as views into larger tensors do.
+/// A guarded tensor that begins `offset` elements after an aligned address, like views into larger tensors.
 template <class T = float>
 class Shifted {
  public:
@@ -20,7 +20,7 @@ class Shifted {
   }
   Shifted(TestDevice& device, const Shape& shape, int64_t offset, const std::vector<T>& values)
       : Shifted(device, shape, offset, values, dtype_of<T>()) {}
-  /// Without a content: what the operation leaves unwritten shows as 77.
+  /// For outputs: elements that the operation does not write stay 77.
   Shifted(TestDevice& device, const Shape& shape, int64_t offset, DType dtype)
       : Shifted(device, shape, offset, std::vector<T>(static_cast<size_t>(shape.numel()), kInFront), dtype) {}
   Shifted(TestDevice& device, const Shape& shape, int64_t offset) : Shifted(device, shape, offset, dtype_of<T>()) {}
@@ -30,7 +30,7 @@ class Shifted {
 
   std::vector<T> values() const {
     std::vector<T> all = device_.values<T>(whole_);
-    for (int64_t i = 0; i < offset_; ++i) EXPECT_EQ(all[static_cast<size_t>(i)], kInFront) << "written in front of the tensor";
+    for (int64_t i = 0; i < offset_; ++i) EXPECT_EQ(all[static_cast<size_t>(i)], kInFront) << "written before the tensor";
     all.erase(all.begin(), all.begin() + offset_);
     return all;
   }

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replaces the files cuda/*.cpp in builds without CUDA.
+#include <fmt/format.h>
+
+#include "runtime/cuda/communicators.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+
+std::vector<std::unique_ptr<Communicator>> cuda::make_communicators(DeviceGroup& devices) {
+  throw UnsupportedError(fmt::format("make_communicators: {}: this build does not include CUDA", devices[0].name()));
+}
+
+std::string nccl_version() { return {}; }
+
+}  // namespace vitrine

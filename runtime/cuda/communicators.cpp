@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/cuda/communicators.h"
+
+#include <set>
+
+#include <fmt/format.h>
+
+#include "runtime/cuda/nccl_communicator.h"
+#include "runtime/cuda/peer_communicator.h"
+#include "runtime/error.h"
+
+namespace vitrine::cuda {
+
+std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices) {
+  std::set<int> gpus;
+  for (int i = 0; i < devices.size(); ++i) gpus.insert(devices[i].id().index);
+  const bool distinct = static_cast<int>(gpus.size()) == devices.size();
+  if (!distinct && devices.process_count() > 1) {
+    throw UnsupportedError(
+        "make_communicators: with several processes every device needs a separate GPU, because NCCL does not support two ranks on one GPU");
+  }
+  const bool nccl = !nccl_version().empty();
+  if (distinct && nccl) return make_nccl_communicators(devices);
+  const char* const reason = distinct ? "this build has no NCCL" : "NCCL does not support two ranks on one GPU";
+  if (!devices.options().nccl_communicators.empty()) {
+    throw UnsupportedError(fmt::format("make_communicators: nccl_communicators are set, but {}", reason));
+  }
+  if (devices.process_count() > 1)
+    throw UnsupportedError("make_communicators: GPUs of several processes need NCCL, which this build does not include");
+  return make_peer_communicators(devices, reason);
+}
+
+}  // namespace vitrine::cuda

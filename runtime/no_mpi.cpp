@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replaces comm/mpi_exchange.cpp and process_group/mpi_session.cpp in builds without MPI.
+#include <fmt/format.h>
+
+#include "runtime/comm/process_exchange.h"
+#include "runtime/error.h"
+#include "runtime/process_group/mpi_session.h"
+
+namespace vitrine {
+
+std::unique_ptr<comm::ProcessExchange> comm::make_mpi_exchange(const ProcessGroup&, int) {
+  throw UnsupportedError(fmt::format(
+      "CPU devices of several processes need MPI, which this build does not include; install libopenmpi-dev, build again, and {}", kUseMpirun));
+}
+
+std::unique_ptr<process_group::MpiSession> process_group::MpiSession::open(int, int64_t) {
+  throw UnsupportedError(
+      "MPI is not built in, so the processes cannot meet over it; build with libopenmpi-dev installed, or, with GPUs, say where to meet with "
+      "ProcessGroupOptions::rendezvous tcp://HOST:PORT or ProcessGroupOptions::rendezvous file:PATH");
+}
+
+}  // namespace vitrine
