@@ -94,7 +94,7 @@ bool ProcessGroup::State::shake_hands(Connection& connection, const Address& add
   const int64_t patience_ms = std::min(kAnswerMs, rendezvous_ms());
   const auto not_rank_zero = [&](const std::optional<Message>& answer) {
     const Refused* const refused = answer ? std::get_if<Refused>(&*answer) : nullptr;
-    if (refused != nullptr) problem = fmt::format("rank 0 at {} refuses it: {}", where, refused->reason);
+    if (refused != nullptr) problem = fmt::format("rank 0 at {} refused it: {}", where, refused->reason);
     if (answer && refused == nullptr) problem = fmt::format("{} is not rank 0 of this run", listener);
     // A file may be left from an earlier run and be replaced; what the user gave stays.
     if (refused != nullptr && (!refused->may_return || address.key.empty())) throw CommError(fmt::format("rank {} cannot join: {}", rank, problem));

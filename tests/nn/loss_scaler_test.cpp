@@ -34,7 +34,7 @@ LossScaling scaling_of(const Json& variant) {
   LossScaling scaling;
   scaling.kind = LossScaling::Kind::dynamic;
   scaling.scale = variant.at("init_scale");
-  scaling.constants = {true, variant.at("growth_factor"), variant.at("backoff_factor"), variant.at("growth_interval")};
+  scaling.constants = {variant.at("growth_factor"), variant.at("backoff_factor"), variant.at("growth_interval")};
   return scaling;
 }
 

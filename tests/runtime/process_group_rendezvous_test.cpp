@@ -152,7 +152,7 @@ TEST_F(ProcessGroupRendezvous, UnauthenticatedPeersAreIgnored) {
     unauthenticated.emplace_back(connect_to_address(address));
     unauthenticated.pop_back();  // and it is closed again
   });
-  for (FakeProcess& unauthenticated : unauthenticated) EXPECT_THROW(unauthenticated.wait_for(process_group::MessageKind::welcome), std::exception);
+  for (FakeProcess& peer : unauthenticated) EXPECT_THROW(peer.wait_for(process_group::MessageKind::welcome), std::exception);
 }
 
 TEST_F(ProcessGroupRendezvous, WhoWentBeforeAllHadComeMayReturn) {
