@@ -6,7 +6,7 @@
 /// Optimizer updates over flat buffers, one call for all parameters. Every one of them:
 ///   param, grad, and the states: (n) f32, equal lengths
 ///   step (1) i32: number of updates so far; incremented here, on the device
-///   control (StepControl::kCount) f32, from unscale_gradients: grad is multiplied by its kFactor before use; unless its kActive is 1 nothing
+///   control (StepControl::kCount) f32, from decide_step: grad is multiplied by its kFactor before use; unless its kActive is 1 nothing
 ///          changes, not even the step count. Where its kKeepsFinite is 1, an element whose new parameter or state would not be finite keeps all of
 ///          its values, and kStopped becomes kByUpdate
 /// The configuration is double as in PyTorch: 1 - 0.999F is wrong in its fifth digit.

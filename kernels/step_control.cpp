@@ -70,7 +70,7 @@ void check_gradients(ExecContext&, ConstView grad, View control) {
   *at(control, StepControl::kFirstNonFiniteHigh) = std::bit_cast<float>(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
 }
 
-void unscale_gradients(ExecContext&, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
+void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
   const double valid = LossTotals::count(totals.as<float>(), LossTotals::kValid);
   const float scale = state ? state.as<float>()[LossScaleState::kScale] : 1.0F;
   const bool any_target = valid > 0.0;
@@ -125,7 +125,7 @@ void update_loss_scale(ExecContext&, const LossScaleConfig& config, ConstView co
 
 namespace cuda {  // step_control.cu
 void check_gradients(ExecContext& ctx, ConstView grad, View control);
-void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control);
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control);
 void clip_gradients(ExecContext& ctx, double max_norm, View control);
 void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state);
 }  // namespace cuda
@@ -139,14 +139,14 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control) {
   run(ctx, {kName, {grad}, {control}}, cpu::check_gradients, VITRINE_IF_CUDA(cuda::check_gradients), grad, control);
 }
 
-void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
-  constexpr const char* kName = "unscale_gradients";
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
+  constexpr const char* kName = "decide_step";
   check::tensor(kName, "totals", totals, {LossTotals::kCount}, DType::f32, ctx);
   if (state) check::tensor(kName, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
   check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
   check::no_overlap(kName, {"control", control}, {{"totals", totals}, {"state", state}});
-  run(ctx, {kName, {totals, state, control}, {control}}, cpu::unscale_gradients, VITRINE_IF_CUDA(cuda::unscale_gradients), nominal, non_finite,
-      totals, state, control);
+  run(ctx, {kName, {totals, state, control}, {control}}, cpu::decide_step, VITRINE_IF_CUDA(cuda::decide_step), nominal, non_finite, totals, state,
+      control);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   control[StepControl::kFirstNonFiniteHigh] = __int_as_float(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
 }
 
-__global__ void unscale(double nominal, NonFinite non_finite, const float* totals, const float* state, float* control) {
+__global__ void decide(double nominal, NonFinite non_finite, const float* totals, const float* state, float* control) {
   const double valid = count_at(totals, LossTotals::kValid);
   const float scale = state == nullptr ? 1.0F : state[LossScaleState::kScale];
   const bool any_target = valid > 0.0;
@@ -145,8 +145,8 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control) {
                      part_elements, control.as<float>());
 }
 
-void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
-  launch(native_stream(ctx), unscale, dim3(1), dim3(1), nominal, non_finite, totals.as<float>(), state.as<float>(), control.as<float>());
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
+  launch(native_stream(ctx), decide, dim3(1), dim3(1), nominal, non_finite, totals.as<float>(), state.as<float>(), control.as<float>());
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {

@@ -10,7 +10,7 @@
 /// What is decided between the reduction of the gradients and the update of the parameters: whether the step is taken, and what the summed gradient
 /// is multiplied by. All of it is decided on the device, so that no step waits for the host:
 ///
-///     check_gradients (unless non-finite steps are accepted) -> unscale_gradients -> clip_gradients -> an update
+///     check_gradients (unless non-finite steps are accepted) -> decide_step -> clip_gradients -> an update
 ///     (kernels/optimizer.h) -> update_loss_scale
 ///
 /// Gradients are never rewritten: the update multiplies as it reads them.
@@ -73,9 +73,9 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control);
 /// NaN and kFirstNonFinite -1. NaN in place of the count of valid targets (a target was out of range) is no valid target.
 ///   totals (LossTotals::kCount) f32, reduced      state (LossScaleState::kCount) f32, or empty: the scale is 1
 /// throws  ShapeError, DtypeError, DeviceError
-void unscale_gradients(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control);
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control);
 
-/// kFactor *= min(1, max_norm / (kNorm + 1e-6)): as torch.nn.utils.clip_grad_norm_. After check_gradients and unscale_gradients.
+/// kFactor *= min(1, max_norm / (kNorm + 1e-6)): as torch.nn.utils.clip_grad_norm_. After check_gradients and decide_step.
 /// throws  as above; ConfigError unless max_norm is above 0
 void clip_gradients(ExecContext& ctx, double max_norm, View control);
 

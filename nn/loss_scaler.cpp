@@ -52,41 +52,44 @@ void LossScaler::set_state(ExecContext& ctx, float scale, int32_t growth_tracker
   if (ctx.backend() != Backend::meta) ctx.stream().synchronize();
 }
 
-void LossScaler::unscale(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite) {
-  if (stage_ != Stage::scaled) throw OrderError("LossScaler: unscale was called twice in one step; call step and update first");
+void LossScaler::decide_step(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite) {
+  if (stage_ != Stage::summed) throw OrderError("LossScaler: decide_step was called twice in one step; call step and update_loss_scale first");
   if (non_finite == NonFinite::accept && scaling_.active()) non_finite = NonFinite::skip;
   checked_ = non_finite != NonFinite::accept;
   const PhaseScope phase(ctx, Phase::unscale);
   if (checked_) check_gradients(ctx, gradients, control_);
-  unscale_gradients(ctx, nominal, non_finite, totals, state_, control_);
-  stage_ = Stage::unscaled;
+  vitrine::decide_step(ctx, nominal, non_finite, totals, state_, control_);
+  stage_ = Stage::decided;
 }
 
 void LossScaler::resume(ExecContext& ctx) { zero(ctx, control_.rows(StepControl::kStopped, StepControl::kStopped + 1)); }
 
-void LossScaler::clip(ExecContext& ctx, double max_norm) {
-  if (stage_ == Stage::scaled) throw OrderError("LossScaler: clip before unscale: the norm of scaled gradients says nothing; call unscale first");
-  if (stage_ != Stage::unscaled) throw OrderError("LossScaler: clip comes once, between unscale and step");
-  if (!checked_)
-    throw OrderError("LossScaler: clip needs an unscale that checks the gradient, which measures its norm; pass NonFinite::skip or NonFinite::stop");
+void LossScaler::clip_gradients(ExecContext& ctx, double max_norm) {
+  if (stage_ == Stage::summed) {
+    throw OrderError("LossScaler: clip_gradients before decide_step, which measures the norm of the mean gradient; call decide_step first");
+  }
+  if (stage_ != Stage::decided) throw OrderError("LossScaler: clip_gradients may be called once, between decide_step and step");
+  if (!checked_) {
+    throw OrderError("LossScaler: clip_gradients needs the norm, which decide_step did not measure; pass it NonFinite::skip or NonFinite::stop");
+  }
   const PhaseScope phase(ctx, Phase::unscale);
-  clip_gradients(ctx, max_norm, control_);
+  vitrine::clip_gradients(ctx, max_norm, control_);
   stage_ = Stage::clipped;
 }
 
 View LossScaler::step() {
-  if (stage_ == Stage::scaled) throw OrderError("LossScaler: step before unscale; call unscale after the reduction");
-  if (stage_ == Stage::stepped) throw OrderError("LossScaler: step was called twice since the last update; call update after each step");
+  if (stage_ == Stage::summed) throw OrderError("LossScaler: step before decide_step; call decide_step after the reduction");
+  if (stage_ == Stage::stepped) throw OrderError("LossScaler: step was called twice; call update_loss_scale after each step");
   stage_ = Stage::stepped;
   return control_;
 }
 
-void LossScaler::update(ExecContext& ctx) {
-  if (stage_ != Stage::stepped) throw OrderError("LossScaler: update before step; call it once, behind the optimizer");
-  stage_ = Stage::scaled;
+void LossScaler::update_loss_scale(ExecContext& ctx) {
+  if (stage_ != Stage::stepped) throw OrderError("LossScaler: update_loss_scale before step; call it once, after the optimizer");
+  stage_ = Stage::summed;
   if (!state_ || scaling_.kind != LossScaling::Kind::dynamic) return;
   const PhaseScope phase(ctx, Phase::unscale);
-  update_loss_scale(ctx, scaling_.constants, control_, state_);
+  vitrine::update_loss_scale(ctx, scaling_.constants, control_, state_);
 }
 
 }  // namespace vitrine

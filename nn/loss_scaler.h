@@ -6,7 +6,7 @@
 
 namespace vitrine {
 
-/// How losses are scaled, so that small gradients do not vanish in f16.
+/// Scaling of losses, so that small gradients do not vanish in f16.
 struct LossScaling {
   enum class Kind {
     none,     // the scale is 1
@@ -15,18 +15,18 @@ struct LossScaling {
   } kind = Kind::none;
   double scale = 65536.0;     // at the start; 2^-126 to 2^126
   LossScaleConfig constants;  // of a dynamic scale: growth_factor > 1, 0 < backoff_factor < 1, growth_interval >= 1
-  /// Below this scale there is nothing left to give: training has diverged.
+  /// When the scale falls below this, training has diverged.
   double floor = 1.0;
 
   bool active() const { return kind != Kind::none; }
 };
 
-/// One replica's loss scaler: the state lies on the device and is read and written there, in the order of the stream it is called with; what is kept
-/// on the host is the order of calls. Once for each optimizer step, after the reduction:
+/// Loss scaler of one replica. Its state lives on the device and is read and written there, in the order of the given stream; the host only tracks
+/// the order of calls. Once per optimizer step, after the reduction:
 ///
-///     unscale -> (clip) -> step -> update
+///     decide_step -> (clip_gradients) -> step -> update_loss_scale
 ///
-/// Another order throws OrderError: clip or step before unscale, unscale or step twice, update before step.
+/// Another order throws OrderError: clip_gradients or step before decide_step, decide_step or step twice, update_loss_scale before step.
 class LossScaler {
  public:
   /// Allocates state and control (Category::optimizer). throws OutOfMemory; ConfigError on a scale or constants outside what LossScaling says.
@@ -34,33 +34,33 @@ class LossScaler {
 
   /// (1) f32 for softmax_cross_entropy, or empty when losses are not scaled.
   View scale() const;
-  /// (LossScaleState::kCount) f32, or empty: what replicas that do not update get from the one that does.
+  /// (LossScaleState::kCount) f32, or empty: replicas that do not update parameters receive it from the one that does.
   View state() const { return state_; }
 
-  /// Decides the step. gradients (n) f32: summed over all replicas. With scaling, NonFinite::accept becomes NonFinite::skip. Measures the gradient's
-  /// norm unless non-finite steps are accepted. Phase::unscale.
-  void unscale(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite);
-  /// After an unscale() that measured the norm.
-  void clip(ExecContext& ctx, double max_norm);
-  /// The control that the optimizer takes (kernels/optimizer.h).
+  /// Decides whether the step is taken, and the factor by which the update multiplies gradients. gradients (n) f32: summed over all replicas. With
+  /// scaling, NonFinite::accept becomes NonFinite::skip. Measures the norm of the gradient unless non-finite steps are accepted. Phase::unscale.
+  void decide_step(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite);
+  /// After a decide_step() that measured the norm.
+  void clip_gradients(ExecContext& ctx, double max_norm);
+  /// Returns the control that the optimizer takes (kernels/optimizer.h).
   View step();
-  void update(ExecContext& ctx);
-  /// (StepControl::kCount) f32: of the last step.
+  void update_loss_scale(ExecContext& ctx);
+  /// (StepControl::kCount) f32: the decisions of the last step.
   ConstView control() const { return control_; }
 
-  /// After NonFinite::stop has stopped training: lets the next step be taken again.
+  /// After NonFinite::stop has stopped training: allows the next step.
   void resume(ExecContext& ctx);
 
-  /// Gives up the step under way, if any.
-  void reset() { stage_ = Stage::scaled; }
-  /// The state of torch's state_dict(): scale and growth tracker. The stream must be idle after it.
+  /// Discards the current step, if any.
+  void reset() { stage_ = Stage::summed; }
+  /// Sets the state of torch's state_dict(): scale and growth tracker. Waits for the stream.
   void set_state(ExecContext& ctx, float scale, int32_t growth_tracker);
 
  private:
-  enum class Stage { scaled, unscaled, clipped, stepped };
+  enum class Stage { summed, decided, clipped, stepped };
   LossScaling scaling_;
   Tensor state_, control_;
-  Stage stage_ = Stage::scaled;
+  Stage stage_ = Stage::summed;
   bool checked_ = false;
 };
 

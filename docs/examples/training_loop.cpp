@@ -102,7 +102,7 @@ std::vector<float> train() {
     zero(ctx, totals);
     softmax_cross_entropy(ctx, loss_config, logits, labels, {}, logits, totals);
     net.backward_from(ctx, param_views, std::move(saved), std::move(logits), grad_views, GradMode::overwrite, pass, [](int) {});
-    unscale_gradients(ctx, kSamples, NonFinite::accept, totals, {}, control);
+    decide_step(ctx, kSamples, NonFinite::accept, totals, {}, control);
     adam_update(ctx, adam, params, grads, exp_avg, exp_avg_sq, step_count, control);
     copy(ctx, totals, host_totals);
     devices.synchronize();

@@ -52,12 +52,12 @@ void Engine::finish_reduction() {
 void Engine::decide_step() {
   State& s = in_step("decide_step");
   s.for_each_updating([&](Replica& r) {
-    r.scaler->unscale(r.compute(), static_cast<double>(nominal_targets()), r.updated(r.gradients), r.totals(), s.config.non_finite());
+    r.scaler->decide_step(r.compute(), static_cast<double>(nominal_targets()), r.updated(r.gradients), r.totals(), s.config.non_finite());
   });
 }
 
 void Engine::clip_gradients(double max_norm) {
-  in_step("clip_gradients").for_each_updating([&](Replica& r) { r.scaler->clip(r.compute(), max_norm); });
+  in_step("clip_gradients").for_each_updating([&](Replica& r) { r.scaler->clip_gradients(r.compute(), max_norm); });
 }
 
 void Engine::update_parameters() {
@@ -66,7 +66,7 @@ void Engine::update_parameters() {
 }
 
 void Engine::update_loss_scale() {
-  in_step("update_loss_scale").for_each_updating([](Replica& r) { r.scaler->update(r.compute()); });
+  in_step("update_loss_scale").for_each_updating([](Replica& r) { r.scaler->update_loss_scale(r.compute()); });
 }
 
 void Engine::distribute_parameters() {

@@ -34,7 +34,7 @@ class StepControlTest : public DeviceTest {
     check_gradients(ctx(), grad, control);
     return device.values(control);
   }
-  /// What unscale_gradients makes of a gradient of this norm whose first non-finite element is at `first`. Without a scale there is no state.
+  /// What decide_step makes of a gradient of this norm whose first non-finite element is at `first`. Without a scale there is no state.
   std::vector<float> unscaled(double nominal, NonFinite policy, float valid, float scale, float norm, int32_t first, float loss = 1.0F,
                               float stopped = 0.0F) {
     std::vector<float> before = zeros();
@@ -47,7 +47,7 @@ class StepControlTest : public DeviceTest {
     const Tensor totals = device.tensor({LossTotals::kCount}, totals_content);
     const Tensor control = device.tensor({StepControl::kCount}, before);
     const Tensor state = device.tensor({LossScaleState::kCount}, std::vector<float>{scale, 3.0F});
-    unscale_gradients(ctx(), nominal, policy, totals, scale > 0.0F ? ConstView(state) : ConstView{}, control);
+    decide_step(ctx(), nominal, policy, totals, scale > 0.0F ? ConstView(state) : ConstView{}, control);
     return device.values(control);
   }
   /// The state after a step with this verdict.
@@ -173,7 +173,7 @@ TEST_F(StepControlTest, UnscalingDividesByAllDigitsOfTheCount) {
   for (float& value : totals) value *= 3.0F;
   EXPECT_EQ(LossTotals::count(totals.data(), LossTotals::kValid), 60000003.0);
   const Tensor control = device.tensor({StepControl::kCount}, zeros());
-  unscale_gradients(ctx(), 90000000.0, NonFinite::accept, device.tensor({LossTotals::kCount}, totals), {}, control);
+  decide_step(ctx(), 90000000.0, NonFinite::accept, device.tensor({LossTotals::kCount}, totals), {}, control);
   EXPECT_EQ(device.values(control)[StepControl::kFactor], static_cast<float>(90000000.0 / 60000003.0));
 }
 
@@ -233,9 +233,9 @@ TEST_F(StepControlTest, WrongArgumentsAreRefused) {
   EXPECT_THROW(check_gradients(ctx(), device.empty({8}, DType::f16), control), DtypeError);
   EXPECT_THROW(check_gradients(ctx(), grad, device.empty({8})), ShapeError);
   EXPECT_THROW(check_gradients(ctx(), control, control), ShapeError);
-  EXPECT_THROW(unscale_gradients(ctx(), 1.0, NonFinite::skip, device.empty({3}), state, control), ShapeError);
-  EXPECT_THROW(unscale_gradients(ctx(), 1.0, NonFinite::skip, totals, device.empty({3}), control), ShapeError);
-  EXPECT_THROW(unscale_gradients(ctx(), 1.0, NonFinite::skip, totals, state, device.empty({3})), ShapeError);
+  EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, device.empty({3}), state, control), ShapeError);
+  EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, totals, device.empty({3}), control), ShapeError);
+  EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, totals, state, device.empty({3})), ShapeError);
   EXPECT_THROW(clip_gradients(ctx(), 0.0, control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), static_cast<double>(kNaN), control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), 1.0, device.empty({3})), ShapeError);

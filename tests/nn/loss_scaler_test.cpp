@@ -61,10 +61,10 @@ TEST_F(LossScalerTest, FollowsPyTorchsGradScaler) {
       const bool finite = std::all_of(gradient.begin(), gradient.end(), [](float g) { return g - g == 0.0F; });
       if (finite) ++taken;
       device.write(grad, gradient);
-      scaler.unscale(ctx(), 1.0, grad, all_valid, NonFinite::skip);
-      if (!variant.at("clip_norm").is_null()) scaler.clip(ctx(), variant.at("clip_norm"));
+      scaler.decide_step(ctx(), 1.0, grad, all_valid, NonFinite::skip);
+      if (!variant.at("clip_norm").is_null()) scaler.clip_gradients(ctx(), variant.at("clip_norm"));
       sgd_update(ctx(), sgd, param, grad, momentum, step, scaler.step());
-      scaler.update(ctx());
+      scaler.update_loss_scale(ctx());
       const std::vector<float> now = state(scaler);
       ASSERT_EQ(now[LossScaleState::kScale], expected.at("scale").get<float>()) << what;
       ASSERT_EQ(now[LossScaleState::kGrowthTracker], expected.at("growth_tracker").get<float>()) << what;
@@ -80,23 +80,23 @@ TEST_F(LossScalerTest, AWrongOrderOfCallsIsAnError) {
   scaling.kind = LossScaling::Kind::dynamic;
   LossScaler scaler(ctx(), scaling);
   const Tensor grad = device.tensor({4}, std::vector<float>(4, 1.0F)), all_valid = totals(1.0F);
-  const auto unscale = [&] { scaler.unscale(ctx(), 1.0, grad, all_valid, NonFinite::accept); };
-  EXPECT_THROW(scaler.clip(ctx(), 1.0), OrderError);
+  const auto decide = [&] { scaler.decide_step(ctx(), 1.0, grad, all_valid, NonFinite::accept); };
+  EXPECT_THROW(scaler.clip_gradients(ctx(), 1.0), OrderError);
   EXPECT_THROW(scaler.step(), OrderError);
-  EXPECT_THROW(scaler.update(ctx()), OrderError);
-  unscale();
-  EXPECT_THROW(unscale(), OrderError);
-  EXPECT_THROW(scaler.update(ctx()), OrderError);
-  scaler.clip(ctx(), 1.0);
-  EXPECT_THROW(scaler.clip(ctx(), 1.0), OrderError);
+  EXPECT_THROW(scaler.update_loss_scale(ctx()), OrderError);
+  decide();
+  EXPECT_THROW(decide(), OrderError);
+  EXPECT_THROW(scaler.update_loss_scale(ctx()), OrderError);
+  scaler.clip_gradients(ctx(), 1.0);
+  EXPECT_THROW(scaler.clip_gradients(ctx(), 1.0), OrderError);
   scaler.step();
   EXPECT_THROW(scaler.step(), OrderError);
-  EXPECT_THROW(scaler.clip(ctx(), 1.0), OrderError);
-  scaler.update(ctx());
-  EXPECT_THROW(scaler.update(ctx()), OrderError);
-  unscale();
+  EXPECT_THROW(scaler.clip_gradients(ctx(), 1.0), OrderError);
+  scaler.update_loss_scale(ctx());
+  EXPECT_THROW(scaler.update_loss_scale(ctx()), OrderError);
+  decide();
   scaler.reset();
-  unscale();
+  decide();
 }
 
 TEST_F(LossScalerTest, AStepWithoutAValidTargetChangesNothing) {
@@ -106,11 +106,11 @@ TEST_F(LossScalerTest, AStepWithoutAValidTargetChangesNothing) {
   LossScaler scaler(ctx(), scaling);
   const Tensor grad = device.tensor({4}, std::vector<float>(4, 1.0F));
   for (const float valid : {0.0F, std::numeric_limits<float>::quiet_NaN()}) {
-    scaler.unscale(ctx(), 1.0, grad, totals(valid), NonFinite::skip);
+    scaler.decide_step(ctx(), 1.0, grad, totals(valid), NonFinite::skip);
     const std::vector<float> control = device.values(scaler.step());
     EXPECT_EQ(control[StepControl::kActive], 0.0F);
     EXPECT_EQ(control[StepControl::kSkipped], 0.0F) << "no overflow";
-    scaler.update(ctx());
+    scaler.update_loss_scale(ctx());
     EXPECT_EQ(state(scaler), (std::vector<float>{65536.0F, 0.0F}));
   }
 }
@@ -121,9 +121,9 @@ TEST_F(LossScalerTest, AFixedScaleStaysAndSkips) {
   scaling.scale = 128.0;
   LossScaler scaler(ctx(), scaling);
   for (const float value : {1.0F, std::numeric_limits<float>::infinity()}) {
-    scaler.unscale(ctx(), 1.0, device.tensor({2}, std::vector<float>{1.0F, value}), totals(1.0F), NonFinite::accept);
+    scaler.decide_step(ctx(), 1.0, device.tensor({2}, std::vector<float>{1.0F, value}), totals(1.0F), NonFinite::accept);
     EXPECT_EQ(device.values(scaler.step())[StepControl::kActive], value == 1.0F ? 1.0F : 0.0F);
-    scaler.update(ctx());
+    scaler.update_loss_scale(ctx());
     EXPECT_EQ(device.values(scaler.scale())[0], 128.0F);
   }
 }
@@ -132,13 +132,13 @@ TEST_F(LossScalerTest, NoScalingChecksNothingUnlessAsked) {
   LossScaler scaler(ctx(), {});
   EXPECT_FALSE(scaler.scale());
   const Tensor grad = device.tensor({2}, std::vector<float>{1.0F, std::numeric_limits<float>::quiet_NaN()});
-  scaler.unscale(ctx(), 3.0, grad, totals(2.0F), NonFinite::accept);
-  EXPECT_THROW(scaler.clip(ctx(), 1.0), OrderError) << "no norm was measured";
+  scaler.decide_step(ctx(), 3.0, grad, totals(2.0F), NonFinite::accept);
+  EXPECT_THROW(scaler.clip_gradients(ctx(), 1.0), OrderError) << "no norm was measured";
   const std::vector<float> control = device.values(scaler.step());
   EXPECT_EQ(control[StepControl::kActive], 1.0F) << "as in PyTorch: NaN goes into the parameters";
   EXPECT_EQ(control[StepControl::kFactor], 1.5F);
   EXPECT_TRUE(std::isnan(control[StepControl::kNorm]));
-  scaler.update(ctx());
+  scaler.update_loss_scale(ctx());
   EXPECT_THROW(scaler.set_state(ctx(), 1.0F, 0), OrderError);
 }
 
@@ -147,9 +147,9 @@ TEST_F(LossScalerTest, AStoppedTrainingStaysStoppedUntilItIsResumed) {
   const Tensor good = device.tensor({2}, std::vector<float>{1.0F, 2.0F});
   const Tensor bad = device.tensor({2}, std::vector<float>{1.0F, std::numeric_limits<float>::infinity()});
   const auto active = [&](const Tensor& grad) {
-    scaler.unscale(ctx(), 1.0, grad, totals(1.0F), NonFinite::stop);
+    scaler.decide_step(ctx(), 1.0, grad, totals(1.0F), NonFinite::stop);
     const float value = device.values(scaler.step())[StepControl::kActive];
-    scaler.update(ctx());
+    scaler.update_loss_scale(ctx());
     return value;
   };
   EXPECT_EQ(active(good), 1.0F);

@@ -90,7 +90,7 @@ std::vector<double> train(const TrainingJob& job) {
     zero(ctx, totals);
     softmax_cross_entropy(ctx, {.grad_scale = 1.0F / samples}, logits, labels, {}, logits, totals);  // the gradient takes the logits' place
     model.net->backward_from(ctx, params, std::move(saved), std::move(logits), grad_params, GradMode::overwrite, pass, nullptr);
-    unscale_gradients(ctx, samples, NonFinite::accept, totals, {}, control);
+    decide_step(ctx, samples, NonFinite::accept, totals, {}, control);
     sgd_update(ctx, {.lr = job.lr, .momentum = job.momentum}, weights.rows(0, count), gradients.rows(0, count), momentum.rows(0, count), updates,
                control);
 
