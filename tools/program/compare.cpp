@@ -163,7 +163,7 @@ Record make_record(const Options& options, const Job& job, const Comparison& com
   record.title = fmt::format("{} on {} devices under each scheme", job.model.name, comparison.devices().size());
   record.command_line = command_line(options);
   record.facts = comparison.facts();
-  record.config = config_json(options, job, comparison.devices());
+  record.config = config_json(options, job, comparison.devices()).dump();
   record.dataset_bytes = dataset_bytes(job.data);
   record.compared_steps = comparison.steps();
   record.rounds = options.rounds;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "tools/program/findings.h"
 
@@ -126,7 +127,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
 Json run_json(const Record& record) {
   const RunRecord& run = record.run();
   Json json;
-  json["config"] = record.config;
+  json["config"] = Json::parse(record.config);
   json["notes"] = record.notes;
   json["processes"] = record.processes;
   json["step_losses"] = run.step_losses;
@@ -158,7 +159,7 @@ Json run_json(const Record& record) {
 
 Json comparison_json(const Record& record, const std::vector<DeviceId>& devices) {
   Json json;
-  json["config"] = record.config;
+  json["config"] = Json::parse(record.config);
   json["config"]["steps"] = record.compared_steps;
   json["config"]["rounds"] = record.rounds;
   json["modes"] = Json::object();
@@ -181,7 +182,7 @@ Json comparison_json(const Record& record, const std::vector<DeviceId>& devices)
 Json plan_json(const Record& record) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   Json json;
-  json["config"] = record.config;
+  json["config"] = Json::parse(record.config);
   json["processes"] = record.processes;
   json["devices"] = devices_json(devices);
   for (size_t i = 0; i < devices.size(); ++i) {

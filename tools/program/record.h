@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "kernels/conv2d_choice.h"
 #include "nn/parallel/engine.h"
 #include "runtime/memory/pool.h"
@@ -110,8 +108,8 @@ struct Record {
   Kind kind = Kind::run;
   std::string title;
   std::string command_line;
-  Facts facts;  // model, data, scheme, machine
-  Json config;
+  Facts facts;                     // model, data, scheme, machine
+  std::string config;              // a JSON object: the options in force
   std::vector<std::string> notes;  // what the program chose
   int processes = 1;
   int64_t dataset_bytes = 0;  // held by each process

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "nn/lr_schedule.h"
+
+namespace CLI {
+class App;
+}
 
 namespace vitrine::tools {
 

@@ -225,7 +225,7 @@ Record make_record(const Options& options, const std::vector<std::string>& notes
     const EpochRecord& last = training.epochs().back();
     record.facts.emplace_back("interrupted", fmt::format("epoch {}, after {} of {} steps", last.epoch, last.steps, last.steps_wanted));
   }
-  record.config = config_json(options, job, devices, run.devices->world_size());
+  record.config = config_json(options, job, devices, run.devices->world_size()).dump();
   record.notes = notes;
   record.processes = processes.count();
   record.dataset_bytes = dataset_bytes(job.data);

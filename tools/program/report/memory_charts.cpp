@@ -3,6 +3,7 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "tools/program/device_sets.h"
 #include "tools/program/report/charts.h"

@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "tools/program/findings.h"
 #include "tools/program/output_file.h"
