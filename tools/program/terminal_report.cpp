@@ -42,10 +42,14 @@ std::string memory_report(const Record& record, const Style& style) {
 std::string run_report(const Record& record, const Style& style) {
   const RunRecord& run = record.run();
   std::string text;
-  for (const Table& table : time_tables(run.devices)) text += "\n" + table.str(style);
-  if (const auto communication = communication_table(run.devices)) text += "\n" + communication->str(style);
-  text += "\n" + memory_report(record, style);
-  for (const std::string& part : {run.steps.report(), convolution_report(record.convolutions)}) text += part.empty() ? part : "\n" + part;
+  const auto add = [&](const std::string& part) {
+    if (!part.empty()) text.append("\n").append(part);
+  };
+  for (const Table& table : time_tables(run.devices)) add(table.str(style));
+  if (const auto communication = communication_table(run.devices)) add(communication->str(style));
+  add(memory_report(record, style));
+  add(run.steps.report());
+  add(convolution_report(record.convolutions));
   return text;
 }
 
@@ -55,15 +59,15 @@ std::string comparison_report(const Record& record, const Style& style) {
   for (const RunRecord& run : record.runs) width = std::max(width, run.name.size());
   std::string text;
   for (const RunRecord& run : record.runs) text += fmt::format("  {:<{}} {}\n", run.name, width, run.batch);
-  text += "\n" + schemes_table(record).str(style) + "\n" + scheme_times_table(record).str(style);
+  text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record).str(style));
   if (const auto speed = compare_speed(record.runs)) text += fmt::format("\n{} {}\n", speed->text, without_backquotes(speed->remedy));
   return text;
 }
 
 std::string plan_report(const Record& record, const Style& style) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
-  std::string text = plan_table(devices).str(style) + "\n" + plan_bars(devices, style);
-  if (const auto held = held_table(devices)) text += "\n" + held->str(style);
+  std::string text = fmt::format("{}\n{}", plan_table(devices).str(style), plan_bars(devices, style));
+  if (const auto held = held_table(devices)) text += fmt::format("\n{}", held->str(style));
   if (!record.remedies.empty()) text += fmt::format("\nIt does not fit. {}\n", record.remedies);
   return text;
 }
