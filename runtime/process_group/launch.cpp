@@ -22,7 +22,7 @@ namespace {
 /// A variable or a flag, and its value.
 struct Given {
   std::string name, text;
-  bool is_flag() const { return name.starts_with("--"); }
+  bool is_flag() const { return name.starts_with("LaunchFlags::"); }
   std::string str() const { return fmt::format("{}{}{}", name, is_flag() ? ' ' : '=', text); }
 };
 
