@@ -177,7 +177,7 @@ TEST(Segments, MoreThanPartsAreRefusedByNumber) {
       const Engine engine(model, group, config, {{4}, {}});
       FAIL() << segments << " segments were taken";
     } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("recompute segments: " + std::to_string(segments)), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("recompute segments: got " + std::to_string(segments)), std::string::npos) << error.what();
     }
   }
   config.recompute_segments = 3;
