@@ -249,7 +249,12 @@ Record make_record(const Options& options, const std::vector<std::string>& notes
 
 int run_train(const Options& asked, const Processes& processes) {
   // Usage errors before any work.
-  resolve_schedule(asked.schedule, std::numeric_limits<int64_t>::max(), asked.evaluate && !asked.steps);
+  const LrScheduleConfig schedule = resolve_schedule(asked.schedule, std::numeric_limits<int64_t>::max(), asked.evaluate && !asked.steps);
+  const OptimizerConfig optimizer = resolve_optimizer(asked);
+  if (schedule.kind == LrScheduleConfig::Kind::one_cycle && optimizer.kind == OptimizerConfig::Kind::sgd && optimizer.sgd.momentum == 0.0) {
+    throw ConfigError(
+        "--lr-schedule one-cycle changes the momentum, which sgd does not have without --momentum; give one, for example --momentum 0.9");
+  }
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
   if (processes.leads()) {
     check_writable("--save", asked.save);
