@@ -13,6 +13,9 @@
 namespace vitrine::cuda {
 namespace {
 
+// More than one step's places of a tensor: a program whose tensors never come back to a place must not grow without bound.
+constexpr size_t kMostPacks = 64;
+
 const char* remedy(cudnnStatus_t status) {
   switch (status) {
     case CUDNN_STATUS_NOT_INITIALIZED:
@@ -104,9 +107,11 @@ class Candidate {
     if (target.handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
     plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration_);
     if (const cudnnStatus_t status = plan.try_finalize(); status != CUDNN_STATUS_SUCCESS) {
-      if (!is_refusal(status)) VITRINE_CUDNN_CHECK(status);
-      ++reasons.not_supported;
+      // Whatever is wrong with this engine, the next one may serve, unless the GPU itself has failed.
       reasons.last_message = cudnn_message(status);
+      if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_EXECUTION_FAILED) VITRINE_CUDNN_CHECK(status);
+      if (target.handle != nullptr) check_device("cudnnBackendFinalize of an execution plan", __FILE__, __LINE__);
+      ++reasons.not_supported;
       return nullptr;
     }
     const int64_t workspace_bytes = plan.get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE).at(0);
@@ -252,13 +257,20 @@ std::vector<cudnnBackendNumericalNote_t> CudnnPlan::numerical_notes() const {
   return engine_of(configurations.front()).get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE);
 }
 
-void CudnnPlan::execute(cudnnHandle_t handle, std::span<const int64_t> ids, std::span<void* const> pointers, void* workspace) const {
-  CudnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
-  pack.set_pointers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
-  pack.set_pointers(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, std::span<void* const>(&workspace, 1));
-  pack.finalize();
-  VITRINE_CUDNN_CHECK(cudnnBackendExecute(handle, plan_.get(), pack.get()));
+void CudnnPlan::execute(cudnnHandle_t handle, std::span<const int64_t> ids, std::span<void* const> pointers, void* workspace) {
+  std::vector<void*> places(pointers.begin(), pointers.end());
+  places.push_back(workspace);
+  auto pack = packs_.find(places);
+  if (pack == packs_.end()) {
+    if (packs_.size() >= kMostPacks) packs_.clear();
+    CudnnDescriptor made(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    made.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
+    made.set_pointers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
+    made.set_pointers(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, std::span<void* const>(&workspace, 1));
+    made.finalize();
+    pack = packs_.emplace(std::move(places), std::move(made)).first;
+  }
+  VITRINE_CUDNN_CHECK(cudnnBackendExecute(handle, plan_.get(), pack->second.get()));
 }
 
 CudnnChoice choose_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target) {

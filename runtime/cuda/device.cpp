@@ -12,6 +12,7 @@
 #include "runtime/cuda/stream.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
+#include "runtime/memory/available.h"
 #include "runtime/units.h"
 
 namespace vitrine::cuda {
@@ -88,7 +89,7 @@ void open_gpus(const DeviceGroupOptions& options) {
 
 int64_t default_capacity(const DeviceGroupOptions& options, size_t i) {
   const auto sharing = std::count(options.devices.begin(), options.devices.end(), options.devices[i]);
-  return memory_of(options.devices[i].index).free_bytes / 20 * 19 / sharing;
+  return less_reserve(memory_of(options.devices[i].index).free_bytes, kGpuReserve) / sharing;
 }
 
 Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker) {

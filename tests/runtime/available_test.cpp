@@ -91,6 +91,9 @@ TEST(AvailableMemory, PoolsLeaveAReserve) {
   EXPECT_EQ(less_reserve(100'000 * kMiB), 95'000 * kMiB);
   EXPECT_EQ(less_reserve(1000 * kMiB), 744 * kMiB);
   EXPECT_EQ(less_reserve(100 * kMiB), 50 * kMiB);
+  EXPECT_EQ(less_reserve(16'000 * kMiB, kGpuReserve), (16'000 - 1536) * kMiB);
+  EXPECT_EQ(less_reserve(80'000 * kMiB, kGpuReserve), 76'000 * kMiB);
+  EXPECT_EQ(less_reserve(2000 * kMiB, kGpuReserve), 1000 * kMiB);
 }
 
 TEST(AvailableMemory, DevicesOfThisProcessShareIt) {

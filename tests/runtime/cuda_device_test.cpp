@@ -306,10 +306,15 @@ TEST_F(CudaStandins, OutOfMemoryOnOneDeviceNamesItAndLeavesNothing) {
 TEST_F(CudaStandins, CapacityIsWhatIsFreeDividedAmongThoseThatShare) {
   standins::configure({.device_count = 1, .capacity_bytes = int64_t{1} << 30});
   DeviceGroup group(whole_gpus({0, 0}));
-  const int64_t sum = group[0].pool().capacity_bytes() + group[1].pool().capacity_bytes();
   EXPECT_EQ(group[0].pool().capacity_bytes(), group[1].pool().capacity_bytes());
-  EXPECT_LT(sum, int64_t{1} << 30);
-  EXPECT_GT(sum, int64_t{9} << 26);
+  // Libraries need at least 1.5 GiB outside the pools; of a small GPU half.
+  EXPECT_EQ(group[0].pool().capacity_bytes(), ((int64_t{1} << 30) - standins::kContextBytes) / 4);
+}
+
+TEST_F(CudaStandins, LibrariesGetMemoryOutsideThePools) {
+  standins::configure({.device_count = 1, .capacity_bytes = int64_t{16} << 30});
+  DeviceGroup group(whole_gpus({0}));
+  EXPECT_EQ(group[0].pool().capacity_bytes(), (int64_t{16} << 30) - standins::kContextBytes - (int64_t{3} << 29));
 }
 
 #endif
