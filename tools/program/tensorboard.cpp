@@ -113,7 +113,14 @@ void TensorboardWriter::add_text(const std::string& tag, const std::string& mark
 
 void TensorboardWriter::flush() {
   file_.flush();
-  if (!file_) throw DataError(fmt::format("{}: writing failed ({}); is the disk full?", path_, std::strerror(errno)));
+  require_written();
+}
+
+void TensorboardWriter::require_written() const {
+  if (file_) return;
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  throw DataError(fmt::format("--tensorboard {}: {} cannot be written ({}); free space there, or name a folder on another disk", folder, path_,
+                              std::strerror(errno)));
 }
 
 void TensorboardWriter::write_event(const std::string& summary_bytes, int64_t step) {
@@ -130,6 +137,7 @@ void TensorboardWriter::write_record(const std::string& bytes) {
   const std::string record =
       length + little_endian(masked_crc(length.data(), length.size())) + bytes + little_endian(masked_crc(bytes.data(), bytes.size()));
   file_.write(record.data(), static_cast<std::streamsize>(record.size()));
+  require_written();
 }
 
 }  // namespace vitrine::tools
