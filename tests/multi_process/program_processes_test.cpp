@@ -69,6 +69,26 @@ TEST_F(Processes, TrainAsOneDoes) {
   }
 }
 
+/// The plateau is reached in every epoch, because only a test loss ten times smaller would be an improvement.
+TEST_F(Processes, FollowLearningRateSchedulesToTheSameWeights) {
+  const Command sgd = {"--epochs", "3", "--optimizer", "sgd", "--lr", "0.02", "--momentum", "0.8"};
+  const auto weights_of = [&](const std::string& name, int processes, const Command& schedule) {
+    const std::string file = folder_.path(name);
+    const Command training = with(with(sgd, schedule), {"--devices", processes == 1 ? "cpu:0-1" : "cpu:0", "--save", file, "--json"});
+    const Command command = vitrine_command(with(with({"train"}, kJob), training));
+    parse(processes == 1 ? ChildProcess(command).wait() : mpirun(processes, command));
+    return content(file);
+  };
+  const std::string constant = weights_of("constant", 1, {});
+  ASSERT_FALSE(constant.empty());
+  for (const Command& schedule :
+       {Command{"--lr-schedule", "one-cycle"}, Command{"--lr-schedule", "plateau", "--lr-patience", "0", "--lr-threshold", "0.9"}}) {
+    const std::string one = weights_of("one", 1, schedule);
+    EXPECT_TRUE(weights_of("two", 2, schedule) == one) << schedule[1];
+    EXPECT_FALSE(one == constant) << schedule[1] << " changes nothing";
+  }
+}
+
 TEST_F(Processes, StopTogetherWhenTrainingDiverges) {
   const std::string weights = folder_.path("w.safetensors");
   const ChildResult result =

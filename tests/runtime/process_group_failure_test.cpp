@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <mutex>
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "runtime/process_group/process_group.h"
@@ -444,6 +446,22 @@ TEST_F(ProcessGroupFailureDeathTest, AProcessThatDoesNotEndByItselfIsEnded) {
     while (true) pause();
   };
   EXPECT_EXIT(hang(), ::testing::ExitedWithCode(1), "");
+}
+
+/// One descriptor is left, for the event that wakes the process group's thread; epoll_create1 finds none.
+TEST_F(ProcessGroupFailure, AFailedEpollIsAnErrorThatNamesTheLimit) {
+  rlimit before{}, few{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(lowest);
+  few = before;
+  few.rlim_cur = static_cast<rlim_t>(lowest + 1);
+  setrlimit(RLIMIT_NOFILE, &few);
+  const std::string message = comm_error_of([] { const ProcessGroup process_group{ProcessGroupOptions{}}; });
+  setrlimit(RLIMIT_NOFILE, &before);
+  expect_contains(message, "cannot watch the connections to other processes: Too many open files: this process may have " +
+                               std::to_string(few.rlim_cur) + " file descriptors; raise their number with ulimit -n");
+  const ProcessGroup works{ProcessGroupOptions{}};
 }
 
 TEST_F(ProcessGroupFailure, AProcessThatEndsInTimeIsNotEnded) {

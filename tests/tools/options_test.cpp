@@ -290,12 +290,19 @@ TEST(Options, OldNamesWorkWithANote) {
   check("--checkpoint-segments auto", "--recompute-segments sqrt");
   check("--checkpoint auto", "--recompute-segments auto");
   check("--checkpoint none", "--recompute-segments 1");
+  for (const std::string command : {"train --reduce gpu0", "plan --reduce gpu0", "compare"}) {
+    const Options o = parsed(command + " --precision fp16 --broadcast shadow");
+    EXPECT_EQ(o.warnings, std::vector<std::string>{"--broadcast shadow is deprecated; use --broadcast half"}) << command;
+    EXPECT_EQ(o.broadcast, "half") << command;
+    EXPECT_FALSE(resolve_precision(o).broadcasts_masters) << command;
+  }
+  EXPECT_CONTAINS(usage_error("train --precision fp16 --reduce gpu0 --broadcast shade"), "half");
   EXPECT_EQ(parsed("train --init tcp://a:1 --init w").warnings.size(), 2U);
   EXPECT_CONTAINS(usage_error("train --checkpoint model.ckpt"), "--recompute-segments");
   EXPECT_CONTAINS(usage_error("eval --weights w --init w"), "--rendezvous");
   EXPECT_CONTAINS(usage_error("train --recompute-segments 2 --checkpoint-segments 3"), "--recompute-segments");
   const std::string help = parse_command_line({"train", "--help"}).output;
-  for (const char* old_name : {"--init ", "--checkpoint", "--batch-dim"}) EXPECT_EQ(help.find(old_name), std::string::npos) << old_name;
+  for (const char* old_name : {"--init ", "--checkpoint", "--batch-dim", "shadow"}) EXPECT_EQ(help.find(old_name), std::string::npos) << old_name;
   EXPECT_CONTAINS(usage_error("train --batch-dim 0"), "--batch-dim");
 }
 

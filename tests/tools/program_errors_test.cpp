@@ -31,6 +31,19 @@ TEST(ProgramErrors, UsageIsStatus2) {
   expect_failure({"eval"}, 2, "--weights");
 }
 
+/// The data, which would be opened next, does not exist.
+TEST(ProgramErrors, OneCycleWithoutMomentumIsRefusedBeforeAnyWork) {
+  const std::vector<std::string> one_cycle = {"train", "--lr-schedule", "one-cycle", "--data", "cifar10:/nonexistent", "--optimizer"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), one_cycle.begin(), one_cycle.end());
+    return more;
+  };
+  expect_failure(with({"sgd"}), 2, "sgd does not have without --momentum; give one, for example --momentum 0.9");
+  expect_failure(with({"sgd", "--momentum", "0"}), 2, "--momentum 0.9");
+  expect_failure(with({"sgd", "--momentum", "0.9"}), 1, "/nonexistent");
+  expect_failure(with({"adamw"}), 1, "/nonexistent");
+}
+
 TEST(ProgramErrors, FailureIsStatus1) {
   expect_failure({"train", "--data", "cifar10:/nonexistent"}, 1, "/nonexistent");
   expect_failure({"train", "--devices", "cuda:4000", "--data", "synthetic:50"}, 1, "cuda:4000: ");
