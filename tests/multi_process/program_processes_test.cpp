@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// With 43 more for the test set: neither is divisible by four.
+// The test set has 43 more. Neither number is divisible by four.
 const Command kJob = {"--model", "small-cnn", "--data", "synthetic:215", "--threads-per-device", "1", "--batch-size", "32"};
 
 Command with(Command first, const Command& more) {

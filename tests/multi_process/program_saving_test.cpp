@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 class ProcessSaving : public MpirunTest {
  protected:
-  /// Three processes that train and save on a disk that takes so many seconds.
+  /// Three processes that train and save on a disk that needs `seconds` for each flush.
   Command training(int seconds, const Command& more) const {
     Command command = {"env",
                        "LD_PRELOAD=" VITRINE_SLOW_DISK,
@@ -39,7 +39,7 @@ class ProcessSaving : public MpirunTest {
   void wait_for_weights() const {
     for (int i = 0; i < 600 && !fs::exists(weights()); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  /// Checks that there is the file and nothing else.
+  /// Checks that the folder contains the file and nothing else.
   void expect_weights() const {
     ASSERT_TRUE(fs::exists(weights()));
     const ChildResult result = run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights()});

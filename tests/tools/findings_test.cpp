@@ -10,7 +10,7 @@ constexpr int64_t kMiB = 1 << 20;
 
 int64_t& held(DeviceRecord& device, Category category) { return device.pool.peak_by_category[static_cast<size_t>(category)]; }
 
-/// Two devices that do the same in 10 steps of 100 ms, of which no finding comes.
+/// Two devices that do the same in 10 steps of 100 ms, without a finding.
 RunRecord calm() {
   RunRecord in;
   in.scheme = scheme_preset("ddp");
@@ -70,7 +70,7 @@ TEST(Findings, OutputsGatheredForTheLoss) {
   grow(in, 0, Category::activations, 2300 * kMiB);
   EXPECT_TELLS(uneven_memory(in), "cpu:0 holds 2.2 GiB more than the others, mostly activations (2.2 GiB): outputs gathered for the loss");
   EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
-  // Where the blocks are known and none holds gathered outputs, that is not the reason.
+  // If the blocks are known and none holds gathered outputs, these are not the reason.
   in.devices[0].memory.emplace();
   in.devices[0].memory->moments.resize(1);
   in.devices[0].memory->blocks = {{0, kMiB, Category::activations, Phase::forward, "fc.output", "fc", 0, 1}};
@@ -205,7 +205,7 @@ TEST(Findings, PeersThatAreLateInTurn) {
   }
   EXPECT_TELLS(waits_for_peers(in), "cpu:0 waits 24 % of the step for peers that reach a collective later, a different one each time");
   EXPECT_EQ(find_findings(in).size(), 1U) << "so the page does not claim that no device waits";
-  // Where one device has more to do, that is the reason.
+  // A device with more work is the reason.
   in.devices[0].phases.rows[1].seconds = 0.2;
   EXPECT_TRUE(idle_device(in).has_value());
   EXPECT_FALSE(waits_for_peers(in).has_value());

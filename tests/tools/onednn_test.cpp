@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever version of oneDNN is there, it computes every convolution and matrix product of the built-in models, in the default workspace.
+// Every supported version of oneDNN computes every convolution and matrix product of the built-in models in the default workspace.
 #include "kernels/cpu/onednn.h"
 
 #include <set>
@@ -27,7 +27,7 @@ std::vector<DType> dtypes() {
   return all;
 }
 
-/// What falls back to Eigen on a device, as lines of text.
+/// The operations that fall back to Eigen on a device, one per line.
 class Fallbacks {
  public:
   Fallbacks(TestDevice& device, int64_t workspace_bytes) : device_(device) { device.ctx().reserve_workspace(workspace_bytes); }

@@ -24,7 +24,7 @@ Options parsed(const std::string& text) {
   return line.options.value_or(Options{});
 }
 
-/// The message of a command line that is refused with the status for usage.
+/// The message of a command line that is refused with the exit status of usage errors.
 std::string usage_error(const std::string& text) {
   const CommandLine line = parse_command_line(words(text));
   EXPECT_FALSE(line.options.has_value()) << text;
@@ -339,7 +339,7 @@ TEST(Options, ValuesOutOfRangeAreToldWithWhatIsExpected) {
   EXPECT_CONTAINS(usage_error("train --seed -3"), "--seed: expected a whole number of at least 0, got '-3'");
   EXPECT_CONTAINS(usage_error("train --image-size 4000000000"), "from 1 to 65536");
   EXPECT_CONTAINS(usage_error("train --bucket-mb 0"), "--bucket-mb: expected a number from 1e-06 to 1000000, got '0'");
-  // Every option that takes a value, with one that none takes: the message is short, and names option and value.
+  // Every option with a value that none accepts: the message is short.
   for (const std::string command : {"train", "plan", "compare", "eval", "collectives"}) {
     const std::string help = parse_command_line({command, "--help"}).output;
     std::istringstream lines(help);

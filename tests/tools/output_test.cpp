@@ -32,7 +32,7 @@ class Output : public ::testing::Test {
     return content.str();
   }
 
-  /// A line of the shell, where $V is the program, $TRAIN a short training that saves w.safetensors, and the folder is the test's.
+  /// Runs a line of the shell in the test's folder. $V is the program, $TRAIN a short training that saves w.safetensors.
   ChildResult shell(const std::string& line) const {
     const std::string setup =
         "cd '" + folder_.string() +
@@ -85,7 +85,7 @@ TEST_F(Output, AReportMayGoToAPipe) {
   EXPECT_EQ(result.exit_code, 0) << result.error;
   expect_contains(result.output, "</html>");
   expect_contains(result.output, "Where the memory went");
-  // Into a file: what the program prints before and after it stays.
+  // In a file, the program's output before and after the report is kept.
   const ChildResult to_file = shell("$TRAIN --report /dev/stdout > all.txt");
   EXPECT_EQ(to_file.exit_code, 0) << to_file.error;
   const std::string all = text("all.txt");

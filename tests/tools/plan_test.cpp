@@ -82,7 +82,7 @@ TEST(Plan, IsWhatTrainMeasuresToTheByte) {
 
 const Arguments kSmall = {"--model", "small-cnn", "--data", "synthetic:300", "--mode", "dp", "--no-eval"};
 
-/// The default where oneDNN is built in; without it the default alone is more than these tests give a device.
+/// The default with oneDNN. Without it, the default workspace alone exceeds the capacity of the devices of these tests.
 const Arguments kLeastWorkspace = {"--workspace", "1MiB"};
 
 TEST(Plan, ThatMuchRunsAndOneByteLessDoesNot) {

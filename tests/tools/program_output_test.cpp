@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program says on the way: warnings, progress, and text for the terminal or file that it goes to.
+// Warnings, progress, and the text that the program prints to terminals and files.
 #include <algorithm>
 #include <csignal>
 

@@ -28,7 +28,7 @@ Arguments with(Arguments first, const Arguments& more) {
   return first;
 }
 
-/// The one JSON object on stdout of a run that must succeed.
+/// The JSON object on stdout of a run that must succeed.
 Json run_json(const std::string& command, const Arguments& arguments) {
   const ChildResult result = run_vitrine(with(with({command}, kQuick), with(arguments, {"--json"})));
   EXPECT_EQ(result.exit_code, 0) << result.error;
@@ -36,7 +36,7 @@ Json run_json(const std::string& command, const Arguments& arguments) {
   return Json::parse(result.output);
 }
 
-/// A folder that goes with the test.
+/// A test with a temporary folder.
 class ProgramTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -256,7 +256,7 @@ TEST_F(Train, ATraceOfSomeStepsHasThoseOnly) {
     if (event["ph"] == "X" && event["name"] == "forward") steps.insert(event["args"]["step"].get<int>());
     counters += event["ph"] == "C" ? 1 : 0;
   }
-  // The step after them ends the last one.
+  // The step after the last one ends it.
   EXPECT_EQ(steps, (std::set<int>{2, 3, 4}));
   EXPECT_GT(counters, 20U);
 }
@@ -466,7 +466,7 @@ TEST(Info, TellsWhatIsThereAndWhatIsNot) {
   const auto& built_in = json["built_in"];
   const bool has_cuda = std::find(built_in.begin(), built_in.end(), "cuda") != built_in.end();
   EXPECT_NE(has_cuda, json["missing"].contains("cuda"));
-  // Either there are GPUs, or it is said why not.
+  // Either there are GPUs, or the reason why not.
   const auto& cuda = json["cuda"];
   EXPECT_EQ(cuda["gpus"].empty(), !cuda["problem"].get<std::string>().empty());
   const ChildResult text = run_vitrine({"info"});

@@ -68,7 +68,7 @@ TEST(Scale, TicksAreRoundAndReachTheLargest) {
   EXPECT_EQ(ticks(NAN).size(), 2U);
 }
 
-/// WCAG's contrast of two colours "#rrggbb".
+/// WCAG's contrast of two colors "#rrggbb".
 double contrast(const std::string& a, const std::string& b) {
   const auto luminance = [](const std::string& colour) {
     double sum = 0;
@@ -91,7 +91,7 @@ std::map<std::string, std::string> matches(const std::string& pattern) {
   return found;
 }
 
-/// The template's colours: "blue" -> "#4f8fd6".
+/// The template's colors: "blue" -> "#4f8fd6".
 std::map<std::string, std::string> colours() { return matches(R"(\.(\w+)\{--paint:(#\w{6})\})"); }
 /// What they mean: "parameters" -> "blue".
 std::map<std::string, std::string> paints() { return matches(R"((\w+): '([\w-]+)')"); }

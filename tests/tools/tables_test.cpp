@@ -90,7 +90,7 @@ TEST(Wrap, BreaksBetweenWordsAndKeepsLinesAndIndentation) {
   EXPECT_EQ(wrap("", 5), "");
 }
 
-/// Sets a variable while it lives.
+/// Sets an environment variable for its lifetime.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }

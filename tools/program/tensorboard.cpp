@@ -60,7 +60,7 @@ TensorboardWriter::TensorboardWriter(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error)
-    throw DataError(fmt::format("--tensorboard {}: the folder cannot be made ({}); name one that you may write to", folder, error.message()));
+    throw DataError(fmt::format("--tensorboard {}: the folder cannot be created ({}); name one that you may write to", folder, error.message()));
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
   const std::string stem = fmt::format("{}/events.out.tfevents.{}.{}.{}", folder, static_cast<int64_t>(wall_seconds()), host, getpid());
@@ -68,7 +68,7 @@ TensorboardWriter::TensorboardWriter(const std::string& folder) {
   file_.open(path_, std::ios::binary);
   if (!file_)
     throw DataError(
-        fmt::format("--tensorboard {}: no file can be made there ({}); name a folder that you may write to", folder, std::strerror(errno)));
+        fmt::format("--tensorboard {}: no file can be created there ({}); name a folder that you may write to", folder, std::strerror(errno)));
   std::string version;
   protozero::pbf_writer writer(version);
   writer.add_double(event::kWallTime, wall_seconds());

@@ -11,11 +11,11 @@ namespace vitrine::tools {
 /// source  tensorflow/core/lib/io/record_writer.h (records), tensorflow/core/util/event.proto and framework/summary.proto (messages)
 class TensorboardWriter {
  public:
-  /// Makes the folder where it is missing, and a new events.out.tfevents.* file in it: earlier runs in the same folder stay.
-  /// throws DataError where that is not possible.
+  /// Creates the folder if it is missing, and a new events.out.tfevents.* file in it, next to those of earlier runs.
+  /// throws DataError if that fails.
   explicit TensorboardWriter(const std::string& folder);
 
-  /// A point of the curve `tag` at `step`. Values that are not finite are written as they are; TensorBoard marks them.
+  /// A point of the curve `tag` at `step`. TensorBoard marks values that are not finite.
   /// throws DataError when the disk is full, as the other functions do.
   void add_scalar(const std::string& tag, double value, int64_t step);
   /// Markdown for TensorBoard's text page.
