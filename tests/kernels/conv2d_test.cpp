@@ -369,7 +369,7 @@ TEST_F(DeviceTest, Conv2dBackwardWeightOfNoSamples) {
   expect_same_bits(device.values(grad_w), std::vector<float>(54, 0.0F), "overwritten");
 }
 
-TEST_F(DeviceTest, Conv2dRefusesWhatDoesNotFit) {
+TEST_F(DeviceTest, Conv2dRefusesWrongArguments) {
   const Tensor x = device.empty({2, 8, 6, 3});
   const Tensor w = device.empty({4, 3, 3, 3});
   const Tensor y = device.empty({2, 6, 4, 4});

@@ -109,7 +109,7 @@ TEST_F(CrossEntropyTest, PredictsTheFirstOfEqualLogits) {
 }
 
 /// Rows with NaN, +infinity, only -infinity, and mostly -infinity, among ordinary rows.
-TEST_F(CrossEntropyTest, SpecialLogitsStayInTheirRowWhateverItsLength) {
+TEST_F(CrossEntropyTest, SpecialLogitsAffectOnlyTheirRow) {
   const float lowest = -std::numeric_limits<float>::infinity();
   for (const int64_t classes : {12, 40, 2001, 12003}) {
     const auto row = [&](int64_t i) { return static_cast<size_t>(i * classes); };

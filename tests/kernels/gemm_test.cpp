@@ -209,7 +209,7 @@ TEST_P(GemmHalfTest, RefusesTypesThatDoNotMatch) {
   expect_error<DtypeError>([&] { gemm(ctx(), false, false, a, b, c, GradMode::accumulate); }, "gemm: c is " + type + ", expected f32");
 }
 
-TEST_F(DeviceTest, GemmRefusesWhatDoesNotFit) {
+TEST_F(DeviceTest, GemmRefusesWrongArguments) {
   const Tensor a = device.empty({3, 4});
   const Tensor b = device.empty({5, 2});
   const Tensor c = device.empty({3, 2});

@@ -47,7 +47,7 @@ class Processes : public MpirunTest {
   TempFolder folder_;
 };
 
-TEST_F(Processes, TrainAsOneDoes) {
+TEST_F(Processes, TrainLikeOneProcess) {
   const Command training = {"--epochs", "2", "--accumulate", "2"};
   const Json one = in_one_process("train", training);
   const Json four = in_processes(4, "train", with(training, {"--verify-replicas", "2"}));
@@ -153,7 +153,7 @@ TEST_F(Processes, StartFromTheWeightsOfRankZero) {
   }
 }
 
-TEST_F(Processes, WriteATraceEach) {
+TEST_F(Processes, WriteOneTraceEach) {
   in_processes(2, "train", {"--steps", "2", "--trace", folder_.path("t.json")});
   for (const char* name : {"t.json", "t.rank1.json"}) EXPECT_FALSE(Json::parse(content(folder_.path(name)))["traceEvents"].empty()) << name;
 }

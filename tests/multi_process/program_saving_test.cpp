@@ -51,7 +51,7 @@ class ProcessSaving : public MpirunTest {
   TempFolder folder_;
 };
 
-TEST_F(ProcessSaving, ASaveMayTakeLongerThanTheTimeout) {
+TEST_F(ProcessSaving, MayTakeLongerThanTheTimeout) {
   ChildProcess child(training(12, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}), ChildProcess::Streams::pipes,
                      mpirun_environment());
   const ChildResult result = child.wait();
@@ -62,7 +62,7 @@ TEST_F(ProcessSaving, ASaveMayTakeLongerThanTheTimeout) {
 }
 
 // The weights are saved before anything else can fail at the end of a run: here the comparison of replicas, whose other process has exited.
-TEST_F(ProcessSaving, AProcessThatDiesDuringTheSaveCostsNothing) {
+TEST_F(ProcessSaving, SurvivesTheDeathOfAnotherProcess) {
   ChildProcess child(training(15, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}), ChildProcess::Streams::pipes,
                      mpirun_environment());
   ASSERT_TRUE(child.wait_for("nothing was written for 5 s"));
@@ -73,7 +73,7 @@ TEST_F(ProcessSaving, AProcessThatDiesDuringTheSaveCostsNothing) {
 }
 
 // mpirun ends the other processes with signals, and so does the failed process group after 2 s: the weights are saved nevertheless.
-TEST_F(ProcessSaving, AfterAFailureTheSaveIsNotCutOff) {
+TEST_F(ProcessSaving, CompletesAfterAFailure) {
   ChildProcess child(training(6, {"--epochs", "1000000"}), ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("epoch 2/"));
   kill(process_of_rank(child.pid(), 1), SIGKILL);

@@ -32,12 +32,12 @@ void write_tenth(const std::filesystem::path& folder) {
   }
 }
 
-TEST(Accuracy, GeneratedImagesAreLearnt) {
+TEST(Accuracy, GeneratedImagesAreLearned) {
   EXPECT_GT(accuracy_after({"--data", "synthetic:5000", "--epochs", "3", "--optimizer", "adam", "--lr", "2e-3"}), 0.90);
 }
 
 // Guessing reaches 0.10.
-TEST(Accuracy, FashionMnistIsLearntInEveryPrecision) {
+TEST(Accuracy, FashionMnistIsLearnedInEveryPrecision) {
   if (fashion_mnist().empty()) GTEST_SKIP() << "Fashion-MNIST is not here";
   const TempFolder folder;
   ASSERT_NO_FATAL_FAILURE(write_tenth(folder.path()));

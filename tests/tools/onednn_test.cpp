@@ -86,7 +86,7 @@ class Fallbacks {
 
 class OneDnn : public ThreadsTest {};
 
-TEST_P(OneDnn, TakesEveryConvolutionAndProductOfTheModels) {
+TEST_P(OneDnn, ServesEveryConvolutionAndProductOfTheModels) {
   if (on_gpu()) GTEST_SKIP() << "oneDNN serves CPU devices";
   for (const std::string& name : model_names()) {
     Model model;
@@ -109,7 +109,7 @@ TEST_P(OneDnn, TakesEveryConvolutionAndProductOfTheModels) {
 }
 INSTANTIATE_TEST_SUITE_P(Threads, OneDnn, ::testing::Values(1, 4));
 
-TEST(OneDnnVersion, IsReportedWithItsVersion) {
+TEST(OneDnnVersion, IsReported) {
   for (const LibraryInfo& library : kernel_libraries(Backend::cpu)) {
     if (library.name == "oneDNN") {
       EXPECT_EQ(library.version.substr(0, 2), VITRINE_TEST_ONEDNN_MAJOR ".") << "the headers are of another version than the library";

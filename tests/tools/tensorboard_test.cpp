@@ -126,7 +126,7 @@ TEST_F(Tensorboard, KeepsTheFilesOfEarlierRuns) {
   EXPECT_TRUE(fs::exists(first.path()));
 }
 
-TEST_F(Tensorboard, NamesAFolderThatCannotBeMade) {
+TEST_F(Tensorboard, NamesAFolderThatCannotBeCreated) {
   try {
     const TensorboardWriter writer("/proc/no/such/folder");
     FAIL() << "no error";
