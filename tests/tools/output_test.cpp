@@ -115,14 +115,16 @@ TEST_F(Output, AnUnwritableFileLosesNothingElse) {
 
 /// A limit on file sizes, which the weights do not reach, stands for a disk that becomes full during the run.
 TEST_F(Output, AFullDiskForTensorboardLosesNothingElse) {
-  const std::string train = "$V train --model lenet5 --image-size 12 --data synthetic:8 --batch-size 8 --threads-per-device 1 --epochs 200 --no-eval "
-                            "--save w.safetensors --tensorboard logs";
+  const std::string train =
+      "$V train --model lenet5 --image-size 12 --data synthetic:8 --batch-size 8 --threads-per-device 1 --epochs 200 --no-eval "
+      "--save w.safetensors --tensorboard logs";
   const ChildResult result = shell("ulimit -f 72; " + train);
   EXPECT_EQ(result.exit_code, 1);
   expect_contains(result.error, "--tensorboard logs: logs/events.out.tfevents.");
   expect_contains(result.error, "cannot be written (File too large)");
   for (const char* part : {"epoch 200/200", "Where the memory went", "The weights are in"}) expect_contains(result.output, part);
-  const ChildResult weights = run_vitrine({"eval", "--model", "lenet5", "--image-size", "12", "--data", "synthetic:8", "--weights", path("w.safetensors")});
+  const ChildResult weights =
+      run_vitrine({"eval", "--model", "lenet5", "--image-size", "12", "--data", "synthetic:8", "--weights", path("w.safetensors")});
   EXPECT_EQ(weights.exit_code, 0) << weights.error;
 
   const ChildResult full_before = shell("rm w.safetensors; ulimit -f 0; " + train);

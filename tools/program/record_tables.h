@@ -18,8 +18,8 @@ inline constexpr size_t kDevicesApart = 4, kDevicesApartOnPage = 16;
 /// Empty without steps.
 std::vector<Table> time_tables(const std::vector<DeviceRecord>& devices, size_t apart = kDevicesApart);
 
-/// One row for each bucket of the device that waited least for its peers (least_late()): what was hidden behind compute and what was not, how late peers
-/// were, and bandwidth. Nothing if the devices did not communicate.
+/// One row for each bucket of the device that waited least for its peers (least_late()): what was hidden behind compute and what was not, how late
+/// peers were, and bandwidth. Nothing if the devices did not communicate.
 std::optional<Table> communication_table(const std::vector<DeviceRecord>& devices);
 
 /// Where the memory went: bytes by category at the moment of the peak, measured and planned. Devices that agree share their columns.
