@@ -103,7 +103,7 @@ function(vitrine_cuda_sources target)
     # __fmul_rn and its like must round once; under sanitizers g++ takes guarded elements for uninitialised.
     set_source_files_properties(${device_code} PROPERTIES LANGUAGE CXX SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "-xc++;-ffp-contract=off;-Wno-unknown-pragmas;-Wno-maybe-uninitialized")
     # The interface through which device code sees the stand-ins; see kernels/cuda/device.cuh.
-    target_compile_definitions(${target} PRIVATE "VITRINE_HOST_DOOR=\"tests/standins/device_interface.h\"")
+    target_compile_definitions(${target} PRIVATE "VITRINE_STANDIN_DEVICE_HEADER=\"tests/standins/device_interface.h\"")
     target_include_directories(${target} SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
   else()
     # CMake 3.25 does not know that nvcc has C++20.

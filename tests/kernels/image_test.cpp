@@ -66,10 +66,10 @@ TEST_P(ImageDtypeTest, EqualsTheReferenceAndTheRoundedHostBitForBit) {
     const Tensor images = device.tensor(source, pixels);
     const GuardedTensor y = guarded(target);
     resize_normalize(ctx(), kNormalization, images, y);
-    expect_same_bits(values(y), stored(dtype(), host), target.str());
+    expect_same_bits(bits(y), stored_bits(dtype(), host), target.str());
     const ShiftedStored out = shifted(target, 1);
     resize_normalize(ctx(), kNormalization, images, out);
-    expect_same_bits(out.values(), stored(dtype(), host), "shifted " + target.str());
+    expect_same_bits(out.bits(), stored_bits(dtype(), host), "shifted " + target.str());
   }
 }
 

@@ -143,7 +143,7 @@ TEST_F(DeviceTest, LinearBackwardWeightOfNoSamples) {
   expect_same_bits(device.values(grad_bias), std::vector<float>(2, 0.0F), "bias overwritten");
 }
 
-TEST_F(DeviceTest, LinearRefusesWhatDoesNotFit) {
+TEST_F(DeviceTest, LinearRefusesWrongArguments) {
   const Tensor x = device.empty({64, 784});
   const Tensor w = device.empty({256, 512});
   const Tensor y = device.empty({64, 256});

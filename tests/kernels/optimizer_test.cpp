@@ -116,7 +116,7 @@ TEST_F(OptimizerTest, OddLengthsFollowTheReferenceWithTheGradientMultipliedByThe
 }
 
 /// Each case overflows in a different place: the update, the momentum, the square of the gradient, the learning rate itself.
-TEST_F(OptimizerTest, ElementsWhoseUpdateIsNotFiniteKeepTheirValuesWhereTheStepAsksForIt) {
+TEST_F(OptimizerTest, ElementsKeepTheirValuesIfANonFiniteUpdateIsRefused) {
   constexpr float kHuge = 3e38F;
   const std::vector<float> start(1030, 0.5F);
   for (const size_t position : {size_t{0}, size_t{513}, size_t{1029}}) {
@@ -187,14 +187,14 @@ TEST_F(OptimizerTest, AnyAlignmentGivesTheSameUpdate) {
   }
 }
 
-TEST_F(OptimizerTest, NoParameterIsCountedAsAnUpdateAllTheSame) {
+TEST_F(OptimizerTest, AnUpdateWithoutParametersIsCounted) {
   Flat flat(device, {});
   flat.adam({}, {});
   flat.sgd({0.1, 0.9, 0.0, false}, {});
   EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{2});
 }
 
-TEST_F(OptimizerTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
+TEST_F(OptimizerTest, NamesTheWorkspaceThatItNeedsOnAGpu) {
   if (!on_gpu()) GTEST_SKIP() << "needs a GPU";
   ctx().release_workspace();
   Flat flat(device, {1.0F});
@@ -202,7 +202,7 @@ TEST_F(OptimizerTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
   EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{0});
 }
 
-TEST_F(OptimizerTest, AStepThatIsNotTakenChangesNothing) {
+TEST_F(OptimizerTest, ASkippedStepChangesNothing) {
   const std::vector<float> start = random_floats(100, 1);
   const std::vector<float> grad(100, std::numeric_limits<float>::quiet_NaN());
   Flat flat(device, start);
@@ -225,7 +225,7 @@ TEST_F(OptimizerTest, FirstMomentumUpdateDoesNotReadTheBuffer) {
   expect_same_bits(device.values(flat.first), grad);
 }
 
-TEST_F(OptimizerTest, NonFiniteGradientsPassOnToTheirElementAlone) {
+TEST_F(OptimizerTest, NonFiniteGradientsAffectOnlyTheirElement) {
   std::vector<float> grad(33, 1.0F);
   grad[20] = std::numeric_limits<float>::quiet_NaN();
   Flat flat(device, std::vector<float>(33, 0.5F));
@@ -234,7 +234,7 @@ TEST_F(OptimizerTest, NonFiniteGradientsPassOnToTheirElementAlone) {
   for (size_t i = 0; i < param.size(); ++i) EXPECT_EQ(std::isnan(param[i]), i == 20) << i;
 }
 
-TEST_F(OptimizerTest, WrongArgumentsAreRefused) {
+TEST_F(OptimizerTest, RefusesWrongArguments) {
   const Tensor p = device.random({8}, 1);
   const Tensor g = device.random({8}, 2);
   const Tensor m = device.random({8}, 3);

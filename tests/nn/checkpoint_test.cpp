@@ -43,7 +43,7 @@ TEST_F(Checkpoint, EveryDtypeSurvivesARoundTrip) {
   EXPECT_TRUE(read_safetensors(path()).empty());
 }
 
-TEST_F(Checkpoint, AFailedWriteLeavesTheOldFileAlone) {
+TEST_F(Checkpoint, AFailedWriteKeepsTheOldFile) {
   write_safetensors(path(), {{"a", tensor_of({3}, DType::f32, 1)}}, {});
   const std::string before = content(path());
   HostTensor short_of_data = tensor_of({3}, DType::f32, 1);
@@ -81,7 +81,7 @@ Sequential tiny_net() {
   return Sequential(std::move(parts));
 }
 
-TEST_F(Checkpoint, AFileThatPyTorchWroteGivesPyTorchsLogits) {
+TEST_F(Checkpoint, AFileOfPyTorchGivesPyTorchsLogits) {
   std::ifstream file(VITRINE_TEST_DATA "/tiny.json");
   ASSERT_TRUE(file) << "tiny.json is missing; record_torch.py writes it";
   const nlohmann::json record = nlohmann::json::parse(file);
@@ -155,7 +155,7 @@ TEST_F(Checkpoint, WeightsThatAreNotFiniteAreRefusedByNameAndIndex) {
   EXPECT_EQ(std::count_if(flat.begin(), flat.end(), [](float v) { return !std::isfinite(v); }), 3);
 }
 
-TEST_F(Checkpoint, ThousandsOfStrangeNamesMakeAShortMessage) {
+TEST_F(Checkpoint, ThousandsOfUnexpectedNamesMakeAShortMessage) {
   const FlatLayout layout(tiny_net().parameters(), 0);
   std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
   std::map<std::string, HostTensor> tensors;
@@ -166,7 +166,7 @@ TEST_F(Checkpoint, ThousandsOfStrangeNamesMakeAShortMessage) {
   EXPECT_LT(message.size(), 2048U);
 }
 
-TEST_F(Checkpoint, NpyHasNumPysHeader) {
+TEST_F(Checkpoint, NpyFilesHaveNumPysHeader) {
   const std::vector<float> values = random_floats(6, 1);
   write_npy(path(), values, 2, 3);
   const std::string file = content(path());

@@ -90,11 +90,11 @@ TEST(LayerGradients, Dropout) {
   }
 }
 
-TEST(LayerGradients, FlattenIntoAnotherPlace) {
+TEST(LayerGradients, FlattenIntoOtherMemory) {
   check_gradients(Flatten(), {2, 3, 4, 5}, kTraining, 600, [](const DoubleTensor& x, const Params&) { return x; });
 }
 
-TEST(Layers, IdentitiesAreRecognised) {
+TEST(Layers, IdentitiesAreRecognized) {
   const Shape images{2, 6, 6, 4};
   const Pass evaluation{.training = false};
   EXPECT_TRUE(AdaptiveAvgPool2d(6, 6).is_identity(images, kTraining));

@@ -34,7 +34,7 @@ TEST(Models, AlexNetHasTorchvisionsParameters) {
 }
 
 // torchvision.models.vgg16(): names, counts and initialization.
-TEST(Models, Vgg16IsTorchvisions) {
+TEST(Models, Vgg16HasTorchvisionsParameters) {
   const Model model = make_model("vgg16", {.classes = 1000});
   EXPECT_EQ(parameter_count(model), 138'357'544);
   EXPECT_EQ(model.input_shape(1), (Shape{1, 224, 224, 3}));
@@ -62,7 +62,7 @@ TEST(Models, WideHeadHasATargetAtEveryPosition) {
   EXPECT_EQ(model.logits_shape(32).numel() * 4, 1'280'000'000);
 }
 
-TEST(Models, TheOthersHaveTheirNamesAndCounts) {
+TEST(Models, OtherModelsHaveTheirNamesAndCounts) {
   const Model small_cnn = make_model("small-cnn", {.image_size = 32});
   EXPECT_EQ(names_and_shapes(small_cnn),
             (std::vector<std::string>{"features.0.weight (32, 3, 3, 3)", "features.0.bias (32)", "features.3.weight (64, 3, 3, 32)",
@@ -77,7 +77,7 @@ TEST(Models, TheOthersHaveTheirNamesAndCounts) {
                                       "classifier.2.bias (128)", "classifier.4.weight (5, 128)", "classifier.4.bias (5)"}));
 }
 
-TEST(Models, GiveLogitsForEveryClass) {
+TEST(Models, ReturnLogitsForEveryClass) {
   for (const std::string& name : model_names()) {
     for (const int64_t size : {64, 96}) {
       const Model model = make_model(name, {.image_size = size, .channels = 2, .classes = 7});
@@ -88,7 +88,7 @@ TEST(Models, GiveLogitsForEveryClass) {
   }
 }
 
-TEST(Models, TheFirstLinearKnowsTheImageItFlattens) {
+TEST(Models, TheFirstLinearStoresTheLayoutOfTheFlattenedImage) {
   for (const std::string& name : model_names()) {
     int flattened = 0;
     for (const ParamSpec& spec : make_model(name, {.image_size = 64}).net->parameters()) {
@@ -100,7 +100,7 @@ TEST(Models, TheFirstLinearKnowsTheImageItFlattens) {
   }
 }
 
-TEST(Models, DropoutIsOverridden) {
+TEST(Models, DropoutCanBeOverridden) {
   const auto describe = [](std::optional<float> p) { return make_model("alexnet", {.dropout = p}).net->describe(); };
   EXPECT_NE(describe({}).find("dropout(0.5)"), std::string::npos);
   EXPECT_NE(describe(0.25F).find("dropout(0.25)"), std::string::npos);
@@ -108,7 +108,7 @@ TEST(Models, DropoutIsOverridden) {
   EXPECT_THROW(make_model("small-cnn", {.image_size = 32, .dropout = 0.5F}), ConfigError);
 }
 
-TEST(Models, RefuseWhatCannotBe) {
+TEST(Models, RefuseInvalidOptions) {
   EXPECT_THROW(make_model("resnet", {}), ConfigError);
   EXPECT_THROW(make_model("small-cnn", {}), ConfigError);
   EXPECT_THROW(make_model("mlp", {.image_size = 8, .classes = 0}), ConfigError);

@@ -146,7 +146,7 @@ std::vector<DevicePlan> plan(const Model& model, int devices, const char* mode, 
 
 int64_t activations(const DevicePlan& plan) { return plan.peak_by_category[static_cast<size_t>(Category::activations)]; }
 
-TEST(Segments, HoldLessOfDeepModels) {
+TEST(Segments, ReduceTheMemoryOfDeepModels) {
   for (const char* name : {"alexnet", "vgg16"}) {
     const Model model = make_model(name, {});
     const int segments = square_root_segments(*model.net, model.input_shape(1));
@@ -156,7 +156,7 @@ TEST(Segments, HoldLessOfDeepModels) {
   }
 }
 
-TEST(Segments, AreCutWhereThePartsKeepMost) {
+TEST(Segments, BeginAtThePartsThatKeepMost) {
   const Model model = make_model("vgg16", {});
   const std::vector<int> cuts = cut_in_segments(*model.net, model.input_shape(64), DType::f32, 4);
   ASSERT_EQ(cuts.size(), 3U);
@@ -167,7 +167,7 @@ TEST(Segments, AreCutWhereThePartsKeepMost) {
   EXPECT_TRUE(cut_in_segments(*model.net, model.input_shape(1), DType::f32, 1).empty());
 }
 
-TEST(Segments, MoreThanPartsAreRefusedByNumber) {
+TEST(Segments, MoreThanPartsAreRefused) {
   const Model model = make_model("mlp", {.image_size = 6});
   DeviceGroup group(test_group(1));
   EngineConfig config = small_config(model, 4);
@@ -184,7 +184,7 @@ TEST(Segments, MoreThanPartsAreRefusedByNumber) {
   EXPECT_NO_THROW(Engine(model, group, config, {{4}, {}}));
 }
 
-TEST(Segments, TakeTheirTimeUnderANameOfItsOwn) {
+TEST(Segments, AreTimedAsRecompute) {
   const Model model = make_model("small-cnn", {.image_size = 8});
   for (const int segments : {1, 3}) {
     DeviceGroupOptions options = test_group(1);
@@ -207,7 +207,7 @@ TEST(Segments, TakeTheirTimeUnderANameOfItsOwn) {
 }
 
 // Memory of a step over 40,000 classes on the device where outputs are gathered.
-TEST(WideHead, OutputsAreOnDevice0UnderDpAndTheirGradientLiesOverThemOrBeside) {
+TEST(WideHead, UnderDpDevice0HoldsOutputsAndTheirGradientMayReuseThem) {
   const Model model = make_model("wide-head", {});
   constexpr int64_t kOutputs = int64_t{32} * 250 * 40000 * 4;
   const DevicePlan over = plan(model, 4, "dp", 32, 1)[0], beside = plan(model, 4, "dp", 32, 1, false)[0];
@@ -218,7 +218,7 @@ TEST(WideHead, OutputsAreOnDevice0UnderDpAndTheirGradientLiesOverThemOrBeside) {
   for (const DevicePlan& device : plan(model, 4, "criterion", 32, 1)) EXPECT_LT(activations(device), kOutputs / 4 + kOutputs / 10);
 }
 
-TEST(WideHead, TrainsAlikeUnderEverySchemeAndSplit) {
+TEST(WideHead, TrainsEquallyUnderEverySchemeAndSplit) {
   const Model model = make_model("wide-head", {.image_size = 6, .channels = 4, .classes = 9});
   EngineConfig config = small_config(model, 7);
   config.image_dtype = DType::f32;
@@ -253,7 +253,7 @@ TEST(WideHead, EvaluatesEveryTarget) {
 }
 
 // A merged ReLU at the end needs its output in backward: the gradient may not be written over it.
-TEST(LossGradient, LiesApartWhereTheLastPartNeedsItsOutput) {
+TEST(LossGradient, IsSeparateIfTheLastPartNeedsItsOutput) {
   for (const bool drops : {false, true}) {
     Model model{.name = "relu at the end", .height = 4, .width = 4, .channels = 1, .classes = 5, .net = nullptr};
     std::vector<Sequential::Part> parts;

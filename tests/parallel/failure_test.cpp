@@ -55,7 +55,7 @@ int thread_count() {
 
 class Failure : public ::testing::TestWithParam<std::tuple<const char*, Where>> {};
 
-TEST_P(Failure, EndsTheStepEverywhereAndTrainingGoesOn) {
+TEST_P(Failure, EndsTheStepOnAllDevicesAndTrainingContinues) {
   const auto [mode, where] = GetParam();
   if (on_gpu() && (where == Where::forward_worker || where == Where::backward_worker)) GTEST_SKIP() << "kernels of a GPU throw nothing";
   Planted::Trigger trigger;

@@ -20,7 +20,7 @@ void expect_equal(const AdamConfig& a, const AdamConfig& b, const std::string& w
   EXPECT_EQ(a.decoupled, b.decoupled) << what;
 }
 
-TEST(OptimizerConfig, DefaultsOfTheLibraryAreThoseOfTheProgramAndPyTorch) {
+TEST(OptimizerConfig, DefaultsEqualThoseOfTheProgramAndPyTorch) {
   const OptimizerConfig library = EngineConfig{}.optimizer;
   const OptimizerConfig program = make_optimizer_config("adamw", {}, {}, false, {});
   EXPECT_EQ(library.kind, Kind::adamw);
@@ -41,7 +41,7 @@ TEST(OptimizerConfig, DefaultsOfTheLibraryAreThoseOfTheProgramAndPyTorch) {
   }
 }
 
-TEST(OptimizerConfig, TakesWhatIsGiven) {
+TEST(OptimizerConfig, UsesTheGivenValues) {
   const OptimizerConfig sgd = make_optimizer_config("sgd", 0.05, 0.9, true, 1e-4);
   EXPECT_EQ(sgd.sgd.lr, 0.05);
   EXPECT_EQ(sgd.sgd.momentum, 0.9);
@@ -55,7 +55,7 @@ TEST(OptimizerConfig, CountsItsStates) {
   EXPECT_EQ(make_optimizer_config("adam", {}, {}, false, {}).state_count(), 2);
 }
 
-TEST(OptimizerConfig, LearningRateIsThatOfItsKind) {
+TEST(OptimizerConfig, LearningRateBelongsToTheKind) {
   for (const char* name : {"sgd", "adam", "adamw"}) {
     OptimizerConfig config = make_optimizer_config(name, 0.5, {}, false, {});
     EXPECT_EQ(config.name(), name);
@@ -65,7 +65,7 @@ TEST(OptimizerConfig, LearningRateIsThatOfItsKind) {
   }
 }
 
-TEST(OptimizerConfig, RefusesWhatTheOptimizerDoesNotHave) {
+TEST(OptimizerConfig, RefusesSettingsOfOtherOptimizers) {
   EXPECT_THROW(make_optimizer_config("rmsprop", {}, {}, false, {}), ConfigError);
   EXPECT_THROW(make_optimizer_config("adam", {}, 0.9, false, {}), ConfigError);
   EXPECT_THROW(make_optimizer_config("adamw", {}, {}, true, {}), ConfigError);

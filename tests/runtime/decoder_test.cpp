@@ -152,7 +152,7 @@ TEST(Decoder, ReadsEveryKind) {
   EXPECT_GE(messages.size(), std::variant_size_v<Message>) << "a kind has no valid message to mutate";
 }
 
-TEST(Decoder, RefusesEveryCutAndEveryRest) {
+TEST(Decoder, RefusesTruncatedMessagesAndTrailingBytes) {
   const std::vector<std::string> messages = valid_messages();
   for (size_t i = 0; i < std::variant_size_v<Message>; ++i) {
     EXPECT_FALSE(reads(messages[i] + "x")) << "kind " << i;
@@ -163,7 +163,7 @@ TEST(Decoder, RefusesEveryCutAndEveryRest) {
   }
 }
 
-TEST(Decoder, SeventeenBytesTakeNoMemoryForWhatTheyClaim) {
+TEST(Decoder, AllocatesNoMemoryForClaimedSizes) {
   // A count of 2^60 values, and one of as many as a count of bytes would allow.
   for (const uint64_t count : {uint64_t{1} << 60, ~uint64_t{0}, uint64_t{20'000'000}}) {
     EXPECT_FALSE(reads(Writer(MessageKind::devices).number(count).number(uint64_t{0}).bytes()));
@@ -173,7 +173,7 @@ TEST(Decoder, SeventeenBytesTakeNoMemoryForWhatTheyClaim) {
   }
 }
 
-TEST(Decoder, RefusesNumbersThatCannotBe) {
+TEST(Decoder, RefusesInvalidNumbers) {
   EXPECT_FALSE(reads(Writer(MessageKind::progress).number(-1).number(uint64_t{0}).number(uint64_t{0}).bytes()));
   EXPECT_FALSE(reads(Writer(MessageKind::refused).number(uint8_t{2}).text("why").bytes()));
   EXPECT_FALSE(reads(Writer(MessageKind::waiting).text("x").number(int64_t{-1}).bytes()));

@@ -205,7 +205,7 @@ TEST(Launch, FindsTheMaster) {
   }
 }
 
-TEST(Launch, TakesTheFirstSetAsAWhole) {
+TEST(Launch, UsesTheFirstCompleteLauncher) {
   const Variables mpirun_in_slurm = merged(kOpenMpi, kSlurm), all = merged(kTorchrun, mpirun_in_slurm);
   struct Case {
     Variables variables;
@@ -235,7 +235,7 @@ TEST(Launch, TakesTheFirstSetAsAWhole) {
   }
 }
 
-TEST(Launch, LocalRankAloneReplacesTheLocalRank) {
+TEST(Launch, LocalRankOverridesTheLaunchersLocalRank) {
   const std::tuple<Variables, Launcher, Place> cases[] = {
       {kTorchrun, Launcher::torchrun, {3, 6, 0, 2}},
       {with(kTorchrun, {{"LOCAL_RANK", nullptr}}), Launcher::torchrun, {3, 6, 0, 2}},
@@ -250,7 +250,7 @@ TEST(Launch, LocalRankAloneReplacesTheLocalRank) {
   }
 }
 
-TEST(Launch, NamesWhatIsMissing) {
+TEST(Launch, NamesMissingVariables) {
   struct Case {
     Variables variables;
     LaunchFlags flags;
@@ -289,7 +289,7 @@ TEST(Launch, NamesWhatIsMissing) {
   }
 }
 
-TEST(Launch, NamesValuesThatCannotBe) {
+TEST(Launch, NamesInvalidValues) {
   struct Case {
     Variables variables;
     LaunchFlags flags;
@@ -333,7 +333,7 @@ TEST(Launch, NamesValuesThatCannotBe) {
   }
 }
 
-TEST(Launch, EveryProcessOfASlurmStepFindsItsPlace) {
+TEST(Launch, EveryProcessOfASlurmStepFindsItsRank) {
   // Blocks of tasks over nodes, as srun assigns them.
   const std::vector<int> tasks{2, 2, 3, 1, 1, 1};
   int rank = 0;
@@ -349,7 +349,7 @@ TEST(Launch, EveryProcessOfASlurmStepFindsItsPlace) {
   }
 }
 
-TEST(Slurm, FirstHost) {
+TEST(Slurm, ParsesTheFirstHost) {
   const std::pair<const char*, const char*> cases[] = {{"node", "node"},
                                                        {"a,b,c", "a"},
                                                        {"node[01-04,7],other", "node01"},
@@ -364,7 +364,7 @@ TEST(Slurm, FirstHost) {
   }
 }
 
-TEST(Slurm, Counts) {
+TEST(Slurm, ParsesTaskCounts) {
   const auto expand = [](const char* text) {
     std::vector<int> all;
     const auto counts = parse_slurm_counts(text);

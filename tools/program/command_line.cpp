@@ -226,7 +226,7 @@ void add_log_option(CLI::App& app, Options& o) {
       ->group("Output");
 }
 
-/// What train and plan have in common.
+/// Options of train and plan.
 void add_run_options(CLI::App& app, Options& o) {
   add_model_options(app, o);
   add_device_options(app, o);
@@ -327,7 +327,7 @@ int64_t parse_collective_bytes(const std::string& option, const std::string& tex
   }
 }
 
-/// What cannot be read by CLI11 alone.
+/// Options that CLI11 cannot parse alone.
 struct CollectiveTexts {
   std::string min_bytes, max_bytes, step_bytes, dtype = "float", redop = "sum", counts;
 };
@@ -468,7 +468,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
     const std::vector<std::string> unexpected = app.remaining(true);
     if (unexpected.empty() || arguments.empty()) return usage_error(command, in_program_words(error.what()));
     if (command == nullptr) return usage_error(command, describe_unknown_command(app, unexpected.front()));
-    // An unknown option leaves its value behind too; report the option.
+    // The value of an unknown option is left over too; report the option.
     const auto option = std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind('-', 0) == 0; });
     return usage_error(command, describe_unexpected(app, *command, option == unexpected.end() ? unexpected.front() : *option));
   } catch (const ConfigError& error) {

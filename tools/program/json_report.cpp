@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/json_report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -196,7 +197,7 @@ Json plan_json(const Record& record) {
     for (const HeldBytes& held : d.plan.held) device["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});
   }
   json["notes"] = record.notes;
-  json["fits"] = record.remedies.empty();
+  json["fits"] = std::all_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.fits(); });
   json["remedies"] = text_or_null(record.remedies);
   return json;
 }

@@ -13,10 +13,10 @@
 
 namespace vitrine::tools {
 
-/// What --tensorboard receives during training. An error in writing never stops training: nothing more is written, and close() throws it.
+/// Writes the data of --tensorboard during training. A write error does not stop training: nothing more is written, and close() throws the error.
 class RunLog {
  public:
-  /// An empty folder: every call does nothing. `facts` become a table on TensorBoard's text page. throws DataError when the file cannot be made.
+  /// Without a folder every call does nothing. `facts` become a table on TensorBoard's text page. throws DataError if the file cannot be created.
   RunLog(const std::string& folder, const std::vector<std::pair<std::string, std::string>>& facts);
 
   struct Step {
@@ -31,9 +31,9 @@ class RunLog {
     std::optional<double> test_loss, test_accuracy;
   };
   void add_epoch(const Epoch& epoch);
-  /// The peak of a device, in all and by category, in MiB.
+  /// The memory peak of a device, total and by category, in MiB.
   void add_memory(const std::string& device, int64_t step, const PoolStatistics& statistics);
-  /// throws the first error in writing.
+  /// throws the first write error.
   void close();
 
  private:

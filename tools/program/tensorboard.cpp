@@ -60,7 +60,7 @@ TensorboardWriter::TensorboardWriter(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error)
-    throw DataError(fmt::format("--tensorboard {}: the folder cannot be made ({}); name one that you may write to", folder, error.message()));
+    throw DataError(fmt::format("--tensorboard {}: the folder cannot be created ({}); name one that you may write to", folder, error.message()));
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
   const std::string stem = fmt::format("{}/events.out.tfevents.{}.{}.{}", folder, static_cast<int64_t>(wall_seconds()), host, getpid());
@@ -68,7 +68,7 @@ TensorboardWriter::TensorboardWriter(const std::string& folder) {
   file_.open(path_, std::ios::binary);
   if (!file_)
     throw DataError(
-        fmt::format("--tensorboard {}: no file can be made there ({}); name a folder that you may write to", folder, std::strerror(errno)));
+        fmt::format("--tensorboard {}: no file can be created there ({}); name a folder that you may write to", folder, std::strerror(errno)));
   std::string version;
   protozero::pbf_writer writer(version);
   writer.add_double(event::kWallTime, wall_seconds());
@@ -113,7 +113,14 @@ void TensorboardWriter::add_text(const std::string& tag, const std::string& mark
 
 void TensorboardWriter::flush() {
   file_.flush();
-  if (!file_) throw DataError(fmt::format("{}: writing failed ({}); is the disk full?", path_, std::strerror(errno)));
+  require_written();
+}
+
+void TensorboardWriter::require_written() const {
+  if (file_) return;
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  throw DataError(fmt::format("--tensorboard {}: {} cannot be written ({}); free space there, or name a folder on another disk", folder, path_,
+                              std::strerror(errno)));
 }
 
 void TensorboardWriter::write_event(const std::string& summary_bytes, int64_t step) {
@@ -130,6 +137,7 @@ void TensorboardWriter::write_record(const std::string& bytes) {
   const std::string record =
       length + little_endian(masked_crc(length.data(), length.size())) + bytes + little_endian(masked_crc(bytes.data(), bytes.size()));
   file_.write(record.data(), static_cast<std::streamsize>(record.size()));
+  require_written();
 }
 
 }  // namespace vitrine::tools
