@@ -55,7 +55,7 @@ void rethrow_with_prefix(std::exception_ptr error, const std::string& prefix) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
-    e.rethrow_with(e.reason().str().starts_with(prefix) ? e.reason() : Reason(prefix) + e.reason());
+    std::rethrow_exception(e.with(e.reason().str().starts_with(prefix) ? e.reason() : Reason(prefix) + e.reason()));
   } catch (const std::bad_alloc&) {
     throw OutOfMemory(prefix + "host memory is exhausted", {.memory = MemoryShortage::Memory::host});
   } catch (const std::invalid_argument& e) {

@@ -27,19 +27,19 @@ class Error : public std::runtime_error {
   ErrorKind kind() const noexcept { return kind_; }
   /// The message, in which the settings to change are typed values.
   const Reason& reason() const noexcept { return *reason_; }
-  /// Throws an error of the same class with the same facts and another message.
-  [[noreturn]] virtual void rethrow_with(Reason reason) const { throw Error(kind_, std::move(reason)); }
+  /// An error of the same class with the same facts and another message.
+  virtual std::exception_ptr with(Reason reason) const { return std::make_exception_ptr(Error(kind_, std::move(reason))); }
 
  private:
   ErrorKind kind_;
   std::shared_ptr<const Reason> reason_;  // shared, so that copies of the exception do not throw
 };
 
-#define VITRINE_DEFINE_ERROR(Name, kind_value)                                                      \
-  class Name : public Error {                                                                       \
-   public:                                                                                          \
-    explicit Name(Reason reason) : Error(ErrorKind::kind_value, std::move(reason)) {}               \
-    [[noreturn]] void rethrow_with(Reason reason) const override { throw Name(std::move(reason)); } \
+#define VITRINE_DEFINE_ERROR(Name, kind_value)                                                                         \
+  class Name : public Error {                                                                                          \
+   public:                                                                                                             \
+    explicit Name(Reason reason) : Error(ErrorKind::kind_value, std::move(reason)) {}                                  \
+    std::exception_ptr with(Reason reason) const override { return std::make_exception_ptr(Name(std::move(reason))); } \
   };
 
 VITRINE_DEFINE_ERROR(ShapeError, shape)
@@ -72,7 +72,7 @@ class OutOfMemory : public Error {
   explicit OutOfMemory(Reason reason, MemoryShortage shortage = {})
       : Error(ErrorKind::out_of_memory, std::move(reason)), shortage_(std::make_shared<const MemoryShortage>(std::move(shortage))) {}
   const MemoryShortage& shortage() const noexcept { return *shortage_; }
-  [[noreturn]] void rethrow_with(Reason reason) const override { throw OutOfMemory(std::move(reason), *shortage_); }
+  std::exception_ptr with(Reason reason) const override { return std::make_exception_ptr(OutOfMemory(std::move(reason), *shortage_)); }
 
  private:
   std::shared_ptr<const MemoryShortage> shortage_;

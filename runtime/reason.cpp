@@ -4,11 +4,34 @@
 #include <algorithm>
 #include <iterator>
 
-#include "runtime/error.h"
-
 namespace vitrine {
 
 namespace {
+
+constexpr std::pair<Setting, const char*> kNames[] = {
+    {Setting::batch_size, "EngineConfig::batch_size"},
+    {Setting::accumulate, "EngineConfig::accumulate"},
+    {Setting::recompute_segments, "EngineConfig::recompute_segments"},
+    {Setting::workspace_bytes, "EngineConfig::workspace_bytes"},
+    {Setting::optimizer, "EngineConfig::optimizer"},
+    {Setting::momentum, "SgdConfig::momentum"},
+    {Setting::scheme, "EngineConfig::scheme"},
+    {Setting::split, "Scheme::split"},
+    {Setting::staging, "Scheme::staging"},
+    {Setting::loss_at, "Scheme::loss_at"},
+    {Setting::reduce, "Scheme::reduce"},
+    {Setting::image_size, "ModelOptions::image_size"},
+    {Setting::memory_bytes, "DeviceGroupOptions::memory_bytes"},
+    {Setting::tf32, "DeviceGroupOptions::tf32"},
+    {Setting::rendezvous, "ProcessGroupOptions::rendezvous"},
+    {Setting::timeout_ms, "ProcessGroupOptions::timeout_ms"},
+    {Setting::rank, "ProcessGroupOptions::rank"},
+    {Setting::size, "ProcessGroupOptions::size"},
+    {Setting::launch_rank, "LaunchFlags::rank"},
+    {Setting::launch_world_size, "LaunchFlags::world_size"},
+    {Setting::launch_local_rank, "LaunchFlags::local_rank"},
+};
+static_assert(names_every_setting(kNames));
 
 std::string render(const Reason::Part& part, const char* (*name)(Setting)) {
   if (part.kind == Reason::Part::Kind::text) return part.text;
@@ -19,54 +42,7 @@ std::string render(const Reason::Part& part, const char* (*name)(Setting)) {
 
 }  // namespace
 
-const char* setting_name(Setting setting) {
-  switch (setting) {
-    case Setting::batch_size:
-      return "EngineConfig::batch_size";
-    case Setting::accumulate:
-      return "EngineConfig::accumulate";
-    case Setting::recompute_segments:
-      return "EngineConfig::recompute_segments";
-    case Setting::workspace_bytes:
-      return "EngineConfig::workspace_bytes";
-    case Setting::optimizer:
-      return "EngineConfig::optimizer";
-    case Setting::momentum:
-      return "SgdConfig::momentum";
-    case Setting::scheme:
-      return "EngineConfig::scheme";
-    case Setting::split:
-      return "Scheme::split";
-    case Setting::staging:
-      return "Scheme::staging";
-    case Setting::loss_at:
-      return "Scheme::loss_at";
-    case Setting::reduce:
-      return "Scheme::reduce";
-    case Setting::image_size:
-      return "ModelOptions::image_size";
-    case Setting::memory_bytes:
-      return "DeviceGroupOptions::memory_bytes";
-    case Setting::tf32:
-      return "DeviceGroupOptions::tf32";
-    case Setting::rendezvous:
-      return "ProcessGroupOptions::rendezvous";
-    case Setting::timeout_ms:
-      return "ProcessGroupOptions::timeout_ms";
-    case Setting::rank:
-      return "ProcessGroupOptions::rank";
-    case Setting::size:
-      return "ProcessGroupOptions::size";
-    case Setting::launch_rank:
-      return "LaunchFlags::rank";
-    case Setting::launch_world_size:
-      return "LaunchFlags::world_size";
-    case Setting::launch_local_rank:
-      return "LaunchFlags::local_rank";
-  }
-  VITRINE_ASSERT(false, "not a setting");
-  return "";
-}
+const char* setting_name(Setting setting) { return kNames[static_cast<size_t>(setting)].second; }
 
 Reason::Reason(std::initializer_list<Part> parts) {
   for (const Part& part : parts) append(part);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -38,6 +39,14 @@ inline constexpr int kSettingCount = static_cast<int>(Setting::launch_local_rank
 
 /// Name in the API: "EngineConfig::batch_size".
 const char* setting_name(Setting setting);
+/// Whether a table has an entry for every setting, in their order: for a static_assert beside the names that a program gives them.
+template <size_t kSize>
+constexpr bool names_every_setting(const std::pair<Setting, const char*> (&names)[kSize]) {
+  for (size_t s = 0; s < kSize; ++s) {
+    if (static_cast<size_t>(names[s].first) != s) return false;
+  }
+  return kSize == static_cast<size_t>(kSettingCount);
+}
 
 /// Why something failed: text, in which settings are typed values. Converts from and to text, in the API's words.
 class Reason {

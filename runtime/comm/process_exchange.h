@@ -10,6 +10,7 @@
 
 #include "runtime/comm/reduce_op.h"
 #include "runtime/dtype.h"
+#include "runtime/reason.h"
 
 namespace vitrine {
 

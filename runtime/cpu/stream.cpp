@@ -145,11 +145,11 @@ void CpuStream::Worker::fail_in(const Origin& origin) {
   try {
     try {
       throw;
-    } catch (const OutOfMemory& error) {  // names the operation
-      MemoryShortage shortage = error.shortage();
+    } catch (const OutOfMemory& e) {  // names the operation
+      MemoryShortage shortage = e.shortage();
       shortage.layer = origin.layer;
-      throw OutOfMemory(layer.empty() ? error.reason() : Reason(layer + ": ") + error.reason(), shortage);
-    } catch (const Error& error) {
+      throw OutOfMemory(layer.empty() ? e.reason() : Reason(layer + ": ") + e.reason(), shortage);
+    } catch (const Error&) {
       rethrow_with_prefix(std::current_exception(), fmt::format("{}{}operation '{}': ", layer, layer.empty() ? "" : ", ", origin.operation));
     }
   } catch (...) {

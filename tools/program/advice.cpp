@@ -1,56 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/advice.h"
 
+#include <utility>
+
 #include "runtime/error.h"
 
 namespace vitrine::tools {
 
-const char* flag_of(Setting setting) {
-  switch (setting) {  // without a default: the compiler reports a setting that has no flag
-    case Setting::batch_size:
-      return "--batch-size";
-    case Setting::accumulate:
-      return "--accumulate";
-    case Setting::recompute_segments:
-      return "--recompute-segments";
-    case Setting::workspace_bytes:
-      return "--workspace";
-    case Setting::optimizer:
-      return "--optimizer";
-    case Setting::momentum:
-      return "--momentum";
-    case Setting::scheme:
-      return "--mode";
-    case Setting::split:
-      return "--split";
-    case Setting::staging:
-      return "--staging";
-    case Setting::loss_at:
-      return "--loss-at";
-    case Setting::reduce:
-      return "--reduce";
-    case Setting::image_size:
-      return "--image-size";
-    case Setting::memory_bytes:
-      return "--device-memory";
-    case Setting::tf32:
-      return "--tf32";
-    case Setting::rendezvous:
-      return "--rendezvous";
-    case Setting::timeout_ms:
-      return "--timeout";
-    case Setting::rank:
-    case Setting::launch_rank:
-      return "--rank";
-    case Setting::size:
-    case Setting::launch_world_size:
-      return "--world-size";
-    case Setting::launch_local_rank:
-      return "--local-rank";
-  }
-  VITRINE_ASSERT(false, "not a setting");
-  return "";
-}
+namespace {
+
+constexpr std::pair<Setting, const char*> kFlags[] = {
+    {Setting::batch_size, "--batch-size"},
+    {Setting::accumulate, "--accumulate"},
+    {Setting::recompute_segments, "--recompute-segments"},
+    {Setting::workspace_bytes, "--workspace"},
+    {Setting::optimizer, "--optimizer"},
+    {Setting::momentum, "--momentum"},
+    {Setting::scheme, "--mode"},
+    {Setting::split, "--split"},
+    {Setting::staging, "--staging"},
+    {Setting::loss_at, "--loss-at"},
+    {Setting::reduce, "--reduce"},
+    {Setting::image_size, "--image-size"},
+    {Setting::memory_bytes, "--device-memory"},
+    {Setting::tf32, "--tf32"},
+    {Setting::rendezvous, "--rendezvous"},
+    {Setting::timeout_ms, "--timeout"},
+    {Setting::rank, "--rank"},
+    {Setting::size, "--world-size"},
+    {Setting::launch_rank, "--rank"},
+    {Setting::launch_world_size, "--world-size"},
+    {Setting::launch_local_rank, "--local-rank"},
+};
+static_assert(names_every_setting(kFlags));
+
+}  // namespace
+
+const char* flag_of(Setting setting) { return kFlags[static_cast<size_t>(setting)].second; }
 
 std::string in_program_words(const Reason& reason) { return reason.str(flag_of); }
 
