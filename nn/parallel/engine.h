@@ -32,6 +32,7 @@ struct StepResult {
   double loss_sum = 0;
   int64_t valid = 0;    // targets that were not ignored
   int64_t correct = 0;  // valid targets that were predicted right
+  int64_t top5 = 0;     // valid targets among the five largest outputs
   // Of a step:
   double loss_scale = 1.0;                                          // with which it was computed
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // of the mean gradient before clipping; NaN where it is not checked

@@ -57,6 +57,8 @@ struct EngineConfig {
   bool forward_only = false;
   uint64_t seed = 0;
   int32_t ignore_index = -100;
+  /// Label smoothing of the training loss, in 0..1, as in torch.nn.CrossEntropyLoss; evaluate() takes the loss without it.
+  float label_smoothing = 0.0F;
   /// Inputs as batches contain them: u8 images (h, w, C), which are resized and normalized on the device; or f32 of Model::input_shape(), which are
   /// used unchanged (required for models whose samples are not images).
   DType image_dtype = DType::u8;

@@ -71,6 +71,9 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
   if (config.reducer && config.scheme.reduce != Reduce::allreduce) {
     throw ConfigError("engine: EngineConfig::reducer replaces the reduction of the scheme, which is gpu0; set scheme.reduce to Reduce::allreduce");
   }
+  if (!(config.label_smoothing >= 0.0F && config.label_smoothing <= 1.0F)) {
+    throw ConfigError(fmt::format("engine: label_smoothing is {}, expected a number from 0 to 1", config.label_smoothing));
+  }
   validate_precision(config.precision, devices);
 }
 

@@ -47,6 +47,7 @@ StepResult Engine::State::read_evaluation(float* logits) {
     sum.loss_sum += part.loss_sum;
     sum.valid += part.valid;
     sum.correct += part.correct;
+    sum.top5 += part.top5;
   }
   return sum;
 }

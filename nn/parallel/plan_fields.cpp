@@ -64,6 +64,7 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("non-finite values", config.allow_non_finite ? "allowed" : "not allowed");
   fields.emplace_back("loss scaling", describe(config.precision.loss_scaling));
   fields.emplace_back("seed", std::to_string(config.seed));
+  fields.emplace_back("label smoothing", fmt::format("{}", config.label_smoothing));
   fields.emplace_back("ignored index", std::to_string(config.ignore_index));
   fields.emplace_back("images", fmt::format("{} {}x{}", dtype_name(config.image_dtype), config.image_height, config.image_width));
   fields.emplace_back("normalization",

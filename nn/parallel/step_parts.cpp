@@ -230,7 +230,7 @@ ConstView Engine::step_control(int device) const { return in_step("step_control"
 
 void Engine::State::compute_loss(Replica& r, const Tensor& logits, const View& gradients, const View& totals) {
   const PhaseScope phase(r.compute(), Phase::loss);
-  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(nominal_targets())};
+  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(nominal_targets()), gradients ? config.label_smoothing : 0.0F};
   softmax_cross_entropy(r.compute(), loss_config, logits, r.targets, gradients ? r.scaler->scale() : View(), gradients, totals);
 }
 

@@ -34,6 +34,7 @@ StepResult result_from(const float* totals) {
   const double valid = LossTotals::count(totals, LossTotals::kValid);
   result.valid = std::isnan(valid) ? 0 : static_cast<int64_t>(valid);  // NaN: a target was out of range, which is an error of its own
   result.correct = static_cast<int64_t>(LossTotals::count(totals, LossTotals::kCorrect));
+  result.top5 = static_cast<int64_t>(LossTotals::count(totals, LossTotals::kTop5));
   return result;
 }
 
