@@ -167,6 +167,21 @@ void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t
                                dtype_name(batch.images.dtype), staged_shape(model, config, rows).str(), dtype_name(config.image_dtype)));
 }
 
+void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) const {
+  if (!config.augments()) return;
+  if (rows > 0 && !batch.samples) {
+    throw ConfigError(
+        "train_step: images are augmented (EngineConfig::augmentation), but the batch has no sample indices; set HostBatch::samples "
+        "(LoaderConfig::sample_indices)");
+  }
+  if (rows > 0 && batch.samples.shape != Shape{rows}) {
+    throw ShapeError(fmt::format("train_step: sample indices have shape {}, expected ({})", batch.samples.shape.str(), rows));
+  }
+  if (rows > 0 && batch.samples.dtype != DType::i32) {
+    throw DtypeError(fmt::format("train_step: sample indices are {}, expected i32", dtype_name(batch.samples.dtype)));
+  }
+}
+
 void Engine::issue(const HostBatch& batch, const ProcessPart& part, int slot) {
   State& s = *state_;
   const auto end_step = [&s](const ProcessPart*) { s.current_part = nullptr; };
@@ -191,6 +206,7 @@ void Engine::train_step(const HostBatch& batch) {
   const int slot = static_cast<int>(s.steps % kStepSlots);
   const ProcessPart& part = s.training_part(samples);
   s.check_batch(batch, samples, row_count(part.rows), "train_step");
+  s.check_sample_indices(batch, row_count(part.rows));
   s.issue_or_recover([&] { issue(batch, part, slot); });
   s.in_flight.push_back({slot, batch, samples, s.steps});
   s.trained_sizes.insert(samples);

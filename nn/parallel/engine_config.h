@@ -64,6 +64,9 @@ struct EngineConfig {
   DType image_dtype = DType::u8;
   int64_t image_height = 0, image_width = 0;
   Normalization normalization;
+  /// Random changes of the images that are trained on, never of those that are evaluated: drawn from (seed, HostBatch::epoch, HostBatch::samples), so
+  /// that every scheme and split trains on the same images. Requires u8 images, and HostBatch::samples in each training batch.
+  Augmentation augmentation;
   int64_t workspace_bytes = int64_t{32} << 20;    // arena of each compute stream
   int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: size of a bucket of the flat gradients ...
   int64_t first_bucket_bytes = int64_t{1} << 20;  // ... and of the first one
@@ -73,6 +76,8 @@ struct EngineConfig {
   /// Replaces the reduction of the scheme, which must be Reduce::allreduce. Planning calls it too, on meta devices.
   ReducerFactory reducer;
 
+  /// Whether training batches bring the index of each sample to the devices.
+  bool augments() const { return augmentation.any() && !forward_only; }
   /// What happens to a step whose loss or gradient is not finite.
   NonFinite non_finite() const {
     if (!allow_non_finite) return NonFinite::stop;

@@ -69,6 +69,8 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("images", fmt::format("{} {}x{}", dtype_name(config.image_dtype), config.image_height, config.image_width));
   fields.emplace_back("normalization",
                       fmt::format("mean {} std {}", fmt::join(config.normalization.mean, " "), fmt::join(config.normalization.std, " ")));
+  fields.emplace_back("augmentation", fmt::format("flip {} crop padding {} cutout {}", config.augmentation.flip, config.augmentation.crop_padding,
+                                                  config.augmentation.cutout));
   fields.emplace_back("training batches", fmt::format("{}", fmt::join(workload.train_batches, " ")));
   fields.emplace_back("evaluation batches", fmt::format("{}", fmt::join(workload.evaluate_batches, " ")));
   return fields;

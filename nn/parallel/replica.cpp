@@ -53,6 +53,7 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
   for (StagingSlot& s : slots) {
     s.images = copy().allocate(staged_shape(model, config, slice), config.image_dtype, Category::staging, "images");
     s.labels = copy().allocate(model.label_shape(labels), DType::i32, Category::staging, "labels");
+    if (config.augments()) s.samples = copy().allocate({slice}, DType::i32, Category::staging, "sample indices");
   }
   make_events();
 }

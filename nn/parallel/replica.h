@@ -27,6 +27,7 @@ Shape staged_shape(const Model& model, const EngineConfig& config, int64_t sampl
 struct StagingSlot {
   Tensor images;
   Tensor labels;
+  Tensor samples;                 // where images are augmented: the index of each in the data set
   std::unique_ptr<Event> staged;  // copy stream: the slot is filled
   std::unique_ptr<Event> used;    // compute stream: the slot may be filled again
 };

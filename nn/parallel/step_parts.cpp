@@ -47,12 +47,13 @@ const std::vector<MicroBatch>& Engine::micro_batches() const { return in_step("m
 
 void Engine::stage(const HostBatch& batch, const MicroBatch& micro_batch) {
   State& s = in_step("stage");
-  s.stage(batch, micro_batch, s.config.scheme.staging, s.config.scheme.loss_at);
+  s.stage(batch, micro_batch, s.config.scheme.staging, s.config.scheme.loss_at, true);
   s.for_each_at_once([&](Replica& r) { s.prepare_input(r); });
 }
 
-void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at) {
+void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at, bool training) {
   begin_micro_batch(next);
+  augmented_epoch = training && config.augments() ? std::optional(batch.epoch) : std::nullopt;
   const RowRange all{0, next.samples()};
   const StagingSlot& on_device0 = replica(0).slot(micro_batch);
   int64_t before = 0;  // samples of earlier devices
@@ -80,6 +81,7 @@ void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Stagin
       if (rows.size() > 0) r.targets = slot.labels.rows(0, rows.size()).reshape({rows.size() * model.targets_per_sample});
     };
     fill(slot.images, batch.images, scatters ? on_device0.images : Tensor(), whole ? all : mine);
+    if (augmented_epoch) fill(slot.samples, batch.samples, scatters ? on_device0.samples : Tensor(), whole ? all : mine);
     if (loss_at == LossAt::parallel) {
       fill(slot.labels, batch.labels, scatters ? on_device0.labels : Tensor(), whole ? all : mine);
       label(mine);
@@ -109,6 +111,9 @@ void Engine::State::prepare_input(Replica& r) {
   r.input = ctx.allocate(model.input_shape(r.samples), dtype, Category::activations, "input");
   if (config.image_dtype == DType::f32) {
     cast(ctx, images, r.input);
+  } else if (augmented_epoch) {
+    augment_normalize(ctx, config.augmentation, {config.seed, *augmented_epoch}, config.normalization, images, slot.samples.rows(0, r.samples),
+                      r.input);
   } else {
     resize_normalize(ctx, config.normalization, images, r.input);
   }

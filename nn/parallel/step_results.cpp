@@ -82,7 +82,7 @@ std::string Engine::State::find_first_non_finite(const Issued& issued) {
   searches_non_finite = true;
   begin_step(issued.step);
   for (const MicroBatch& part : training_part(issued.samples).micro_batches) {
-    stage(issued.batch, part, config.scheme.staging, config.scheme.loss_at);
+    stage(issued.batch, part, config.scheme.staging, config.scheme.loss_at, true);
     for_each_at_once([&](Replica& r) { prepare_input(r); });
     forward(true);
   }
