@@ -59,7 +59,9 @@ Capacity capacity_for(const EngineConfig& config, const Workload& workload, cons
 }  // namespace
 
 Engine::State::State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w)
-    : model(m), devices(d), config(std::move(c)), workload(std::move(w)), layout(parameters_of(m), kTailElements) {}
+    : model(m), devices(d), config(std::move(c)), workload(std::move(w)), layout(parameters_of(m), kTailElements) {
+  update_ranges = make_update_ranges(layout, config.parameter_groups, config.optimizer.weight_decay());
+}
 
 Engine::State::~State() {
   if (replicas.empty()) return;
@@ -200,6 +202,7 @@ Engine::State& Engine::in_step(const char* operation) const {
 void Engine::train_step(const HostBatch& batch) {
   State& s = *state_;
   s.require_training("train_step");
+  if (s.averages_in_place) throw OrderError("train_step: an AverageScope is open, so the parameters are averages; close it first");
   const int64_t samples = s.global_samples(batch, s.workload.train_batches, "train_step");
   while (s.in_flight.size() >= kStepsInFlight) s.finish_oldest();
   s.throw_if_failed();

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include <vitrine/kernels/image.h>
 #include <vitrine/nn/loss_scaler.h>
@@ -47,6 +48,11 @@ struct EngineConfig {
   /// The gradient of the outputs overwrites them, unless the model's last part still needs them. False: it gets memory of its own.
   bool loss_gradient_in_place = true;
   OptimizerConfig optimizer;
+  std::vector<ParameterGroup> parameter_groups;
+  /// Above 0 and below 1: after each step the average of the parameters becomes ema_decay * average + (1 - ema_decay) * parameters, the first step's
+  /// parameters to begin with, as torch.optim.swa_utils.AveragedModel does with get_ema_multi_avg_fn(). Replicas that run the optimizer hold the
+  /// average in f32; Engine::AverageScope evaluates it. 0: there is none.
+  double ema_decay = 0.0;
   Precision precision;
   /// False: the first loss or gradient that is not finite stops training with DivergedError; no device changes its parameters any more, and an update
   /// never makes a finite parameter infinite or NaN. A non-finite gradient that loss scaling can explain only skips its step. True: training goes on

@@ -71,6 +71,9 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
   if (config.reducer && config.scheme.reduce != Reduce::allreduce) {
     throw ConfigError("engine: EngineConfig::reducer replaces the reduction of the scheme, which is gpu0; set scheme.reduce to Reduce::allreduce");
   }
+  if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
+    throw ConfigError(fmt::format("engine: ema_decay is {}, expected a number from 0 to 1, below 1", config.ema_decay));
+  }
   if (config.augmentation.any() && config.image_dtype != DType::u8) {
     throw ConfigError(fmt::format("engine: augmentation changes u8 images on the device, but image_dtype is {}; set it to DType::u8, or augmentation to {{}}",
                                   dtype_name(config.image_dtype)));

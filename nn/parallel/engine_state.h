@@ -125,6 +125,8 @@ struct Engine::State {
   /// Gradients that no sample has written are zero.
   void zero_unwritten_gradients(Replica& r);
   void run_optimizer(Replica& r);
+  /// Exchanges parameters and averages on all devices.
+  void exchange_averages();
 
   // step_results.cpp
   StepResult step_result(const Issued& issued);
@@ -180,6 +182,7 @@ struct Engine::State {
   EngineConfig config;
   Workload workload;
   FlatLayout layout;
+  UpdateRanges update_ranges;         // of parameter groups; null without them
   std::vector<int> cuts;              // segments of activation checkpointing
   bool gradient_over_output = false;  // the gradient of the outputs overwrites them
 
@@ -206,6 +209,7 @@ struct Engine::State {
   const ProcessPart* current_part = nullptr;  // null: no step is being issued
   int64_t step = 0;
   bool searches_non_finite = false;
+  bool averages_in_place = false;  // an AverageScope is open
   bool reduction_on = true;
 
   // The current micro-batch.

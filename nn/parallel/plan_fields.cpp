@@ -16,6 +16,12 @@ std::string describe(const OptimizerConfig& o) {
   return fmt::format("{} lr {} betas {} {} eps {} weight decay {}", o.name(), adam.lr, adam.beta1, adam.beta2, adam.eps, adam.weight_decay);
 }
 
+std::string describe(const ParameterGroup& g) {
+  const char* of = g.of == ParameterGroup::Of::norms ? "norms" : g.of == ParameterGroup::Of::biases ? "biases" : g.pattern.c_str();
+  return fmt::format("{} lr factor {} weight decay {}", of, g.lr_factor ? fmt::format("{}", *g.lr_factor) : "-",
+                     g.weight_decay ? fmt::format("{}", *g.weight_decay) : "-");
+}
+
 std::string describe(const LossScaling& s) {
   switch (s.kind) {
     case LossScaling::Kind::none:
@@ -59,6 +65,8 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("recompute segments", std::to_string(config.recompute_segments));
   fields.emplace_back("loss gradient", config.loss_gradient_in_place ? "in place" : "apart");
   fields.emplace_back("optimizer", describe(config.optimizer));
+  for (const ParameterGroup& group : config.parameter_groups) fields.emplace_back("parameter group", describe(group));
+  fields.emplace_back("decay of averages", fmt::format("{}", config.ema_decay));
   fields.emplace_back("precision", describe(config.precision));
   fields.emplace_back("purpose", config.forward_only ? "evaluation" : "training");
   fields.emplace_back("non-finite values", config.allow_non_finite ? "allowed" : "not allowed");

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/average.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/image.h"
@@ -283,10 +284,11 @@ void Engine::State::run_optimizer(Replica& r) {
     const PhaseScope phase(r.compute(), Phase::optimizer);
     const View parameters = r.updated(r.parameters), gradients = r.updated(r.gradients);
     if (optimizer.kind == OptimizerConfig::Kind::sgd) {
-      sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control);
+      sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control, update_ranges);
     } else {
-      adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, r.updates_done, control);
+      adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, r.updates_done, control, update_ranges);
     }
+    if (r.average) update_average(r.compute(), config.ema_decay, parameters, r.average, r.updates_done, control);
   }
   r.cast_parameters();
 }
