@@ -42,6 +42,7 @@ struct ParamSpec {
   Shape shape;
   Init init;
   CheckpointLayout layout;
+  bool of_norm = false;  // of a normalization layer: optimizers often do not decay it
 };
 
 using ParamViews = std::span<const View>;  // in the order of Layer::parameters()

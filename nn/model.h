@@ -38,6 +38,10 @@ struct ModelOptions {
 /// "alexnet", "vgg16", "small-cnn", "lenet5", "mlp", "wide-head".
 const std::vector<std::string>& model_names();
 
+/// Height and width of a model's images: the model's own, or 0 where the data set them. throws ConfigError that lists the models when the name is
+/// unknown.
+int64_t model_image_size(const std::string& name);
+
 /// throws ConfigError that lists the models when the name is unknown; ShapeError when images are too small for the model.
 ///   alexnet    torchvision's, with its names and initialization (Krizhevsky 2014)
 ///   vgg16      torchvision's, with its names and initialization of Linear and Conv2d layers (Simonyan & Zisserman 2015, configuration D)

@@ -59,7 +59,9 @@ Capacity capacity_for(const EngineConfig& config, const Workload& workload, cons
 }  // namespace
 
 Engine::State::State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w)
-    : model(m), devices(d), config(std::move(c)), workload(std::move(w)), layout(parameters_of(m), kTailElements) {}
+    : model(m), devices(d), config(std::move(c)), workload(std::move(w)), layout(parameters_of(m), kTailElements) {
+  update_ranges = make_update_ranges(layout, config.parameter_groups, config.optimizer.weight_decay());
+}
 
 Engine::State::~State() {
   if (replicas.empty()) return;
@@ -167,6 +169,21 @@ void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t
                                dtype_name(batch.images.dtype), staged_shape(model, config, rows).str(), dtype_name(config.image_dtype)));
 }
 
+void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) const {
+  if (!config.augments()) return;
+  if (rows > 0 && !batch.samples) {
+    throw ConfigError(
+        "train_step: images are augmented (EngineConfig::augmentation), but the batch has no sample indices; set HostBatch::samples "
+        "(LoaderConfig::sample_indices)");
+  }
+  if (rows > 0 && batch.samples.shape != Shape{rows}) {
+    throw ShapeError(fmt::format("train_step: sample indices have shape {}, expected ({})", batch.samples.shape.str(), rows));
+  }
+  if (rows > 0 && batch.samples.dtype != DType::i32) {
+    throw DtypeError(fmt::format("train_step: sample indices are {}, expected i32", dtype_name(batch.samples.dtype)));
+  }
+}
+
 void Engine::issue(const HostBatch& batch, const ProcessPart& part, int slot) {
   State& s = *state_;
   const auto end_step = [&s](const ProcessPart*) { s.current_part = nullptr; };
@@ -185,12 +202,14 @@ Engine::State& Engine::in_step(const char* operation) const {
 void Engine::train_step(const HostBatch& batch) {
   State& s = *state_;
   s.require_training("train_step");
+  if (s.averages_in_place) throw OrderError("train_step: an AverageScope is open, so the parameters are averages; close it first");
   const int64_t samples = s.global_samples(batch, s.workload.train_batches, "train_step");
   while (s.in_flight.size() >= kStepsInFlight) s.finish_oldest();
   s.throw_if_failed();
   const int slot = static_cast<int>(s.steps % kStepSlots);
   const ProcessPart& part = s.training_part(samples);
   s.check_batch(batch, samples, row_count(part.rows), "train_step");
+  s.check_sample_indices(batch, row_count(part.rows));
   s.issue_or_recover([&] { issue(batch, part, slot); });
   s.in_flight.push_back({slot, batch, samples, s.steps});
   s.trained_sizes.insert(samples);

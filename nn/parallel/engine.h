@@ -32,6 +32,7 @@ struct StepResult {
   double loss_sum = 0;
   int64_t valid = 0;    // targets that were not ignored
   int64_t correct = 0;  // valid targets that were predicted right
+  int64_t top5 = 0;     // valid targets among the five largest outputs
   // Of a step:
   double loss_scale = 1.0;                                          // with which it was computed
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // of the mean gradient before clipping; NaN where it is not checked
@@ -116,6 +117,10 @@ class Engine {
   std::vector<float> parameters(int device = 0);
   /// What the layers of a device see: the 16-bit copy in f16 and bf16, else the f32 parameters.
   std::vector<float> working_parameters(int device = 0);
+  /// The averages of the parameters (EngineConfig::ema_decay), in layout(): a state of training beside the optimizer's. set_parameters() starts them
+  /// at the parameters; with several processes all call set_averages() with the same values. throws ConfigError in an engine without averages.
+  std::vector<float> averages(int device = 0);
+  void set_averages(std::span<const float> flat);
   /// The gradients of the last step on a device, before the division by valid targets (layout(), without the tail).
   std::vector<float> gradients(int device = 0);
 
@@ -196,6 +201,20 @@ class Engine {
   /// Brings the updated parameters to the replicas that did not make the update.
   void distribute_parameters();
 
+  /// While one is open, the averages of the parameters are in the parameters' place: evaluate(), parameters() and working_parameters() see them.
+  /// Takes no memory. With several processes all open it. Waits for steps in flight, and throws what they throw; ConfigError in an engine without
+  /// averages; OrderError when one is open. train_step() throws OrderError meanwhile.
+  class AverageScope {
+   public:
+    explicit AverageScope(Engine& engine);
+    ~AverageScope();
+    AverageScope(const AverageScope&) = delete;
+    AverageScope& operator=(const AverageScope&) = delete;
+
+   private:
+    Engine& engine_;
+  };
+
   /// While one is open, no gradients are reduced: they stay on their devices and add up.
   class NoReductionScope {
    public:
@@ -214,6 +233,8 @@ class Engine {
   explicit Engine(std::unique_ptr<State> state);
   /// Begins a step, runs EngineConfig::step or default_step(), and copies its results to record `slot`.
   void issue(const HostBatch& batch, const ProcessPart& part, int slot);
+  /// The state, when no step is in flight and no AverageScope open. throws ConfigError in an engine without averages.
+  State& with_averages(const char* operation) const;
   /// The state, within a training step. throws OrderError naming `part` outside one.
   State& in_step(const char* part) const;
 

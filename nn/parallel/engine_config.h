@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include <vitrine/kernels/image.h>
 #include <vitrine/nn/loss_scaler.h>
@@ -47,6 +48,11 @@ struct EngineConfig {
   /// The gradient of the outputs overwrites them, unless the model's last part still needs them. False: it gets memory of its own.
   bool loss_gradient_in_place = true;
   OptimizerConfig optimizer;
+  std::vector<ParameterGroup> parameter_groups;
+  /// Above 0 and below 1: after each step the average of the parameters becomes ema_decay * average + (1 - ema_decay) * parameters, the first step's
+  /// parameters to begin with, as torch.optim.swa_utils.AveragedModel does with get_ema_multi_avg_fn(). Replicas that run the optimizer hold the
+  /// average in f32; Engine::AverageScope evaluates it. 0: there is none.
+  double ema_decay = 0.0;
   Precision precision;
   /// False: the first loss or gradient that is not finite stops training with DivergedError; no device changes its parameters any more, and an update
   /// never makes a finite parameter infinite or NaN. A non-finite gradient that loss scaling can explain only skips its step. True: training goes on
@@ -57,11 +63,16 @@ struct EngineConfig {
   bool forward_only = false;
   uint64_t seed = 0;
   int32_t ignore_index = -100;
+  /// Label smoothing of the training loss, in 0..1, as in torch.nn.CrossEntropyLoss; evaluate() takes the loss without it.
+  float label_smoothing = 0.0F;
   /// Inputs as batches contain them: u8 images (h, w, C), which are resized and normalized on the device; or f32 of Model::input_shape(), which are
   /// used unchanged (required for models whose samples are not images).
   DType image_dtype = DType::u8;
   int64_t image_height = 0, image_width = 0;
   Normalization normalization;
+  /// Random changes of the images that are trained on, never of those that are evaluated: drawn from (seed, HostBatch::epoch, HostBatch::samples), so
+  /// that every scheme and split trains on the same images. Requires u8 images, and HostBatch::samples in each training batch.
+  Augmentation augmentation;
   int64_t workspace_bytes = int64_t{32} << 20;    // arena of each compute stream
   int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: size of a bucket of the flat gradients ...
   int64_t first_bucket_bytes = int64_t{1} << 20;  // ... and of the first one
@@ -71,6 +82,8 @@ struct EngineConfig {
   /// Replaces the reduction of the scheme, which must be Reduce::allreduce. Planning calls it too, on meta devices.
   ReducerFactory reducer;
 
+  /// Whether training batches bring the index of each sample to the devices.
+  bool augments() const { return augmentation.any() && !forward_only; }
   /// What happens to a step whose loss or gradient is not finite.
   NonFinite non_finite() const {
     if (!allow_non_finite) return NonFinite::stop;

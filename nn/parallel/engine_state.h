@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -74,6 +75,8 @@ struct Engine::State {
   /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`; ShapeError unless each has the model's targets, and
   /// the inputs match the configuration.
   void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const;
+  /// throws ConfigError when images are augmented and `batch` has no sample indices; ShapeError, DtypeError unless there is one for each row.
+  void check_sample_indices(const HostBatch& batch, int64_t rows) const;
   /// What the host reads of the step in `slot`.
   View readout(int slot) { return readouts.view({kStepSlots, StepReadout::kCount}, DType::f32).rows(slot, slot + 1).reshape({StepReadout::kCount}); }
   /// Copies the step's results from device 0 to readout(slot).
@@ -109,7 +112,7 @@ struct Engine::State {
   int64_t targets_before(int ordinal) const;
   void begin_step(int64_t step);
   /// Brings a micro-batch to the devices: `staging` is its way there, `loss_at` says which devices need labels.
-  void stage(const HostBatch& batch, const MicroBatch& micro_batch, Staging staging, LossAt loss_at);
+  void stage(const HostBatch& batch, const MicroBatch& micro_batch, Staging staging, LossAt loss_at, bool training);
   void begin_micro_batch(const MicroBatch& micro_batch);
   void prepare_input(Replica& r);
   void forward(bool training);
@@ -122,6 +125,8 @@ struct Engine::State {
   /// Gradients that no sample has written are zero.
   void zero_unwritten_gradients(Replica& r);
   void run_optimizer(Replica& r);
+  /// Exchanges parameters and averages on all devices.
+  void exchange_averages();
 
   // step_results.cpp
   StepResult step_result(const Issued& issued);
@@ -177,6 +182,7 @@ struct Engine::State {
   EngineConfig config;
   Workload workload;
   FlatLayout layout;
+  UpdateRanges update_ranges;         // of parameter groups; null without them
   std::vector<int> cuts;              // segments of activation checkpointing
   bool gradient_over_output = false;  // the gradient of the outputs overwrites them
 
@@ -203,10 +209,12 @@ struct Engine::State {
   const ProcessPart* current_part = nullptr;  // null: no step is being issued
   int64_t step = 0;
   bool searches_non_finite = false;
+  bool averages_in_place = false;  // an AverageScope is open
   bool reduction_on = true;
 
   // The current micro-batch.
   int64_t micro_batch = 0;  // micro-batches so far
+  std::optional<int64_t> augmented_epoch;  // its epoch, if its images are augmented
   Tensor gathered;          // all outputs, when the output device has written its own into it
   Tensor scattered;         // gradients of all outputs on the output device, until all devices have taken their rows
   int scattered_from = 0;

@@ -47,6 +47,7 @@ void Engine::State::set_replica(Replica& r, std::span<const float> flat) {
   const Shape shape{layout.parameter_elements()};
   if (r.parameters) {
     copy(r.compute(), ConstView(flat.data(), shape, DType::f32, DeviceId::host()), r.parameters);
+    r.start_average();
     return r.cast_parameters();
   }
   if (config.forward_only) {
@@ -71,7 +72,10 @@ void Engine::State::set_parameters(std::span<const float> flat) {
     r.reduction.communicator->broadcast(r.communication(), r.parameters ? r.parameters : r.half_parameters, 0);
   });
   devices.synchronize();
-  for_each([&](Replica& r) { r.cast_parameters(); });
+  for_each([&](Replica& r) {
+    r.start_average();
+    r.cast_parameters();
+  });
   devices.synchronize();
 }
 
@@ -86,7 +90,10 @@ std::vector<float> Engine::State::read_flat(Replica& r, const View& flat) {
   return values;
 }
 
-void Engine::set_parameters(std::span<const float> flat) { state_->drain().set_parameters(flat); }
+void Engine::set_parameters(std::span<const float> flat) {
+  if (state_->averages_in_place) throw OrderError("set_parameters: an AverageScope is open; close it first");
+  state_->drain().set_parameters(flat);
+}
 
 std::vector<float> Engine::parameters(int device) {
   State& s = state_->drain();

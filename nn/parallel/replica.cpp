@@ -45,6 +45,7 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
     if (states > 0) state1 = allocate(updated, DType::f32, Category::optimizer, states == 1 ? "momentum" : "exp_avg");
     if (states > 1) state2 = allocate(updated, DType::f32, Category::optimizer, "exp_avg_sq");
     updates_done = allocate(1, DType::i32, Category::optimizer, "step");
+    if (config.ema_decay > 0.0) average = allocate(updated, DType::f32, Category::optimizer, "parameter averages");
   }
   evaluate_totals = allocate(LossTotals::kCount, DType::f32, Category::staging, "evaluation totals");
   ctx.reserve_workspace(config.workspace_bytes);
@@ -53,6 +54,7 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
   for (StagingSlot& s : slots) {
     s.images = copy().allocate(staged_shape(model, config, slice), config.image_dtype, Category::staging, "images");
     s.labels = copy().allocate(model.label_shape(labels), DType::i32, Category::staging, "labels");
+    if (config.augments()) s.samples = copy().allocate({slice}, DType::i32, Category::staging, "sample indices");
   }
   make_events();
 }
@@ -72,6 +74,12 @@ void Replica::cast_parameters() {
   if (!half_parameters || !parameters) return;
   const PhaseScope phase(compute(), Phase::cast);
   cast(compute(), parameters, half_parameters);
+}
+
+void Replica::start_average() {
+  if (!average) return;
+  const PhaseScope phase(compute(), Phase::replicate);
+  vitrine::copy(compute(), updated(parameters), average);
 }
 
 void Replica::forget_micro_batch() {

@@ -27,6 +27,7 @@ Shape staged_shape(const Model& model, const EngineConfig& config, int64_t sampl
 struct StagingSlot {
   Tensor images;
   Tensor labels;
+  Tensor samples;                 // where images are augmented: the index of each in the data set
   std::unique_ptr<Event> staged;  // copy stream: the slot is filled
   std::unique_ptr<Event> used;    // compute stream: the slot may be filled again
 };
@@ -54,6 +55,8 @@ struct Replica {
   View updated(const View& flat) const { return flat.rows(reducer->updated_elements().begin, reducer->updated_elements().end); }
   /// Casts the 16-bit copy, where the replica has it and f32 parameters.
   void cast_parameters();
+  /// Copies the parameters to their average, where the replica has one.
+  void start_average();
   void forget_micro_batch();
   /// Makes all events again: an event that a failed stream recorded would fail its waiters. Requires idle streams.
   void make_events();
@@ -66,6 +69,7 @@ struct Replica {
   Tensor half_parameters;        // flat, of the precision's dtype; empty in f32
   Tensor state1, state2;         // momentum; or first and second moment
   Tensor updates_done;           // (1) i32
+  Tensor average;                // f32, of the elements that it updates; empty without EngineConfig::ema_decay
   Tensor evaluate_totals;        // (LossTotals::kCount) f32
   std::unique_ptr<LossScaler> scaler;
   Tensor first_non_finite;  // (1) i32: the first non-finite value of a forward pass that is searched, see Engine::State::describe_non_finite()

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/average.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/image.h"
@@ -47,12 +48,13 @@ const std::vector<MicroBatch>& Engine::micro_batches() const { return in_step("m
 
 void Engine::stage(const HostBatch& batch, const MicroBatch& micro_batch) {
   State& s = in_step("stage");
-  s.stage(batch, micro_batch, s.config.scheme.staging, s.config.scheme.loss_at);
+  s.stage(batch, micro_batch, s.config.scheme.staging, s.config.scheme.loss_at, true);
   s.for_each_at_once([&](Replica& r) { s.prepare_input(r); });
 }
 
-void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at) {
+void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at, bool training) {
   begin_micro_batch(next);
+  augmented_epoch = training && config.augments() ? std::optional(batch.epoch) : std::nullopt;
   const RowRange all{0, next.samples()};
   const StagingSlot& on_device0 = replica(0).slot(micro_batch);
   int64_t before = 0;  // samples of earlier devices
@@ -80,6 +82,7 @@ void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Stagin
       if (rows.size() > 0) r.targets = slot.labels.rows(0, rows.size()).reshape({rows.size() * model.targets_per_sample});
     };
     fill(slot.images, batch.images, scatters ? on_device0.images : Tensor(), whole ? all : mine);
+    if (augmented_epoch) fill(slot.samples, batch.samples, scatters ? on_device0.samples : Tensor(), whole ? all : mine);
     if (loss_at == LossAt::parallel) {
       fill(slot.labels, batch.labels, scatters ? on_device0.labels : Tensor(), whole ? all : mine);
       label(mine);
@@ -109,6 +112,9 @@ void Engine::State::prepare_input(Replica& r) {
   r.input = ctx.allocate(model.input_shape(r.samples), dtype, Category::activations, "input");
   if (config.image_dtype == DType::f32) {
     cast(ctx, images, r.input);
+  } else if (augmented_epoch) {
+    augment_normalize(ctx, config.augmentation, {config.seed, *augmented_epoch}, config.normalization, images, slot.samples.rows(0, r.samples),
+                      r.input);
   } else {
     resize_normalize(ctx, config.normalization, images, r.input);
   }
@@ -230,7 +236,7 @@ ConstView Engine::step_control(int device) const { return in_step("step_control"
 
 void Engine::State::compute_loss(Replica& r, const Tensor& logits, const View& gradients, const View& totals) {
   const PhaseScope phase(r.compute(), Phase::loss);
-  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(nominal_targets())};
+  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(nominal_targets()), gradients ? config.label_smoothing : 0.0F};
   softmax_cross_entropy(r.compute(), loss_config, logits, r.targets, gradients ? r.scaler->scale() : View(), gradients, totals);
 }
 
@@ -278,10 +284,11 @@ void Engine::State::run_optimizer(Replica& r) {
     const PhaseScope phase(r.compute(), Phase::optimizer);
     const View parameters = r.updated(r.parameters), gradients = r.updated(r.gradients);
     if (optimizer.kind == OptimizerConfig::Kind::sgd) {
-      sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control);
+      sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control, update_ranges);
     } else {
-      adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, r.updates_done, control);
+      adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, r.updates_done, control, update_ranges);
     }
+    if (r.average) update_average(r.compute(), config.ema_decay, parameters, r.average, r.updates_done, control);
   }
   r.cast_parameters();
 }

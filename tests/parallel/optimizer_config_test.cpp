@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
+#include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "nn/parallel/engine_config.h"
@@ -8,6 +10,54 @@
 
 namespace vitrine {
 namespace {
+
+/// conv (weight, bias), norm (weight, bias), classifier (weight, bias): in memory from the last to the first.
+FlatLayout layout_with_norm() {
+  return FlatLayout({{.name = "conv.weight", .shape = {4, 3, 3, 2}, .init = {}, .layout = {}},
+                     {.name = "conv.bias", .shape = {4}, .init = {}, .layout = {}},
+                     {.name = "norm.weight", .shape = {4}, .init = {}, .layout = {}, .of_norm = true},
+                     {.name = "norm.bias", .shape = {4}, .init = {}, .layout = {}, .of_norm = true},
+                     {.name = "classifier.weight", .shape = {10, 100}, .init = {}, .layout = {}},
+                     {.name = "classifier.bias", .shape = {10}, .init = {}, .layout = {}}},
+                    0);
+}
+
+std::string text(const UpdateRanges& ranges) {
+  std::string all;
+  for (const UpdateRange& r : *ranges) all += fmt::format("[{}, {}) x{} decay {}; ", r.begin, r.end, r.lr_factor, r.weight_decay);
+  return all;
+}
+
+TEST(ParameterGroups, NeighboursWithEqualConstantsAreOneRange) {
+  using Of = ParameterGroup::Of;
+  const FlatLayout layout = layout_with_norm();
+  EXPECT_EQ(make_update_ranges(layout, {}, 0.1), nullptr);
+  const auto ranges = [&](const std::vector<ParameterGroup>& groups) { return text(make_update_ranges(layout, groups, 0.1)); };
+  EXPECT_EQ(ranges({{.of = Of::norms, .weight_decay = 0.0}}), "[0, 1088) x1 decay 0.1; [1088, 1216) x1 decay 0; [1216, 1408) x1 decay 0.1; ");
+  EXPECT_EQ(ranges({{.of = Of::biases, .weight_decay = 0.0}, {.of = Of::norms, .weight_decay = 0.0}}),
+            "[0, 64) x1 decay 0; [64, 1088) x1 decay 0.1; [1088, 1280) x1 decay 0; [1280, 1408) x1 decay 0.1; ");
+  // A later group overrides what it sets, and nothing else.
+  EXPECT_EQ(ranges({{.of = Of::biases, .weight_decay = 0.0},
+                    {.pattern = "classifier.*", .lr_factor = 10.0},
+                    {.pattern = "c*.b?as", .weight_decay = 0.5}}),
+            "[0, 64) x10 decay 0.5; [64, 1088) x10 decay 0.1; [1088, 1152) x1 decay 0; [1152, 1216) x1 decay 0.1; [1216, 1280) x1 decay 0.5; [1280, "
+            "1408) x1 decay 0.1; ");
+  EXPECT_EQ(ranges({{.pattern = "*", .lr_factor = 2.0}}), "[0, 1408) x2 decay 0.1; ");
+}
+
+TEST(ParameterGroups, RefusePatternsWithoutParametersAndValuesOutOfRange) {
+  const FlatLayout layout = layout_with_norm();
+  for (const char* pattern : {"", "conv", "conv.?", "CONV.*", "*.weigh"}) {
+    try {
+      make_update_ranges(layout, {{.pattern = pattern, .lr_factor = 1.0}}, 0.1);
+      ADD_FAILURE() << pattern;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("conv.weight, conv.bias"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_THROW(make_update_ranges(layout, {{.pattern = "*", .lr_factor = -1.0}}, 0.1), ConfigError);
+  EXPECT_THROW(make_update_ranges(layout, {{.pattern = "*", .weight_decay = std::numeric_limits<double>::quiet_NaN()}}, 0.1), ConfigError);
+}
 
 using Kind = OptimizerConfig::Kind;
 

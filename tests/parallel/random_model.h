@@ -26,6 +26,7 @@ struct OwnedBatch {
     std::vector<uint8_t> bytes;
     std::vector<float> floats;
     std::vector<int32_t> labels;
+    std::vector<int32_t> samples;  // as if drawn from a large data set
   };
   std::shared_ptr<Memory> memory = std::make_shared<Memory>();
   Shape image_shape, label_shape;

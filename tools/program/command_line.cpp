@@ -40,13 +40,15 @@ Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 fail
 void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and data";
   app.add_option("--model", o.model, "Model to train")->check(one_of(model_names()))->capture_default_str()->group(group);
-  app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR or synthetic[:COUNT]")->capture_default_str()->group(group);
-  app.add_option("--image-size", o.image_size, "Height and width of the model's input [227 for alexnet, 224 for vgg16, else the data's]")
+  app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train and val) or synthetic[:COUNT]")->capture_default_str()->group(group);
+  app.add_option("--image-size", o.image_size, "Height and width of the model's input [227 for alexnet, 224 for vgg16, else the data's]; images of an image-folder are resized and cropped to it")
       ->check(whole_number(1, 1 << 16))
       ->group(group);
   app.add_option("--preprocess", o.preprocess, "Where images are resized and normalized: host (the loader) or device")
       ->check(one_of({"host", "device"}))
       ->capture_default_str()
+      ->group(group);
+  app.add_option("--normalize", o.normalize, "Mean and deviation of each channel, for pixels from 0 to 1: 0.5,0.5,0.5/0.2,0.2,0.2 [the data set's]")
       ->group(group);
   app.add_option("--workers", o.workers, "Threads that load batches")->check(whole_number(1, 256))->capture_default_str()->group(group);
 }
@@ -177,8 +179,9 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
   app.add_option("--momentum", o.momentum, "Momentum, for sgd [0]")->check(number())->group(group);
   app.add_flag("--nesterov", o.nesterov, "Nesterov's momentum, for sgd")->group(group);
   app.add_option("--weight-decay", o.weight_decay, "Weight decay [0.01 for adamw, else 0]")->check(number())->group(group);
+  add_recipe_options(app, o.recipe);
   app.add_option("--dropout", o.dropout, "Probability of dropout [the model's]")->check(number())->group(group);
-  app.add_option("--seed", o.seed, "Seed of initial weights, order of samples and dropout")
+  app.add_option("--seed", o.seed, "Seed of initial weights, order of samples, dropout and augmentation")
       ->check(whole_number(0))
       ->capture_default_str()
       ->group(group);
@@ -218,6 +221,11 @@ void add_report_option(CLI::App& app, Options& o) {
   app.add_option("--report", o.report, "Write a page with charts and findings to FILE.html")->group("Output");
 }
 
+void add_confusion_option(CLI::App& app, Options& o) {
+  app.add_flag("--confusion", o.confusion, "Print the confusion matrix of the test set: a row for each class, a column for each prediction")
+      ->group("Output");
+}
+
 void add_log_option(CLI::App& app, Options& o) {
   app.add_option("--log-every", o.log_every, "Print a line of progress on stderr after every N steps [one every 10 s, or a bar on a terminal]")
       ->check(whole_number(1, kMostSteps))
@@ -250,8 +258,11 @@ void add_train(CLI::App& parent, Options& o) {
       ->group("Processes");
   app.add_option("--save", o.save, "Write the weights to FILE.safetensors at the end")->group("Output");
   add_report_option(app, o);
-  app.add_option("--tensorboard", o.tensorboard, "Write loss, learning rate, accuracy, speed and memory to a new event file in the folder DIR")
+  app.add_option("--tensorboard", o.tensorboard,
+                 "Write loss, learning rate, accuracy, confusion matrix, speed and memory to a new event file in the folder DIR")
       ->group("Output");
+  app.add_option("--log", o.log, "Write steps and epochs to FILE.jsonl (an object per line) or FILE.csv while they are done")->group("Output");
+  add_confusion_option(app, o);
   app.add_option("--trace", o.trace, "Write a Chrome trace to FILE.json (open it in Perfetto)")->group("Output");
   app.add_option("--memory-history", o.memory_history, "Write what the devices held to FILE.pickle (open it at pytorch.org/memory_viz)")
       ->group("Output");
@@ -286,6 +297,7 @@ void add_eval(CLI::App& parent, Options& o) {
   add_deprecated_init(app, o, false);
   add_output_options(app, o);
   add_log_option(app, o);
+  add_confusion_option(app, o);
   app.add_option("--save-logits", o.save_logits, "Write the outputs of all samples, in order, to FILE.npy")->group("Output");
 }
 

@@ -40,6 +40,7 @@ Json training_json(const Options& o, const Job& job) {
     json["betas"] = {optimizer.adam_kernel().beta1, optimizer.adam_kernel().beta2};
     json["eps"] = optimizer.adam_kernel().eps;
   }
+  json.update(recipe_json(o.recipe));
   json["clip_norm"] = o.clip_norm ? Json(*o.clip_norm) : Json();
   json["allow_non_finite"] = o.allow_non_finite;
   json["dropout"] = o.dropout ? decimal(*o.dropout) : Json();
@@ -93,6 +94,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["channels"] = job.model.channels;
   json["classes"] = job.model.classes;
   json["preprocess"] = o.preprocess;
+  json["normalize"] = text_or_null(o.normalize);
   json["workers"] = o.workers;
   for (const DeviceId& device : devices) json["devices"].push_back(device.str());
   json["device_memory"] = parse_memory_list(o.device_memory);
@@ -142,12 +144,14 @@ Json run_json(const Record& record) {
                               {"train_loss", e.totals.mean_loss()},
                               {"test_loss", e.test_loss ? Json(*e.test_loss) : Json()},
                               {"test_accuracy", e.test_accuracy ? Json(*e.test_accuracy) : Json()},
+                              {"test_top5_accuracy", e.test_top5 ? Json(*e.test_top5) : Json()},
                               {"samples", e.samples},
                               {"steps", e.steps},
                               {"interrupted", !e.whole()},
                               {"seconds", e.seconds},
                               {"samples_per_second", e.samples_per_second()}});
   }
+  json["confusion"] = run.confusion ? run.confusion->json() : Json();
   json.update(measurements_json(run.devices));
   json["communicator"] = record.communicator;
   json["convolutions"] = Json::array();

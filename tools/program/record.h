@@ -12,6 +12,7 @@
 #include "runtime/memory/timeline.h"
 #include "runtime/trace/communication_table.h"
 #include "runtime/trace/step_view.h"
+#include "tools/program/confusion.h"
 #include "tools/program/processes.h"
 #include "tools/program/step_record.h"
 
@@ -57,7 +58,7 @@ struct EpochRecord {
   int64_t samples = 0;
   int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: the epoch was interrupted
   double seconds = 0;                   // spent training, without evaluation
-  std::optional<double> test_loss, test_accuracy;
+  std::optional<double> test_loss, test_accuracy, test_top5;
 
   bool whole() const { return steps == steps_wanted; }
   double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
@@ -92,6 +93,7 @@ struct RunRecord {
   std::string diverged;  // why training stopped; empty if it did not diverge
   std::vector<double> step_losses;
   std::vector<EpochRecord> epochs;
+  std::optional<ConfusionMatrix> confusion;   // with --confusion: of the last evaluation
   int64_t shown_step = 0;                     // from 0: the step of DeviceRecord::memory and ::step
   std::optional<double> first_bucket_begins;  // share of backward that is over when the first bucket's reduction begins, 0 to 1
   // Of a comparison:

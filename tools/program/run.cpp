@@ -77,7 +77,7 @@ std::vector<int64_t> batch_sizes(int64_t count, int64_t batch_size, bool drop_la
 
 Job open_job(const Options& options) {
   Job job;
-  job.data = open_dataset(options.data, kDataSeed);
+  job.data = open_dataset(options.data, kDataSeed, options.image_size != 0 ? options.image_size : model_image_size(options.model));
   const Dataset& train = job.data.train;
   ModelOptions model_options;
   model_options.image_size = options.image_size;
@@ -101,7 +101,7 @@ Job open_job(const Options& options) {
   model_options.classes = train.classes;
   model_options.dropout = options.dropout;
   job.model = make_model(options.model, model_options);
-  job.normalization = {train.mean, train.std};
+  job.normalization = resolve_normalization(options.normalize, train);
   return job;
 }
 
@@ -156,6 +156,7 @@ LoaderConfig train_loader_config(const Options& options, const Job& job, const R
   config.shuffle = options.shuffle;
   config.drop_last = options.drop_last;
   config.epochs = epochs;
+  config.sample_indices = run.engine->config().augments();
   config.shard = shard_of(run, options.accumulate);
   return config;
 }
@@ -221,6 +222,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.recompute_segments = resolve_recompute_segments(options, job.model);
   config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
+  apply_recipe(options.recipe, config);
   config.precision = precision;
   config.allow_non_finite = options.allow_non_finite;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
@@ -234,6 +236,11 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.image_height = ready_made ? job.model.height : job.data.train.height;
   config.image_width = ready_made ? job.model.width : job.data.train.width;
   return config;
+}
+
+bool counts_confusion(const Options& options, const Job& job) {
+  constexpr int64_t kMostClasses = 480;
+  return options.confusion || (!options.tensorboard.empty() && job.model.classes <= kMostClasses);
 }
 
 void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group) {
@@ -250,6 +257,7 @@ void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_
                      {"--steps", std::to_string(options.steps.value_or(0))},
                      {"--preprocess", options.preprocess},
                      {"evaluation", options.evaluate ? "on" : "off"},
+                     {"confusion matrix", counts_confusion(options, job) ? "counted" : "not counted"},
                      // Only rank 0 reads the file.
                      {"--init-weights", options.init_weights.empty() ? "nothing" : "a file"},
                      {"--save-logits", options.save_logits.empty() ? "nothing" : "a file"},

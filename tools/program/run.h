@@ -53,6 +53,9 @@ int64_t default_workspace(const Model& model, Backend backend, const Precision& 
 int resolve_recompute_segments(const Options& options, const Model& model);
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);
 
+/// Whether evaluations count the confusion matrix: --confusion, or --tensorboard for an image with at least one pixel per class.
+bool counts_confusion(const Options& options, const Job& job);
+
 /// Checks that all processes agree on what the engine's plan does not cover. throws ConfigError.
 void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group);
 

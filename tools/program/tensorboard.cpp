@@ -26,8 +26,12 @@ namespace summary {
 constexpr protozero::pbf_tag_type kValue = 1;
 }
 namespace value {
-constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2, kTensor = 8, kMetadata = 9;
+constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2, kImage = 4, kTensor = 8, kMetadata = 9;
 }
+namespace image {
+constexpr protozero::pbf_tag_type kHeight = 1, kWidth = 2, kColorspace = 3, kEncoded = 4;
+constexpr int32_t kRgb = 3;
+}  // namespace image
 namespace metadata {
 constexpr protozero::pbf_tag_type kPluginData = 1, kPluginName = 1;
 }
@@ -107,6 +111,21 @@ void TensorboardWriter::add_text(const std::string& tag, const std::string& mark
     protozero::pbf_writer description(entry, value::kMetadata);
     protozero::pbf_writer plugin(description, metadata::kPluginData);
     plugin.add_string(metadata::kPluginName, "text");
+  }
+  write_event(bytes, step);
+}
+
+void TensorboardWriter::add_image(const std::string& tag, const std::string& png, int width, int height, int64_t step) {
+  std::string bytes;
+  {
+    protozero::pbf_writer writer(bytes);
+    protozero::pbf_writer entry(writer, summary::kValue);
+    entry.add_string(value::kTag, tag);
+    protozero::pbf_writer picture(entry, value::kImage);
+    picture.add_int32(image::kHeight, height);
+    picture.add_int32(image::kWidth, width);
+    picture.add_int32(image::kColorspace, image::kRgb);
+    picture.add_bytes(image::kEncoded, png);
   }
   write_event(bytes, step);
 }
