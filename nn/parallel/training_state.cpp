@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -88,12 +89,15 @@ std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const Tra
   return files;
 }
 
-void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, TrainingState& state) {
-  const std::string model = fmt::format("{}/{}", folder, kModelFile), optimizer = fmt::format("{}/{}", folder, kOptimizerFile);
-  load_parameters(model, layout, state.flat(kParameters).values(), true);
-  const std::map<std::string, HostTensor> tensors = read_safetensors(optimizer);
+void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, TrainingState& state, bool optimizer) {
+  load_parameters(fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kParameters).values(), true);
+  const std::string path = fmt::format("{}/{}", folder, kOptimizerFile);
+  const std::map<std::string, HostTensor> tensors = optimizer ? read_safetensors(path) : std::map<std::string, HostTensor>();
   for (TrainingState::Flat& flat : state.flats) {
-    if (flat.name != kParameters) read_tensors(optimizer, tensors, layout, flat.name, flat.values());
+    if (flat.name == kParameters) continue;
+    const std::span<float> values = flat.values();
+    std::fill(values.begin(), values.end(), 0.0F);
+    if (optimizer) read_tensors(path, tensors, layout, flat.name, values);
   }
 }
 

@@ -51,7 +51,9 @@ std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayo
 ///   metadata of the model's file
 std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const TrainingState& state, std::span<float> scratch,
                                              const std::map<std::string, std::string>& metadata);
-/// Fills the flat buffers of `state` from the files in a checkpoint's folder. throws DataError for missing or unfit tensors
-void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, TrainingState& state);
+/// Fills the flat buffers of `state` from the files in a checkpoint's folder.
+///   optimizer  false: the parameters only; the optimizer's states become zero, as for another optimizer than the checkpoint's
+/// throws  DataError for missing or unfit tensors
+void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, TrainingState& state, bool optimizer = true);
 
 }  // namespace vitrine

@@ -33,7 +33,7 @@ void add_checkpoint_plan_option(CLI::App& app, CheckpointOptions& o) {
 
 void add_checkpoint_options(CLI::App& app, CheckpointOptions& o) {
   add_checkpoint_plan_option(app, o);
-  app.add_option("--checkpoint-every", o.every, "When: epoch, N (optimizer steps), or Nm (minutes) [epoch; with --steps at the end]")->group(kGroup);
+  app.add_option("--checkpoint-every", o.every, "When: epoch, N (optimizer steps), or Nm (minutes) [epoch]")->group(kGroup);
   app.add_option("--keep-last", o.keep_last, "Keep the newest K checkpoints [all]")->check(whole_number(1, int64_t{1} << 40))->group(kGroup);
   app.add_flag("--keep-best", o.keep_best,
                "Also save and keep the checkpoint of the epoch with the highest test accuracy, to which the link DIR/best points")

@@ -21,12 +21,13 @@ std::string cell(const std::string& text) {
 
 }  // namespace
 
-RunLog::RunLog(const std::string& folder, const std::vector<std::pair<std::string, std::string>>& facts) {
+RunLog::RunLog(const std::string& folder, const std::vector<std::pair<std::string, std::string>>& facts, int64_t steps_before) {
   if (folder.empty()) return;
   writer_.emplace(folder);
+  if (steps_before > 0) writer_->start_at(steps_before + 1);
   std::string table = "| | |\n|---|---|\n";
   for (const auto& [name, value] : facts) table += fmt::format("| {} | {} |\n", cell(name), cell(value));
-  writer_->add_text("configuration", table, 0);
+  writer_->add_text("configuration", table, steps_before);
 }
 
 template <class Write>

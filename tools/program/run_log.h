@@ -16,8 +16,10 @@ namespace vitrine::tools {
 /// What --tensorboard receives during training. An error in writing never stops training: nothing more is written, and close() throws it.
 class RunLog {
  public:
-  /// An empty folder: every call does nothing. `facts` become a table on TensorBoard's text page. throws DataError when the file cannot be made.
-  RunLog(const std::string& folder, const std::vector<std::pair<std::string, std::string>>& facts);
+  /// An empty folder: every call does nothing. `facts` become a table on TensorBoard's text page.
+  ///   steps_before  of the run that this one continues: TensorBoard drops what earlier files in the folder have beyond them
+  /// throws  DataError when the file cannot be made
+  RunLog(const std::string& folder, const std::vector<std::pair<std::string, std::string>>& facts, int64_t steps_before = 0);
 
   struct Step {
     int64_t step = 0;  // 1-based, over the whole run

@@ -15,6 +15,9 @@ class TensorboardWriter {
   /// throws DataError where that is not possible.
   explicit TensorboardWriter(const std::string& folder);
 
+  /// Declares that the run starts again at `step`: TensorBoard drops what earlier files in the folder have from there on (purge_step of PyTorch's
+  /// SummaryWriter).
+  void start_at(int64_t step);
   /// A point of the curve `tag` at `step`. Values that are not finite are written as they are; TensorBoard marks them.
   void add_scalar(const std::string& tag, double value, int64_t step);
   /// Markdown for TensorBoard's text page.
