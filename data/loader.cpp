@@ -153,6 +153,10 @@ Loader::State::State(const Dataset& set, LoaderConfig given)
   check(dataset, config);
   per_epoch = batches_per_epoch(sampler, dataset.size(), config.batch_size);
   if (__builtin_mul_overflow(per_epoch, config.epochs, &total)) total = INT64_MAX;
+  if (config.first_batch < 0 || config.first_batch > per_epoch) {
+    throw ConfigError(fmt::format("Loader: first_batch is {}, expected 0 to {}, the batches of an epoch", config.first_batch, per_epoch));
+  }
+  next_to_fill = next_to_take = std::min(config.first_batch, total);
   const int64_t left_over = dataset.size() % config.batch_size;
   if (dataset.size() >= config.batch_size) full.emplace(config, config.batch_size);
   if (left_over > 0 && !config.drop_last) short_last.emplace(config, left_over);

@@ -26,6 +26,7 @@ struct LoaderConfig {
   uint64_t seed = 0;
   int64_t first_epoch = 0;
   int64_t epochs = 1;                             // afterwards next() returns nothing
+  int64_t first_batch = 0;                        // batches of the first epoch that are left out, for a run that continues within an epoch
   int workers = 1;                                // threads that fill batches
   int queue_batches = 3;                          // number of buffers: filled ahead or in use
   HostMemory host_memory = HostMemory::pageable;  // pinned for GPUs: see DeviceGroup::host_memory()

@@ -74,6 +74,8 @@ void check_names(const std::string& path, const FlatLayout& layout, const std::m
   throw DataError(message);
 }
 
+std::string suffixed(const std::string& name, const std::string& suffix) { return suffix.empty() ? name : fmt::format("{}.{}", name, suffix); }
+
 /// The index of an element of a tensor: "(0, 3, 1, 2)".
 std::string index_text(const Shape& shape, int64_t element) {
   std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
@@ -141,6 +143,49 @@ void save_parameters(const std::string& path, const FlatLayout& layout, std::spa
     tensors[spec.name] = {order.checkpoint_shape, DType::f32, {bytes.begin(), bytes.end()}};
   }
   write_safetensors(path, tensors, metadata, progress);
+}
+
+std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat, const std::string& suffix, std::span<float> scratch) {
+  check_size("tensor_sources", layout, flat.size());
+  VITRINE_ASSERT(static_cast<int64_t>(scratch.size()) >= largest_parameter(layout), "the scratch holds the largest parameter");
+  std::vector<TensorSource> sources;
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const Order order = order_of(spec);
+    const auto produce = [order, from = flat.data() + layout.offset(i), to = scratch.first(static_cast<size_t>(spec.shape.numel()))] {
+      transpose(order.outer, order.positions, order.channels, from, to.data());
+      return std::span<const std::byte>(std::as_bytes(to));
+    };
+    sources.push_back({suffixed(spec.name, suffix), order.checkpoint_shape, DType::f32, produce});
+  }
+  return sources;
+}
+
+void read_tensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const FlatLayout& layout, const std::string& suffix,
+                  std::span<float> flat) {
+  check_size("read_tensors", layout, flat.size());
+  std::fill(flat.begin(), flat.end(), 0.0F);
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const std::string name = suffixed(spec.name, suffix);
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) throw DataError(fmt::format("{}: tensor {} is missing, expected one for each parameter of the model", path, name));
+    const HostTensor& tensor = found->second;
+    const Order order = order_of(spec);
+    if (!(tensor.shape == order.checkpoint_shape) || tensor.dtype != DType::f32) {
+      throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected {} and f32", path, name, tensor.shape.str(), dtype_name(tensor.dtype),
+                                  order.checkpoint_shape.str()));
+    }
+    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
+    if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(float));
+    transpose(order.outer, order.channels, order.positions, values.data(), flat.data() + layout.offset(i));
+  }
+}
+
+int64_t largest_parameter(const FlatLayout& layout) {
+  int64_t elements = 0;
+  for (const ParamSpec& spec : layout.specs()) elements = std::max(elements, spec.shape.numel());
+  return elements;
 }
 
 }  // namespace vitrine

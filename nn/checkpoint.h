@@ -31,6 +31,25 @@ std::map<std::string, HostTensor> read_safetensors(const std::string& path);
 void write_safetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const std::map<std::string, std::string>& metadata,
                        const WriteProgress& progress = {});
 
+/// A tensor whose bytes are produced when it is written, so that a file needs no second copy of all its tensors.
+struct TensorSource {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::f32;
+  /// Returns the tensor's bytes. They need to stay valid only until the next source is asked.
+  std::function<std::span<const std::byte>()> bytes;
+};
+/// Size and XXH3 hash of a file as it was written.
+struct FileDigest {
+  int64_t bytes = 0;
+  uint64_t xxh3 = 0;
+  bool operator==(const FileDigest&) const = default;
+};
+/// Writes tensors that are produced one after the other, in their order, to a file that appears under its name when it is complete.
+///   throws  DataError, also for two tensors of one name
+FileDigest stream_safetensors(const std::string& path, std::span<const TensorSource> tensors, const std::map<std::string, std::string>& metadata,
+                              const WriteProgress& progress = {});
+
 /// Weights that are not finite.
 class NonFiniteWeights : public DataError {
  public:
@@ -44,6 +63,17 @@ void load_parameters(const std::string& path, const FlatLayout& layout, std::spa
 /// Writes such a checkpoint.   throws  DataError
 void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
                      const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});
+
+/// f32 values with the layout `layout` as tensors of their parameters' names, with ".SUFFIX" behind each unless `suffix` is empty, in PyTorch's
+/// layouts: "features.0.weight.exp_avg" for an optimizer's state.
+///   scratch  largest_parameter(layout) elements, overwritten by each source; both spans must outlive the sources
+std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat, const std::string& suffix, std::span<float> scratch);
+/// Reads them back from the tensors of the file `path`; padding becomes zero. Tensors of other names are ignored.
+/// throws  DataError for a missing tensor, and for another shape or dtype
+void read_tensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const FlatLayout& layout, const std::string& suffix,
+                  std::span<float> flat);
+/// Elements of the largest parameter.
+int64_t largest_parameter(const FlatLayout& layout);
 
 /// Writes a (rows, columns) f32 matrix as a NumPy .npy file, version 1.0.   throws  DataError
 void write_npy(const std::string& path, std::span<const float> values, int64_t rows, int64_t columns);

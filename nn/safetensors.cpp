@@ -10,6 +10,7 @@
 #include "nn/checkpoint.h"
 #include "nn/safetensors_header.h"
 #include "runtime/error.h"
+#include "runtime/hash.h"
 
 namespace vitrine {
 namespace {
@@ -35,6 +36,33 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
   return parse_header(path, text, file_bytes - data_begin);
 }
 
+int64_t bytes_of(const TensorSource& tensor) { return tensor.shape.numel() * size_of(tensor.dtype); }
+
+/// The header, padded so that the data is aligned.
+std::string make_header(const std::string& path, std::span<const TensorSource> tensors, const std::map<std::string, std::string>& metadata) {
+  using Json = nlohmann::json;
+  Json header = Json::object();
+  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
+  int64_t offset = 0;
+  for (const TensorSource& tensor : tensors) {
+    if (tensor.name == kMetadata) throw DataError("write_safetensors: a tensor cannot be named __metadata__");
+    if (header.contains(tensor.name)) throw DataError(fmt::format("write_safetensors: two tensors are named '{}'", tensor.name));
+    std::vector<int64_t> sizes;
+    for (int i = 0; i < tensor.shape.rank(); ++i) sizes.push_back(tensor.shape[i]);
+    header[tensor.name] = {
+        {"dtype", format_name(tensor.dtype)}, {"shape", sizes}, {"data_offsets", {offset, offset + bytes_of(tensor)}}};
+    offset += bytes_of(tensor);
+  }
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const Json::exception& e) {
+    throw DataError(fmt::format("write_safetensors: {}: a name or metadata is not UTF-8: {}", path, e.what()));
+  }
+  text.append((kSizeBytes - text.size() % kSizeBytes) % kSizeBytes, ' ');
+  return text;
+}
+
 }  // namespace
 
 std::map<std::string, HostTensor> read_safetensors(const std::string& path) {
@@ -57,36 +85,40 @@ std::map<std::string, HostTensor> read_safetensors(const std::string& path) {
   return tensors;
 }
 
-void write_safetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const std::map<std::string, std::string>& metadata,
-                       const WriteProgress& progress) {
-  using Json = nlohmann::json;
-  Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  uint64_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
-    if (name == kMetadata) throw DataError("write_safetensors: a tensor cannot be named __metadata__");
-    if (static_cast<int64_t>(tensor.data.size()) != tensor.shape.numel() * size_of(tensor.dtype)) {
-      throw DataError(fmt::format("write_safetensors: tensor '{}' has shape {} and dtype {}, but {} bytes of data", name, tensor.shape.str(),
-                                  dtype_name(tensor.dtype), tensor.data.size()));
-    }
-    std::vector<int64_t> sizes;
-    for (int i = 0; i < tensor.shape.rank(); ++i) sizes.push_back(tensor.shape[i]);
-    header[name] = {{"dtype", format_name(tensor.dtype)}, {"shape", sizes}, {"data_offsets", {offset, offset + tensor.data.size()}}};
-    offset += tensor.data.size();
-  }
-  std::string text;
-  try {
-    text = header.dump();
-  } catch (const Json::exception& e) {
-    throw DataError(fmt::format("write_safetensors: {}: a name or metadata is not UTF-8: {}", path, e.what()));
-  }
-  text.append((kSizeBytes - text.size() % kSizeBytes) % kSizeBytes, ' ');  // aligns the data
+FileDigest stream_safetensors(const std::string& path, std::span<const TensorSource> tensors, const std::map<std::string, std::string>& metadata,
+                              const WriteProgress& progress) {
+  const std::string text = make_header(path, tensors, metadata);
   const auto size_bytes = std::bit_cast<std::array<std::byte, kSizeBytes>>(static_cast<uint64_t>(text.size()));
   AtomicFile file(path, progress);
-  file.write(size_bytes);
-  file.write(text);
-  for (const auto& [name, tensor] : tensors) file.write(tensor.data);
+  StreamingHash hash;
+  FileDigest digest;
+  const auto write = [&](std::span<const std::byte> bytes) {
+    file.write(bytes);
+    hash.add(bytes);
+    digest.bytes += static_cast<int64_t>(bytes.size());
+  };
+  write(size_bytes);
+  write(std::as_bytes(std::span(text)));
+  for (const TensorSource& tensor : tensors) {
+    const std::span<const std::byte> bytes = tensor.bytes();
+    if (static_cast<int64_t>(bytes.size()) != bytes_of(tensor)) {
+      throw DataError(fmt::format("write_safetensors: tensor '{}' has shape {} and dtype {}, but {} bytes of data", tensor.name, tensor.shape.str(),
+                                  dtype_name(tensor.dtype), bytes.size()));
+    }
+    write(bytes);
+  }
   file.commit();
+  digest.xxh3 = hash.value();
+  return digest;
+}
+
+void write_safetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const std::map<std::string, std::string>& metadata,
+                       const WriteProgress& progress) {
+  std::vector<TensorSource> sources;
+  for (const auto& [name, tensor] : tensors) {
+    sources.push_back({name, tensor.shape, tensor.dtype, [&data = tensor.data] { return std::span<const std::byte>(data); }});
+  }
+  stream_safetensors(path, sources, metadata, progress);
 }
 
 }  // namespace vitrine

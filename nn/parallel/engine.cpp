@@ -234,7 +234,7 @@ void Engine::State::finish_oldest() {
   wait_step_done(issued.slot);
   throw_if_failed();
   in_flight.pop_front();
-  if (issued.step == 0 && devices.process_count() > 1) devices.process_group()->set_warm();
+  if (issued.step == first_step && devices.process_count() > 1) devices.process_group()->set_warm();
   finished.push_back(step_result(issued));
   if (finished.back().diverged) stop_training(issued, finished.back());
   throw_if_diverged(finished.back());

@@ -138,6 +138,21 @@ struct Engine::State {
   [[noreturn]] void stop_training(const Issued& issued, StepResult& result);
   void throw_if_diverged(const StepResult& result);
 
+  // training_state.cpp
+  /// A flat buffer of a replica that a checkpoint contains, with the layout of the parameters.
+  struct FlatState {
+    std::string name;
+    View on_device;
+  };
+  /// Those of a replica that updates the parameters, in the order of TrainingState::flats.
+  std::vector<FlatState> flat_states(Replica& r);
+  /// The first replica of this process that runs the optimizer. throws UnsupportedError if none does.
+  Replica& updating_replica(const char* operation);
+  /// throws ConfigError unless the state has the flat buffers of this engine.
+  void check_state(const TrainingState& state, const char* operation) const;
+  /// Fills the optimizer's buffers of all replicas; with several processes from rank 0's state.
+  void set_optimizer_states(const TrainingState& state, int32_t updates);
+
   // parameters.cpp
   void set_parameters(std::span<const float> flat);
   /// Copies values in host memory to the replica's parameters, or to its 16-bit copy where it has no others.
@@ -199,6 +214,7 @@ struct Engine::State {
 
   // Over the engine's life.
   int64_t steps = 0;
+  int64_t first_step = 0;  // the first one of this engine: above 0 after load_state()
   std::vector<StepResult> finished;
   std::set<int64_t> trained_sizes, evaluated_sizes;
   int skipped_in_row = 0;

@@ -8,7 +8,7 @@ namespace vitrine {
 const char* phase_name(Phase phase) {
   static constexpr const char* kNames[kPhaseCount] = {"data", "stage",        "scatter",  "preprocess", "replicate", "forward", "gather",
                                                       "loss", "scatter_grad", "backward", "recompute",  "reduce",    "unscale", "optimizer",
-                                                      "cast", "broadcast",    "evaluate", "setup",      "wait",      "step"};
+                                                      "cast", "broadcast",    "evaluate", "checkpoint", "setup",     "wait",    "step"};
   return kNames[static_cast<int>(phase)];
 }
 

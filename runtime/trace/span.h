@@ -9,8 +9,9 @@ namespace vitrine {
 /// Level of tracing: nothing, the phases of a step, or also every operation.
 enum class TraceLevel : uint8_t { off, phase, operation };
 
-/// Named parts of a training step. `recompute` is the second computation of activation checkpointing, within backward and not part of it. `wait` is
-/// time in which a stream waited for another stream, a peer or the host. `step` marks the start of a step on a compute stream and lasts no time.
+/// Named parts of a training step. `recompute` is the second computation of activation checkpointing, within backward and not part of it. `checkpoint`
+/// is the copy of the training state to the host. `wait` is time in which a stream waited for another stream, a peer or the host. `step` marks the
+/// start of a step on a compute stream and lasts no time.
 enum class Phase : uint8_t {
   data,
   stage,
@@ -29,11 +30,12 @@ enum class Phase : uint8_t {
   cast,
   broadcast,
   evaluate,
+  checkpoint,
   setup,
   wait,
   step,
 };
-inline constexpr int kPhaseCount = 20;
+inline constexpr int kPhaseCount = 21;
 /// "forward", "scatter_grad", ...
 const char* phase_name(Phase phase);
 

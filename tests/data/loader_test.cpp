@@ -55,6 +55,35 @@ TEST(Loader, FollowsTheSamplerWithAnyNumberOfWorkers) {
   }
 }
 
+TEST(Loader, StartsWithinAnEpoch) {
+  const Dataset set = make_set(23);
+  const LoaderConfig config{.batch_size = 5, .seed = 9, .first_epoch = 2, .epochs = 2, .workers = 2};
+  for (const bool drop_last : {false, true}) {
+    const int64_t batches = drop_last ? 4 : 5;
+    for (int64_t first = 0; first <= batches; ++first) {
+      LoaderConfig whole = config, rest = config;
+      whole.drop_last = rest.drop_last = drop_last;
+      rest.first_batch = first;
+      Loader from_the_start(set, whole), from_within(set, rest);
+      for (int64_t i = 0; i < first; ++i) from_the_start.next();
+      for (int64_t i = first; i < 2 * batches; ++i) {
+        const auto expected = from_the_start.next(), batch = from_within.next();
+        ASSERT_TRUE(batch && expected);
+        EXPECT_EQ(labels_of(*batch), labels_of(*expected)) << "batch " << i << ", first " << first;
+        EXPECT_EQ(batch->epoch, expected->epoch);
+        EXPECT_EQ(batch->index, expected->index);
+        EXPECT_EQ(batch->last_of_epoch, expected->last_of_epoch);
+      }
+      EXPECT_FALSE(from_within.next());
+    }
+  }
+  for (const int64_t first : {-1, 6}) {
+    LoaderConfig bad = config;
+    bad.first_batch = first;
+    EXPECT_THROW(Loader(set, bad), ConfigError);
+  }
+}
+
 TEST(Loader, ABatchReleasedBeforeTheDeviceHasReadItIsAnError) {
   const Dataset set = make_set(12);
   DeviceGroupOptions options;

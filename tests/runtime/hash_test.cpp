@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/hash.h"
 
+#include <algorithm>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -25,6 +27,18 @@ TEST(Hash, OfPartsDependsOnTheirOrderAndContent) {
   EXPECT_NE(hash(hash(0, "a"), "b"), hash(hash(0, "b"), "a"));
   EXPECT_EQ(hash(hash(0, "a"), "b"), hash(hash(0, "a"), "b"));
   EXPECT_NE(hash(hash(0, "a"), "b"), hash(hash(0, "a"), "c"));
+}
+
+TEST(Hash, InPartsIsThatOfTheWhole) {
+  std::vector<std::byte> bytes(100'000);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * i % 253);
+  const auto whole = hash_bytes(0, bytes.data(), static_cast<int64_t>(bytes.size()));
+  EXPECT_EQ(StreamingHash().value(), hash(0, ""));
+  for (const size_t part : {size_t{1}, size_t{7}, size_t{4096}, bytes.size()}) {
+    StreamingHash parts;
+    for (size_t begin = 0; begin < bytes.size(); begin += part) parts.add(std::span(bytes).subspan(begin, std::min(part, bytes.size() - begin)));
+    EXPECT_EQ(parts.value(), whole) << part;
+  }
 }
 
 }  // namespace

@@ -247,7 +247,7 @@ int run_collectives(const Options& options, const Processes& processes) {
     if (average) fmt::print("\nAvg bus bandwidth: {:.4g} GB/s\n", *average);
     if (o.check) fmt::print("{}\n", wrong == 0 ? "Every result was right." : fmt::format("{} elements were wrong.", format_count(wrong)));
   }
-  if (stopped) return kExitInterrupted;
+  if (stopped) return interrupt_status();
   return wrong == 0 ? kExitOk : kExitFailure;
 }
 

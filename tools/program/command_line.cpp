@@ -34,7 +34,8 @@ Examples:
   vitrine collectives all_reduce --devices cpu:0-3 -b 64K -e 64M -f 4
   vitrine info
 
-Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 failure, 2 usage, 130 interrupted.
+Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 failure, 2 usage, 130 interrupted, 143 terminated
+(SIGTERM; checkpoint saved).
 )";
 
 void add_model_options(CLI::App& app, Options& o) {
@@ -187,7 +188,7 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
       ->group(group);
   app.add_flag("--shuffle,!--no-shuffle", o.shuffle, "Shuffle the samples in each epoch [on]")->group(group);
   app.add_flag("--drop-last", o.drop_last, "Drop the last batch of an epoch if it is not full")->group(group);
-  app.add_option("--init-weights", o.init_weights, "FILE.safetensors to start from [drawn from the seed]")->group(group);
+  app.add_option("--init-weights", o.init_weights, "FILE.safetensors or checkpoint to start from [drawn from the seed]")->group(group);
   add_deprecated_init(app, o, true);
 }
 
@@ -256,6 +257,7 @@ void add_train(CLI::App& parent, Options& o) {
   app.add_option("--verify-replicas", o.verify_replicas, "Compare the parameters of all replicas every N steps, not only at the start")
       ->check(whole_number(1, 1 << 30))
       ->group("Processes");
+  add_checkpoint_options(app, o.checkpoints);
   app.add_option("--save", o.save, "Write the weights to FILE.safetensors at the end")->group("Output");
   add_report_option(app, o);
   app.add_option("--tensorboard", o.tensorboard,
@@ -278,6 +280,7 @@ void add_train(CLI::App& parent, Options& o) {
 void add_plan(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("plan", "Report how much memory each device of a train command needs, without running it");
   add_run_options(app, o);
+  add_checkpoint_plan_option(app, o.checkpoints);
   app.add_option("--processes", o.processes, "Plan for the first of N processes with these devices each, as mpirun -np N would start them")
       ->check(whole_number(1, 1 << 16))
       ->capture_default_str()
@@ -288,7 +291,7 @@ void add_plan(CLI::App& parent, Options& o) {
 void add_eval(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("eval", "Evaluate weights on the test set: every sample once");
   add_model_options(app, o);
-  app.add_option("--weights", o.weights, "FILE.safetensors with PyTorch's names and layouts")->required()->group("Model and data");
+  app.add_option("--weights", o.weights, "FILE.safetensors with PyTorch's names and layouts, a checkpoint's folder, or a folder of checkpoints: its newest")->required()->group("Model and data");
   app.add_flag("--allow-non-finite", o.allow_non_finite, "Accept weights that are NaN or infinite [refuse them]")->group("Model and data");
   add_device_options(app, o);
   add_precision_option(app, o);

@@ -211,7 +211,7 @@ int run_compare(const Options& options) {
     if (reported) fmt::print("\nThe report is in {}\n", options.report);
   }
   attempts.rethrow();
-  return interrupted() ? kExitInterrupted : kExitOk;
+  return interrupted() ? interrupt_status() : kExitOk;
 }
 
 }  // namespace vitrine::tools

@@ -36,7 +36,7 @@ int run_eval(const Options& options, const Processes& processes) {
   const auto result = evaluate_test_set(options, job, run, "evaluating", options.confusion, options.save_logits.empty() ? nullptr : &logits);
   if (!result) {
     if (processes.leads()) fmt::print(stderr, "vitrine: interrupted before every sample was seen; there is no result\n");
-    return kExitInterrupted;
+    return interrupt_status();
   }
   Attempts attempts;
   const bool has_logits = !options.save_logits.empty() && processes.leads() &&

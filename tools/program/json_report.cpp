@@ -75,6 +75,25 @@ Json precision_json(const Precision& precision) {
   return json;
 }
 
+Json staging_json(const StagingBytes& staging) {
+  Json json = Json::object();
+  for (const auto& [name, bytes] : staging) json[name] = bytes;
+  return json;
+}
+
+Json checkpoints_json(const std::optional<CheckpointRecord>& checkpoints) {
+  if (!checkpoints) return {};
+  return {{"folder", checkpoints->folder},
+          {"newest", text_or_null(checkpoints->newest)},
+          {"saved", checkpoints->saved},
+          {"failed", checkpoints->failed},
+          {"bytes", checkpoints->bytes},
+          {"stall_seconds", checkpoints->stall_seconds},
+          {"write_seconds", checkpoints->write_seconds},
+          {"staging_bytes", staging_json(checkpoints->staging)},
+          {"planned_staging_bytes", staging_json(checkpoints->planned_staging)}};
+}
+
 Json measurements_json(const std::vector<DeviceRecord>& devices) {
   Json json;
   json["devices"] = devices_json(devices);
@@ -123,6 +142,8 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["evaluate"] = o.evaluate;
   if (o.command == Options::Command::plan) return json;
   json["save"] = text_or_null(o.save);
+  json["checkpoint_dir"] = text_or_null(o.checkpoints.directory);
+  json["checkpoint_every"] = o.checkpoints.directory.empty() ? Json() : Json(o.checkpoints.every.value_or("epoch"));
   json["trace"] = text_or_null(o.trace);
   json["trace_level"] = o.trace_level;
   return json;
@@ -134,6 +155,8 @@ Json run_json(const Record& record) {
   json["config"] = Json::parse(record.config);
   json["notes"] = record.notes;
   json["processes"] = record.processes;
+  json["resumed_from"] = text_or_null(record.resumed_from);
+  json["first_step"] = run.first_step;
   json["step_losses"] = run.step_losses;
   json["loss_scale"] = run.steps.loss_scale_json();
   json["reduction_error"] = run.steps.reduction_error_json();
@@ -159,6 +182,7 @@ Json run_json(const Record& record) {
     json["convolutions"].push_back(
         {{"operation", choice.operation}, {"implementation", choice.implementation}, {"reason", in_program_words(choice.reason)}});
   }
+  json["checkpoints"] = checkpoints_json(record.checkpoints);
   json["interrupted"] = record.interrupted;
   json["diverged"] = text_or_null(run.diverged);
   return json;
@@ -202,6 +226,7 @@ Json plan_json(const Record& record) {
     device["held"] = Json::array();
     for (const HeldBytes& held : d.plan.held) device["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});
   }
+  json["checkpoint_staging_bytes"] = record.checkpoints ? staging_json(record.checkpoints->planned_staging) : Json();
   json["notes"] = record.notes;
   json["fits"] = std::all_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.fits(); });
   json["remedies"] = text_or_null(record.remedies);

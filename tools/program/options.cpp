@@ -145,6 +145,7 @@ void check_combinations(const Options& o) {
     check_choices(o);
     check_files(o);
     if (!o.log.empty()) LogFile::check_path(o.log);
+    check_checkpoint_options(o.checkpoints, o.init_weights, o.evaluate && !o.steps);
     if (o.gpu0_batch_size && o.mode && *o.mode != "balanced") {
       throw ConfigError(
           fmt::format("--gpu0-bsz {0} means --mode balanced --split gpu0={0}, but --mode is {1}; leave --mode out, or use --split gpu0={0} "

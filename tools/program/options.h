@@ -12,6 +12,7 @@
 #include "runtime/comm/reduce_op.h"
 #include "runtime/device_id.h"
 #include "runtime/trace/phase_table.h"
+#include "tools/program/checkpoint_options.h"
 #include "tools/program/recipe_options.h"
 #include "tools/program/schedule_options.h"
 
@@ -104,6 +105,7 @@ struct Options {
   std::optional<std::string> broadcast;
 
   std::string init_weights, save;
+  CheckpointOptions checkpoints;  // train; plan knows the directory
   std::string weights, save_logits;  // eval
   bool confusion = false;            // train, eval
   CollectiveOptions collectives;
@@ -133,7 +135,7 @@ struct CommandLine {
 };
 
 /// Exit statuses of the program.
-inline constexpr int kExitOk = 0, kExitFailure = 1, kExitUsage = 2, kExitInterrupted = 130;
+inline constexpr int kExitOk = 0, kExitFailure = 1, kExitUsage = 2, kExitInterrupted = 130, kExitTerminated = 143;
 
 /// Reads the arguments after the program's name. Never throws for user input.
 CommandLine parse_command_line(const std::vector<std::string>& arguments);

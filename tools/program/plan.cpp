@@ -9,6 +9,7 @@
 #include "nn/parallel/plan_search.h"
 #include "tools/program/advice.h"
 #include "tools/program/attempts.h"
+#include "tools/program/checkpoints.h"
 #include "tools/program/choose.h"
 #include "tools/program/commands.h"
 #include "tools/program/describe.h"
@@ -82,6 +83,9 @@ int run_plan(const Options& asked) {
   record.config = config_json(options, job, devices, group->world_size()).dump();
   record.notes = chosen.notes;
   record.processes = options.processes;
+  if (!options.checkpoints.directory.empty()) {
+    record.checkpoints.emplace().planned_staging = plan_checkpoint_staging(FlatLayout(job.model.net->parameters(), 0), config.optimizer);
+  }
 
   Attempts attempts;
   const bool reported = !options.report.empty() && attempts.run([&] { html::write_page(options.report, record); });

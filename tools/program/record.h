@@ -91,6 +91,7 @@ struct RunRecord {
   std::vector<DeviceRecord> devices;  // of all processes, in rank order
   StepRecord steps;
   std::string diverged;  // why training stopped; empty if it did not diverge
+  int64_t first_step = 0;  // from 0: the first step of this process; above 0 in a run that continues from a checkpoint
   std::vector<double> step_losses;
   std::vector<EpochRecord> epochs;
   std::optional<ConfusionMatrix> confusion;   // with --confusion: of the last evaluation
@@ -103,6 +104,19 @@ struct RunRecord {
 
 /// A name and its text: {"scheme", "dp, split equal, ..."}.
 using Facts = std::vector<std::pair<std::string, std::string>>;
+
+/// Host memory, by name.
+using StagingBytes = std::vector<std::pair<std::string, int64_t>>;
+
+/// The checkpoints that a run saved.
+struct CheckpointRecord {
+  std::string folder, newest;  // newest: the name of the last one that this run saved; empty if there is none
+  int64_t saved = 0, failed = 0;
+  int64_t bytes = 0;           // of the tensor files of the newest
+  double stall_seconds = 0.0;  // for which training stood still
+  double write_seconds = 0.0;  // on the thread that writes
+  StagingBytes planned_staging, staging;
+};
 
 /// All that a run, a comparison or a plan reports.
 struct Record {
@@ -122,6 +136,9 @@ struct Record {
   std::string communicator;
   std::vector<Conv2dChoice> convolutions;  // of this process's first device
   std::string remedies;                    // what would make a plan fit; empty if it fits
+  // Of a run or plan with checkpoints, on rank 0:
+  std::optional<CheckpointRecord> checkpoints;
+  std::string resumed_from;  // the checkpoint's folder; empty for a run from the start
 
   const RunRecord& run() const { return runs.front(); }
 };

@@ -12,8 +12,8 @@ namespace vitrine::tools {
 /// The steps of a run whose memory and spans are kept: only a few, so that long runs can be inspected too. Steps count from 0.
 class RecordedSteps {
  public:
-  /// step_count  of the run, which may be too short for the steps asked for
-  RecordedSteps(const Options& options, int64_t step_count);
+  /// first_step, step_count  of this process and of the whole run, which may be too short for the steps asked for
+  RecordedSteps(const Options& options, int64_t first_step, int64_t step_count);
 
   /// Starts and ends the pools' histories. Call it before each step is issued. A trace without --record-steps has histories from the beginning,
   /// which open_run() starts.

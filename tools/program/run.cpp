@@ -15,6 +15,7 @@
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "runtime/process_group/agreement.h"
+#include "tools/program/resume.h"
 
 namespace vitrine::tools {
 
@@ -260,6 +261,10 @@ void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_
                      {"confusion matrix", counts_confusion(options, job) ? "counted" : "not counted"},
                      // Only rank 0 reads the file.
                      {"--init-weights", options.init_weights.empty() ? "nothing" : "a file"},
+                     {"--checkpoint-dir", options.checkpoints.directory.empty() ? "nothing" : "a folder"},
+                     {"--checkpoint-every", options.checkpoints.every.value_or("epoch")},
+                     {"--keep-best", options.checkpoints.keep_best ? "on" : "off"},
+                     {"--resume", options.checkpoints.resume.empty() ? "nothing" : "a folder"},
                      {"--save-logits", options.save_logits.empty() ? "nothing" : "a file"},
                      {"--verify-replicas", std::to_string(options.verify_replicas)}});
 }
@@ -278,7 +283,7 @@ Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineC
     const FlatLayout& layout = run.engine->layout();
     std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
     try {
-      if (run.devices->process() == 0) load_parameters(weights.path, layout, flat, weights.allow_non_finite);
+      if (run.devices->process() == 0) load_parameters(find_weights(weights.path), layout, flat, weights.allow_non_finite);
     } catch (const NonFiniteWeights& error) {
       throw DataError(fmt::format("{}, or take them as they are with --allow-non-finite", error.what()));
     }

@@ -42,9 +42,10 @@ std::vector<std::string> columns_for(const std::vector<std::string>& devices) {
 RunLog::RunLog(const Target& target) : begin_ns_(steady_now_ns()) {
   if (!target.tensorboard.empty()) {
     tensorboard_.emplace(target.tensorboard);
+    if (target.steps_before > 0) tensorboard_->start_at(target.steps_before + 1);
     std::string table = "| | |\n|---|---|\n";
     for (const auto& [name, value] : target.facts) table += fmt::format("| {} | {} |\n", cell(name), cell(value));
-    tensorboard_->add_text("configuration", table, 0);
+    tensorboard_->add_text("configuration", table, target.steps_before);
   }
   if (target.file.empty()) return;
   file_.emplace(target.file, columns_for(target.devices));

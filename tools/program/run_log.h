@@ -24,6 +24,7 @@ class RunLog {
     std::vector<std::pair<std::string, std::string>> facts;  // a table on TensorBoard's text page
     std::string config = {};                                 // a JSON object: the first line of a .jsonl file
     std::vector<std::string> devices = {};                   // for the memory columns of a .csv file
+    int64_t steps_before = 0;  // of the run that this one continues: TensorBoard drops what earlier files in the folder have beyond them
   };
   /// throws DataError if a file cannot be created.
   explicit RunLog(const Target& target);

@@ -20,21 +20,22 @@ Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 }  // namespace
 
 void StepRecord::add(const StepResult& result) {
-  if (scales.empty() || scales.back().loss_scale != result.loss_scale) scales.push_back({steps, result.loss_scale});
+  const int64_t step = first_step + steps;
+  if (scales.empty() || scales.back().loss_scale != result.loss_scale) scales.push_back({step, result.loss_scale});
   if (result.diverged || (result.valid > 0 && !std::isfinite(result.loss_sum))) {
     if (++non_finite == 1) {
-      first_non_finite = steps;
+      first_non_finite = step;
       non_finite_where = result.overflow;
     }
   }
-  if (result.skipped && !result.diverged) overflows.push_back({steps, result.loss_scale, result.overflow});
+  if (result.skipped && !result.diverged) overflows.push_back({step, result.loss_scale, result.overflow});
   if (steps == 0) reduction_error = result.reduction_error;
   if (precision.checks()) norms.push_back(result.gradient_norm);
   ++steps;
 }
 
 void StepRecord::end(double loss_scale) {
-  if (!scales.empty() && scales.back().loss_scale != loss_scale) scales.push_back({steps, loss_scale});
+  if (!scales.empty() && scales.back().loss_scale != loss_scale) scales.push_back({first_step + steps, loss_scale});
 }
 
 std::string StepRecord::report() const {

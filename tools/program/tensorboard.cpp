@@ -20,11 +20,15 @@ namespace {
 
 // Field numbers of the messages.
 namespace event {
-constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;
+constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
 }
 namespace summary {
 constexpr protozero::pbf_tag_type kValue = 1;
 }
+namespace session {
+constexpr protozero::pbf_tag_type kStatus = 1;
+constexpr int32_t kStart = 1;
+}  // namespace session
 namespace value {
 constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2, kImage = 4, kTensor = 8, kMetadata = 9;
 }
@@ -79,6 +83,18 @@ TensorboardWriter::TensorboardWriter(const std::string& folder) {
   writer.add_string(event::kFileVersion, "brain.Event:2");
   write_record(version);
   flush();
+}
+
+void TensorboardWriter::start_at(int64_t step) {
+  std::string bytes;
+  {
+    protozero::pbf_writer writer(bytes);
+    writer.add_double(event::kWallTime, wall_seconds());
+    writer.add_int64(event::kStep, step);
+    protozero::pbf_writer log(writer, event::kSessionLog);
+    log.add_enum(session::kStatus, session::kStart);
+  }
+  write_record(bytes);
 }
 
 void TensorboardWriter::add_scalar(const std::string& tag, double number, int64_t step) {

@@ -15,6 +15,9 @@ class TensorboardWriter {
   /// throws DataError if that fails.
   explicit TensorboardWriter(const std::string& folder);
 
+  /// Declares that the run starts again at `step`: TensorBoard drops what earlier files in the folder have from there on (purge_step of PyTorch's
+  /// SummaryWriter).
+  void start_at(int64_t step);
   /// A point of the curve `tag` at `step`. TensorBoard marks values that are not finite.
   /// throws DataError when the disk is full, as the other functions do.
   void add_scalar(const std::string& tag, double value, int64_t step);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/units.h"
 #include "tools/program/advice.h"
 #include "tools/program/findings.h"
 #include "tools/program/record_tables.h"
@@ -26,6 +27,30 @@ std::string convolution_report(const std::vector<Conv2dChoice>& choices) {
     if (!choice.reason.empty()) text += fmt::format("  {}: {}\n", choice.operation, in_program_words(choice.reason));
   }
   return text;
+}
+
+/// What checkpoints take in host memory, and how the saves went.
+std::string checkpoint_report(const std::optional<CheckpointRecord>& checkpoints) {
+  if (!checkpoints) return {};
+  const auto total = [](const StagingBytes& staging) {
+    int64_t sum = 0;
+    for (const auto& [name, bytes] : staging) sum += bytes;
+    return sum;
+  };
+  const StagingBytes& staging = checkpoints->staging.empty() ? checkpoints->planned_staging : checkpoints->staging;
+  std::string parts;
+  for (const auto& [name, bytes] : staging) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, format_bytes(bytes));
+  const bool planned = checkpoints->staging.empty();
+  std::string text = fmt::format("Checkpoint staging in host memory{}: {}{}: {}\n", planned ? ", planned" : "", format_bytes(total(staging)),
+                                 planned ? "" : fmt::format(", planned {}", format_bytes(total(checkpoints->planned_staging))), parts);
+  if (planned) return text;
+  text += fmt::format("Checkpoints: {} saved", checkpoints->saved);
+  if (checkpoints->failed > 0) text += fmt::format(", {} failed", checkpoints->failed);
+  if (checkpoints->saved > 0) {
+    text += fmt::format(", training stood still for {:.3f} s, written in {:.3f} s; the newest is {}/{}", checkpoints->stall_seconds,
+                        checkpoints->write_seconds, checkpoints->folder, checkpoints->newest);
+  }
+  return text + "\n";
 }
 
 std::string without_backquotes(std::string text) {
@@ -51,6 +76,7 @@ std::string run_report(const Record& record, const Style& style) {
   add(memory_report(record, style));
   add(run.steps.report());
   add(convolution_report(record.convolutions));
+  add(checkpoint_report(record.checkpoints));
   return text;
 }
 
@@ -69,6 +95,7 @@ std::string plan_report(const Record& record, const Style& style) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   std::string text = fmt::format("{}\n{}", plan_table(devices).str(style), plan_bars(devices, style));
   if (const auto held = held_table(devices)) text += fmt::format("\n{}", held->str(style));
+  if (record.checkpoints) text += fmt::format("\n{}", checkpoint_report(record.checkpoints));
   if (!record.remedies.empty()) text += fmt::format("\nIt does not fit. {}\n", record.remedies);
   return text;
 }

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/resume.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "nn/checkpoint_directory.h"
+#include "runtime/error.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void warn(const std::string& reason) {
+  fmt::print(stderr, "vitrine: warning: {}; this checkpoint is skipped\n", reason);
+  std::fflush(stderr);
+}
+
+/// The checkpoint in `path`, a folder of checkpoints or one of them; nothing if the folder has none.
+///   option  that named the path
+std::optional<WholeCheckpoint> find_checkpoint(const std::string& option, const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    throw DataError(fmt::format("{} {}: {}; name a folder of checkpoints, or one checkpoint's folder", option, path,
+                                fs::exists(path, error) ? "it is not a folder" : "there is no such folder"));
+  }
+  if (is_checkpoint(path)) return WholeCheckpoint{path, read_checkpoint(path)};
+  const std::optional<WholeCheckpoint> found = newest_whole_checkpoint(path, warn);
+  if (!found && !list_checkpoints(path).empty()) throw DataError(fmt::format("{} {}: none of its checkpoints is whole", option, path));
+  return found;
+}
+
+[[noreturn]] void throw_none(const std::string& option, const std::string& path) {
+  throw DataError(fmt::format("{} {}: there is no checkpoint in it", option, path));
+}
+
+/// Checkpoints of a future that this run leaves would be taken for its newest ones.
+void check_newest(const CheckpointOptions& o, const WholeCheckpoint& chosen, int64_t step) {
+  std::error_code error;
+  if (o.directory.empty() || !fs::equivalent(fs::path(chosen.path).parent_path() / ".", fs::path(o.directory), error)) return;
+  for (const NamedCheckpoint& checkpoint : list_checkpoints(o.directory)) {
+    if (checkpoint.step <= step) continue;
+    try {
+      read_checkpoint(checkpoint.path);
+    } catch (const DataError&) {
+      continue;  // it will be replaced
+    }
+    throw DataError(fmt::format("--resume {}: {} has a newer checkpoint, {}; remove it to continue from the older one, or choose another "
+                                "--checkpoint-dir",
+                                chosen.path, o.directory, checkpoint_name(checkpoint.step)));
+  }
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+/// The checkpoint on rank 0, as "FOLDER\nJSON"; empty for a start from scratch.
+std::string choose(const Options& options, const Job& job, Run& run) {
+  const CheckpointOptions& o = options.checkpoints;
+  const std::string path = without_slash(o.resumes_automatically() ? o.directory : o.resume);
+  const std::optional<WholeCheckpoint> found = find_checkpoint("--resume", path);
+  if (!found) {
+    if (!o.resumes_automatically()) throw_none("--resume", path);
+    return {};
+  }
+  const RunState state = parse_run_state(found->path, found->state_json);
+  check_newest(o, *found, state.step);
+  compare_settings(state.settings, run_settings(options, job, run), o.resume_change);
+  return fmt::format("{}\n{}", found->path, found->state_json);
+}
+
+/// What the settings that were allowed to differ mean for the state.
+void adapt(const Options& options, const std::vector<SettingChange>& changes, RunState& state) {
+  const double lr = resolve_optimizer(options).learning_rate();
+  if (has_changed(changes, "lr-schedule")) {
+    state.schedule = {};
+    state.schedule.plateau_lr = lr;
+  } else if (has_changed(changes, "lr")) {
+    state.schedule.plateau_lr = lr;
+  }
+  if (has_changed(changes, "loss-scale")) state.loss_scale.reset();
+}
+
+void report(const Resumed& resumed, const std::vector<SettingChange>& changes, bool optimizer_fits) {
+  const RunState& state = resumed.state;
+  fmt::print(stderr, "vitrine: continuing from {}: step {}, epoch {}, batch {} of {}\n", resumed.folder, state.step, state.epoch + 1, state.batch,
+             state.batches_per_epoch);
+  for (const std::string& change : describe_changes(changes)) fmt::print(stderr, "vitrine: {}\n", change);
+  if (!optimizer_fits) fmt::print(stderr, "vitrine: the checkpoint has no state of this optimizer, which starts from zero\n");
+  std::fflush(stderr);
+}
+
+/// Loads the state. With several processes the tensors are rank 0's.
+bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) {
+  Engine& engine = *run.engine;
+  TrainingState state = engine.make_state();
+  resumed.state.give_counters(state);
+  std::vector<std::string> names;
+  for (size_t i = 1; i < state.flats.size(); ++i) names.push_back(state.flats[i].name);
+  const bool optimizer_fits = names == resumed.state.optimizer_states;
+  if (!optimizer_fits) state.updates = 0;
+  if (reads) {
+    try {
+      read_checkpoint_files(resumed.folder, engine.layout(), state, optimizer_fits);
+    } catch (const DataError&) {
+      rethrow_with_prefix(std::current_exception(), "--resume ");
+    }
+  }
+  engine.load_state(state);
+  // The configured values are in force, and a schedule sets its own before each step.
+  const OptimizerConfig optimizer = resolve_optimizer(options);
+  engine.set_learning_rate(optimizer.learning_rate());
+  if (optimizer.kind == OptimizerConfig::Kind::sgd && optimizer.sgd.momentum != 0.0) engine.set_momentum(optimizer.sgd.momentum);
+  return optimizer_fits;
+}
+
+}  // namespace
+
+std::string find_weights(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return path;
+  const std::optional<WholeCheckpoint> found = find_checkpoint("weights", path);
+  if (!found) throw_none("weights", path);
+  return (fs::path(found->path) / "model.safetensors").string();
+}
+
+std::optional<Resumed> resume_run(const Options& options, const Job& job, Run& run, const Processes& processes) {
+  if (options.checkpoints.resume.empty()) return std::nullopt;
+  std::string chosen = processes.leads() ? choose(options, job, run) : std::string();
+  if (processes.process_group()) chosen = processes.process_group()->broadcast("the checkpoint to continue from", chosen);
+  if (chosen.empty()) return std::nullopt;
+  const size_t end = chosen.find('\n');
+  Resumed resumed{chosen.substr(0, end), parse_run_state(chosen.substr(0, end), chosen.substr(end + 1))};
+  const std::vector<SettingChange> changes =
+      compare_settings(resumed.state.settings, run_settings(options, job, run), options.checkpoints.resume_change);
+  adapt(options, changes, resumed.state);
+  const bool optimizer_fits = load(options, resumed, run, processes.leads());
+  if (processes.process_group()) run.engine->verify_replicas();
+  if (processes.leads()) report(resumed, changes, optimizer_fits);
+  return resumed;
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nn/lr_schedule.h"
+#include "nn/parallel/training_state.h"
+#include "tools/program/record.h"
+
+/// What a run carries from step to step beside the tensors: the "state" in a checkpoint's state.json.
+namespace vitrine::tools {
+
+/// The checkpoint with the highest test accuracy so far.
+struct BestCheckpoint {
+  int64_t step = 0;
+  double accuracy = 0.0;
+};
+
+struct RunState {
+  /// Of the engine; its flat buffers are in the checkpoint's files.
+  int64_t step = 0, updates = 0;
+  int skipped_in_row = 0;
+  double learning_rate = 0.0;
+  std::optional<double> momentum;
+  std::optional<std::pair<float, int32_t>> loss_scale;
+  std::vector<std::string> optimizer_states;  // their names
+
+  /// The place in the data: `batch` batches of epoch `epoch` (from 0) have been trained. A whole epoch whose evaluation is still to come has
+  /// batch == batches_per_epoch.
+  int64_t epoch = 0, batch = 0, batches_per_epoch = 0, batch_size = 0;
+  uint64_t seed = 0;
+
+  EpochRecord epoch_so_far;  // the sums of the epoch (with --steps: of the run) up to here
+  LrSchedule::State schedule;
+  std::optional<double> test_loss, test_accuracy;  // of the evaluation that this checkpoint follows
+  std::optional<BestCheckpoint> best;
+  std::vector<std::pair<std::string, std::string>> settings;  // run_settings()
+  std::string version;                                        // of the program
+
+  void take_counters(const TrainingState& state);
+  /// The reverse, without `flats`.
+  void give_counters(TrainingState& state) const;
+};
+
+/// A JSON object. Numbers survive exactly; those that are not finite are strings.
+std::string run_state_json(const RunState& state);
+/// throws DataError naming `path` and the member that is missing or of another type.
+RunState parse_run_state(const std::string& path, const std::string& json);
+
+}  // namespace vitrine::tools
