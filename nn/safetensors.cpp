@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <fstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -62,8 +64,13 @@ void write_safetensors(const std::string& path, const std::map<std::string, Host
   using Json = nlohmann::json;
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
+  // Larger elements come first, so that all are aligned: readers map the data.
+  std::vector<const std::pair<const std::string, HostTensor>*> order;
+  for (const auto& entry : tensors) order.push_back(&entry);
+  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return size_of(a->second.dtype) > size_of(b->second.dtype); });
   uint64_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto* entry : order) {
+    const auto& [name, tensor] = *entry;
     if (name == kMetadata) throw DataError("write_safetensors: a tensor cannot be named __metadata__");
     if (static_cast<int64_t>(tensor.data.size()) != tensor.shape.numel() * size_of(tensor.dtype)) {
       throw DataError(fmt::format("write_safetensors: tensor '{}' has shape {} and dtype {}, but {} bytes of data", name, tensor.shape.str(),
@@ -85,7 +92,7 @@ void write_safetensors(const std::string& path, const std::map<std::string, Host
   AtomicFile file(path, progress);
   file.write(size_bytes);
   file.write(text);
-  for (const auto& [name, tensor] : tensors) file.write(tensor.data);
+  for (const auto* entry : order) file.write(entry->second.data);
   file.commit();
 }
 
