@@ -213,6 +213,8 @@ const std::vector<std::string>& model_names() {
   return names;
 }
 
+int64_t model_image_size(const std::string& name) { return find_recipe(name).image_size; }
+
 Model make_model(const std::string& name, const ModelOptions& options) {
   const Recipe& recipe = find_recipe(name);
   const int64_t size = options.image_size != 0 ? options.image_size : recipe.image_size;

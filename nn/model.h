@@ -38,6 +38,9 @@ struct ModelOptions {
 /// "alexnet", "vgg16", "resnet18", "resnet50", "resnet18-cifar", "small-cnn", "lenet5", "mlp", "wide-head".
 const std::vector<std::string>& model_names();
 
+/// The image_size of a model when ModelOptions has none; 0 when the data set it. throws ConfigError that lists the models when the name is unknown.
+int64_t model_image_size(const std::string& name);
+
 /// throws ConfigError that lists the models when the name is unknown; ShapeError when images are too small for the model.
 ///   alexnet    torchvision's, with its names and initialization (Krizhevsky 2014)
 ///   vgg16      torchvision's, with its names and initialization of Linear and Conv2d layers (Simonyan & Zisserman 2015, configuration D)

@@ -26,6 +26,7 @@ Json training_json(const Options& o, const Job& job) {
   json["accumulate"] = o.accumulate;
   json["recompute_segments"] = resolve_recompute_segments(o, job.model);
   json["loss_gradient"] = o.loss_gradient;
+  json["batch_norm"] = o.batch_norm;
   json["optimizer"] = optimizer.name();
   json["lr"] = optimizer.learning_rate();
   json["lr_schedule"] = o.schedule.schedule;
