@@ -105,7 +105,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   }
   json.update(training_json(o, job));
   if (o.precisions.empty()) {
-    json.update(precision_json(resolve_precision(o)));
+    json.update(precision_json(precision_for(o, job.model, resolve_precision(o))));
   } else {
     for (const auto& [name, precision] : resolve_compare_precisions(o)) json["precisions"].push_back(name);
   }

@@ -213,6 +213,16 @@ int64_t default_workspace(const Model& model, Backend backend, const Precision& 
   return std::clamp(kCopies * largest, kMiB, 32 * kMiB);
 }
 
+Precision precision_for(const Options& options, const Model& model, const Precision& precision) {
+  if (!precision.mixed() || !FlatLayout(model.net->parameters(), 0).any_stays_f32()) return precision;
+  if (options.broadcast && *options.broadcast == "half") {
+    throw ConfigError(fmt::format("--broadcast half: {} has batch norm, whose parameters stay f32 on every device; leave it out", model.name));
+  }
+  Precision with_masters = precision;
+  with_masters.broadcasts_masters = true;
+  return with_masters;
+}
+
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
   EngineConfig config;
   config.scheme = scheme;
@@ -222,13 +232,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.batch_statistics = options.batch_norm == "local" ? BatchStatistics::local : BatchStatistics::exact;
   config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
-  config.precision = precision;
-  if (precision.mixed() && scheme.reduce == Reduce::gpu0 && FlatLayout(job.model.net->parameters(), 0).any_stays_f32()) {
-    if (options.broadcast && *options.broadcast == "half") {
-      throw ConfigError(fmt::format("--broadcast half: {} has batch norm, whose parameters stay f32 on every device; leave it out", job.model.name));
-    }
-    config.precision.broadcasts_masters = true;
-  }
+  config.precision = precision_for(options, job.model, precision);
   config.allow_non_finite = options.allow_non_finite;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
