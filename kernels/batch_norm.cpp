@@ -83,7 +83,8 @@ void moments_of(const T* x, int64_t rows, int64_t stride, int64_t count, float* 
 }
 
 template <class T>
-void sums_of(const T* x, const T* grad_y, const float* mean, int64_t rows, int64_t stride, int64_t count, ChannelDoubles& sums, ChannelDoubles& dots) {
+void sums_of(const T* x, const T* grad_y, const float* mean, int64_t rows, int64_t stride, int64_t count, ChannelDoubles& sums,
+             ChannelDoubles& dots) {
   for (int64_t first = 0; first < rows; first += kBlockRows) {
     const int64_t end = std::min(rows, first + kBlockRows);
     ChannelFloats sum{}, dot{};
@@ -347,7 +348,8 @@ void batch_norm_running(ExecContext& ctx, const BatchNormConfig& config, ConstVi
       running_var, statistics);
 }
 
-void batch_norm_forward(ExecContext& ctx, const BatchNormConfig& config, ConstView x, ConstView statistics, ConstView weight, ConstView bias, View y) {
+void batch_norm_forward(ExecContext& ctx, const BatchNormConfig& config, ConstView x, ConstView statistics, ConstView weight, ConstView bias,
+                        View y) {
   constexpr const char* kName = "batch_norm_forward";
   check::tensor(kName, "x", x, ctx);
   const int64_t channels = channels_of(kName, x, false);
@@ -372,7 +374,8 @@ void batch_norm_backward_sums(ExecContext& ctx, ConstView x, ConstView grad_y, C
   check::tensor(kName, "sums", sums, {2, channels}, DType::f32, ctx);
   check::tensor(kName, "grad_weight", grad_weight, {channels}, DType::f32, ctx);
   check::tensor(kName, "grad_bias", grad_bias, {channels}, DType::f32, ctx);
-  check::no_overlap(kName, {"sums", sums}, {{"x", x}, {"grad_y", grad_y}, {"statistics", statistics}, {"grad_weight", grad_weight}, {"grad_bias", grad_bias}});
+  check::no_overlap(kName, {"sums", sums},
+                    {{"x", x}, {"grad_y", grad_y}, {"statistics", statistics}, {"grad_weight", grad_weight}, {"grad_bias", grad_bias}});
   check::no_overlap(kName, {"grad_weight", grad_weight}, {{"x", x}, {"grad_y", grad_y}, {"statistics", statistics}, {"grad_bias", grad_bias}});
   check::no_overlap(kName, {"grad_bias", grad_bias}, {{"x", x}, {"grad_y", grad_y}, {"statistics", statistics}});
   run(ctx, {kName, {x, grad_y, statistics}, {sums, grad_weight, grad_bias}}, cpu::backward_sums, VITRINE_IF_CUDA(cuda::batch_norm::backward_sums), x,

@@ -41,7 +41,8 @@ __device__ inline Strip strip_of(int64_t strip, int64_t rows_per_strip, int64_t 
 /// Block (x, y) finds the moments of strip y of 32 channels: each warp those of every eighth row, which are then merged in order.
 /// partial (strips, 2, C).
 template <class T>
-__global__ void __launch_bounds__(kColumns* kWarps) moments_of_strips(const T* x, int64_t rows, int64_t channels, int64_t rows_per_strip, float* partial) {
+__global__ void __launch_bounds__(kColumns* kWarps)
+    moments_of_strips(const T* x, int64_t rows, int64_t channels, int64_t rows_per_strip, float* partial) {
   __shared__ float counts[kWarps * kColumns];
   __shared__ float means[kWarps * kColumns];
   __shared__ float squares[kWarps * kColumns];
@@ -312,8 +313,8 @@ void moments(ExecContext& ctx, ConstView x, View moments) {
                        strips.partial);
   });
   if (strips.count == 1) return;
-  launch(native_stream(ctx), merge_strips, grid_for(ctx, channels), dim3(kBlockThreads), static_cast<const float*>(strips.partial), strips.count, rows,
-         channels, strips.rows_each, moments.as<float>());
+  launch(native_stream(ctx), merge_strips, grid_for(ctx, channels), dim3(kBlockThreads), static_cast<const float*>(strips.partial), strips.count,
+         rows, channels, strips.rows_each, moments.as<float>());
 }
 
 void sums(ExecContext& ctx, int64_t rows, ConstView moments, View sums) {
@@ -330,7 +331,8 @@ void statistics(ExecContext& ctx, BatchNormConfig config, int64_t total_rows, Co
                 View running_var) {
   const int64_t channels = moments.shape[1];
   launch(native_stream(ctx), statistics_kernel, grid_for(ctx, channels), dim3(kBlockThreads), config, static_cast<float>(total_rows),
-         static_cast<float>(total_rows - 1), moments.as<float>(), channels, statistics.as<float>(), running_mean.as<float>(), running_var.as<float>());
+         static_cast<float>(total_rows - 1), moments.as<float>(), channels, statistics.as<float>(), running_mean.as<float>(),
+         running_var.as<float>());
 }
 
 void running(ExecContext& ctx, BatchNormConfig config, ConstView running_mean, ConstView running_var, View statistics) {
@@ -372,9 +374,10 @@ void backward_data(ExecContext& ctx, ConstView x, ConstView grad_y, ConstView st
   const auto* const sum = sums.as<float>();
   with_storage(x.dtype, [&]<class T>() {
     const auto queue = [&]<int N>() {
-      queue_rows<T, N>(ctx, x.as<T>(), grad_y.as<T>(), rows, channels,
-                       DataGradient<N>{mean, mean + channels, weight.as<float>(), sum, sum + channels, 1.0F / static_cast<float>(total_rows), {}, {}, {}, {}},
-                       grad_x.as<T>());
+      queue_rows<T, N>(
+          ctx, x.as<T>(), grad_y.as<T>(), rows, channels,
+          DataGradient<N>{mean, mean + channels, weight.as<float>(), sum, sum + channels, 1.0F / static_cast<float>(total_rows), {}, {}, {}, {}},
+          grad_x.as<T>());
     };
     if (takes_packs<T>(channels, {x.data, grad_y.data, grad_x.data})) return queue.template operator()<kPackElements<T>>();
     queue.template operator()<1>();

@@ -45,9 +45,9 @@ void batch_norm_running(ExecContext& ctx, const BatchNormConfig& config, ConstVi
 /// requires  x and y (..., C) of one dtype, y is x or does not overlap it; weight and bias (C)
 void batch_norm_forward(ExecContext& ctx, const BatchNormConfig& config, ConstView x, ConstView statistics, ConstView weight, ConstView bias, View y);
 
-/// sums (2, C) = sum of grad_y, and sum of grad_y * (x - mean) * invstd. They are the gradients of bias and weight, which are overwritten or added to.
-/// With a merged ReLU, grad_y is the gradient before it (relu_backward).
-/// requires  x and grad_y (..., C) of one dtype with at least one row; grad_weight and grad_bias (C)
+/// sums (2, C) = sum of grad_y, and sum of grad_y * (x - mean) * invstd. They are the gradients of bias and weight, which are overwritten or added
+/// to. With a merged ReLU, grad_y is the gradient before it (relu_backward). requires  x and grad_y (..., C) of one dtype with at least one row;
+/// grad_weight and grad_bias (C)
 void batch_norm_backward_sums(ExecContext& ctx, ConstView x, ConstView grad_y, ConstView statistics, View sums, View grad_weight, View grad_bias,
                               GradMode mode);
 

@@ -5,8 +5,8 @@
 namespace vitrine::cuda {
 namespace {
 
-__device__ inline float distribution(float x) { return 0.5F * (1.0F + erff(x * 0.70710678F)); }   // x / sqrt(2)
-__device__ inline float density(float x) { return 0.39894228F * expf(-0.5F * x * x); }  // 1 / sqrt(2 pi)
+__device__ inline float distribution(float x) { return 0.5F * (1.0F + erff(x * 0.70710678F)); }  // x / sqrt(2)
+__device__ inline float density(float x) { return 0.39894228F * expf(-0.5F * x * x); }           // 1 / sqrt(2 pi)
 
 struct GeluForward {
   static constexpr int kReads = 1, kWrites = 1;

@@ -123,8 +123,8 @@ struct EmptyCall {
 
 /// A function of one tensor, with parameters and an explicit backward pass. A layer holds configuration only: parameters, buffers, gradients and
 /// activations are passed in and returned. It computes in the dtype of its tensors: activations and parameters are all f32, all f16 or all bf16
-/// (parameters that stay f32 excepted); buffers and gradients of parameters are f32. A layer may be made of layers (Sequential, Residual). Dimension 0
-/// is the batch; forward and backward are not called for an empty batch.
+/// (parameters that stay f32 excepted); buffers and gradients of parameters are f32. A layer may be made of layers (Sequential, Residual). Dimension
+/// 0 is the batch; forward and backward are not called for an empty batch.
 ///
 /// The engine calls forward and backward on a meta device first, to plan the memory, and then on the devices. An implementation therefore
 ///   - computes inside functions given to ctx.dispatch (or calls kernels, which do so), and declares there which views they read and write. Outside
@@ -162,8 +162,8 @@ class Layer {
   /// Computes grad_x and grad_params from grad_y and `saved`.
   virtual void backward(const BackwardCall& call) const = 0;
 
-  /// Called in training instead of forward and backward on a device that has no sample of a micro-batch, where Pass::batch_sum is set: the layer takes
-  /// part in the sums with zeros, in the order of forward and backward, and updates its buffers as on the other devices.
+  /// Called in training instead of forward and backward on a device that has no sample of a micro-batch, where Pass::batch_sum is set: the layer
+  /// takes part in the sums with zeros, in the order of forward and backward, and updates its buffers as on the other devices.
   virtual void forward_empty(const EmptyCall& /*call*/) const {}
   virtual void backward_empty(const EmptyCall& /*call*/) const {}
 };

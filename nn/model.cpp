@@ -152,9 +152,7 @@ void add_resnet(Builder& b, const ResNetConfig& config, int64_t classes) {
 
 void build_resnet18(Builder& b, const ModelOptions&, int64_t classes) { add_resnet(b, {}, classes); }
 
-void build_resnet50(Builder& b, const ModelOptions&, int64_t classes) {
-  add_resnet(b, {.bottleneck = true, .blocks = {3, 4, 6, 3}}, classes);
-}
+void build_resnet50(Builder& b, const ModelOptions&, int64_t classes) { add_resnet(b, {.bottleneck = true, .blocks = {3, 4, 6, 3}}, classes); }
 
 void build_resnet18_cifar(Builder& b, const ModelOptions&, int64_t classes) { add_resnet(b, {.small_images = true}, classes); }
 

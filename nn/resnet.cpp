@@ -86,8 +86,9 @@ std::vector<Sequential::Part> resnet_parts(const ResNetConfig& config, int64_t i
   }
   parts.push_back({"avgpool", std::make_unique<AdaptiveAvgPool2d>(1, 1)});
   parts.push_back({"flatten", std::make_unique<Flatten>()});
-  parts.push_back({"fc", std::make_unique<Linear>(LinearConfig{
-                             .in_features = channels, .out_features = classes, .weight_layout = {CheckpointLayout::Kind::linear_chw, 1, 1, channels}})});
+  parts.push_back(
+      {"fc", std::make_unique<Linear>(LinearConfig{
+                 .in_features = channels, .out_features = classes, .weight_layout = {CheckpointLayout::Kind::linear_chw, 1, 1, channels}})});
   return parts;
 }
 

@@ -34,7 +34,8 @@ int64_t total_bytes(const Blocks& blocks) {
   return total;
 }
 
-/// Memory for two samples (a batch norm needs more than one value), for each part that computes: `inputs` is the block that it reads, `kept` the blocks that it keeps.
+/// Memory for two samples (a batch norm needs more than one value), for each part that computes: `inputs` is the block that it reads, `kept` the
+/// blocks that it keeps.
 struct Kept {
   std::vector<Blocks> inputs, kept;
 };
@@ -56,8 +57,8 @@ Kept measure(const Sequential& net, const Shape& batch, DType compute) {
   // Keep all outputs alive so that addresses are unique.
   std::vector<Tensor> outputs{input};
   Tensor output;
-  const Saved saved =
-      net.forward_from(ctx, parameters, input, output, kTraining, [&](int, const Tensor& y) { outputs.push_back(y); }, {}, buffers);
+  const Saved saved = net.forward_from(
+      ctx, parameters, input, output, kTraining, [&](int, const Tensor& y) { outputs.push_back(y); }, {}, buffers);
   Kept result;
   const std::vector<int> computing = net.computing_parts(input.shape(), kTraining);
   for (size_t k = 0; k < computing.size(); ++k) {

@@ -23,7 +23,11 @@ std::vector<T> joined(std::vector<T> first, std::vector<T> second) {
 }  // namespace
 
 Residual::Residual(std::unique_ptr<Sequential> body, std::unique_ptr<Sequential> shortcut, bool relu)
-    : body_(std::move(body)), shortcut_(std::move(shortcut)), relu_(relu), body_parameters_(body_->parameters().size()), body_buffers_(body_->buffers().size()) {}
+    : body_(std::move(body)),
+      shortcut_(std::move(shortcut)),
+      relu_(relu),
+      body_parameters_(body_->parameters().size()),
+      body_buffers_(body_->buffers().size()) {}
 
 std::string Residual::describe() const {
   return fmt::format("residual({} | {}){}", body_->describe(), shortcut_ ? shortcut_->describe() : "identity", relu_ ? " + relu" : "");

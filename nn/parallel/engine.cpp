@@ -100,8 +100,8 @@ void Engine::State::make_replicas() {
     if (scheme.loss_at == LossAt::gathered) labels = i == scheme.output_device ? capacity.micro_batch : 0;
     images = std::max(images, capacity.evaluate_slice);
     labels = std::max(labels, capacity.evaluate_slice);
-    replicas.push_back(std::make_unique<Replica>(devices[i], model, config, layout, buffer_layout, images, labels, devices.first_rank() + i,
-                                                 devices.world_size()));
+    replicas.push_back(
+        std::make_unique<Replica>(devices[i], model, config, layout, buffer_layout, images, labels, devices.first_rank() + i, devices.world_size()));
   }
   if (devices.size() > 1 && on_gpus()) threads = std::make_unique<ReplicaThreads>(devices.size());
   open_communicators();

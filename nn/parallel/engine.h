@@ -125,8 +125,8 @@ class Engine {
   /// The gradients of the last step on a device, before the division by valid targets (layout(), without the tail).
   std::vector<float> gradients(int device = 0);
 
-  /// Compares the parameters and saved buffers of all devices of all processes, by hashes; waits. With several processes all call it. throws CommError
-  /// naming the replica and the parameter that differ.
+  /// Compares the parameters and saved buffers of all devices of all processes, by hashes; waits. With several processes all call it. throws
+  /// CommError naming the replica and the parameter that differ.
   void verify_replicas();
   /// Requests an end: from this process's next step on StepResult::stop_votes counts it, the same in all processes.
   void vote_to_stop();

@@ -33,8 +33,8 @@ enum class BatchStatistics : uint8_t {
 };
 
 /// The precision in which a model is trained. With f16 or bf16, convolutions, matrix products and the layers between them work on a 16-bit copy of
-/// the f32 parameters, made by one cast per step; the loss, reductions and the optimizer work in f32. So do statistics, weight and bias of batch norm, as
-/// under PyTorch's autocast.
+/// the f32 parameters, made by one cast per step; the loss, reductions and the optimizer work in f32. So do statistics, weight and bias of batch
+/// norm, as under PyTorch's autocast.
 struct Precision {
   DType compute = DType::f32;  // f32, f16 or bf16: activations and the parameters that layers see
   LossScaling loss_scaling;

@@ -219,8 +219,8 @@ struct Engine::State {
   // The current micro-batch.
   int64_t micro_batch = 0;          // micro-batches so far
   int64_t micro_batch_samples = 0;  // of all devices and processes
-  Tensor gathered;          // all outputs, when the output device has written its own into it
-  Tensor scattered;         // gradients of all outputs on the output device, until all devices have taken their rows
+  Tensor gathered;                  // all outputs, when the output device has written its own into it
+  Tensor scattered;                 // gradients of all outputs on the output device, until all devices have taken their rows
   int scattered_from = 0;
 };
 

@@ -81,8 +81,9 @@ void Engine::State::set_parameters(std::span<const float> flat) {
 
 void Engine::State::set_buffers(const BufferValues& values) {
   const FlatLayout& saved = buffer_layout.saved();
-  VITRINE_ASSERT(static_cast<int64_t>(values.values.size()) == saved.parameter_elements() && values.counters.size() == buffer_layout.counters().size(),
-                 "buffers come in the engine's layout");
+  VITRINE_ASSERT(
+      static_cast<int64_t>(values.values.size()) == saved.parameter_elements() && values.counters.size() == buffer_layout.counters().size(),
+      "buffers come in the engine's layout");
   counters = values.counters;
   if (!buffer_layout.any_saved()) return;
   devices.synchronize();

@@ -171,7 +171,8 @@ TEST_P(BatchNormTest, BackwardIsTheDerivative) {
     const auto rows = static_cast<double>(size.rows);
     for (size_t i = 0; i < x.size(); ++i) {
       const size_t c = i % channels;
-      wanted.push_back(static_cast<double>(weight[c]) * expected.invstd[c] * (static_cast<double>(gradient[i]) - sum[c] / rows - normal(i) * dot[c] / rows));
+      wanted.push_back(static_cast<double>(weight[c]) * expected.invstd[c] *
+                       (static_cast<double>(gradient[i]) - sum[c] / rows - normal(i) * dot[c] / rows));
     }
     const Tensor sums = floats({2, size.channels}, to_floats(Expected::joined(sum, dot)));
     const GuardedTensor grad_x = guarded(shape);

@@ -167,7 +167,8 @@ void expect_recorded_resnet(const std::string& model) {
   }
   EXPECT_EQ(result.buffers.size(), record.at("running").size());
   EXPECT_LE(std::sqrt(own / norm), kFactor * std::sqrt(torch / norm) + kFloor);
-  ::testing::Test::RecordProperty("running_statistics", std::to_string(std::sqrt(own / norm)) + ", PyTorch " + std::to_string(std::sqrt(torch / norm)));
+  ::testing::Test::RecordProperty("running_statistics",
+                                  std::to_string(std::sqrt(own / norm)) + ", PyTorch " + std::to_string(std::sqrt(torch / norm)));
 }
 
 void expect_recorded_losses(const std::string& model) {

@@ -171,7 +171,8 @@ TEST(BatchNormEngine, ParametersStayF32InMixedPrecision) {
       EXPECT_TRUE(run(model, 3, config) == several) << name;
       // Activations have 8 or 11 bits, running statistics 24.
       EXPECT_LT(relative_difference(several.buffers, wide.buffers), compute == DType::f16 ? 3e-3 : 3e-2) << name;
-      const bool any_exact = std::any_of(several.buffers.begin(), several.buffers.end(), [](float v) { return std::bit_cast<uint32_t>(v) % 65536 != 0; });
+      const bool any_exact =
+          std::any_of(several.buffers.begin(), several.buffers.end(), [](float v) { return std::bit_cast<uint32_t>(v) % 65536 != 0; });
       EXPECT_TRUE(any_exact) << "running statistics have more digits than bf16";
     }
   }

@@ -43,7 +43,8 @@ void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and data";
   app.add_option("--model", o.model, "Model to train")->check(one_of(model_names()))->capture_default_str()->group(group);
   app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR or synthetic[:COUNT]")->capture_default_str()->group(group);
-  app.add_option("--image-size", o.image_size, "Height and width of the model's input [227 for alexnet, 224 for vgg16, resnet18 and resnet50, else the "
+  app.add_option("--image-size", o.image_size,
+                 "Height and width of the model's input [227 for alexnet, 224 for vgg16, resnet18 and resnet50, else the "
                  "data's]")
       ->check(whole_number(1, 1 << 16))
       ->group(group);
@@ -175,8 +176,9 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
       ->check(one_of({"in-place", "apart"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--batch-norm", o.batch_norm,
-                 "Samples of a batch norm's statistics: exact (the whole micro-batch, on any split) or local (each device's, as PyTorch's dp and ddp)")
+  app.add_option(
+         "--batch-norm", o.batch_norm,
+         "Samples of a batch norm's statistics: exact (the whole micro-batch, on any split) or local (each device's, as PyTorch's dp and ddp)")
       ->check(one_of({"exact", "local"}))
       ->capture_default_str()
       ->group(group);
