@@ -59,7 +59,7 @@ Capacity capacity_for(const EngineConfig& config, const Workload& workload, cons
 }  // namespace
 
 Engine::State::State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w)
-    : model(m), devices(d), config(std::move(c)), workload(std::move(w)), layout(parameters_of(m), kTailElements) {
+    : model(m), devices(d), config(std::move(c)), workload(std::move(w)), layout(parameters_of(m), kTailElements), buffer_layout(*m.net) {
   update_ranges = make_update_ranges(layout, config.parameter_groups, config.optimizer.weight_decay());
 }
 
@@ -102,7 +102,8 @@ void Engine::State::make_replicas() {
     if (scheme.loss_at == LossAt::gathered) labels = i == scheme.output_device ? capacity.micro_batch : 0;
     images = std::max(images, capacity.evaluate_slice);
     labels = std::max(labels, capacity.evaluate_slice);
-    replicas.push_back(std::make_unique<Replica>(devices[i], model, config, layout, images, labels, devices.first_rank() + i, devices.world_size()));
+    replicas.push_back(
+        std::make_unique<Replica>(devices[i], model, config, layout, buffer_layout, images, labels, devices.first_rank() + i, devices.world_size()));
   }
   if (devices.size() > 1 && on_gpus()) threads = std::make_unique<ReplicaThreads>(devices.size());
   open_communicators();
@@ -121,6 +122,7 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   std::vector<float> start(static_cast<size_t>(s.layout.parameter_elements()), 0.0F);
   initialize(s.layout, s.config.seed, start);
   s.set_parameters(start);
+  s.set_buffers(s.buffer_layout.initial());
   if (s.devices.process_count() > 1) verify_replicas();
 }
 
@@ -191,6 +193,7 @@ void Engine::issue(const HostBatch& batch, const ProcessPart& part, int slot) {
   s.current_part = &part;
   const std::unique_ptr<const ProcessPart, decltype(end_step)> guard(&part, end_step);
   (s.config.step ? s.config.step : default_step)(*this, batch);
+  s.share_buffers();
   s.read_step(slot);
 }
 
@@ -236,6 +239,7 @@ void Engine::State::finish_oldest() {
   in_flight.pop_front();
   if (issued.step == first_step && devices.process_count() > 1) devices.process_group()->set_warm();
   finished.push_back(step_result(issued));
+  for (int64_t& counter : counters) counter += static_cast<int64_t>(training_part(issued.samples).micro_batches.size());
   if (finished.back().diverged) stop_training(issued, finished.back());
   throw_if_diverged(finished.back());
 }
@@ -299,6 +303,7 @@ const Model& Engine::model() const { return state_->model; }
 DeviceGroup& Engine::devices() const { return state_->devices; }
 const EngineConfig& Engine::config() const { return state_->config; }
 const FlatLayout& Engine::layout() const { return state_->layout; }
+const BufferLayout& Engine::buffer_layout() const { return state_->buffer_layout; }
 const std::vector<DevicePlan>& Engine::device_plans() const { return state_->plans; }
 const BatchPlan& Engine::batch_plan() const { return state_->full_batch; }
 std::string Engine::communicator() const { return state_->communicators ? (*state_->communicators)[0]->description() : std::string(); }

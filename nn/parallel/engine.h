@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/model.h>
 #include <vitrine/nn/parallel/engine_config.h>
 #include <vitrine/nn/parallel/process_part.h>
@@ -114,6 +115,11 @@ class Engine {
   /// values are used.
   const FlatLayout& layout() const;
   void set_parameters(std::span<const float> flat);
+  /// Saved buffers, such as running statistics, as set_parameters() sets parameters. Between steps all replicas hold the same. Steps in flight behind
+  /// one that diverged have updated them, but never with a value that is not finite; after a failure they are those of device 0.
+  const BufferLayout& buffer_layout() const;
+  void set_buffers(const BufferValues& values);
+  BufferValues buffers(int device = 0);
   /// The f32 parameters; of a device that holds only the 16-bit copy, the copy's values.
   std::vector<float> parameters(int device = 0);
   /// What the layers of a device see: the 16-bit copy in f16 and bf16, else the f32 parameters.
@@ -125,8 +131,8 @@ class Engine {
   /// The gradients of the last step on a device, before the division by valid targets (layout(), without the tail).
   std::vector<float> gradients(int device = 0);
 
-  /// Compares the parameters of all devices of all processes, by hashes; waits. With several processes all call it. throws CommError naming the
-  /// replica and the parameter that differ.
+  /// Compares the parameters and saved buffers of all devices of all processes, by hashes; waits. With several processes all call it. throws
+  /// CommError naming the replica and the parameter that differ.
   void verify_replicas();
   /// Requests an end: from this process's next step on StepResult::stop_votes counts it, the same in all processes.
   void vote_to_stop();

@@ -23,14 +23,27 @@ using TrainingStep = std::function<void(Engine& engine, const HostBatch& batch)>
 /// Makes the Reducer of one replica (see nn/parallel/reducer.h).
 using ReducerFactory = std::function<std::unique_ptr<Reducer>(const ReducerContext& replica)>;
 
+/// The samples over which layers such as BatchNorm2d take their statistics in training.
+enum class BatchStatistics : uint8_t {
+  /// The whole micro-batch, whatever the split: every scheme computes the single-device gradient. Two small all-reduces for each layer in forward,
+  /// one in backward.
+  exact,
+  /// Each device its own samples, as PyTorch's dp and ddp do. The running statistics are those of rank 0, which are broadcast after every step;
+  /// PyTorch's ddp broadcasts them before the next forward pass, which gives the same values.
+  local,
+};
+
 /// The precision in which a model is trained. With f16 or bf16, convolutions, matrix products and the layers between them work on a 16-bit copy of
-/// the f32 parameters, made by one cast per step; the loss, reductions and the optimizer work in f32.
+/// the f32 parameters, made by one cast per step; the loss, reductions and the optimizer work in f32. So do statistics, weight and bias of batch
+/// norm, as under PyTorch's autocast.
 struct Precision {
   DType compute = DType::f32;  // f32, f16 or bf16: activations and the parameters that layers see
   LossScaling loss_scaling;
   double clip_norm = 0.0;           // largest norm of the mean gradient over all devices; 0: no clipping
   DType reduce_dtype = DType::f32;  // data type used to reduce gradients; the totals stay f32
-  bool broadcasts_masters = false;  // Reduce::gpu0 broadcasts the f32 parameters; else the 16-bit copy, and only device 0 holds f32 parameters
+  /// Reduce::gpu0 broadcasts the f32 parameters; else the 16-bit copy, and only device 0 holds f32 parameters. Models with parameters that stay f32
+  /// (batch norm) always broadcast the f32 parameters.
+  bool broadcasts_masters = false;
 
   bool mixed() const { return compute != DType::f32; }
   /// Whether the norm of the gradient is needed: losses are scaled, or gradients clipped.
@@ -45,6 +58,7 @@ struct EngineConfig {
   /// Activation checkpointing: the model is cut into this many segments. All but the last keep only their input for backward, which computes the rest
   /// again (see segments.h). 1: everything is kept.
   int recompute_segments = 1;
+  BatchStatistics batch_statistics = BatchStatistics::exact;
   /// The gradient of the outputs overwrites them, unless the model's last part still needs them. False: it gets memory of its own.
   bool loss_gradient_in_place = true;
   OptimizerConfig optimizer;
@@ -58,8 +72,8 @@ struct EngineConfig {
   /// never makes a finite parameter infinite or NaN. A non-finite gradient that loss scaling can explain only skips its step. True: training goes on
   /// with NaN, as in PyTorch (loss scaling and clipping still skip steps with a non-finite gradient).
   bool allow_non_finite = false;
-  /// The engine only evaluates: it holds parameters (in the precision that layers compute in) and activations, but no gradients and no optimizer
-  /// state. Workload::train_batches must be empty.
+  /// The engine only evaluates: it holds parameters (in the precision that layers compute in, and in f32 if some stay f32), saved buffers and
+  /// activations, but no gradients and no optimizer state. Workload::train_batches must be empty.
   bool forward_only = false;
   uint64_t seed = 0;
   int32_t ignore_index = -100;

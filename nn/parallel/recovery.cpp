@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nn/parallel/engine_state.h"
+#include "runtime/copy.h"
 #include "runtime/process_group/process_group.h"
 
 namespace vitrine {
@@ -136,6 +137,18 @@ std::exception_ptr Engine::State::recover(const std::exception_ptr& known) {
     for (auto& r : replicas) r->make_events();
   } catch (...) {  // a lost GPU makes no events; nothing will run on it again
     if (!cause) cause = std::current_exception();
+  }
+  if (devices.process_count() == 1 && replica(0).buffers && !config.forward_only) {
+    // A replica may have updated its running statistics in the step that was cut short, and another not.
+    try {
+      for_each([&](Replica& r) {
+        const PhaseScope phase(r.compute(), Phase::replicate);
+        if (r.ordinal != 0) vitrine::copy(r.compute(), replica(0).buffers, r.buffers);
+      });
+      devices.synchronize();
+    } catch (...) {
+      if (!cause) cause = std::current_exception();
+    }
   }
   // Communicators of the caller cannot be opened again, nor those with other processes: they stay aborted and fail with their reason.
   if (aborts && devices.options().nccl_communicators.empty() && devices.process_count() == 1) {

@@ -42,6 +42,7 @@ void Engine::State::begin_micro_batch(const MicroBatch& next) {
   }
   gathered = Tensor();
   ++micro_batch;
+  micro_batch_samples = next.global_samples > 0 ? next.global_samples : next.samples();
 }
 
 const std::vector<MicroBatch>& Engine::micro_batches() const { return in_step("micro_batches").current_part->micro_batches; }
@@ -125,6 +126,16 @@ int64_t Engine::State::targets_before(int ordinal) const {
   return model.targets_per_sample * std::accumulate(replicas.begin(), replicas.begin() + ordinal, int64_t{0}, add);
 }
 
+Pass Engine::State::pass_of(const Replica& r, bool training) const {
+  Pass pass{training, config.seed, step, r.first_sample};
+  pass.updates_buffers = !searches_non_finite;
+  if (training && r.exchange && config.batch_statistics == BatchStatistics::exact && micro_batch_samples > 0) {
+    pass.batch_sum = r.exchange.get();
+    pass.batch_samples = micro_batch_samples;
+  }
+  return pass;
+}
+
 void Engine::forward() { in_step("forward").forward(true); }
 
 const Tensor& Engine::output(int device) const { return in_step("output").replica(device).output; }
@@ -132,10 +143,15 @@ const Tensor& Engine::output(int device) const { return in_step("output").replic
 void Engine::State::forward(bool training) {
   const bool gathers = training && config.scheme.loss_at == LossAt::gathered;
   for_each_at_once([&](Replica& r) {
-    if (r.samples == 0) return;
     ExecContext& ctx = r.compute();
+    const Pass pass = pass_of(r, training);
+    if (r.samples == 0) {
+      if (pass.batch_sum == nullptr) return;
+      const PhaseScope phase(ctx, Phase::forward);
+      model.net->forward_empty({ctx, model.input_shape(1), pass, r.buffer_views});
+      return;
+    }
     const PhaseScope phase(ctx, Phase::forward);
-    const Pass pass{training, config.seed, step, r.first_sample};
     const Tensor input = std::move(r.input);
     Sequential::OutputReady observe;
     if (training && searches_non_finite) {
@@ -151,7 +167,7 @@ void Engine::State::forward(bool training) {
                               "gathered outputs");
       r.output = gathered.rows(before, before + logits[0]);
     }
-    r.saved = model.net->forward_from(ctx, r.parameter_views, input, r.output, pass, observe, cuts);
+    r.saved = model.net->forward_from(ctx, r.parameter_views, input, r.output, pass, observe, cuts, r.buffer_views);
     r.output = r.output.reshape(logits);
     if (!training) r.saved = Saved();
   });
@@ -263,12 +279,27 @@ void Engine::loss() {
 
 void Engine::State::run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready) {
   const PhaseScope phase(r.compute(), Phase::backward);
-  const Pass pass{true, config.seed, step, r.first_sample};
+  const Pass pass = pass_of(r, true);
   const GradMode mode = r.has_gradients ? GradMode::accumulate : GradMode::overwrite;
   r.has_gradients = true;
   r.output = Tensor();
   model.net->backward_from(r.compute(), r.parameter_views, std::exchange(r.saved, {}), std::exchange(r.output_gradient, {}), r.gradient_views, mode,
-                           pass, gradients_ready, cuts);
+                           pass, gradients_ready, cuts, r.buffer_views);
+}
+
+void Engine::State::run_backward_empty(Replica& r, const Sequential::GradientsReady& gradients_ready) {
+  const PhaseScope phase(r.compute(), Phase::backward);
+  const Pass pass = pass_of(r, true);
+  model.net->backward_empty({r.compute(), model.input_shape(1), pass, r.buffer_views}, gradients_ready);
+}
+
+void Engine::State::share_buffers() {
+  if (config.batch_statistics != BatchStatistics::local || buffer_layout.saved().size() == 0) return;
+  for_each_at_once([](Replica& r) {
+    if (!r.exchange) return;
+    const PhaseScope phase(r.compute(), Phase::broadcast);
+    r.exchange->broadcast(r.buffers);
+  });
 }
 
 void Engine::State::zero_unwritten_gradients(Replica& r) {

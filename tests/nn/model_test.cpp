@@ -53,6 +53,44 @@ TEST(Models, Vgg16HasTorchvisionsParameters) {
                                                "classifier.0", "classifier.3", "classifier.6"}));
 }
 
+// torchvision.models.resnet18() and resnet50(): names, order, counts and initialization.
+TEST(Models, ResNetsAreTorchvisions) {
+  const Model resnet18 = make_model("resnet18", {.classes = 1000});
+  EXPECT_EQ(parameter_count(resnet18), 11'689'512);
+  EXPECT_EQ(resnet18.input_shape(1), (Shape{1, 224, 224, 3}));
+  const std::vector<std::string> names = names_and_shapes(resnet18);
+  ASSERT_EQ(names.size(), 62U);
+  EXPECT_EQ((std::vector<std::string>{names.begin(), names.begin() + 6}),
+            (std::vector<std::string>{"conv1.weight (64, 7, 7, 3)", "bn1.weight (64)", "bn1.bias (64)", "layer1.0.conv1.weight (64, 3, 3, 64)",
+                                      "layer1.0.bn1.weight (64)", "layer1.0.bn1.bias (64)"}));
+  EXPECT_EQ(names[21], "layer2.0.downsample.0.weight (128, 1, 1, 64)");
+  EXPECT_EQ(names[60], "fc.weight (1000, 512)");
+  std::vector<std::string> buffers;
+  for (const BufferSpec& spec : resnet18.net->buffers()) {
+    if (spec.saved) buffers.push_back(spec.name);
+  }
+  EXPECT_EQ(buffers.size() + resnet18.net->counters().size(), 60U);
+  EXPECT_EQ(buffers[0], "bn1.running_mean");
+  EXPECT_EQ(buffers.back(), "layer4.1.bn2.running_var");
+  EXPECT_EQ(resnet18.net->counters().front(), "bn1.num_batches_tracked");
+  for (const ParamSpec& spec : resnet18.net->parameters()) {
+    if (spec.shape.rank() == 4) {
+      EXPECT_EQ(spec.init.kind, Init::Kind::normal) << spec.name;
+      EXPECT_FLOAT_EQ(spec.init.bound, std::sqrt(2.0F / static_cast<float>(spec.shape[0] * spec.shape[1] * spec.shape[2]))) << spec.name;
+    } else if (!spec.name.starts_with("fc.")) {
+      EXPECT_EQ(spec.init.kind, spec.name.ends_with("weight") ? Init::Kind::ones : Init::Kind::zeros) << spec.name;
+    }
+  }
+  const Model resnet50 = make_model("resnet50", {.classes = 1000});
+  EXPECT_EQ(parameter_count(resnet50), 25'557'032);
+  EXPECT_EQ(resnet50.net->parameters().size(), 161U);
+  EXPECT_EQ(resnet50.net->output_shape(resnet50.input_shape(2)), (Shape{2, 1000}));
+  const Model cifar = make_model("resnet18-cifar", {.image_size = 32});
+  EXPECT_EQ(parameter_count(cifar), 11'173'962);
+  EXPECT_EQ(names_and_shapes(cifar)[0], "conv1.weight (64, 3, 3, 3)");
+  EXPECT_EQ(names_and_shapes(cifar)[21], "layer2.0.downsample.0.weight (128, 1, 1, 64)");
+}
+
 TEST(Models, WideHeadHasATargetAtEveryPosition) {
   const Model model = make_model("wide-head", {});
   EXPECT_EQ(names_and_shapes(model),

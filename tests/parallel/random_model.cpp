@@ -8,6 +8,7 @@
 #include "nn/layers/flatten.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
+#include "nn/resnet.h"
 
 namespace vitrine::test {
 
@@ -54,6 +55,17 @@ Model random_model(uint32_t seed) {
   last.out_features = model.classes;
   grow("classifier.2", std::make_unique<Linear>(last));
   model.net = std::make_unique<Sequential>(std::move(parts));
+  return model;
+}
+
+Model tiny_resnet(bool bottleneck) {
+  Model model;
+  model.name = "tiny-resnet";
+  model.height = model.width = 16;
+  model.channels = 3;
+  model.classes = 5;
+  const ResNetConfig config{.bottleneck = bottleneck, .blocks = {1, 1, 1, 1}, .width = 4, .small_images = true};
+  model.net = std::make_unique<Sequential>(resnet_parts(config, model.channels, model.classes));
   return model;
 }
 

@@ -41,6 +41,7 @@ std::string describe_memory(const EngineConfig& config) {
   std::string text;
   if (config.recompute_segments > 1) text += fmt::format(", {} recompute segments", config.recompute_segments);
   if (!config.loss_gradient_in_place) text += ", gradient of outputs apart";
+  if (config.batch_statistics == BatchStatistics::local) text += ", batch norm local";
   return text;
 }
 

@@ -28,6 +28,7 @@ Json training_json(const Options& o, const Job& job) {
   json["accumulate"] = o.accumulate;
   json["recompute_segments"] = resolve_recompute_segments(o, job.model);
   json["loss_gradient"] = o.loss_gradient;
+  json["batch_norm"] = o.batch_norm;
   json["optimizer"] = optimizer.name();
   json["lr"] = optimizer.learning_rate();
   json["lr_schedule"] = o.schedule.schedule;
@@ -127,7 +128,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   }
   json.update(training_json(o, job));
   if (o.precisions.empty()) {
-    json.update(precision_json(resolve_precision(o)));
+    json.update(precision_json(precision_for(o, job.model, resolve_precision(o))));
   } else {
     for (const auto& [name, precision] : resolve_compare_precisions(o)) json["precisions"].push_back(name);
   }

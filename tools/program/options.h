@@ -81,6 +81,7 @@ struct Options {
   int64_t batch_size = 64;
   int accumulate = 1;
   std::string recompute_segments = "1", loss_gradient = "in-place";
+  std::string batch_norm = "exact";
   Choices choices;
   std::string balance = "memory";  // --split auto: by memory or time
   std::optional<int64_t> epochs, steps;

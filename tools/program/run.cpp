@@ -91,7 +91,7 @@ Job open_job(const Options& options) {
         "--model wide-head: it has a target at every position of a sequence, but data sets have one label for each image; see its memory with "
         "vitrine plan, train it from C++, or choose another model");
   }
-  if (options.image_size == 0 && options.model != "alexnet" && options.model != "vgg16") {
+  if (options.image_size == 0 && model_image_size(options.model) == 0) {
     if (train.height != train.width) {
       throw ConfigError(
           fmt::format("{}: images are {} x {}, but models take square ones; choose with --image-size", train.name, train.height, train.width));
@@ -215,16 +215,27 @@ int64_t default_workspace(const Model& model, Backend backend, const Precision& 
   return std::clamp(kCopies * largest, kMiB, 32 * kMiB);
 }
 
+Precision precision_for(const Options& options, const Model& model, const Precision& precision) {
+  if (!precision.mixed() || !FlatLayout(model.net->parameters(), 0).any_stays_f32()) return precision;
+  if (options.broadcast && *options.broadcast == "half") {
+    throw ConfigError(fmt::format("--broadcast half: {} has batch norm, whose parameters stay f32 on every device; leave it out", model.name));
+  }
+  Precision with_masters = precision;
+  with_masters.broadcasts_masters = true;
+  return with_masters;
+}
+
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
   EngineConfig config;
   config.scheme = scheme;
   config.batch_size = options.batch_size;
   config.accumulate = options.accumulate;
   config.recompute_segments = resolve_recompute_segments(options, job.model);
+  config.batch_statistics = options.batch_norm == "local" ? BatchStatistics::local : BatchStatistics::exact;
   config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
   apply_recipe(options.recipe, config);
-  config.precision = precision;
+  config.precision = precision_for(options, job.model, precision);
   config.allow_non_finite = options.allow_non_finite;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
@@ -282,12 +293,15 @@ Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineC
   if (!weights.path.empty()) {
     const FlatLayout& layout = run.engine->layout();
     std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
+    const BufferLayout& buffer_layout = run.engine->buffer_layout();
+    BufferValues buffers = buffer_layout.initial();
     try {
-      if (run.devices->process() == 0) load_parameters(find_weights(weights.path), layout, flat, weights.allow_non_finite);
+      if (run.devices->process() == 0) load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.allow_non_finite);
     } catch (const NonFiniteWeights& error) {
       throw DataError(fmt::format("{}, or take them as they are with --allow-non-finite", error.what()));
     }
     run.engine->set_parameters(flat);
+    run.engine->set_buffers(buffers);
   }
   return run;
 }
