@@ -17,6 +17,7 @@ namespace vitrine {
 namespace {
 
 constexpr const char* kParameters = "parameters";
+constexpr const char* kAverage = "average";
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 
@@ -30,6 +31,13 @@ std::vector<std::string> state_names(const OptimizerConfig& optimizer) {
     default:
       return {"exp_avg", "exp_avg_sq"};
   }
+}
+
+/// Names of all flat buffers but the parameters.
+std::vector<std::string> state_names(const OptimizerConfig& optimizer, bool averages) {
+  std::vector<std::string> names = state_names(optimizer);
+  if (averages) names.emplace_back(kAverage);
+  return names;
 }
 
 std::optional<double> momentum_of(const OptimizerConfig& optimizer) {
@@ -67,37 +75,49 @@ const TrainingState::Flat& TrainingState::flat(const std::string& name) const {
 
 TrainingState::Flat& TrainingState::flat(const std::string& name) { return const_cast<Flat&>(std::as_const(*this).flat(name)); }
 
-std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const OptimizerConfig& optimizer) {
+std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const BufferLayout& buffers, const OptimizerConfig& optimizer,
+                                                                  bool averages) {
   const int64_t bytes = layout.parameter_elements() * size_of(DType::f32);
   std::vector<std::pair<std::string, int64_t>> parts = {{kParameters, bytes}};
-  for (const std::string& name : state_names(optimizer)) parts.emplace_back(name, bytes);
+  for (const std::string& name : state_names(optimizer, averages)) parts.emplace_back(name, bytes);
+  const auto counters = static_cast<int64_t>(buffers.counters().size() * sizeof(int64_t));
+  if (buffers.any_saved()) parts.emplace_back("buffers", buffers.saved().parameter_elements() * size_of(DType::f32) + counters);
   return parts;
 }
 
-std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const TrainingState& state, std::span<float> scratch,
+std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state, std::span<float> scratch,
                                              const std::map<std::string, std::string>& metadata) {
-  CheckpointFile model{kModelFile, {}, metadata}, optimizer{kOptimizerFile, {}, {}};
+  CheckpointFile model{kModelFile, counter_sources(buffers, state.buffers), metadata}, optimizer{kOptimizerFile, {}, {}};
   for (const TrainingState::Flat& flat : state.flats) {
     const bool is_parameters = flat.name == kParameters;
     std::vector<TensorSource> sources = tensor_sources(layout, flat.values(), is_parameters ? std::string() : flat.name, scratch);
     std::vector<TensorSource>& tensors = is_parameters ? model.tensors : optimizer.tensors;
     tensors.insert(tensors.end(), std::make_move_iterator(sources.begin()), std::make_move_iterator(sources.end()));
   }
+  std::vector<TensorSource> saved = tensor_sources(buffers.saved(), state.buffers.values, "", scratch);
+  model.tensors.insert(model.tensors.end(), std::make_move_iterator(saved.begin()), std::make_move_iterator(saved.end()));
   std::vector<CheckpointFile> files;
   files.push_back(std::move(model));
   files.push_back(std::move(optimizer));
   return files;
 }
 
-void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, TrainingState& state, bool optimizer) {
-  load_parameters(fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kParameters).values(), true);
+void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers, const std::vector<std::string>& saved,
+                           TrainingState& state) {
+  const std::span<const float> parameters = state.flat(kParameters).values();
+  load_parameters(fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kParameters).values(), buffers, state.buffers, true);
   const std::string path = fmt::format("{}/{}", folder, kOptimizerFile);
-  const std::map<std::string, HostTensor> tensors = optimizer ? read_safetensors(path) : std::map<std::string, HostTensor>();
+  const std::map<std::string, HostTensor> tensors = saved.empty() ? std::map<std::string, HostTensor>() : read_safetensors(path);
   for (TrainingState::Flat& flat : state.flats) {
     if (flat.name == kParameters) continue;
     const std::span<float> values = flat.values();
-    std::fill(values.begin(), values.end(), 0.0F);
-    if (optimizer) read_tensors(path, tensors, layout, flat.name, values);
+    if (std::find(saved.begin(), saved.end(), flat.name) != saved.end()) {
+      read_tensors(path, tensors, layout, flat.name, values);
+    } else if (flat.name == kAverage) {
+      std::copy(parameters.begin(), parameters.end(), values.begin());
+    } else {
+      std::fill(values.begin(), values.end(), 0.0F);
+    }
   }
 }
 
@@ -106,6 +126,7 @@ std::vector<Engine::State::FlatState> Engine::State::flat_states(Replica& r) {
   const std::vector<std::string> names = state_names(config.optimizer);
   if (!names.empty()) states.push_back({names[0], r.state1});
   if (names.size() > 1) states.push_back({names[1], r.state2});
+  if (config.ema_decay > 0.0) states.push_back({kAverage, r.average});
   return states;
 }
 
@@ -120,9 +141,12 @@ TrainingState Engine::make_state() const {
   const State& s = *state_;
   s.require_training("make_state");
   TrainingState state;
-  for (const auto& [name, bytes] : training_state_bytes(s.layout, s.config.optimizer)) {
+  const int64_t bytes = s.layout.parameter_elements() * size_of(DType::f32);
+  state.flats.push_back({kParameters, HostBuffer(bytes, s.devices.host_memory())});
+  for (const std::string& name : state_names(s.config.optimizer, s.config.ema_decay > 0.0)) {
     state.flats.push_back({name, HostBuffer(bytes, s.devices.host_memory())});
   }
+  state.buffers = s.buffer_layout.initial();
   return state;
 }
 
@@ -141,6 +165,7 @@ void Engine::copy_state(TrainingState& into) {
   s.devices.synchronize();
   for (TrainingState::Flat& flat : into.flats) note_host_read(s.devices, "copy_state", view_of(flat));
   note_host_read(s.devices, "copy_state", to_updates);
+  into.buffers = {r.buffers ? s.read_flat(r, r.buffers) : std::vector<float>(), s.counters};
   into.step = s.steps;
   into.updates = updates;
   into.skipped_in_row = s.skipped_in_row;
@@ -158,7 +183,9 @@ TrainingState Engine::state() {
 
 void Engine::State::check_state(const TrainingState& state, const char* operation) const {
   std::vector<std::string> expected, found;
-  for (const auto& [name, bytes] : training_state_bytes(layout, config.optimizer)) expected.push_back(fmt::format("{} of {} bytes", name, bytes));
+  const int64_t bytes = layout.parameter_elements() * size_of(DType::f32);
+  expected.push_back(fmt::format("{} of {} bytes", kParameters, bytes));
+  for (const std::string& name : state_names(config.optimizer, config.ema_decay > 0.0)) expected.push_back(fmt::format("{} of {} bytes", name, bytes));
   for (const TrainingState::Flat& flat : state.flats) found.push_back(fmt::format("{} of {} bytes", flat.name, flat.memory.bytes()));
   if (expected != found) {
     throw ConfigError(fmt::format("{}: the state has {}, expected {} for this model and optimizer; make it with make_state() of an engine like this",
@@ -182,6 +209,7 @@ void Engine::load_state(const TrainingState& state) {
     std::memcpy(&counters, bytes.data(), sizeof counters);
   }
   s.set_parameters(state.flat(kParameters).values());
+  s.set_buffers(state.buffers);
   s.set_optimizer_states(state, static_cast<int32_t>(counters.updates));
   if (scales) s.for_each([&](Replica& r) { r.scaler->set_state(r.compute(), counters.loss_scale, static_cast<int32_t>(counters.growth_tracker)); });
   s.steps = s.first_step = counters.step;
@@ -205,7 +233,7 @@ void Engine::State::set_optimizer_states(const TrainingState& state, int32_t upd
   devices.synchronize();
   if (devices.process_count() == 1) return;
   const ProcessGroup::Waiting waiting(*devices.process_group(), "the optimizer's state of rank 0");
-  for (const std::string& name : state_names(config.optimizer)) {
+  for (const std::string& name : state_names(config.optimizer, config.ema_decay > 0.0)) {
     for_each_at_once([&](Replica& r) {
       const PhaseScope phase(r.communication(), Phase::replicate, "optimizer state");
       for (const FlatState& flat : flat_states(r)) {

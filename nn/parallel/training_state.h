@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/checkpoint_folder.h>
 #include <vitrine/nn/parallel/optimizer.h>
 #include <vitrine/nn/parameter_store.h>
@@ -34,26 +35,31 @@ struct TrainingState {
     std::span<float> values();
     std::span<const float> values() const;
   };
-  /// "parameters", then the optimizer's states by PyTorch's names: "momentum_buffer", or "exp_avg" and "exp_avg_sq".
+  /// "parameters", then the optimizer's states by PyTorch's names: "momentum_buffer", or "exp_avg" and "exp_avg_sq"; then "average", where the engine
+  /// averages its parameters (EngineConfig::ema_decay).
   std::vector<Flat> flats;
+  BufferValues buffers;  // of the model, such as running statistics
 
   /// The flat buffer with this name, which exists.
   Flat& flat(const std::string& name);
   const Flat& flat(const std::string& name) const;
 };
 
-/// Names and bytes of the flat buffers of a state: the host memory that a TrainingState takes, exactly.
-std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const OptimizerConfig& optimizer);
+/// Names and bytes of the parts of a state: the host memory that a TrainingState takes, exactly.
+///   averages  whether the engine averages its parameters
+std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const BufferLayout& buffers, const OptimizerConfig& optimizer,
+                                                                  bool averages);
 
-/// The files of a checkpoint: "model.safetensors", which load_parameters() and PyTorch read, and "optimizer.safetensors" with the optimizer's states
-/// as "PARAMETER.exp_avg" and so on, in PyTorch's layouts.
+/// The files of a checkpoint: "model.safetensors" with parameters and buffers, which load_parameters() and PyTorch read, and "optimizer.safetensors" with
+/// the optimizer's states as "PARAMETER.exp_avg" and so on, and the averages as "PARAMETER.average", in PyTorch's layouts.
 ///   scratch  largest_parameter(layout) elements; all arguments must outlive the result
 ///   metadata of the model's file
-std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const TrainingState& state, std::span<float> scratch,
+std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state, std::span<float> scratch,
                                              const std::map<std::string, std::string>& metadata);
-/// Fills the flat buffers of `state` from the files in a checkpoint's folder.
-///   optimizer  false: the parameters only; the optimizer's states become zero, as for another optimizer than the checkpoint's
+/// Fills the tensors of `state` from the files in a checkpoint's folder.
+///   saved  the states that the checkpoint has beside the parameters. Others become zero, and averages become the parameters: so a new engine begins
 /// throws  DataError for missing or unfit tensors
-void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, TrainingState& state, bool optimizer = true);
+void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers, const std::vector<std::string>& saved,
+                           TrainingState& state);
 
 }  // namespace vitrine

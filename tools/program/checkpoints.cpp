@@ -20,15 +20,19 @@ namespace {
 constexpr const char* kSaving = "the checkpoint being saved";
 constexpr const char* kBestLink = "best";
 
+int64_t largest_tensor(const FlatLayout& layout, const BufferLayout& buffers) {
+  return std::max(largest_parameter(layout), largest_parameter(buffers.saved()));
+}
+
 int64_t nanoseconds(double minutes) { return static_cast<int64_t>(minutes * 60e9); }
 
 double seconds_since(int64_t begin_ns) { return static_cast<double>(steady_now_ns() - begin_ns) * 1e-9; }
 
 }  // namespace
 
-StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const OptimizerConfig& optimizer) {
-  StagingBytes bytes = training_state_bytes(layout, optimizer);
-  bytes.emplace_back("tensor being written", largest_parameter(layout) * size_of(DType::f32));
+StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config) {
+  StagingBytes bytes = training_state_bytes(layout, buffers, config.optimizer, config.ema_decay > 0.0);
+  bytes.emplace_back("tensor being written", largest_tensor(layout, buffers) * size_of(DType::f32));
   return bytes;
 }
 
@@ -71,10 +75,13 @@ Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run
     }
   }
   staging_ = engine_.make_state();
-  scratch_ = HostBuffer(largest_parameter(engine_.layout()) * size_of(DType::f32));
+  scratch_ = HostBuffer(largest_tensor(engine_.layout(), engine_.buffer_layout()) * size_of(DType::f32));
   record_.folder = directory_->path();
-  record_.planned_staging = plan_checkpoint_staging(engine_.layout(), engine_.config().optimizer);
+  record_.planned_staging = plan_checkpoint_staging(engine_.layout(), engine_.buffer_layout(), engine_.config());
   for (const TrainingState::Flat& flat : staging_->flats) record_.staging.emplace_back(flat.name, flat.memory.bytes());
+  const BufferValues& buffers = staging_->buffers;
+  const size_t buffer_bytes = buffers.values.size() * sizeof(float) + buffers.counters.size() * sizeof(int64_t);
+  if (buffer_bytes > 0) record_.staging.emplace_back("buffers", static_cast<int64_t>(buffer_bytes));
   record_.staging.emplace_back("tensor being written", scratch_.bytes());
 }
 
@@ -164,7 +171,7 @@ void Checkpoints::write(const RunState& state) {
                                    static_cast<size_t>(scratch_.bytes() / size_of(DType::f32)));
     int64_t bytes = 0;
     write_checkpoint(directory_->path(), name,
-                     checkpoint_files(engine_.layout(), *staging_, scratch, {{"format", "pt"}, {"model", model_}}), run_state_json(state),
+                     checkpoint_files(engine_.layout(), engine_.buffer_layout(), *staging_, scratch, {{"format", "pt"}, {"model", model_}}), run_state_json(state),
                      [&](int64_t written) { bytes = written; });
     ++record_.saved;
     record_.newest = name;

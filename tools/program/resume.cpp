@@ -102,13 +102,14 @@ bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) 
   Engine& engine = *run.engine;
   TrainingState state = engine.make_state();
   resumed.state.give_counters(state);
-  std::vector<std::string> names;
-  for (size_t i = 1; i < state.flats.size(); ++i) names.push_back(state.flats[i].name);
-  const bool optimizer_fits = names == resumed.state.optimizer_states;
+  const std::vector<std::string>& saved = resumed.state.optimizer_states;
+  const bool optimizer_fits = std::all_of(state.flats.begin() + 1, state.flats.end(), [&](const TrainingState::Flat& flat) {
+    return flat.name == "average" || std::find(saved.begin(), saved.end(), flat.name) != saved.end();
+  });
   if (!optimizer_fits) state.updates = 0;
   if (reads) {
     try {
-      read_checkpoint_files(resumed.folder, engine.layout(), state, optimizer_fits);
+      read_checkpoint_files(resumed.folder, engine.layout(), engine.buffer_layout(), saved, state);
     } catch (const DataError&) {
       rethrow_with_prefix(std::current_exception(), "--resume ");
     }

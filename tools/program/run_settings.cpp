@@ -40,19 +40,24 @@ void add_data(Settings& s, const Options& o, const Job& job) {
                             train.channels, fingerprint(train)));
   s.add("image-size", std::to_string(job.model.height));
   s.add("preprocess", o.preprocess, SettingEffect::rounding);
+  s.add("normalize", o.normalize);
 }
 
-/// Where and in which order the same sums are computed. (Layers with statistics over a micro-batch would make --accumulate change results.)
+/// Where and in which order the same sums are computed. Batch norm takes statistics over a micro-batch, or over a device's part of it.
 void add_scheme(Settings& s, const Options& o, Run& run) {
   const EngineConfig& config = run.engine->config();
+  const bool batch_norm = run.engine->buffer_layout().any_saved();
+  const SettingEffect of_micro_batches = batch_norm ? SettingEffect::result : SettingEffect::rounding;
+  const SettingEffect of_parts = batch_norm && config.batch_statistics == BatchStatistics::local ? SettingEffect::result : SettingEffect::rounding;
+  if (batch_norm) s.add("batch-norm", o.batch_norm);
   const Scheme& scheme = config.scheme;
   const Backend backend = (*run.devices)[0].id().backend;
-  s.add("devices", fmt::format("{} {}", run.devices->world_size(), backend == Backend::cuda ? "cuda" : "cpu"), SettingEffect::rounding);
+  s.add("devices", fmt::format("{} {}", run.devices->world_size(), backend == Backend::cuda ? "cuda" : "cpu"), of_parts);
   s.add("processes", std::to_string(run.devices->process_count()), SettingEffect::rounding);
   s.add("mode", fmt::format("staging {}, loss {}, reduce {}", staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce)),
         SettingEffect::rounding);
-  s.add("split", scheme.split.str(), SettingEffect::rounding);
-  s.add("accumulate", std::to_string(config.accumulate), SettingEffect::rounding);
+  s.add("split", scheme.split.str(), of_parts);
+  s.add("accumulate", std::to_string(config.accumulate), of_micro_batches);
   s.add("bucket-mb", fmt::format("{}, the first {}", o.bucket_mb, o.first_bucket_mb), SettingEffect::rounding);
   s.add("workspace", std::to_string(config.workspace_bytes), SettingEffect::rounding);
   s.add("threads-per-device", std::to_string((*run.devices)[0].thread_count()), SettingEffect::rounding);
@@ -88,6 +93,12 @@ void add_training(Settings& s, const Options& o, const EngineConfig& config) {
   s.add("momentum", sgd ? fmt::format("{}", optimizer.sgd.momentum) : "");
   s.add("nesterov", on_off(sgd && optimizer.sgd.nesterov));
   s.add("weight-decay", fmt::format("{}", sgd ? optimizer.sgd.weight_decay : optimizer.adam_kernel().weight_decay));
+  const RecipeOptions& recipe = o.recipe;
+  s.add("augment", recipe.augment);
+  s.add("label-smoothing", fmt::format("{}", recipe.label_smoothing));
+  s.add("no-decay", fmt::format("{}", fmt::join(recipe.no_decay, ",")));
+  s.add("param-group", fmt::format("{}", fmt::join(recipe.groups, " ")));
+  s.add("ema", given(recipe.ema));
   add_schedule(s, o);
   // A longer run makes the same steps at first, unless the schedule spans all of them.
   const bool spans_all = o.schedule.schedule == "cosine" || o.schedule.schedule == "one-cycle";
