@@ -2,9 +2,11 @@
 // Memory-bound kernels: bytes/s of each (every tensor counts once for each read or write), and the ratio to a copy of
 // as many bytes in the same run.
 #include "bench/kernel_bench.h"
+#include "kernels/batch_norm.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"
+#include "kernels/gelu.h"
 #include "kernels/image.h"
 #include "kernels/optimizer.h"
 #include "kernels/pool2d.h"
@@ -40,10 +42,47 @@ void add_elementwise(const Place& place, int64_t elements, const std::string& si
     const Tensor y = b.filled({elements}), g = b.filled({elements});
     b.run_bytes(state, 3 * y.bytes(), [&] { relu_backward(b.ctx(), y, g, g); });
   });
+  add_kernel("gelu_forward/" + size, place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled({elements}), y = b.make({elements});
+    b.run_bytes(state, 2 * x.bytes(), [&] { gelu_forward(b.ctx(), x, y); });
+  });
+  add_kernel("gelu_backward/" + size, place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled({elements}), g = b.filled({elements});
+    b.run_bytes(state, 3 * x.bytes(), [&] { gelu_backward(b.ctx(), x, g, g); });
+  });
   add_kernel("add_three/" + size, place, [=](State& state) {
     KernelBench b(place);
     const Tensor x = b.filled({elements}), y = b.filled({elements}), z = b.make({elements});
     b.run_bytes(state, 3 * x.bytes(), [&] { add(b.ctx(), x, y, z); });
+  });
+}
+
+/// The passes of a batch norm over one activation.
+void add_batch_norm(const Place& place, const Shape& shape) {
+  const int64_t channels = shape[3];
+  add_kernel("batch_norm_moments/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled(shape), moments = b.make({2, channels});
+    b.run_bytes(state, x.bytes(), [&] { batch_norm_moments(b.ctx(), x, moments); });
+  });
+  add_kernel("batch_norm_forward/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled(shape), y = b.make(shape), statistics = b.filled({2, channels}), weight = b.filled({channels});
+    b.run_bytes(state, 2 * x.bytes(), [&] { batch_norm_forward(b.ctx(), {.relu = true}, x, statistics, weight, weight, y); });
+  });
+  add_kernel("batch_norm_backward_sums/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled(shape), g = b.filled(shape), statistics = b.filled({2, channels}), sums = b.make({2, channels});
+    const Tensor weight = b.make({channels}), bias = b.make({channels});
+    b.run_bytes(state, 2 * x.bytes(), [&] { batch_norm_backward_sums(b.ctx(), x, g, statistics, sums, weight, bias, GradMode::overwrite); });
+  });
+  add_kernel("batch_norm_backward_data/" + shape.str(), place, [=](State& state) {
+    KernelBench b(place);
+    const Tensor x = b.filled(shape), g = b.filled(shape), statistics = b.filled({2, channels}), sums = b.filled({2, channels});
+    const Tensor weight = b.filled({channels});
+    b.run_bytes(state, 3 * x.bytes(), [&] { batch_norm_backward_data(b.ctx(), x, g, statistics, weight, sums, shape[0] * shape[1] * shape[2], g); });
   });
 }
 
@@ -152,6 +191,7 @@ void add_light_kernels(const Place& place) {
   }
   const int64_t batch = place.on_gpu() ? 512 : 64;
   for (const Shape& shape : {Shape{batch, 56, 56, 64}, Shape{batch, 27, 27, 192}, Shape{batch, 13, 13, 256}}) add_pools(place, shape);  // AlexNet's
+  for (const Shape& shape : {Shape{batch, 56, 56, 64}, Shape{batch, 14, 14, 256}}) add_batch_norm(place, shape);                        // ResNet's
   if (place.on_gpu()) {
     add_dropout(place, {4096, 9216});
     for (const Shape& shape : {Shape{1 << 20, 10}, Shape{65536, 1000}, Shape{16384, 5000}, Shape{2048, 50257}}) add_cross_entropy(place, shape);

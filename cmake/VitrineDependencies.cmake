@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds what VitrineOptions.cmake asks for. Sets VITRINE_HAVE_<NAME> for CUDA, CUDNN, NCCL, MPI, ONEDNN and OPENMP,
+# Finds what VitrineOptions.cmake asks for. Sets VITRINE_HAVE_<NAME> for CUDA, CUDNN, NCCL, MPI, ONEDNN, JPEG, PNG and OPENMP,
 # and VITRINE_HOST_CUDA where the CUDA sources are built for the host.
 
 # vitrine_want(OPTION found_variable remedy): turns AUTO, ON, OFF and what was found into VITRINE_HAVE_<NAME>.
@@ -37,6 +37,15 @@ if(NOT VITRINE_ONEDNN STREQUAL "OFF")
   endif()
 endif()
 vitrine_want(ONEDNN "${DNNL_FOUND}" "Versions 2 and 3 are supported. Install it with: apt-get install libdnnl-dev, or configure with -DVITRINE_ONEDNN=OFF (Eigen then serves).")
+
+if(NOT VITRINE_JPEG STREQUAL "OFF")
+  find_package(JPEG QUIET)
+endif()
+vitrine_want(JPEG "${JPEG_FOUND}" "Install it with: apt-get install libjpeg-dev, or configure with -DVITRINE_JPEG=OFF (image folders then have PNG files only).")
+if(NOT VITRINE_PNG STREQUAL "OFF")
+  find_package(PNG QUIET)
+endif()
+vitrine_want(PNG "${PNG_FOUND}" "Install it with: apt-get install libpng-dev, or configure with -DVITRINE_PNG=OFF (image folders then have JPEG files only).")
 
 if(NOT VITRINE_OPENMP STREQUAL "OFF")
   find_package(OpenMP QUIET COMPONENTS CXX)

@@ -13,6 +13,10 @@ function(vitrine_compile_options target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
   set(cxx "$<COMPILE_LANGUAGE:CXX>")
   target_compile_options(${target} PRIVATE "$<${cxx}:-Wall;-Wextra;-Wconversion;-Wshadow>")
+  if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # A class of a source file may have members of that file's private types.
+    target_compile_options(${target} PRIVATE "$<${cxx}:-Wno-subobject-linkage>")
+  endif()
   set(cuda "$<COMPILE_LANGUAGE:CUDA>")
   target_compile_options(${target} PRIVATE "$<${cuda}:-lineinfo;-Xcompiler=-Wall,-Wextra>")
   if(VITRINE_WERROR)
@@ -99,7 +103,7 @@ function(vitrine_cuda_sources target)
     # __fmul_rn and its like must round once; under sanitizers g++ takes guarded elements for uninitialised.
     set_source_files_properties(${device_code} PROPERTIES LANGUAGE CXX SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "-xc++;-ffp-contract=off;-Wno-unknown-pragmas;-Wno-maybe-uninitialized")
     # The interface through which device code sees the stand-ins; see kernels/cuda/device.cuh.
-    target_compile_definitions(${target} PRIVATE "VITRINE_HOST_DOOR=\"tests/standins/device_interface.h\"")
+    target_compile_definitions(${target} PRIVATE "VITRINE_STANDIN_DEVICE_HEADER=\"tests/standins/device_interface.h\"")
     target_include_directories(${target} SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
   else()
     # CMake 3.25 does not know that nvcc has C++20.

@@ -93,18 +93,19 @@ uint64_t fingerprint(const Dataset& set) {
   return hash;
 }
 
-DatasetPair open_dataset(const std::string& description, uint64_t seed) {
+DatasetPair open_dataset(const std::string& description, uint64_t seed, int64_t image_size) {
   const size_t colon = description.find(':');
   const std::string kind = description.substr(0, colon);
   const bool has_argument = colon != std::string::npos;
   const std::string argument = has_argument ? description.substr(colon + 1) : "";
   if (kind == "synthetic") return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed);
-  if (kind != "cifar10" && kind != "fashion-mnist" && kind != "idx") {
-    throw ConfigError(
-        fmt::format("data \"{}\": unknown kind \"{}\"; expected cifar10:DIR, fashion-mnist:DIR, idx:DIR or synthetic[:COUNT]", description, kind));
+  if (kind != "cifar10" && kind != "fashion-mnist" && kind != "idx" && kind != "image-folder") {
+    throw ConfigError(fmt::format(
+        "data \"{}\": unknown kind \"{}\"; expected cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR or synthetic[:COUNT]", description, kind));
   }
   if (argument.empty()) throw ConfigError(fmt::format("data \"{}\": no folder; write {}:DIR", description, kind));
   if (kind == "cifar10") return open_cifar10(argument);
+  if (kind == "image-folder") return open_image_folder(argument, image_size);
   return open_idx(argument, kind == "idx" ? IdxKind::any : IdxKind::fashion_mnist);
 }
 

@@ -7,6 +7,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -31,7 +32,7 @@ struct Share {
 };
 
 struct Slot {
-  HostBuffer images, labels;
+  HostBuffer images, labels, samples;
 };
 
 /// The buffers and their owners. Lives as long as the loader or any batch.
@@ -69,8 +70,8 @@ class Lease {
       constexpr const char* kRefill = "Loader: the next batch";
       const Slot& slot = buffers_->slots[slot_];
       const auto whole = [&](const HostBuffer& b) { return MemoryAccess{b.view(Shape{b.bytes()}, DType::u8).data, b.bytes(), true, kRefill}; };
-      const std::array<MemoryAccess, 2> accesses = {whole(slot.images), whole(slot.labels)};
-      checker_->on_host_access(kRefill, accesses);
+      const std::array<MemoryAccess, 3> accesses = {whole(slot.images), whole(slot.labels), whole(slot.samples)};
+      checker_->on_host_access(kRefill, std::span(accesses).first(slot.samples.bytes() > 0 ? 3 : 2));
     } catch (...) {
       return std::current_exception();
     }
@@ -92,6 +93,8 @@ void check(const Dataset& dataset, const LoaderConfig& config) {
   need(config.epochs >= 0, fmt::format("epochs is {}, expected at least 0", config.epochs));
   need(config.workers >= 1, fmt::format("workers is {}, expected at least 1", config.workers));
   need(config.queue_batches >= 1, fmt::format("queue_batches is {}, expected at least 1", config.queue_batches));
+  need(!config.sample_indices || dataset.size() <= INT32_MAX,
+       fmt::format("\"{}\" has {} samples, expected fewer than 2^31 with sample_indices", dataset.name, dataset.size()));
   need(!config.drop_last || dataset.size() >= config.batch_size,
        fmt::format("batch_size is {} but \"{}\" has {} samples and drop_last leaves no batch; use smaller batches", config.batch_size, dataset.name,
                    dataset.size()));
@@ -160,7 +163,9 @@ Loader::State::State(const Dataset& set, LoaderConfig given)
   const int64_t rows = std::max(full ? full->rows : 0, short_last ? short_last->rows : 0);
   const int64_t image_bytes = config.transform ? config.transformed_shape.numel() * size_of(DType::f32) : dataset.bytes_per_image();
   for (int i = 0; i < config.queue_batches; ++i) {
-    buffers->slots.push_back({HostBuffer(rows * image_bytes, config.host_memory), HostBuffer(rows * size_of(DType::i32), config.host_memory)});
+    const int64_t label_bytes = rows * size_of(DType::i32);
+    buffers->slots.push_back({HostBuffer(rows * image_bytes, config.host_memory), HostBuffer(label_bytes, config.host_memory),
+                              HostBuffer(config.sample_indices ? label_bytes : 0, config.host_memory)});
     buffers->free.push_back(static_cast<size_t>(i));
   }
 }
@@ -186,6 +191,7 @@ Loader::State::Job Loader::State::next_job() {
 void Loader::State::fill(const Job& job) {
   const Slot& slot = buffers->slots[job.slot];
   int32_t* const labels = slot.labels.view(Shape{job.share->rows}, DType::i32).as<int32_t>();
+  int32_t* const samples = config.sample_indices ? slot.samples.view(Shape{job.share->rows}, DType::i32).as<int32_t>() : nullptr;
   const size_t bytes = static_cast<size_t>(dataset.bytes_per_image());
   const size_t floats = static_cast<size_t>(config.transformed_shape.numel());
   const View images = slot.images.view(Shape{slot.images.bytes()}, DType::u8);
@@ -197,6 +203,7 @@ void Loader::State::fill(const Job& job) {
     for (int64_t from = range.begin; from < range.end; ++from, ++row) {
       const int64_t sample = order[begin + from];
       labels[row] = dataset.label(sample);
+      if (samples != nullptr) samples[row] = static_cast<int32_t>(sample);
       if (config.transform) {
         dataset.read_image(sample, image);
         config.transform(image, std::span<float>(static_cast<float*>(images.data) + row * floats, floats));
@@ -235,6 +242,7 @@ HostBatch Loader::State::make_batch(const Job& job) {
   HostBatch batch;
   batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
   batch.labels = slot.labels.view(Shape{rows}, DType::i32);
+  if (config.sample_indices) batch.samples = slot.samples.view(Shape{rows}, DType::i32);
   batch.global_samples = job.share->global_rows;
   batch.epoch = config.first_epoch + job.number / per_epoch;
   batch.index = job.number % per_epoch;

@@ -30,6 +30,7 @@ struct LoaderConfig {
   int workers = 1;                                // threads that fill batches
   int queue_batches = 3;                          // number of buffers: filled ahead or in use
   HostMemory host_memory = HostMemory::pageable;  // pinned for GPUs: see DeviceGroup::host_memory()
+  bool sample_indices = false;                    // sets HostBatch::samples, for a data set of less than 2^31 samples
   ShardFunction shard = {};                       // selects the delivered rows of each batch; empty: all
   ImageTransform transform = {};                  // empty: images stay u8
   Shape transformed_shape = {};                   // (H, W, C) with a transform

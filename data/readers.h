@@ -17,6 +17,9 @@ enum class IdxKind { fashion_mnist, any };
 /// Four IDX files in `folder`. Fashion-MNIST must be 28x28 with 10 classes.
 DatasetPair open_idx(const std::filesystem::path& folder, IdxKind kind);
 
+/// A folder per class in `folder`/train and `folder`/val or test; images are resized and cropped to `image_size`.
+DatasetPair open_image_folder(const std::filesystem::path& folder, int64_t image_size);
+
 /// `count` synthetic images, and max(1, count / 5) for testing.
 DatasetPair draw_synthetic(int64_t count, uint64_t seed);
 

@@ -31,7 +31,15 @@ struct RowTotals {
   double loss = 0.0;
   int64_t valid = 0;
   int64_t correct = 0;
+  int64_t top5 = 0;
   int64_t bad_row = -1;
+};
+
+/// How the gradient of a target is scaled, and its distribution: 1 - smoothing at the target plus `uniform` at every class.
+struct Target {
+  float grad_scale;
+  double smoothing;
+  float on, uniform;
 };
 
 // The number of parts does not depend on the number of threads, so that the order of the sum is fixed.
@@ -40,7 +48,7 @@ constexpr int64_t kGrainElements = 2048;
 
 /// Adds a row to `totals` and writes its gradient unless `grad` is null; grad may be logits.
 template <class T>
-void row(const T* logits, int64_t classes, int64_t target, float grad_scale, T* grad, RowTotals& totals) {
+void row(const T* logits, int64_t classes, int64_t target, const Target& scale, T* grad, RowTotals& totals) {
   constexpr bool kKeeps = std::is_same_v<T, float>;  // grad holds the exponentials until the sum is known; in 16 bits they are recomputed
   int64_t largest = 0;
   for (int64_t j = 1; j < classes; ++j) {
@@ -48,6 +56,11 @@ void row(const T* logits, int64_t classes, int64_t target, float grad_scale, T* 
   }
   const float maximum = to_float(logits[largest]);
   const float target_logit = to_float(logits[target]);
+  int64_t beaten = 0;  // logits that are predicted rather than the target's
+  for (int64_t j = 0; j < classes; ++j) {
+    const float x = to_float(logits[j]);
+    beaten += static_cast<int64_t>(x > target_logit) | (static_cast<int64_t>(x == target_logit) & static_cast<int64_t>(j < target));
+  }
   double sum = 0.0;
   for (int64_t j = 0; j < classes; ++j) {
     const float e = std::exp(to_float(logits[j]) - maximum);
@@ -56,23 +69,32 @@ void row(const T* logits, int64_t classes, int64_t target, float grad_scale, T* 
       if (grad != nullptr) grad[j] = e;
     }
   }
-  const double loss = std::log(sum) - static_cast<double>(target_logit - maximum);
+  double loss = std::log(sum) - static_cast<double>(target_logit - maximum);
+  if (scale.smoothing > 0.0) {
+    double all = 0.0;  // of the logits relative to the largest
+    for (int64_t j = 0; j < classes; ++j) all += static_cast<double>(to_float(logits[j]) - maximum);
+    loss += scale.smoothing * (static_cast<double>(target_logit - maximum) - all / static_cast<double>(classes));
+  }
   totals.loss += loss;
   totals.valid += 1;
-  if (largest == target && !std::isnan(loss)) totals.correct += 1;
+  if (!std::isnan(loss)) {
+    totals.correct += largest == target ? 1 : 0;
+    totals.top5 += beaten < LossTotals::kTopClasses ? 1 : 0;
+  }
   if (grad == nullptr) return;
   const auto inverse = static_cast<float>(1.0 / sum);
   for (int64_t j = 0; j < classes; ++j) {
     const float e = kKeeps ? to_float(grad[j]) : std::exp(to_float(logits[j]) - maximum);
     const float probability = e * inverse;
-    grad[j] = from_float<T>(grad_scale * (j == target ? probability - 1.0F : probability));
+    const float shifted = probability - scale.uniform;
+    grad[j] = from_float<T>(scale.grad_scale * (j == target ? shifted - scale.on : shifted));
   }
 }
 
 /// Rows [begin, end). A target out of range is recorded, not thrown.
 template <class T>
-RowTotals rows_between(int64_t begin, int64_t end, const T* logits, int64_t classes, const int32_t* targets, int32_t ignore_index, float grad_scale,
-                       T* grad) {
+RowTotals rows_between(int64_t begin, int64_t end, const T* logits, int64_t classes, const int32_t* targets, int32_t ignore_index,
+                       const Target& scale, T* grad) {
   RowTotals sums;
   for (int64_t i = begin; i < end; ++i) {
     T* row_grad = grad == nullptr ? nullptr : grad + i * classes;
@@ -81,7 +103,7 @@ RowTotals rows_between(int64_t begin, int64_t end, const T* logits, int64_t clas
     } else if (targets[i] < 0 || targets[i] >= classes) {
       if (sums.bad_row < 0) sums.bad_row = i;
     } else {
-      row(logits + i * classes, classes, targets[i], grad_scale, row_grad, sums);
+      row(logits + i * classes, classes, targets[i], scale, row_grad, sums);
     }
   }
   return sums;
@@ -95,7 +117,8 @@ void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, Const
   const int64_t rows_per_part = (rows + kParts - 1) / kParts;
   const int64_t parts = (rows + rows_per_part - 1) / rows_per_part;
   const int32_t* target = targets.as<int32_t>();
-  const float grad_scale = loss_scale ? config.grad_scale * *loss_scale.as<float>() : config.grad_scale;
+  const Target scale{loss_scale ? config.grad_scale * *loss_scale.as<float>() : config.grad_scale, static_cast<double>(config.label_smoothing),
+                     1.0F - config.label_smoothing, config.label_smoothing / static_cast<float>(classes)};
   std::array<RowTotals, kParts> partial;
 
   const int64_t grain = std::max<int64_t>(1, kGrainElements / (rows_per_part * classes));
@@ -103,7 +126,7 @@ void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, Const
     parallel_for(parts, grain, [&](int64_t begin, int64_t end) {
       for (int64_t part = begin; part < end; ++part) {
         partial[static_cast<size_t>(part)] = rows_between(part * rows_per_part, std::min(rows, (part + 1) * rows_per_part), logits.as<T>(), classes,
-                                                          target, config.ignore_index, grad_scale, grad_logits.as<T>());
+                                                          target, config.ignore_index, scale, grad_logits.as<T>());
       }
     });
   });
@@ -118,11 +141,13 @@ void softmax_cross_entropy(ExecContext&, const CrossEntropyConfig& config, Const
     all.loss += sums.loss;
     all.valid += sums.valid;
     all.correct += sums.correct;
+    all.top5 += sums.top5;
   }
   float* t = totals.as<float>();
   t[LossTotals::kLossSum] = static_cast<float>(static_cast<double>(t[LossTotals::kLossSum]) + all.loss);
   LossTotals::add_to_count(t, LossTotals::kValid, all.valid);
   LossTotals::add_to_count(t, LossTotals::kCorrect, all.correct);
+  LossTotals::add_to_count(t, LossTotals::kTop5, all.top5);
 }
 
 }  // namespace
@@ -138,6 +163,9 @@ void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, C
   constexpr const char* kName = "softmax_cross_entropy";
   check::rank(kName, "logits", logits, 2, "(N, C)");
   if (logits.shape[1] < 1) throw ShapeError(fmt::format("{}: logits has shape {}, expected (N, C) with C >= 1", kName, logits.shape.str()));
+  if (!(config.label_smoothing >= 0.0F && config.label_smoothing <= 1.0F)) {
+    throw ConfigError(fmt::format("{}: label_smoothing is {}, expected a number from 0 to 1", kName, config.label_smoothing));
+  }
   check::tensor(kName, "logits", logits, ctx);
   check::tensor(kName, "targets", targets, {logits.shape[0]}, DType::i32, ctx);
   check::tensor(kName, "totals", totals, {LossTotals::kCount}, DType::f32, ctx);

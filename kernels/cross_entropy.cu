@@ -22,7 +22,7 @@ namespace {
 struct Part {
   double loss;
   int64_t bad_row;  // the first whose target is out of range, or -1
-  int32_t valid, correct;
+  int32_t valid, correct, top5;
 };
 
 constexpr int64_t kMaxParts = 1024;
@@ -41,6 +41,8 @@ struct Rows {
   int32_t ignore_index;
   float grad_scale;
   const float* loss_scale;  // or nullptr
+  double smoothing;
+  float on, uniform;  // the target distribution: `on` at the target plus `uniform` at every class
 };
 
 enum class RowKind : uint8_t { counted, ignored, bad };
@@ -84,16 +86,21 @@ struct RowResult {
   float maximum;
   double sum;  // of exp(logit - maximum)
   int beaten;  // number of logits that beat the target's
+  double all;  // with label smoothing: the sum of logit - maximum
 };
 
 /// Adds a row to `part`; every thread of the row does the same.
-__device__ inline void add_row(Part& part, RowKind kind, int64_t row, const RowResult& result, float target_logit) {
+template <class T>
+__device__ inline void add_row(Part& part, const Rows<T>& r, RowKind kind, int64_t row, const RowResult& result, float target_logit) {
   if (kind == RowKind::bad && part.bad_row < 0) part.bad_row = row;
   if (kind != RowKind::counted) return;
-  const double loss = log(result.sum) - static_cast<double>(target_logit - result.maximum);
+  double loss = log(result.sum) - static_cast<double>(target_logit - result.maximum);
+  if (r.smoothing > 0.0) loss += r.smoothing * (static_cast<double>(target_logit - result.maximum) - result.all / static_cast<double>(r.classes));
   part.loss += loss;
   part.valid += 1;
-  if (result.beaten == 0 && loss == loss) part.correct += 1;
+  if (loss != loss) return;
+  part.correct += result.beaten == 0 ? 1 : 0;
+  part.top5 += result.beaten < LossTotals::kTopClasses ? 1 : 0;
 }
 
 /// Adds up the parts of the groups of kThreads threads, in order, and writes the part of the block.
@@ -109,6 +116,7 @@ __device__ inline void write_part(const Part& part, Part* parts) {
     all.loss += shared[g].loss;
     all.valid += shared[g].valid;
     all.correct += shared[g].correct;
+    all.top5 += shared[g].top5;
     if (shared[g].bad_row >= 0 && (all.bad_row < 0 || shared[g].bad_row < all.bad_row)) all.bad_row = shared[g].bad_row;
   }
   parts[blockIdx.x] = all;
@@ -119,9 +127,10 @@ __device__ inline float scale_of(const Rows<T>& r) {
   return r.loss_scale == nullptr ? r.grad_scale : r.grad_scale * *r.loss_scale;
 }
 
-__device__ inline float gradient(float scale, RowKind kind, float e, float inverse, bool is_target) {
-  const float probability = e * inverse;
-  return kind == RowKind::counted ? scale * (is_target ? probability - 1.0F : probability) : 0.0F;
+template <class T>
+__device__ inline float gradient(const Rows<T>& r, float scale, RowKind kind, float e, float inverse, bool is_target) {
+  const float shifted = __fsub_rn(__fmul_rn(e, inverse), r.uniform);
+  return kind == RowKind::counted ? scale * (is_target ? shifted - r.on : shifted) : 0.0F;
 }
 
 /// Rows of at most kThreads * V * kPacks classes, each kept by kThreads threads (a warp or the block). V: elements per access; if above 1, classes is
@@ -133,7 +142,7 @@ __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* part
   const int lane = static_cast<int>(threadIdx.x) % kThreads;
   const int group = static_cast<int>(threadIdx.x) / kThreads;
   const float scale = scale_of(r);
-  Part part{0.0, -1, 0, 0};
+  Part part{0.0, -1, 0, 0, 0};
   for (int64_t first = int64_t{blockIdx.x} * kRows; first < r.rows; first += int64_t{gridDim.x} * kRows) {
     const int64_t row = first + group;
     const bool active = row < r.rows;  // inactive threads continue: the sums need all threads
@@ -152,7 +161,7 @@ __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* part
         for (int e = 0; e < V; ++e) x[k][e] = -INFINITY;
       }
     }
-    RowResult result{-INFINITY, 0.0, 0};
+    RowResult result{-INFINITY, 0.0, 0, 0.0};
     for (int k = 0; k < kPacks; ++k) {
       for (int e = 0; e < V; ++e) {
         const int j = (k * kThreads + lane) * V + e;
@@ -161,6 +170,13 @@ __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* part
       }
     }
     result.maximum = row_max<kThreads>(result.maximum);
+    if (r.smoothing > 0.0) {
+      for (int k = 0; k < kPacks; ++k) {
+        const int j = (k * kThreads + lane) * V;
+        for (int e = 0; e < V; ++e) result.all += j < r.classes ? static_cast<double>(x[k][e] - result.maximum) : 0.0;
+      }
+      result.all = row_sum<kThreads>(result.all);
+    }
     for (int k = 0; k < kPacks; ++k) {
       for (int e = 0; e < V; ++e) {
         x[k][e] = expf(x[k][e] - result.maximum);  // 0 after the end of the row, unless the row is NaN anyway
@@ -169,14 +185,14 @@ __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* part
     }
     result.sum = row_sum<kThreads>(result.sum);
     result.beaten = row_sum<kThreads>(result.beaten);
-    add_row(part, kind, row, result, target_logit);
+    add_row(part, r, kind, row, result, target_logit);
     if (r.grad == nullptr || !active) continue;
     const auto inverse = static_cast<float>(1.0 / result.sum);
     for (int k = 0; k < kPacks; ++k) {
       const int j = (k * kThreads + lane) * V;
       if (j >= r.classes) break;
       P out;
-      for (int e = 0; e < V; ++e) out.v[e] = from_float<T>(gradient(scale, kind, x[k][e], inverse, j + e == target));
+      for (int e = 0; e < V; ++e) out.v[e] = from_float<T>(gradient(r, scale, kind, x[k][e], inverse, j + e == target));
       *reinterpret_cast<P*>(r.grad + row * r.classes + j) = out;
     }
   }
@@ -222,7 +238,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Part* pa
   using P = Pack<T, V>;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const float scale = scale_of(r);
-  Part part{0.0, -1, 0, 0};
+  Part part{0.0, -1, 0, 0, 0};
   for (int64_t row = blockIdx.x; row < r.rows; row += gridDim.x) {
     const int32_t target = r.targets[row];
     const RowKind kind = kind_of(r, target);
@@ -232,10 +248,12 @@ __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Part* pa
     const float target_logit = kind == RowKind::counted ? to_float(logits[target]) : 0.0F;
     RunningSum running;
     RowResult result{};
+    double all = 0.0;
     if (kind == RowKind::counted) {  // the same in the whole block
       const auto single = [&](int32_t j) {
         const float x[1] = {to_float(logits[j])};
         running.add(x);
+        all += static_cast<double>(x[0]);
         result.beaten += beats(x[0], j, target_logit, target);
       };
       if (thread < pieces.head) single(thread);
@@ -254,7 +272,9 @@ __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Part* pa
         }
         running.add(x);
         for (int k = 0; k < kFlight; ++k) {
+          const bool inside = i + k * kWideThreads < pieces.packs;
           for (int e = 0; e < V; ++e) {
+            all += inside ? static_cast<double>(x[k * V + e]) : 0.0;
             result.beaten += beats(x[k * V + e], pieces.head + (i + k * kWideThreads) * V + e, target_logit, target);
           }
         }
@@ -263,11 +283,12 @@ __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Part* pa
     result.maximum = row_max<kWideThreads>(running.maximum);
     result.sum = block_sum(running.sum * exp(static_cast<double>(running.maximum) - static_cast<double>(result.maximum)));
     result.beaten = block_sum(result.beaten);
-    add_row(part, kind, row, result, target_logit);
+    if (r.smoothing > 0.0) result.all = block_sum(all) - static_cast<double>(r.classes) * static_cast<double>(result.maximum);
+    add_row(part, r, kind, row, result, target_logit);
     if (r.grad == nullptr) continue;
     T* grad = r.grad + row * r.classes;
     const auto inverse = static_cast<float>(1.0 / result.sum);
-    const auto of = [&](T x, int32_t j) { return from_float<T>(gradient(scale, kind, expf(to_float(x) - result.maximum), inverse, j == target)); };
+    const auto of = [&](T x, int32_t j) { return from_float<T>(gradient(r, scale, kind, expf(to_float(x) - result.maximum), inverse, j == target)); };
     const int32_t rounds = (pieces.packs + kWideThreads - 1) / kWideThreads;
     for (int32_t round = rounds - 1; round >= 0; --round) {
       const int32_t at = round * kWideThreads + thread;
@@ -290,22 +311,26 @@ __global__ void __launch_bounds__(kBlockThreads)
   double loss = 0.0;
   int valid = 0;
   int correct = 0;
+  int top5 = 0;
   int bad = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kBlockThreads) {
     loss += parts[i].loss;
     valid += parts[i].valid;
     correct += parts[i].correct;
+    top5 += parts[i].top5;
     bad += parts[i].bad_row >= 0 ? 1 : 0;
   }
   loss = block_sum(loss);
   valid = block_sum(valid);
   correct = block_sum(correct);
+  top5 = block_sum(top5);
   bad = block_sum(bad);
   if (threadIdx.x != 0) return;
   if (bad == 0) {
     totals[LossTotals::kLossSum] = static_cast<float>(static_cast<double>(totals[LossTotals::kLossSum]) + loss);
     add_to_count(totals, LossTotals::kValid, valid);
     add_to_count(totals, LossTotals::kCorrect, correct);
+    add_to_count(totals, LossTotals::kTop5, top5);
     return;
   }
   totals[LossTotals::kValid] = NAN;
@@ -365,7 +390,8 @@ void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, C
   int count = 0;
   with_storage(logits.dtype, [&]<class T>() {
     const Rows<T> r{logits.as<T>(),      targets.as<int32_t>(), grad_logits.as<T>(),   rows, static_cast<int32_t>(classes),
-                    config.ignore_index, config.grad_scale,     loss_scale.as<float>()};
+                    config.ignore_index, config.grad_scale,     loss_scale.as<float>(), static_cast<double>(config.label_smoothing),
+                    1.0F - config.label_smoothing, config.label_smoothing / static_cast<float>(classes)};
     count = queue_rows(ctx, r, parts);
   });
   launch_cooperating(native_stream(ctx), add_parts, dim3(1), dim3(kBlockThreads), parts, count, targets.as<int32_t>(), static_cast<int32_t>(classes),

@@ -14,6 +14,7 @@
 #include "kernels/run.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/error.h"
+#include "runtime/philox.h"
 
 namespace vitrine {
 namespace {
@@ -45,6 +46,8 @@ struct ResizePlan {
   std::vector<Sample> rows, columns;
   std::array<float, kLanes> mean{}, deviation{};
   std::vector<float> scratch;
+  std::vector<AugmentationDraw> draws;  // of each image; empty: images are used as they are
+  int64_t cutout = 0;
 
   int64_t source_row() const { return source_width * channels; }
   int64_t target_row() const { return width * channels; }
@@ -75,6 +78,29 @@ struct ResizePlan {
 void to_unit_range(const uint8_t* pixels, int64_t count, float* out) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(pixels[i]) / 255.0F;
+}
+
+/// Reads row `y` of a cropped and flipped image.
+void read_augmented_row(const ResizePlan& plan, const uint8_t* image, const AugmentationDraw& draw, int64_t y, float* out) {
+  const int64_t channels = plan.channels, width = plan.source_width;
+  const int64_t from = y + draw.top;
+  const int64_t begin = std::clamp<int64_t>(-draw.left, 0, width), end = std::clamp<int64_t>(width - draw.left, 0, width);
+  const bool inside = from >= 0 && from < plan.source_height && begin < end;
+  if (!inside || begin > 0 || end < width) std::fill_n(out, plan.source_row(), 0.0F);
+  if (!inside) return;
+  to_unit_range(image + from * plan.source_row() + (begin + draw.left) * channels, (end - begin) * channels, out + begin * channels);
+  if (!draw.flip) return;
+  for (int64_t left = 0, right = width - 1; left < right; ++left, --right) {
+    std::swap_ranges(out + left * channels, out + (left + 1) * channels, out + right * channels);
+  }
+}
+
+/// Sets the part of a square that lies in row `y` of an image to 0.
+template <class T>
+void cut_row(const ResizePlan& plan, const AugmentationDraw& draw, int64_t y, T* out) {
+  if (y < draw.cut_top || y >= draw.cut_top + plan.cutout) return;
+  const int64_t begin = std::max<int64_t>(0, draw.cut_left), end = std::min(plan.width, draw.cut_left + plan.cutout);
+  std::fill(out + begin * plan.channels, out + end * plan.channels, T{});
 }
 
 /// Computes one output row from the blended source row.
@@ -117,8 +143,15 @@ void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, i
     const int64_t slot = row % 2;
     float* floats = scratch + slot * plan.scratch_row();
     int64_t& tag = held[static_cast<size_t>(slot)];
-    if (tag != row) to_unit_range(images + row * row_length, row_length, floats);
+    if (tag == row) return floats;
     tag = row;
+    if (plan.draws.empty()) {
+      to_unit_range(images + row * row_length, row_length, floats);
+    } else {
+      const int64_t image = row / plan.source_height;
+      read_augmented_row(plan, images + image * plan.source_height * row_length, plan.draws[static_cast<size_t>(image)], row % plan.source_height,
+                         floats);
+    }
     return floats;
   };
   for (int64_t i = begin; i < end; ++i) {
@@ -132,6 +165,7 @@ void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, i
       a = blended;
     }
     finish_row(plan, a, y + i * plan.target_row());
+    if (plan.cutout > 0) cut_row(plan, plan.draws[static_cast<size_t>(i / plan.height)], i % plan.height, y + i * plan.target_row());
   }
 }
 
@@ -140,15 +174,14 @@ void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, i
 namespace cpu {
 namespace {
 
-void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y) {
+/// Computes y by the plan, whose draws are set.
+void run_plan(ResizePlan& plan, const Normalization& normalization, const ConstView& images, const View& y) {
   const Shape source{images.shape[1], images.shape[2], images.shape[3]};
   const Shape target{y.shape[1], y.shape[2], y.shape[3]};
-  if (y.numel() == 0) return;
   constexpr int64_t kGrainElements = 8192;
   const int64_t rows = y.shape[0] * target[0];
   const int64_t grain = std::max<int64_t>(1, kGrainElements / (target[1] * target[2]));
   const int64_t parts = std::min<int64_t>(team_size(), (rows + grain - 1) / grain);
-  auto& plan = ctx.plans().get<ResizePlan>();
   plan.prepare(normalization, source, target, parts);
   with_storage(y.dtype, [&]<class T>(T) {
     parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
@@ -160,29 +193,96 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
   });
 }
 
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y) {
+  if (y.numel() == 0) return;
+  auto& plan = ctx.plans().get<ResizePlan>();
+  plan.draws.clear();
+  plan.cutout = 0;
+  run_plan(plan, normalization, images, y);
+}
+
+void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
+                       ConstView images, ConstView samples, View y) {
+  if (y.numel() == 0) return;
+  auto& plan = ctx.plans().get<ResizePlan>();
+  plan.draws.clear();
+  for (int64_t n = 0; n < samples.shape[0]; ++n) {
+    plan.draws.push_back(draw_augmentation(augmentation, key, samples.as<int32_t>()[n], y.shape[1], y.shape[2]));
+  }
+  plan.cutout = augmentation.cutout;
+  run_plan(plan, normalization, images, y);
+}
+
 }  // namespace
 }  // namespace cpu
 
 namespace cuda {  // image.cu
 void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y);
+void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
+                       ConstView images, ConstView samples, View y);
 }  // namespace cuda
 
-void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y) {
-  constexpr const char* kName = "resize_normalize";
-  check::rank(kName, "images", images, 4, "(N, h, w, C)");
-  check::rank(kName, "y", y, 4, "(N, H, W, C)");
+namespace {
+
+void check_images(const char* name, const ExecContext& ctx, const ConstView& images, const View& y) {
+  check::rank(name, "images", images, 4, "(N, h, w, C)");
+  check::rank(name, "y", y, 4, "(N, H, W, C)");
   const Shape& in = images.shape;
   const Shape& out = y.shape;
   if (in[1] < 1 || in[2] < 1 || in[3] < 1 || in[3] > 4) {
-    throw ShapeError(fmt::format("{}: images has shape {}, expected (N, h, w, C) with h, w >= 1 and 1 <= C <= 4", kName, in.str()));
+    throw ShapeError(fmt::format("{}: images has shape {}, expected (N, h, w, C) with h, w >= 1 and 1 <= C <= 4", name, in.str()));
   }
   if (out[0] != in[0] || out[3] != in[3]) {
-    throw ShapeError(fmt::format("{}: y has shape {} but images {} needs y of shape ({}, H, W, {})", kName, out.str(), in.str(), in[0], in[3]));
+    throw ShapeError(fmt::format("{}: y has shape {} but images {} needs y of shape ({}, H, W, {})", name, out.str(), in.str(), in[0], in[3]));
   }
-  check::tensor(kName, "images", images, DType::u8, ctx);
-  check::tensor(kName, "y", y, ctx);
-  check::no_overlap(kName, {"y", y}, {{"images", images}});
+  check::tensor(name, "images", images, DType::u8, ctx);
+  check::tensor(name, "y", y, ctx);
+  check::no_overlap(name, {"y", y}, {{"images", images}});
+}
+
+void check_range(const char* name, const char* argument, int64_t value, int64_t most, const char* bound) {
+  if (value >= 0 && value <= most) return;
+  throw ConfigError(fmt::format("{}: {} is {}, expected a number from 0 to {}{}", name, argument, value, most, bound));
+}
+
+}  // namespace
+
+AugmentationDraw draw_augmentation(const Augmentation& augmentation, const AugmentationKey& key, int64_t sample, int64_t height, int64_t width) {
+  const uint64_t stream = random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(key.epoch));
+  const auto block = [&](uint64_t number) {
+    return philox4x32({static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)},
+                      {static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32), static_cast<uint32_t>(stream),
+                       static_cast<uint32_t>(stream >> 32)});
+  };
+  const auto below = [](uint32_t word, int64_t bound) { return static_cast<int64_t>(uint64_t{word} * static_cast<uint64_t>(bound) >> 32); };
+  const auto first = block(2 * static_cast<uint64_t>(sample)), second = block(2 * static_cast<uint64_t>(sample) + 1);
+  AugmentationDraw draw;
+  draw.flip = augmentation.flip && below(first[0], 2) == 1;
+  const int64_t padding = augmentation.crop_padding;
+  draw.top = below(first[1], 2 * padding + 1) - padding;
+  draw.left = below(first[2], 2 * padding + 1) - padding;
+  draw.cut_top = below(second[0], height) - augmentation.cutout / 2;
+  draw.cut_left = below(second[1], width) - augmentation.cutout / 2;
+  return draw;
+}
+
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y) {
+  constexpr const char* kName = "resize_normalize";
+  check_images(kName, ctx, images, y);
   run(ctx, {kName, {images}, {y}}, cpu::resize_normalize, VITRINE_IF_CUDA(cuda::resize_normalize), normalization, images, y);
+}
+
+void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
+                       ConstView images, ConstView samples, View y) {
+  constexpr const char* kName = "augment_normalize";
+  check_images(kName, ctx, images, y);
+  check::tensor(kName, "samples", samples, {images.shape[0]}, DType::i32, ctx);
+  check::no_overlap(kName, {"y", y}, {{"samples", samples}});
+  check_range(kName, "crop_padding", augmentation.crop_padding, std::min(images.shape[1], images.shape[2]), ", the size of the stored images");
+  check_range(kName, "cutout", augmentation.cutout, std::min(y.shape[1], y.shape[2]), ", the size of the model's input");
+  check_range(kName, "the epoch", key.epoch, (int64_t{1} << kRandomStreamBits) - 1, "");
+  run(ctx, {kName, {images, samples}, {y}}, cpu::augment_normalize, VITRINE_IF_CUDA(cuda::augment_normalize), augmentation, key, normalization,
+      images, samples, y);
 }
 
 void resize_normalize_on_host(const Normalization& normalization, const Shape& source, std::span<const uint8_t> pixels, const Shape& target,

@@ -2,8 +2,10 @@
 #include <algorithm>
 
 #include "kernels/cuda/index.cuh"
+#include "kernels/cuda/philox.cuh"
 #include "kernels/image.h"
 #include "runtime/cuda/dtype.cuh"
+#include "runtime/philox.h"
 
 // The same operations as on the CPU, in the same order and never contracted: the bits are equal.
 namespace vitrine::cuda {
@@ -74,6 +76,9 @@ class Cursor {
     }
     across = r_.horizontal.sample(column_);
   }
+
+  __device__ Index row() const { return row_; }
+  __device__ Index column() const { return column_; }
 
   Index image, channel;
   Sample<Index> down, across;
@@ -157,14 +162,114 @@ __global__ void __launch_bounds__(kBlockThreads) resize_kernel(const __grid_cons
   }
 }
 
-template <class T, class Index>
-void queue_resize(ExecContext& ctx, const Normalization& normalization, const ConstView& images, const View& y) {
-  constexpr int kLanes = kPackElements<T>;
+/// An augmentation and the key of its random numbers.
+struct Changes {
+  uint32_t key0, key1, stream0, stream1;
+  int32_t padding, cutout;
+  bool flip;
+};
+
+/// The draws of one image, as of draw_augmentation().
+template <class Index>
+struct Drawn {
+  Index top, left, cut_top, cut_left;
+  bool flip;
+};
+
+template <class Index>
+__device__ inline Index below(uint32_t word, Index bound) {
+  return static_cast<Index>(uint64_t{word} * static_cast<uint64_t>(bound) >> 32);
+}
+
+template <class Index>
+__device__ inline Drawn<Index> draw(const Changes& changes, int32_t sample, Index height, Index width) {
+  const uint64_t block = 2 * static_cast<uint64_t>(sample);
+  uint32_t first[4] = {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), changes.stream0, changes.stream1};
+  uint32_t second[4] = {static_cast<uint32_t>(block + 1), static_cast<uint32_t>((block + 1) >> 32), changes.stream0, changes.stream1};
+  philox4x32(changes.key0, changes.key1, first);
+  philox4x32(changes.key0, changes.key1, second);
+  const Index padding = changes.padding;
+  const Index half = changes.cutout / 2;
+  return {below<Index>(first[1], 2 * padding + 1) - padding, below<Index>(first[2], 2 * padding + 1) - padding,
+          below<Index>(second[0], height) - half, below<Index>(second[1], width) - half, changes.flip && below<Index>(first[0], 2) == 1};
+}
+
+/// An element of the changed image, before the cutout.
+template <bool kSame, class Index>
+__device__ inline float changed(const Resize<Index>& r, const Drawn<Index>& drawn, const uint8_t* image, const Cursor<Index>& at) {
+  const Index width = r.horizontal.source_size;
+  const auto tap = [&](Index row, Index column) {
+    const Index y = row + drawn.top;
+    const Index x = (drawn.flip ? width - 1 - column : column) + drawn.left;
+    const bool inside = y >= 0 && y < r.vertical.source_size && x >= 0 && x < width;
+    return inside ? to_unit_range(image[(y * width + x) * r.channels.value() + at.channel]) : 0.0F;
+  };
+  if constexpr (kSame) {
+    return tap(at.row(), at.column());
+  } else {
+    const float left = blend(tap(at.down.first, at.across.first), tap(at.down.second, at.across.first), at.down);
+    const float right = blend(tap(at.down.first, at.across.second), tap(at.down.second, at.across.second), at.down);
+    return blend(left, right, at.across);
+  }
+}
+
+/// Each image has `blocks` blocks, whose threads draw once and write V elements at a time. V: elements per access; if above 1, an image of y has a
+/// multiple of it and y is aligned.
+template <class T, int V, bool kSame, class Index>
+__global__ void __launch_bounds__(kBlockThreads)
+    augment_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Changes changes, int64_t images, Index elements, Index blocks,
+                   const uint8_t* pixels, const int32_t* samples, T* y) {
+  for (int64_t block = blockIdx.x; block < images * blocks; block += gridDim.x) {
+    const int64_t n = block / blocks;
+    const auto part = static_cast<Index>(block - n * blocks);
+    const uint8_t* image = pixels + n * r.source_image;
+    const Drawn<Index> drawn = draw<Index>(changes, samples[n], r.vertical.target_size.value(), r.horizontal.target_size.value());
+    for (Index begin = (part * kBlockThreads + static_cast<Index>(threadIdx.x)) * V; begin < elements; begin += blocks * kBlockThreads * V) {
+      Cursor<Index> at(r, begin);
+      Pack<T, V> out;
+      for (int e = 0; e < V; ++e) {
+        const Index down = at.row() - drawn.cut_top;
+        const Index across = at.column() - drawn.cut_left;
+        const bool cut = down >= 0 && down < changes.cutout && across >= 0 && across < changes.cutout;
+        out.v[e] = from_float<T>(cut ? 0.0F : normalize(r, changed<kSame>(r, drawn, image, at), at.channel));
+        at.advance();
+      }
+      *reinterpret_cast<Pack<T, V>*>(y + n * elements + begin) = out;
+    }
+  }
+}
+
+template <class Index>
+Resize<Index> resize_of(const Normalization& normalization, const ConstView& images, const View& y) {
   const Shape& in = images.shape;
   const Shape& out = y.shape;
   Resize<Index> r{{in[1], out[1]}, {in[2], out[2]}, Divisor<Index>(in[3]), in[1] * in[2] * in[3], y.numel(), {}, {}};
   std::copy(normalization.mean.begin(), normalization.mean.end(), r.mean);
   std::copy(normalization.std.begin(), normalization.std.end(), r.deviation);
+  return r;
+}
+
+template <class T, class Index>
+void queue_augment(ExecContext& ctx, const Changes& changes, const Normalization& normalization, const ConstView& images, const ConstView& samples,
+                   const View& y) {
+  constexpr int kLanes = kPackElements<T>;
+  constexpr int64_t kItems = 4;  // that a thread writes per draw
+  const Resize<Index> r = resize_of<Index>(normalization, images, y);
+  const int64_t count = y.shape[0];
+  const int64_t elements = y.numel() / count;
+  const bool same = r.vertical.same && r.horizontal.same;
+  const bool packed = is_pack_aligned(y.data) && elements % kLanes == 0;
+  auto* kernel = packed ? &augment_kernel<T, kLanes, false, Index> : &augment_kernel<T, 1, false, Index>;
+  if (same) kernel = packed ? &augment_kernel<T, kLanes, true, Index> : &augment_kernel<T, 1, true, Index>;
+  const int64_t blocks = ceil_div(elements, kItems * kBlockThreads * (packed ? kLanes : 1));
+  launch(native_stream(ctx), kernel, grid_of(count * blocks), dim3(kBlockThreads), r, changes, count, static_cast<Index>(elements),
+         static_cast<Index>(blocks), images.as<uint8_t>(), samples.as<int32_t>(), y.as<T>());
+}
+
+template <class T, class Index>
+void queue_resize(ExecContext& ctx, const Normalization& normalization, const ConstView& images, const View& y) {
+  constexpr int kLanes = kPackElements<T>;
+  const Resize<Index> r = resize_of<Index>(normalization, images, y);
   const bool same = r.vertical.same && r.horizontal.same;
   const bool packed = is_pack_aligned(y.data) && (!same || reinterpret_cast<uintptr_t>(images.data) % kLanes == 0);
   auto* kernel = packed ? &resize_kernel<T, false, true, Index> : &resize_kernel<T, false, false, Index>;
@@ -182,6 +287,27 @@ void resize_normalize(ExecContext& ctx, const Normalization& normalization, Cons
       queue_resize<T, int32_t>(ctx, normalization, images, y);
     } else {
       queue_resize<T, int64_t>(ctx, normalization, images, y);
+    }
+  });
+}
+
+void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
+                       ConstView images, ConstView samples, View y) {
+  if (y.numel() == 0) return;
+  const uint64_t stream = random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(key.epoch));
+  const Changes changes{static_cast<uint32_t>(key.seed),
+                        static_cast<uint32_t>(key.seed >> 32),
+                        static_cast<uint32_t>(stream),
+                        static_cast<uint32_t>(stream >> 32),
+                        static_cast<int32_t>(augmentation.crop_padding),
+                        static_cast<int32_t>(augmentation.cutout),
+                        augmentation.flip};
+  const int64_t largest = std::max(y.numel(), images.numel()) / y.shape[0];
+  with_storage(y.dtype, [&]<class T>() {
+    if (fits_int32(2 * largest + 8 * kBlockThreads * kPackElements<T>)) {
+      queue_augment<T, int32_t>(ctx, changes, normalization, images, samples, y);
+    } else {
+      queue_augment<T, int64_t>(ctx, changes, normalization, images, samples, y);
     }
   });
 }

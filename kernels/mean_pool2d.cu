@@ -137,54 +137,58 @@ void queue_mean_backward(ExecContext& ctx, const Windows& vertical, const Window
   queue(ctx, places.count, &mean_backward<T, V, Index, Windows>, places, vertical, horizontal, grad_y.as<T>(), grad_x.as<T>());
 }
 
+/// y = mean pool of x. make_windows(index, elements, windows) returns the windows along one axis in the index type of `index`; `reach` as for
+/// with_access().
+template <class MakeWindows>
+void mean_forward_of(ExecContext& ctx, const ConstView& x, const View& y, int64_t reach, int64_t window_elements, const MakeWindows& make_windows) {
+  with_storage(x.dtype, [&]<class T>() {
+    with_access<T>(y.shape, x.shape, {x.data, y.data}, true, reach, [&](auto lanes, auto index) {
+      queue_mean_forward<T, decltype(lanes)::value, decltype(index)>(ctx, make_windows(index, x.shape[1], y.shape[1]),
+                                                                     make_windows(index, x.shape[2], y.shape[2]), window_elements, x, y);
+    });
+  });
+}
+
+/// The gradient of mean_forward_of().
+template <class MakeWindows>
+void mean_backward_of(ExecContext& ctx, const ConstView& grad_y, const View& grad_x, int64_t reach, const MakeWindows& make_windows) {
+  const Shape& small = grad_y.shape;
+  const Shape& large = grad_x.shape;
+  with_storage(grad_y.dtype, [&]<class T>() {
+    with_access<T>(small, large, {grad_y.data, grad_x.data}, true, reach, [&](auto lanes, auto index) {
+      queue_mean_backward<T, decltype(lanes)::value, decltype(index)>(ctx, make_windows(index, large[1], small[1]),
+                                                                      make_windows(index, large[2], small[2]), grad_y, grad_x);
+    });
+  });
+}
+
+auto make_fixed_windows(const Pool2dConfig& config) {
+  return [&config](auto index, int64_t elements, int64_t windows) { return FixedWindows<decltype(index)>(config, elements, windows); };
+}
+constexpr auto make_adaptive_windows = [](auto index, int64_t elements, int64_t windows) {
+  return AdaptiveWindows<decltype(index)>(elements, windows);
+};
+
 /// Adaptive windows multiply sizes by counts.
 int64_t adaptive_reach(const Shape& small, const Shape& large) { return std::max((large[1] + 1) * (small[1] + 1), (large[2] + 1) * (small[2] + 1)); }
 
 }  // namespace
 
 void avg_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y) {
-  with_storage(x.dtype, [&]<class T>() {
-    with_access<T>(y.shape, x.shape, {x.data, y.data}, true, reach_of(config, x.shape), [&](auto lanes, auto index) {
-      const FixedWindows<decltype(index)> vertical(config, x.shape[1], y.shape[1]);
-      const FixedWindows<decltype(index)> horizontal(config, x.shape[2], y.shape[2]);
-      queue_mean_forward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, config.window * config.window, x, y);
-    });
-  });
+  mean_forward_of(ctx, x, y, reach_of(config, x.shape), config.window * config.window, make_fixed_windows(config));
 }
 
 void avg_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, View grad_x) {
-  with_storage(grad_y.dtype, [&]<class T>() {
-    const Shape& small = grad_y.shape;
-    const Shape& large = grad_x.shape;
-    with_access<T>(small, large, {grad_y.data, grad_x.data}, true, reach_of(config, large), [&](auto lanes, auto index) {
-      const FixedWindows<decltype(index)> vertical(config, large[1], small[1]);
-      const FixedWindows<decltype(index)> horizontal(config, large[2], small[2]);
-      queue_mean_backward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, grad_y, grad_x);
-    });
-  });
+  mean_backward_of(ctx, grad_y, grad_x, reach_of(config, grad_x.shape), make_fixed_windows(config));
 }
 
 void adaptive_avg_pool2d_forward(ExecContext& ctx, ConstView x, View y) {
-  with_storage(x.dtype, [&]<class T>() {
-    const int64_t window_elements = x.shape[1] / y.shape[1] * (x.shape[2] / y.shape[2]);
-    with_access<T>(y.shape, x.shape, {x.data, y.data}, true, adaptive_reach(y.shape, x.shape), [&](auto lanes, auto index) {
-      const AdaptiveWindows<decltype(index)> vertical(x.shape[1], y.shape[1]);
-      const AdaptiveWindows<decltype(index)> horizontal(x.shape[2], y.shape[2]);
-      queue_mean_forward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, window_elements, x, y);
-    });
-  });
+  const int64_t window_elements = x.shape[1] / y.shape[1] * (x.shape[2] / y.shape[2]);
+  mean_forward_of(ctx, x, y, adaptive_reach(y.shape, x.shape), window_elements, make_adaptive_windows);
 }
 
 void adaptive_avg_pool2d_backward(ExecContext& ctx, ConstView grad_y, View grad_x) {
-  with_storage(grad_y.dtype, [&]<class T>() {
-    const Shape& small = grad_y.shape;
-    const Shape& large = grad_x.shape;
-    with_access<T>(small, large, {grad_y.data, grad_x.data}, true, adaptive_reach(small, large), [&](auto lanes, auto index) {
-      const AdaptiveWindows<decltype(index)> vertical(large[1], small[1]);
-      const AdaptiveWindows<decltype(index)> horizontal(large[2], small[2]);
-      queue_mean_backward<T, decltype(lanes)::value, decltype(index)>(ctx, vertical, horizontal, grad_y, grad_x);
-    });
-  });
+  mean_backward_of(ctx, grad_y, grad_x, adaptive_reach(grad_y.shape, grad_x.shape), make_adaptive_windows);
 }
 
 }  // namespace vitrine::cuda

@@ -38,20 +38,31 @@ void update_elements(int64_t count, const View& control, const Update& update) {
   if (any_kept.load(std::memory_order_relaxed)) control.as<float>()[StepControl::kStopped] = StepControl::kByUpdate;
 }
 
-void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control) {
-  float factor = 1.0F;
-  if (!begin_update(step, control, factor)) return;
-  const bool first = *step.as<int32_t>() == 1;
+/// Calls update(range, config) for each range, with the constants of the range.
+template <class Config, class Update>
+void for_each_range(const Config& config, int64_t count, const UpdateRanges& ranges, const Update& update) {
+  if (ranges == nullptr) return update(UpdateRange{0, count}, config);
+  for (const UpdateRange& range : *ranges) {
+    Config of_range = config;
+    of_range.lr = config.lr * range.lr_factor;
+    of_range.weight_decay = range.weight_decay;
+    update(range, of_range);
+  }
+}
+
+void update_sgd_range(const SgdConfig& config, const UpdateRange& range, View param, ConstView grad, View momentum_buffer, View control, bool first,
+                      float factor) {
   const bool guards = control.as<float>()[StepControl::kKeepsFinite] == 1.0F;
   const auto lr = static_cast<float>(config.lr);
   const auto momentum = static_cast<float>(config.momentum);
   const auto weight_decay = static_cast<float>(config.weight_decay);
-  float* p = param.as<float>();
-  const float* g = grad.as<float>();
+  const int64_t count = range.end - range.begin;
+  float* p = param.as<float>() + range.begin;
+  const float* g = grad.as<float>() + range.begin;
   float* buffer = momentum_buffer.as<float>();
 
   if (buffer == nullptr) {
-    update_elements(param.numel(), control, [=](int64_t begin, int64_t end) {
+    update_elements(count, control, [=](int64_t begin, int64_t end) {
       int kept = 0;
 #pragma omp simd reduction(+ : kept)
       for (int64_t i = begin; i < end; ++i) {
@@ -64,9 +75,10 @@ void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView gra
     });
     return;
   }
+  buffer += range.begin;
   const float keep = first ? 0.0F : momentum;
   const bool nesterov = config.nesterov;
-  update_elements(param.numel(), control, [=](int64_t begin, int64_t end) {
+  update_elements(count, control, [=](int64_t begin, int64_t end) {
     // The first update must not read the buffer, whose content is undefined.
     if (first) {
 #pragma omp simd
@@ -87,11 +99,19 @@ void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView gra
   });
 }
 
-void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control) {
+void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
+                const UpdateRanges& ranges) {
   float factor = 1.0F;
   if (!begin_update(step, control, factor)) return;
+  const bool first = *step.as<int32_t>() == 1;
+  for_each_range(config, param.numel(), ranges, [&](const UpdateRange& range, const SgdConfig& of_range) {
+    update_sgd_range(of_range, range, param, grad, momentum_buffer, control, first, factor);
+  });
+}
+
+void update_adam_range(const AdamConfig& config, const UpdateRange& range, View param, ConstView grad, View exp_avg, View exp_avg_sq, View control,
+                       double t, float factor) {
   const bool guards = control.as<float>()[StepControl::kKeepsFinite] == 1.0F;
-  const auto t = static_cast<double>(*step.as<int32_t>());
   const auto step_size = static_cast<float>(config.lr / (1.0 - std::pow(config.beta1, t)));
   const auto correction = static_cast<float>(std::sqrt(1.0 - std::pow(config.beta2, t)));
   const auto beta1 = static_cast<float>(config.beta1);
@@ -102,12 +122,12 @@ void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView g
   // One of the two has no effect: weight decay changes the gradient (Adam) or the parameter (AdamW).
   const auto coupled = static_cast<float>(config.decoupled ? 0.0 : config.weight_decay);
   const auto shrink = static_cast<float>(config.decoupled ? 1.0 - config.lr * config.weight_decay : 1.0);
-  float* p = param.as<float>();
-  const float* g = grad.as<float>();
-  float* m = exp_avg.as<float>();
-  float* v = exp_avg_sq.as<float>();
+  float* p = param.as<float>() + range.begin;
+  const float* g = grad.as<float>() + range.begin;
+  float* m = exp_avg.as<float>() + range.begin;
+  float* v = exp_avg_sq.as<float>() + range.begin;
 
-  update_elements(param.numel(), control, [=](int64_t begin, int64_t end) {
+  update_elements(range.end - range.begin, control, [=](int64_t begin, int64_t end) {
     int kept = 0;
 #pragma omp simd reduction(+ : kept)
     for (int64_t i = begin; i < end; ++i) {
@@ -126,12 +146,24 @@ void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView g
   });
 }
 
+void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
+                 const UpdateRanges& ranges) {
+  float factor = 1.0F;
+  if (!begin_update(step, control, factor)) return;
+  const auto t = static_cast<double>(*step.as<int32_t>());
+  for_each_range(config, param.numel(), ranges, [&](const UpdateRange& range, const AdamConfig& of_range) {
+    update_adam_range(of_range, range, param, grad, exp_avg, exp_avg_sq, control, t, factor);
+  });
+}
+
 }  // namespace
 }  // namespace cpu
 
 namespace cuda {  // optimizer.cu
-void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control);
-void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control);
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
+                const UpdateRanges& ranges);
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
+                 const UpdateRanges& ranges);
 }  // namespace cuda
 
 namespace {
@@ -150,9 +182,22 @@ void check_update(const char* name, const ExecContext& ctx, std::initializer_lis
   }
 }
 
+void check_ranges(const char* name, int64_t count, const UpdateRanges& ranges) {
+  if (ranges == nullptr) return;
+  int64_t at = 0;
+  for (const UpdateRange& range : *ranges) {
+    if (range.begin != at || range.end < range.begin) {
+      throw ShapeError(fmt::format("{}: a range is [{}, {}), expected one that begins at {}, where the one before ends", name, range.begin, range.end, at));
+    }
+    at = range.end;
+  }
+  if (at != count) throw ShapeError(fmt::format("{}: the ranges end at {}, expected {}, the length of param", name, at, count));
+}
+
 }  // namespace
 
-void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control) {
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
+                const UpdateRanges& ranges) {
   constexpr const char* kName = "sgd_update";
   if (config.momentum == 0.0) {
     if (config.nesterov) throw ConfigError(fmt::format("{}: nesterov is on and momentum is 0, expected a momentum above 0", kName));
@@ -161,15 +206,18 @@ void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView
   } else {
     check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"momentum_buffer", momentum_buffer}}, step, control);
   }
+  check_ranges(kName, param.numel(), ranges);
   run(ctx, {kName, {grad, control}, {param, momentum_buffer, step, control}}, cpu::sgd_update, VITRINE_IF_CUDA(cuda::sgd_update), config, param, grad,
-      momentum_buffer, step, control);
+      momentum_buffer, step, control, ranges);
 }
 
-void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control) {
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
+                 const UpdateRanges& ranges) {
   constexpr const char* kName = "adam_update";
   check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"exp_avg", exp_avg}, {"exp_avg_sq", exp_avg_sq}}, step, control);
+  check_ranges(kName, param.numel(), ranges);
   run(ctx, {kName, {grad, control}, {param, exp_avg, exp_avg_sq, step, control}}, cpu::adam_update, VITRINE_IF_CUDA(cuda::adam_update), config, param,
-      grad, exp_avg, exp_avg_sq, step, control);
+      grad, exp_avg, exp_avg_sq, step, control, ranges);
 }
 
 }  // namespace vitrine

@@ -102,12 +102,13 @@ struct Adam {
   const UpdateScalars* scalars;
   Guard guard;
   float beta1, beta2, rest1, rest2, eps;
+  float lr_factor;
   float coupled, shrink;  // one has no effect: weight decay changes the gradient (Adam) or the parameter (AdamW)
   float factor, step_size, correction;
 
   __device__ bool begin() {
     factor = scalars->factor;
-    step_size = scalars->step_size;
+    step_size = scalars->step_size * lr_factor;
     correction = scalars->correction;
     guard.on = scalars->guards != 0;
     return scalars->active != 0;
@@ -130,25 +131,37 @@ UpdateScalars* queue_begin(ExecContext& ctx, const char* operation, double lr, d
   return scalars;
 }
 
-}  // namespace
-
-void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control) {
-  const UpdateScalars* scalars = queue_begin(ctx, "sgd_update", config.lr, 0.0, 0.0, step, control);
-  const Guard guard{control.as<float>() + StepControl::kStopped, false};
-  const auto lr = static_cast<float>(config.lr);
-  const auto weight_decay = static_cast<float>(config.weight_decay);
-  auto* p = param.as<float>();
-  const auto* g = grad.as<float>();
-  if (!momentum_buffer) {
-    map_elements<float, Sgd>(ctx, {{p, g}}, {{p}}, param.numel(), {scalars, guard, lr, weight_decay, 0.0F});
-    return;
-  }
-  auto* buffer = momentum_buffer.as<float>();
-  map_elements<float, SgdMomentum>(ctx, {{p, g, buffer}}, {{p, buffer}}, param.numel(),
-                                   {scalars, guard, lr, weight_decay, static_cast<float>(config.momentum), config.nesterov, 0.0F, false});
+/// Calls queue(range, lr factor, weight decay) for each range.
+template <class Queue>
+void for_each_range(const UpdateRanges& ranges, int64_t count, double weight_decay, const Queue& queue) {
+  if (ranges == nullptr) return queue(UpdateRange{0, count, 1.0, weight_decay});
+  for (const UpdateRange& range : *ranges) queue(range);
 }
 
-void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control) {
+}  // namespace
+
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
+                const UpdateRanges& ranges) {
+  const UpdateScalars* scalars = queue_begin(ctx, "sgd_update", config.lr, 0.0, 0.0, step, control);
+  const Guard guard{control.as<float>() + StepControl::kStopped, false};
+  for_each_range(ranges, param.numel(), config.weight_decay, [&](const UpdateRange& range) {
+    const auto lr = static_cast<float>(config.lr * range.lr_factor);
+    const auto weight_decay = static_cast<float>(range.weight_decay);
+    const int64_t count = range.end - range.begin;
+    auto* p = param.as<float>() + range.begin;
+    const auto* g = grad.as<float>() + range.begin;
+    if (!momentum_buffer) {
+      map_elements<float, Sgd>(ctx, {{p, g}}, {{p}}, count, {scalars, guard, lr, weight_decay, 0.0F});
+      return;
+    }
+    auto* buffer = momentum_buffer.as<float>() + range.begin;
+    map_elements<float, SgdMomentum>(ctx, {{p, g, buffer}}, {{p, buffer}}, count,
+                                     {scalars, guard, lr, weight_decay, static_cast<float>(config.momentum), config.nesterov, 0.0F, false});
+  });
+}
+
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
+                 const UpdateRanges& ranges) {
   Adam adam{};
   adam.scalars = queue_begin(ctx, "adam_update", config.lr, config.beta1, config.beta2, step, control);
   adam.guard = {control.as<float>() + StepControl::kStopped, false};
@@ -157,12 +170,15 @@ void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstVi
   adam.rest1 = static_cast<float>(1.0 - config.beta1);
   adam.rest2 = static_cast<float>(1.0 - config.beta2);
   adam.eps = static_cast<float>(config.eps);
-  adam.coupled = static_cast<float>(config.decoupled ? 0.0 : config.weight_decay);
-  adam.shrink = static_cast<float>(config.decoupled ? 1.0 - config.lr * config.weight_decay : 1.0);
-  auto* p = param.as<float>();
-  auto* m = exp_avg.as<float>();
-  auto* v = exp_avg_sq.as<float>();
-  map_elements<float, Adam>(ctx, {{p, grad.as<float>(), m, v}}, {{p, m, v}}, param.numel(), adam);
+  for_each_range(ranges, param.numel(), config.weight_decay, [&](const UpdateRange& range) {
+    adam.lr_factor = static_cast<float>(range.lr_factor);
+    adam.coupled = static_cast<float>(config.decoupled ? 0.0 : range.weight_decay);
+    adam.shrink = static_cast<float>(config.decoupled ? 1.0 - config.lr * range.lr_factor * range.weight_decay : 1.0);
+    auto* p = param.as<float>() + range.begin;
+    auto* m = exp_avg.as<float>() + range.begin;
+    auto* v = exp_avg_sq.as<float>() + range.begin;
+    map_elements<float, Adam>(ctx, {{p, grad.as<float>() + range.begin, m, v}}, {{p, m, v}}, range.end - range.begin, adam);
+  });
 }
 
 }  // namespace vitrine::cuda

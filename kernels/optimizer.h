@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include <vitrine/runtime/exec_context.h>
 
 /// Optimizer updates over flat buffers: one call updates all parameters. For each of them:
@@ -13,10 +16,19 @@
 /// requires  no two buffers overlap
 /// ensures   the same bits in every run
 /// workspace kOptimizerWorkspaceBytes on CUDA, otherwise none
+///   ranges  null, or ranges that follow one another from 0 to n: each is updated with lr * lr_factor and its own weight decay, by one launch
 /// throws    ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
 namespace vitrine {
 
 inline constexpr int64_t kOptimizerWorkspaceBytes = 256;
+
+/// Elements [begin, end) of the flat buffers with constants of their own.
+struct UpdateRange {
+  int64_t begin = 0, end = 0;
+  double lr_factor = 1.0;
+  double weight_decay = 0.0;
+};
+using UpdateRanges = std::shared_ptr<const std::vector<UpdateRange>>;
 
 struct SgdConfig {
   double lr = 1e-3;
@@ -26,7 +38,8 @@ struct SgdConfig {
 };
 /// torch.optim.SGD (dampening 0): g += weight_decay * p; momentum buffer = first update ? g : momentum * buffer + g; p -= lr * (...).
 /// momentum_buffer is empty when momentum is 0.
-void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control);
+void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
+                const UpdateRanges& ranges = nullptr);
 
 struct AdamConfig {
   double lr = 1e-3;
@@ -37,6 +50,7 @@ struct AdamConfig {
   bool decoupled = false;  // AdamW: p -= lr * weight_decay * p, instead of g += weight_decay * p
 };
 /// torch.optim.Adam and AdamW (no amsgrad).   source  Kingma and Ba 2015; Loshchilov and Hutter 2019
-void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control);
+void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
+                 const UpdateRanges& ranges = nullptr);
 
 }  // namespace vitrine

@@ -80,6 +80,35 @@ struct AdaptiveWindows {
   int64_t divisor(int64_t i) const { return elements_of(i).end - elements_of(i).begin; }
 };
 
+/// The windows along an axis (1: H, 2: W) of a pool between images of shape `large` and `small`.
+FixedWindows fixed_windows(const Pool2dConfig& config, const Shape& large, const Shape& small, int axis) {
+  return {config.window, config.stride, config.pad, large[axis], small[axis]};
+}
+AdaptiveWindows adaptive_windows(const Shape& large, const Shape& small, int axis) { return {large[axis], small[axis]}; }
+
+/// A position (image, row, column) of the tensor that is written, and its offset there, in elements.
+struct Place {
+  int64_t image, row, column, offset;
+};
+
+/// Calls body(Place) for all positions of a tensor of shape `written`, in parallel by rows.
+template <class Body>
+void for_places(const Shape& written, const Body& body) {
+  const int64_t rows = written[1], columns = written[2], channels = written[3];
+  parallel_for(written[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t column = 0; column < columns; ++column) body(Place{row / rows, row % rows, column, (row * columns + column) * channels});
+    }
+  });
+}
+
+/// The first element of an image.
+template <class T>
+const T* image_of(const ConstView& images, int64_t image) {
+  return images.as<T>() + image * (images.shape[1] * images.shape[2] * images.shape[3]);
+}
+int64_t row_stride_of(const ConstView& images) { return images.shape[2] * images.shape[3]; }
+
 /// Computes the maxima of one window; `x` points to the image.
 template <bool kKeepIndices, class T>
 void max_of_window(const T* x, int64_t row_stride, int64_t channels, const FixedWindows& vertical, const FixedWindows& horizontal, int64_t p,
@@ -109,21 +138,10 @@ void max_of_window(const T* x, int64_t row_stride, int64_t channels, const Fixed
 
 template <bool kKeepIndices, class T>
 void max_forward(const Pool2dConfig& config, const ConstView& x, const View& y, const View& indices) {
-  const int64_t channels = x.shape[3];
-  const int64_t rows = y.shape[1];
-  const int64_t columns = y.shape[2];
-  const FixedWindows vertical{config.window, config.stride, config.pad, x.shape[1], rows};
-  const FixedWindows horizontal{config.window, config.stride, config.pad, x.shape[2], columns};
-  const int64_t row_stride = x.shape[2] * channels;
-  parallel_for(y.shape[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const T* image = x.as<T>() + row / rows * x.shape[1] * row_stride;
-      for (int64_t q = 0; q < columns; ++q) {
-        const int64_t at = (row * columns + q) * channels;
-        max_of_window<kKeepIndices>(image, row_stride, channels, vertical, horizontal, row % rows, q, y.as<T>() + at,
-                                    kKeepIndices ? indices.as<uint8_t>() + at : nullptr);
-      }
-    }
+  const FixedWindows vertical = fixed_windows(config, x.shape, y.shape, 1), horizontal = fixed_windows(config, x.shape, y.shape, 2);
+  for_places(y.shape, [&](const Place& at) {
+    max_of_window<kKeepIndices>(image_of<T>(x, at.image), row_stride_of(x), x.shape[3], vertical, horizontal, at.row, at.column,
+                                y.as<T>() + at.offset, kKeepIndices ? indices.as<uint8_t>() + at.offset : nullptr);
   });
 }
 
@@ -173,88 +191,61 @@ void sum_channels(int64_t channels, T* out, const Sum& sum) {
 
 template <class T, class Windows>
 void mean_forward(const ConstView& x, const View& y, const Windows& vertical, const Windows& horizontal) {
-  const int64_t channels = x.shape[3];
-  const int64_t rows = y.shape[1];
-  const int64_t columns = y.shape[2];
-  const int64_t row_stride = x.shape[2] * channels;
-  parallel_for(y.shape[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t p = row % rows;
-      const T* image = x.as<T>() + row / rows * x.shape[1] * row_stride;
-      const Range hs = vertical.elements_of(p);
-      for (int64_t q = 0; q < columns; ++q) {
-        const Range ws = horizontal.elements_of(q);
-        const auto divisor = static_cast<float>(vertical.divisor(p) * horizontal.divisor(q));
-        sum_channels(channels, y.as<T>() + (row * columns + q) * channels, [=](int64_t first, int64_t count, float* sums) {
-          for (int64_t h = hs.begin; h < hs.end; ++h) {
-            for (int64_t w = ws.begin; w < ws.end; ++w) {
-              const T* in = image + h * row_stride + w * channels + first;
-              for_lanes(0, count, [=](auto& sum, int64_t c) {
-                auto value = sum;
-                load(in + c, value);
-                load(sums + c, sum);
-                store(sum + value, sums + c);
-              });
-            }
-          }
+  const int64_t channels = x.shape[3], row_stride = row_stride_of(x);
+  for_places(y.shape, [&](const Place& at) {
+    const T* image = image_of<T>(x, at.image);
+    const Range hs = vertical.elements_of(at.row), ws = horizontal.elements_of(at.column);
+    const auto divisor = static_cast<float>(vertical.divisor(at.row) * horizontal.divisor(at.column));
+    sum_channels(channels, y.as<T>() + at.offset, [=](int64_t first, int64_t count, float* sums) {
+      for (int64_t h = hs.begin; h < hs.end; ++h) {
+        for (int64_t w = ws.begin; w < ws.end; ++w) {
+          const T* in = image + h * row_stride + w * channels + first;
           for_lanes(0, count, [=](auto& sum, int64_t c) {
+            auto value = sum;
+            load(in + c, value);
             load(sums + c, sum);
-            store(sum / divisor, sums + c);
+            store(sum + value, sums + c);
           });
-        });
+        }
       }
-    }
+      for_lanes(0, count, [=](auto& sum, int64_t c) {
+        load(sums + c, sum);
+        store(sum / divisor, sums + c);
+      });
+    });
   });
 }
 
 template <class T, class Windows>
 void mean_backward(const ConstView& grad_y, const View& grad_x, const Windows& vertical, const Windows& horizontal) {
-  const int64_t channels = grad_x.shape[3];
-  const int64_t rows = grad_x.shape[1];
-  const int64_t columns = grad_x.shape[2];
-  const int64_t row_stride = grad_y.shape[2] * channels;
-  parallel_for(grad_x.shape[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t h = row % rows;
-      const T* image = grad_y.as<T>() + row / rows * grad_y.shape[1] * row_stride;
-      const Range ps = vertical.windows_of(h);
-      for (int64_t w = 0; w < columns; ++w) {
-        const Range qs = horizontal.windows_of(w);
-        sum_channels(channels, grad_x.as<T>() + (row * columns + w) * channels, [=](int64_t first, int64_t count, float* sums) {
-          for (int64_t p = ps.begin; p < ps.end; ++p) {
-            for (int64_t q = qs.begin; q < qs.end; ++q) {
-              const T* in = image + p * row_stride + q * channels + first;
-              const float share = 1.0F / static_cast<float>(vertical.divisor(p) * horizontal.divisor(q));
-              for_lanes(0, count, [=](auto& sum, int64_t c) {
-                auto gradient = sum;
-                load(in + c, gradient);
-                load(sums + c, sum);
-                store(sum + gradient * share, sums + c);
-              });
-            }
-          }
-        });
+  const int64_t channels = grad_x.shape[3], row_stride = row_stride_of(grad_y);
+  for_places(grad_x.shape, [&](const Place& at) {
+    const T* image = image_of<T>(grad_y, at.image);
+    const Range ps = vertical.windows_of(at.row), qs = horizontal.windows_of(at.column);
+    sum_channels(channels, grad_x.as<T>() + at.offset, [=](int64_t first, int64_t count, float* sums) {
+      for (int64_t p = ps.begin; p < ps.end; ++p) {
+        for (int64_t q = qs.begin; q < qs.end; ++q) {
+          const T* in = image + p * row_stride + q * channels + first;
+          const float share = 1.0F / static_cast<float>(vertical.divisor(p) * horizontal.divisor(q));
+          for_lanes(0, count, [=](auto& sum, int64_t c) {
+            auto gradient = sum;
+            load(in + c, gradient);
+            load(sums + c, sum);
+            store(sum + gradient * share, sums + c);
+          });
+        }
       }
-    }
+    });
   });
 }
 
 template <class T>
 void max_backward(const Pool2dConfig& config, const ConstView& grad_y, const ConstView& indices, const View& grad_x) {
-  const int64_t channels = grad_x.shape[3];
-  const int64_t rows = grad_x.shape[1];
-  const int64_t columns = grad_x.shape[2];
-  const FixedWindows vertical{config.window, config.stride, config.pad, rows, grad_y.shape[1]};
-  const FixedWindows horizontal{config.window, config.stride, config.pad, columns, grad_y.shape[2]};
-  const int64_t row_stride = grad_y.shape[2] * channels;
-  parallel_for(grad_x.shape[0] * rows, grain_rows(columns * channels), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t image = row / rows * grad_y.shape[1] * row_stride;
-      for (int64_t w = 0; w < columns; ++w) {
-        gather_max_gradient(grad_y.as<T>() + image, indices.as<uint8_t>() + image, row_stride, channels, vertical, horizontal, row % rows, w,
-                            grad_x.as<T>() + (row * columns + w) * channels);
-      }
-    }
+  const FixedWindows vertical = fixed_windows(config, grad_x.shape, grad_y.shape, 1);
+  const FixedWindows horizontal = fixed_windows(config, grad_x.shape, grad_y.shape, 2);
+  for_places(grad_x.shape, [&](const Place& at) {
+    gather_max_gradient(image_of<T>(grad_y, at.image), image_of<uint8_t>(indices, at.image), row_stride_of(grad_y), grad_x.shape[3], vertical,
+                        horizontal, at.row, at.column, grad_x.as<T>() + at.offset);
   });
 }
 
@@ -283,21 +274,19 @@ void max_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView gra
 }
 
 void avg_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, View y) {
-  mean_pool_forward(x, y, FixedWindows{config.window, config.stride, config.pad, x.shape[1], y.shape[1]},
-                    FixedWindows{config.window, config.stride, config.pad, x.shape[2], y.shape[2]});
+  mean_pool_forward(x, y, fixed_windows(config, x.shape, y.shape, 1), fixed_windows(config, x.shape, y.shape, 2));
 }
 
 void avg_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, View grad_x) {
-  mean_pool_backward(grad_y, grad_x, FixedWindows{config.window, config.stride, config.pad, grad_x.shape[1], grad_y.shape[1]},
-                     FixedWindows{config.window, config.stride, config.pad, grad_x.shape[2], grad_y.shape[2]});
+  mean_pool_backward(grad_y, grad_x, fixed_windows(config, grad_x.shape, grad_y.shape, 1), fixed_windows(config, grad_x.shape, grad_y.shape, 2));
 }
 
 void adaptive_avg_pool2d_forward(ExecContext&, ConstView x, View y) {
-  mean_pool_forward(x, y, AdaptiveWindows{x.shape[1], y.shape[1]}, AdaptiveWindows{x.shape[2], y.shape[2]});
+  mean_pool_forward(x, y, adaptive_windows(x.shape, y.shape, 1), adaptive_windows(x.shape, y.shape, 2));
 }
 
 void adaptive_avg_pool2d_backward(ExecContext&, ConstView grad_y, View grad_x) {
-  mean_pool_backward(grad_y, grad_x, AdaptiveWindows{grad_x.shape[1], grad_y.shape[1]}, AdaptiveWindows{grad_x.shape[2], grad_y.shape[2]});
+  mean_pool_backward(grad_y, grad_x, adaptive_windows(grad_x.shape, grad_y.shape, 1), adaptive_windows(grad_x.shape, grad_y.shape, 2));
 }
 
 }  // namespace

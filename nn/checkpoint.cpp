@@ -57,12 +57,14 @@ std::string list_names(const std::vector<std::string>& names) {
   return names.size() > kShown ? text + fmt::format(" and {} more", names.size() - kShown) : text;
 }
 
-void check_names(const std::string& path, const FlatLayout& layout, const std::map<std::string, HostTensor>& tensors) {
+void check_names(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers, const std::map<std::string, HostTensor>& tensors) {
   std::vector<std::string> missing, unexpected;
-  std::set<std::string> known;
-  for (const ParamSpec& spec : layout.specs()) {
-    known.insert(spec.name);
-    if (!tensors.contains(spec.name)) missing.push_back(spec.name);
+  std::set<std::string> known(buffers.counters().begin(), buffers.counters().end());
+  for (const FlatLayout* part : {&layout, &buffers.saved()}) {
+    for (const ParamSpec& spec : part->specs()) {
+      known.insert(spec.name);
+      if (!tensors.contains(spec.name)) missing.push_back(spec.name);
+    }
   }
   for (const auto& [name, tensor] : tensors) {
     if (!known.contains(name)) unexpected.push_back(name);
@@ -86,6 +88,12 @@ std::string index_text(const Shape& shape, int64_t element) {
   return fmt::format("({})", fmt::join(index, ", "));
 }
 
+std::vector<float> floats_of(const HostTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
+  if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(float));
+  return values;
+}
+
 void check_finite(const std::string& path, const std::string& name, const Shape& shape, std::span<const float> values) {
   const auto is_bad = [](float value) { return !std::isfinite(value); };
   const auto bad = std::find_if(values.begin(), values.end(), is_bad);
@@ -96,12 +104,10 @@ void check_finite(const std::string& path, const std::string& name, const Shape&
       path, name, *bad, index_text(shape, bad - values.begin()), std::count_if(bad, values.end(), is_bad), values.size()));
 }
 
-}  // namespace
+using Tensors = std::map<std::string, HostTensor>;
 
-void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, bool allow_non_finite) {
-  check_size("load_parameters", layout, flat.size());
-  const std::map<std::string, HostTensor> tensors = read_safetensors(path);
-  check_names(path, layout, tensors);
+/// throws DataError unless the file's tensors have the shapes and dtype of the layout, and finite values.
+void check_tensors(const std::string& path, const FlatLayout& layout, const Tensors& tensors, bool allow_non_finite) {
   for (const ParamSpec& spec : layout.specs()) {
     const HostTensor& tensor = tensors.at(spec.name);
     const Order order = order_of(spec);
@@ -114,26 +120,30 @@ void load_parameters(const std::string& path, const FlatLayout& layout, std::spa
           fmt::format("load_parameters: {}: {} has dtype {}, expected f32; save it as float32", path, spec.name, dtype_name(tensor.dtype)));
     }
   }
-  // All parameters are checked before the first is copied.
-  const auto values_of = [&](const ParamSpec& spec) {
-    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
-    if (!values.empty()) std::memcpy(values.data(), tensors.at(spec.name).data.data(), values.size() * sizeof(float));
-    return values;
-  };
-  if (!allow_non_finite) {
-    for (const ParamSpec& spec : layout.specs()) check_finite(path, spec.name, tensors.at(spec.name).shape, values_of(spec));
-  }
-  for (int i = 0; i < layout.size(); ++i) {
-    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
-    const Order order = order_of(spec);
-    transpose(order.outer, order.channels, order.positions, values_of(spec).data(), flat.data() + layout.offset(i));
+  if (allow_non_finite) return;
+  for (const ParamSpec& spec : layout.specs()) check_finite(path, spec.name, tensors.at(spec.name).shape, floats_of(tensors.at(spec.name)));
+}
+
+void check_counters(const std::string& path, const std::vector<std::string>& names, const Tensors& tensors) {
+  for (const std::string& name : names) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) continue;
+    const HostTensor& tensor = found->second;
+    if (tensor.shape == Shape{} && tensor.dtype == DType::i64) continue;
+    throw DataError(fmt::format("load_parameters: {}: {} has shape {} and dtype {}, expected () and i64", path, name, tensor.shape.str(),
+                                dtype_name(tensor.dtype)));
   }
 }
 
-void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
-                     const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
-  check_size("save_parameters", layout, flat.size());
-  std::map<std::string, HostTensor> tensors;
+void take(const FlatLayout& layout, const Tensors& tensors, std::span<float> flat) {
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const Order order = order_of(spec);
+    transpose(order.outer, order.channels, order.positions, floats_of(tensors.at(spec.name)).data(), flat.data() + layout.offset(i));
+  }
+}
+
+void put(const FlatLayout& layout, std::span<const float> flat, Tensors& tensors) {
   for (int i = 0; i < layout.size(); ++i) {
     const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
     const Order order = order_of(spec);
@@ -141,6 +151,50 @@ void save_parameters(const std::string& path, const FlatLayout& layout, std::spa
     transpose(order.outer, order.positions, order.channels, flat.data() + layout.offset(i), values.data());
     const auto bytes = std::as_bytes(std::span(values));
     tensors[spec.name] = {order.checkpoint_shape, DType::f32, {bytes.begin(), bytes.end()}};
+  }
+}
+
+}  // namespace
+
+void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, bool allow_non_finite) {
+  BufferValues none;
+  load_parameters(path, layout, flat, BufferLayout(), none, allow_non_finite);
+}
+
+void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, const BufferLayout& buffer_layout,
+                     BufferValues& buffers, bool allow_non_finite) {
+  check_size("load_parameters", layout, flat.size());
+  const Tensors tensors = read_safetensors(path);
+  check_names(path, layout, buffer_layout, tensors);
+  // All tensors are checked before the first is copied.
+  check_tensors(path, layout, tensors, allow_non_finite);
+  check_tensors(path, buffer_layout.saved(), tensors, allow_non_finite);
+  check_counters(path, buffer_layout.counters(), tensors);
+  take(layout, tensors, flat);
+  buffers = buffer_layout.initial();
+  take(buffer_layout.saved(), tensors, buffers.values);
+  for (size_t i = 0; i < buffers.counters.size(); ++i) {
+    const auto found = tensors.find(buffer_layout.counters()[i]);
+    if (found != tensors.end()) std::memcpy(&buffers.counters[i], found->second.data.data(), sizeof(int64_t));
+  }
+}
+
+void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
+                     const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
+  save_parameters(path, layout, flat, BufferLayout(), {}, metadata, progress);
+}
+
+void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat, const BufferLayout& buffer_layout,
+                     const BufferValues& buffers, const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
+  check_size("save_parameters", layout, flat.size());
+  check_size("save_parameters", buffer_layout.saved(), buffers.values.size());
+  VITRINE_ASSERT(buffers.counters.size() == buffer_layout.counters().size(), "there is a value for each counter");
+  Tensors tensors;
+  put(layout, flat, tensors);
+  put(buffer_layout.saved(), buffers.values, tensors);
+  for (size_t i = 0; i < buffers.counters.size(); ++i) {
+    const auto bytes = std::as_bytes(std::span(&buffers.counters[i], 1));
+    tensors[buffer_layout.counters()[i]] = {Shape{}, DType::i64, {bytes.begin(), bytes.end()}};
   }
   write_safetensors(path, tensors, metadata, progress);
 }

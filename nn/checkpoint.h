@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/parameter_store.h>
 #include <vitrine/runtime/error.h>
 
@@ -60,9 +61,16 @@ class NonFiniteWeights : public DataError {
 /// throws  DataError that lists missing and unexpected parameters, or gives both shapes of the first parameter with a wrong shape; NonFiniteWeights
 ///         with the first value that is not finite and its index in the file's tensor, unless allow_non_finite
 void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, bool allow_non_finite = false);
+/// Also reads the model's saved buffers: f32 tensors, and counters as i64 scalars. A counter that is missing is 0, as in PyTorch's oldest files.
+/// Nothing is changed when it throws.
+void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, const BufferLayout& buffer_layout,
+                     BufferValues& buffers, bool allow_non_finite = false);
 /// Writes such a checkpoint.   throws  DataError
 void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
                      const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});
+/// Also writes the model's saved buffers.
+void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat, const BufferLayout& buffer_layout,
+                     const BufferValues& buffers, const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});
 
 /// f32 values with the layout `layout` as tensors of their parameters' names, with ".SUFFIX" behind each unless `suffix` is empty, in PyTorch's
 /// layouts: "features.0.weight.exp_avg" for an optimizer's state.

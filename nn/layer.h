@@ -12,12 +12,30 @@
 
 namespace vitrine {
 
+/// Adds up values over the devices that share a micro-batch, for layers whose output depends on all of its samples. The engine implements it; layers
+/// do not know the scheme.
+class BatchSum {
+ public:
+  virtual ~BatchSum() = default;
+  /// `values` (f32, memory of ctx's device) become their sum over all devices, with the same bits on all of them, for work that is queued on ctx
+  /// afterwards. A collective: every device that takes part in the pass makes the same calls in the same order.
+  virtual void sum(ExecContext& ctx, const View& values) = 0;
+};
+
 /// What differs between passes over one model. Passed to every layer; no layer stores it.
 struct Pass {
   bool training = true;
   uint64_t seed = 0;
   int64_t step = 0;          // optimizer step, for dropout
   int64_t first_sample = 0;  // position of the slice's first sample in the global batch of the step
+  /// Samples of the micro-batch on all devices that `batch_sum` adds up; 0: those of the call.
+  int64_t batch_samples = 0;
+  /// Null: the samples of the call are all there are, or statistics are taken on each device alone.
+  BatchSum* batch_sum = nullptr;
+  /// Backward computes a forward pass again: layers read what the first one wrote to their buffers, and write nothing there.
+  bool recomputes = false;
+  /// False: a training pass leaves saved buffers (running statistics) as they are.
+  bool updates_buffers = true;
 };
 
 /// How a parameter is initialized.
@@ -42,9 +60,22 @@ struct ParamSpec {
   Shape shape;
   Init init;
   CheckpointLayout layout;
+  bool of_norm = false;  // of a normalization layer: optimizers often do not decay it
+  bool stays_f32 = false;  // the layer sees it in f32 in every precision
 };
 
-using ParamViews = std::span<const View>;  // in the order of Layer::parameters()
+/// Memory of a layer that is no parameter: f32, never trained by the optimizer, at one place for the life of the model.
+struct BufferSpec {
+  std::string name;
+  Shape shape;
+  Init init;
+  /// True: part of the model, such as running statistics; saved with the parameters, equal on all replicas between steps. False: what the latest
+  /// forward pass in training leaves for its backward pass and for recomputation; only engines that train hold it.
+  bool saved = true;
+};
+
+using ParamViews = std::span<const View>;   // in the order of Layer::parameters()
+using BufferViews = std::span<const View>;  // in the order of Layer::buffers(); empty views for buffers that are not held
 
 /// What a layer keeps between forward and backward: tensors (its own, its input, its output), shapes, and what its parts keep.
 struct Saved {
@@ -67,6 +98,7 @@ struct ForwardCall {
   const Tensor& x;
   const Tensor& y;  // of output_shape(x.shape()), allocated by the caller
   const Pass& pass;
+  BufferViews buffers = {};
 };
 
 /// Arguments of Layer::backward.
@@ -79,12 +111,21 @@ struct BackwardCall {
   ParamViews grad_params;
   GradMode mode;  // whether grad_params are overwritten or added to
   const Pass& pass;
+  BufferViews buffers = {};
 };
 
-/// A function of one tensor, with parameters and an explicit backward pass. A layer holds configuration only: parameters, gradients and activations
-/// are passed in and returned. It computes in the dtype of its tensors: activations and parameters are all f32, all f16 or all bf16; gradients of
-/// parameters are f32. A layer may be made of layers (Sequential, Residual). Dimension 0 is the batch; forward and backward are not called for an
-/// empty batch.
+/// Arguments of Layer::forward_empty and backward_empty.
+struct EmptyCall {
+  ExecContext& ctx;
+  const Shape& x;  // shape of the layer's input for one sample
+  const Pass& pass;
+  BufferViews buffers = {};
+};
+
+/// A function of one tensor, with parameters and an explicit backward pass. A layer holds configuration only: parameters, buffers, gradients and
+/// activations are passed in and returned. It computes in the dtype of its tensors: activations and parameters are all f32, all f16 or all bf16
+/// (parameters that stay f32 excepted); buffers and gradients of parameters are f32. A layer may be made of layers (Sequential, Residual). Dimension
+/// 0 is the batch; forward and backward are not called for an empty batch.
 ///
 /// The engine calls forward and backward on a meta device first, to plan the memory, and then on the devices. An implementation therefore
 ///   - computes inside functions given to ctx.dispatch (or calls kernels, which do so), and declares there which views they read and write. Outside
@@ -101,6 +142,10 @@ class Layer {
   /// Kind and configuration of the layer: "conv2d(3 -> 64, 11x11, stride 4, pad 2) + relu".
   virtual std::string describe() const = 0;
   virtual std::vector<ParamSpec> parameters() const { return {}; }
+  virtual std::vector<BufferSpec> buffers() const { return {}; }
+  /// Names of numbers of training passes, saved as int64 scalars with the parameters ("num_batches_tracked"). The engine counts; layers do not read
+  /// them.
+  virtual std::vector<std::string> counters() const { return {}; }
   /// throws ShapeError that states the expected shape when x does not fit.
   virtual Shape output_shape(const Shape& x) const = 0;
   /// True when the output is the input under output_shape(x): a flatten, an adaptive pool to the size of its input, dropout in evaluation. The
@@ -117,6 +162,11 @@ class Layer {
   virtual Saved forward(const ForwardCall& call) const = 0;
   /// Computes grad_x and grad_params from grad_y and `saved`.
   virtual void backward(const BackwardCall& call) const = 0;
+
+  /// Called in training instead of forward and backward on a device that has no sample of a micro-batch, where Pass::batch_sum is set: the layer
+  /// takes part in the sums with zeros, in the order of forward and backward, and updates its buffers as on the other devices.
+  virtual void forward_empty(const EmptyCall& /*call*/) const {}
+  virtual void backward_empty(const EmptyCall& /*call*/) const {}
 };
 
 }  // namespace vitrine

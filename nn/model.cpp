@@ -13,6 +13,7 @@
 #include "nn/layers/flatten.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
+#include "nn/resnet.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -49,6 +50,8 @@ class Builder {
                                               .weight_init = normal_ ? std::optional<Init>({Init::Kind::normal, 0.01F}) : std::nullopt,
                                               .weight_layout = std::exchange(flattened_, {})}));
   }
+  /// Channels of the images that the next layer gets.
+  int64_t channels() const { return shape_[3]; }
   void add(std::string name, std::unique_ptr<Layer> layer) {
     try {
       shape_ = layer->output_shape(shape_);
@@ -141,6 +144,18 @@ void build_wide_head(Builder& b, const ModelOptions&, int64_t classes) {
   b.linear("decoder", classes, false);
 }
 
+void add_resnet(Builder& b, const ResNetConfig& config, int64_t classes) {
+  for (Sequential::Part& part : resnet_parts(config, b.channels(), classes)) {
+    b.add(std::move(part.name), std::move(part.layer));
+  }
+}
+
+void build_resnet18(Builder& b, const ModelOptions&, int64_t classes) { add_resnet(b, {}, classes); }
+
+void build_resnet50(Builder& b, const ModelOptions&, int64_t classes) { add_resnet(b, {.bottleneck = true, .blocks = {3, 4, 6, 3}}, classes); }
+
+void build_resnet18_cifar(Builder& b, const ModelOptions&, int64_t classes) { add_resnet(b, {.small_images = true}, classes); }
+
 struct Recipe {
   std::string name;
   bool has_dropout;
@@ -154,6 +169,9 @@ const std::vector<Recipe>& recipes() {
   static const std::vector<Recipe> all{
       {.name = "alexnet", .has_dropout = true, .build = build_alexnet, .image_size = 227},
       {.name = "vgg16", .has_dropout = true, .build = build_vgg16, .image_size = 224},
+      {.name = "resnet18", .has_dropout = false, .build = build_resnet18, .image_size = 224},
+      {.name = "resnet50", .has_dropout = false, .build = build_resnet50, .image_size = 224},
+      {.name = "resnet18-cifar", .has_dropout = false, .build = build_resnet18_cifar},
       {.name = "small-cnn", .has_dropout = false, .build = build_small_cnn},
       {.name = "lenet5", .has_dropout = false, .build = build_lenet5},
       {.name = "mlp", .has_dropout = false, .build = build_mlp},
@@ -192,6 +210,8 @@ const std::vector<std::string>& model_names() {
   }();
   return names;
 }
+
+int64_t model_image_size(const std::string& name) { return find_recipe(name).image_size; }
 
 Model make_model(const std::string& name, const ModelOptions& options) {
   const Recipe& recipe = find_recipe(name);

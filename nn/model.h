@@ -29,18 +29,24 @@ struct Model {
 };
 
 struct ModelOptions {
-  int64_t image_size = 0;  // height and width; 0: the model's own (alexnet 227, vgg16 224, wide-head 250; others: set by the data)
+  int64_t image_size = 0;  // height and width; 0: the model's own (alexnet 227, vgg16 and resnets 224, wide-head 250; others: set by the data)
   std::optional<int64_t> channels = std::nullopt;  // 3; wide-head 512
   std::optional<int64_t> classes = std::nullopt;   // 10; wide-head 40,000
   std::optional<float> dropout = std::nullopt;     // overrides the model's
 };
 
-/// "alexnet", "vgg16", "small-cnn", "lenet5", "mlp", "wide-head".
+/// "alexnet", "vgg16", "resnet18", "resnet50", "resnet18-cifar", "small-cnn", "lenet5", "mlp", "wide-head".
 const std::vector<std::string>& model_names();
+
+/// Height and width of a model's images when ModelOptions has none; 0 when the data set them. throws ConfigError that lists the models when the name is
+/// unknown.
+int64_t model_image_size(const std::string& name);
 
 /// throws ConfigError that lists the models when the name is unknown; ShapeError when images are too small for the model.
 ///   alexnet    torchvision's, with its names and initialization (Krizhevsky 2014)
 ///   vgg16      torchvision's, with its names and initialization of Linear and Conv2d layers (Simonyan & Zisserman 2015, configuration D)
+///   resnet18, resnet50  torchvision's, with its names and initialization (He et al. 2016; in resnet50 the 3x3 convolution has the stride)
+///   resnet18-cifar  resnet18 for small images: conv1 is 3x3 with stride 1, and there is no max pool
 ///   small-cnn  features.0 conv 3x3 (-> 32, pad 1) ReLU, max pool 2, features.3 conv 3x3 (-> 64, pad 1) ReLU, max pool 2,
 ///              classifier.0 Linear(-> 128) ReLU, classifier.2 Linear(-> classes)
 ///   lenet5     conv 5x5 (-> 6, pad 2) ReLU, max pool 2, conv 5x5 (-> 16) ReLU, max pool 2, Linear 120, 84, classes (LeCun et al. 1998, with ReLU)

@@ -49,6 +49,20 @@ int64_t FlatLayout::parameter_count() const {
   return count;
 }
 
+bool FlatLayout::any_stays_f32() const {
+  return std::any_of(specs_.begin(), specs_.end(), [](const ParamSpec& spec) { return spec.stays_f32; });
+}
+
+std::vector<View> FlatLayout::views(const View& flat, const View& masters) const {
+  std::vector<View> all = views(flat);
+  if (flat.dtype == DType::f32 || !any_stays_f32()) return all;
+  const std::vector<View> wide = views(masters);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (specs_[i].stays_f32) all[i] = wide[i];
+  }
+  return all;
+}
+
 std::vector<View> FlatLayout::views(const View& flat) const {
   if (flat.dtype != DType::f32 && flat.dtype != DType::f16 && flat.dtype != DType::bf16) {
     throw DtypeError(fmt::format("FlatLayout::views: flat is {}, expected f32, f16 or bf16", dtype_name(flat.dtype)));

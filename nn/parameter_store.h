@@ -26,8 +26,12 @@ class FlatLayout {
   int64_t total_elements() const { return parameter_elements_ + tail_elements_; }
   /// Number of trained values, without padding.
   int64_t parameter_count() const;
+  /// Whether layers see a parameter in f32 in every precision.
+  bool any_stays_f32() const;
   /// Views of the parameters within `flat` (total or parameter elements; f32, or a 16-bit copy of f16 or bf16), in the order of specs().
   std::vector<View> views(const View& flat) const;
+  /// What layers see: views of `flat`, and for parameters that stay f32 views of `masters` (f32, the same layout).
+  std::vector<View> views(const View& flat, const View& masters) const;
 
  private:
   std::vector<ParamSpec> specs_;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <fstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -118,6 +120,8 @@ void write_safetensors(const std::string& path, const std::map<std::string, Host
   for (const auto& [name, tensor] : tensors) {
     sources.push_back({name, tensor.shape, tensor.dtype, [&data = tensor.data] { return std::span<const std::byte>(data); }});
   }
+  // Larger elements come first, so that all are aligned: readers map the data.
+  std::stable_sort(sources.begin(), sources.end(), [](const TensorSource& a, const TensorSource& b) { return size_of(a.dtype) > size_of(b.dtype); });
   stream_safetensors(path, sources, metadata, progress);
 }
 

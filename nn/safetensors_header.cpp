@@ -26,7 +26,7 @@ struct DtypeName {
   DType dtype;
 };
 constexpr std::array kDtypeNames{DtypeName{"F32", DType::f32}, DtypeName{"F16", DType::f16}, DtypeName{"BF16", DType::bf16},
-                                 DtypeName{"I32", DType::i32}, DtypeName{"U8", DType::u8}};
+                                 DtypeName{"I32", DType::i32}, DtypeName{"U8", DType::u8},   DtypeName{"I64", DType::i64}};
 
 /// A list of numbers in the header: all are counted, but no more are stored than a valid list has.
 struct Numbers {
@@ -189,7 +189,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     if (!seen_[0]) problem(fmt::format("tensor '{}' has no dtype", excerpt(name_)));
     const auto* known = std::find_if(kDtypeNames.begin(), kDtypeNames.end(), [&](const DtypeName& d) { return dtype_ == d.name; });
     if (known == kDtypeNames.end()) {
-      problem(fmt::format("tensor '{}' has dtype {}, expected F32, F16, BF16, I32 or U8; convert it before saving", excerpt(name_), excerpt(dtype_)));
+      problem(fmt::format("tensor '{}' has dtype {}, expected F32, F16, BF16, I32, I64 or U8; convert it before saving", excerpt(name_),
+                          excerpt(dtype_)));
     }
     return known->dtype;
   }

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "nn/parameter_store.h"
+#include "nn/buffer_layout.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
 
@@ -34,7 +34,8 @@ int64_t total_bytes(const Blocks& blocks) {
   return total;
 }
 
-/// Memory for one sample, for each part that computes: `inputs` is the block that it reads, `kept` the blocks that it keeps.
+/// Memory for two samples (a batch norm needs more than one value), for each part that computes: `inputs` is the block that it reads, `kept` the
+/// blocks that it keeps.
 struct Kept {
   std::vector<Blocks> inputs, kept;
 };
@@ -44,12 +45,20 @@ Kept measure(const Sequential& net, const Shape& batch, DType compute) {
   ExecContext& ctx = group[0].compute();
   const FlatLayout layout(net.parameters(), 0);
   const Tensor flat = ctx.allocate({layout.parameter_elements()}, compute, Category::parameters, "parameters");
-  const std::vector<View> parameters = layout.views(flat);
-  const Tensor input = ctx.allocate(batch.with_dim0(1), compute, Category::activations, "input");
+  const Tensor masters = ctx.allocate({layout.parameter_elements()}, DType::f32, Category::parameters, "f32 parameters");
+  const std::vector<View> parameters = layout.views(flat, masters);
+  const BufferLayout buffer_layout(net);
+  const auto allocate_buffers = [&](const FlatLayout& of) {
+    return ctx.allocate({of.parameter_elements()}, DType::f32, Category::parameters, "buffers");
+  };
+  const Tensor saved_buffers = allocate_buffers(buffer_layout.saved()), transient_buffers = allocate_buffers(buffer_layout.transient());
+  const std::vector<View> buffers = buffer_layout.views(saved_buffers, transient_buffers);
+  const Tensor input = ctx.allocate(batch.with_dim0(2), compute, Category::activations, "input");
   // Keep all outputs alive so that addresses are unique.
   std::vector<Tensor> outputs{input};
   Tensor output;
-  const Saved saved = net.forward_from(ctx, parameters, input, output, kTraining, [&](int, const Tensor& y) { outputs.push_back(y); });
+  const Saved saved = net.forward_from(
+      ctx, parameters, input, output, kTraining, [&](int, const Tensor& y) { outputs.push_back(y); }, {}, buffers);
   Kept result;
   const std::vector<int> computing = net.computing_parts(input.shape(), kTraining);
   for (size_t k = 0; k < computing.size(); ++k) {

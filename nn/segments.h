@@ -16,8 +16,8 @@ int square_root_segments(const Sequential& net, const Shape& input);
 int most_segments(const Sequential& net, const Shape& input);
 
 /// Cuts the model into `segments` runs of consecutive parts, each with a part that computes, for Sequential::forward_from. PyTorch's
-/// checkpoint_sequential gives every segment the same number of parts; this function minimizes the peak of kept bytes, which it measures for one
-/// sample on a meta device. While backward is in a segment, the kept bytes are those of the segment and the inputs of all segments before it.
+/// checkpoint_sequential gives every segment the same number of parts; this function minimizes the peak of kept bytes, which it measures for two
+/// samples on a meta device. While backward is in a segment, the kept bytes are those of the segment and the inputs of all segments before it.
 ///   input  shape of the model's input, any number of samples      compute  dtype of activations
 /// throws  ConfigError when the model has fewer parts that compute, or segments is below 1
 std::vector<int> cut_in_segments(const Sequential& net, const Shape& input, DType compute, int segments);

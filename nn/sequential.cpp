@@ -29,13 +29,17 @@ auto name_layer(const Sequential::Part& part, const Body& body) {
 Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
   std::set<std::string> names;
   int first = 0;
+  size_t first_buffer = 0;
   for (const Part& part : parts_) {
     if (!names.insert(part.name).second)
       throw ConfigError(fmt::format("Sequential: two parts are named '{}'; give each part its own name", part.name));
     first_parameter_.push_back(first);
+    first_buffer_.push_back(first_buffer);
     first += static_cast<int>(part.layer->parameters().size());
+    first_buffer += part.layer->buffers().size();
   }
   first_parameter_.push_back(first);
+  first_buffer_.push_back(first_buffer);
 }
 
 std::string Sequential::describe() const {
@@ -55,6 +59,25 @@ std::vector<ParamSpec> Sequential::parameters() const {
   return specs;
 }
 
+std::vector<BufferSpec> Sequential::buffers() const {
+  std::vector<BufferSpec> specs;
+  for (const Part& part : parts_) {
+    for (BufferSpec& spec : part.layer->buffers()) {
+      spec.name = part.name + "." + spec.name;
+      specs.push_back(std::move(spec));
+    }
+  }
+  return specs;
+}
+
+std::vector<std::string> Sequential::counters() const {
+  std::vector<std::string> names;
+  for (const Part& part : parts_) {
+    for (const std::string& name : part.layer->counters()) names.push_back(part.name + "." + name);
+  }
+  return names;
+}
+
 Shape Sequential::output_shape(const Shape& x) const {
   Shape shape = x;
   for (const Part& part : parts_) {
@@ -71,21 +94,45 @@ bool Sequential::is_identity(const Shape& x, const Pass& pass) const { return co
 
 Saved Sequential::forward(const ForwardCall& call) const {
   Tensor output = call.y;
-  return forward_from(call.ctx, call.params, call.x, output, call.pass);
+  return forward_from(call.ctx, call.params, call.x, output, call.pass, nullptr, {}, call.buffers);
 }
 
 void Sequential::backward(const BackwardCall& call) const {
-  run_backward(call.ctx, call.params, call.saved, call.grad_y, call.grad_x, call.grad_params, call.mode, call.pass, nullptr, {});
+  run_backward(call.ctx, call.params, call.buffers, call.saved, call.grad_y, call.grad_x, call.grad_params, call.mode, call.pass, nullptr, {});
+}
+
+void Sequential::forward_empty(const EmptyCall& call) const {
+  const std::vector<Shape> shapes = shapes_of_parts(call.x);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const LayerScope scope(call.ctx, parts_[i].name.c_str());
+    parts_[i].layer->forward_empty({call.ctx, shapes[i], call.pass, buffers_of_part(call.buffers, i)});
+  }
+}
+
+void Sequential::backward_empty(const EmptyCall& call, const GradientsReady& ready) const {
+  const std::vector<Shape> shapes = shapes_of_parts(call.x);
+  for (size_t i = parts_.size(); i-- > 0;) {
+    {
+      const LayerScope scope(call.ctx, parts_[i].name.c_str());
+      parts_[i].layer->backward_empty({call.ctx, shapes[i], call.pass, buffers_of_part(call.buffers, i)});
+    }
+    if (ready && first_parameter_[i] < first_parameter_[i + 1]) ready(first_parameter_[i]);
+  }
 }
 
 void Sequential::backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode,
-                               const Pass& pass, const GradientsReady& ready, Cuts cuts) const {
-  run_backward(ctx, params, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, ready, cuts);
+                               const Pass& pass, const GradientsReady& ready, Cuts cuts, BufferViews buffers) const {
+  run_backward(ctx, params, buffers, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, ready, cuts);
 }
 
 ParamViews Sequential::of_part(ParamViews all, size_t part) const {
   const auto begin = static_cast<size_t>(first_parameter_[part]);
   return all.subspan(begin, static_cast<size_t>(first_parameter_[part + 1]) - begin);
+}
+
+BufferViews Sequential::buffers_of_part(BufferViews all, size_t part) const {
+  VITRINE_ASSERT(all.size() == first_buffer_.back(), "a model with buffers gets views of all of them");
+  return all.subspan(first_buffer_[part], first_buffer_[part + 1] - first_buffer_[part]);
 }
 
 // The input shape of each part, then the shape of the output.
@@ -120,8 +167,8 @@ Sequential::Range Sequential::segment(Cuts cuts, size_t index) const {
 
 // Returns the output of the last of `parts`. If `output` is given, the last part of the model that computes writes to it.
 // What the parts keep goes to `saved`, or is released at once if that is null.
-Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, Tensor x, Range parts, std::span<const Shape> shapes, const Tensor& output,
-                             std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const {
+Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, Range parts, std::span<const Shape> shapes,
+                             const Tensor& output, std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const {
   size_t last = parts.end;  // past the part that writes to `output`
   while (output && last > parts.begin && part_is_identity(last - 1, shapes[last - 1], pass)) --last;
   const Layer* before = nullptr;  // the layer that computed x
@@ -140,7 +187,7 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, Tensor x, Rang
     } else {
       y = ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
     }
-    Saved kept = name_layer(parts_[i], [&] { return layer.forward({ctx, of_part(params, i), x, y, pass}); });
+    Saved kept = name_layer(parts_[i], [&] { return layer.forward({ctx, of_part(params, i), x, y, pass, buffers_of_part(buffers, i)}); });
     if (saved != nullptr) (*saved)[i] = std::move(kept);
     if (observe) observe(static_cast<int>(i), y);
     x = std::move(y);  // releases the input unless the part kept it
@@ -150,7 +197,7 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, Tensor x, Rang
 }
 
 Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass, const OutputReady& observe,
-                               Cuts cuts) const {
+                               Cuts cuts, BufferViews buffers) const {
   Tensor x = input;
   Saved saved;
   saved.shapes = shapes_of_parts(x.shape());
@@ -162,7 +209,8 @@ Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor
     const bool keeps = s == cuts.size();
     if (!keeps && pass.training) saved.tensors.push_back(x);
     const bool writes_output = output && !computing.empty() && range.begin <= last && last < range.end;
-    x = run_parts(ctx, params, std::move(x), range, saved.shapes, writes_output ? output : Tensor(), keeps ? &saved.parts : nullptr, pass, observe);
+    x = run_parts(ctx, params, buffers, std::move(x), range, saved.shapes, writes_output ? output : Tensor(), keeps ? &saved.parts : nullptr, pass,
+                  observe);
   }
   if (!output) {
     output = std::move(x);
@@ -173,8 +221,8 @@ Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor
 }
 
 // Computes the gradient of the input if grad_input is given; otherwise stops at the first part with parameters.
-void Sequential::run_backward(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad, const Tensor& grad_input, ParamViews grad_params,
-                              GradMode mode, const Pass& pass, const GradientsReady& ready, Cuts cuts) const {
+void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad, const Tensor& grad_input,
+                              ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready, Cuts cuts) const {
   const std::vector<Shape>& shapes = saved.shapes;
   VITRINE_ASSERT(shapes.size() == parts_.size() + 1 && saved.tensors.size() == cuts.size(),
                  "Sequential::backward: saved is not from a forward pass in training with the same cuts");
@@ -189,7 +237,9 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, Saved saved, 
     if (i < segment(cuts, current).begin) {
       const PhaseScope phase(ctx, Phase::recompute);
       --current;
-      run_parts(ctx, params, std::exchange(saved.tensors[current], {}), segment(cuts, current), shapes, {}, &saved.parts, pass, nullptr);
+      Pass again = pass;
+      again.recomputes = true;
+      run_parts(ctx, params, buffers, std::exchange(saved.tensors[current], {}), segment(cuts, current), shapes, {}, &saved.parts, again, nullptr);
     }
     if (part_is_identity(i, shapes[i], pass)) {
       grad = grad.reshape(shapes[i]);
@@ -205,7 +255,9 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, Saved saved, 
     } else {
       grad_x = ctx.allocate(shapes[i], grad.dtype(), Category::activations, parts_[i].name + ".grad_input");
     }
-    name_layer(parts_[i], [&] { layer.backward({ctx, of_part(params, i), saved.parts[i], grad, grad_x, of_part(grad_params, i), mode, pass}); });
+    name_layer(parts_[i], [&] {
+      layer.backward({ctx, of_part(params, i), saved.parts[i], grad, grad_x, of_part(grad_params, i), mode, pass, buffers_of_part(buffers, i)});
+    });
     saved.parts[i] = {};
     grad = std::move(grad_x);
     if (ready && first_parameter_[i] < first_parameter_[i + 1]) ready(first_parameter_[i]);

@@ -7,7 +7,8 @@
 
 namespace vitrine {
 
-/// Layers applied one after the other. The parameters of a layer are named "NAME.weight", where NAME is the name of its part.
+/// Layers applied one after the other. The parameters of a layer are named "NAME.weight", where NAME is the name of its part; so are its buffers and
+/// counters.
 class Sequential final : public Layer {
  public:
   struct Part {
@@ -20,10 +21,14 @@ class Sequential final : public Layer {
 
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;
+  std::vector<BufferSpec> buffers() const override;
+  std::vector<std::string> counters() const override;
   Shape output_shape(const Shape& x) const override;
   bool is_identity(const Shape& x, const Pass& pass) const override;
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;
+  void forward_empty(const EmptyCall& call) const override;
+  void backward_empty(const EmptyCall& call) const override { backward_empty(call, nullptr); }
 
   /// Called with the index of the first parameter whose gradient is final; so are those of all parameters after it.
   using GradientsReady = std::function<void(int first_parameter)>;
@@ -36,14 +41,18 @@ class Sequential final : public Layer {
 
   /// forward() for the outermost model. Allocates the outputs of all parts; `output`, if empty, receives the last one, otherwise the result is
   /// written to it. In training, every segment but the last keeps only its input.
+  ///   buffers  of all parts, in the order of buffers()
   Saved forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass, const OutputReady& observe = nullptr,
-                     Cuts cuts = {}) const;
+                     Cuts cuts = {}, BufferViews buffers = {}) const;
   /// backward() for the outermost model. Releases the saved tensors and gradients of each part as soon as they are no longer needed, and calls
   /// `ready` when gradients are final. Takes over grad_output, whose shape may be any with as many elements as the output; computes no gradient of
   /// the input of the model. A segment that kept only its input is first recomputed, in Phase::recompute, with the same Pass and therefore the same
   /// bits.
   void backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode, const Pass& pass,
-                     const GradientsReady& ready, Cuts cuts = {}) const;
+                     const GradientsReady& ready, Cuts cuts = {}, BufferViews buffers = {}) const;
+  /// backward_empty() for the outermost model: calls `ready` where backward_from() does, so that the caller's collectives and those of layers have
+  /// the same order on all devices.
+  void backward_empty(const EmptyCall& call, const GradientsReady& ready) const;
 
   /// The parts that compute for an input of this shape, ascending; the others are identities.
   std::vector<int> computing_parts(const Shape& input, const Pass& pass) const;
@@ -56,17 +65,19 @@ class Sequential final : public Layer {
   struct Range {
     size_t begin, end;
   };
-  Tensor run_parts(ExecContext& ctx, ParamViews params, Tensor x, Range parts, std::span<const Shape> shapes, const Tensor& output,
-                   std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const;
-  void run_backward(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad, const Tensor& grad_input, ParamViews grad_params, GradMode mode,
-                    const Pass& pass, const GradientsReady& ready, Cuts cuts) const;
+  Tensor run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, Range parts, std::span<const Shape> shapes,
+                   const Tensor& output, std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const;
+  void run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad, const Tensor& grad_input,
+                    ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready, Cuts cuts) const;
   Range segment(Cuts cuts, size_t index) const;
   std::vector<Shape> shapes_of_parts(const Shape& input) const;
   ParamViews of_part(ParamViews all, size_t part) const;
+  BufferViews buffers_of_part(BufferViews all, size_t part) const;
   bool part_is_identity(size_t part, const Shape& input, const Pass& pass) const { return parts_[part].layer->is_identity(input, pass); }
 
   std::vector<Part> parts_;
   std::vector<int> first_parameter_;  // of each part, and one past the last
+  std::vector<size_t> first_buffer_;  // likewise
 };
 
 }  // namespace vitrine

@@ -15,6 +15,8 @@ int64_t size_of(DType dtype) {
       return 2;
     case DType::u8:
       return 1;
+    case DType::i64:
+      return 8;
   }
   VITRINE_ASSERT(false, "not a dtype");
   return 0;
@@ -32,6 +34,8 @@ const char* dtype_name(DType dtype) {
       return "i32";
     case DType::u8:
       return "u8";
+    case DType::i64:
+      return "i64";
   }
   VITRINE_ASSERT(false, "not a dtype");
   return "";

@@ -24,6 +24,7 @@ struct HostBatch {
   int64_t epoch = 0;
   int64_t index = 0;  // within the epoch
   bool last_of_epoch = false;
+  ConstView samples = {};  // (B) i32: index of each sample in the data set; the engine needs it to augment images, else it may be empty
 };
 
 }  // namespace vitrine

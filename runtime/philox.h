@@ -16,6 +16,7 @@ enum class RandomPurpose : uint32_t {
   initialization = 0,
   shuffle = 0x736875,         // "shu"
   synthetic_data = 0x73796e,  // "syn"
+  augmentation = 0x617567,    // "aug"; its stream is the epoch
 };
 inline constexpr int kRandomStreamBits = 40;
 

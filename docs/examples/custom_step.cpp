@@ -5,39 +5,23 @@
 #include <cmath>
 #include <cstdio>
 #include <exception>
-#include <memory>
+#include <utility>
 #include <vector>
 
 #include <vitrine/kernels/cross_entropy.h>
-#include <vitrine/nn/layers/linear.h>
 #include <vitrine/nn/parallel/engine.h>
 #include <vitrine/runtime/copy.h>
 #include <vitrine/runtime/philox.h>
+
+#include "points.h"
 
 using namespace vitrine;
 
 namespace {
 
-constexpr int64_t kFeatures = 2, kClasses = 3, kHidden = 32, kBatch = 48;
+constexpr int64_t kClasses = 3, kHidden = 32, kBatch = 48;
 constexpr int kSteps = 300, kLossDevice = 1;
 constexpr float kSmoothing = 0.1F;
-
-Model make_perceptron() {
-  LinearConfig hidden, output;
-  hidden.in_features = kFeatures;
-  hidden.out_features = output.in_features = kHidden;
-  hidden.relu = true;
-  output.out_features = kClasses;
-  std::vector<Sequential::Part> parts;
-  parts.push_back({"hidden", std::make_unique<Linear>(hidden)});
-  parts.push_back({"output", std::make_unique<Linear>(output)});
-  Model model;
-  model.name = "perceptron";
-  model.sample_shape = {kFeatures};
-  model.classes = kClasses;
-  model.net = std::make_unique<Sequential>(std::move(parts));
-  return model;
-}
 
 /// Cross-entropy against targets of 1 - kSmoothing for the label and kSmoothing / kClasses for all. Writes the gradient of the sum of losses, times
 /// `scale`, over the logits (N, kClasses), and the loss and counts to `totals`. An operation of your own declares what it reads and writes; with
@@ -105,21 +89,16 @@ void smoothed_step(Engine& engine, const HostBatch& batch) {
 
 /// Points in three clouds.
 HostBatch draw(uint64_t seed) {
-  struct Samples {
-    std::vector<float> points;
-    std::vector<int32_t> labels;
-  };
   PhiloxSequence random(seed, 0);
-  auto samples = std::make_shared<Samples>();
+  Points points;
   for (int64_t i = 0; i < kBatch; ++i) {
     const auto label = static_cast<int32_t>(i % kClasses);
     const float angle = 2.1F * static_cast<float>(label);
-    samples->points.push_back(std::cos(angle) + 0.3F * random.next_normal());
-    samples->points.push_back(std::sin(angle) + 0.3F * random.next_normal());
-    samples->labels.push_back(label);
+    const float x = std::cos(angle) + 0.3F * random.next_normal();
+    const float y = std::sin(angle) + 0.3F * random.next_normal();
+    points.add(x, y, label);
   }
-  return {ConstView(samples->points.data(), {kBatch, kFeatures}, DType::f32, DeviceId::host()),
-          ConstView(samples->labels.data(), {kBatch}, DType::i32, DeviceId::host()), samples};
+  return batch_of(std::move(points));
 }
 
 int run() {
@@ -128,7 +107,7 @@ int run() {
   options.memory_bytes = {int64_t{64} << 20};
   options.check_order = true;
   DeviceGroup devices(options);
-  const Model model = make_perceptron();
+  const Model model = make_perceptron(kHidden, kClasses);
   EngineConfig config;
   config.batch_size = kBatch;
   config.image_dtype = DType::f32;

@@ -1,57 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Reducer of your own: trains a perceptron on two CPU devices with compressed gradients (sparse_reducer.h). A quarter of the gradient bytes is sent
 // per step; exit status 1 unless the loss falls.
-#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include <vitrine/nn/layers/linear.h>
 #include <vitrine/nn/parallel/engine.h>
 #include <vitrine/runtime/philox.h>
 
+#include "points.h"
 #include "sparse_reducer.h"
 
 using namespace vitrine;
 
 namespace {
 
-constexpr int64_t kFeatures = 2, kClasses = 2, kHidden = 64, kBatch = 64, kSlices = 4;
+constexpr int64_t kClasses = 2, kHidden = 64, kBatch = 64, kSlices = 4;
 constexpr int kSteps = 400;
-
-Model make_perceptron() {
-  LinearConfig hidden, output;
-  hidden.in_features = kFeatures;
-  hidden.out_features = output.in_features = kHidden;
-  hidden.relu = true;
-  output.out_features = kClasses;
-  std::vector<Sequential::Part> parts;
-  parts.push_back({"hidden", std::make_unique<Linear>(hidden)});
-  parts.push_back({"output", std::make_unique<Linear>(output)});
-  Model model;
-  model.name = "perceptron";
-  model.sample_shape = {kFeatures};
-  model.classes = kClasses;
-  model.net = std::make_unique<Sequential>(std::move(parts));
-  return model;
-}
 
 /// Points inside and outside a circle.
 HostBatch draw(uint64_t seed) {
-  struct Samples {
-    std::vector<float> points;
-    std::vector<int32_t> labels;
-  };
   PhiloxSequence random(seed, 0);
-  auto samples = std::make_shared<Samples>();
+  Points points;
   for (int64_t i = 0; i < kBatch; ++i) {
     const float x = random.next_normal(), y = random.next_normal();
-    samples->points.insert(samples->points.end(), {x, y});
-    samples->labels.push_back(x * x + y * y < 1.4F ? 1 : 0);
+    points.add(x, y, x * x + y * y < 1.4F ? 1 : 0);
   }
-  return {ConstView(samples->points.data(), {kBatch, kFeatures}, DType::f32, DeviceId::host()),
-          ConstView(samples->labels.data(), {kBatch}, DType::i32, DeviceId::host()), samples};
+  return batch_of(std::move(points));
 }
 
 int run() {
@@ -60,7 +37,7 @@ int run() {
   options.memory_bytes = {int64_t{64} << 20};
   options.check_order = true;  // reports a missing wait between the reducer's two streams
   DeviceGroup devices(options);
-  const Model model = make_perceptron();
+  const Model model = make_perceptron(kHidden, kClasses);
   EngineConfig config;
   config.batch_size = kBatch;
   config.image_dtype = DType::f32;

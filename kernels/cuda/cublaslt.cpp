@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/cuda/bias_relu.h"
 #include "kernels/cuda/cublaslt_library.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
@@ -69,6 +70,7 @@ struct Plan {
   Descriptor<cublasLtMatmulDesc_t, &CublasLt::MatmulDescDestroy> operation;
   Descriptor<cublasLtMatrixLayout_t, &CublasLt::MatrixLayoutDestroy> a, b, c;
   cublasLtMatmulAlgo_t algorithm{};
+  bool epilogue_refused = false;  // then only the product without its epilogue can run
 };
 
 /// The handle and plans of a context.
@@ -99,7 +101,8 @@ void make_layout(cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t ro
   VITRINE_CUBLAS_CHECK(cublaslt().MatrixLayoutCreate(layout, type, static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), columns));
 }
 
-void choose_algorithm(Library& library, Plan& plan, const Matmul& product, const Key& key) {
+/// False if cuBLASLt has no algorithm.
+bool choose_algorithm(Library& library, Plan& plan, const Matmul& product, const Key& key) {
   Descriptor<cublasLtMatmulPreference_t, &CublasLt::MatmulPreferenceDestroy> preference;
   VITRINE_CUBLAS_CHECK(cublaslt().MatmulPreferenceCreate(preference.address()));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -118,14 +121,13 @@ void choose_algorithm(Library& library, Plan& plan, const Matmul& product, const
   int found = 0;
   const cublasStatus_t status = cublaslt().MatmulAlgoGetHeuristic(library.handle(), plan.operation.get(), plan.b.get(), plan.a.get(), plan.c.get(),
                                                                   plan.c.get(), preference.get(), 1, &result, &found);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) {
-    throw UnsupportedError(
-        fmt::format("matmul: cuBLASLt has no algorithm for m {}, n {}, k {} of {} to {} within {} bytes of scratch; give the workspace more",
-                    product.m, product.n, product.k, dtype_name(product.dtype), dtype_name(product.c_dtype), key.scratch_bytes));
-  }
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) return false;
   VITRINE_CUBLAS_CHECK(status);
   plan.algorithm = result.algo;
+  return true;
 }
+
+bool has_bias(Epilogue epilogue) { return epilogue == Epilogue::bias || epilogue == Epilogue::bias_relu; }
 
 std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul& product, const Key& key) {
   auto plan = std::make_unique<Plan>();
@@ -135,18 +137,32 @@ std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul
   VITRINE_CUBLAS_CHECK(cublaslt().MatmulDescCreate(plan->operation.address(), tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  const bool has_bias = product.epilogue == Epilogue::bias || product.epilogue == Epilogue::bias_relu;
   const cublasLtEpilogue_t epilogue = product.epilogue == Epilogue::bias        ? CUBLASLT_EPILOGUE_BIAS
                                       : product.epilogue == Epilogue::relu      ? CUBLASLT_EPILOGUE_RELU
                                       : product.epilogue == Epilogue::bias_relu ? CUBLASLT_EPILOGUE_RELU_BIAS
                                                                                 : CUBLASLT_EPILOGUE_DEFAULT;
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  if (has_bias) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(c_type));
+  if (has_bias(product.epilogue)) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(c_type));
   make_layout(plan->a.address(), type, product.transpose_a ? product.k : product.m, product.transpose_a ? product.m : product.k);
   make_layout(plan->b.address(), type, product.transpose_b ? product.n : product.k, product.transpose_b ? product.k : product.n);
   make_layout(plan->c.address(), c_type, product.m, product.n);
-  choose_algorithm(library, *plan, product, key);
+  if (choose_algorithm(library, *plan, product, key)) return plan;
+  if (product.epilogue == Epilogue::none) {
+    throw UnsupportedError(
+        fmt::format("matmul: cuBLASLt has no algorithm for m {}, n {}, k {} of {} to {} within {} bytes of scratch; give the workspace more",
+                    product.m, product.n, product.k, dtype_name(product.dtype), dtype_name(product.c_dtype), key.scratch_bytes));
+  }
+  plan->epilogue_refused = true;
   return plan;
+}
+
+/// The product, and its epilogue in a kernel of its own.
+void matmul_then_epilogue(ExecContext& ctx, Matmul product, const void* a, const void* b, void* c, const void* bias, View scratch) {
+  const bool relu = product.epilogue == Epilogue::relu || product.epilogue == Epilogue::bias_relu;
+  const ConstView added = has_bias(product.epilogue) ? ConstView(bias, {product.n}, product.c_dtype, ctx.device()) : ConstView();
+  product.epilogue = Epilogue::none;
+  matmul(ctx, product, a, b, c, nullptr, scratch);
+  add_bias_relu(ctx, added, relu, View(c, {product.m, product.n}, product.c_dtype, ctx.device()));
 }
 
 }  // namespace
@@ -156,11 +172,11 @@ void check_cublas(cublasStatus_t status, const char* expression, const char* fil
   check_device(expression, file, line);
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
-  const char* const remedy = status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
-                                 ? "; the GPU's memory may be full: leave some outside the pools (DeviceGroupOptions::memory_bytes)"
-                                 : "";
-  throw CudaError(fmt::format("{}: {}: {} (cuda:{}, {}:{}){}", expression, cublaslt().GetStatusName(status), cublaslt().GetStatusString(status),
-                              device, file, line, remedy));
+  Reason reason = fmt::format("{}: {}: {} (cuda:{}, {}:{})", expression, cublaslt().GetStatusName(status), cublaslt().GetStatusString(status), device,
+                              file, line);
+  if (status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED)
+    reason += {"; the GPU's memory may be full: leave some outside the pools (", Setting::memory_bytes, ")"};
+  throw CudaError(reason);
 }
 
 void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias, View scratch) {
@@ -171,15 +187,16 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
     if (!product.accumulate) VITRINE_CUDA_CHECK(cudaMemsetAsync(c, 0, bytes, stream));
     return;
   }
+  // The heuristic cannot be told how a bias is aligned, and may choose an algorithm that reads it in 16 bytes.
+  if (has_bias(product.epilogue) && alignment_of(bias) < 16) return matmul_then_epilogue(ctx, product, a, b, c, bias, scratch);
   auto& library = ctx.plans().get<Library>();
   const int64_t scratch_bytes = scratch ? scratch.bytes() : 0;
   const Key key{product.m,       product.n,        product.k,       product.transpose_a, product.transpose_b, product.accumulate, product.dtype,
                 product.c_dtype, product.epilogue, alignment_of(a), alignment_of(b),     alignment_of(c),     scratch_bytes};
   std::unique_ptr<Plan>& plan = library.plan(key);
   if (plan == nullptr) plan = make_plan(ctx, library, product, key);
-  if (product.epilogue == Epilogue::bias || product.epilogue == Epilogue::bias_relu) {
-    set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-  }
+  if (plan->epilogue_refused) return matmul_then_epilogue(ctx, product, a, b, c, bias, scratch);
+  if (has_bias(product.epilogue)) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   const float alpha = 1.0F;
   const float beta = product.accumulate ? 1.0F : 0.0F;
   VITRINE_CUBLAS_CHECK(cublaslt().Matmul(library.handle(), plan->operation.get(), &alpha, b, plan->b.get(), a, plan->a.get(), &beta, c, plan->c.get(),

@@ -9,7 +9,7 @@
 namespace vitrine::cuda {
 namespace {
 
-#ifdef VITRINE_HOST_DOOR
+#ifdef VITRINE_STANDIN_DEVICE_HEADER
 CublasLt load() {
   CublasLt functions{};
 #define VITRINE_CUBLASLT_TAKE(name) functions.name = &::cublasLt##name;

@@ -13,11 +13,14 @@
 namespace vitrine::cuda {
 namespace {
 
-const char* remedy(cudnnStatus_t status) {
+// More than one step's places of a tensor: a program whose tensors never come back to a place must not grow without bound.
+constexpr size_t kMostPacks = 64;
+
+Reason remedy(cudnnStatus_t status) {
   switch (status) {
     case CUDNN_STATUS_NOT_INITIALIZED:
     case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
-      return "; the GPU's memory may be full: leave some outside the pools (DeviceGroupOptions::memory_bytes)";
+      return {"; the GPU's memory may be full: leave some outside the pools (", Setting::memory_bytes, ")"};
     case CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED:
     case CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH:
       return "; all libraries of cuDNN must have the same version and be in one folder: see LD_LIBRARY_PATH";
@@ -54,14 +57,15 @@ struct Reasons {
   int64_t smallest_workspace = INT64_MAX;
   std::string last_message;
 
-  std::string text(const CudnnRules& rules) const {
+  Reason text(const CudnnRules& rules) const {
     if (proposed == 0) return last_message.empty() ? "cuDNN proposes no engine" : "cuDNN proposes no engine: " + last_message;
-    std::string result = fmt::format("none of the {} engines that cuDNN proposes serves:", proposed);
-    const auto add = [&](int count, const std::string& why) {
-      if (count > 0) result += fmt::format("{} {} {}", result.back() == ':' ? "" : ",", count, why);
+    Reason result = fmt::format("none of the {} engines that cuDNN proposes serves:", proposed);
+    const char* separator = "";
+    const auto add = [&](int count, const Reason& why) {
+      if (count > 0) result += fmt::format("{} {} ", std::exchange(separator, ","), count) + why;
     };
     add(not_deterministic, "not deterministic");
-    add(tensor_cores, "on tensor cores only (DeviceGroupOptions::tf32 allows them)");
+    add(tensor_cores, {"on tensor cores only (", Setting::tf32, " allows them)"});
     add(inaccurate, "of lower accuracy");
     add(compiled, "compiled at run time");
     add(too_large, fmt::format("with a workspace of {} bytes or more, of {} reserved", smallest_workspace, rules.workspace_bytes));
@@ -104,9 +108,11 @@ class Candidate {
     if (target.handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
     plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration_);
     if (const cudnnStatus_t status = plan.try_finalize(); status != CUDNN_STATUS_SUCCESS) {
-      if (!is_refusal(status)) VITRINE_CUDNN_CHECK(status);
-      ++reasons.not_supported;
+      // Whatever is wrong with this engine, the next one may serve, unless the GPU itself has failed.
       reasons.last_message = cudnn_message(status);
+      if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_EXECUTION_FAILED) VITRINE_CUDNN_CHECK(status);
+      if (target.handle != nullptr) check_device("cudnnBackendFinalize of an execution plan", __FILE__, __LINE__);
+      ++reasons.not_supported;
       return nullptr;
     }
     const int64_t workspace_bytes = plan.get<int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE).at(0);
@@ -159,7 +165,7 @@ void check_cudnn(cudnnStatus_t status, const char* expression, const char* file,
   const std::string message = cudnn_message(status);
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
-  throw CudaError(fmt::format("{}: {} (cuda:{}, {}:{}){}", expression, message, device, file, line, remedy(status)));
+  throw CudaError(fmt::format("{}: {} (cuda:{}, {}:{})", expression, message, device, file, line) + remedy(status));
 }
 
 CudnnDescriptor::CudnnDescriptor(cudnnBackendDescriptorType_t type) { VITRINE_CUDNN_CHECK(cudnnBackendCreateDescriptor(type, &descriptor_)); }
@@ -252,13 +258,20 @@ std::vector<cudnnBackendNumericalNote_t> CudnnPlan::numerical_notes() const {
   return engine_of(configurations.front()).get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE);
 }
 
-void CudnnPlan::execute(cudnnHandle_t handle, std::span<const int64_t> ids, std::span<void* const> pointers, void* workspace) const {
-  CudnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
-  pack.set_pointers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
-  pack.set_pointers(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, std::span<void* const>(&workspace, 1));
-  pack.finalize();
-  VITRINE_CUDNN_CHECK(cudnnBackendExecute(handle, plan_.get(), pack.get()));
+void CudnnPlan::execute(cudnnHandle_t handle, std::span<const int64_t> ids, std::span<void* const> pointers, void* workspace) {
+  std::vector<void*> places(pointers.begin(), pointers.end());
+  places.push_back(workspace);
+  auto pack = packs_.find(places);
+  if (pack == packs_.end()) {
+    if (packs_.size() >= kMostPacks) packs_.clear();
+    CudnnDescriptor made(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    made.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
+    made.set_pointers(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, pointers);
+    made.set_pointers(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, std::span<void* const>(&workspace, 1));
+    made.finalize();
+    pack = packs_.emplace(std::move(places), std::move(made)).first;
+  }
+  VITRINE_CUDNN_CHECK(cudnnBackendExecute(handle, plan_.get(), pack->second.get()));
 }
 
 CudnnChoice choose_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include <cudnn.h>
 
 #include "runtime/dtype.h"
+#include "runtime/reason.h"
 
 /// A thin layer over the C graph API of cuDNN: owning descriptors, attributes whose type follows from the value, and the choice of a plan among the
 /// engines that cuDNN's heuristics propose.
@@ -119,19 +121,21 @@ class CudnnPlan {
   int64_t engine() const { return engine_; }
   /// cuDNN's notes on its arithmetic.
   std::vector<cudnnBackendNumericalNote_t> numerical_notes() const;
-  /// Queues the graph on the handle's stream: pointers[i] is the tensor ids[i].
-  void execute(cudnnHandle_t handle, std::span<const int64_t> ids, std::span<void* const> pointers, void* workspace) const;
+  /// Queues the graph on the handle's stream: pointers[i] is the tensor ids[i], with the same ids in every call. Descriptors of pointers are kept: a
+  /// training step uses the same places again.
+  void execute(cudnnHandle_t handle, std::span<const int64_t> ids, std::span<void* const> pointers, void* workspace);
 
  private:
   CudnnDescriptor plan_;
   int64_t workspace_bytes_;
   int64_t engine_;
+  std::map<std::vector<void*>, CudnnDescriptor> packs_;  // by pointers and workspace
 };
 
 /// A plan, or why there is none.
 struct CudnnChoice {
   std::unique_ptr<CudnnPlan> plan;
-  std::string refusal;
+  Reason refusal;
 };
 
 /// The first allowed plan in the order of cuDNN's heuristics (mode A, then fallback).   throws  CudaError when cuDNN fails, except for graphs that it

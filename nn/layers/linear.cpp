@@ -61,7 +61,7 @@ Saved Linear::forward(const ForwardCall& call) const {
 }
 
 void Linear::backward(const BackwardCall& call) const {
-  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass] = call;
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers] = call;
   const View grad_rows = as_rows(grad_y);
   if (config_.relu) relu_backward(ctx, as_rows(saved.tensors[1]), grad_rows, grad_rows);
   linear_backward_weight(ctx, as_rows(saved.tensors[0]), grad_rows, grad_params[0], config_.bias ? grad_params[1] : View{}, mode);

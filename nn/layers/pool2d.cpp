@@ -18,7 +18,7 @@ std::string describe_pool(const char* name, const Pool2dConfig& config) {
 std::string MaxPool2d::describe() const { return describe_pool("max_pool2d", config_) + (relu_ ? " + relu" : ""); }
 
 Saved MaxPool2d::forward(const ForwardCall& call) const {
-  const auto& [ctx, params, x, y, pass] = call;
+  const auto& [ctx, params, x, y, pass, buffers] = call;
   Saved saved;
   if (pass.training) saved.tensors.push_back(ctx.allocate(y.shape(), DType::u8, Category::activations, "max_pool2d.indices"));
   max_pool2d_forward(ctx, config_, x, y, pass.training ? saved.tensors[0].view() : View{});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/layers/residual.h"
 
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,21 +12,35 @@
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace {
+
+template <class T>
+std::vector<T> joined(std::vector<T> first, std::vector<T> second) {
+  first.insert(first.end(), std::make_move_iterator(second.begin()), std::make_move_iterator(second.end()));
+  return first;
+}
+
+}  // namespace
 
 Residual::Residual(std::unique_ptr<Sequential> body, std::unique_ptr<Sequential> shortcut, bool relu)
-    : body_(std::move(body)), shortcut_(std::move(shortcut)), relu_(relu), body_parameters_(body_->parameters().size()) {}
+    : body_(std::move(body)),
+      shortcut_(std::move(shortcut)),
+      relu_(relu),
+      body_parameters_(body_->parameters().size()),
+      body_buffers_(body_->buffers().size()) {}
 
 std::string Residual::describe() const {
   return fmt::format("residual({} | {}){}", body_->describe(), shortcut_ ? shortcut_->describe() : "identity", relu_ ? " + relu" : "");
 }
 
 std::vector<ParamSpec> Residual::parameters() const {
-  std::vector<ParamSpec> specs = body_->parameters();
-  if (shortcut_) {
-    std::vector<ParamSpec> more = shortcut_->parameters();
-    specs.insert(specs.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-  }
-  return specs;
+  return joined(body_->parameters(), shortcut_ ? shortcut_->parameters() : std::vector<ParamSpec>());
+}
+
+std::vector<BufferSpec> Residual::buffers() const { return joined(body_->buffers(), shortcut_ ? shortcut_->buffers() : std::vector<BufferSpec>()); }
+
+std::vector<std::string> Residual::counters() const {
+  return joined(body_->counters(), shortcut_ ? shortcut_->counters() : std::vector<std::string>());
 }
 
 Shape Residual::output_shape(const Shape& x) const {
@@ -37,15 +52,15 @@ Shape Residual::output_shape(const Shape& x) const {
 }
 
 Saved Residual::forward(const ForwardCall& call) const {
-  const auto& [ctx, params, x, y, pass] = call;
+  const auto& [ctx, params, x, y, pass, buffers] = call;
   // The body's output is not y: a merged ReLU at the end of the body may keep it, and the sum would overwrite it.
   const Tensor from_body = ctx.allocate(y.shape(), y.dtype(), Category::activations, "residual.body");
   Saved saved;
-  saved.parts.push_back(body_->forward({ctx, params.first(body_parameters_), x, from_body, pass}));
+  saved.parts.push_back(body_->forward({ctx, params.first(body_parameters_), x, from_body, pass, buffers.first(body_buffers_)}));
   Tensor from_shortcut = x;
   if (shortcut_) {
     from_shortcut = ctx.allocate(y.shape(), y.dtype(), Category::activations, "residual.shortcut");
-    saved.parts.push_back(shortcut_->forward({ctx, params.subspan(body_parameters_), x, from_shortcut, pass}));
+    saved.parts.push_back(shortcut_->forward({ctx, params.subspan(body_parameters_), x, from_shortcut, pass, buffers.subspan(body_buffers_)}));
   }
   add(ctx, from_body, from_shortcut, y);
   if (relu_) relu_forward(ctx, y, y);
@@ -55,7 +70,7 @@ Saved Residual::forward(const ForwardCall& call) const {
 }
 
 void Residual::backward(const BackwardCall& call) const {
-  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass] = call;
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers] = call;
   if (relu_) relu_backward(ctx, saved.tensors[0], grad_y, grad_y);
   // Each path may use its gradient as scratch, so the first one gets a copy when the second still needs it.
   Tensor grad_body = grad_y;
@@ -63,16 +78,29 @@ void Residual::backward(const BackwardCall& call) const {
     grad_body = ctx.allocate(grad_y.shape(), grad_y.dtype(), Category::activations, "residual.grad_body");
     copy(ctx, grad_y, grad_body);
   }
-  body_->backward({ctx, params.first(body_parameters_), saved.parts[0], grad_body, grad_x, grad_params.first(body_parameters_), mode, pass});
+  body_->backward({ctx, params.first(body_parameters_), saved.parts[0], grad_body, grad_x, grad_params.first(body_parameters_), mode, pass,
+                   buffers.first(body_buffers_)});
   grad_body = {};
   Tensor grad_shortcut = grad_y;
   if (shortcut_) {
     grad_shortcut = {};
     if (grad_x) grad_shortcut = ctx.allocate(grad_x.shape(), grad_x.dtype(), Category::activations, "residual.grad_shortcut");
-    shortcut_->backward(
-        {ctx, params.subspan(body_parameters_), saved.parts[1], grad_y, grad_shortcut, grad_params.subspan(body_parameters_), mode, pass});
+    shortcut_->backward({ctx, params.subspan(body_parameters_), saved.parts[1], grad_y, grad_shortcut, grad_params.subspan(body_parameters_), mode,
+                         pass, buffers.subspan(body_buffers_)});
   }
   if (grad_x) add(ctx, grad_x, grad_shortcut, grad_x);
+}
+
+void Residual::forward_empty(const EmptyCall& call) const {
+  const auto& [ctx, x, pass, buffers] = call;
+  body_->forward_empty({ctx, x, pass, buffers.first(body_buffers_)});
+  if (shortcut_) shortcut_->forward_empty({ctx, x, pass, buffers.subspan(body_buffers_)});
+}
+
+void Residual::backward_empty(const EmptyCall& call) const {
+  const auto& [ctx, x, pass, buffers] = call;
+  body_->backward_empty({ctx, x, pass, buffers.first(body_buffers_)});
+  if (shortcut_) shortcut_->backward_empty({ctx, x, pass, buffers.subspan(body_buffers_)});
 }
 
 }  // namespace vitrine

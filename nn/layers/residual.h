@@ -5,8 +5,8 @@
 
 namespace vitrine {
 
-/// y = body(x) + shortcut(x), then ReLU if `relu`. Without a shortcut, x itself is added. The parameters are those of body, then those of shortcut,
-/// under the names that these give them. source  He et al. 2016
+/// y = body(x) + shortcut(x), then ReLU if `relu`. Without a shortcut, x itself is added. Parameters, buffers and counters are those of body, then
+/// those of shortcut, under the names that these give them. source  He et al. 2016
 class Residual final : public Layer {
  public:
   /// shortcut may be null
@@ -14,16 +14,20 @@ class Residual final : public Layer {
 
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;
+  std::vector<BufferSpec> buffers() const override;
+  std::vector<std::string> counters() const override;
   Shape output_shape(const Shape& x) const override;
   OutputNeed output_need() const override { return relu_ ? OutputNeed::sign : OutputNeed::nothing; }
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;
+  void forward_empty(const EmptyCall& call) const override;
+  void backward_empty(const EmptyCall& call) const override;
 
  private:
   std::unique_ptr<Sequential> body_;
   std::unique_ptr<Sequential> shortcut_;
   bool relu_;
-  size_t body_parameters_;
+  size_t body_parameters_, body_buffers_;
 };
 
 }  // namespace vitrine

@@ -59,7 +59,9 @@ Capacity capacity_for(const EngineConfig& config, const Workload& workload, cons
 }  // namespace
 
 Engine::State::State(const Model& m, DeviceGroup& d, EngineConfig c, Workload w)
-    : model(m), devices(d), config(std::move(c)), workload(std::move(w)), layout(parameters_of(m), kTailElements) {}
+    : model(m), devices(d), config(std::move(c)), workload(std::move(w)), layout(parameters_of(m), kTailElements), buffer_layout(*m.net) {
+  update_ranges = make_update_ranges(layout, config.parameter_groups, config.optimizer.weight_decay());
+}
 
 Engine::State::~State() {
   if (replicas.empty()) return;
@@ -100,7 +102,8 @@ void Engine::State::make_replicas() {
     if (scheme.loss_at == LossAt::gathered) labels = i == scheme.output_device ? capacity.micro_batch : 0;
     images = std::max(images, capacity.evaluate_slice);
     labels = std::max(labels, capacity.evaluate_slice);
-    replicas.push_back(std::make_unique<Replica>(devices[i], model, config, layout, images, labels, devices.first_rank() + i, devices.world_size()));
+    replicas.push_back(
+        std::make_unique<Replica>(devices[i], model, config, layout, buffer_layout, images, labels, devices.first_rank() + i, devices.world_size()));
   }
   if (devices.size() > 1 && on_gpus()) threads = std::make_unique<ReplicaThreads>(devices.size());
   open_communicators();
@@ -119,6 +122,7 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   std::vector<float> start(static_cast<size_t>(s.layout.parameter_elements()), 0.0F);
   initialize(s.layout, s.config.seed, start);
   s.set_parameters(start);
+  s.set_buffers(s.buffer_layout.initial());
   if (s.devices.process_count() > 1) verify_replicas();
 }
 
@@ -167,6 +171,21 @@ void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t
                                dtype_name(batch.images.dtype), staged_shape(model, config, rows).str(), dtype_name(config.image_dtype)));
 }
 
+void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) const {
+  if (!config.augments()) return;
+  if (rows > 0 && !batch.samples) {
+    throw ConfigError(
+        "train_step: images are augmented (EngineConfig::augmentation), but the batch has no sample indices; set HostBatch::samples "
+        "(LoaderConfig::sample_indices)");
+  }
+  if (rows > 0 && batch.samples.shape != Shape{rows}) {
+    throw ShapeError(fmt::format("train_step: sample indices have shape {}, expected ({})", batch.samples.shape.str(), rows));
+  }
+  if (rows > 0 && batch.samples.dtype != DType::i32) {
+    throw DtypeError(fmt::format("train_step: sample indices are {}, expected i32", dtype_name(batch.samples.dtype)));
+  }
+}
+
 void Engine::issue(const HostBatch& batch, const ProcessPart& part, int slot) {
   State& s = *state_;
   const auto end_step = [&s](const ProcessPart*) { s.current_part = nullptr; };
@@ -174,6 +193,7 @@ void Engine::issue(const HostBatch& batch, const ProcessPart& part, int slot) {
   s.current_part = &part;
   const std::unique_ptr<const ProcessPart, decltype(end_step)> guard(&part, end_step);
   (s.config.step ? s.config.step : default_step)(*this, batch);
+  s.share_buffers();
   s.read_step(slot);
 }
 
@@ -185,12 +205,14 @@ Engine::State& Engine::in_step(const char* operation) const {
 void Engine::train_step(const HostBatch& batch) {
   State& s = *state_;
   s.require_training("train_step");
+  if (s.averages_in_place) throw OrderError("train_step: an AverageScope is open, so the parameters are averages; close it first");
   const int64_t samples = s.global_samples(batch, s.workload.train_batches, "train_step");
   while (s.in_flight.size() >= kStepsInFlight) s.finish_oldest();
   s.throw_if_failed();
   const int slot = static_cast<int>(s.steps % kStepSlots);
   const ProcessPart& part = s.training_part(samples);
   s.check_batch(batch, samples, row_count(part.rows), "train_step");
+  s.check_sample_indices(batch, row_count(part.rows));
   s.issue_or_recover([&] { issue(batch, part, slot); });
   s.in_flight.push_back({slot, batch, samples, s.steps});
   s.trained_sizes.insert(samples);
@@ -217,6 +239,7 @@ void Engine::State::finish_oldest() {
   in_flight.pop_front();
   if (issued.step == first_step && devices.process_count() > 1) devices.process_group()->set_warm();
   finished.push_back(step_result(issued));
+  for (int64_t& counter : counters) counter += static_cast<int64_t>(training_part(issued.samples).micro_batches.size());
   if (finished.back().diverged) stop_training(issued, finished.back());
   throw_if_diverged(finished.back());
 }
@@ -280,6 +303,7 @@ const Model& Engine::model() const { return state_->model; }
 DeviceGroup& Engine::devices() const { return state_->devices; }
 const EngineConfig& Engine::config() const { return state_->config; }
 const FlatLayout& Engine::layout() const { return state_->layout; }
+const BufferLayout& Engine::buffer_layout() const { return state_->buffer_layout; }
 const std::vector<DevicePlan>& Engine::device_plans() const { return state_->plans; }
 const BatchPlan& Engine::batch_plan() const { return state_->full_batch; }
 std::string Engine::communicator() const { return state_->communicators ? (*state_->communicators)[0]->description() : std::string(); }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/model.h>
 #include <vitrine/nn/parallel/engine_config.h>
 #include <vitrine/nn/parallel/process_part.h>
@@ -33,6 +34,7 @@ struct StepResult {
   double loss_sum = 0;
   int64_t valid = 0;    // targets that were not ignored
   int64_t correct = 0;  // valid targets that were predicted right
+  int64_t top5 = 0;     // valid targets among the five largest outputs
   // Of a step:
   double loss_scale = 1.0;                                          // with which it was computed
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  // of the mean gradient before clipping; NaN where it is not checked
@@ -113,15 +115,24 @@ class Engine {
   /// values are used.
   const FlatLayout& layout() const;
   void set_parameters(std::span<const float> flat);
+  /// Saved buffers, such as running statistics, as set_parameters() sets parameters. Between steps all replicas hold the same. Steps in flight behind
+  /// one that diverged have updated them, but never with a value that is not finite; after a failure they are those of device 0.
+  const BufferLayout& buffer_layout() const;
+  void set_buffers(const BufferValues& values);
+  BufferValues buffers(int device = 0);
   /// The f32 parameters; of a device that holds only the 16-bit copy, the copy's values.
   std::vector<float> parameters(int device = 0);
   /// What the layers of a device see: the 16-bit copy in f16 and bf16, else the f32 parameters.
   std::vector<float> working_parameters(int device = 0);
+  /// The averages of the parameters (EngineConfig::ema_decay), in layout(): a state of training beside the optimizer's. set_parameters() starts them
+  /// at the parameters; with several processes all call set_averages() with the same values. throws ConfigError in an engine without averages.
+  std::vector<float> averages(int device = 0);
+  void set_averages(std::span<const float> flat);
   /// The gradients of the last step on a device, before the division by valid targets (layout(), without the tail).
   std::vector<float> gradients(int device = 0);
 
-  /// Compares the parameters of all devices of all processes, by hashes; waits. With several processes all call it. throws CommError naming the
-  /// replica and the parameter that differ.
+  /// Compares the parameters and saved buffers of all devices of all processes, by hashes; waits. With several processes all call it. throws
+  /// CommError naming the replica and the parameter that differ.
   void verify_replicas();
   /// Requests an end: from this process's next step on StepResult::stop_votes counts it, the same in all processes.
   void vote_to_stop();
@@ -211,6 +222,20 @@ class Engine {
   /// Brings the updated parameters to the replicas that did not make the update.
   void distribute_parameters();
 
+  /// While one is open, the averages of the parameters are in the parameters' place: evaluate(), parameters() and working_parameters() see them.
+  /// Takes no memory. With several processes all open it. Waits for steps in flight, and throws what they throw; ConfigError in an engine without
+  /// averages; OrderError when one is open. train_step() throws OrderError meanwhile.
+  class AverageScope {
+   public:
+    explicit AverageScope(Engine& engine);
+    ~AverageScope();
+    AverageScope(const AverageScope&) = delete;
+    AverageScope& operator=(const AverageScope&) = delete;
+
+   private:
+    Engine& engine_;
+  };
+
   /// While one is open, no gradients are reduced: they stay on their devices and add up.
   class NoReductionScope {
    public:
@@ -229,6 +254,8 @@ class Engine {
   explicit Engine(std::unique_ptr<State> state);
   /// Begins a step, runs EngineConfig::step or default_step(), and copies its results to record `slot`.
   void issue(const HostBatch& batch, const ProcessPart& part, int slot);
+  /// The state, when no step is in flight and no AverageScope open. throws ConfigError in an engine without averages.
+  State& with_averages(const char* operation) const;
   /// The state, within a training step. throws OrderError naming `part` outside one.
   State& in_step(const char* part) const;
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include <vitrine/kernels/image.h>
 #include <vitrine/nn/loss_scaler.h>
@@ -22,14 +23,27 @@ using TrainingStep = std::function<void(Engine& engine, const HostBatch& batch)>
 /// Makes the Reducer of one replica (see nn/parallel/reducer.h).
 using ReducerFactory = std::function<std::unique_ptr<Reducer>(const ReducerContext& replica)>;
 
+/// The samples over which layers such as BatchNorm2d take their statistics in training.
+enum class BatchStatistics : uint8_t {
+  /// The whole micro-batch, whatever the split: every scheme computes the single-device gradient. Two small all-reduces for each layer in forward,
+  /// one in backward.
+  exact,
+  /// Each device its own samples, as PyTorch's dp and ddp do. The running statistics are those of rank 0, which are broadcast after every step;
+  /// PyTorch's ddp broadcasts them before the next forward pass, which gives the same values.
+  local,
+};
+
 /// The precision in which a model is trained. With f16 or bf16, convolutions, matrix products and the layers between them work on a 16-bit copy of
-/// the f32 parameters, made by one cast per step; the loss, reductions and the optimizer work in f32.
+/// the f32 parameters, made by one cast per step; the loss, reductions and the optimizer work in f32. So do statistics, weight and bias of batch
+/// norm, as under PyTorch's autocast.
 struct Precision {
   DType compute = DType::f32;  // f32, f16 or bf16: activations and the parameters that layers see
   LossScaling loss_scaling;
   double clip_norm = 0.0;           // largest norm of the mean gradient over all devices; 0: no clipping
   DType reduce_dtype = DType::f32;  // data type used to reduce gradients; the totals stay f32
-  bool broadcasts_masters = false;  // Reduce::gpu0 broadcasts the f32 parameters; else the 16-bit copy, and only device 0 holds f32 parameters
+  /// Reduce::gpu0 broadcasts the f32 parameters; else the 16-bit copy, and only device 0 holds f32 parameters. Models with parameters that stay f32
+  /// (batch norm) always broadcast the f32 parameters.
+  bool broadcasts_masters = false;
 
   bool mixed() const { return compute != DType::f32; }
   /// Whether the norm of the gradient is needed: losses are scaled, or gradients clipped.
@@ -44,24 +58,35 @@ struct EngineConfig {
   /// Activation checkpointing: the model is cut into this many segments. All but the last keep only their input for backward, which computes the rest
   /// again (see segments.h). 1: everything is kept.
   int recompute_segments = 1;
+  BatchStatistics batch_statistics = BatchStatistics::exact;
   /// The gradient of the outputs overwrites them, unless the model's last part still needs them. False: it gets memory of its own.
   bool loss_gradient_in_place = true;
   OptimizerConfig optimizer;
+  std::vector<ParameterGroup> parameter_groups;
+  /// Above 0 and below 1: after each step the average of the parameters becomes ema_decay * average + (1 - ema_decay) * parameters, the first step's
+  /// parameters to begin with, as torch.optim.swa_utils.AveragedModel does with get_ema_multi_avg_fn(). Replicas that run the optimizer hold the
+  /// average in f32; Engine::AverageScope evaluates it. 0: there is none.
+  double ema_decay = 0.0;
   Precision precision;
   /// False: the first loss or gradient that is not finite stops training with DivergedError; no device changes its parameters any more, and an update
   /// never makes a finite parameter infinite or NaN. A non-finite gradient that loss scaling can explain only skips its step. True: training goes on
   /// with NaN, as in PyTorch (loss scaling and clipping still skip steps with a non-finite gradient).
   bool allow_non_finite = false;
-  /// The engine only evaluates: it holds parameters (in the precision that layers compute in) and activations, but no gradients and no optimizer
-  /// state. Workload::train_batches must be empty.
+  /// The engine only evaluates: it holds parameters (in the precision that layers compute in, and in f32 if some stay f32), saved buffers and
+  /// activations, but no gradients and no optimizer state. Workload::train_batches must be empty.
   bool forward_only = false;
   uint64_t seed = 0;
   int32_t ignore_index = -100;
+  /// Label smoothing of the training loss, in 0..1, as in torch.nn.CrossEntropyLoss; evaluate() takes the loss without it.
+  float label_smoothing = 0.0F;
   /// Inputs as batches contain them: u8 images (h, w, C), which are resized and normalized on the device; or f32 of Model::input_shape(), which are
   /// used unchanged (required for models whose samples are not images).
   DType image_dtype = DType::u8;
   int64_t image_height = 0, image_width = 0;
   Normalization normalization;
+  /// Random changes of the images that are trained on, never of those that are evaluated: drawn from (seed, HostBatch::epoch, HostBatch::samples), so
+  /// that every scheme and split trains on the same images. Requires u8 images, and HostBatch::samples in each training batch.
+  Augmentation augmentation;
   int64_t workspace_bytes = int64_t{32} << 20;    // arena of each compute stream
   int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: size of a bucket of the flat gradients ...
   int64_t first_bucket_bytes = int64_t{1} << 20;  // ... and of the first one
@@ -71,6 +96,8 @@ struct EngineConfig {
   /// Replaces the reduction of the scheme, which must be Reduce::allreduce. Planning calls it too, on meta devices.
   ReducerFactory reducer;
 
+  /// Whether training batches bring the index of each sample to the devices.
+  bool augments() const { return augmentation.any() && !forward_only; }
   /// What happens to a step whose loss or gradient is not finite.
   NonFinite non_finite() const {
     if (!allow_non_finite) return NonFinite::stop;

@@ -71,6 +71,16 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
   if (config.reducer && config.scheme.reduce != Reduce::allreduce) {
     throw ConfigError("engine: EngineConfig::reducer replaces the reduction of the scheme, which is gpu0; set scheme.reduce to Reduce::allreduce");
   }
+  if (!(config.ema_decay >= 0.0 && config.ema_decay < 1.0)) {
+    throw ConfigError(fmt::format("engine: ema_decay is {}, expected a number from 0 to 1, below 1", config.ema_decay));
+  }
+  if (config.augmentation.any() && config.image_dtype != DType::u8) {
+    throw ConfigError(fmt::format("engine: augmentation changes u8 images on the device, but image_dtype is {}; set it to DType::u8, or augmentation to {{}}",
+                                  dtype_name(config.image_dtype)));
+  }
+  if (!(config.label_smoothing >= 0.0F && config.label_smoothing <= 1.0F)) {
+    throw ConfigError(fmt::format("engine: label_smoothing is {}, expected a number from 0 to 1", config.label_smoothing));
+  }
   validate_precision(config.precision, devices);
 }
 
@@ -121,11 +131,14 @@ void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConf
   // Meta devices read no memory, but the order checker distinguishes ranges by their addresses: no user's memory lies as high as these.
   const void* const images_address = reinterpret_cast<const void*>(uintptr_t{1} << 60);
   const void* const labels_address = reinterpret_cast<const void*>(uintptr_t{1} << 61);
+  const void* const samples_address = reinterpret_cast<const void*>(uintptr_t{1} << 62);
   // A process's part has at most as many samples as the global batch.
   const auto batch_of = [&](int64_t samples) {
-    return HostBatch{ConstView(images_address, staged_shape(model, config, samples), config.image_dtype, DeviceId::host()),
-                     ConstView(labels_address, model.label_shape(samples), DType::i32, DeviceId::host()),
-                     {}};
+    HostBatch batch{ConstView(images_address, staged_shape(model, config, samples), config.image_dtype, DeviceId::host()),
+                    ConstView(labels_address, model.label_shape(samples), DType::i32, DeviceId::host()),
+                    {}};
+    batch.samples = ConstView(samples_address, {samples}, DType::i32, DeviceId::host());
+    return batch;
   };
   for (size_t b = 0; b < workload.train_batches.size(); ++b) {
     const int64_t samples = workload.train_batches[b];
@@ -190,11 +203,13 @@ int64_t Engine::State::lacks(int device) const { return plans[static_cast<size_t
 /// Runs the plan again within the capacity of the device that lacks most: the error of the first tensor that does not fit explains the rest.
 void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
   const int device = *std::max_element(lacking.begin(), lacking.end(), [this](int a, int b) { return lacks(a) < lacks(b); });
-  std::string story;
+  Reason story;
+  MemoryShortage shortage;
   try {
     walk(model, *devices.meta_twin(device), config, workload, nullptr);
   } catch (const OutOfMemory& error) {
-    story = error.what();
+    story = error.reason();
+    shortage = error.shortage();
   }
   VITRINE_ASSERT(!story.empty(), "a plan above the capacity fails within it");
   const DevicePlan& plan = plans[static_cast<size_t>(device)];
@@ -203,7 +218,7 @@ void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
   for (const int other : lacking) {
     if (other != device) story += fmt::format("; {} lacks {}", devices[other].name(), format_bytes(lacks(other)));
   }
-  throw OutOfMemory(story + "\n" + describe_remedies(PlanSearch(model, devices, config, workload)));
+  throw OutOfMemory(story + "\n" + describe_remedies(PlanSearch(model, devices, config, workload)), shortage);
 }
 
 }  // namespace vitrine

@@ -20,7 +20,8 @@ namespace vitrine {
 void Engine::State::agree_with_processes() {
   const Scheme& scheme = config.scheme;
   const auto refuse = [](const char* axis, const char* why) {
-    return ConfigError(fmt::format("{}: with several processes {}; use EngineConfig::scheme ddp, or one process with all devices", axis, why));
+    return ConfigError(
+        {fmt::format("{}: with several processes {}; use ", axis, why), propose(Setting::scheme, "ddp"), ", or one process with all devices"});
   };
   if (scheme.staging == Staging::device0) throw refuse("staging device0", "no device has the whole batch, each process loads its own part");
   if (scheme.loss_at == LossAt::gathered) throw refuse("loss gathered", "outputs are not gathered on one device");
@@ -34,9 +35,10 @@ constexpr size_t kDigits = 16;  // of a parameter's hash
 constexpr int64_t kChunkBytes = int64_t{16} << 20;
 
 /// Names the replica that holds another parameter than most do; empty when all hold the same.
+///   names         of the parameters and buffers, in the order of the hashes
 ///   of_processes  the hashes of each process's devices, separated by spaces
 ///   name          name of a device when there is one process
-std::string describe_difference(const FlatLayout& parameters, const std::vector<std::string>& of_processes,
+std::string describe_difference(const std::vector<std::string>& names, const std::vector<std::string>& of_processes,
                                 const std::function<std::string(int)>& name) {
   std::vector<std::pair<std::string, std::string>> replicas;  // name, hashes
   for (size_t p = 0; p < of_processes.size(); ++p) {
@@ -46,42 +48,46 @@ std::string describe_difference(const FlatLayout& parameters, const std::vector<
       replicas.emplace_back(of_processes.size() > 1 ? fmt::format("rank {}, device {}", p, d) : name(d), hashes);
     }
   }
-  for (int i = 0; i < parameters.size(); ++i) {
+  for (size_t i = 0; i < names.size(); ++i) {
     std::map<std::string, std::vector<std::string>> holders;
-    for (const auto& [who, hashes] : replicas) holders[hashes.substr(static_cast<size_t>(i) * kDigits, kDigits)].push_back(who);
+    for (const auto& [who, hashes] : replicas) holders[hashes.substr(i * kDigits, kDigits)].push_back(who);
     if (holders.size() == 1) continue;
     // The value that most devices hold counts as right; when two are held equally often, that of the first device.
     const auto has_first = [&](const auto& group) { return group.second.front() == replicas.front().first; };
     const auto fewest = std::min_element(holders.begin(), holders.end(), [&](const auto& a, const auto& b) {
       return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : !has_first(a) && has_first(b);
     });
-    return fmt::format("the {} of {} is not that of the others", parameters.specs()[static_cast<size_t>(i)].name, fmt::join(fewest->second, " and "));
+    return fmt::format("the {} of {} is not that of the others", names[i], fmt::join(fewest->second, " and "));
   }
   return {};
 }
 
 }  // namespace
 
-std::vector<uint64_t> Engine::State::parameter_hashes(Replica& r) {
+std::vector<uint64_t> Engine::State::hashes(Replica& r) {
   const bool all_hold_f32 = std::all_of(replicas.begin(), replicas.end(), [](const auto& other) { return static_cast<bool>(other->parameters); });
   const View flat = all_hold_f32 ? r.parameters : r.half_parameters;
   devices.synchronize();
   std::vector<std::byte> chunk;
   std::vector<uint64_t> hashes;
-  for (int i = 0; i < layout.size(); ++i) {
-    const int64_t begin = layout.offset(i), end = begin + layout.specs()[static_cast<size_t>(i)].shape.numel();
-    const int64_t count = kChunkBytes / size_of(flat.dtype);
-    uint64_t hash = 0;
-    for (int64_t at = begin; at < end; at += count) {
-      const View part = flat.rows(at, std::min(end, at + count));
-      chunk.resize(std::max(chunk.size(), static_cast<size_t>(part.bytes())));
-      copy(r.compute(), part, View{chunk.data(), part.shape, part.dtype, DeviceId::host()});
-      r.compute().stream().synchronize();
-      note_host_read(devices, "verify_replicas", ConstView(chunk.data(), part.shape, part.dtype, DeviceId::host()));
-      hash = hash_bytes(hash, chunk.data(), part.bytes());
+  const auto add = [&](const FlatLayout& of, const View& values) {
+    for (int i = 0; i < of.size(); ++i) {
+      const int64_t begin = of.offset(i), end = begin + of.specs()[static_cast<size_t>(i)].shape.numel();
+      const int64_t count = kChunkBytes / size_of(values.dtype);
+      uint64_t hash = 0;
+      for (int64_t at = begin; at < end; at += count) {
+        const View part = values.rows(at, std::min(end, at + count));
+        chunk.resize(std::max(chunk.size(), static_cast<size_t>(part.bytes())));
+        copy(r.compute(), part, View{chunk.data(), part.shape, part.dtype, DeviceId::host()});
+        r.compute().stream().synchronize();
+        note_host_read(devices, "verify_replicas", ConstView(chunk.data(), part.shape, part.dtype, DeviceId::host()));
+        hash = hash_bytes(hash, chunk.data(), part.bytes());
+      }
+      hashes.push_back(hash);
     }
-    hashes.push_back(hash);
-  }
+  };
+  add(layout, flat);
+  add(buffer_layout.saved(), r.buffers);
   return hashes;
 }
 
@@ -90,20 +96,24 @@ void Engine::verify_replicas() {
   std::vector<std::string> of_devices;
   for (auto& r : s.replicas) {
     std::string& hashes = of_devices.emplace_back();
-    for (const uint64_t hash : s.parameter_hashes(*r)) hashes += fmt::format("{:016x}", hash);
+    for (const uint64_t hash : s.hashes(*r)) hashes += fmt::format("{:016x}", hash);
   }
   const std::string mine = fmt::format("{}", fmt::join(of_devices, " "));
   const bool equal_here = std::all_of(of_devices.begin(), of_devices.end(), [&](const std::string& h) { return h == of_devices[0]; });
   const auto name = [&](int device) { return s.devices[device].name(); };
+  std::vector<std::string> names;
+  for (const FlatLayout* part : {&s.layout, &s.buffer_layout.saved()}) {
+    for (const ParamSpec& spec : part->specs()) names.push_back(spec.name);
+  }
   std::string difference;
   if (s.devices.process_count() == 1) {
-    if (!equal_here) difference = describe_difference(layout(), {mine}, name);
+    if (!equal_here) difference = describe_difference(names, {mine}, name);
   } else {
     ProcessGroup& process_group = *s.devices.process_group();
     // A process whose own devices differ agrees with no other.
     if (process_group.all_equal("the replicas' parameters", equal_here ? of_devices[0] : fmt::format("rank {}", s.devices.process()))) return;
     difference = process_group.exchange("the replicas that differ", mine, [&](const std::vector<std::string>& parts) {
-      return std::vector<std::string>{describe_difference(layout(), parts, name)};
+      return std::vector<std::string>{describe_difference(names, parts, name)};
     });
   }
   if (difference.empty()) return;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -74,6 +75,8 @@ struct Engine::State {
   /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`; ShapeError unless each has the model's targets, and
   /// the inputs match the configuration.
   void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const;
+  /// throws ConfigError when images are augmented and `batch` has no sample indices; ShapeError, DtypeError unless there is one for each row.
+  void check_sample_indices(const HostBatch& batch, int64_t rows) const;
   /// What the host reads of the step in `slot`.
   View readout(int slot) { return readouts.view({kStepSlots, StepReadout::kCount}, DType::f32).rows(slot, slot + 1).reshape({StepReadout::kCount}); }
   /// Copies the step's results from device 0 to readout(slot).
@@ -92,7 +95,8 @@ struct Engine::State {
   // engine_processes.cpp
   /// throws ConfigError unless the configuration works with several processes and all of them plan the same.
   void agree_with_processes();
-  std::vector<uint64_t> parameter_hashes(Replica& r);
+  /// Of all parameters, then of all saved buffers.
+  std::vector<uint64_t> hashes(Replica& r);
 
   // evaluation.cpp
   /// Issues an evaluation batch: each device adds loss and counts to its evaluation totals.
@@ -109,19 +113,28 @@ struct Engine::State {
   int64_t targets_before(int ordinal) const;
   void begin_step(int64_t step);
   /// Brings a micro-batch to the devices: `staging` is its way there, `loss_at` says which devices need labels.
-  void stage(const HostBatch& batch, const MicroBatch& micro_batch, Staging staging, LossAt loss_at);
+  void stage(const HostBatch& batch, const MicroBatch& micro_batch, Staging staging, LossAt loss_at, bool training);
   void begin_micro_batch(const MicroBatch& micro_batch);
   void prepare_input(Replica& r);
   void forward(bool training);
+  Pass pass_of(const Replica& r, bool training) const;
+  /// Whether the replica takes part in sums over the micro-batch even without samples.
+  bool sums_over_batch(const Replica& r) const { return pass_of(r, true).batch_sum != nullptr; }
+  /// BatchStatistics::local: all replicas take the saved buffers of rank 0.
+  void share_buffers();
   void compute_loss(Replica& r, const Tensor& logits, const View& gradients, const View& totals);
   /// Sends the rows of the gradients of all outputs to the devices that computed the outputs.
   void scatter_gradients(const Tensor& gradients, int device);
   /// On the device that scattered them: frees the gradients of all outputs once all devices have taken their rows.
   void release_scattered_gradients(Replica& r);
   void run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready);
+  /// The same on a replica without samples: it takes part in the layers' sums over the micro-batch.
+  void run_backward_empty(Replica& r, const Sequential::GradientsReady& gradients_ready);
   /// Gradients that no sample has written are zero.
   void zero_unwritten_gradients(Replica& r);
   void run_optimizer(Replica& r);
+  /// Exchanges parameters and averages on all devices.
+  void exchange_averages();
 
   // step_results.cpp
   StepResult step_result(const Issued& issued);
@@ -153,6 +166,7 @@ struct Engine::State {
   /// Copies values in host memory to the replica's parameters, or to its 16-bit copy where it has no others.
   void set_replica(Replica& r, std::span<const float> flat);
   std::vector<float> read_flat(Replica& r, const View& flat);
+  void set_buffers(const BufferValues& values);
 
   // recovery.cpp
   /// Calls `work` for every replica; an exception gets the device's name as prefix.
@@ -192,6 +206,8 @@ struct Engine::State {
   EngineConfig config;
   Workload workload;
   FlatLayout layout;
+  UpdateRanges update_ranges;         // of parameter groups; null without them
+  BufferLayout buffer_layout;
   std::vector<int> cuts;              // segments of activation checkpointing
   bool gradient_over_output = false;  // the gradient of the outputs overwrites them
 
@@ -209,6 +225,7 @@ struct Engine::State {
   // Over the engine's life.
   int64_t steps = 0;
   int64_t first_step = 0;  // the first one of this engine: above 0 after load_state()
+  std::vector<int64_t> counters;  // of buffer_layout, as of the last finished step
   std::vector<StepResult> finished;
   std::set<int64_t> trained_sizes, evaluated_sizes;
   int skipped_in_row = 0;
@@ -219,12 +236,15 @@ struct Engine::State {
   const ProcessPart* current_part = nullptr;  // null: no step is being issued
   int64_t step = 0;
   bool searches_non_finite = false;
+  bool averages_in_place = false;  // an AverageScope is open
   bool reduction_on = true;
 
   // The current micro-batch.
-  int64_t micro_batch = 0;  // micro-batches so far
-  Tensor gathered;          // all outputs, when the output device has written its own into it
-  Tensor scattered;         // gradients of all outputs on the output device, until all devices have taken their rows
+  int64_t micro_batch = 0;          // micro-batches so far
+  std::optional<int64_t> augmented_epoch;  // its epoch, if its images are augmented
+  int64_t micro_batch_samples = 0;  // of all devices and processes
+  Tensor gathered;                  // all outputs, when the output device has written its own into it
+  Tensor scattered;                 // gradients of all outputs on the output device, until all devices have taken their rows
   int scattered_from = 0;
 };
 

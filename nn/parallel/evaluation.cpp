@@ -8,7 +8,7 @@ namespace vitrine {
 
 void Engine::State::issue_evaluation(const HostBatch& batch, const MicroBatch& part) {
   // Each device takes its own rows from the host and computes its own loss, whatever the scheme does in training.
-  stage(batch, part, Staging::host, LossAt::parallel);
+  stage(batch, part, Staging::host, LossAt::parallel, false);
   for_each([&](Replica& r) {
     const PhaseScope phase(r.compute(), Phase::evaluate);
     zero(r.compute(), r.evaluate_totals);
@@ -47,6 +47,7 @@ StepResult Engine::State::read_evaluation(float* logits) {
     sum.loss_sum += part.loss_sum;
     sum.valid += part.valid;
     sum.correct += part.correct;
+    sum.top5 += part.top5;
   }
   return sum;
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/optimizer.h"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/error.h"
 
@@ -35,6 +38,8 @@ AdamConfig OptimizerConfig::adam_kernel() const {
 
 double OptimizerConfig::learning_rate() const { return kind == Kind::sgd ? sgd.lr : adam_kernel().lr; }
 
+double OptimizerConfig::weight_decay() const { return kind == Kind::sgd ? sgd.weight_decay : adam_kernel().weight_decay; }
+
 void OptimizerConfig::set_learning_rate(double lr) { (kind == Kind::sgd ? sgd.lr : kind == Kind::adam ? adam.lr : adamw.lr) = lr; }
 
 void OptimizerConfig::set_momentum(double momentum) {
@@ -56,6 +61,64 @@ std::string OptimizerConfig::name() const {
   return "adamw";
 }
 
+namespace {
+
+/// * and ? as in a shell, over whole names.
+bool matches(std::string_view pattern, std::string_view name) {
+  if (pattern.empty()) return name.empty();
+  if (pattern.front() == '*') return matches(pattern.substr(1), name) || (!name.empty() && matches(pattern, name.substr(1)));
+  return !name.empty() && (pattern.front() == '?' || pattern.front() == name.front()) && matches(pattern.substr(1), name.substr(1));
+}
+
+bool contains(const ParameterGroup& group, const ParamSpec& spec) {
+  switch (group.of) {
+    case ParameterGroup::Of::norms:
+      return spec.of_norm;
+    case ParameterGroup::Of::biases:
+      return spec.shape.rank() == 1 && (spec.name == "bias" || spec.name.ends_with(".bias"));
+    case ParameterGroup::Of::names:
+      break;
+  }
+  return matches(group.pattern, spec.name);
+}
+
+void check_group(const FlatLayout& layout, const ParameterGroup& group) {
+  checked("the learning rate factor of a parameter group", group.lr_factor, 1.0);
+  checked("the weight decay of a parameter group", group.weight_decay, 0.0);
+  if (group.of != ParameterGroup::Of::names) return;
+  const std::vector<ParamSpec>& specs = layout.specs();
+  if (std::any_of(specs.begin(), specs.end(), [&](const ParamSpec& spec) { return contains(group, spec); })) return;
+  std::vector<std::string> names;
+  for (const ParamSpec& spec : specs) names.push_back(spec.name);
+  constexpr size_t kShown = 8;
+  const std::string more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
+  names.resize(std::min(names.size(), kShown));
+  throw ConfigError(fmt::format("optimizer: no parameter matches '{}' of a parameter group; the parameters are {}{}", group.pattern,
+                                fmt::join(names, ", "), more));
+}
+
+}  // namespace
+
+UpdateRanges make_update_ranges(const FlatLayout& layout, const std::vector<ParameterGroup>& groups, double weight_decay) {
+  if (groups.empty()) return nullptr;
+  for (const ParameterGroup& group : groups) check_group(layout, group);
+  std::vector<UpdateRange> ranges;
+  for (int i = layout.size() - 1; i >= 0; --i) {  // in the order of their offsets
+    UpdateRange range{layout.offset(i), i > 0 ? layout.offset(i - 1) : layout.parameter_elements(), 1.0, weight_decay};
+    for (const ParameterGroup& group : groups) {
+      if (!contains(group, layout.specs()[static_cast<size_t>(i)])) continue;
+      range.lr_factor = group.lr_factor.value_or(range.lr_factor);
+      range.weight_decay = group.weight_decay.value_or(range.weight_decay);
+    }
+    if (!ranges.empty() && ranges.back().lr_factor == range.lr_factor && ranges.back().weight_decay == range.weight_decay) {
+      ranges.back().end = range.end;
+    } else {
+      ranges.push_back(range);
+    }
+  }
+  return std::make_shared<const std::vector<UpdateRange>>(std::move(ranges));
+}
+
 OptimizerConfig make_optimizer_config(std::string_view name, std::optional<double> lr, std::optional<double> momentum, bool nesterov,
                                       std::optional<double> weight_decay) {
   OptimizerConfig config;
@@ -65,7 +128,7 @@ OptimizerConfig make_optimizer_config(std::string_view name, std::optional<doubl
     config.sgd = {checked("lr", lr, defaults.lr), checked("momentum", momentum, defaults.momentum),
                   checked("weight decay", weight_decay, defaults.weight_decay), nesterov};
     if (nesterov && config.sgd.momentum == 0.0)
-      throw ConfigError("optimizer: nesterov needs a momentum above 0; set SgdConfig::momentum, for example to 0.9");
+      throw ConfigError({"optimizer: nesterov needs a momentum above 0, for example ", propose(Setting::momentum, "0.9")});
     return config;
   }
   if (name != "adam" && name != "adamw") throw ConfigError(fmt::format("optimizer: unknown optimizer '{}'; use one of sgd, adam, adamw", name));

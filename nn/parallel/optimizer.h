@@ -4,8 +4,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <vitrine/kernels/optimizer.h>
+#include <vitrine/nn/parameter_store.h>
 
 namespace vitrine {
 
@@ -30,12 +32,30 @@ struct OptimizerConfig {
   /// Number of state buffers of the parameters' size: 0, 1 or 2.
   int state_count() const;
   double learning_rate() const;
+  double weight_decay() const;
   void set_learning_rate(double lr);
   /// Sets the momentum of sgd, or beta1 of adam and adamw. throws ConfigError for sgd that was configured without momentum and so has no buffer for
   /// it.
   void set_momentum(double momentum);
   std::string name() const;
 };
+
+/// Constants of some parameters that differ from the optimizer's, as torch's parameter groups. Groups are applied in order: a later one overrides
+/// what an earlier one sets for the same parameter.
+struct ParameterGroup {
+  enum class Of {
+    names,   // parameters whose name matches `pattern`
+    biases,  // one-dimensional parameters named "bias"
+    norms,   // parameters of normalization layers (ParamSpec::of_norm)
+  } of = Of::names;
+  std::string pattern = {};                           // * stands for any characters, ? for one: "classifier.*"
+  std::optional<double> lr_factor = std::nullopt;     // share of the optimizer's learning rate, at every step of a schedule; >= 0
+  std::optional<double> weight_decay = std::nullopt;  // instead of the optimizer's; >= 0
+};
+
+/// Ranges of equal constants over the parameters of a layout, for kernels/optimizer.h; null without groups.
+/// throws ConfigError when a pattern matches no parameter, or a value is out of range.
+UpdateRanges make_update_ranges(const FlatLayout& layout, const std::vector<ParameterGroup>& groups, double weight_decay);
 
 /// Values from the command line; missing ones get PyTorch's defaults (lr 1e-3; weight decay 0.01 for adamw, else 0; betas 0.9, 0.999; eps 1e-8).
 /// throws ConfigError on an unknown name, a value out of range, or one that the optimizer does not use (momentum for adam; nesterov without

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What replicas hold, to and from the host.
+#include <charconv>
 #include <cstring>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "nn/parallel/engine_state.h"
 #include "runtime/copy.h"
@@ -47,6 +51,7 @@ void Engine::State::set_replica(Replica& r, std::span<const float> flat) {
   const Shape shape{layout.parameter_elements()};
   if (r.parameters) {
     copy(r.compute(), ConstView(flat.data(), shape, DType::f32, DeviceId::host()), r.parameters);
+    r.start_average();
     return r.cast_parameters();
   }
   if (config.forward_only) {
@@ -71,7 +76,39 @@ void Engine::State::set_parameters(std::span<const float> flat) {
     r.reduction.communicator->broadcast(r.communication(), r.parameters ? r.parameters : r.half_parameters, 0);
   });
   devices.synchronize();
-  for_each([&](Replica& r) { r.cast_parameters(); });
+  for_each([&](Replica& r) {
+    r.start_average();
+    r.cast_parameters();
+  });
+  devices.synchronize();
+}
+
+void Engine::State::set_buffers(const BufferValues& values) {
+  const FlatLayout& saved = buffer_layout.saved();
+  VITRINE_ASSERT(
+      static_cast<int64_t>(values.values.size()) == saved.parameter_elements() && values.counters.size() == buffer_layout.counters().size(),
+      "buffers come in the engine's layout");
+  counters = values.counters;
+  if (!buffer_layout.any_saved()) return;
+  devices.synchronize();
+  if (saved.size() > 0) {
+    for_each([&](Replica& r) {
+      const PhaseScope phase(r.compute(), Phase::replicate);
+      copy(r.compute(), ConstView(values.values.data(), r.buffers.shape(), DType::f32, DeviceId::host()), r.buffers);
+    });
+    devices.synchronize();
+  }
+  if (devices.process_count() == 1) return;
+  ProcessGroup& process_group = *devices.process_group();
+  const std::string text = process_group.broadcast("the counters of rank 0", fmt::format("{}", fmt::join(counters, " ")));
+  const char* at = text.data();
+  for (int64_t& counter : counters) at = std::from_chars(at, text.data() + text.size(), counter).ptr + 1;
+  if (saved.size() == 0) return;
+  const ProcessGroup::Waiting waiting(process_group, "the buffers of rank 0");
+  for_each_at_once([&](Replica& r) {
+    const PhaseScope phase(r.communication(), Phase::replicate, "buffers");
+    r.reduction.communicator->broadcast(r.communication(), r.buffers, 0);
+  });
   devices.synchronize();
 }
 
@@ -86,7 +123,18 @@ std::vector<float> Engine::State::read_flat(Replica& r, const View& flat) {
   return values;
 }
 
-void Engine::set_parameters(std::span<const float> flat) { state_->drain().set_parameters(flat); }
+void Engine::set_parameters(std::span<const float> flat) {
+  if (state_->averages_in_place) throw OrderError("set_parameters: an AverageScope is open; close it first");
+  state_->drain().set_parameters(flat);
+}
+
+void Engine::set_buffers(const BufferValues& values) { state_->drain().set_buffers(values); }
+
+BufferValues Engine::buffers(int device) {
+  State& s = state_->drain();
+  Replica& r = s.replica(device);
+  return {r.buffers ? s.read_flat(r, r.buffers) : std::vector<float>(), s.counters};
+}
 
 std::vector<float> Engine::parameters(int device) {
   State& s = state_->drain();

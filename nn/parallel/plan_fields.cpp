@@ -16,6 +16,12 @@ std::string describe(const OptimizerConfig& o) {
   return fmt::format("{} lr {} betas {} {} eps {} weight decay {}", o.name(), adam.lr, adam.beta1, adam.beta2, adam.eps, adam.weight_decay);
 }
 
+std::string describe(const ParameterGroup& g) {
+  const char* of = g.of == ParameterGroup::Of::norms ? "norms" : g.of == ParameterGroup::Of::biases ? "biases" : g.pattern.c_str();
+  return fmt::format("{} lr factor {} weight decay {}", of, g.lr_factor ? fmt::format("{}", *g.lr_factor) : "-",
+                     g.weight_decay ? fmt::format("{}", *g.weight_decay) : "-");
+}
+
 std::string describe(const LossScaling& s) {
   switch (s.kind) {
     case LossScaling::Kind::none:
@@ -57,17 +63,23 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("batch size", std::to_string(config.batch_size));
   fields.emplace_back("accumulation", std::to_string(config.accumulate));
   fields.emplace_back("recompute segments", std::to_string(config.recompute_segments));
+  fields.emplace_back("batch statistics", config.batch_statistics == BatchStatistics::exact ? "exact" : "local");
   fields.emplace_back("loss gradient", config.loss_gradient_in_place ? "in place" : "apart");
   fields.emplace_back("optimizer", describe(config.optimizer));
+  for (const ParameterGroup& group : config.parameter_groups) fields.emplace_back("parameter group", describe(group));
+  fields.emplace_back("decay of averages", fmt::format("{}", config.ema_decay));
   fields.emplace_back("precision", describe(config.precision));
   fields.emplace_back("purpose", config.forward_only ? "evaluation" : "training");
   fields.emplace_back("non-finite values", config.allow_non_finite ? "allowed" : "not allowed");
   fields.emplace_back("loss scaling", describe(config.precision.loss_scaling));
   fields.emplace_back("seed", std::to_string(config.seed));
+  fields.emplace_back("label smoothing", fmt::format("{}", config.label_smoothing));
   fields.emplace_back("ignored index", std::to_string(config.ignore_index));
   fields.emplace_back("images", fmt::format("{} {}x{}", dtype_name(config.image_dtype), config.image_height, config.image_width));
   fields.emplace_back("normalization",
                       fmt::format("mean {} std {}", fmt::join(config.normalization.mean, " "), fmt::join(config.normalization.std, " ")));
+  fields.emplace_back("augmentation", fmt::format("flip {} crop padding {} cutout {}", config.augmentation.flip, config.augmentation.crop_padding,
+                                                  config.augmentation.cutout));
   fields.emplace_back("training batches", fmt::format("{}", fmt::join(workload.train_batches, " ")));
   fields.emplace_back("evaluation batches", fmt::format("{}", fmt::join(workload.evaluate_batches, " ")));
   return fields;

@@ -14,6 +14,7 @@ struct MicroBatch {
   int64_t first_row = 0;       // of its first sample, in this process's part of the batch
   int64_t position = 0;        // of its first sample, in the global batch
   bool last = true;            // of the step
+  int64_t global_samples = 0;  // of the micro-batch, of all processes; 0: those of this process
 
   int64_t samples() const;
 };

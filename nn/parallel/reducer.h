@@ -66,7 +66,7 @@ class Reducer {
   virtual void finish() = 0;
   /// After the update. Ensures that work which is queued on the compute stream afterwards sees the updated parameters, as f32 and as 16-bit copy
   /// where the replica holds them, and the updated state of the loss scaler.
-  virtual void distribute() = 0;
+  virtual void distribute() = 0;  // also called between steps, when averages of parameters take their place or give it back (Engine::AverageScope)
   /// Makes the events. Called before the first step and after a failure, while all streams are idle: events of a failed stream would fail their
   /// waiters.
   virtual void reset() = 0;

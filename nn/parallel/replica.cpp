@@ -11,8 +11,8 @@ Shape staged_shape(const Model& model, const EngineConfig& config, int64_t sampl
   return {samples, config.image_height, config.image_width, model.channels};
 }
 
-Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, int rank,
-                 int world_size)
+Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout, const BufferLayout& buffer_layout,
+                 int64_t slice, int64_t labels, int rank, int world_size)
     : device(owner), ordinal(owner.ordinal()), reduction{owner, config, layout, rank, world_size} {
   ExecContext& ctx = compute();
   const PhaseScope setup(ctx, Phase::setup);
@@ -32,11 +32,18 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
     reduction.loss_scale = scaler->state();
     first_non_finite = allocate(1, DType::i32, Category::staging, "first non-finite value");
   }
-  if (!precision.mixed() || updates() || (!config.forward_only && precision.broadcasts_masters)) {
+  if (!precision.mixed() || updates() || layout.any_stays_f32() || (!config.forward_only && precision.broadcasts_masters)) {
     parameters = allocate(elements, DType::f32, Category::parameters, "parameters");
   }
   if (precision.mixed()) half_parameters = allocate(elements, precision.compute, Category::parameters, "parameter 16-bit copy");
-  parameter_views = layout.views(working_parameters());
+  parameter_views = layout.views(working_parameters(), parameters);
+  const int64_t saved = buffer_layout.saved().parameter_elements(), transient = buffer_layout.transient().parameter_elements();
+  if (saved > 0) buffers = allocate(saved, DType::f32, Category::parameters, "buffers");
+  if (transient > 0 && !config.forward_only) {
+    transient_buffers = allocate(transient, DType::f32, Category::activations, "batch statistics");
+  }
+  buffer_views = buffer_layout.views(buffers, transient_buffers);
+  if (!buffer_views.empty() && world_size > 1 && !config.forward_only) exchange = std::make_unique<BatchExchange>(reduction);
   reduction.parameters = parameters;
   reduction.half_parameters = half_parameters;
   if (updates()) {
@@ -45,6 +52,7 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
     if (states > 0) state1 = allocate(updated, DType::f32, Category::optimizer, states == 1 ? "momentum" : "exp_avg");
     if (states > 1) state2 = allocate(updated, DType::f32, Category::optimizer, "exp_avg_sq");
     updates_done = allocate(1, DType::i32, Category::optimizer, "step");
+    if (config.ema_decay > 0.0) average = allocate(updated, DType::f32, Category::optimizer, "parameter averages");
   }
   evaluate_totals = allocate(LossTotals::kCount, DType::f32, Category::staging, "evaluation totals");
   ctx.reserve_workspace(config.workspace_bytes);
@@ -53,6 +61,7 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
   for (StagingSlot& s : slots) {
     s.images = copy().allocate(staged_shape(model, config, slice), config.image_dtype, Category::staging, "images");
     s.labels = copy().allocate(model.label_shape(labels), DType::i32, Category::staging, "labels");
+    if (config.augments()) s.samples = copy().allocate({slice}, DType::i32, Category::staging, "sample indices");
   }
   make_events();
 }
@@ -66,12 +75,19 @@ void Replica::make_events() {
   for (auto* event : {&outputs_ready, &loss_ready, &outputs_read, &gradients_taken}) *event = stream.make_event();
   for (auto& event : step_done) event = stream.make_event();
   if (reducer) reducer->reset();
+  if (exchange) exchange->reset();
 }
 
 void Replica::cast_parameters() {
   if (!half_parameters || !parameters) return;
   const PhaseScope phase(compute(), Phase::cast);
   cast(compute(), parameters, half_parameters);
+}
+
+void Replica::start_average() {
+  if (!average) return;
+  const PhaseScope phase(compute(), Phase::replicate);
+  vitrine::copy(compute(), updated(parameters), average);
 }
 
 void Replica::forget_micro_batch() {

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "kernels/cross_entropy.h"
+#include "nn/buffer_layout.h"
 #include "nn/model.h"
+#include "nn/parallel/batch_exchange.h"
 #include "nn/parallel/engine_config.h"
 #include "nn/parallel/reducer.h"
 #include "nn/parameter_store.h"
@@ -27,6 +29,7 @@ Shape staged_shape(const Model& model, const EngineConfig& config, int64_t sampl
 struct StagingSlot {
   Tensor images;
   Tensor labels;
+  Tensor samples;                 // where images are augmented: the index of each in the data set
   std::unique_ptr<Event> staged;  // copy stream: the slot is filled
   std::unique_ptr<Event> used;    // compute stream: the slot may be filled again
 };
@@ -34,8 +37,8 @@ struct StagingSlot {
 /// The memory and events of one device: a copy of the model, and what the device holds of the current micro-batch.
 struct Replica {
   /// slice, labels: largest numbers of samples and of labels that its staging slots hold. rank: among the replicas of all processes
-  Replica(Device& device, const Model& model, const EngineConfig& config, const FlatLayout& layout, int64_t slice, int64_t labels, int rank,
-          int world_size);
+  Replica(Device& device, const Model& model, const EngineConfig& config, const FlatLayout& layout, const BufferLayout& buffer_layout, int64_t slice,
+          int64_t labels, int rank, int world_size);
 
   ExecContext& compute() { return device.compute(); }
   ExecContext& copy() { return device.copy(); }
@@ -54,6 +57,8 @@ struct Replica {
   View updated(const View& flat) const { return flat.rows(reducer->updated_elements().begin, reducer->updated_elements().end); }
   /// Casts the 16-bit copy, where the replica has it and f32 parameters.
   void cast_parameters();
+  /// Copies the parameters to their average, where the replica has one.
+  void start_average();
   void forget_micro_batch();
   /// Makes all events again: an event that a failed stream recorded would fail its waiters. Requires idle streams.
   void make_events();
@@ -64,13 +69,17 @@ struct Replica {
   // An engine that only evaluates has parameters, or their 16-bit copy, and evaluation totals.
   Tensor parameters, gradients;  // flat, f32; no parameters where only a 16-bit copy is held
   Tensor half_parameters;        // flat, of the precision's dtype; empty in f32
+  Tensor buffers;                // flat, f32: saved buffers; empty where the model has none
+  Tensor transient_buffers;      // flat, f32: those of the latest micro-batch; only in training
   Tensor state1, state2;         // momentum; or first and second moment
   Tensor updates_done;           // (1) i32
+  Tensor average;                // f32, of the elements that it updates; empty without EngineConfig::ema_decay
   Tensor evaluate_totals;        // (LossTotals::kCount) f32
   std::unique_ptr<LossScaler> scaler;
   Tensor first_non_finite;  // (1) i32: the first non-finite value of a forward pass that is searched, see Engine::State::describe_non_finite()
-  std::vector<View> parameter_views, gradient_views;
+  std::vector<View> parameter_views, gradient_views, buffer_views;
   ReducerContext reduction;
+  std::unique_ptr<BatchExchange> exchange;  // null where the model has no buffers, or there is one replica, or it only evaluates
   std::unique_ptr<Reducer> reducer;
   std::array<StagingSlot, 2> slots;
 

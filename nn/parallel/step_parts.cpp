@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/average.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/image.h"
@@ -41,18 +42,20 @@ void Engine::State::begin_micro_batch(const MicroBatch& next) {
   }
   gathered = Tensor();
   ++micro_batch;
+  micro_batch_samples = next.global_samples > 0 ? next.global_samples : next.samples();
 }
 
 const std::vector<MicroBatch>& Engine::micro_batches() const { return in_step("micro_batches").current_part->micro_batches; }
 
 void Engine::stage(const HostBatch& batch, const MicroBatch& micro_batch) {
   State& s = in_step("stage");
-  s.stage(batch, micro_batch, s.config.scheme.staging, s.config.scheme.loss_at);
+  s.stage(batch, micro_batch, s.config.scheme.staging, s.config.scheme.loss_at, true);
   s.for_each_at_once([&](Replica& r) { s.prepare_input(r); });
 }
 
-void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at) {
+void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at, bool training) {
   begin_micro_batch(next);
+  augmented_epoch = training && config.augments() ? std::optional(batch.epoch) : std::nullopt;
   const RowRange all{0, next.samples()};
   const StagingSlot& on_device0 = replica(0).slot(micro_batch);
   int64_t before = 0;  // samples of earlier devices
@@ -80,6 +83,7 @@ void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Stagin
       if (rows.size() > 0) r.targets = slot.labels.rows(0, rows.size()).reshape({rows.size() * model.targets_per_sample});
     };
     fill(slot.images, batch.images, scatters ? on_device0.images : Tensor(), whole ? all : mine);
+    if (augmented_epoch) fill(slot.samples, batch.samples, scatters ? on_device0.samples : Tensor(), whole ? all : mine);
     if (loss_at == LossAt::parallel) {
       fill(slot.labels, batch.labels, scatters ? on_device0.labels : Tensor(), whole ? all : mine);
       label(mine);
@@ -109,6 +113,9 @@ void Engine::State::prepare_input(Replica& r) {
   r.input = ctx.allocate(model.input_shape(r.samples), dtype, Category::activations, "input");
   if (config.image_dtype == DType::f32) {
     cast(ctx, images, r.input);
+  } else if (augmented_epoch) {
+    augment_normalize(ctx, config.augmentation, {config.seed, *augmented_epoch}, config.normalization, images, slot.samples.rows(0, r.samples),
+                      r.input);
   } else {
     resize_normalize(ctx, config.normalization, images, r.input);
   }
@@ -119,6 +126,16 @@ int64_t Engine::State::targets_before(int ordinal) const {
   return model.targets_per_sample * std::accumulate(replicas.begin(), replicas.begin() + ordinal, int64_t{0}, add);
 }
 
+Pass Engine::State::pass_of(const Replica& r, bool training) const {
+  Pass pass{training, config.seed, step, r.first_sample};
+  pass.updates_buffers = !searches_non_finite;
+  if (training && r.exchange && config.batch_statistics == BatchStatistics::exact && micro_batch_samples > 0) {
+    pass.batch_sum = r.exchange.get();
+    pass.batch_samples = micro_batch_samples;
+  }
+  return pass;
+}
+
 void Engine::forward() { in_step("forward").forward(true); }
 
 const Tensor& Engine::output(int device) const { return in_step("output").replica(device).output; }
@@ -126,10 +143,15 @@ const Tensor& Engine::output(int device) const { return in_step("output").replic
 void Engine::State::forward(bool training) {
   const bool gathers = training && config.scheme.loss_at == LossAt::gathered;
   for_each_at_once([&](Replica& r) {
-    if (r.samples == 0) return;
     ExecContext& ctx = r.compute();
+    const Pass pass = pass_of(r, training);
+    if (r.samples == 0) {
+      if (pass.batch_sum == nullptr) return;
+      const PhaseScope phase(ctx, Phase::forward);
+      model.net->forward_empty({ctx, model.input_shape(1), pass, r.buffer_views});
+      return;
+    }
     const PhaseScope phase(ctx, Phase::forward);
-    const Pass pass{training, config.seed, step, r.first_sample};
     const Tensor input = std::move(r.input);
     Sequential::OutputReady observe;
     if (training && searches_non_finite) {
@@ -145,7 +167,7 @@ void Engine::State::forward(bool training) {
                               "gathered outputs");
       r.output = gathered.rows(before, before + logits[0]);
     }
-    r.saved = model.net->forward_from(ctx, r.parameter_views, input, r.output, pass, observe, cuts);
+    r.saved = model.net->forward_from(ctx, r.parameter_views, input, r.output, pass, observe, cuts, r.buffer_views);
     r.output = r.output.reshape(logits);
     if (!training) r.saved = Saved();
   });
@@ -230,7 +252,7 @@ ConstView Engine::step_control(int device) const { return in_step("step_control"
 
 void Engine::State::compute_loss(Replica& r, const Tensor& logits, const View& gradients, const View& totals) {
   const PhaseScope phase(r.compute(), Phase::loss);
-  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(nominal_targets())};
+  const CrossEntropyConfig loss_config{config.ignore_index, 1.0F / static_cast<float>(nominal_targets()), gradients ? config.label_smoothing : 0.0F};
   softmax_cross_entropy(r.compute(), loss_config, logits, r.targets, gradients ? r.scaler->scale() : View(), gradients, totals);
 }
 
@@ -257,12 +279,27 @@ void Engine::loss() {
 
 void Engine::State::run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready) {
   const PhaseScope phase(r.compute(), Phase::backward);
-  const Pass pass{true, config.seed, step, r.first_sample};
+  const Pass pass = pass_of(r, true);
   const GradMode mode = r.has_gradients ? GradMode::accumulate : GradMode::overwrite;
   r.has_gradients = true;
   r.output = Tensor();
   model.net->backward_from(r.compute(), r.parameter_views, std::exchange(r.saved, {}), std::exchange(r.output_gradient, {}), r.gradient_views, mode,
-                           pass, gradients_ready, cuts);
+                           pass, gradients_ready, cuts, r.buffer_views);
+}
+
+void Engine::State::run_backward_empty(Replica& r, const Sequential::GradientsReady& gradients_ready) {
+  const PhaseScope phase(r.compute(), Phase::backward);
+  const Pass pass = pass_of(r, true);
+  model.net->backward_empty({r.compute(), model.input_shape(1), pass, r.buffer_views}, gradients_ready);
+}
+
+void Engine::State::share_buffers() {
+  if (config.batch_statistics != BatchStatistics::local || buffer_layout.saved().size() == 0) return;
+  for_each_at_once([](Replica& r) {
+    if (!r.exchange) return;
+    const PhaseScope phase(r.compute(), Phase::broadcast);
+    r.exchange->broadcast(r.buffers);
+  });
 }
 
 void Engine::State::zero_unwritten_gradients(Replica& r) {
@@ -278,10 +315,11 @@ void Engine::State::run_optimizer(Replica& r) {
     const PhaseScope phase(r.compute(), Phase::optimizer);
     const View parameters = r.updated(r.parameters), gradients = r.updated(r.gradients);
     if (optimizer.kind == OptimizerConfig::Kind::sgd) {
-      sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control);
+      sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control, update_ranges);
     } else {
-      adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, r.updates_done, control);
+      adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, r.updates_done, control, update_ranges);
     }
+    if (r.average) update_average(r.compute(), config.ema_decay, parameters, r.average, r.updates_done, control);
   }
   r.cast_parameters();
 }

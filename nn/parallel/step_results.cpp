@@ -34,6 +34,7 @@ StepResult result_from(const float* totals) {
   const double valid = LossTotals::count(totals, LossTotals::kValid);
   result.valid = std::isnan(valid) ? 0 : static_cast<int64_t>(valid);  // NaN: a target was out of range, which is an error of its own
   result.correct = static_cast<int64_t>(LossTotals::count(totals, LossTotals::kCorrect));
+  result.top5 = static_cast<int64_t>(LossTotals::count(totals, LossTotals::kTop5));
   return result;
 }
 
@@ -81,7 +82,7 @@ std::string Engine::State::find_first_non_finite(const Issued& issued) {
   searches_non_finite = true;
   begin_step(issued.step);
   for (const MicroBatch& part : training_part(issued.samples).micro_batches) {
-    stage(issued.batch, part, config.scheme.staging, config.scheme.loss_at);
+    stage(issued.batch, part, config.scheme.staging, config.scheme.loss_at, true);
     for_each_at_once([&](Replica& r) { prepare_input(r); });
     forward(true);
   }

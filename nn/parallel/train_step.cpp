@@ -30,12 +30,16 @@ void Engine::backward_and_reduce(bool last) {
     const auto gradients_ready = [&](int first_parameter) {
       if (reduces) r.reducer->add(finished_elements(s.layout, first_parameter));
     };
-    if (r.samples > 0) {
-      s.run_backward(r, gradients_ready);
-    } else if (reduces) {
+    if (r.samples > 0) return s.run_backward(r, gradients_ready);
+    // The other replicas may wait for this one, which has no samples.
+    if (reduces) {
       const PhaseScope phase(r.compute(), Phase::reduce);
       s.zero_unwritten_gradients(r);
-      gradients_ready(0);  // the other replicas may wait for this one
+    }
+    if (s.sums_over_batch(r)) {
+      s.run_backward_empty(r, gradients_ready);
+    } else {
+      gradients_ready(0);
     }
   });
 }

@@ -12,6 +12,7 @@
 #include "runtime/cuda/stream.h"
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
+#include "runtime/memory/available.h"
 #include "runtime/units.h"
 
 namespace vitrine::cuda {
@@ -88,15 +89,17 @@ void open_gpus(const DeviceGroupOptions& options) {
 
 int64_t default_capacity(const DeviceGroupOptions& options, size_t i) {
   const auto sharing = std::count(options.devices.begin(), options.devices.end(), options.devices[i]);
-  return memory_of(options.devices[i].index).free_bytes / 20 * 19 / sharing;
+  return less_reserve(memory_of(options.devices[i].index).free_bytes, kGpuReserve) / sharing;
 }
 
 Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t capacity, OrderChecker* checker) {
   const DeviceId id = options.devices[i];
   const Memory memory = memory_of(id.index);
   if (capacity > memory.total_bytes) {
-    throw OutOfMemory(fmt::format("{}: a capacity of {} was requested, but the GPU has {}; request less, or no capacity", id.str(),
-                                  format_bytes(capacity), format_bytes(memory.total_bytes)));
+    throw OutOfMemory({fmt::format("{}: a capacity of {} was requested, but the GPU has {}; request less with ", id.str(), format_bytes(capacity),
+                                   format_bytes(memory.total_bytes)),
+                       Setting::memory_bytes, ", or no capacity"},
+                      {.device = id.str(), .needed_bytes = capacity, .capacity_bytes = memory.total_bytes, .free_bytes = memory.free_bytes});
   }
   const int ordinal = static_cast<int>(i);
   Device::Parts parts;

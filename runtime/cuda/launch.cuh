@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#ifdef VITRINE_HOST_DOOR
-// Tests compile device code as C++ for the host: threadIdx, barriers, shuffles and launches come from there.
-#include VITRINE_HOST_DOOR
+#ifdef VITRINE_STANDIN_DEVICE_HEADER
+// Tests compile device code as C++ for the host: this header declares threadIdx, barriers, shuffles and launches.
+#include VITRINE_STANDIN_DEVICE_HEADER
 #else
 
 #include <cuda_runtime.h>

@@ -14,8 +14,6 @@
 namespace vitrine {
 namespace {
 
-constexpr int64_t kLeastReserve = int64_t{256} << 20;
-
 /// Reads a file that contains only a number. Returns nothing for "max" or if there is no such file.
 std::optional<int64_t> read_number(const std::string& path) {
   std::ifstream file(path);
@@ -67,6 +65,6 @@ AvailableMemory available_memory(const std::string& root) {
   return available;
 }
 
-int64_t less_reserve(int64_t available) { return available - std::min(available / 2, std::max(kLeastReserve, available / 20)); }
+int64_t less_reserve(int64_t available, int64_t reserve) { return available - std::min(available / 2, std::max(reserve, available / 20)); }
 
 }  // namespace vitrine

@@ -17,7 +17,11 @@ struct AvailableMemory {
 ///   root  prefix of all paths; tests put their own /proc and /sys/fs/cgroup there
 AvailableMemory available_memory(const std::string& root = {});
 
-/// Returns the part of `available` bytes that pools may use: all but 5 %, and at least 256 MiB (at most half) for memory outside the pools.
-int64_t less_reserve(int64_t available);
+/// Least memory that stays outside the pools by default: on a GPU, libraries allocate after the pools have been opened (CUDA's context, cuBLASLt, cuDNN, NCCL).
+inline constexpr int64_t kCpuReserve = int64_t{256} << 20;
+inline constexpr int64_t kGpuReserve = int64_t{3} << 29;
+
+/// Returns the part of `available` bytes that pools may use: all but 5 %, and at least `reserve` (at most half), which stay outside the pools.
+int64_t less_reserve(int64_t available, int64_t reserve = kCpuReserve);
 
 }  // namespace vitrine

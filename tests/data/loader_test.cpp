@@ -27,7 +27,7 @@ using test::labels_of;
 using test::make_set;
 using test::samples_of;
 
-TEST(Loader, OrderIsThatOfTheSamplerWithAnyNumberOfWorkers) {
+TEST(Loader, FollowsTheSamplerWithAnyNumberOfWorkers) {
   const Dataset set = make_set(23);
   for (const bool shuffle : {false, true}) {
     for (const bool drop_last : {false, true}) {
@@ -84,7 +84,7 @@ TEST(Loader, StartsWithinAnEpoch) {
   }
 }
 
-TEST(Loader, ABatchThatIsLetGoOfBeforeTheDeviceHasReadItIsAnError) {
+TEST(Loader, ABatchReleasedBeforeTheDeviceHasReadItIsAnError) {
   const Dataset set = make_set(12);
   DeviceGroupOptions options;
   options.devices = {{Backend::cpu, 0}};
@@ -115,7 +115,7 @@ TEST(Loader, ABatchThatIsLetGoOfBeforeTheDeviceHasReadItIsAnError) {
   }
 }
 
-TEST(Loader, BatchesLargerThanTheSet) {
+TEST(Loader, BatchesMayBeLargerThanTheSet) {
   const Dataset set = make_set(3);
   Loader loader(set, {.batch_size = 100, .shuffle = false, .epochs = 2});
   for (int epoch = 0; epoch < 2; ++epoch) {
@@ -127,14 +127,14 @@ TEST(Loader, BatchesLargerThanTheSet) {
   EXPECT_FALSE(loader.next());
 }
 
-TEST(Loader, NoEpochsAndEpochsWithoutEnd) {
+TEST(Loader, RunsForZeroOrUnlimitedEpochs) {
   const Dataset set = make_set(7);
   EXPECT_FALSE(Loader(set, {.batch_size = 2, .epochs = 0}).next());
   Loader loader(set, {.batch_size = 2, .epochs = INT64_MAX});
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(loader.next());
 }
 
-TEST(Loader, Transforms) {
+TEST(Loader, TransformsImages) {
   const Dataset set = make_set(9);
   const ImageTransform halve = [](std::span<const uint8_t> image, std::span<float> output) {
     ASSERT_EQ(image.size(), 12U);
@@ -162,7 +162,7 @@ TEST(Loader, HeldBatchesKeepTheirContents) {
   for (const auto* batch : {&a, &b, &c}) expect_contents(set, **batch);
 }
 
-TEST(Loader, BatchesOutliveIt) {
+TEST(Loader, BatchesOutliveTheLoader) {
   const Dataset set = make_set(40);
   std::vector<HostBatch> kept;
   std::vector<int32_t> labels;
@@ -181,13 +181,13 @@ void take_with_all_held(const Dataset& set) {
   loader.next();
 }
 
-TEST(LoaderDeathTest, HoldingAllBatchesIsCaught) {
+TEST(LoaderDeathTest, HoldingAllBatchesIsDetected) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const Dataset set = make_set(40);
   EXPECT_DEATH(take_with_all_held(set), "holds all batches");
 }
 
-TEST(Loader, EndsAtAnyPoint) {
+TEST(Loader, CanBeDestroyedAtAnyPoint) {
   const Dataset set = make_set(50);
   PhiloxSequence random(11, 0);
   for (int round = 0; round < 60; ++round) {
@@ -224,7 +224,7 @@ class Gate {
   bool open_ = false;
 };
 
-TEST(Loader, FillsAheadNoFurtherThanItsBuffers) {
+TEST(Loader, PrefetchesNoFurtherThanItsBuffers) {
   const Dataset set = make_set(100);
   std::atomic<int> filled{0};
   const ImageTransform count = [&](std::span<const uint8_t>, std::span<float>) { ++filled; };
@@ -236,7 +236,7 @@ TEST(Loader, FillsAheadNoFurtherThanItsBuffers) {
   }
 }
 
-TEST(Loader, WorkersFillAtTheSameTime) {
+TEST(Loader, WorkersRunInParallel) {
   const Dataset set = make_set(30);
   Gate gate;
   const ImageTransform hold = [&](std::span<const uint8_t>, std::span<float>) { gate.pass(); };
@@ -248,7 +248,7 @@ TEST(Loader, WorkersFillAtTheSameTime) {
   EXPECT_EQ(count, 30);
 }
 
-TEST(Loader, RethrowsInItsPlace) {
+TEST(Loader, RethrowsAnErrorAtItsBatch) {
   const Dataset set = make_set(20);
   const ImageTransform fail_at_9 = [&](std::span<const uint8_t> image, std::span<float>) {
     if (std::ranges::equal(image, set.image(9))) throw DataError("image 9 is bad");
@@ -263,7 +263,7 @@ TEST(Loader, RethrowsInItsPlace) {
   }
 }
 
-TEST(Loader, SaysWhatCannotBe) {
+TEST(Loader, NamesInvalidOptions) {
   const Dataset set = make_set(20);
   const ImageTransform transform = [](std::span<const uint8_t>, std::span<float>) {};
   const auto message = [](const Dataset& data, const LoaderConfig& config) -> std::string {

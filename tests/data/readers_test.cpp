@@ -133,7 +133,7 @@ TEST(Idx, ReadsGzip) {
 }
 
 // A process that reads a few samples holds only the labels and reads only those parts of the file.
-TEST(Idx, PlainFilesAreReadWhenASampleIsAskedFor) {
+TEST(Idx, PlainFilesAreReadOnDemand) {
   const IdxFolder folder;
   const DatasetPair pair = open_dataset(folder.description(), 0);
   EXPECT_EQ(pair.train.held_bytes(), 6);
@@ -150,7 +150,7 @@ TEST(Idx, PlainFilesAreReadWhenASampleIsAskedFor) {
   }
 }
 
-TEST(Idx, AGzipFileTakesMemoryAsItsDataArrive) {
+TEST(Idx, AGzipFileAllocatesMemoryAsDataArrives) {
   if (!test::kMemoryCanBeLimited) GTEST_SKIP() << "a sanitizer needs memory without a limit";
   const IdxFolder folder;
   fs::remove(folder.train_images());
@@ -165,7 +165,7 @@ TEST(Idx, AGzipFileTakesMemoryAsItsDataArrive) {
   });
 }
 
-TEST(Fingerprint, TellsSetsApart) {
+TEST(Fingerprint, DistinguishesDataSets) {
   const IdxFolder folder;
   const uint64_t first = fingerprint(open_dataset(folder.description(), 0).train);
   EXPECT_EQ(fingerprint(open_dataset(folder.description(), 0).train), first);
@@ -188,7 +188,7 @@ TEST(Idx, FashionMnistIs28By28) {
   EXPECT_EQ(pair.train.class_names.at(9), "Ankle boot");
 }
 
-TEST(Idx, SaysWhichFilesItTried) {
+TEST(Idx, NamesTheFilesItTried) {
   const IdxFolder folder;
   fs::remove(folder.train_labels());
   expect_message(folder.description(), {"DataError", "no train-labels-idx1-ubyte", folder.train_labels().string() + " and", "ubyte.gz"});
@@ -201,7 +201,7 @@ struct Damage {
   std::vector<std::string> message;
 };
 
-TEST(Idx, SaysWhatIsDamaged) {
+TEST(Idx, ReportsDamagedFiles) {
   const std::vector<Damage> cases = {
       {"magic", true, [](Bytes& b) { b[3] = 1; }, {"at offset 0", "0x00000803", "found 0x00000801"}},
       {"label magic", false, [](Bytes& b) { b[2] = 9; }, {"at offset 0", "0x00000801", "found 0x00000901"}},
@@ -230,25 +230,25 @@ TEST(Idx, SaysWhatIsDamaged) {
   }
 }
 
-TEST(Idx, TestLabelsAreThoseOfTraining) {
+TEST(Idx, TestLabelsMustOccurInTraining) {
   const IdxFolder folder;
   write_file(folder.path() / "t10k-labels-idx1-ubyte", idx_labels({0, 4}));
   expect_message(folder.description(), {"t10k-labels", "at offset 9", "a label from 0 to 3", "found 4"});
 }
 
-TEST(Idx, ImageSizesAgree) {
+TEST(Idx, ImageSizesMustAgree) {
   const IdxFolder folder;
   write_file(folder.path() / "t10k-images-idx3-ubyte", idx_images(2, 7, 5, 2));
   expect_message(folder.description(), {"training images are 5 x 7, test images 7 x 5"});
 }
 
-TEST(Idx, ConstantImagesCannotBeNormalised) {
+TEST(Idx, ConstantImagesCannotBeNormalized) {
   const IdxFolder folder;
   folder.change(folder.train_images(), [](Bytes& b) { std::fill(b.begin() + 16, b.end(), uint8_t{7}); });
   expect_message(folder.description(), {"DataError", "same value in all pixels"});
 }
 
-TEST(Idx, SaysHowGzipIsDamaged) {
+TEST(Idx, ReportsDamagedGzipFiles) {
   const IdxFolder folder;
   const fs::path packed = folder.train_images().string() + ".gz";
   const Bytes plain = read_file(folder.train_images());
@@ -309,7 +309,7 @@ class CifarFolder : public TempFolder {
   const fs::path inner;
 };
 
-TEST(Cifar10, TurnsPlanesIntoPixels) {
+TEST(Cifar10, ConvertsPlanesToPixels) {
   for (const char* subfolder : {"", "cifar-10-batches-bin"}) {
     const CifarFolder folder(subfolder);
     const DatasetPair pair = open_dataset(folder.description(), 0);
@@ -337,7 +337,7 @@ TEST(Cifar10, ReadsClassNames) {
   expect_message(folder.description(), {"DataError", "batches.meta.txt", "expected 10 class names", "found 1"});
 }
 
-TEST(Cifar10, SaysWhatIsMissing) {
+TEST(Cifar10, NamesMissingFiles) {
   const TempFolder empty;
   const std::string both = (empty.path() / "data_batch_1.bin").string() + ", " + (empty.path() / "cifar-10-batches-bin/data_batch_1.bin").string();
   expect_message("cifar10:" + empty.str(), {"DataError", both, "cifar-10-binary.tar.gz", "test_batch.bin"});
@@ -353,7 +353,7 @@ TEST(Cifar10, SaysWhatIsMissing) {
   expect_message(folder.description(), {"no data_batch_4.bin", folder.train(4).string()});
 }
 
-TEST(Cifar10, SaysWhatIsDamaged) {
+TEST(Cifar10, ReportsDamagedFiles) {
   const auto damaged = [](const std::function<void(Bytes&)>& edit, const std::vector<std::string>& message) {
     const CifarFolder folder;
     Bytes bytes = read_file(folder.train(3));

@@ -32,7 +32,7 @@ TEST(EpochOrder, IsAPermutationOfEverySize) {
   for (int64_t epoch = 0; epoch < 50; ++epoch) expect_permutation(97, static_cast<uint64_t>(epoch) << 33, epoch);
 }
 
-TEST(EpochOrder, DependsOnSeedAndEpochAlone) {
+TEST(EpochOrder, DependsOnlyOnSeedAndEpoch) {
   const auto order = samples_of(EpochOrder({.seed = 5}, 100, 1));
   EXPECT_EQ(samples_of(EpochOrder({.seed = 5}, 100, 1)), order);
   EXPECT_EQ(samples_of(EpochOrder({.drop_last = true, .seed = 5}, 100, 1)), order);
@@ -50,7 +50,7 @@ double unevenness(const std::vector<int>& counts) {
   return (chi_square - space) / std::sqrt(2 * space);
 }
 
-TEST(EpochOrder, EverySampleIsEquallyLikelyAtEveryPlace) {
+TEST(EpochOrder, EverySampleIsEquallyLikelyAtEveryPosition) {
   for (const int64_t count : {2, 3, 5, 10, 17}) {
     const auto places = static_cast<size_t>(count);
     std::vector<int> counts(places * places);
@@ -88,7 +88,7 @@ TEST(EpochOrder, NeighborsAreIndependent) {
 }
 
 // The cost: constant memory, and fewer than two passes through the network per sample.
-TEST(EpochOrder, TakesConstantMemoryAndNearlyConstantTime) {
+TEST(EpochOrder, NeedsConstantMemoryAndNearlyConstantTime) {
   static_assert(std::is_trivially_copyable_v<EpochOrder> && sizeof(EpochOrder) <= 64);
   for (const int64_t count : {int64_t{1}, int64_t{7}, int64_t{1000}, int64_t{100'000'000}, int64_t{1} << 40, INT64_MAX / 2}) {
     const EpochOrder order({.seed = 4}, count, 0);
@@ -102,7 +102,7 @@ TEST(EpochOrder, TakesConstantMemoryAndNearlyConstantTime) {
 }
 
 // Regression: parameter i and epoch i drew the same numbers.
-TEST(EpochOrder, DrawsFromStreamsOfItsOwn) {
+TEST(EpochOrder, UsesSeparateRandomStreams) {
   EXPECT_NE(random_stream(RandomPurpose::initialization, 3), random_stream(RandomPurpose::shuffle, 3));
   EXPECT_NE(random_stream(RandomPurpose::synthetic_data, 3), random_stream(RandomPurpose::shuffle, 3));
   EXPECT_EQ(random_stream(RandomPurpose::initialization, (uint64_t{1} << kRandomStreamBits) - 1) >> kRandomStreamBits, 0U);
@@ -113,7 +113,7 @@ TEST(EpochOrder, DrawsFromStreamsOfItsOwn) {
   EXPECT_EQ(equal, 0);
 }
 
-TEST(EpochOrder, WithoutShufflingIsThatOfTheSet) {
+TEST(EpochOrder, WithoutShufflingIsTheOrderOfTheSet) {
   EXPECT_EQ(samples_of(EpochOrder({.shuffle = false, .seed = 5}, 4, 7)), (std::vector<int64_t>{0, 1, 2, 3}));
 }
 

@@ -71,7 +71,7 @@ void expect_shards_make_the_epochs(const Dataset& set, const LoaderConfig& confi
   for (const auto& shard : shards) EXPECT_FALSE(shard->next());
 }
 
-TEST(ShardedLoader, ShardsMakeTheEpochs) {
+TEST(ShardedLoader, ShardsMakeUpTheEpochs) {
   const Dataset set = make_set(53);
   const std::vector<std::vector<int64_t>> process_groups{{1}, {1, 1}, {1, 1, 1, 1}, {2, 3, 3}, {5, 0, 1}, {1, 1, 1, 1, 1, 1, 1}};
   for (const auto& weights : process_groups) {
@@ -89,7 +89,7 @@ TEST(ShardedLoader, ShardsMakeTheEpochs) {
   }
 }
 
-TEST(ShardedLoader, EmptyShards) {
+TEST(ShardedLoader, ShardsMayBeEmpty) {
   const Dataset set = make_set(9);
   // Of four rows the last two; of the last row nothing.
   const ShardFunction tail = [](int64_t rows) { return rows == 4 ? std::vector<RowRange>{{2, 4}} : std::vector<RowRange>{}; };
@@ -126,7 +126,7 @@ TEST(ShardedLoader, TheShortBatchMayHaveTheLargerShard) {
   expect_contents(set, *last);
 }
 
-TEST(ShardedLoader, TransformsItsRowsOnly) {
+TEST(ShardedLoader, TransformsOnlyItsRows) {
   const Dataset set = make_set(22);
   std::atomic<int> transformed{0};
   const ImageTransform first_pixel = [&](std::span<const uint8_t> image, std::span<float> output) {
@@ -176,7 +176,7 @@ class CountedSamples final : public Samples {
   mutable std::vector<std::atomic<int>> reads;
 };
 
-TEST(ShardedLoader, AProcessReadsItsOwnRowsOnly) {
+TEST(ShardedLoader, AProcessReadsOnlyItsRows) {
   Dataset set = make_set(48);
   const std::vector<int64_t> weights{2, 1, 1};
   std::vector<int> readers(48);
@@ -196,7 +196,7 @@ TEST(ShardedLoader, AProcessReadsItsOwnRowsOnly) {
   EXPECT_EQ(readers, std::vector<int>(48, 1));
 }
 
-TEST(ShardedLoader, IsAskedForEachSizeOfABatch) {
+TEST(ShardedLoader, AsksForTheShardOfEachBatchSize) {
   const auto asked = [](int64_t samples, bool drop_last) {
     const Dataset set = make_set(samples);
     std::vector<int64_t> sizes;
@@ -215,7 +215,7 @@ TEST(ShardedLoader, IsAskedForEachSizeOfABatch) {
   EXPECT_EQ(asked(3, false), (std::vector<int64_t>{3}));
 }
 
-TEST(ShardedLoader, SaysWhichRangeCannotBe) {
+TEST(ShardedLoader, NamesAnInvalidRange) {
   const Dataset set = make_set(20);
   const auto message = [&](const std::vector<RowRange>& full, const std::vector<RowRange>& last = {}) -> std::string {
     try {

@@ -32,7 +32,7 @@ TEST(Synthetic, CountsAndLabels) {
   EXPECT_EQ(open_dataset("synthetic:1", 1).test.size(), 1);
 }
 
-TEST(Synthetic, FollowsFromTheSeed) {
+TEST(Synthetic, DependsOnlyOnTheSeed) {
   const DatasetPair a = open_dataset("synthetic:50", 1), again = open_dataset("synthetic:50", 1), other = open_dataset("synthetic:50", 2);
   EXPECT_EQ(pixels_of(a.train), pixels_of(again.train));
   EXPECT_EQ(pixels_of(a.test), pixels_of(again.test));
@@ -45,7 +45,7 @@ TEST(Synthetic, AnImageDoesNotDependOnTheCount) {
   for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(few.test.image(i), more.test.image(i)) << i;
 }
 
-TEST(Synthetic, ImagesAreDrawnWhenTheyAreAskedFor) {
+TEST(Synthetic, ImagesAreGeneratedOnDemand) {
   const DatasetPair pair = open_dataset("synthetic:20000", 3);
   const int64_t images = 1024 * 3072;  // over which mean and deviation are measured
   EXPECT_GE(pair.train.held_bytes(), images);
@@ -60,7 +60,7 @@ TEST(Synthetic, ImagesAreDrawnWhenTheyAreAskedFor) {
   EXPECT_GE(pair.test.held_bytes(), 4'000 * 3072);
 }
 
-TEST(Synthetic, NoImageTwice) {
+TEST(Synthetic, ImagesAreUnique) {
   const DatasetPair pair = open_dataset("synthetic:500", 4);
   std::set<std::string> seen;
   for (const Dataset* set : {&pair.train, &pair.test}) {
@@ -72,7 +72,7 @@ TEST(Synthetic, NoImageTwice) {
 }
 
 // The figure and its background must differ, or there would be nothing to learn: the pixels spread well beyond the noise around an image's mean.
-TEST(Synthetic, FiguresStandOut) {
+TEST(Synthetic, FiguresDifferFromTheBackground) {
   const DatasetPair pair = open_dataset("synthetic:200", 5);
   for (int64_t i = 0; i < pair.train.size(); ++i) {
     const auto image = pair.train.image(i);

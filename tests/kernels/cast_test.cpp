@@ -31,7 +31,7 @@ std::vector<uint16_t> every_number() {
   return all;
 }
 
-TEST_P(CastTest, EveryNumberGoesToF32AndBack) {
+TEST_P(CastTest, EveryNumberSurvivesARoundTripThroughF32) {
   const std::vector<uint16_t> all = every_number();
   const Shape shape{0x10000};
   const GuardedTensor wide = device.guarded(shape);
@@ -68,7 +68,7 @@ TEST_P(CastTest, RoundsToTheNearestWithTiesToEvenAndOverflowsToInfinity) {
   expect_bits(device.values<uint16_t>(ConstView(y.view)), to_bits(dtype(), floats), dtype(), "rounded");
 }
 
-TEST_P(CastTest, OfTheOtherTypeRoundsOnce) {
+TEST_P(CastTest, FromTheOtherTypeRoundsOnce) {
   const DType other = dtype() == DType::f16 ? DType::bf16 : DType::f16;
   const std::vector<uint16_t> all = every_number();
   const Shape shape{0x10000};
@@ -77,7 +77,7 @@ TEST_P(CastTest, OfTheOtherTypeRoundsOnce) {
   expect_bits(device.values<uint16_t>(ConstView(y.view)), to_bits(dtype(), from_bits(other, all)), dtype(), "from the other");
 }
 
-TEST_P(CastTest, AnyLengthAndAlignmentWillDo) {
+TEST_P(CastTest, AcceptsAnyLengthAndAlignment) {
   for (const int64_t count : {1, 2, 3, 7, 8, 9, 31, 1023, 16384 + 13}) {
     const std::vector<float> x = random_floats(count, static_cast<uint64_t>(count), -100, 100);
     for (const auto& [from, to] : std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {1, 1}, {3, 2}, {0, 5}}) {
@@ -98,7 +98,7 @@ TEST_P(CastTest, AnyLengthAndAlignmentWillDo) {
   EXPECT_TRUE(values(none).empty());
 }
 
-TEST_P(CastTest, WrongArgumentsAreRefused) {
+TEST_P(CastTest, RefusesWrongArguments) {
   const Tensor x = device.random({4, 3}, 1);
   expect_error<ShapeError>([&] { cast(ctx(), x, device.empty({12}, dtype())); }, "cast: y has shape (12), expected (4, 3)");
   expect_error<DtypeError>([&] { cast(ctx(), x, device.empty({4, 3}, DType::i32)); }, "cast: y is i32, expected f32, f16 or bf16");

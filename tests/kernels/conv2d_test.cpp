@@ -179,13 +179,13 @@ TEST_P(Conv2dTest, GivesTheSameBitsEveryTime) {
   ctx().reserve_workspace(kWorkspace);
   const Case c = make_case(device, dtype(), {3, 17, 13, 16}, {24, 3, 3, 16}, {1, 1, true}, 5);
   for (const Conv2dPath& path : paths(dtype())) {
-    std::vector<float> first[3];
+    std::vector<uint32_t> first[3];
     for (int repeat = 0; repeat < 5; ++repeat) {
       const GuardedTensor y = guarded(c.g.y), grad_x = guarded(c.g.x), grad_w = device.guarded(c.g.w);
       path.forward(ctx(), c.config, c.x_device, c.w_device, c.bias_device, y);
       path.backward_data(ctx(), c.config, c.grad_y_device, c.w_device, grad_x);
       path.backward_weight(ctx(), c.config, c.x_device, c.grad_y_device, grad_w, {}, GradMode::overwrite);
-      const std::vector<float> results[3] = {values(y), values(grad_x), device.values(grad_w)};
+      const std::vector<uint32_t> results[3] = {bits(y), bits(grad_x), bits(grad_w)};
       for (int i = 0; i < 3; ++i) {
         if (repeat == 0) first[i] = results[i];
         expect_same_bits(results[i], first[i], path.name);
@@ -206,7 +206,7 @@ TEST_P(Conv2dTest, AcceptsAnyAlignment) {
     const ShiftedStored out = shifted(c.g.y, offset);
     conv2d_forward(ctx(), c.config, shifted(c.g.x, offset, c.x), shifted(c.g.w, offset, c.w), shifted({17}, offset, c.bias), out);
     expect_stored(out.values(), expected, "shifted by " + std::to_string(offset));
-    if (offset == 0) expect_same_bits(out.values(), values(y), "not the same bits again");
+    if (offset == 0) expect_same_bits(out.bits(), bits(y), "repeated");
   }
 }
 
@@ -316,8 +316,8 @@ TEST_P(Conv2dHalfTest, NamesTheWorkspaceThatItNeeds) {
           pass();
           device.synchronize();
         },
-        std::string(name) + ": an image of x (2, 9, 8, 5) and w (7, 3, 3, 5) need a workspace of at least " + std::to_string(least) + " bytes, but " +
-            std::to_string(least - 1) + " bytes are reserved");
+        std::string(name) + ": an image of x (2, 9, 8, 5) with w (7, 3, 3, 5) needs a workspace of at least " + std::to_string(least) +
+            " bytes, but " + std::to_string(least - 1) + " bytes are reserved");
     ctx().release_workspace();
     ctx().reserve_workspace(least);
     pass();
@@ -369,7 +369,7 @@ TEST_F(DeviceTest, Conv2dBackwardWeightOfNoSamples) {
   expect_same_bits(device.values(grad_w), std::vector<float>(54, 0.0F), "overwritten");
 }
 
-TEST_F(DeviceTest, Conv2dRefusesWhatDoesNotFit) {
+TEST_F(DeviceTest, Conv2dRefusesWrongArguments) {
   const Tensor x = device.empty({2, 8, 6, 3});
   const Tensor w = device.empty({4, 3, 3, 3});
   const Tensor y = device.empty({2, 6, 4, 4});

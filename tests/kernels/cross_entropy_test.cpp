@@ -2,7 +2,10 @@
 #include "kernels/cross_entropy.h"
 
 #include <cmath>
+#include <fstream>
 #include <limits>
+
+#include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
@@ -23,7 +26,8 @@ class CrossEntropyTest : public DeviceTest {
     EXPECT_NEAR(values[LossTotals::kLossSum], times * expected.loss_sum, 1e-6 * times * std::abs(expected.loss_sum) + 1e-6);
     EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kValid), times * static_cast<double>(expected.valid));
     EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kCorrect), times * static_cast<double>(expected.correct));
-    for (size_t i = LossTotals::kCorrect + LossTotals::kDigits * LossTotals::kDigitStep; i < values.size(); ++i) EXPECT_EQ(values[i], 0.0F);
+    EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kTop5), times * static_cast<double>(expected.top5));
+    for (size_t i = LossTotals::kTop5 + LossTotals::kDigits * LossTotals::kDigitStep; i < values.size(); ++i) EXPECT_EQ(values[i], 0.0F);
   }
 };
 
@@ -82,6 +86,59 @@ TEST_F(CrossEntropyTest, AcceptsAnyNumberOfClassesAndAlignment) {
   }
 }
 
+/// Class counts on both sides of every bound between the ways to share a row.
+TEST_F(CrossEntropyTest, SmoothedLabelsEqualTheReference) {
+  uint64_t seed = 900;
+  for (const int64_t classes : {1, 5, 32, 33, 132, 1024, 1028, 8192, 9001}) {
+    const int64_t rows = classes < 1000 ? 9 : 2;
+    const CrossEntropyConfig config{-100, 0.5F, classes % 2 == 0 ? 0.1F : 1.0F};
+    const std::vector<float> logits = random_floats(rows * classes, ++seed, -8, 8);
+    std::vector<int32_t> targets = random_integers<int32_t>(rows, ++seed, 0, classes - 1);
+    targets[0] = config.ignore_index;
+    const reference::CrossEntropy expected = reference::cross_entropy(config, classes, logits, targets);
+    const GuardedTensor totals = zero_totals();
+    const Shifted<> grad(device, {rows, classes}, classes % 3);
+    softmax_cross_entropy(ctx(), config, device.tensor({rows, classes}, logits), device.tensor({rows}, targets), {}, grad, totals);
+    expect_close(grad.values(), expected.grad, 2e-6, 1e-7, std::to_string(classes) + " classes");
+    expect_totals(totals, expected);
+  }
+}
+
+TEST_F(CrossEntropyTest, SmoothedLabelsEqualPyTorchs) {
+  std::ifstream file(VITRINE_TEST_DATA "/label_smoothing.json");
+  ASSERT_TRUE(file) << "missing " VITRINE_TEST_DATA "/label_smoothing.json: record_label_smoothing.py writes it";
+  const nlohmann::json record = nlohmann::json::parse(file);
+  ASSERT_EQ(record.at("cases").size(), 4U);
+  for (const nlohmann::json& c : record.at("cases")) {
+    const auto logits = c.at("logits").get<std::vector<float>>();
+    const auto targets = c.at("targets").get<std::vector<int32_t>>();
+    const auto rows = static_cast<int64_t>(targets.size()), classes = static_cast<int64_t>(logits.size()) / rows;
+    const CrossEntropyConfig config{-100, 1.0F, c.at("label_smoothing").get<float>()};
+    const GuardedTensor totals = zero_totals(), grad = device.guarded({rows, classes});
+    softmax_cross_entropy(ctx(), config, device.tensor({rows, classes}, logits), device.tensor({rows}, targets), {}, grad, totals);
+    const double loss = c.at("loss_sum").get<double>();
+    EXPECT_NEAR(device.values(totals)[LossTotals::kLossSum], loss, 1e-5 * loss);
+    expect_close(device.values(grad), c.at("gradient").get<std::vector<double>>(), 2e-6, 1e-6);
+  }
+}
+
+TEST_F(CrossEntropyTest, CountsTheFiveLargest) {
+  const std::vector<float> logits{9, 8, 7, 6, 5, 4, 3, 9, 8, 7, 6, 5, 5, 3, 9, 8, 7, 6, 5, 5, 3};
+  const GuardedTensor totals = zero_totals();
+  softmax_cross_entropy(ctx(), {}, device.tensor({3, 7}, logits), device.tensor({3}, std::vector<int32_t>{4, 5, 4}), {}, View{}, totals);
+  const std::vector<float> values = device.values(totals);
+  EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kTop5), 2.0);  // of two equal fifth logits the first one is among them
+  EXPECT_EQ(LossTotals::count(values.data(), LossTotals::kCorrect), 0.0);
+}
+
+TEST_F(CrossEntropyTest, RefusesSmoothingOutsideOfZeroToOne) {
+  for (const float smoothing : {-0.1F, 1.5F, std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_THROW(softmax_cross_entropy(ctx(), {-100, 1.0F, smoothing}, device.empty({1, 3}), device.tensor({1}, std::vector<int32_t>{0}), {}, View{},
+                                       zero_totals()),
+                 ConfigError);
+  }
+}
+
 TEST_F(CrossEntropyTest, AMillionClasses) {
   constexpr int64_t kClasses = 1000003;
   const std::vector<float> logits = random_floats(kClasses, 9, -20, 20);
@@ -109,7 +166,7 @@ TEST_F(CrossEntropyTest, PredictsTheFirstOfEqualLogits) {
 }
 
 /// Rows with NaN, +infinity, only -infinity, and mostly -infinity, among ordinary rows.
-TEST_F(CrossEntropyTest, SpecialLogitsStayInTheirRowWhateverItsLength) {
+TEST_F(CrossEntropyTest, SpecialLogitsAffectOnlyTheirRow) {
   const float lowest = -std::numeric_limits<float>::infinity();
   for (const int64_t classes : {12, 40, 2001, 12003}) {
     const auto row = [&](int64_t i) { return static_cast<size_t>(i * classes); };
@@ -304,11 +361,11 @@ TEST_P(CrossEntropyDtypeTest, RoundsTheF32GradientOnce) {
 
       const GuardedTensor in_place = guarded(shape, logits), more = zero_totals();
       softmax_cross_entropy(ctx(), config, in_place, targets_device, scale_device, in_place, more);
-      expect_same_bits(values(in_place), values(grad), "in place");
+      expect_same_bits(bits(in_place), bits(grad), "in place");
       const ShiftedStored out = shifted(shape, 3);
       softmax_cross_entropy(ctx(), config, shifted(shape, 1, logits), targets_device, scale_device, out, more);
       if (is_half()) {
-        expect_same_bits(out.values(), values(grad), "shifted");
+        expect_same_bits(out.bits(), bits(grad), "shifted");
       } else {
         expect_close(out.values(), expected.grad, 2e-6, 1e-7 * static_cast<double>(scale), "shifted");
       }

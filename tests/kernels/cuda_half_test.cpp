@@ -64,7 +64,7 @@ TEST_P(CudaHalfTest, WidenedGradientsOverwriteOrAreAdded) {
 }
 
 /// However small the workspace: image lines that two pieces of the work reach are not rounded twice.
-TEST_P(CudaHalfTest, ThePixelsGradientIsRoundedOnce) {
+TEST_P(CudaHalfTest, TheGradientOfAPixelIsRoundedOnce) {
   struct Case {
     Shape x, w;
     Conv2dConfig config;

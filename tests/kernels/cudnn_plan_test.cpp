@@ -109,7 +109,7 @@ TEST_P(CudnnPlanTest, FindsDeterministicF32PlansForModels) {
   }
 }
 
-TEST_P(CudnnPlanTest, FindsPlansForTensorCoresWhereTheyAreAllowed) {
+TEST_P(CudnnPlanTest, FindsTensorCorePlansIfTheyAreAllowed) {
   for (CudnnConv2d c : convolutions()) {
     c.tf32 = true;
     c.bias = c.relu = true;
@@ -149,7 +149,7 @@ TEST_P(CudnnPlanTest, FindsF16AndBf16PlansForModels) {
 }
 
 /// cuDNN 9.19 has no engine that reads f16 or bf16 and writes the gradient of the weights in f32.
-TEST_P(CudnnPlanTest, AnF32GradientOfHalvesIsRefusedOrKeepsTheRules) {
+TEST_P(CudnnPlanTest, AnF32GradientOf16BitTensorsIsRefusedOrFollowsTheRules) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (CudnnConv2d c : convolutions()) {
       c.dtype = dtype;
@@ -167,7 +167,7 @@ TEST_P(CudnnPlanTest, AnF32GradientOfHalvesIsRefusedOrKeepsTheRules) {
   }
 }
 
-TEST_P(CudnnPlanTest, KeepsToTheWorkspace) {
+TEST_P(CudnnPlanTest, StaysWithinTheWorkspace) {
   for (const auto pass : {Conv2dPass::forward, Conv2dPass::backward_data, Conv2dPass::backward_weight}) {
     for (const int64_t bytes : {int64_t{0}, int64_t{1} << 20, int64_t{64} << 20}) {
       for (CudnnConv2d c : convolutions()) {
@@ -184,7 +184,7 @@ TEST_P(CudnnPlanTest, KeepsToTheWorkspace) {
   }
 }
 
-TEST_P(CudnnPlanTest, TakesTheTensorsOfAPlan) {
+TEST_P(CudnnPlanTest, ExecutesWithTheTensorsOfAPlan) {
   CudnnConv2d c = convolutions().front();
   c.bias = c.relu = true;
   const CudnnChoice choice = choose(c);

@@ -46,7 +46,7 @@ TEST_F(DifferenceTest, NormsEqualTheReference) {
   }
 }
 
-TEST_F(DifferenceTest, RefusesWhatDoesNotFit) {
+TEST_F(DifferenceTest, RefusesWrongArguments) {
   const Tensor x = device.empty({4}), norms = device.empty({2});
   EXPECT_THROW(difference_norms(ctx(), x, device.empty({5}), norms), ShapeError);
   EXPECT_THROW(difference_norms(ctx(), x, device.empty({4}, DType::f16), norms), DtypeError);

@@ -95,6 +95,8 @@ TEST_P(ElementwiseTest, AcceptsAnyLengthAndAlignment) {
       expect_equal(y.values(), rounded(a, b, sum_of), "add " + what);
       relu_forward(ctx(), x, y);
       expect_equal(y.values(), rounded(a, a, relu_of), "forward " + what);
+      relu_forward(ctx(), z, y);
+      expect_equal(y.values(), rounded(b, b, relu_of), "forward of the second argument " + what);
       relu_backward(ctx(), x, z, y);
       expect_equal(y.values(), rounded(a, b, masked), "backward " + what);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/image.h"
 
+#include <cmath>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
@@ -66,11 +67,118 @@ TEST_P(ImageDtypeTest, EqualsTheReferenceAndTheRoundedHostBitForBit) {
     const Tensor images = device.tensor(source, pixels);
     const GuardedTensor y = guarded(target);
     resize_normalize(ctx(), kNormalization, images, y);
-    expect_same_bits(values(y), stored(dtype(), host), target.str());
+    expect_same_bits(bits(y), stored_bits(dtype(), host), target.str());
     const ShiftedStored out = shifted(target, 1);
     resize_normalize(ctx(), kNormalization, images, out);
-    expect_same_bits(out.values(), stored(dtype(), host), "shifted " + target.str());
+    expect_same_bits(out.bits(), stored_bits(dtype(), host), "shifted " + target.str());
   }
+}
+
+/// torchvision's RandomCrop with padding, then RandomHorizontalFlip, on stored pixels.
+std::vector<uint8_t> crop_and_flip(const Shape& shape, const std::vector<uint8_t>& pixels, const AugmentationDraw& draw) {
+  std::vector<uint8_t> changed;
+  for (int64_t y = 0; y < shape[0]; ++y) {
+    for (int64_t x = 0; x < shape[1]; ++x) {
+      const int64_t row = y + draw.top, column = (draw.flip ? shape[1] - 1 - x : x) + draw.left;
+      const bool inside = row >= 0 && row < shape[0] && column >= 0 && column < shape[1];
+      for (int64_t c = 0; c < shape[2]; ++c) {
+        changed.push_back(inside ? pixels[static_cast<size_t>((row * shape[1] + column) * shape[2] + c)] : uint8_t{0});
+      }
+    }
+  }
+  return changed;
+}
+
+/// What augment_normalize computes for one image.
+std::vector<float> augmented_on_host(const Augmentation& augmentation, const AugmentationDraw& draw, const Shape& source,
+                                     const std::vector<uint8_t>& pixels, const Shape& target) {
+  std::vector<float> y = resized_on_host(source, crop_and_flip(source, pixels, draw), target);
+  for (int64_t i = 0; i < target[0]; ++i) {
+    for (int64_t j = 0; j < target[1]; ++j) {
+      const bool cut = i >= draw.cut_top && i < draw.cut_top + augmentation.cutout && j >= draw.cut_left && j < draw.cut_left + augmentation.cutout;
+      for (int64_t c = 0; cut && c < target[2]; ++c) y[static_cast<size_t>((i * target[1] + j) * target[2] + c)] = 0.0F;
+    }
+  }
+  return y;
+}
+
+TEST_P(ImageDtypeTest, AugmentedImagesEqualTheHostBitForBit) {
+  uint64_t seed = 70;
+  const std::vector<Augmentation> augmentations{{true, 0, 0}, {false, 4, 0}, {false, 0, 5}, {true, 3, 6}, {}};
+  for (const auto& [source, target] : std::vector<std::pair<Shape, Shape>>{{{6, 12, 12, 3}, {6, 12, 12, 3}},
+                                                                           {{5, 28, 28, 1}, {5, 28, 28, 1}},
+                                                                           {{5, 9, 14, 1}, {5, 28, 23, 1}},
+                                                                           {{3, 40, 40, 3}, {3, 61, 61, 3}},
+                                                                           {{4, 11, 6, 2}, {4, 11, 23, 2}}}) {
+    for (const Augmentation& augmentation : augmentations) {
+      const AugmentationKey key{++seed << 33 | 5, static_cast<int64_t>(seed)};
+      const std::vector<uint8_t> pixels = random_integers<uint8_t>(source.numel(), ++seed, 0, 255);
+      const std::vector<int32_t> samples = random_integers<int32_t>(source[0], ++seed, 0, INT32_MAX);
+      const Shape from{source[1], source[2], source[3]}, to{target[1], target[2], target[3]};
+      std::vector<float> host;
+      for (int64_t n = 0; n < source[0]; ++n) {
+        const std::vector<uint8_t> image(pixels.begin() + n * from.numel(), pixels.begin() + (n + 1) * from.numel());
+        const AugmentationDraw draw = draw_augmentation(augmentation, key, samples[static_cast<size_t>(n)], to[0], to[1]);
+        const std::vector<float> part = augmented_on_host(augmentation, draw, from, image, to);
+        host.insert(host.end(), part.begin(), part.end());
+      }
+      const Tensor images = device.tensor(source, pixels), indices = device.tensor({source[0]}, samples);
+      const GuardedTensor y = guarded(target);
+      augment_normalize(ctx(), augmentation, key, kNormalization, images, indices, y);
+      expect_same_bits(values(y), stored(dtype(), host), target.str());
+      const ShiftedStored out = shifted(target, 1);
+      augment_normalize(ctx(), augmentation, key, kNormalization, images, indices, out);
+      expect_same_bits(out.values(), stored(dtype(), host), "shifted " + target.str());
+    }
+  }
+}
+
+/// 4,000 draws of each kind; the bounds are five standard deviations.
+TEST(AugmentationDraws, AreUniformAndBelongToSampleEpochAndSeed) {
+  const Augmentation augmentation{true, 4, 8};
+  constexpr int kSamples = 4000;
+  std::vector<int> top(9), left(9), cut(32);
+  int flips = 0;
+  for (int sample = 0; sample < kSamples; ++sample) {
+    const AugmentationDraw draw = draw_augmentation(augmentation, {7, 3}, sample, 32, 32);
+    flips += draw.flip ? 1 : 0;
+    ++top.at(static_cast<size_t>(draw.top + 4));
+    ++left.at(static_cast<size_t>(draw.left + 4));
+    ++cut.at(static_cast<size_t>(draw.cut_top + 4));
+    ASSERT_GE(draw.cut_left, -4);
+    ASSERT_LT(draw.cut_left, 28);
+  }
+  const auto expect_share = [](int count, double share) {
+    EXPECT_NEAR(count, share * kSamples, 5 * std::sqrt(kSamples * share * (1 - share)));
+  };
+  expect_share(flips, 0.5);
+  for (const int count : top) expect_share(count, 1.0 / 9);
+  for (const int count : left) expect_share(count, 1.0 / 9);
+  for (const int count : cut) expect_share(count, 1.0 / 32);
+  const auto differing = [&](const AugmentationKey& key, int64_t shift) {
+    int differ = 0;
+    for (int sample = 0; sample < 1000; ++sample) {
+      const AugmentationDraw a = draw_augmentation(augmentation, {7, 3}, sample, 32, 32);
+      const AugmentationDraw b = draw_augmentation(augmentation, key, sample + shift, 32, 32);
+      differ += a.top != b.top || a.left != b.left || a.cut_left != b.cut_left ? 1 : 0;
+    }
+    return differ;
+  };
+  EXPECT_EQ(differing({7, 3}, 0), 0);
+  EXPECT_GT(differing({8, 3}, 0), 950);
+  EXPECT_GT(differing({7, 4}, 0), 950);
+  EXPECT_GT(differing({7, 3}, 1), 950);
+}
+
+TEST_F(ImageTest, RefusesAugmentationsOutOfRange) {
+  const Tensor images = device.tensor({2, 4, 5, 3}, std::vector<uint8_t>(120, 1)), samples = device.tensor({2}, std::vector<int32_t>{0, 1});
+  const Tensor y = device.empty({2, 8, 8, 3});
+  EXPECT_THROW(augment_normalize(ctx(), {false, 5, 0}, {}, {}, images, samples, y), ConfigError);
+  EXPECT_THROW(augment_normalize(ctx(), {false, -1, 0}, {}, {}, images, samples, y), ConfigError);
+  EXPECT_THROW(augment_normalize(ctx(), {false, 0, 9}, {}, {}, images, samples, y), ConfigError);
+  EXPECT_THROW(augment_normalize(ctx(), {true, 0, 0}, {0, -1}, {}, images, samples, y), ConfigError);
+  EXPECT_THROW(augment_normalize(ctx(), {true, 0, 0}, {}, {}, images, device.tensor({1}, std::vector<int32_t>{0}), y), ShapeError);
+  EXPECT_THROW(augment_normalize(ctx(), {true, 0, 0}, {}, {}, images, device.empty({2}), y), DtypeError);
 }
 
 TEST_F(ImageTest, AnyAlignmentGivesTheSameBits) {

@@ -4,6 +4,8 @@
 
 #include <span>
 
+#include <fmt/format.h>
+
 #include "kernels/cpu/portable.h"
 #include "kernels/cpu/widened.h"
 #include "kernels/gemm.h"
@@ -87,6 +89,22 @@ TEST_P(LinearTest, EqualsTheReference) {
   }
 }
 
+TEST_P(LinearTest, ABiasMayHaveAnyAlignment) {
+  const int64_t n = 5, in = 7, out = 9;
+  if (is_half()) ctx().reserve_workspace(int64_t{1} << 20);
+  const std::vector<float> x = random(n * in, 1), w = random(out * in, 2), bias = random(out, 3);
+  const Tensor x_device = tensor({n, in}, x), w_device = tensor({out, in}, w);
+  Reference expected = reference_gemm(false, true, n, out, in, x, w);
+  add_bias(expected, bias);
+  apply_relu(expected);
+  for (const int64_t offset : {0, 1, 3}) {
+    const GuardedTensor y = guarded({n, out});
+    linear_forward(ctx(), x_device, w_device, shifted({out}, offset, bias), true, y);
+    // On a GPU a misaligned bias is added to the product after that was rounded, which is below 7.
+    expect_rounded(values(y), expected, dtype_name(dtype()) + fmt::format(", bias at {}", offset), roundoff(), underflow() + 7 * roundoff());
+  }
+}
+
 class LinearHalfTest : public LinearTest {};
 INSTANTIATE_TEST_SUITE_P(Dtypes, LinearHalfTest, ::testing::ValuesIn(kHalfTypes), dtype_test_name);
 
@@ -125,7 +143,7 @@ TEST_F(DeviceTest, LinearBackwardWeightOfNoSamples) {
   expect_same_bits(device.values(grad_bias), std::vector<float>(2, 0.0F), "bias overwritten");
 }
 
-TEST_F(DeviceTest, LinearRefusesWhatDoesNotFit) {
+TEST_F(DeviceTest, LinearRefusesWrongArguments) {
   const Tensor x = device.empty({64, 784});
   const Tensor w = device.empty({256, 512});
   const Tensor y = device.empty({64, 256});

@@ -115,8 +115,55 @@ TEST_F(OptimizerTest, OddLengthsFollowTheReferenceWithTheGradientMultipliedByThe
   }
 }
 
+/// torch's parameter groups are optimizers of their own: each range must follow one, and the step is counted once.
+TEST_F(OptimizerTest, RangesAreUpdatedWithTheirOwnConstants) {
+  const auto ranges = std::make_shared<const std::vector<UpdateRange>>(
+      std::vector<UpdateRange>{{0, 64, 1.0, 0.0}, {64, 64, 3.0, 0.5}, {64, 20000, 0.25, 0.1}, {20000, 20005, 2.0, 0.01}});
+  const std::vector<float> start = random_floats(20005, 1);
+  for (const int kind : {0, 1, 2, 3}) {
+    const SgdConfig sgd{0.1, kind == 0 ? 0.0 : 0.9, 7.0, kind == 1};
+    const AdamConfig adam{1e-2, 0.9, 0.999, 1e-8, 7.0, kind == 3};
+    Flat flat(device, start);
+    std::vector<reference::Optimizer> expected(start.size());
+    for (size_t i = 0; i < start.size(); ++i) expected[i].p = static_cast<double>(start[i]);
+    for (uint64_t t = 0; t < 3; ++t) {
+      const std::vector<float> grad = random_floats(flat.count, 10 + t);
+      const Tensor gradient = device.tensor({flat.count}, grad), control = flat.control();
+      if (kind < 2) {
+        sgd_update(ctx(), sgd, flat.param, gradient, kind == 0 ? View{} : flat.first.view, flat.step, control, ranges);
+      } else {
+        adam_update(ctx(), adam, flat.param, gradient, flat.first, flat.second, flat.step, control, ranges);
+      }
+      for (const UpdateRange& range : *ranges) {
+        SgdConfig sgd_of = sgd;
+        AdamConfig adam_of = adam;
+        sgd_of.lr *= range.lr_factor, adam_of.lr *= range.lr_factor;
+        sgd_of.weight_decay = adam_of.weight_decay = range.weight_decay;
+        for (auto i = static_cast<size_t>(range.begin); i < static_cast<size_t>(range.end); ++i) {
+          kind < 2 ? expected[i].sgd(sgd_of, static_cast<double>(grad[i])) : expected[i].adam(adam_of, static_cast<double>(grad[i]));
+        }
+      }
+    }
+    std::vector<double> values;
+    for (const reference::Optimizer& optimizer : expected) values.push_back(optimizer.p);
+    expect_close(device.values(flat.param), values, 2e-6, 1e-6, std::to_string(kind));
+    EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{3});
+  }
+}
+
+TEST_F(OptimizerTest, RefusesRangesThatDoNotCoverTheParameters) {
+  Flat flat(device, std::vector<float>(8, 1.0F));
+  const Tensor grad = device.random({8}, 2), control = flat.control();
+  for (const std::vector<UpdateRange>& ranges :
+       std::vector<std::vector<UpdateRange>>{{}, {{0, 7}}, {{0, 9}}, {{1, 8}}, {{0, 4}, {5, 8}}, {{0, 5}, {4, 8}}, {{0, 8}, {8, 7}}}) {
+    const auto shared = std::make_shared<const std::vector<UpdateRange>>(ranges);
+    EXPECT_THROW(sgd_update(ctx(), {}, flat.param, grad, View{}, flat.step, control, shared), ShapeError);
+    EXPECT_THROW(adam_update(ctx(), {}, flat.param, grad, flat.first, flat.second, flat.step, control, shared), ShapeError);
+  }
+}
+
 /// Each case overflows in a different place: the update, the momentum, the square of the gradient, the learning rate itself.
-TEST_F(OptimizerTest, ElementsWhoseUpdateIsNotFiniteKeepTheirValuesWhereTheStepAsksForIt) {
+TEST_F(OptimizerTest, ElementsKeepTheirValuesIfANonFiniteUpdateIsRefused) {
   constexpr float kHuge = 3e38F;
   const std::vector<float> start(1030, 0.5F);
   for (const size_t position : {size_t{0}, size_t{513}, size_t{1029}}) {
@@ -187,14 +234,14 @@ TEST_F(OptimizerTest, AnyAlignmentGivesTheSameUpdate) {
   }
 }
 
-TEST_F(OptimizerTest, NoParameterIsCountedAsAnUpdateAllTheSame) {
+TEST_F(OptimizerTest, AnUpdateWithoutParametersIsCounted) {
   Flat flat(device, {});
   flat.adam({}, {});
   flat.sgd({0.1, 0.9, 0.0, false}, {});
   EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{2});
 }
 
-TEST_F(OptimizerTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
+TEST_F(OptimizerTest, NamesTheWorkspaceThatItNeedsOnAGpu) {
   if (!on_gpu()) GTEST_SKIP() << "needs a GPU";
   ctx().release_workspace();
   Flat flat(device, {1.0F});
@@ -202,7 +249,7 @@ TEST_F(OptimizerTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
   EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{0});
 }
 
-TEST_F(OptimizerTest, AStepThatIsNotTakenChangesNothing) {
+TEST_F(OptimizerTest, ASkippedStepChangesNothing) {
   const std::vector<float> start = random_floats(100, 1);
   const std::vector<float> grad(100, std::numeric_limits<float>::quiet_NaN());
   Flat flat(device, start);
@@ -225,7 +272,7 @@ TEST_F(OptimizerTest, FirstMomentumUpdateDoesNotReadTheBuffer) {
   expect_same_bits(device.values(flat.first), grad);
 }
 
-TEST_F(OptimizerTest, NonFiniteGradientsPassOnToTheirElementAlone) {
+TEST_F(OptimizerTest, NonFiniteGradientsAffectOnlyTheirElement) {
   std::vector<float> grad(33, 1.0F);
   grad[20] = std::numeric_limits<float>::quiet_NaN();
   Flat flat(device, std::vector<float>(33, 0.5F));
@@ -234,7 +281,7 @@ TEST_F(OptimizerTest, NonFiniteGradientsPassOnToTheirElementAlone) {
   for (size_t i = 0; i < param.size(); ++i) EXPECT_EQ(std::isnan(param[i]), i == 20) << i;
 }
 
-TEST_F(OptimizerTest, WrongArgumentsAreRefused) {
+TEST_F(OptimizerTest, RefusesWrongArguments) {
   const Tensor p = device.random({8}, 1);
   const Tensor g = device.random({8}, 2);
   const Tensor m = device.random({8}, 3);

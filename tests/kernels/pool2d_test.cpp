@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include <fmt/format.h>
+
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
 #include "tests/support/reference_light.h"
@@ -89,13 +91,18 @@ TEST_P(Pool2dTest, MaxBackwardSendsEachGradientToItsMaximumAndAddsOverlaps) {
   uint64_t seed = 100;
   for (const auto& [config, shape] : cases()) {
     const Shape y_shape = pool2d_output_shape(config, shape);
-    const std::vector<float> x = values_with_ties(shape.numel(), ++seed, false);
-    std::vector<uint8_t> indices;
-    for (const int i : reference::max_pool2d(config, shape, x).indices) indices.push_back(static_cast<uint8_t>(i));
-    const std::vector<float> grad_y = random(y_shape.numel(), ++seed);
-    const GuardedTensor grad_x = guarded(shape);
-    max_pool2d_backward(ctx(), config, tensor(y_shape, grad_y), device.tensor(y_shape, indices), grad_x);
-    expect_sum(values(grad_x), reference::max_pool2d_backward(config, shape, grad_y, indices), config.window * config.window, shape.str());
+    for (const bool ties : {true, false}) {
+      ++seed;
+      const std::vector<float> x = ties ? values_with_ties(shape.numel(), seed, false) : random(shape.numel(), seed);
+      const GuardedTensor y = guarded(y_shape), grad_x = guarded(shape);
+      const Tensor indices = device.empty(y_shape, DType::u8);
+      max_pool2d_forward(ctx(), config, tensor(shape, x), y, indices);
+      const std::vector<uint8_t> positions = device.values<uint8_t>(ConstView(indices));
+      expect_close(positions, reference::max_pool2d(config, shape, x).indices, 0, 0, shape.str());
+      const std::vector<float> grad_y = random(y_shape.numel(), ++seed);
+      max_pool2d_backward(ctx(), config, tensor(y_shape, grad_y), indices, grad_x);
+      expect_sum(values(grad_x), reference::max_pool2d_backward(config, shape, grad_y, positions), config.window * config.window, shape.str());
+    }
   }
 }
 
@@ -132,10 +139,15 @@ TEST_P(Pool2dTest, AdaptiveAverageUsesPyTorchsWindows) {
   }
 }
 
+struct Offsets {
+  int64_t large, small, indices;
+};
+constexpr Offsets kOffsets[] = {{1, 0, 0}, {0, 3, 0}, {0, 0, 1}, {1, 1, 0}, {2, 2, 2}, {4, 4, 4}, {5, 2, 0}};
+const Case kShiftedCases[] = {{{3, 2, 1}, {2, 7, 6, 8}}, {{2, 2, 0}, {1, 5, 6, 4}}, {{4, 3, 1}, {1, 9, 8, 12}}, {{3, 2, 1}, {2, 7, 5, 19}}};
+
 TEST_P(Pool2dTest, AcceptsAnyAlignment) {
   uint64_t seed = 400;
-  for (const auto& [config, shape] :
-       {Case{{3, 2, 1}, {2, 7, 6, 8}}, Case{{2, 2, 0}, {1, 5, 6, 4}}, Case{{4, 3, 1}, {1, 9, 8, 12}}, Case{{3, 2, 1}, {2, 7, 5, 19}}}) {
+  for (const auto& [config, shape] : kShiftedCases) {
     const Shape y_shape = pool2d_output_shape(config, shape);
     const Shape adaptive{shape[0], 2, 3, shape[3]};
     const std::vector<float> x = values_with_ties(shape.numel(), ++seed, false);
@@ -144,11 +156,7 @@ TEST_P(Pool2dTest, AcceptsAnyAlignment) {
     const int64_t terms = config.window * config.window;
     const reference::MaxPool expected = reference::max_pool2d(config, shape, x);
     const std::vector<uint8_t> positions(expected.indices.begin(), expected.indices.end());
-    struct Offsets {
-      int64_t large, small, indices;
-    };
-    for (const auto& [large, small, index] :
-         {Offsets{1, 0, 0}, Offsets{0, 3, 0}, Offsets{0, 0, 1}, Offsets{2, 2, 2}, Offsets{4, 4, 4}, Offsets{5, 2, 0}}) {
+    for (const auto& [large, small, index] : kOffsets) {
       const ShiftedStored x_shifted = shifted(shape, large, x), grad_x = shifted(shape, large);
       const ShiftedStored y = shifted(y_shape, small), grad_shifted = shifted(y_shape, small, grad_y);
       const Shifted<uint8_t> indices(device, y_shape, index);
@@ -167,6 +175,58 @@ TEST_P(Pool2dTest, AcceptsAnyAlignment) {
       adaptive_avg_pool2d_backward(ctx(), shifted(adaptive, small, grad_adaptive), grad_x);
       expect_sum(grad_x.values(), reference::adaptive_avg_pool2d_backward(shape, adaptive, grad_adaptive), 49, shape.str());
     }
+  }
+}
+
+/// Random values; for the maximum, also NaN, whose bits it keeps.
+TEST_P(Pool2dTest, AnyAlignmentGivesTheSameBits) {
+  uint64_t seed = 500;
+  for (const auto& [config, shape] : kShiftedCases) {
+    const Shape y_shape = pool2d_output_shape(config, shape);
+    const std::vector<float> x = random(shape.numel(), ++seed), specials = values_with_ties(shape.numel(), ++seed, true);
+    const std::vector<float> grad_y = random(y_shape.numel(), ++seed);
+    const GuardedTensor y = guarded(y_shape), y_specials = guarded(y_shape), mean = guarded(y_shape);
+    const GuardedTensor grad_x = guarded(shape), spread = guarded(shape);
+    const Tensor indices = device.empty(y_shape, DType::u8);
+    max_pool2d_forward(ctx(), config, tensor(shape, specials), y_specials, View{});
+    max_pool2d_forward(ctx(), config, tensor(shape, x), y, indices);
+    max_pool2d_backward(ctx(), config, tensor(y_shape, grad_y), indices, grad_x);
+    avg_pool2d_forward(ctx(), config, tensor(shape, x), mean);
+    avg_pool2d_backward(ctx(), config, tensor(y_shape, grad_y), spread);
+    const std::vector<uint8_t> positions = device.values<uint8_t>(ConstView(indices));
+    for (const auto& [large, small, index] : kOffsets) {
+      const std::string what = fmt::format("{} shifted by {}, {} and {}", shape.str(), large, small, index);
+      const ShiftedStored from = shifted(shape, large, x), to = shifted(shape, large);
+      const ShiftedStored from_small = shifted(y_shape, small, grad_y), to_small = shifted(y_shape, small);
+      const Shifted<uint8_t> to_indices(device, y_shape, index);
+      max_pool2d_forward(ctx(), config, shifted(shape, large, specials), to_small, View{});
+      expect_same_bits(to_small.bits(), bits(y_specials), "maximum of NaN " + what);
+      max_pool2d_forward(ctx(), config, from, to_small, to_indices);
+      expect_same_bits(to_small.bits(), bits(y), "maximum " + what);
+      EXPECT_EQ(to_indices.values(), positions) << what;
+      max_pool2d_backward(ctx(), config, from_small, to_indices, to);
+      expect_same_bits(to.bits(), bits(grad_x), "gradient of the maximum " + what);
+      avg_pool2d_forward(ctx(), config, from, to_small);
+      expect_same_bits(to_small.bits(), bits(mean), "mean " + what);
+      avg_pool2d_backward(ctx(), config, from_small, to);
+      expect_same_bits(to.bits(), bits(spread), "gradient of the mean " + what);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(Pool2dTest, NanStaysInItsChannelAndWindow) {
+  for (const int64_t channels : {3, 8, 11}) {
+    const Shape x_shape{2, 4, 4, channels}, y_shape{2, 2, 2, channels};
+    std::vector<float> x(static_cast<size_t>(x_shape.numel()), 1.0F), expected(static_cast<size_t>(y_shape.numel()), 1.0F);
+    x[1] = expected[1] = std::numeric_limits<float>::quiet_NaN();
+    const GuardedTensor y = guarded(y_shape);
+    max_pool2d_forward(ctx(), {2, 2, 0}, tensor(x_shape, x), y, View{});
+    expect_equal(values(y), expected, "maximum");
+    avg_pool2d_forward(ctx(), {2, 2, 0}, tensor(x_shape, x), y);
+    expect_equal(values(y), expected, "mean");
+    adaptive_avg_pool2d_forward(ctx(), tensor(x_shape, x), y);
+    expect_equal(values(y), expected, "adaptive mean");
   }
 }
 

@@ -62,7 +62,7 @@ class StepControlTest : public DeviceTest {
   }
 };
 
-TEST_F(StepControlTest, TheNormIsThatOfTheDoubleSum) {
+TEST_F(StepControlTest, TheNormEqualsThatOfASumInDouble) {
   for (const int64_t count : kLengths) {
     const std::vector<float> grad = random_floats(count, static_cast<uint64_t>(count) + 1, -3.0F, 3.0F);
     const std::vector<float> control = checked(device.tensor({count}, grad));
@@ -72,7 +72,7 @@ TEST_F(StepControlTest, TheNormIsThatOfTheDoubleSum) {
 }
 
 /// In f32 the first squares would be infinite and the second ones zero.
-TEST_F(StepControlTest, TheLargestAndTheLeastNumbersAreSummedInDouble) {
+TEST_F(StepControlTest, TheLargestAndSmallestNumbersAreSummedInDouble) {
   for (const float value : {1e30F, 1e-30F, std::numeric_limits<float>::denorm_min()}) {
     const std::vector<float> control = checked(device.tensor({10000}, std::vector<float>(10000, value)));
     expect_close(std::vector<float>{control[StepControl::kNorm]}, std::vector<double>{100.0 * static_cast<double>(value)}, 1e-6, 0.0);
@@ -91,7 +91,7 @@ TEST_F(StepControlTest, AnyAlignmentGivesTheSameBits) {
   }
 }
 
-TEST_F(StepControlTest, TheFirstElementThatIsNotFiniteIsNamed) {
+TEST_F(StepControlTest, ReportsTheFirstNonFiniteElement) {
   for (const int64_t count : {1, 6, 1025, 40009, 2200003}) {
     for (const int64_t position : {int64_t{0}, count / 2, count - 1}) {
       for (const float value : {kInfinity, -kInfinity, kNaN}) {
@@ -108,7 +108,7 @@ TEST_F(StepControlTest, TheFirstElementThatIsNotFiniteIsNamed) {
   }
 }
 
-TEST_F(StepControlTest, InfinityAndNanInOneGradientAreFoundAtTheFirst) {
+TEST_F(StepControlTest, ReportsTheFirstOfInfinityAndNan) {
   std::vector<float> grad = random_floats(5000, 9);
   grad[4001] = kNaN;
   grad[3999] = -kInfinity;
@@ -119,7 +119,7 @@ TEST_F(StepControlTest, InfinityAndNanInOneGradientAreFoundAtTheFirst) {
   }
 }
 
-TEST_F(StepControlTest, UnscalingTurnsTheScaledSumIntoTheMean) {
+TEST_F(StepControlTest, UnscalingConvertsTheScaledSumToTheMean) {
   const std::vector<float> control = unscaled(128.0, NonFinite::skip, 96.0F, 1024.0F, 512.0F, -1);
   const float factor = 128.0F / 96.0F / 1024.0F;
   EXPECT_EQ(control[StepControl::kFactor], factor);
@@ -132,7 +132,7 @@ TEST_F(StepControlTest, UnscalingTurnsTheScaledSumIntoTheMean) {
   EXPECT_EQ(unscaled(128.0, NonFinite::skip, 96.0F, 0.0F, 512.0F, -1)[StepControl::kLossScale], 1.0F);
 }
 
-TEST_F(StepControlTest, AGradientThatIsNotFiniteSkipsTheStepWhereItIsChecked) {
+TEST_F(StepControlTest, ANonFiniteGradientSkipsTheStepIfItIsChecked) {
   const std::vector<float> skipped = unscaled(8.0, NonFinite::skip, 8.0F, 4.0F, kInfinity, 17);
   EXPECT_EQ(skipped[StepControl::kActive], 0.0F);
   EXPECT_EQ(skipped[StepControl::kSkipped], 1.0F);
@@ -146,7 +146,7 @@ TEST_F(StepControlTest, AGradientThatIsNotFiniteSkipsTheStepWhereItIsChecked) {
   EXPECT_EQ(first_non_finite(unchecked), -1);
 }
 
-TEST_F(StepControlTest, ALossOrGradientThatIsNotFiniteStopsThisStepAndAllLaterOnes) {
+TEST_F(StepControlTest, ANonFiniteLossOrGradientStopsThisStepAndAllLaterOnes) {
   for (const float loss : {kInfinity, -kInfinity, kNaN}) {
     for (const float scale : {0.0F, 4.0F}) {
       const std::vector<float> stopped = unscaled(8.0, NonFinite::stop, 8.0F, scale, 1.0F, -1, loss);
@@ -179,7 +179,7 @@ TEST_F(StepControlTest, UnscalingDividesByAllDigitsOfTheCount) {
 }
 
 /// NaN represents a target out of range.
-TEST_F(StepControlTest, WithoutAValidTargetThereIsNoStep) {
+TEST_F(StepControlTest, WithoutAValidTargetTheStepIsSkipped) {
   for (const float valid : {0.0F, kNaN}) {
     for (const int32_t first : {-1, 3}) {
       const std::vector<float> control = unscaled(8.0, NonFinite::skip, valid, 4.0F, 1.0F, first);
@@ -208,7 +208,7 @@ TEST_F(StepControlTest, ClippingShrinksLargeGradientsOnly) {
   EXPECT_LT(clipped(1.0, 1.0F), 0.5F) << "PyTorch's divisor is a millionth above the norm";
 }
 
-TEST_F(StepControlTest, TheLossScaleBacksOffAndGrowsAsGradScalers) {
+TEST_F(StepControlTest, TheLossScaleChangesLikeGradScalers) {
   const LossScaleConfig config{2.0, 0.5, 3};
   EXPECT_EQ(updated(config, false, true, {1024.0F, 2.0F}), (std::vector<float>{512.0F, 0.0F})) << "skipped";
   EXPECT_EQ(updated(config, true, false, {1024.0F, 0.0F}), (std::vector<float>{1024.0F, 1.0F})) << "taken";
@@ -217,7 +217,7 @@ TEST_F(StepControlTest, TheLossScaleBacksOffAndGrowsAsGradScalers) {
   EXPECT_EQ(updated(config, true, false, {0x1p127F, 2.0F}), (std::vector<float>{0x1p127F, 0.0F})) << "it would be infinite";
 }
 
-TEST_F(StepControlTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
+TEST_F(StepControlTest, NamesTheWorkspaceThatItNeedsOnAGpu) {
   if (!on_gpu()) GTEST_SKIP() << "needs a GPU";
   ctx().release_workspace();
   const Tensor grad = device.random({8}, 1);
@@ -225,7 +225,7 @@ TEST_F(StepControlTest, OnAGpuAMissingWorkspaceIsSaidWithItsSize) {
   expect_error<OutOfMemory>([&] { check_gradients(ctx(), grad, control); }, "check_gradients: needs a workspace of");
 }
 
-TEST_F(StepControlTest, WrongArgumentsAreRefused) {
+TEST_F(StepControlTest, RefusesWrongArguments) {
   const Tensor grad = device.random({StepControl::kCount}, 1);
   const Tensor control = device.empty({StepControl::kCount});
   const Tensor totals = device.empty({LossTotals::kCount});

@@ -11,7 +11,7 @@ namespace {
 /// Number of devices of each process.
 class CollectivesOfProcesses : public MpirunTest, public ::testing::WithParamInterface<std::vector<int>> {};
 
-TEST_P(CollectivesOfProcesses, EveryOneIsRightToTheBit) {
+TEST_P(CollectivesOfProcesses, AreCorrectToTheBit) {
   std::vector<Command> commands;
   for (const int devices : GetParam()) commands.push_back({VITRINE_COLLECTIVES_WORKER, std::to_string(devices)});
   const ChildResult result = mpirun(commands);
@@ -25,7 +25,7 @@ INSTANTIATE_TEST_SUITE_P(Counts, CollectivesOfProcesses,
 /// Number of processes, and up to how many exchange directly; more of them use the tree.
 class Exchange : public MpirunTest, public ::testing::WithParamInterface<std::pair<int, int>> {};
 
-TEST_P(Exchange, SumsAreRightAndHaveTheSameBitsEverywhere) {
+TEST_P(Exchange, SumsAreCorrectAndHaveTheSameBitsOnAllRanks) {
   const auto [processes, largest_direct] = GetParam();
   const ChildResult result = mpirun(processes, {VITRINE_EXCHANGE_WORKER, std::to_string(largest_direct)});
   EXPECT_EQ(result.exit_code, 0) << result.error;

@@ -100,11 +100,13 @@ std::vector<EngineCase> engine_cases() {
           {"fp16_weights_accumulated", 9, 14, 3, weights, fp16(), 0.2, 1e-3},
           {"fp16_overflow", 10, 12, 1, {}, fp16_with_an_overflow(), 0.2, 1e-3},
           {"reduced_in_f16", 11, 12, 1, {}, reduced_in(DType::f16), 0.3, 1e-3},
-          {"reduced_in_bf16", 12, 13, 3, weights, reduced_in(DType::bf16), 0.3, 1e-2}};
+          {"reduced_in_bf16", 12, 13, 3, weights, reduced_in(DType::bf16), 0.3, 1e-2},
+          {"batch_norm", 13, 12, 1, weights, {}, 0.2, 1e-5, true},
+          {"batch_norm_accumulated", 14, 14, 3, weights, {}, 0.2, 1e-5, true}};
 }
 
 EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices) {
-  const Model model = random_model(engine_case.seed);
+  const Model model = engine_case.batch_norm ? tiny_resnet() : random_model(engine_case.seed);
   const int64_t full = engine_case.batch_size, shorter = std::max<int64_t>(1, full * 2 / 3);
   EngineConfig config = small_config(model, full);
   config.accumulate = engine_case.accumulate;
@@ -127,6 +129,8 @@ EngineResult run_engine_case(const EngineCase& engine_case, DeviceGroup& devices
   result.evaluation = sum_over_processes(devices, {found.loss_sum, static_cast<double>(found.valid), static_cast<double>(found.correct)});
   engine.verify_replicas();
   result.parameters = engine.parameters(0);
+  const BufferValues buffers = engine.buffers(0);
+  result.parameters.insert(result.parameters.end(), buffers.values.begin(), buffers.values.end());
   engine.finish();
   return result;
 }

@@ -18,6 +18,7 @@ struct EngineCase {
   Precision precision = {};
   double ignored = 0.3;
   double tolerance = 1e-5;  // of the parameters, relative to one device's
+  bool batch_norm = false;  // a residual network; its running statistics count as parameters
 };
 
 std::vector<EngineCase> engine_cases();

@@ -35,7 +35,7 @@ EngineResult train_here(const EngineCase& engine_case, int devices) {
   return run_engine_case(engine_case, group);
 }
 
-TEST_P(EngineProcesses, TrainAsOneDeviceDoes) {
+TEST_P(EngineProcesses, TrainLikeOneDevice) {
   const std::vector<EngineResult> results = train(GetParam()), again = train(GetParam());
   const std::vector<EngineCase> cases = engine_cases();
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Counts, EngineProcesses,
 
 using EngineSums = EngineProcesses;
 
-TEST_F(EngineSums, OneDeviceEachHasTheBitsOfAsManyDevicesInOneProcess) {
+TEST_F(EngineSums, ProcessesWithOneDeviceHaveTheBitsOfOneProcessWithAsManyDevices) {
   const std::vector<EngineResult> results = train({1, 1, 1, 1});
   const std::vector<EngineCase> cases = engine_cases();
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -70,7 +70,7 @@ TEST_F(EngineSums, OneDeviceEachHasTheBitsOfAsManyDevicesInOneProcess) {
   }
 }
 
-TEST(EngineCases, OneOverflowsAndGoesOn) {
+TEST(EngineCases, OneOverflowsAndContinues) {
   for (const EngineCase& c : engine_cases()) {
     if (c.name != "fp16_overflow") continue;
     EngineCase without = c;

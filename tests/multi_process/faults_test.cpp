@@ -80,7 +80,7 @@ class SharedMemory {
 
 class Faults : public MpirunTest, public ::testing::WithParamInterface<Case> {};
 
-TEST_P(Faults, TheCulpritIsNamedAndAllEndInTime) {
+TEST_P(Faults, NameTheCulpritAndEndAllProcessesInTime) {
   const Case c = GetParam();
   for (int attempt = 0; attempt < repeats(); ++attempt) {
     // Rank 0, to which the others are connected, must not be an exception.

@@ -41,7 +41,7 @@ class ManyProcesses : public MpirunTest {
   static Command in_processes(const std::string& steps) { return mpirun_command(kProcesses, training(steps), kMpirunSeconds); }
 };
 
-TEST_F(ManyProcesses, TrainAsOneDeviceDoes) {
+TEST_F(ManyProcesses, TrainLikeOneDevice) {
   const ChildResult many = ChildProcess(in_processes("20"), ChildProcess::Streams::pipes, mpirun_environment()).wait();
   ASSERT_EQ(many.exit_code, 0) << many.error;
   const ChildResult one = ChildProcess(training("20")).wait();
@@ -56,7 +56,7 @@ TEST_F(ManyProcesses, TrainAsOneDeviceDoes) {
   }
 }
 
-TEST_F(ManyProcesses, NameTheRankThatWasKilled) {
+TEST_F(ManyProcesses, NameTheKilledRank) {
   constexpr int kCulprit = 100;
   ChildProcess child(in_processes("1000000000"), ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("loss")) << "no progress";

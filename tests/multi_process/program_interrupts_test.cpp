@@ -30,7 +30,7 @@ class ProcessInterrupts : public MpirunTest {
   TempFolder folder_;
 };
 
-TEST_F(ProcessInterrupts, OneProcessIsAskedAndAllEndBehindOneStep) {
+TEST_F(ProcessInterrupts, ASignalToOneProcessEndsAllAfterTheSameStep) {
   for (const int rank : {0, 2}) {
     ChildProcess child(endless(), ChildProcess::Streams::pipes, mpirun_environment());
     ASSERT_TRUE(child.wait_for("epoch 2/"));
@@ -46,7 +46,7 @@ TEST_F(ProcessInterrupts, OneProcessIsAskedAndAllEndBehindOneStep) {
   }
 }
 
-TEST_F(ProcessInterrupts, MpirunIsInterruptedAndTheWeightsAreSaved) {
+TEST_F(ProcessInterrupts, WeightsAreSavedWhenMpirunIsInterrupted) {
   // Seconds that mpirun waits before it sends SIGTERM, and again before SIGKILL.
   Command command = endless();
   command.insert(command.begin() + 1, {"--mca", "odls_base_sigkill_timeout", "2"});

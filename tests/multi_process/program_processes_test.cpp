@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// With 43 more for the test set: neither is divisible by four.
+// The test set has 43 more. Neither number is divisible by four.
 const Command kJob = {"--model", "small-cnn", "--data", "synthetic:215", "--threads-per-device", "1", "--batch-size", "32"};
 
 Command with(Command first, const Command& more) {
@@ -47,7 +47,7 @@ class Processes : public MpirunTest {
   TempFolder folder_;
 };
 
-TEST_F(Processes, TrainAsOneDoes) {
+TEST_F(Processes, TrainLikeOneProcess) {
   const Command training = {"--epochs", "2", "--accumulate", "2"};
   const Json one = in_one_process("train", training);
   const Json four = in_processes(4, "train", with(training, {"--verify-replicas", "2"}));
@@ -66,6 +66,26 @@ TEST_F(Processes, TrainAsOneDoes) {
     EXPECT_EQ(found["test_accuracy"], expected["test_accuracy"]);
     EXPECT_NEAR(found["test_loss"].get<double>(), expected["test_loss"].get<double>(), 1e-5);
     EXPECT_NEAR(found["train_loss"].get<double>(), expected["train_loss"].get<double>(), 1e-5);
+  }
+}
+
+/// The plateau is reached in every epoch, because only a test loss ten times smaller would be an improvement.
+TEST_F(Processes, FollowLearningRateSchedulesToTheSameWeights) {
+  const Command sgd = {"--epochs", "3", "--optimizer", "sgd", "--lr", "0.02", "--momentum", "0.8"};
+  const auto weights_of = [&](const std::string& name, int processes, const Command& schedule) {
+    const std::string file = folder_.path(name);
+    const Command training = with(with(sgd, schedule), {"--devices", processes == 1 ? "cpu:0-1" : "cpu:0", "--save", file, "--json"});
+    const Command command = vitrine_command(with(with({"train"}, kJob), training));
+    parse(processes == 1 ? ChildProcess(command).wait() : mpirun(processes, command));
+    return content(file);
+  };
+  const std::string constant = weights_of("constant", 1, {});
+  ASSERT_FALSE(constant.empty());
+  for (const Command& schedule :
+       {Command{"--lr-schedule", "one-cycle"}, Command{"--lr-schedule", "plateau", "--lr-patience", "0", "--lr-threshold", "0.9"}}) {
+    const std::string one = weights_of("one", 1, schedule);
+    EXPECT_TRUE(weights_of("two", 2, schedule) == one) << schedule[1];
+    EXPECT_FALSE(one == constant) << schedule[1] << " changes nothing";
   }
 }
 
@@ -133,7 +153,7 @@ TEST_F(Processes, StartFromTheWeightsOfRankZero) {
   }
 }
 
-TEST_F(Processes, WriteATraceEach) {
+TEST_F(Processes, WriteOneTraceEach) {
   in_processes(2, "train", {"--steps", "2", "--trace", folder_.path("t.json")});
   for (const char* name : {"t.json", "t.rank1.json"}) EXPECT_FALSE(Json::parse(content(folder_.path(name)))["traceEvents"].empty()) << name;
 }

@@ -24,7 +24,7 @@ void expect_usage_error(const ChildResult& result, const std::vector<std::string
 
 class ProcessRefusals : public MpirunTest {};
 
-TEST_F(ProcessRefusals, OptionsThatDifferAreNamedWithTheRank) {
+TEST_F(ProcessRefusals, DifferingOptionsAreNamedWithTheRank) {
   expect_usage_error(mpirun({job({"--precision", "fp16"}),
                              job({"--precision", "fp16", "--batch-size", "32", "--clip-norm", "2", "--loss-scale-growth-interval", "7"})}),
                      {"rank 1 has batch size 32, where rank 0 has 64", "clipping norm 2, gradients in f32, where rank 0 has f16, clipping norm 0",
@@ -33,11 +33,11 @@ TEST_F(ProcessRefusals, OptionsThatDifferAreNamedWithTheRank) {
                      {"rank 1 has --shuffle off, where rank 0 has on", "rank 1 has --init-weights a file, where rank 0 has nothing"});
 }
 
-TEST_F(ProcessRefusals, TheOneThatDiffersFromMostIsNamed) {
+TEST_F(ProcessRefusals, TheRankThatDiffersFromMostIsNamed) {
   expect_usage_error(mpirun({job({"--lr", "0.5"}), job({}), job({})}), {"rank 0 has optimizer adamw lr 0.5", "where ranks 1, 2 have"});
 }
 
-TEST_F(ProcessRefusals, SchemesOfOneProcessAreRefusedByNameAndOnce) {
+TEST_F(ProcessRefusals, SchemesForOneProcessAreRefusedOnce) {
   const std::vector<Command> schemes = {{"--mode", "dp"}, {"--mode", "balanced", "--split", "gpu0=4"}, {"--mode", "criterion"}, {"--reduce", "gpu0"}};
   for (const Command& scheme : schemes) {
     const ChildResult result = mpirun(3, job(scheme));
@@ -47,11 +47,11 @@ TEST_F(ProcessRefusals, SchemesOfOneProcessAreRefusedByNameAndOnce) {
   }
 }
 
-TEST_F(ProcessRefusals, BalancingTimeIsForOneProcess) {
+TEST_F(ProcessRefusals, BalancingByTimeNeedsOneProcess) {
   expect_usage_error(mpirun(2, job({"--split", "auto", "--balance", "time"})), {"--balance time: it measures devices of one process"});
 }
 
-TEST_F(ProcessRefusals, CompareIsForOneProcess) {
+TEST_F(ProcessRefusals, CompareNeedsOneProcess) {
   expect_usage_error(mpirun(2, vitrine_command({"compare", "--data", "synthetic:100"})), {"compare: it runs in one process, but 2 were started"});
 }
 
@@ -63,7 +63,7 @@ ChildResult launched(const Command& arguments, const std::vector<std::string>& e
 const std::vector<std::string> kTorchrun = {"RANK=0",           "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
                                             "MASTER_PORT=29511"};
 
-TEST(LauncherEnvironment, WhatIsMissingIsNamed) {
+TEST(LauncherEnvironment, NamesMissingVariables) {
   for (const std::string name : {"WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     std::vector<std::string> environment = kTorchrun;
     // The name without a value removes the variable.
@@ -89,7 +89,7 @@ TEST(LauncherEnvironment, RendezvousIsAnAddressOrAFile) {
   EXPECT_NE(result.error.find("/nonexistent/tcp.safetensors"), std::string::npos) << result.error;
 }
 
-TEST(LauncherEnvironment, TheLocalRankIsTakenInBothSpellings) {
+TEST(LauncherEnvironment, AcceptsBothSpellingsOfTheLocalRank) {
   for (const char* option : {"--local_rank=0", "--local-rank=0"}) {
     const ChildResult result = launched({option, "--devices", "cpu:0"}, {});
     EXPECT_EQ(result.exit_code, 0) << option << ": " << result.error;

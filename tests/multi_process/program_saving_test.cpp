@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 class ProcessSaving : public MpirunTest {
  protected:
-  /// Three processes that train and save on a disk that takes so many seconds.
+  /// Three processes that train and save on a disk that needs `seconds` for each flush.
   Command training(int seconds, const Command& more) const {
     Command command = {"env",
                        "LD_PRELOAD=" VITRINE_SLOW_DISK,
@@ -39,7 +39,7 @@ class ProcessSaving : public MpirunTest {
   void wait_for_weights() const {
     for (int i = 0; i < 600 && !fs::exists(weights()); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  /// Checks that there is the file and nothing else.
+  /// Checks that the folder contains the file and nothing else.
   void expect_weights() const {
     ASSERT_TRUE(fs::exists(weights()));
     const ChildResult result = run_vitrine({"eval", "--model", "mlp", "--data", "synthetic:200", "--weights", weights()});
@@ -51,7 +51,7 @@ class ProcessSaving : public MpirunTest {
   TempFolder folder_;
 };
 
-TEST_F(ProcessSaving, ASaveMayTakeLongerThanTheTimeout) {
+TEST_F(ProcessSaving, MayTakeLongerThanTheTimeout) {
   ChildProcess child(training(12, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}), ChildProcess::Streams::pipes,
                      mpirun_environment());
   const ChildResult result = child.wait();
@@ -62,7 +62,7 @@ TEST_F(ProcessSaving, ASaveMayTakeLongerThanTheTimeout) {
 }
 
 // The weights are saved before anything else can fail at the end of a run: here the comparison of replicas, whose other process has exited.
-TEST_F(ProcessSaving, AProcessThatDiesDuringTheSaveCostsNothing) {
+TEST_F(ProcessSaving, SurvivesTheDeathOfAnotherProcess) {
   ChildProcess child(training(15, {"--steps", "4", "--no-eval", "--timeout", "5", "--verify-replicas", "4"}), ChildProcess::Streams::pipes,
                      mpirun_environment());
   ASSERT_TRUE(child.wait_for("nothing was written for 5 s"));
@@ -73,7 +73,7 @@ TEST_F(ProcessSaving, AProcessThatDiesDuringTheSaveCostsNothing) {
 }
 
 // mpirun ends the other processes with signals, and so does the failed process group after 2 s: the weights are saved nevertheless.
-TEST_F(ProcessSaving, AfterAFailureTheSaveIsNotCutOff) {
+TEST_F(ProcessSaving, CompletesAfterAFailure) {
   ChildProcess child(training(6, {"--epochs", "1000000"}), ChildProcess::Streams::pipes, mpirun_environment());
   ASSERT_TRUE(child.wait_for("epoch 2/"));
   kill(process_of_rank(child.pid(), 1), SIGKILL);

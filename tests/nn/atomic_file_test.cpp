@@ -71,7 +71,7 @@ TEST_F(AtomicFileTest, ReportsProgress) {
   EXPECT_EQ(fs::file_size(path()), size_t{66} << 20);
 }
 
-TEST_F(AtomicFileTest, KeepsALink) {
+TEST_F(AtomicFileTest, KeepsASymbolicLink) {
   write("before");
   fs::create_directory(folder_ / "elsewhere");
   fs::create_symlink("../file", folder_ / "elsewhere" / "link");
@@ -88,7 +88,7 @@ TEST_F(AtomicFileTest, KeepsALink) {
   EXPECT_EQ(content(path("target")), "x");
 }
 
-TEST_F(AtomicFileTest, WritesDirectlyToWhatIsNoFile) {
+TEST_F(AtomicFileTest, WritesDirectlyToPipesAndDevices) {
   ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
   std::string read;
   std::thread reader([&] { read = content(path("pipe")); });

@@ -16,6 +16,7 @@
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
 #include "nn/model.h"
+#include "nn/resnet.h"
 #include "runtime/error.h"
 #include "tests/nn/checkpoint_fixture.h"
 #include "tests/support/device_fixture.h"
@@ -43,7 +44,7 @@ TEST_F(Checkpoint, EveryDtypeSurvivesARoundTrip) {
   EXPECT_TRUE(read_safetensors(path()).empty());
 }
 
-TEST_F(Checkpoint, AFailedWriteLeavesTheOldFileAlone) {
+TEST_F(Checkpoint, AFailedWriteKeepsTheOldFile) {
   write_safetensors(path(), {{"a", tensor_of({3}, DType::f32, 1)}}, {});
   const std::string before = content(path());
   HostTensor short_of_data = tensor_of({3}, DType::f32, 1);
@@ -69,6 +70,79 @@ TEST_F(Checkpoint, EveryModelSurvivesARoundTrip) {
   }
 }
 
+/// A small residual network with buffers, on the host.
+struct Residuals {
+  Sequential net{resnet_parts({.blocks = {1, 1, 1, 1}, .width = 3, .small_images = true}, 1, 2)};
+  FlatLayout layout{net.parameters(), 0};
+  BufferLayout buffer_layout{net};
+  std::vector<float> flat = random_floats(layout.total_elements(), 1);
+  BufferValues buffers = buffer_layout.initial();
+
+  Residuals() {
+    int64_t number = int64_t{1} << 40;  // more than 32 bits
+    for (int64_t& counter : buffers.counters) counter = ++number;
+    for (const ParamSpec& spec : buffer_layout.saved().specs()) {
+      const int i = static_cast<int>(&spec - buffer_layout.saved().specs().data());
+      const std::vector<float> values = random_floats(spec.shape.numel(), static_cast<uint64_t>(i + 2));
+      std::copy(values.begin(), values.end(), buffers.values.begin() + buffer_layout.saved().offset(i));
+    }
+  }
+  void save(const std::string& path) const { save_parameters(path, layout, flat, buffer_layout, buffers, {}); }
+};
+
+TEST_F(Checkpoint, BuffersSurviveARoundTripUnderPyTorchsNames) {
+  const Residuals model;
+  model.save(path());
+  const auto tensors = read_safetensors(path());
+  EXPECT_EQ(tensors.at("layer2.0.downsample.1.running_var").shape, (Shape{6}));
+  EXPECT_EQ(tensors.at("layer4.0.bn2.num_batches_tracked").dtype, DType::i64);
+  EXPECT_EQ(tensors.at("layer4.0.bn2.num_batches_tracked").shape, Shape{});
+  std::vector<float> flat(model.flat.size());
+  BufferValues buffers;
+  load_parameters(path(), model.layout, flat, model.buffer_layout, buffers);
+  EXPECT_EQ(buffers.counters, model.buffers.counters);
+  EXPECT_EQ(buffers.values, model.buffers.values);
+}
+
+// torchvision's files from before PyTorch 0.4.1.
+TEST_F(Checkpoint, MissingCountersAreZeroButMissingStatisticsAreRefused) {
+  const Residuals model;
+  model.save(path());
+  auto tensors = read_safetensors(path());
+  std::erase_if(tensors, [](const auto& entry) { return entry.first.ends_with("num_batches_tracked"); });
+  write_safetensors(path(), tensors, {});
+  std::vector<float> flat(model.flat.size());
+  BufferValues buffers;
+  load_parameters(path(), model.layout, flat, model.buffer_layout, buffers);
+  EXPECT_EQ(buffers.counters, std::vector<int64_t>(model.buffers.counters.size()));
+  EXPECT_EQ(buffers.values, model.buffers.values);
+  tensors.erase("bn1.running_var");
+  write_safetensors(path(), tensors, {});
+  expect_mentions(message_of([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }), {"missing", "bn1.running_var"});
+}
+
+TEST_F(Checkpoint, ACounterThatIsNoI64ScalarIsRefused) {
+  const Residuals model;
+  model.save(path());
+  auto tensors = read_safetensors(path());
+  tensors["bn1.num_batches_tracked"] = tensor_of({}, DType::i32, 1);
+  write_safetensors(path(), tensors, {});
+  std::vector<float> flat(model.flat.size());
+  BufferValues buffers;
+  expect_mentions(message_of([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }),
+                  {"bn1.num_batches_tracked", "i32", "i64"});
+}
+
+// Readers that map a file, such as safetensors' own, need it.
+TEST_F(Checkpoint, TensorsAreAlignedToTheirElements) {
+  write_safetensors(path(), {{"a", tensor_of({3}, DType::u8, 1)}, {"b", tensor_of({1}, DType::f32, 2)}, {"c", tensor_of({}, DType::i64, 3)}}, {});
+  const std::string text = content(path());
+  EXPECT_NE(text.find(R"("c":{"data_offsets":[0,8])"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("b":{"data_offsets":[8,12])"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("a":{"data_offsets":[12,15])"), std::string::npos) << text;
+  EXPECT_EQ(read_safetensors(path()).at("b").data, tensor_of({1}, DType::f32, 2).data);
+}
+
 // The network that record_torch.py builds.
 Sequential tiny_net() {
   std::vector<Sequential::Part> parts;
@@ -81,7 +155,7 @@ Sequential tiny_net() {
   return Sequential(std::move(parts));
 }
 
-TEST_F(Checkpoint, AFileThatPyTorchWroteGivesPyTorchsLogits) {
+TEST_F(Checkpoint, AFileOfPyTorchGivesPyTorchsLogits) {
   std::ifstream file(VITRINE_TEST_DATA "/tiny.json");
   ASSERT_TRUE(file) << "tiny.json is missing; record_torch.py writes it";
   const nlohmann::json record = nlohmann::json::parse(file);
@@ -155,7 +229,7 @@ TEST_F(Checkpoint, WeightsThatAreNotFiniteAreRefusedByNameAndIndex) {
   EXPECT_EQ(std::count_if(flat.begin(), flat.end(), [](float v) { return !std::isfinite(v); }), 3);
 }
 
-TEST_F(Checkpoint, ThousandsOfStrangeNamesMakeAShortMessage) {
+TEST_F(Checkpoint, ThousandsOfUnexpectedNamesMakeAShortMessage) {
   const FlatLayout layout(tiny_net().parameters(), 0);
   std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
   std::map<std::string, HostTensor> tensors;
@@ -166,7 +240,7 @@ TEST_F(Checkpoint, ThousandsOfStrangeNamesMakeAShortMessage) {
   EXPECT_LT(message.size(), 2048U);
 }
 
-TEST_F(Checkpoint, NpyHasNumPysHeader) {
+TEST_F(Checkpoint, NpyFilesHaveNumPysHeader) {
   const std::vector<float> values = random_floats(6, 1);
   write_npy(path(), values, 2, 3);
   const std::string file = content(path());

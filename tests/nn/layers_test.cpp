@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include "nn/buffer_layout.h"
+#include "nn/layers/batch_norm2d.h"
 #include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
 #include "nn/layers/flatten.h"
+#include "nn/layers/gelu.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
 #include "nn/layers/relu.h"
@@ -90,11 +93,89 @@ TEST(LayerGradients, Dropout) {
   }
 }
 
-TEST(LayerGradients, FlattenIntoAnotherPlace) {
+TEST(LayerGradients, FlattenIntoOtherMemory) {
   check_gradients(Flatten(), {2, 3, 4, 5}, kTraining, 600, [](const DoubleTensor& x, const Params&) { return x; });
 }
 
-TEST(Layers, IdentitiesAreRecognised) {
+TEST(LayerGradients, BatchNorm2d) {
+  uint64_t seed = 700;
+  for (const Shape& shape : {Shape{2, 1, 1, 3}, Shape{3, 4, 5, 7}, Shape{2, 6, 6, 20}}) {
+    for (const bool relu : {false, true}) {
+      const BatchNormConfig config{.eps = 0.01F, .relu = relu};
+      check_gradients(BatchNorm2d(shape[3], config), shape, kTraining, ++seed,
+                      [config](const DoubleTensor& x, const Params& p) { return reference_batch_norm(config, x, p[0], p[1]); });
+    }
+  }
+}
+
+TEST(LayerGradients, GELU) {
+  check_gradients(GELU(), {3, 37}, kTraining, 800, [](const DoubleTensor& x, const Params&) { return reference_gelu(x); });
+}
+
+/// A batch norm on a device, its parameters and buffers.
+class BatchNormLayer : public ::testing::Test {
+ protected:
+  void SetUp() override { device.ctx().reserve_workspace(int64_t{1} << 20); }
+  std::vector<float> forward(const Tensor& input, const Pass& pass) {
+    const Tensor y = device.empty(input.shape());
+    layer.forward({device.ctx(), parameters.views(flat), input, y, pass, buffers.views(saved, transient)});
+    return device.values(ConstView(y));
+  }
+  std::vector<float> running() { return device.values(ConstView(saved)); }
+
+  TestDevice device;
+  const BatchNorm2d layer{3};
+  const FlatLayout parameters{layer.parameters(), 0};
+  const BufferLayout buffers{layer};
+  const Tensor flat = device.random({parameters.parameter_elements()}, 1);
+  const Tensor saved = device.tensor({buffers.saved().parameter_elements()}, buffers.initial().values);
+  const Tensor transient = device.empty({buffers.transient().parameter_elements()});
+  const Tensor x = device.tensor({2, 1, 2, 3}, std::vector<float>{1, 2, 3, 3, 2, 1, 5, 2, 8, 7, 2, 0});
+};
+
+TEST_F(BatchNormLayer, RunningStatisticsMoveToMeanAndUnbiasedVariance) {
+  forward(x, kTraining);
+  const std::vector<float> values = running();
+  const auto at = [&](const char* name, int64_t channel) {
+    for (int i = 0; i < buffers.saved().size(); ++i) {
+      if (buffers.saved().specs()[static_cast<size_t>(i)].name == name) return values[static_cast<size_t>(buffers.saved().offset(i) + channel)];
+    }
+    return -1.0F;
+  };
+  EXPECT_FLOAT_EQ(at("running_mean", 0), 0.1F * 4.0F);
+  EXPECT_FLOAT_EQ(at("running_mean", 2), 0.1F * 3.0F);
+  EXPECT_FLOAT_EQ(at("running_var", 0), 0.9F + 0.1F * 20.0F / 3.0F);
+  EXPECT_FLOAT_EQ(at("running_var", 1), 0.9F);
+}
+
+TEST_F(BatchNormLayer, EvaluationDoesNotLookAtOtherSamples) {
+  forward(x, kTraining);
+  const std::vector<float> before = running();
+  const std::vector<float> all = forward(x, {.training = false});
+  const std::vector<float> first = forward(x.rows(0, 1), {.training = false});
+  EXPECT_EQ(first, (std::vector<float>{all.begin(), all.begin() + 6}));
+  EXPECT_EQ(running(), before);
+}
+
+TEST_F(BatchNormLayer, RecomputationAndSearchesLeaveTheRunningStatistics) {
+  const std::vector<float> y = forward(x, kTraining);
+  const std::vector<float> before = running();
+  Pass again = kTraining;
+  again.recomputes = true;
+  EXPECT_EQ(forward(x, again), y);
+  Pass search = kTraining;
+  search.updates_buffers = false;
+  EXPECT_EQ(forward(x, search), y);
+  EXPECT_EQ(running(), before);
+}
+
+TEST_F(BatchNormLayer, OneValueForEachChannelIsRefused) {
+  const Tensor one = device.random({1, 1, 1, 3}, 5);
+  EXPECT_THROW(forward(one, kTraining), ShapeError);
+  EXPECT_NO_THROW(forward(one, {.training = false}));
+}
+
+TEST(Layers, IdentitiesAreRecognized) {
   const Shape images{2, 6, 6, 4};
   const Pass evaluation{.training = false};
   EXPECT_TRUE(AdaptiveAvgPool2d(6, 6).is_identity(images, kTraining));
@@ -148,6 +229,9 @@ TEST(Layers, RefuseInputsThatDoNotFit) {
   EXPECT_THROW(Linear({.in_features = 12, .out_features = 2, .weight_layout = {CheckpointLayout::Kind::linear_chw, 2, 2, 2}}), ConfigError);
   EXPECT_THROW(Conv2d({.in_channels = 3, .out_channels = 2, .window = 3, .conv = {.stride = 0}}), ConfigError);
   EXPECT_THROW(AdaptiveAvgPool2d(0, 1), ConfigError);
+  EXPECT_THROW(BatchNorm2d(4).output_shape(images), ShapeError);
+  EXPECT_THROW(BatchNorm2d(0), ConfigError);
+  EXPECT_THROW(BatchNorm2d(3, {.momentum = 1.5F}), ConfigError);
 }
 
 }  // namespace

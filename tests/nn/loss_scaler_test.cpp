@@ -115,7 +115,7 @@ TEST_F(LossScalerTest, AStepWithoutAValidTargetChangesNothing) {
   }
 }
 
-TEST_F(LossScalerTest, AFixedScaleStaysAndSkips) {
+TEST_F(LossScalerTest, AFixedScaleIsConstantAndSkipsSteps) {
   LossScaling scaling;
   scaling.kind = LossScaling::Kind::fixed;
   scaling.scale = 128.0;
@@ -128,7 +128,7 @@ TEST_F(LossScalerTest, AFixedScaleStaysAndSkips) {
   }
 }
 
-TEST_F(LossScalerTest, NoScalingChecksNothingUnlessAsked) {
+TEST_F(LossScalerTest, WithoutScalingNothingIsCheckedUnlessRequested) {
   LossScaler scaler(ctx(), {});
   EXPECT_FALSE(scaler.scale());
   const Tensor grad = device.tensor({2}, std::vector<float>{1.0F, std::numeric_limits<float>::quiet_NaN()});
@@ -142,7 +142,7 @@ TEST_F(LossScalerTest, NoScalingChecksNothingUnlessAsked) {
   EXPECT_THROW(scaler.set_state(ctx(), 1.0F, 0), OrderError);
 }
 
-TEST_F(LossScalerTest, AStoppedTrainingStaysStoppedUntilItIsResumed) {
+TEST_F(LossScalerTest, StoppedTrainingDoesNotContinueUntilItIsResumed) {
   LossScaler scaler(ctx(), {});
   const Tensor good = device.tensor({2}, std::vector<float>{1.0F, 2.0F});
   const Tensor bad = device.tensor({2}, std::vector<float>{1.0F, std::numeric_limits<float>::infinity()});
@@ -159,7 +159,7 @@ TEST_F(LossScalerTest, AStoppedTrainingStaysStoppedUntilItIsResumed) {
   EXPECT_EQ(active(good), 1.0F);
 }
 
-TEST_F(LossScalerTest, RefusesScalesThatAreNone) {
+TEST_F(LossScalerTest, RefusesInvalidScales) {
   for (const double scale : {0.0, -1.0, 1e39, 1e-46, std::numeric_limits<double>::quiet_NaN()}) {
     LossScaling scaling;
     scaling.kind = LossScaling::Kind::fixed;
@@ -168,7 +168,7 @@ TEST_F(LossScalerTest, RefusesScalesThatAreNone) {
   }
 }
 
-TEST_F(LossScalerTest, RefusesConstantsThatTurnTheScaleTheWrongWay) {
+TEST_F(LossScalerTest, RefusesFactorsThatChangeTheScaleInTheWrongDirection) {
   const auto refusal = [&](const LossScaleConfig& constants) {
     LossScaling scaling;
     scaling.constants = constants;

@@ -139,7 +139,7 @@ TEST(LrSchedule, ContinuesFromARestoredState) {
   EXPECT_LT(second.at(8).lr, 1.0);
 }
 
-TEST(LrSchedule, RefusesValuesWithoutMeaning) {
+TEST(LrSchedule, RefusesInvalidValues) {
   const auto message = [](const LrScheduleConfig& config, double lr = 0.1) {
     try {
       LrSchedule(config, lr, 1);

@@ -34,7 +34,7 @@ TEST(Models, AlexNetHasTorchvisionsParameters) {
 }
 
 // torchvision.models.vgg16(): names, counts and initialization.
-TEST(Models, Vgg16IsTorchvisions) {
+TEST(Models, Vgg16HasTorchvisionsParameters) {
   const Model model = make_model("vgg16", {.classes = 1000});
   EXPECT_EQ(parameter_count(model), 138'357'544);
   EXPECT_EQ(model.input_shape(1), (Shape{1, 224, 224, 3}));
@@ -53,6 +53,44 @@ TEST(Models, Vgg16IsTorchvisions) {
                                                "classifier.0", "classifier.3", "classifier.6"}));
 }
 
+// torchvision.models.resnet18() and resnet50(): names, order, counts and initialization.
+TEST(Models, ResNetsAreTorchvisions) {
+  const Model resnet18 = make_model("resnet18", {.classes = 1000});
+  EXPECT_EQ(parameter_count(resnet18), 11'689'512);
+  EXPECT_EQ(resnet18.input_shape(1), (Shape{1, 224, 224, 3}));
+  const std::vector<std::string> names = names_and_shapes(resnet18);
+  ASSERT_EQ(names.size(), 62U);
+  EXPECT_EQ((std::vector<std::string>{names.begin(), names.begin() + 6}),
+            (std::vector<std::string>{"conv1.weight (64, 7, 7, 3)", "bn1.weight (64)", "bn1.bias (64)", "layer1.0.conv1.weight (64, 3, 3, 64)",
+                                      "layer1.0.bn1.weight (64)", "layer1.0.bn1.bias (64)"}));
+  EXPECT_EQ(names[21], "layer2.0.downsample.0.weight (128, 1, 1, 64)");
+  EXPECT_EQ(names[60], "fc.weight (1000, 512)");
+  std::vector<std::string> buffers;
+  for (const BufferSpec& spec : resnet18.net->buffers()) {
+    if (spec.saved) buffers.push_back(spec.name);
+  }
+  EXPECT_EQ(buffers.size() + resnet18.net->counters().size(), 60U);
+  EXPECT_EQ(buffers[0], "bn1.running_mean");
+  EXPECT_EQ(buffers.back(), "layer4.1.bn2.running_var");
+  EXPECT_EQ(resnet18.net->counters().front(), "bn1.num_batches_tracked");
+  for (const ParamSpec& spec : resnet18.net->parameters()) {
+    if (spec.shape.rank() == 4) {
+      EXPECT_EQ(spec.init.kind, Init::Kind::normal) << spec.name;
+      EXPECT_FLOAT_EQ(spec.init.bound, std::sqrt(2.0F / static_cast<float>(spec.shape[0] * spec.shape[1] * spec.shape[2]))) << spec.name;
+    } else if (!spec.name.starts_with("fc.")) {
+      EXPECT_EQ(spec.init.kind, spec.name.ends_with("weight") ? Init::Kind::ones : Init::Kind::zeros) << spec.name;
+    }
+  }
+  const Model resnet50 = make_model("resnet50", {.classes = 1000});
+  EXPECT_EQ(parameter_count(resnet50), 25'557'032);
+  EXPECT_EQ(resnet50.net->parameters().size(), 161U);
+  EXPECT_EQ(resnet50.net->output_shape(resnet50.input_shape(2)), (Shape{2, 1000}));
+  const Model cifar = make_model("resnet18-cifar", {.image_size = 32});
+  EXPECT_EQ(parameter_count(cifar), 11'173'962);
+  EXPECT_EQ(names_and_shapes(cifar)[0], "conv1.weight (64, 3, 3, 3)");
+  EXPECT_EQ(names_and_shapes(cifar)[21], "layer2.0.downsample.0.weight (128, 1, 1, 64)");
+}
+
 TEST(Models, WideHeadHasATargetAtEveryPosition) {
   const Model model = make_model("wide-head", {});
   EXPECT_EQ(names_and_shapes(model),
@@ -62,7 +100,7 @@ TEST(Models, WideHeadHasATargetAtEveryPosition) {
   EXPECT_EQ(model.logits_shape(32).numel() * 4, 1'280'000'000);
 }
 
-TEST(Models, TheOthersHaveTheirNamesAndCounts) {
+TEST(Models, OtherModelsHaveTheirNamesAndCounts) {
   const Model small_cnn = make_model("small-cnn", {.image_size = 32});
   EXPECT_EQ(names_and_shapes(small_cnn),
             (std::vector<std::string>{"features.0.weight (32, 3, 3, 3)", "features.0.bias (32)", "features.3.weight (64, 3, 3, 32)",
@@ -77,7 +115,7 @@ TEST(Models, TheOthersHaveTheirNamesAndCounts) {
                                       "classifier.2.bias (128)", "classifier.4.weight (5, 128)", "classifier.4.bias (5)"}));
 }
 
-TEST(Models, GiveLogitsForEveryClass) {
+TEST(Models, ReturnLogitsForEveryClass) {
   for (const std::string& name : model_names()) {
     for (const int64_t size : {64, 96}) {
       const Model model = make_model(name, {.image_size = size, .channels = 2, .classes = 7});
@@ -88,7 +126,7 @@ TEST(Models, GiveLogitsForEveryClass) {
   }
 }
 
-TEST(Models, TheFirstLinearKnowsTheImageItFlattens) {
+TEST(Models, TheFirstLinearStoresTheLayoutOfTheFlattenedImage) {
   for (const std::string& name : model_names()) {
     int flattened = 0;
     for (const ParamSpec& spec : make_model(name, {.image_size = 64}).net->parameters()) {
@@ -100,7 +138,7 @@ TEST(Models, TheFirstLinearKnowsTheImageItFlattens) {
   }
 }
 
-TEST(Models, DropoutIsOverridden) {
+TEST(Models, DropoutCanBeOverridden) {
   const auto describe = [](std::optional<float> p) { return make_model("alexnet", {.dropout = p}).net->describe(); };
   EXPECT_NE(describe({}).find("dropout(0.5)"), std::string::npos);
   EXPECT_NE(describe(0.25F).find("dropout(0.25)"), std::string::npos);
@@ -108,7 +146,7 @@ TEST(Models, DropoutIsOverridden) {
   EXPECT_THROW(make_model("small-cnn", {.image_size = 32, .dropout = 0.5F}), ConfigError);
 }
 
-TEST(Models, RefuseWhatCannotBe) {
+TEST(Models, RefuseInvalidOptions) {
   EXPECT_THROW(make_model("resnet", {}), ConfigError);
   EXPECT_THROW(make_model("small-cnn", {}), ConfigError);
   EXPECT_THROW(make_model("mlp", {.image_size = 8, .classes = 0}), ConfigError);

@@ -13,7 +13,7 @@ namespace {
 
 FlatLayout small_layout(int64_t tail = 0) { return {make_model("small-cnn", {.image_size = 8}).net->parameters(), tail}; }
 
-TEST(FlatLayout, IsInTheOrderInWhichBackwardFinishes) {
+TEST(FlatLayout, FollowsTheOrderInWhichBackwardFinishes) {
   const FlatLayout layout = small_layout(64);
   EXPECT_EQ(layout.offset(layout.size() - 1), 0);
   for (int i = 1; i < layout.size(); ++i) {
@@ -26,7 +26,7 @@ TEST(FlatLayout, IsInTheOrderInWhichBackwardFinishes) {
   EXPECT_EQ(layout.total_elements(), layout.parameter_elements() + 64);
 }
 
-TEST(FlatLayout, ViewsLieWhereTheOffsetsSay) {
+TEST(FlatLayout, ViewsAreAtTheirOffsets) {
   const FlatLayout layout = small_layout();
   std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
   const std::vector<View> views = layout.views({flat.data(), {layout.total_elements()}, DType::f32, DeviceId::host()});

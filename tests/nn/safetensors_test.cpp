@@ -72,7 +72,7 @@ TEST_F(Safetensors, TruncatedFilesAreRefusedAtEveryLength) {
 }
 
 // The remaining cases of the reference reader's tests.
-TEST_F(Safetensors, WhatTheFormatRefusesIsRefused) {
+TEST_F(Safetensors, RefusesWhatTheFormatForbids) {
   expect_mentions(refusal("{\"\xff\": 1}", 0), {"not JSON", "UTF-8"});
   expect_mentions(refusal(" {}", 0), {"begins with byte 0x20"});
   expect_mentions(refusal("\xEF\xBB\xBF{}", 0), {"begins with byte 0xef"});
@@ -102,7 +102,7 @@ TEST_F(Safetensors, WhatTheFormatRefusesIsRefused) {
   expect_mentions(message_of([&] { read_safetensors(path()); }), {"offset 0", "100000001 bytes", "100000000 are allowed"});
 }
 
-TEST_F(Safetensors, WhatTheFormatAllowsIsRead) {
+TEST_F(Safetensors, ReadsWhatTheFormatAllows) {
   const auto tensors = read_safetensors(write_file(
       R"({"scalar":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"empty":{"dtype":"F16","shape":[2,0],"data_offsets":[4,4]},)"
       R"("more":{"note":{"deep":[1,{"x":[]}]},"dtype":"U8","shape":[3],"data_offsets":[4,7],"tags":["a",null,true,1.5]},"__metadata__":{"a":"b"}}   )",
@@ -152,7 +152,7 @@ double time_of(const std::function<void()>& action) {
 }
 
 // Ten times as many tensors take about ten times as long; with quadratic time it would be a hundred times.
-TEST_F(Safetensors, TimeIsInProportionToTheHeader) {
+TEST_F(Safetensors, TimeIsProportionalToTheHeader) {
   const auto time_of_reading = [&](int tensors) {
     const std::string file = write_file(header_of(tensors), static_cast<size_t>(tensors));
     return time_of([&] { EXPECT_EQ(read_safetensors(file).size(), static_cast<size_t>(tensors)); });
@@ -162,7 +162,7 @@ TEST_F(Safetensors, TimeIsInProportionToTheHeader) {
   EXPECT_LT(many, 40 * few) << few << " s and " << many << " s";
 }
 
-TEST_F(Safetensors, MemoryIsInProportionToTheHeader) {
+TEST_F(Safetensors, MemoryIsProportionalToTheHeader) {
   if (!kMemoryCanBeLimited) GTEST_SKIP() << "a sanitizer needs unlimited memory";
   const size_t half = 7'500'000;
   const std::string nested = R"({"a": {"x": )" + std::string(half, '[') + std::string(half, ']') + "}}";

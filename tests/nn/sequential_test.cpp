@@ -69,7 +69,7 @@ TEST(SequentialGradients, IdentitiesAtBothEnds) {
   });
 }
 
-TEST(SequentialGradients, NothingButIdentities) {
+TEST(SequentialGradients, OnlyIdentities) {
   const auto net = sequential(part<AdaptiveAvgPool2d>("avgpool", 2, 3), part<Flatten>("flatten"));
   const Shape images{2, 2, 3, 4};
   EXPECT_TRUE(net->is_identity(images, kTraining));
@@ -84,7 +84,7 @@ TEST(SequentialGradients, ElementwiseLayersWorkInPlace) {
   });
 }
 
-TEST(SequentialGradients, AReluBehindTheMaximumIsAsGoodAsBefore) {
+TEST(SequentialGradients, AReluAfterTheMaximumEqualsOneBefore) {
   const auto net = sequential(conv("conv", 2, 3, kConv), part<MaxPool2d>("pool", Pool2dConfig{3, 2, 1}, true), part<Dropout>("drop", 0.25F, 1));
   check_gradients(*net, {2, 6, 5, 2}, kTraining, 9, [](const DoubleTensor& x, const Params& p) {
     const DropoutConfig config{.p = 0.25F, .seed = kTraining.seed, .step = kTraining.step, .layer = 2, .first_sample = kTraining.first_sample};
@@ -103,7 +103,7 @@ TEST(ResidualGradients, IdentityShortcut) {
 }
 
 // The body ends in a merged ReLU, whose output it keeps: the sum must not overwrite it.
-TEST(ResidualGradients, ProjectionShortcutBehindAMergedRelu) {
+TEST(ResidualGradients, ProjectionShortcutAfterAMergedRelu) {
   const Conv2dConfig projection{.stride = 2};
   const Conv2dConfig strided{.stride = 2, .pad = 1, .relu = true};
   for (const bool relu : {false, true}) {
@@ -130,7 +130,7 @@ TEST(ResidualGradients, BlocksWithinASequential) {
   });
 }
 
-TEST(Residual, RefusesPathsThatDoNotAgree) {
+TEST(Residual, RefusesPathsOfDifferentShapes) {
   const Residual block(sequential(conv("conv1", 3, 5, kConv)), nullptr, false);
   const Shape images{2, 5, 5, 3};
   EXPECT_THROW(block.output_shape(images), ShapeError);
@@ -174,7 +174,7 @@ class Outermost : public ::testing::TestWithParam<Backend> {
   Tensor params_, grads_, input_;
 };
 
-TEST_P(Outermost, BackwardReportsGradientsLastLayerFirstAndLetsGoAsItGoes) {
+TEST_P(Outermost, BackwardReportsGradientsFromTheLastLayerAndReleasesMemory) {
   Tensor output;
   Saved saved = net_->forward_from(ctx(), layout_.views(params_), input_, output, kTraining);
   EXPECT_EQ(output.shape(), (Shape{3, 3}));
@@ -194,14 +194,14 @@ TEST_P(Outermost, BackwardReportsGradientsLastLayerFirstAndLetsGoAsItGoes) {
   EXPECT_EQ(held, (std::vector<int64_t>{3072, 3072, 2560, 0}));
 }
 
-TEST_P(Outermost, EvaluationKeepsNothingButTheOutput) {
+TEST_P(Outermost, EvaluationKeepsOnlyTheOutput) {
   Tensor output;
   const Saved saved = net_->forward_from(ctx(), layout_.views(params_), input_, output, kEvaluation);
   EXPECT_TRUE(saved.parts.empty());
   EXPECT_EQ(activation_bytes(), OffsetAllocator::aligned(output.bytes()));
 }
 
-TEST_P(Outermost, ElementwiseLayersTakeNoMemoryWhereTheirInputIsFree) {
+TEST_P(Outermost, ElementwiseLayersReuseAFreeInput) {
   const auto net = sequential(part<Dropout>("first", 0.5F, 0), part<Flatten>("flatten"),
                               part<Linear>("fc1", LinearConfig{.in_features = 72, .out_features = 9, .relu = true}), part<Dropout>("drop", 0.5F, 1),
                               part<ReLU>("relu"), part<Linear>("fc2", LinearConfig{.in_features = 9, .out_features = 3}));
@@ -226,7 +226,7 @@ TEST_P(Outermost, ElementwiseLayersTakeNoMemoryWhereTheirInputIsFree) {
   group_[0].pool().record_history(false);  // the names of these layers end here
 }
 
-TEST_P(Outermost, SegmentsKeepTheirInputsOnly) {
+TEST_P(Outermost, SegmentsKeepOnlyTheirInputs) {
   const std::array cuts{4, 6};  // at drop, and at fc2
   Tensor output;
   Saved saved = net_->forward_from(ctx(), layout_.views(params_), input_, output, kTraining, nullptr, cuts);
@@ -243,7 +243,7 @@ TEST_P(Outermost, SegmentsKeepTheirInputsOnly) {
   EXPECT_EQ(ready, (std::vector<int>{4, 2, 0}));
 }
 
-TEST_P(Outermost, WorkIsBookedUnderTheLayersName) {
+TEST_P(Outermost, WorkIsRecordedUnderTheNameOfTheLayer) {
   group_[0].pool().record_history(true);
   Tensor output;
   net_->forward_from(ctx(), layout_.views(params_), input_, output, kEvaluation);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/nn/training.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <utility>
@@ -11,7 +12,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/optimizer.h"
 #include "kernels/step_control.h"
-#include "nn/parameter_store.h"
+#include "nn/buffer_layout.h"
 #include "runtime/copy.h"
 #include "runtime/device.h"
 #include "tests/support/test_devices.h"
@@ -52,9 +53,16 @@ ConstView host_view(const std::vector<T>& values, const Shape& shape, DType dtyp
 
 }  // namespace
 
-std::vector<double> train(const TrainingJob& job) {
+TrainingResult train(const TrainingJob& job) {
   const Model model = make_model(job.model, {.image_size = job.image_size, .classes = kClasses, .dropout = 0.0F});
-  const FlatLayout layout(model.net->parameters(), LossTotals::kCount);
+  std::vector<ParamSpec> specs = model.net->parameters();
+  for (ParamSpec& spec : specs) {
+    if (spec.init.kind == Init::Kind::normal) {
+      spec.init = {Init::Kind::uniform, static_cast<float>(static_cast<double>(spec.init.bound) * std::sqrt(3.0))};
+    }
+  }
+  const FlatLayout layout(std::move(specs), LossTotals::kCount);
+  const BufferLayout buffer_layout(*model.net);
 
   DeviceGroup devices({.devices = test_devices(1), .memory_bytes = {kMemoryBytes}, .check_order = true});
   ExecContext& ctx = devices[0].compute();
@@ -72,13 +80,22 @@ std::vector<double> train(const TrainingJob& job) {
   const int64_t count = layout.parameter_elements();
   const Tensor totals = gradients.rows(count, layout.total_elements());
 
+  const auto buffers_of = [&](const FlatLayout& of) {
+    return ctx.allocate({std::max<int64_t>(1, of.parameter_elements())}, DType::f32, Category::parameters, "buffers");
+  };
+  const Tensor saved = buffers_of(buffer_layout.saved()), transient = buffers_of(buffer_layout.transient());
+  const std::vector<View> buffers = buffer_layout.views(saved, transient);
+  std::vector<float> running = buffer_layout.initial().values;
+  running.resize(static_cast<size_t>(saved.numel()));
+  copy(ctx, host_view(running, saved.shape(), DType::f32), saved);
+
   std::vector<float> start(static_cast<size_t>(layout.total_elements()));
   initialize(layout, 0, start);
   copy(ctx, host_view(start, weights.shape(), DType::f32), weights);
   for (const Tensor& t : {gradients, momentum, updates, control}) zero(ctx, t);
 
   const auto samples = static_cast<float>(job.samples);
-  std::vector<double> losses;
+  TrainingResult result;
   for (int step = 0; step < job.steps; ++step) {
     const Batch batch = make_batch(step, job.samples, job.image_size);
     copy(ctx, host_view(batch.images, images.shape(), DType::f32), images);
@@ -86,10 +103,10 @@ std::vector<double> train(const TrainingJob& job) {
 
     const Pass pass{.training = true, .seed = 0, .step = step};
     Tensor logits;
-    Saved saved = model.net->forward_from(ctx, params, images, logits, pass);
+    Saved saved = model.net->forward_from(ctx, params, images, logits, pass, nullptr, {}, buffers);
     zero(ctx, totals);
     softmax_cross_entropy(ctx, {.grad_scale = 1.0F / samples}, logits, labels, {}, logits, totals);  // the gradient overwrites the logits
-    model.net->backward_from(ctx, params, std::move(saved), std::move(logits), grad_params, GradMode::overwrite, pass, nullptr);
+    model.net->backward_from(ctx, params, std::move(saved), std::move(logits), grad_params, GradMode::overwrite, pass, nullptr, {}, buffers);
     decide_step(ctx, samples, NonFinite::accept, totals, {}, control);
     sgd_update(ctx, {.lr = job.lr, .momentum = job.momentum}, weights.rows(0, count), gradients.rows(0, count), momentum.rows(0, count), updates,
                control);
@@ -97,9 +114,61 @@ std::vector<double> train(const TrainingJob& job) {
     std::vector<float> host_totals(LossTotals::kCount);
     copy(ctx, totals, View{host_totals.data(), totals.shape(), DType::f32, DeviceId::host()});
     devices.synchronize();
-    losses.push_back(static_cast<double>(host_totals[LossTotals::kLossSum]) / LossTotals::count(host_totals.data(), LossTotals::kValid));
+    result.losses.push_back(static_cast<double>(host_totals[LossTotals::kLossSum]) / LossTotals::count(host_totals.data(), LossTotals::kValid));
   }
-  return losses;
+  copy(ctx, saved, View{running.data(), saved.shape(), DType::f32, DeviceId::host()});
+  devices.synchronize();
+  for (int i = 0; i < buffer_layout.saved().size(); ++i) {
+    const ParamSpec& spec = buffer_layout.saved().specs()[static_cast<size_t>(i)];
+    const auto begin = running.begin() + buffer_layout.saved().offset(i);
+    result.buffers[spec.name] = {begin, begin + spec.shape.numel()};
+  }
+  return result;
+}
+
+namespace {
+
+TrainingJob job_of(const std::string& model, const nlohmann::json& record) {
+  return {.model = model,
+          .samples = record.at("samples").get<int64_t>(),
+          .image_size = record.at("image_size").get<int64_t>(),
+          .lr = record.at("lr").get<double>(),
+          .momentum = record.at("momentum").get<double>(),
+          .steps = static_cast<int>(record.at("losses").size())};
+}
+
+}  // namespace
+
+void expect_recorded_resnet(const std::string& model) {
+  // Rounding errors of two f32 computations are independent, and grow from step to step like chaos: their size varies by small factors.
+  constexpr double kFactor = 4;
+  constexpr double kFloor = 2e-6;
+  std::ifstream file(VITRINE_TEST_DATA "/resnet.json");
+  ASSERT_TRUE(file) << "resnet.json is missing; record_resnet.py writes it";
+  const nlohmann::json record = nlohmann::json::parse(file).at(model);
+  const auto losses = record.at("losses").get<std::vector<double>>(), exact = record.at("exact_losses").get<std::vector<double>>();
+  ASSERT_EQ(losses.size(), 20U);
+  const TrainingResult result = train(job_of(model, record));
+  double largest = 0;  // difference of PyTorch's f32 so far
+  for (size_t i = 0; i < losses.size(); ++i) {
+    largest = std::max(largest, std::abs(losses[i] - exact[i]) / exact[i]);
+    EXPECT_NEAR(result.losses[i], exact[i], (kFactor * largest + kFloor) * exact[i]) << "step " << i;
+  }
+  double own = 0, torch = 0, norm = 0;
+  for (const auto& [name, values] : record.at("exact_running").items()) {
+    const auto expected = values.get<std::vector<double>>(), of_torch = record.at("running").at(name).get<std::vector<double>>();
+    const auto found = result.buffers.find(name);
+    ASSERT_NE(found, result.buffers.end()) << name;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      own += std::pow(static_cast<double>(found->second[i]) - expected[i], 2);
+      torch += std::pow(of_torch[i] - expected[i], 2);
+      norm += std::pow(expected[i], 2);
+    }
+  }
+  EXPECT_EQ(result.buffers.size(), record.at("running").size());
+  EXPECT_LE(std::sqrt(own / norm), kFactor * std::sqrt(torch / norm) + kFloor);
+  ::testing::Test::RecordProperty("running_statistics",
+                                  std::to_string(std::sqrt(own / norm)) + ", PyTorch " + std::to_string(std::sqrt(torch / norm)));
 }
 
 void expect_recorded_losses(const std::string& model) {
@@ -108,12 +177,7 @@ void expect_recorded_losses(const std::string& model) {
   const nlohmann::json record = nlohmann::json::parse(file).at(model);
   const auto expected = record.at("losses").get<std::vector<double>>();
   ASSERT_FALSE(expected.empty());
-  const std::vector<double> losses = train({.model = model,
-                                            .samples = record.at("samples").get<int64_t>(),
-                                            .image_size = record.at("image_size").get<int64_t>(),
-                                            .lr = record.at("lr").get<double>(),
-                                            .momentum = record.at("momentum").get<double>(),
-                                            .steps = static_cast<int>(expected.size())});
+  const std::vector<double> losses = train(job_of(model, record)).losses;
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-4 * std::abs(expected[i])) << "step " << i;
 }
 

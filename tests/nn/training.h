@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,19 @@ struct TrainingJob {
   int steps = 0;
 };
 
-/// Mean loss of every step. Weights come from initialize() with seed 0, images and labels from the formula in record_losses.py.
-std::vector<double> train(const TrainingJob& job);
+struct TrainingResult {
+  std::vector<double> losses;  // mean loss of every step
+  /// Saved buffers by name, after the last step.
+  std::map<std::string, std::vector<float>> buffers;
+};
+
+/// Weights come from initialize() with seed 0, where normal distributions are replaced by uniform ones with their deviation; images and labels from
+/// the formula in record_losses.py.
+TrainingResult train(const TrainingJob& job);
+
+/// Runs the recorded job of a residual network: every loss and every recorded running statistic is as close to PyTorch's in double precision as
+/// PyTorch's own in f32, up to a factor.
+void expect_recorded_resnet(const std::string& model);
 
 /// Runs the recorded job of that name for the recorded number of steps and compares every loss with PyTorch's, to 1e-4 relative.
 void expect_recorded_losses(const std::string& model);

@@ -63,7 +63,7 @@ TEST_P(CudaFailure, OutOfMemoryOnDeviceTwo) {
   engine.finish();
 }
 
-TEST_P(CudaFailure, AKernelThatFaultsEndsTheStepAndSaysThatTheProcessIsLost) {
+TEST_P(CudaFailure, AKernelFaultEndsTheStepAndReportsThatTheProcessCannotContinue) {
   const Model model = random_model(1);
   DeviceGroup group(test_group(3));
   const int culprit = group[2].id().index;
@@ -84,7 +84,7 @@ TEST_P(CudaFailure, AKernelThatFaultsEndsTheStepAndSaysThatTheProcessIsLost) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, CudaFailure, ::testing::Values("dp", "criterion", "ddp"), [](const auto& param) { return std::string(param.param); });
 
-TEST_F(CudaPrecision, ThereIsNoBf16BelowComputeCapability8) {
+TEST_F(CudaPrecision, Bf16IsRefusedBelowComputeCapability8) {
   const Model model = random_model(1);
   const auto refusal = [&](int compute_major, int compute_minor, DType compute, DType reduce) -> std::string {
     standins::configure({.compute_major = compute_major, .compute_minor = compute_minor});

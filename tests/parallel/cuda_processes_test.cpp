@@ -119,7 +119,7 @@ class CudaProcesses : public ::testing::Test {
   std::optional<LeavesNothingBehind> check_;
 };
 
-TEST_F(CudaProcesses, TrainAsOneProcessDoes) {
+TEST_F(CudaProcesses, TrainLikeOneProcess) {
   for (const std::vector<std::vector<int>>& gpus : {std::vector<std::vector<int>>{{0}, {1}, {2}, {3}}, {{0, 1}, {2, 3}}, {{5}, {2, 7}}}) {
     const uint32_t seed = static_cast<uint32_t>(gpus.size());
     const auto apart = train(gpus, false, seed), again = train(gpus, false, seed), together = train(gpus, true, seed);
@@ -131,12 +131,12 @@ TEST_F(CudaProcesses, TrainAsOneProcessDoes) {
   }
 }
 
-TEST_F(CudaProcesses, TouchNoGpuButTheirOwn) {
+TEST_F(CudaProcesses, UseOnlyTheirOwnGpus) {
   train({{3}, {5}}, false, 1);
   for (int gpu = 0; gpu < 8; ++gpu) EXPECT_EQ(standins::has_context(gpu), gpu == 3 || gpu == 5) << "cuda:" << gpu;
 }
 
-TEST_F(CudaProcesses, WithOneGpuForTwoAreRefused) {
+TEST_F(CudaProcesses, RefuseToShareAGpu) {
   const RendezvousPlace place;
   run_ranks(3, [&](int rank) {
     try {
@@ -205,7 +205,7 @@ class CudaFault : public CudaProcesses {
   static constexpr int kLongRun = 100000;
 };
 
-TEST_F(CudaFault, ADeath) {
+TEST_F(CudaFault, ADeadProcessIsNamed) {
   const std::string verdict = verdict_when(2, [](Process&, Engine&, int) { return false; });
   expect_contains(verdict, "rank 2 (pid ");
   expect_contains(verdict, ") died: its connection closed unexpectedly; its last known was collective ");
@@ -213,7 +213,7 @@ TEST_F(CudaFault, ADeath) {
   expect_contains(verdict, "phase reduce, step 1)");
 }
 
-TEST_F(CudaFault, ADeathThatNcclNoticesFirst) {
+TEST_F(CudaFault, ADeathThatNcclDetectsFirstIsNamed) {
   const std::string verdict = verdict_when(2, [](Process&, Engine&, int) {
     standins::break_nccl(0);  // as real NCCL does when a peer has died
     standins::break_nccl(3);
@@ -224,7 +224,7 @@ TEST_F(CudaFault, ADeathThatNcclNoticesFirst) {
   expect_contains(verdict, ") died: its connection closed unexpectedly");
 }
 
-TEST_F(CudaFault, NcclBreaksOfItself) {
+TEST_F(CudaFault, AnErrorInNcclIsReported) {
   const std::string verdict = verdict_when(1, [](Process&, Engine&, int step) {
     if (step == 2) standins::break_nccl(1);
     return true;
@@ -234,7 +234,7 @@ TEST_F(CudaFault, NcclBreaksOfItself) {
   expect_contains(verdict, "rank 1 (cuda:1): NCCL reports ");
 }
 
-TEST_F(CudaFault, OutOfMemoryWhileIssuing) {
+TEST_F(CudaFault, OutOfMemoryWhileIssuingIsReported) {
   const std::string verdict = verdict_when(3, [this](Process&, Engine&, int) {
     armed_ = true;
     return true;
@@ -245,7 +245,7 @@ TEST_F(CudaFault, OutOfMemoryWhileIssuing) {
   expect_contains(own_error_, "what does not fit");
 }
 
-TEST_F(CudaFault, AKernelThatFaults) {
+TEST_F(CudaFault, AKernelFaultIsReported) {
   const std::string verdict = verdict_when(1, [](Process&, Engine&, int step) {
     if (step == 2) standins::fail_launch(1, 3);
     return true;
@@ -255,7 +255,7 @@ TEST_F(CudaFault, AKernelThatFaults) {
   expect_contains(own_error_ + verdict, "illegal");
 }
 
-TEST_F(CudaFault, AProcessThatDoesNotCome) {
+TEST_F(CudaFault, AMissingProcessIsNamed) {
   const std::string verdict = verdict_when(
       2,
       [](Process& process, Engine&, int) {
@@ -270,7 +270,7 @@ TEST_F(CudaFault, AProcessThatDoesNotCome) {
   expect_contains(verdict, " s in step ");
 }
 
-TEST_F(CudaFault, TheFirstProcessDoesNotCome) {
+TEST_F(CudaFault, AMissingFirstProcessIsNamed) {
   const std::string verdict = verdict_when(
       0,
       [](Process& process, Engine&, int) {
@@ -282,7 +282,7 @@ TEST_F(CudaFault, TheFirstProcessDoesNotCome) {
   expect_contains(verdict, ") is late: others have begun collective ");
 }
 
-TEST_F(CudaFault, TheFirstProcessDies) {
+TEST_F(CudaFault, ADeadFirstProcessIsNamed) {
   // Each of the other ranks notices it and reports its position.
   const RendezvousPlace place;
   std::atomic<int> told{0};
@@ -304,7 +304,7 @@ TEST_F(CudaFault, TheFirstProcessDies) {
   EXPECT_EQ(told, 2);
 }
 
-TEST_F(CudaFault, AnExceptionOfTheCallersIsNotMadeIntoAnother) {
+TEST_F(CudaFault, AnExceptionOfTheCallerIsNotReplaced) {
   // The engine is destroyed with a step in flight; the reason is reported afterwards.
   const RendezvousPlace place;
   std::vector<std::string> verdicts(3);
@@ -364,7 +364,7 @@ class CudaCollectiveFault : public CudaProcesses {
   }
 };
 
-TEST_F(CudaCollectiveFault, AnotherCount) {
+TEST_F(CudaCollectiveFault, ADifferentCountIsNamed) {
   const std::string verdict = verdict_of([](int rank, const auto& all_reduce) {
     for (int bucket = 0; bucket < 4; ++bucket) all_reduce(bucket, 100 * (bucket + 1) - (rank == 1 && bucket == 2 ? 1 : 0));
   });
@@ -373,7 +373,7 @@ TEST_F(CudaCollectiveFault, AnotherCount) {
   expect_contains(verdict, "collective 2 (all_reduce of bucket 2, 1200 bytes");
 }
 
-TEST_F(CudaCollectiveFault, ASkippedCollective) {
+TEST_F(CudaCollectiveFault, ASkippedCollectiveIsNamed) {
   const std::string verdict = verdict_of([](int rank, const auto& all_reduce) {
     for (int bucket = 0; bucket < 4; ++bucket) {
       if (rank != 3 || bucket != 1) all_reduce(bucket, 100);
@@ -385,7 +385,7 @@ TEST_F(CudaCollectiveFault, ASkippedCollective) {
                   "(all_reduce of bucket 1");
 }
 
-TEST_F(CudaCollectiveFault, AnotherOrder) {
+TEST_F(CudaCollectiveFault, ADifferentOrderIsNamed) {
   const std::string verdict = verdict_of([](int rank, const auto& all_reduce) {
     for (const int bucket : {0, rank == 0 ? 2 : 1, rank == 0 ? 1 : 2, 3}) all_reduce(bucket, 100);
   });
@@ -393,7 +393,7 @@ TEST_F(CudaCollectiveFault, AnotherOrder) {
   expect_contains(verdict, "began collective 1 (all_reduce of bucket 2");
 }
 
-TEST_F(CudaCollectiveFault, ARankOfNcclsThatDoesNotJoin) {
+TEST_F(CudaCollectiveFault, ARankThatDoesNotJoinNcclIsNamed) {
   standins::hang_nccl_init(2);
   const RendezvousPlace place;
   run_ranks(3, [&](int rank) {

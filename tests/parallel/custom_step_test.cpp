@@ -65,7 +65,7 @@ Result train(const Model& model, int devices, const EngineConfig& config) {
   return result;
 }
 
-TEST(CustomStep, ALossOnAnyDeviceTrainsAsTheBuiltInStep) {
+TEST(CustomStep, ALossOnAnyDeviceTrainsLikeTheBuiltInStep) {
   const Model model = random_model(9);
   EngineConfig config = small_config(model, kSamples);
   const Result expected = train(model, 1, config);
@@ -82,7 +82,7 @@ TEST(CustomStep, ALossOnAnyDeviceTrainsAsTheBuiltInStep) {
   }
 }
 
-TEST(CustomStep, OutputsAreOfTheDevicesThatHaveSamples) {
+TEST(CustomStep, OutputsExistOnDevicesWithSamples) {
   const Model model = random_model(9);
   EngineConfig config = small_config(model, kSamples);
   config.scheme.split = parse_split("1,0,1");
@@ -99,7 +99,7 @@ TEST(CustomStep, OutputsAreOfTheDevicesThatHaveSamples) {
   train(model, 3, config);
 }
 
-TEST(CustomStep, AScopeWithoutReductionKeepsGradientsApart) {
+TEST(CustomStep, GradientsAreNotReducedInANoReductionScope) {
   const Model model = random_model(9);
   EngineConfig config = small_config(model, kSamples);
   config.scheme.split = parse_split("6,4");
@@ -153,7 +153,7 @@ TEST(CustomStep, PartsOutsideAStepAreRefused) {
   engine.finish();
 }
 
-TEST(CustomStep, ItsErrorsLeaveAnEngineThatTrains) {
+TEST(CustomStep, TheEngineTrainsAfterAnErrorInTheStep) {
   const Model model = random_model(9);
   EngineConfig config = small_config(model, kSamples);
   bool fails = false;

@@ -41,7 +41,7 @@ void expect_contains(const std::string& text, const std::string& part) { EXPECT_
 class Divergence : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Modes, Divergence, ::testing::ValuesIn(scheme_names()), [](const auto& mode) { return mode.param; });
 
-TEST_P(Divergence, AGradientThatIsNotFiniteOnOneDeviceStopsAll) {
+TEST_P(Divergence, ANonFiniteGradientOnOneDeviceStopsAllDevices) {
   Planted::Trigger trigger;
   const Model model = planted_model(std::make_unique<Planted>(trigger));
   for (int culprit = 0; culprit < 3; ++culprit) {
@@ -69,7 +69,7 @@ TEST_P(Divergence, AGradientThatIsNotFiniteOnOneDeviceStopsAll) {
   }
 }
 
-TEST_P(Divergence, ALossThatIsNotFiniteIsTracedToItsLayerByRunningTheBatchAgain) {
+TEST_P(Divergence, ANonFiniteLossIsTracedToItsLayerByRunningTheBatchAgain) {
   Planted::Trigger trigger;
   const Model model = planted_model(std::make_unique<Planted>(trigger));
   for (const DType compute : {DType::f32, DType::f16}) {
@@ -104,7 +104,7 @@ TEST_P(Divergence, ALossThatIsNotFiniteIsTracedToItsLayerByRunningTheBatchAgain)
   }
 }
 
-TEST_P(Divergence, WithALearningRateThatIsFarTooLargeTheParametersStayFinite) {
+TEST_P(Divergence, ParametersStayFiniteWithAFarTooLargeLearningRate) {
   const Model model = random_model(4);
   for (const char* optimizer : {"sgd", "adam", "adamw"}) {
     for (const double lr : {1e30, 3e38}) {
@@ -124,7 +124,7 @@ TEST_P(Divergence, WithALearningRateThatIsFarTooLargeTheParametersStayFinite) {
   }
 }
 
-TEST(DivergenceOfInputs, IsSaid) {
+TEST(DivergenceOfInputs, IsReported) {
   const Model model = random_model(5);
   EngineConfig config = config_of(model, 8, "ddp");
   config.image_dtype = DType::f32;
@@ -136,7 +136,7 @@ TEST(DivergenceOfInputs, IsSaid) {
   expect_contains(divergence(engine), "of step 1 is not finite, first in the input");
 }
 
-TEST(DivergenceOfParameters, IsSaid) {
+TEST(DivergenceOfParameters, IsReported) {
   const Model model = random_model(5);
   DeviceGroup group(test_group(2));
   Engine engine(model, group, config_of(model, 8, "ddp"), {{8}, {}});
@@ -147,7 +147,7 @@ TEST(DivergenceOfParameters, IsSaid) {
   expect_contains(divergence(engine), "first in parameter " + engine.layout().specs()[1].name);
 }
 
-TEST(AllowNonFinite, TrainsOnWithNan) {
+TEST(AllowNonFinite, ContinuesTrainingWithNan) {
   Planted::Trigger trigger;
   const Model model = planted_model(std::make_unique<Planted>(trigger));
   EngineConfig config = config_of(model, 8, "ddp");
@@ -196,7 +196,7 @@ TEST(StepResult, CountsBeyondF32AreExact) {
   }
 }
 
-TEST(Divergence, ParametersThatAreNotFiniteAreNamedInTrainingOnly) {
+TEST(Divergence, NonFiniteParametersAreNamedInTrainingOnly) {
   const Model model = random_model(9);
   const OwnedBatch batch = random_batch(model, 10, 3, 0);
   DeviceGroup group(test_group(2));

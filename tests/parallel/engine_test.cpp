@@ -117,7 +117,7 @@ TEST(Engine, AStepWithoutAValidTargetChangesNothing) {
   EXPECT_NE(engine.parameters(), before);
 }
 
-TEST(Engine, FloatImagesAreTakenAsTheyAre) {
+TEST(Engine, FloatImagesAreUsedUnchanged) {
   const Model model = random_model(5);
   EngineConfig config = small_config(model, 8);
   config.image_dtype = DType::f32;
@@ -213,7 +213,7 @@ TEST(Engine, RefusesOneByteLessThanThePlanAndRunsAtIt) {
   }
 }
 
-TEST(Engine, SaysWhatItWasNotPlannedFor) {
+TEST(Engine, NamesBatchesOutsideThePlan) {
   const Model model = random_model(1);
   DeviceGroup group(test_group(2));
   Engine engine(model, group, small_config(model, 8), {{8}, {}});
@@ -225,7 +225,7 @@ TEST(Engine, SaysWhatItWasNotPlannedFor) {
   EXPECT_THROW(Engine(model, other, config, {{4}, {}}), ConfigError);
 }
 
-TEST(Engine, TwoEnginesOneAfterTheOtherOnTheSameDevices) {
+TEST(Engine, TwoEnginesCanUseTheSameDevicesInTurn) {
   const Model model = random_model(1);
   DeviceGroup group(test_group(2));
   for (const int64_t samples : {4, 16, 8}) {

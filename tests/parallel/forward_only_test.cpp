@@ -21,7 +21,7 @@ Result evaluate(Engine& engine, const Model& model) {
 
 int64_t& in_category(DevicePlan& plan, Category category) { return plan.peak_by_category[static_cast<size_t>(category)]; }
 
-TEST(ForwardOnly, FindsWhatATrainingEngineFindsInTheMemoryOfItsPlan) {
+TEST(ForwardOnly, EvaluatesLikeATrainingEngineWithinItsPlan) {
   const Model model = random_model(3);
   for (const DType compute : {DType::f32, DType::f16, DType::bf16}) {
     EngineConfig config = small_config(model, 13);

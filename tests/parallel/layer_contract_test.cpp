@@ -58,9 +58,9 @@ std::string message_of_step(Careless::Fault fault, DType compute = DType::f32) {
   return {};
 }
 
-TEST(LayerContract, ALayerThatKeepsItTrains) { EXPECT_EQ(message_of_step<Error>(Careless::Fault::none), ""); }
+TEST(LayerContract, AConformingLayerTrains) { EXPECT_EQ(message_of_step<Error>(Careless::Fault::none), ""); }
 
-TEST(LayerContract, ComputingOutsideOfDispatchNamesTheLayerWhenItIsPlanned) {
+TEST(LayerContract, ComputingOutsideDispatchNamesTheLayerDuringPlanning) {
   for (const Careless::Fault fault : {Careless::Fault::computes_in_forward, Careless::Fault::computes_in_backward}) {
     const std::string text = message_of_step<UnsupportedError>(fault);
     expect_contains(text, "layer 'planted' (careless)");

@@ -9,7 +9,7 @@ namespace {
 
 class LeftOutWait : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(LeftOutWait, IsFoundTheSameWayOnEveryBackendAndEveryTime) {
+TEST_P(LeftOutWait, IsFoundOnEveryBackendEveryTime) {
   if (on_gpu()) GTEST_SKIP() << "runs on meta and CPU devices, whatever is tested";
   const int64_t waits = waits_of_a_step(GetParam());
   ASSERT_GT(waits, 0);

@@ -60,7 +60,7 @@ std::string dtype_label(const ::testing::TestParamInfo<DType>& info) { return dt
 class MixedPrecision : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Dtypes, MixedPrecision, ::testing::Values(DType::f16, DType::bf16), dtype_label);
 
-TEST_P(MixedPrecision, EverySchemeTrainsAsDdpDoes) {
+TEST_P(MixedPrecision, EverySchemeTrainsLikeDdp) {
   for (const uint32_t seed : {3U, 9U}) {
     const Model model = random_model(seed);
     const Result one = five_steps(model, 1, mixed_config(model, 12, "ddp", GetParam()));
@@ -96,7 +96,7 @@ TEST_P(MixedPrecision, BroadcastingMastersOrHalfGivesTheSameBits) {
   EXPECT_EQ(five_steps(model, 3, config).masters, half_parameters.masters);
 }
 
-TEST_P(MixedPrecision, GradientsReducedInSixteenBits) {
+TEST_P(MixedPrecision, GradientsCanBeReducedInSixteenBits) {
   const Model model = random_model(9);
   for (const char* mode : {"criterion", "ddp"}) {
     EngineConfig config = small_config(model, 12);
@@ -116,7 +116,7 @@ TEST_P(MixedPrecision, GradientsReducedInSixteenBits) {
   }
 }
 
-TEST_P(MixedPrecision, ActivationsTakeHalfTheBytes) {
+TEST_P(MixedPrecision, ActivationsNeedHalfTheBytes) {
   const Model model = make_model("small-cnn", {.image_size = 32, .classes = 10});
   const auto activations = [&](DType compute) {
     DeviceGroupOptions options = test_group(1);
@@ -173,7 +173,7 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
   }
 }
 
-TEST(LossScale, FallsToItsFloorThenSaysThatTrainingHasDiverged) {
+TEST(LossScale, FallsToItsMinimumThenTrainingHasDiverged) {
   Planted::Trigger trigger{true, 1};
   const Model model = planted_model(std::make_unique<Planted>(trigger));
   DeviceGroup group(test_group(2));
@@ -238,7 +238,7 @@ TEST(LossScale, AnOverflowInTheForwardPassIsTracedToItsLayer) {
   engine.finish();
 }
 
-TEST(LossScale, TooLargeAScaleIsFoundAndLowered) {
+TEST(LossScale, IsLoweredWhenItIsTooLarge) {
   const Model model = random_model(9);
   EngineConfig config = mixed_config(model, 12, "ddp", DType::f16);
   config.precision.loss_scaling.scale = 0x1p24;
@@ -256,7 +256,7 @@ TEST(LossScale, TooLargeAScaleIsFoundAndLowered) {
 }
 
 // A custom loss, so small that its gradient is below f16's smallest number, with a learning rate to match: only scaling keeps it.
-TEST(LossScale, KeepsGradientsThatVanishWithoutIt) {
+TEST(LossScale, PreservesGradientsThatWouldVanish) {
   constexpr int64_t kSamples = 16;
   constexpr float kSmall = 0x1p-24F;
   Planted::Trigger trigger;

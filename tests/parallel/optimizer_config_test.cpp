@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
+#include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "nn/parallel/engine_config.h"
@@ -8,6 +10,54 @@
 
 namespace vitrine {
 namespace {
+
+/// conv (weight, bias), norm (weight, bias), classifier (weight, bias): in memory from the last to the first.
+FlatLayout layout_with_norm() {
+  return FlatLayout({{.name = "conv.weight", .shape = {4, 3, 3, 2}, .init = {}, .layout = {}},
+                     {.name = "conv.bias", .shape = {4}, .init = {}, .layout = {}},
+                     {.name = "norm.weight", .shape = {4}, .init = {}, .layout = {}, .of_norm = true},
+                     {.name = "norm.bias", .shape = {4}, .init = {}, .layout = {}, .of_norm = true},
+                     {.name = "classifier.weight", .shape = {10, 100}, .init = {}, .layout = {}},
+                     {.name = "classifier.bias", .shape = {10}, .init = {}, .layout = {}}},
+                    0);
+}
+
+std::string text(const UpdateRanges& ranges) {
+  std::string all;
+  for (const UpdateRange& r : *ranges) all += fmt::format("[{}, {}) x{} decay {}; ", r.begin, r.end, r.lr_factor, r.weight_decay);
+  return all;
+}
+
+TEST(ParameterGroups, NeighboursWithEqualConstantsAreOneRange) {
+  using Of = ParameterGroup::Of;
+  const FlatLayout layout = layout_with_norm();
+  EXPECT_EQ(make_update_ranges(layout, {}, 0.1), nullptr);
+  const auto ranges = [&](const std::vector<ParameterGroup>& groups) { return text(make_update_ranges(layout, groups, 0.1)); };
+  EXPECT_EQ(ranges({{.of = Of::norms, .weight_decay = 0.0}}), "[0, 1088) x1 decay 0.1; [1088, 1216) x1 decay 0; [1216, 1408) x1 decay 0.1; ");
+  EXPECT_EQ(ranges({{.of = Of::biases, .weight_decay = 0.0}, {.of = Of::norms, .weight_decay = 0.0}}),
+            "[0, 64) x1 decay 0; [64, 1088) x1 decay 0.1; [1088, 1280) x1 decay 0; [1280, 1408) x1 decay 0.1; ");
+  // A later group overrides what it sets, and nothing else.
+  EXPECT_EQ(ranges({{.of = Of::biases, .weight_decay = 0.0},
+                    {.pattern = "classifier.*", .lr_factor = 10.0},
+                    {.pattern = "c*.b?as", .weight_decay = 0.5}}),
+            "[0, 64) x10 decay 0.5; [64, 1088) x10 decay 0.1; [1088, 1152) x1 decay 0; [1152, 1216) x1 decay 0.1; [1216, 1280) x1 decay 0.5; [1280, "
+            "1408) x1 decay 0.1; ");
+  EXPECT_EQ(ranges({{.pattern = "*", .lr_factor = 2.0}}), "[0, 1408) x2 decay 0.1; ");
+}
+
+TEST(ParameterGroups, RefusePatternsWithoutParametersAndValuesOutOfRange) {
+  const FlatLayout layout = layout_with_norm();
+  for (const char* pattern : {"", "conv", "conv.?", "CONV.*", "*.weigh"}) {
+    try {
+      make_update_ranges(layout, {{.pattern = pattern, .lr_factor = 1.0}}, 0.1);
+      ADD_FAILURE() << pattern;
+    } catch (const ConfigError& error) {
+      EXPECT_NE(std::string(error.what()).find("conv.weight, conv.bias"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_THROW(make_update_ranges(layout, {{.pattern = "*", .lr_factor = -1.0}}, 0.1), ConfigError);
+  EXPECT_THROW(make_update_ranges(layout, {{.pattern = "*", .weight_decay = std::numeric_limits<double>::quiet_NaN()}}, 0.1), ConfigError);
+}
 
 using Kind = OptimizerConfig::Kind;
 
@@ -20,7 +70,7 @@ void expect_equal(const AdamConfig& a, const AdamConfig& b, const std::string& w
   EXPECT_EQ(a.decoupled, b.decoupled) << what;
 }
 
-TEST(OptimizerConfig, DefaultsOfTheLibraryAreThoseOfTheProgramAndPyTorch) {
+TEST(OptimizerConfig, DefaultsEqualThoseOfTheProgramAndPyTorch) {
   const OptimizerConfig library = EngineConfig{}.optimizer;
   const OptimizerConfig program = make_optimizer_config("adamw", {}, {}, false, {});
   EXPECT_EQ(library.kind, Kind::adamw);
@@ -41,7 +91,7 @@ TEST(OptimizerConfig, DefaultsOfTheLibraryAreThoseOfTheProgramAndPyTorch) {
   }
 }
 
-TEST(OptimizerConfig, TakesWhatIsGiven) {
+TEST(OptimizerConfig, UsesTheGivenValues) {
   const OptimizerConfig sgd = make_optimizer_config("sgd", 0.05, 0.9, true, 1e-4);
   EXPECT_EQ(sgd.sgd.lr, 0.05);
   EXPECT_EQ(sgd.sgd.momentum, 0.9);
@@ -55,7 +105,7 @@ TEST(OptimizerConfig, CountsItsStates) {
   EXPECT_EQ(make_optimizer_config("adam", {}, {}, false, {}).state_count(), 2);
 }
 
-TEST(OptimizerConfig, LearningRateIsThatOfItsKind) {
+TEST(OptimizerConfig, LearningRateBelongsToTheKind) {
   for (const char* name : {"sgd", "adam", "adamw"}) {
     OptimizerConfig config = make_optimizer_config(name, 0.5, {}, false, {});
     EXPECT_EQ(config.name(), name);
@@ -65,7 +115,7 @@ TEST(OptimizerConfig, LearningRateIsThatOfItsKind) {
   }
 }
 
-TEST(OptimizerConfig, RefusesWhatTheOptimizerDoesNotHave) {
+TEST(OptimizerConfig, RefusesSettingsOfOtherOptimizers) {
   EXPECT_THROW(make_optimizer_config("rmsprop", {}, {}, false, {}), ConfigError);
   EXPECT_THROW(make_optimizer_config("adam", {}, 0.9, false, {}), ConfigError);
   EXPECT_THROW(make_optimizer_config("adamw", {}, {}, true, {}), ConfigError);

@@ -116,7 +116,7 @@ TEST(Overlap, EveryBucketButTheLastBeginsBeforeBackwardEnds) {
   }
 }
 
-TEST(Overlap, CollectivesOfABucketCarryItsName) {
+TEST(Overlap, CollectivesHaveTheNameOfTheirBucket) {
   const Traced traced(Reduce::allreduce, TraceLevel::operation);
   for (const auto& spans : traced.communication) {
     int64_t collectives = 0;

@@ -16,7 +16,7 @@ AgreementFields fields_of(const Model& model, const EngineConfig& config) {
   return plan_fields(model, FlatLayout(model.net->parameters(), kTailElements), config, {{config.batch_size}, {7}});
 }
 
-TEST(PlanFields, TellWhatTrainingDependsOn) {
+TEST(PlanFields, ContainWhatTrainingDependsOn) {
   using Change = std::function<void(EngineConfig&)>;
   const std::vector<std::pair<std::string, Change>> changes = {
       {"rank 1 has split 1,2, where rank 0 has equal", [](EngineConfig& c) { c.scheme.split = parse_split("1,2"); }},
@@ -51,7 +51,7 @@ TEST(PlanFields, TellWhatTrainingDependsOn) {
   }
 }
 
-TEST(PlanFields, TellLayersWithoutParametersToo) {
+TEST(PlanFields, ContainLayersWithoutParameters) {
   const auto with_dropout = [](float p) { return planted_model(std::make_unique<Dropout>(p, 0)); };
   const Model half = with_dropout(0.5F), less = with_dropout(0.25F);
   const EngineConfig config = small_config(half, 12);

@@ -52,7 +52,7 @@ std::string refusal(const Model& model, DeviceGroup& group, const EngineConfig& 
   return {};
 }
 
-TEST(OutOfMemoryText, SaysWhatPeopleLookForAndWhoFollowsItFits) {
+TEST(OutOfMemoryText, HasTheFactsAndRemediesThatFit) {
   const Model model = random_model(1);
   for (const char* mode : {"dp", "ddp"}) {
     const EngineConfig config = config_of(model, mode, 24);
@@ -79,7 +79,7 @@ TEST(OutOfMemoryText, SaysWhatPeopleLookForAndWhoFollowsItFits) {
   }
 }
 
-TEST(OutOfMemoryText, OffersASplitWhereDevicesAreUnequal) {
+TEST(OutOfMemoryText, OffersASplitForUnequalDevices) {
   const Model model = random_model(1);
   EngineConfig config = config_of(model, "ddp", 24);
   std::vector<int64_t> capacities = peaks(model, 2, config);
@@ -93,7 +93,7 @@ TEST(OutOfMemoryText, OffersASplitWhereDevicesAreUnequal) {
   run_steps(model, group, config);
 }
 
-TEST(OutOfMemoryText, SaysWhenNothingWouldFit) {
+TEST(OutOfMemoryText, ReportsThatNothingFits) {
   const Model model = random_model(1);
   DeviceGroup group(devices_with({4096}));
   expect_contains(refusal(model, group, config_of(model, "ddp", 8)),
@@ -136,7 +136,7 @@ TEST(PlanSearch, FindsTheFewestMicroBatches) {
   run_steps(model, group, fit->config);
 }
 
-TEST(PlanSearch, EvensOutWhatIsLeftOnUnequalDevices) {
+TEST(PlanSearch, BalancesFreeMemoryOnUnequalDevices) {
   const Model model = random_model(1);
   for (const char* mode : {"dp", "criterion", "ddp"}) {
     const EngineConfig config = config_of(model, mode, 48);
@@ -166,7 +166,7 @@ TEST(PlanSearch, EvensOutWhatIsLeftOnUnequalDevices) {
   }
 }
 
-TEST(PlanSearch, FindsTheFewestSegmentsOfCheckpointing) {
+TEST(PlanSearch, FindsTheFewestRecomputeSegments) {
   const Model model = make_model("small-cnn", {.image_size = 16});
   const EngineConfig config = config_of(model, "ddp", 64);
   EngineConfig segmented = config;
@@ -201,7 +201,7 @@ TEST(PlanSearch, TheArithmeticAddsUp) {
 
 /// nn.DataParallel on three equal devices: the first one fills first, because it holds the optimizer's state, the whole batch and all outputs. With a
 /// smaller share for it (BalancedDataParallel's gpu0_bsz) more samples fit, with accumulation twice as many in each step.
-TEST(BalancedDataParallel, ItsStoryComesTrue) {
+TEST(BalancedDataParallel, TrainsWhereDataParallelRunsOutOfMemory) {
   const Model model = random_model(2);
   EngineConfig balanced = config_of(model, "balanced", 8);
   balanced.scheme.split.gpu0 = 2;
@@ -224,7 +224,7 @@ TEST(BalancedDataParallel, ItsStoryComesTrue) {
   run_steps(model, group, twice);
 }
 
-TEST(PlanDetails, WhatLayersHoldIsAllOfTheActivationsAtTheEndOfForward) {
+TEST(PlanDetails, LayersHoldAllActivationsAtTheEndOfForward) {
   const Model model = random_model(1);
   const EngineConfig config = config_of(model, "dp", 12);
   const DeviceGroup group(test_group(3));

@@ -8,6 +8,7 @@
 #include "nn/layers/flatten.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
+#include "nn/resnet.h"
 
 namespace vitrine::test {
 
@@ -57,6 +58,17 @@ Model random_model(uint32_t seed) {
   return model;
 }
 
+Model tiny_resnet(bool bottleneck) {
+  Model model;
+  model.name = "tiny-resnet";
+  model.height = model.width = 16;
+  model.channels = 3;
+  model.classes = 5;
+  const ResNetConfig config{.bottleneck = bottleneck, .blocks = {1, 1, 1, 1}, .width = 4, .small_images = true};
+  model.net = std::make_unique<Sequential>(resnet_parts(config, model.channels, model.classes));
+  return model;
+}
+
 Model planted_model(std::unique_ptr<Layer> planted) {
   Model model;
   model.name = "planted";
@@ -80,8 +92,12 @@ Model planted_model(std::unique_ptr<Layer> planted) {
 HostBatch OwnedBatch::view() const {
   const bool is_float = !memory->floats.empty();
   const void* data = is_float ? static_cast<const void*>(memory->floats.data()) : memory->bytes.data();
-  return {ConstView(data, image_shape, is_float ? DType::f32 : DType::u8, DeviceId::host()),
-          ConstView(memory->labels.data(), label_shape, DType::i32, DeviceId::host()), memory};
+  HostBatch batch{ConstView(data, image_shape, is_float ? DType::f32 : DType::u8, DeviceId::host()),
+                  ConstView(memory->labels.data(), label_shape, DType::i32, DeviceId::host()), memory};
+  if (!memory->samples.empty()) {
+    batch.samples = ConstView(memory->samples.data(), {static_cast<int64_t>(memory->samples.size())}, DType::i32, DeviceId::host());
+  }
+  return batch;
 }
 
 OwnedBatch random_batch(const Model& model, int64_t samples, uint32_t seed, double ignored, DType dtype) {
@@ -97,6 +113,7 @@ OwnedBatch random_batch(const Model& model, int64_t samples, uint32_t seed, doub
     batch.memory->floats.resize(count);
     for (float& f : batch.memory->floats) f = static_cast<float>(random() % 2000) * 1e-3F - 1.0F;
   }
+  for (int64_t i = 0; i < samples; ++i) batch.memory->samples.push_back(static_cast<int32_t>(int64_t{seed} * 1000 + i * 17));
   for (int64_t i = 0; i < batch.label_shape.numel(); ++i) {
     const bool ignore = static_cast<double>(random() % 1000) < ignored * 1000;
     batch.memory->labels.push_back(ignore ? -100 : static_cast<int32_t>(random() % static_cast<uint32_t>(model.classes)));

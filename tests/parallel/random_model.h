@@ -17,6 +17,9 @@ namespace vitrine::test {
 /// pixels wide, 5 classes.
 Model random_model(uint32_t seed);
 
+/// A residual network with batch norm: 16x16 images, 4 to 32 channels, one block of each width, 5 classes.
+Model tiny_resnet(bool bottleneck = false);
+
 /// A test's layer between two Linear layers: flatten (4x4x1), fc1 (16 to 300), `planted` (300 to 300), fc2 (300 to 5).
 Model planted_model(std::unique_ptr<Layer> planted);
 
@@ -26,6 +29,7 @@ struct OwnedBatch {
     std::vector<uint8_t> bytes;
     std::vector<float> floats;
     std::vector<int32_t> labels;
+    std::vector<int32_t> samples;  // as if drawn from a large data set
   };
   std::shared_ptr<Memory> memory = std::make_shared<Memory>();
   Shape image_shape, label_shape;

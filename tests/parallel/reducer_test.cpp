@@ -44,7 +44,7 @@ ReducerFactory sparse(int64_t slices) {
   return [slices](const ReducerContext& replica) { return std::make_unique<SparseReducer>(replica, slices); };
 }
 
-TEST(CustomReducer, TheSchemesOwnThroughTheFactoryGivesTheSameBits) {
+TEST(CustomReducer, TheBuiltInReducerFromTheFactoryGivesTheSameBits) {
   const Model model = random_model(9);
   EngineConfig config = sgd_config(model);
   const Result expected = train(model, 3, config);
@@ -52,7 +52,7 @@ TEST(CustomReducer, TheSchemesOwnThroughTheFactoryGivesTheSameBits) {
   EXPECT_EQ(train(model, 3, config).weights, expected.weights);
 }
 
-TEST(CustomReducer, OneSliceIsTheWholeGradient) {
+TEST(CustomReducer, OneSliceSendsTheWholeGradient) {
   const Model model = random_model(9);
   EngineConfig config = sgd_config(model);
   for (const int devices : {1, 3}) {
@@ -75,7 +75,7 @@ TEST(CustomReducer, CompressionSendsFewerBytesAndTrainsTheSameOnAnyNumberOfDevic
   EXPECT_EQ(train(model, 3, config).weights, compressed.weights) << "not the same bits";
 }
 
-TEST(CustomReducer, ItsMistakesAreNamed) {
+TEST(CustomReducer, ContractViolationsAreNamed) {
   const Model model = random_model(9);
   DeviceGroup group(test_group(2));
   const auto message = [&](const EngineConfig& config) {
@@ -101,7 +101,7 @@ TEST(CustomReducer, ItsMistakesAreNamed) {
   EXPECT_NE(message(config).find("set scheme.reduce to Reduce::allreduce"), std::string::npos) << message(config);
 }
 
-TEST(CustomReducer, AMissingWaitIsFoundByTheOrderChecker) {
+TEST(CustomReducer, TheOrderCheckerFindsAMissingWait) {
   class Hasty : public SparseReducer {
    public:
     using SparseReducer::SparseReducer;

@@ -43,7 +43,7 @@ class Spoiling final : public Layer {
   const Trigger& trigger_;
 };
 
-TEST(VerifyReplicas, NamesTheReplicaAndTheParameterThatDiffer) {
+TEST(VerifyReplicas, NamesTheDifferingReplicaAndParameter) {
   for (const char* mode : {"ddp", "criterion"}) {
     Spoiling::Trigger trigger;
     const Model model = planted_model(std::make_unique<Spoiling>(trigger));

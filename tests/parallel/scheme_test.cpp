@@ -34,7 +34,7 @@ TEST(EqualParts, DifferByAtMostOneLargerFirst) {
   EXPECT_EQ(equal_parts(0, 2), (std::vector<int64_t>{0, 0}));
 }
 
-TEST(WeightedParts, LargestRemainderTiesToTheLowerIndex) {
+TEST(WeightedParts, TiesInTheLargestRemainderGoToTheLowerIndex) {
   EXPECT_EQ(weighted_parts(64, {2, 3, 3}), (std::vector<int64_t>{16, 24, 24}));
   EXPECT_EQ(weighted_parts(10, {1, 1, 2}), (std::vector<int64_t>{3, 2, 5}));  // 2.5, 2.5, 5
   EXPECT_EQ(weighted_parts(2, {4, 1, 1}), (std::vector<int64_t>{2, 0, 0}));   // thirds left over everywhere
@@ -83,7 +83,7 @@ TEST(PlanBatch, ShortLastBatchBelowTheShareGoesToDevice0) { EXPECT_EQ(sizes_of("
 
 TEST(PlanBatch, WeightsApplyToEachMicroBatch) { EXPECT_EQ(sizes_of("2,3,3", 16, 2, 3), (Sizes{{2, 3, 3}, {2, 3, 3}})); }
 
-TEST(PlanBatch, MoreDevicesThanSamplesLeavesSomeEmpty) { EXPECT_EQ(sizes_of("equal", 2, 2, 3), (Sizes{{1, 0, 0}, {1, 0, 0}})); }
+TEST(PlanBatch, MoreDevicesThanSamplesLeaveSomeEmpty) { EXPECT_EQ(sizes_of("equal", 2, 2, 3), (Sizes{{1, 0, 0}, {1, 0, 0}})); }
 
 TEST(PlanBatch, CoversEverySampleOnceInOrder) {
   std::mt19937 random(11);
@@ -125,13 +125,13 @@ TEST(ParseSplit, ReadsWhatItPrints) {
   for (const char* text : {"equal", "2,3,3", "gpu0=4", "0,1", "0.5,1.25", "gpu0=0"}) EXPECT_EQ(parse_split(text).str(), text);
 }
 
-TEST(ParseSplit, RefusesWhatIsNoSplit) {
+TEST(ParseSplit, RefusesInvalidSplits) {
   for (const char* text : {"", "eq", "gpu0=", "gpu0=-1", "gpu0=2.5", "gpu0=x", "2,,3", "2,3,", "2,-3", "nan", "inf,1", "2 3"}) {
     EXPECT_NE(config_error_of([&] { parse_split(text); }).find("gpu0=N"), std::string::npos) << text;
   }
 }
 
-TEST(ValidateSplit, NamesWhatDoesNotFit) {
+TEST(ValidateSplit, NamesTheMismatch) {
   const auto error = [](const char* split, int64_t batch_size, int device_count) {
     return config_error_of([&] { validate_split(parse_split(split), batch_size, device_count); });
   };
@@ -144,7 +144,7 @@ TEST(ValidateSplit, NamesWhatDoesNotFit) {
   EXPECT_EQ(error("equal", 1, 5), "");
 }
 
-TEST(SchemePreset, AreTheWellKnownPoints) {
+TEST(SchemePreset, HaveTheirKnownSettings) {
   const Scheme dp = scheme_preset("dp"), criterion = scheme_preset("criterion"), ddp = scheme_preset("ddp"), balanced = scheme_preset("balanced");
   EXPECT_TRUE(dp.staging == Staging::device0 && dp.loss_at == LossAt::gathered && dp.reduce == Reduce::gpu0);
   EXPECT_TRUE(balanced.staging == Staging::device0 && balanced.loss_at == LossAt::gathered && balanced.reduce == Reduce::gpu0);
@@ -157,7 +157,7 @@ TEST(SchemePreset, BalancedWithoutItsShareIsRefused) {
   EXPECT_NE(config_error_of([] { validate_split(scheme_preset("balanced").split, 8, 2); }).find("Scheme::split gpu0=N"), std::string::npos);
 }
 
-TEST(SchemePreset, UnknownNameListsThoseThereAre) {
+TEST(SchemePreset, AnUnknownNameListsTheKnownOnes) {
   EXPECT_NE(config_error_of([] { scheme_preset("fsdp"); }).find("dp, balanced, criterion, ddp"), std::string::npos);
 }
 

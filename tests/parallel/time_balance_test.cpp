@@ -12,7 +12,7 @@
 namespace vitrine {
 namespace {
 
-TEST(SliceTime, IsTheLineThroughTheMeasurements) {
+TEST(SliceTime, FitsALineThroughTheMeasurements) {
   const std::vector<SliceMeasurement> exact = {{10, 0.7}, {20, 1.2}, {40, 2.2}};
   const SliceTime time = fit_slice_time(exact);
   EXPECT_NEAR(time.fixed, 0.2, 1e-12);
@@ -21,7 +21,7 @@ TEST(SliceTime, IsTheLineThroughTheMeasurements) {
   EXPECT_EQ(time.of(0), 0.0);
 }
 
-TEST(SliceTime, NeitherPartIsNegative) {
+TEST(SliceTime, HasNoNegativePart) {
   const SliceTime steep = fit_slice_time(std::vector<SliceMeasurement>{{10, 0.1}, {20, 1.0}});  // its line begins below 0
   EXPECT_EQ(steep.fixed, 0.0);
   EXPECT_GT(steep.each, 0.0);
@@ -33,7 +33,7 @@ TEST(SliceTime, NeitherPartIsNegative) {
   EXPECT_THROW(fit_slice_time(std::vector<SliceMeasurement>{{0, 0.0}}), ConfigError);
 }
 
-TEST(BalanceTime, NoOtherSlicesAreFaster) {
+TEST(BalanceTime, FindsTheFastestSlices) {
   std::mt19937 random(5);
   std::uniform_real_distribution<double> uniform(0.01, 1.0);
   for (int round = 0; round < 50; ++round) {

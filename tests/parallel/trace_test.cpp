@@ -18,7 +18,7 @@ constexpr int64_t kBatch = 6, kSteps = 4;
 
 class EngineTrace : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(EngineTrace, SlicesNestAndMemoryIsFollowedToThePlan) {
+TEST_P(EngineTrace, SlicesNestAndMemoryReachesThePlannedPeak) {
   const Model model = random_model(3);
   DeviceGroupOptions options = test_group(kDevices);
   options.trace = TraceLevel::operation;

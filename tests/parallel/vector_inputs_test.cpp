@@ -60,7 +60,7 @@ Result train(const Model& model, int devices, const EngineConfig& config) {
 class VectorInputs : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Modes, VectorInputs, ::testing::ValuesIn(scheme_names()), [](const auto& mode) { return mode.param; });
 
-TEST_P(VectorInputs, TrainAsOnOneDevice) {
+TEST_P(VectorInputs, TrainLikeOneDevice) {
   for (const Shape& sample_shape : {Shape{13}, Shape{3, 6}}) {
     const Model model = vector_model(sample_shape);
     const Result one = train(model, 1, vector_config(model, 12));
@@ -78,7 +78,7 @@ TEST_P(VectorInputs, TrainAsOnOneDevice) {
   }
 }
 
-TEST(VectorInputs, AreF32AndOfTheModelsShape) {
+TEST(VectorInputs, MustBeF32AndHaveTheShapeOfTheModel) {
   const Model model = vector_model({13});
   DeviceGroup group(test_group(1));
   const auto message = [](const auto& work) {

@@ -10,7 +10,7 @@
 namespace vitrine {
 namespace {
 
-TEST(Rendezvous, NobodyPassesBeforeAllHaveCome) {
+TEST(AbortableBarrierTest, BlocksUntilAllHaveArrived) {
   constexpr uint32_t kThreads = 3, kRounds = 2000;
   AbortableBarrier counter;
   std::atomic<uint32_t> come{0};
@@ -30,7 +30,7 @@ TEST(Rendezvous, NobodyPassesBeforeAllHaveCome) {
   EXPECT_FALSE(early);
 }
 
-TEST(Rendezvous, AbortComesBeforeOrAfterForAllAlike) {
+TEST(AbortableBarrierTest, AbortHasTheSameResultForAll) {
   constexpr uint32_t kThreads = 3;
   for (int round = 0; round < 500; ++round) {
     AbortableBarrier counter;
@@ -48,7 +48,7 @@ TEST(Rendezvous, AbortComesBeforeOrAfterForAllAlike) {
   }
 }
 
-TEST(Rendezvous, AbortAfterTheTargetStillPasses) {
+TEST(AbortableBarrierTest, PassesWhenTheAbortComesAfterTheLastArrival) {
   AbortableBarrier counter;
   EXPECT_TRUE(counter.arrive(1));
   counter.abort();
@@ -57,7 +57,7 @@ TEST(Rendezvous, AbortAfterTheTargetStillPasses) {
   EXPECT_FALSE(counter.wait(2, 0));
 }
 
-TEST(Rendezvous, LeavingGoesOnAfterAnAbort) {
+TEST(AbortableBarrierTest, LeavingWorksAfterAnAbort) {
   AbortableBarrier counter;
   counter.abort();
   counter.leave(2);

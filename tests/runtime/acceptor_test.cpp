@@ -29,9 +29,9 @@ std::string framed(const std::string& message) {
 }
 
 /// An acceptor served by a separate thread, as on rank 0.
-class DoorTest : public ::testing::Test {
+class AcceptorTest : public ::testing::Test {
  protected:
-  ~DoorTest() override { stop(); }
+  ~AcceptorTest() override { stop(); }
 
   void open(size_t most_peers = 64, int64_t patience_ms = 60'000) {
     std::vector<process_group::Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
@@ -83,7 +83,7 @@ class DoorTest : public ::testing::Test {
   std::thread thread;
 };
 
-TEST_F(DoorTest, AnHonestProcessGetsThrough) {
+TEST_F(AcceptorTest, AdmitsAnAuthenticatedProcess) {
   open();
   expect_entry();
   stop();
@@ -91,7 +91,7 @@ TEST_F(DoorTest, AnHonestProcessGetsThrough) {
   EXPECT_EQ(acceptor->last_refusal(), "");
 }
 
-TEST_F(DoorTest, WithAnotherSecretNothingIsToldButThat) {
+TEST_F(AcceptorTest, AWrongSecretIsReportedAndNothingElseIsRevealed) {
   open();
   FakeProcess impostor = connect();
   impostor.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')));
@@ -105,7 +105,7 @@ TEST_F(DoorTest, WithAnotherSecretNothingIsToldButThat) {
   expect_contains(acceptor->last_refusal(), "A process at 127.0.0.1 connected and was refused: it does not know this run's secret.");
 }
 
-TEST_F(DoorTest, AClaimWithoutAProofIsNoEntry) {
+TEST_F(AcceptorTest, RefusesAClaimWithoutAProof) {
   open();
   const std::string join = Writer(MessageKind::join).number(1).number(2).text("rank 1 (impostor)").bytes();
   const std::string hello = Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')).bytes();
@@ -119,7 +119,7 @@ TEST_F(DoorTest, AClaimWithoutAProofIsNoEntry) {
   EXPECT_EQ(guests, 1);
 }
 
-TEST_F(DoorTest, WhatAnHonestProcessSaidIsNoEntryForAnother) {
+TEST_F(AcceptorTest, RefusesAReplayedHandshake) {
   open();
   // The honest peer's hello and proof, recorded and replayed; and rank 0's own nonce and proof, reflected.
   FakeProcess honest = connect();
@@ -139,7 +139,7 @@ TEST_F(DoorTest, WhatAnHonestProcessSaidIsNoEntryForAnother) {
   EXPECT_EQ(guests, 0);
 }
 
-TEST_F(DoorTest, OnAnOpenedConnectionOnlySealedMessagesCount) {
+TEST_F(AcceptorTest, AfterTheHandshakeOnlySealedMessagesAreAccepted) {
   open();
   FakeProcess honest = connect();
   honest.join(kKey);
@@ -149,7 +149,7 @@ TEST_F(DoorTest, OnAnOpenedConnectionOnlySealedMessagesCount) {
   EXPECT_EQ(guests, 0);
 }
 
-TEST_F(DoorTest, AnotherVersionIsRefusedAndBothAreNamed) {
+TEST_F(AcceptorTest, RefusesAnotherVersionAndNamesBoth) {
   open();
   const auto refusal_of = [&](const Writer& hello) {
     FakeProcess other = connect();
@@ -164,7 +164,7 @@ TEST_F(DoorTest, AnotherVersionIsRefusedAndBothAreNamed) {
   expect_contains(acceptor->last_refusal(), "version 4 of the protocol between processes, rank 0 version 3");
 }
 
-TEST_F(DoorTest, MegabytesBeforeTheProofAreNotKept) {
+TEST_F(AcceptorTest, DoesNotBufferMegabytesBeforeTheProof) {
   open();
   const std::string hello = framed(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')).bytes());
   uint64_t claimed = uint64_t{800} << 20;
@@ -187,7 +187,7 @@ TEST_F(DoorTest, MegabytesBeforeTheProofAreNotKept) {
   expect_entry();
 }
 
-TEST_F(DoorTest, IdleConnectionsKeepNoHonestProcessOut) {
+TEST_F(AcceptorTest, IdleConnectionsDoNotPreventJoining) {
   open(64);
   std::vector<FakeProcess> idle;
   for (int i = 0; i < 80; ++i) idle.push_back(connect());
@@ -198,7 +198,7 @@ TEST_F(DoorTest, IdleConnectionsKeepNoHonestProcessOut) {
   EXPECT_LE(most_seen, 64U);
 }
 
-TEST_F(DoorTest, WhoSaysNothingHasItsTime) {
+TEST_F(AcceptorTest, AnIdleConnectionIsClosedAfterItsTimeout) {
   open(64, 200);
   FakeProcess idle = connect(), slow = connect();
   slow.send(Writer(MessageKind::hello).number(process_group::kMagic).raw(std::string(32, 'n')));
@@ -207,7 +207,7 @@ TEST_F(DoorTest, WhoSaysNothingHasItsTime) {
   expect_hang_up(slow);
 }
 
-TEST_F(DoorTest, AFloodFromOneAddressEndsNoConnectionFromAnother) {
+TEST_F(AcceptorTest, AFloodFromOneAddressDoesNotCloseConnectionsFromAnother) {
   std::vector<process_group::Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
   port = process_group::port_of(listeners[0]);
   Acceptor narrow(std::move(listeners), kKey, 4);

@@ -38,7 +38,7 @@ class MpiEnvironment {
   std::string saved_;
 };
 
-TEST(Affinity, AvailableCoresAreThoseOfTheMask) {
+TEST(Affinity, AvailableCoresFollowTheMask) {
   cpu_set_t set;
   ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
   const std::vector<int> cores = available_cores();
@@ -66,7 +66,7 @@ TEST(Affinity, SharesAreContiguousDisjointAndNearlyEqual) {
   }
 }
 
-TEST(Affinity, ExplicitThreadsTakeThatManyCores) {
+TEST(Affinity, ExplicitThreadsUseThatManyCores) {
   std::vector<std::string> warnings;
   const std::vector<int> available = cores_from(0, 8);
   const auto shares = divide_cores(available, 3, std::vector<int>{1, 4, 2}, warnings);
@@ -81,7 +81,7 @@ TEST(Affinity, ExplicitThreadsTakeThatManyCores) {
   EXPECT_TRUE(warnings.empty());
 }
 
-TEST(Affinity, MoreDevicesThanCoresShareInTurnWithAWarning) {
+TEST(Affinity, MoreDevicesThanCoresShareCoresWithAWarning) {
   const MpiEnvironment alone(false);
   std::vector<std::string> warnings;
   const auto shares = divide_cores(cores_from(2, 2), 5, {}, warnings);
@@ -108,7 +108,7 @@ TEST(Affinity, MoreThreadsThanCoresKeepTheirCountAndWarn) {
   EXPECT_EQ(warnings.size(), 1u);
 }
 
-TEST(Affinity, RefusesListsThatCannotBeMeant) {
+TEST(Affinity, RefusesInvalidLists) {
   std::vector<std::string> warnings;
   const std::vector<int> available = cores_from(0, 4);
   EXPECT_THROW(divide_cores(available, 3, std::vector<int>{1, 1}, warnings), ConfigError);
@@ -128,7 +128,7 @@ class CpuQuota : public ::testing::Test {
   std::string root_;
 };
 
-TEST_F(CpuQuota, OfVersion2IsTheLeastOfTheGroupAndItsParents) {
+TEST_F(CpuQuota, OfVersion2IsTheMinimumOfTheGroupAndItsParents) {
   EXPECT_FALSE(cpu_quota(root_)) << "no control groups";
   write("/proc/self/cgroup", "0::/jobs/mine\n");
   write("/sys/fs/cgroup/jobs/mine/cpu.max", "max 100000\n");
@@ -139,7 +139,7 @@ TEST_F(CpuQuota, OfVersion2IsTheLeastOfTheGroupAndItsParents) {
   EXPECT_EQ(cpu_quota(root_), 0.5);
 }
 
-TEST_F(CpuQuota, OfVersion1IsInFilesOfItsOwn) {
+TEST_F(CpuQuota, OfVersion1IsReadFromItsFiles) {
   write("/proc/self/cgroup", "3:cpu,cpuacct:/mine\n2:memory:/mine\n");
   write("/sys/fs/cgroup/cpu/mine/cpu.cfs_quota_us", "-1\n");
   write("/sys/fs/cgroup/cpu/mine/cpu.cfs_period_us", "100000\n");
@@ -148,7 +148,7 @@ TEST_F(CpuQuota, OfVersion1IsInFilesOfItsOwn) {
   EXPECT_EQ(cpu_quota(root_), 2.0);
 }
 
-TEST(Affinity, DevicesGetNoMoreThreadsThanAQuotaPaysFor) {
+TEST(Affinity, DevicesGetNoMoreThreadsThanTheQuota) {
   std::vector<std::string> warnings;
   const auto shares = divide_cores(cores_from(0, 16), 2, {}, warnings, false, 3.5);
   ASSERT_EQ(shares.size(), 2U);

@@ -13,34 +13,34 @@ namespace {
 
 AgreementFields fields(const std::string& batch, const std::string& model = "mlp") { return {{"--batch-size", batch}, {"--model", model}}; }
 
-TEST(Disagreement, ThereIsNoneAmongEquals) {
+TEST(Disagreement, IsNotReportedForEqualFields) {
   EXPECT_EQ(describe_disagreement({fields("64")}), "");
   EXPECT_EQ(describe_disagreement({fields("64"), fields("64"), fields("64")}), "");
   EXPECT_EQ(describe_disagreement({{}, {}}), "");
   EXPECT_EQ(describe_disagreement({{{"a", "1"}, {"b", "2"}}, {{"b", "2"}, {"a", "1"}}}), "");
 }
 
-TEST(Disagreement, TheMinorityIsNamedWithBothValues) {
+TEST(Disagreement, NamesTheMinorityAndBothValues) {
   EXPECT_EQ(describe_disagreement({fields("64"), fields("32"), fields("64")}), "rank 1 has --batch-size 32, where ranks 0, 2 have 64");
   EXPECT_EQ(describe_disagreement({fields("32"), fields("64"), fields("64")}), "rank 0 has --batch-size 32, where ranks 1, 2 have 64");
 }
 
-TEST(Disagreement, BetweenEqualsTheLowestRankIsTakenForRight) {
+TEST(Disagreement, InATieTheLowestRankDefinesTheExpectedValue) {
   EXPECT_EQ(describe_disagreement({fields("64"), fields("32")}), "rank 1 has --batch-size 32, where rank 0 has 64");
   EXPECT_EQ(describe_disagreement({fields("32"), fields("64"), fields("64"), fields("32")}),
             "ranks 1, 2 have --batch-size 64, where ranks 0, 3 have 32");
 }
 
-TEST(Disagreement, EveryFieldThatDiffersIsTold) {
+TEST(Disagreement, ListsEveryFieldThatDiffers) {
   EXPECT_EQ(describe_disagreement({fields("64"), fields("64", "vgg16"), fields("32")}),
             "rank 2 has --batch-size 32, where ranks 0, 1 have 64; rank 1 has --model vgg16, where ranks 0, 2 have mlp");
 }
 
-TEST(Disagreement, AFieldThatIsMissingIsNothing) {
+TEST(Disagreement, TreatsAMissingFieldAsNothing) {
   EXPECT_EQ(describe_disagreement({fields("64"), fields("64"), {{"--batch-size", "64"}}}), "rank 2 has --model nothing, where ranks 0, 1 have mlp");
 }
 
-TEST(Agreement, EqualProcessesGoOn) {
+TEST(Agreement, PassesForEqualProcesses) {
   run_processes(3, [](ProcessGroup& process_group) {
     require_agreement(process_group, "how they train", fields("64"));
     EXPECT_TRUE(process_group.all_equal("more", "x"));
@@ -48,7 +48,7 @@ TEST(Agreement, EqualProcessesGoOn) {
   });
 }
 
-TEST(Agreement, ADisagreementIsTheSameConfigErrorOnAllAndClosesTheWorld) {
+TEST(Agreement, ADisagreementIsTheSameConfigErrorOnAllRanksAndClosesTheGroup) {
   std::vector<std::string> texts(4);
   run_processes(4, [&](ProcessGroup& process_group) {
     try {
@@ -66,7 +66,7 @@ TEST(Agreement, ADisagreementIsTheSameConfigErrorOnAllAndClosesTheWorld) {
   EXPECT_EQ(texts, std::vector<std::string>(4, texts[0]));
 }
 
-TEST(Agreement, TheOrderOfFieldsIsFree) {
+TEST(Agreement, TheOrderOfFieldsDoesNotMatter) {
   run_processes(2, [](ProcessGroup& process_group) {
     const AgreementFields a = {{"a", "1"}, {"b", "2"}}, b = {{"b", "2"}, {"a", "1"}};
     require_agreement(process_group, "fields", process_group.rank() == 0 ? a : b);
@@ -74,7 +74,7 @@ TEST(Agreement, TheOrderOfFieldsIsFree) {
   });
 }
 
-TEST(Disagreement, OfManyRanksRangesAreNamed) {
+TEST(Disagreement, NamesManyRanksAsRanges) {
   std::vector<AgreementFields> all(300, fields("64"));
   all[77] = fields("32");
   EXPECT_EQ(describe_disagreement(all), "rank 77 has --batch-size 32, where ranks 0 to 76, 78 to 299 have 64");
@@ -83,7 +83,7 @@ TEST(Disagreement, OfManyRanksRangesAreNamed) {
             "ranks 1, 3, 5, 7, 9, 11, 13, 15, ... (149 ranks) have --batch-size 64, where ranks 0, 2, 4, 6, 8, 10, 12, 14, ... (151 ranks) have 32");
 }
 
-TEST(Agreement, ValuesMayHaveAnyBytes) {
+TEST(Agreement, ValuesMayContainAnyBytes) {
   run_processes(2, [&](ProcessGroup& process_group) {
     require_agreement(process_group, "odd values", {{"empty", ""}, {"", "no name"}, {"lines", "a\nb"}, {"zero", std::string("a\0b", 3)}});
     process_group.close();

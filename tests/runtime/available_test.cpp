@@ -36,14 +36,14 @@ class FakeSystem : public ::testing::Test {
   std::string root_;
 };
 
-TEST_F(FakeSystem, WithoutControlGroupsMemAvailableCounts) {
+TEST_F(FakeSystem, WithoutControlGroupsMemAvailableIsUsed) {
   EXPECT_EQ(available_mib(), 8192);
   EXPECT_EQ(source(), "/proc/meminfo");
   write("/proc/self/cgroup", "0::/\n");
   EXPECT_EQ(available_mib(), 8192);
 }
 
-TEST_F(FakeSystem, AGroupOfVersion2AndItsParentsLimit) {
+TEST_F(FakeSystem, AControlGroupOfVersion2AndItsParentsLimitMemory) {
   write("/proc/self/cgroup", "0::/jobs/mine\n");
   write("/sys/fs/cgroup/jobs/mine/memory.max", "max\n");
   write("/sys/fs/cgroup/jobs/mine/memory.current", "1000\n");
@@ -56,14 +56,14 @@ TEST_F(FakeSystem, AGroupOfVersion2AndItsParentsLimit) {
   EXPECT_EQ(available_mib(), 500) << "file cache gives way";
 }
 
-TEST_F(FakeSystem, InAContainerTheMountIsTheGroup) {
+TEST_F(FakeSystem, InAContainerTheMountIsTheControlGroup) {
   write("/proc/self/cgroup", "0::/docker/0123abcd\n");  // a path of the host
   write("/sys/fs/cgroup/memory.max", std::to_string(512 * kMiB));
   write("/sys/fs/cgroup/memory.current", std::to_string(12 * kMiB));
   EXPECT_EQ(available_mib(), 500);
 }
 
-TEST_F(FakeSystem, AGroupOfVersion1Limits) {
+TEST_F(FakeSystem, AControlGroupOfVersion1LimitsMemory) {
   write("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/jobs/mine\n1:name=systemd:/y\n");
   write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "4096\n");
@@ -74,14 +74,14 @@ TEST_F(FakeSystem, AGroupOfVersion1Limits) {
   EXPECT_EQ(available_mib(), 600);
 }
 
-TEST_F(FakeSystem, AGroupOverItsLimitLeavesNothing) {
+TEST_F(FakeSystem, AControlGroupAboveItsLimitLeavesNoMemory) {
   write("/proc/self/cgroup", "0::/\n");
   write("/sys/fs/cgroup/memory.max", "1000\n");
   write("/sys/fs/cgroup/memory.current", "2000\n");
   EXPECT_EQ(available_memory(root_).bytes, 0);
 }
 
-TEST_F(FakeSystem, WhatCannotBeReadIsNotGuessed) {
+TEST_F(FakeSystem, UnreadableValuesAreIgnored) {
   write("/proc/meminfo", "MemTotal: nonsense\n");
   write("/proc/self/cgroup", "nonsense\n0:\n:::\n0::relative\n");
   EXPECT_GT(available_memory(root_).bytes, 0) << "the machine's memory";
@@ -91,9 +91,12 @@ TEST(AvailableMemory, PoolsLeaveAReserve) {
   EXPECT_EQ(less_reserve(100'000 * kMiB), 95'000 * kMiB);
   EXPECT_EQ(less_reserve(1000 * kMiB), 744 * kMiB);
   EXPECT_EQ(less_reserve(100 * kMiB), 50 * kMiB);
+  EXPECT_EQ(less_reserve(16'000 * kMiB, kGpuReserve), (16'000 - 1536) * kMiB);
+  EXPECT_EQ(less_reserve(80'000 * kMiB, kGpuReserve), 76'000 * kMiB);
+  EXPECT_EQ(less_reserve(2000 * kMiB, kGpuReserve), 1000 * kMiB);
 }
 
-TEST(AvailableMemory, DevicesOfThisProcessShareIt) {
+TEST(AvailableMemory, IsSharedByTheDevicesOfThisProcess) {
   DeviceGroupOptions options;
   options.devices = {{Backend::cpu, 0}, {Backend::cpu, 1}, {Backend::cpu, 2}};
   const int64_t before = available_memory().bytes;
@@ -105,7 +108,7 @@ TEST(AvailableMemory, DevicesOfThisProcessShareIt) {
   EXPECT_GT(all, 0);
 }
 
-TEST(CpuSlab, IsRefusedWhatTheMachineDoesNotHave) {
+TEST(CpuSlab, LargerThanTheMachinesMemoryIsRefused) {
   int64_t left = 100 * kMiB;
   CpuSlab slab(2, int64_t{1} << 40, [&] { return AvailableMemory{left, "/sys/fs/cgroup/memory.max"}; });
   slab.grow(40 * kMiB);

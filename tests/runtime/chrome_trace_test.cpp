@@ -72,7 +72,7 @@ TEST(ChromeTrace, NamesProcessesAndThreads) {
   EXPECT_EQ(names.at("thread_name1/1"), "communication");
 }
 
-TEST(ChromeTrace, SlicesCarryTimesAndArgumentsAndNestFromTheOutside) {
+TEST(ChromeTrace, SlicesHaveTimesAndArgumentsAndOuterSlicesComeFirst) {
   const std::vector<json> slices = events_of(written(example()), "X");
   ASSERT_EQ(slices.size(), 5u);
   EXPECT_EQ(slices[0]["name"], "forward");
@@ -106,7 +106,7 @@ TEST(ChromeTrace, StepsAreInstantsAndMemoryIsACounter) {
   EXPECT_EQ(memory[2]["args"]["gradients"], 1024);
 }
 
-TEST(ChromeTrace, SlicesNestWhateverTheClockRounds) {
+TEST(ChromeTrace, SlicesNestHoweverTheClockRounds) {
   std::mt19937 random(3);
   TraceThread thread{"compute", {}};
   for (int64_t begin = 0; begin < 400000; begin += 4000) {
@@ -120,7 +120,7 @@ TEST(ChromeTrace, SlicesNestWhateverTheClockRounds) {
   EXPECT_EQ(first_overlap(events), "");
 }
 
-TEST(ChromeTrace, NothingIsStillATrace) { EXPECT_TRUE(written({}).empty()); }
+TEST(ChromeTrace, AnEmptyTraceIsValid) { EXPECT_TRUE(written({}).empty()); }
 
 }  // namespace
 }  // namespace vitrine

@@ -30,7 +30,7 @@ std::vector<int64_t> elements(const std::vector<int64_t>& offsets, int first, in
 
 class Circulant : public ::testing::TestWithParam<int> {};
 
-TEST_P(Circulant, ForwardsEveryProcessGetsEveryBlockOnceInLogarithmicRounds) {
+TEST_P(Circulant, ForwardEveryProcessReceivesEveryBlockOnceInLogarithmicRounds) {
   const int size = GetParam();
   const std::vector<int64_t> offsets = unit_offsets(size);
   std::vector<std::set<int64_t>> held;
@@ -49,7 +49,7 @@ TEST_P(Circulant, ForwardsEveryProcessGetsEveryBlockOnceInLogarithmicRounds) {
   for (const std::set<int64_t>& all : held) EXPECT_EQ(all.size(), static_cast<size_t>(size));
 }
 
-TEST_P(Circulant, BackwardsEveryBlockIsTheSumOfEveryProcessOnce) {
+TEST_P(Circulant, BackwardEveryBlockSumsEveryProcessOnce) {
   const int size = GetParam();
   const std::vector<int64_t> offsets = unit_offsets(size);
   // counts[r][b][p]: how often process r's partial sum of block b contains the part of process p.
@@ -71,7 +71,7 @@ TEST_P(Circulant, BackwardsEveryBlockIsTheSumOfEveryProcessOnce) {
   for (size_t r = 0; r < partials.size(); ++r) EXPECT_EQ(partials[r][r], std::vector<int>(static_cast<size_t>(size), 1));
 }
 
-TEST_P(Circulant, NoRoundBringsMoreThanTheScratchHolds) {
+TEST_P(Circulant, NoRoundReceivesMoreThanTheScratchHolds) {
   const int size = GetParam();
   for (const int64_t count : {int64_t{1}, int64_t{1000}, int64_t{1} << 24}) {
     const int64_t part = sum_scratch_elements(DType::f32, count, size, 1) / (size / 2);

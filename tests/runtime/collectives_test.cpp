@@ -23,7 +23,7 @@ constexpr int64_t kCounts[] = {0, 1, 2, 7, 31, 64, 65, 1000, 4097, 70001};
 class CollectiveSizes : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, CollectiveSizes, ::testing::Values(1, 2, 3, 4, 5, 6, 9));
 
-TEST_P(CollectiveSizes, SumsHaveTheBitsOfAddingInRankOrderEveryTime) {
+TEST_P(CollectiveSizes, SumsHaveTheBitsOfAdditionInRankOrder) {
   CommunicatorGroup group(GetParam());
   const int n = group.size();
   uint64_t seed = 1;
@@ -59,7 +59,7 @@ TEST_P(CollectiveSizes, SumsHaveTheBitsOfAddingInRankOrderEveryTime) {
   }
 }
 
-TEST_P(CollectiveSizes, ApartFromTheirInputs) {
+TEST_P(CollectiveSizes, WorkOutOfPlace) {
   CommunicatorGroup group(GetParam());
   const int n = group.size();
   const int root = n - 1;
@@ -95,7 +95,7 @@ std::vector<uint16_t> narrowed(const std::vector<float>& values, DType dtype) {
   return bits;
 }
 
-TEST_P(CollectiveSizes, SumsInSixteenBits) {
+TEST_P(CollectiveSizes, SumInSixteenBits) {
   CommunicatorGroup group(GetParam());
   const int n = group.size();
   const auto host = [](auto& bits, DType dtype) { return View{bits.data(), {static_cast<int64_t>(bits.size())}, dtype, DeviceId::host()}; };
@@ -203,7 +203,7 @@ TEST_P(CollectiveSizes, BroadcastScatterAndGatherMoveEveryRow) {
   }
 }
 
-TEST(Collectives, CopiesTakeAnyDtype) {
+TEST(Collectives, CopiesAcceptAnyDtype) {
   CommunicatorGroup group(3);
   std::vector<Tensor> bytes, whole;
   for (int r = 0; r < 3; ++r) {
@@ -228,7 +228,7 @@ TEST(Collectives, CopiesTakeAnyDtype) {
   }
 }
 
-TEST(Collectives, MetaBooksTheBytesOfEveryBackend) {
+TEST(Collectives, MetaCountsTheBytesOfEveryBackend) {
   std::vector<std::vector<int64_t>> bytes;
   CommunicatorGroup group(4, test_backend(), TraceLevel::phase);
   const auto issue = [](CommunicatorGroup& w) {
@@ -277,7 +277,7 @@ TEST(Collectives, MetaBooksTheBytesOfEveryBackend) {
   }
 }
 
-TEST(Collectives, OrderCheckerSeesACollectiveAndAnUnorderedUse) {
+TEST(Collectives, OrderCheckerFindsAnUnorderedUseOfACollectivesBuffer) {
   CommunicatorGroup group(2);
   std::vector<Tensor> t;
   for (int r = 0; r < 2; ++r) t.push_back(group.filled(r, 64, 1.0F));

@@ -36,7 +36,7 @@ std::vector<SpanRecord> two_steps() {
 
 constexpr CommunicationGroup kFour{4, true};
 
-TEST(CommunicationTable, SplitsACollectiveAtTheEndOfBackwardAndLeavesOutItsWaits) {
+TEST(CommunicationTable, SplitsACollectiveAtTheEndOfBackwardWithoutItsWaits) {
   DeviceSpans spans;
   spans.compute = two_steps();
   // Waits for its own backward until 400, for a peer until 500; then all-reduces, overlapping backward until 700.
@@ -69,7 +69,7 @@ TEST(CommunicationTable, AWaitForAPeerWhileTheComputeStreamWaitsOrIsIdleIsExpose
   EXPECT_EQ(row.buffer_bytes, 100);
 }
 
-TEST(CommunicationTable, OperationsAndTheirWaitsBelongToTheirBucket) {
+TEST(CommunicationTable, OperationsAndWaitsBelongToTheirBucket) {
   DeviceSpans spans;
   spans.compute = two_steps();
   spans.communication = {span(wait("backward"), 100, 200, 1), span(wait("cpu:1 in all_reduce"), 210, 250, 2),
@@ -82,7 +82,7 @@ TEST(CommunicationTable, OperationsAndTheirWaitsBelongToTheirBucket) {
   EXPECT_NEAR(table.rows[0].late_hidden_seconds, 40e-9, 1e-15);
 }
 
-TEST(CommunicationTable, CountsTheStepThatASpanNamesWhereverItBegins) {
+TEST(CommunicationTable, CountsTheStepThatASpanNames) {
   DeviceSpans spans;
   spans.compute = two_steps();
   // The stream is in step 1's bucket while step 0 still runs.
@@ -96,7 +96,7 @@ TEST(CommunicationTable, CountsTheStepThatASpanNamesWhereverItBegins) {
   EXPECT_TRUE(make_communication_table(spans, {2, true}, {.first_step = 2}).rows.empty());
 }
 
-TEST(CommunicationTable, RowsStandInTheOrderOfTheStepAndAddUp) {
+TEST(CommunicationTable, RowsAreInTheOrderOfTheStepAndAddUp) {
   DeviceSpans spans;
   spans.compute = two_steps();
   for (int64_t step = 0; step < 2; ++step) {

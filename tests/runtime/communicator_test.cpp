@@ -68,7 +68,7 @@ TEST(Communicator, ManyCollectivesUnderRandomDelaysOnTwoStreams) {
   }
 }
 
-TEST(Communicator, RanksOnlyLeaveTogether) {
+TEST(Communicator, RanksLeaveACollectiveTogether) {
   CommunicatorGroup group(2);
   Tensor a = group.filled(0, 100, 1.0F), b = group.filled(1, 100, 1.0F);
   std::atomic<bool> late{false};
@@ -120,7 +120,7 @@ TEST(Communicator, DisagreementIsAnErrorOnEveryRankAndNamesTheFields) {
   for (int r = 0; r < 3; ++r) EXPECT_EQ(group.values(r, t[static_cast<size_t>(r)]), std::vector<float>(12, 3.0F));
 }
 
-TEST(Communicator, AbortEndsWaitingAndLaterCollectivesAndNewGroupsWork) {
+TEST(Communicator, AbortEndsWaitingAndLaterCollectivesButNotNewGroups) {
   CommunicatorGroup group(4);
   std::vector<Tensor> t;
   for (int r = 0; r < 4; ++r) t.push_back(group.filled(r, 64, 2.0F));
@@ -140,7 +140,7 @@ TEST(Communicator, AbortEndsWaitingAndLaterCollectivesAndNewGroupsWork) {
   for (int r = 0; r < 4; ++r) EXPECT_EQ(group.values(r, t[static_cast<size_t>(r)]), std::vector<float>(64, 8.0F));
 }
 
-TEST(Communicator, RankWhoseStreamFailedEndsItsPeersByName) {
+TEST(Communicator, AFailedStreamEndsItsPeersAndIsNamed) {
   CommunicatorGroup group(3);
   std::vector<Tensor> t;
   for (int r = 0; r < 3; ++r) t.push_back(group.filled(r, 64, 1.0F));
@@ -163,7 +163,7 @@ TEST(Communicator, RankWhoseStreamFailedEndsItsPeersByName) {
   EXPECT_NO_THROW(group.devices.synchronize());
 }
 
-TEST(Communicator, DestroyedWithUnmatchedCollectivesNobodyHangs) {
+TEST(Communicator, DestructionWithUnmatchedCollectivesDoesNotHang) {
   CommunicatorGroup group(2);
   Tensor t = group.filled(0, 64, 1.0F);
   group.comm(0).all_reduce(group.ctx(0), t);
@@ -184,7 +184,7 @@ TEST(Communicator, QueuedWorkOutlivesItsCommunicators) {
   EXPECT_EQ(group.values(1, b), std::vector<float>(64, 3.0F));
 }
 
-TEST(Communicator, WaitForALatePeerIsASpanThatNamesIt) {
+TEST(Communicator, AWaitForALatePeerIsASpanWithItsName) {
   CommunicatorGroup group(3, Backend::cpu, TraceLevel::phase);
   for_each_rank(group, [&](int r) {
     if (r == 2) group.ctx(r).dispatch({"delay", {}, {}, 0}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });

@@ -47,7 +47,7 @@ class CudaCommunicator : public ::testing::Test {
 
 #define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
-TEST_F(CudaCommunicator, TellsHowItCommunicates) {
+TEST_F(CudaCommunicator, DescribesHowItCommunicates) {
   DeviceGroup devices(quick(2));
   const std::string text = make_communicators(devices)[0]->description();
   if (uses_nccl()) {
@@ -58,7 +58,7 @@ TEST_F(CudaCommunicator, TellsHowItCommunicates) {
   }
 }
 
-TEST_F(CudaCommunicator, ARankThatDoesNotComeIsNamedWithinTheDeadline) {
+TEST_F(CudaCommunicator, AMissingRankIsNamedWithinTheDeadline) {
   DeviceGroup devices(quick(3));
   auto communicators = make_communicators(devices);
   if (uses_nccl()) GTEST_SKIP() << "NCCL takes a call in before its peers come";
@@ -75,7 +75,7 @@ TEST_F(CudaCommunicator, ARankThatDoesNotComeIsNamedWithinTheDeadline) {
   EXPECT_FALSE(communicators[1]->failure().empty());
 }
 
-TEST_F(CudaCommunicator, AbortWakesThoseWhoWait) {
+TEST_F(CudaCommunicator, AbortEndsWaitingRanks) {
   DeviceGroupOptions options = quick(2);
   options.comm_timeout_ms = 60000;
   DeviceGroup devices(options);
@@ -112,7 +112,7 @@ TEST_F(CudaCommunicator, DisagreementOfPeersNamesTheFields) {
   devices.synchronize();
 }
 
-TEST_F(CudaCommunicator, ANcclGroupThatIsNeverCompleteIsGivenUp) {
+TEST_F(CudaCommunicator, AnIncompleteNcclGroupIsAbandoned) {
   if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
   DeviceGroup devices(quick(3));
   standins::hang_nccl_init(2);
@@ -123,7 +123,7 @@ TEST_F(CudaCommunicator, ANcclGroupThatIsNeverCompleteIsGivenUp) {
   EXPECT_NO_THROW(make_communicators(devices));
 }
 
-TEST_F(CudaCommunicator, AnAsynchronousErrorOfNcclIsSeenWithItsRank) {
+TEST_F(CudaCommunicator, AnAsynchronousNcclErrorIsReportedWithItsRank) {
   if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
   DeviceGroup devices(quick(3));
   auto communicators = make_communicators(devices);
@@ -136,7 +136,7 @@ TEST_F(CudaCommunicator, AnAsynchronousErrorOfNcclIsSeenWithItsRank) {
   devices.synchronize();
 }
 
-TEST_F(CudaCommunicator, CommunicatorsOfTheUserAreUsedAndKept) {
+TEST_F(CudaCommunicator, CommunicatorsOfTheUserAreUsedAndNotDestroyed) {
   if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
   DeviceGroupOptions options = quick(2);
   ncclUniqueId id;

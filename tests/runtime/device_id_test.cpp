@@ -38,7 +38,7 @@ TEST(DeviceList, Expands) {
   EXPECT_EQ(parse_device_list("meta:0-63", 0).size(), 64U);
 }
 
-TEST(DeviceList, SaysWhatIsWrong) {
+TEST(DeviceList, NamesTheInvalidPart) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "empty"},
       {"cpu:0,", "item \"\""},
@@ -64,7 +64,7 @@ TEST(DeviceList, SaysWhatIsWrong) {
   }
 }
 
-TEST(DeviceList, AllGpusWhereThereAreNoneAreUnsupportedAsOneIs) {
+TEST(DeviceList, AllGpusWithoutAGpuAreUnsupportedLikeASingleOne) {
   try {
     parse_device_list("cuda:all", 0);
     FAIL() << "accepted";

@@ -57,7 +57,7 @@ class Adopted : public ::testing::Test {
   DeviceGroup group_{options(Backend::cpu)};
 };
 
-TEST_F(Adopted, IsReleasedOnceWhenTheLastCopyGoesAfterItsWork) {
+TEST_F(Adopted, IsReleasedOnceAfterTheLastCopyAndItsWork) {
   {
     const Tensor x = adopt();
     const Tensor row = x.rows(1, 2);
@@ -72,7 +72,7 @@ TEST_F(Adopted, IsReleasedOnceWhenTheLastCopyGoesAfterItsWork) {
   EXPECT_EQ(values_[5], 60) << "released before the device was done with it";
 }
 
-TEST_F(Adopted, IsCountedOutsideOfThePoolAndDisturbsNoPlan) {
+TEST_F(Adopted, IsCountedOutsideThePoolAndDoesNotChangePlans) {
   group_[0].pool().reserve(0);
   {
     const Tensor x = adopt();
@@ -94,7 +94,7 @@ TEST_F(Adopted, RefusesForeignMemoryAndMetaDevices) {
   EXPECT_EQ(released_, 0);
 }
 
-TEST_F(Adopted, MakesARoundTripThroughDlpack) {
+TEST_F(Adopted, SurvivesARoundTripThroughDlpack) {
   {
     DLManagedTensor* const out = to_dlpack(adopt());
     const DLTensor& t = out->dl_tensor;
@@ -111,7 +111,7 @@ TEST_F(Adopted, MakesARoundTripThroughDlpack) {
   EXPECT_EQ(released_, 1);
 }
 
-TEST_F(Adopted, EveryDtypeHasItsDlpackType) {
+TEST_F(Adopted, EveryDtypeHasADlpackType) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32, DType::u8}) {
     const Tensor back = from_dlpack(ctx(), to_dlpack(ctx().allocate({3}, dtype, Category::staging, "x")));
     EXPECT_EQ(back.dtype(), dtype);
@@ -119,7 +119,7 @@ TEST_F(Adopted, EveryDtypeHasItsDlpackType) {
   EXPECT_EQ(pool().allocated_bytes, 0);
 }
 
-TEST_F(Adopted, RefusesDlpackTensorsThatItCannotHoldAndLeavesThemToTheCaller) {
+TEST_F(Adopted, RefusesUnsupportedDlpackTensorsAndLeavesThemToTheCaller) {
   int64_t shape[] = {2, 3, 1, 1, 1, 1}, transposed[] = {1, 2};
   DLManagedTensor managed{};
   managed.manager_ctx = &released_;

@@ -56,7 +56,7 @@ class FailureDetectorTest : public ::testing::Test {
   FailureDetector detector{1};
 };
 
-TEST_F(FailureDetectorTest, KnowsWhoHasNotJoined) {
+TEST_F(FailureDetectorTest, NamesTheRanksThatHaveNotJoined) {
   FailureDetector r(4);
   r.join(0, "rank 0", 0);
   r.join(2, "rank 2", 0);
@@ -88,7 +88,7 @@ TEST_F(FailureDetectorTest, EqualCollectivesInAnyOrderOfArrivalAreNoFailure) {
   EXPECT_EQ(detector.verdict(), "");
 }
 
-TEST_F(FailureDetectorTest, OfThousandsTheOddOneIsNamed) {
+TEST_F(FailureDetectorTest, NamesTheDeviatingRankAmongThousands) {
   open(3000);
   for (uint64_t sequence = 0; sequence < 50; ++sequence) begin_all(record(sequence, 100 + sequence));
   EXPECT_EQ(detector.verdict(), "");
@@ -97,7 +97,7 @@ TEST_F(FailureDetectorTest, OfThousandsTheOddOneIsNamed) {
       {"rank 1234 (pid 71234 on node1) began collective 50 (all_reduce of bucket 9", "where ranks 0 to 1233, 1235 to 2999 began collective 50"});
 }
 
-TEST_F(FailureDetectorTest, ADeathBeforeTheFirstCollective) {
+TEST_F(FailureDetectorTest, ReportsADeathBeforeTheFirstCollective) {
   open(3);
   detector.gather(1, 0, "the plan", "p");
   detector.lost(1, kSecond);
@@ -107,7 +107,7 @@ TEST_F(FailureDetectorTest, ADeathBeforeTheFirstCollective) {
       {"rank 1 (pid 71 on node1) died: its connection closed unexpectedly", "it had begun no collective", "its last exchange was for the plan"});
 }
 
-TEST_F(FailureDetectorTest, ADeathAmidACollectiveTellsWhereItStood) {
+TEST_F(FailureDetectorTest, ADeathDuringACollectiveIsReportedWithItsPosition) {
   open(4);
   begin_all(record(16, 1, "bucket 2"));
   for (int rank = 0; rank < 4; ++rank) finish(rank, 1);
@@ -120,7 +120,7 @@ TEST_F(FailureDetectorTest, ADeathAmidACollectiveTellsWhereItStood) {
                   "which it did not finish", "others have reached collective 18 (all_reduce of bucket 4"});
 }
 
-TEST_F(FailureDetectorTest, WhatADeadProcessHadFinishedIsSaidSo) {
+TEST_F(FailureDetectorTest, ADeathIsReportedWithTheLastFinishedCollective) {
   open(2);
   begin_all(record(0, 1));
   finish(1, 1);
@@ -129,7 +129,7 @@ TEST_F(FailureDetectorTest, WhatADeadProcessHadFinishedIsSaidSo) {
   expect_verdict({"rank 1", "collective 0", "which it finished"});
 }
 
-TEST_F(FailureDetectorTest, WhetherACollectiveEndedIsNotGuessed) {
+TEST_F(FailureDetectorTest, AnUnfinishedCollectiveIsNotReportedAsFinished) {
   open(2);
   CollectiveRecord r = record(0, 1);
   r.end_is_reported = false;
@@ -137,7 +137,7 @@ TEST_F(FailureDetectorTest, WhetherACollectiveEndedIsNotGuessed) {
   EXPECT_EQ(detector.position(1), "its last known was " + r.str());
 }
 
-TEST_F(FailureDetectorTest, WhoSaidGoodbyeMayGo) {
+TEST_F(FailureDetectorTest, ARankMayDisconnectAfterItsGoodbye) {
   open(3);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_FALSE(detector.all_said_bye());
@@ -149,7 +149,7 @@ TEST_F(FailureDetectorTest, WhoSaidGoodbyeMayGo) {
   EXPECT_EQ(detector.verdict(), "");
 }
 
-TEST_F(FailureDetectorTest, WhoIsSilentWhileOthersWaitHangs) {
+TEST_F(FailureDetectorTest, ASilentRankThatOthersWaitForHangs) {
   open(4);
   begin_all(record(0, 1));
   begin(0, record(1, 2, "bucket 4"));
@@ -160,7 +160,7 @@ TEST_F(FailureDetectorTest, WhoIsSilentWhileOthersWaitHangs) {
                   "others have reached collective 1 (all_reduce of bucket 4", "rank 0 (pid 70 on node1) has waited 3.0 s in collective 1"});
 }
 
-TEST_F(FailureDetectorTest, OfSeveralSilentOnesTheOneThatWasSilentFirst) {
+TEST_F(FailureDetectorTest, NamesTheRankThatWasSilentFirst) {
   open(4);
   for (int rank = 0; rank < 4; ++rank) detector.hear(rank, rank == 3 ? 2 * kSecond : rank == 1 ? 4 * kSecond : 10 * kSecond);
   detector.overdue(0, "x", 3000, 10 * kSecond);
@@ -168,7 +168,7 @@ TEST_F(FailureDetectorTest, OfSeveralSilentOnesTheOneThatWasSilentFirst) {
   expect_verdict({"rank 3 (pid 73 on node1) hangs"});
 }
 
-TEST_F(FailureDetectorTest, WhoHasBegunFewerCollectivesIsLate) {
+TEST_F(FailureDetectorTest, TheRankWithFewerCollectivesIsLate) {
   open(4);
   begin_all(record(0, 1));
   for (const int rank : {0, 1, 3}) begin(rank, record(1, 2, "bucket 4"));
@@ -181,7 +181,7 @@ TEST_F(FailureDetectorTest, WhoHasBegunFewerCollectivesIsLate) {
        "its last known was collective 0", "which it finished", "rank 1 (pid 71 on node1) has waited 2.5 s in collective 1"});
 }
 
-TEST_F(FailureDetectorTest, WhoHasBegunNoneIsLateToo) {
+TEST_F(FailureDetectorTest, ARankWithoutACollectiveIsLate) {
   open(3);
   begin(1, record(0, 1));
   begin(2, record(0, 1));
@@ -190,7 +190,7 @@ TEST_F(FailureDetectorTest, WhoHasBegunNoneIsLateToo) {
   expect_verdict({"rank 0 (pid 70 on node1) is late: others have begun collective 0", "it had begun no collective"});
 }
 
-TEST_F(FailureDetectorTest, TheLateDeviceOfSeveralIsNamed) {
+TEST_F(FailureDetectorTest, NamesTheLateDevice) {
   open(2, 3);
   for (int rank = 0; rank < 2; ++rank) {
     for (int d = 0; d < 3; ++d) {
@@ -202,7 +202,7 @@ TEST_F(FailureDetectorTest, TheLateDeviceOfSeveralIsNamed) {
   expect_verdict({"rank 1 (pid 71 on node1), device cuda:2 is late"});
 }
 
-TEST_F(FailureDetectorTest, WhoDoesNotComeToAnExchangeIsLate) {
+TEST_F(FailureDetectorTest, TheRankThatMissesAnExchangeIsLate) {
   open(3);
   begin_all(record(0, 1));
   for (const int rank : {0, 2}) EXPECT_FALSE(detector.gather(rank, 0, "the votes", "v"));
@@ -212,7 +212,7 @@ TEST_F(FailureDetectorTest, WhoDoesNotComeToAnExchangeIsLate) {
                   "rank 0 (pid 70 on node1) has waited 4.0 s in the exchange of the votes"});
 }
 
-TEST_F(FailureDetectorTest, WhenAllWaitItIsTheNetwork) {
+TEST_F(FailureDetectorTest, WhenAllRanksWaitTheNetworkIsBlamed) {
   open(2);
   begin_all(record(0, 1));
   detector.overdue(1, "collective 0", 4000, kSecond);
@@ -221,7 +221,7 @@ TEST_F(FailureDetectorTest, WhenAllWaitItIsTheNetwork) {
       {"rank 1 (pid 71 on node1) has waited 4.0 s in collective 0, which every rank has begun", "network", "ProcessGroupOptions::timeout_ms"});
 }
 
-TEST_F(FailureDetectorTest, AWaitThatEndsBeforeItIsJudgedBlamesNobody) {
+TEST_F(FailureDetectorTest, AWaitThatEndsInTimeBlamesNoRank) {
   open(3);
   begin(0, record(0, 1));
   detector.overdue(0, "collective 0", 3000, kSecond);
@@ -237,7 +237,7 @@ TEST_F(FailureDetectorTest, AWaitThatEndsBeforeItIsJudgedBlamesNobody) {
   expect_verdict({"rank 2 (pid 72 on node1) has waited 3.0 s in an exchange"});
 }
 
-TEST_F(FailureDetectorTest, TheOneWhoIssuesAnotherCollectiveIsNamedAgainstTheMajority) {
+TEST_F(FailureDetectorTest, NamesTheRankWhoseCollectiveDiffersFromTheMajority) {
   // In any order of arrival.
   for (const std::vector<int>& order : {std::vector<int>{0, 1, 2, 3}, {1, 0, 2, 3}, {3, 2, 0, 1}}) {
     open(4);
@@ -252,13 +252,13 @@ TEST_F(FailureDetectorTest, TheOneWhoIssuesAnotherCollectiveIsNamedAgainstTheMaj
   }
 }
 
-TEST_F(FailureDetectorTest, RankZeroMayBeTheOneWhoIsWrong) {
+TEST_F(FailureDetectorTest, RankZeroCanBeTheDeviatingRank) {
   open(3);
   for (int rank = 0; rank < 3; ++rank) begin(rank, record(0, rank == 0 ? 1 : 2));
   expect_verdict({"rank 0 (pid 70 on node1) began collective 0", "where ranks 1, 2 began"});
 }
 
-TEST_F(FailureDetectorTest, OfTwoThatDisagreeTheLowerRankIsTakenForRight) {
+TEST_F(FailureDetectorTest, OfTwoDisagreeingRanksTheHigherIsNamed) {
   for (const int first : {0, 1}) {
     open(2);
     for (const int rank : {first, 1 - first}) begin(rank, record(3, static_cast<uint64_t>(rank)));
@@ -266,7 +266,7 @@ TEST_F(FailureDetectorTest, OfTwoThatDisagreeTheLowerRankIsTakenForRight) {
   }
 }
 
-TEST_F(FailureDetectorTest, DevicesVoteAndTheWrongOneIsNamed) {
+TEST_F(FailureDetectorTest, NamesTheDeviatingDeviceByMajority) {
   open(2, 2);
   begin(0, record(0, 1), 0);
   begin(0, record(0, 1), 1);
@@ -275,7 +275,7 @@ TEST_F(FailureDetectorTest, DevicesVoteAndTheWrongOneIsNamed) {
   expect_verdict({"rank 1 (pid 71 on node1), device cuda:1 began collective 0", "where ranks 0, 1 began"});
 }
 
-TEST_F(FailureDetectorTest, GroupsOfCommunicatorsAreComparedApart) {
+TEST_F(FailureDetectorTest, CommunicatorGroupsAreComparedSeparately) {
   open(2);
   CollectiveRecord second = record(0, 8);
   second.group = 1;
@@ -293,7 +293,7 @@ TEST_F(FailureDetectorTest, GroupsOfCommunicatorsAreComparedApart) {
   expect_verdict({"rank 1", "collective 1 of group 1 (all_reduce"});
 }
 
-TEST_F(FailureDetectorTest, FewerCollectivesAtTheEndNameTheOneThatIsLacking) {
+TEST_F(FailureDetectorTest, TooFewCollectivesAtTheEndNameTheMissingOne) {
   open(3);
   begin_all(record(0, 1));
   for (const int rank : {0, 2}) begin(rank, record(1, 2, "bucket 9"));
@@ -302,7 +302,7 @@ TEST_F(FailureDetectorTest, FewerCollectivesAtTheEndNameTheOneThatIsLacking) {
                   "the same collectives"});
 }
 
-TEST_F(FailureDetectorTest, MoreCollectivesAtTheEndNameTheLast) {
+TEST_F(FailureDetectorTest, TooManyCollectivesAtTheEndNameTheLastOne) {
   open(3);
   begin_all(record(0, 1));
   begin(2, record(1, 2, "bucket 9"));
@@ -311,7 +311,7 @@ TEST_F(FailureDetectorTest, MoreCollectivesAtTheEndNameTheLast) {
       {"rank 2 (pid 72 on node1) began 2 collectives, where ranks 0, 1 began 1", "its last known was collective 1 (all_reduce of bucket 9"});
 }
 
-TEST_F(FailureDetectorTest, EqualCountsAtTheEndAreFine) {
+TEST_F(FailureDetectorTest, EqualCountsAtTheEndAreAccepted) {
   open(3);
   detector.compare_counts();
   begin_all(record(0, 1));
@@ -319,14 +319,14 @@ TEST_F(FailureDetectorTest, EqualCountsAtTheEndAreFine) {
   EXPECT_EQ(detector.verdict(), "");
 }
 
-TEST_F(FailureDetectorTest, AFailureIsToldWithReasonAndPosition) {
+TEST_F(FailureDetectorTest, AFailureIsReportedWithReasonAndPosition) {
   open(3);
   begin(2, record(4, 1));
   detector.fail(2, "cuda:0: out of memory");
   expect_verdict({"rank 2 (pid 72 on node1) failed: cuda:0: out of memory", "its last known was collective 4 (all_reduce of bucket 3"});
 }
 
-TEST_F(FailureDetectorTest, PartsOfAGatheringComeInRankOrder) {
+TEST_F(FailureDetectorTest, GatheredPartsAreInRankOrder) {
   open(3);
   EXPECT_FALSE(detector.gather(2, 0, "names", "c"));
   EXPECT_FALSE(detector.gather(0, 0, "names", ""));
@@ -342,7 +342,7 @@ TEST_F(FailureDetectorTest, ExchangesForDifferentPurposesAreADisagreement) {
   expect_verdict({"rank 0 (pid 70 on node1) reached exchange the votes, where rank 2 reached exchange the plan", "the same program"});
 }
 
-TEST_F(FailureDetectorTest, TheFirstCauseStays) {
+TEST_F(FailureDetectorTest, KeepsTheFirstCause) {
   open(3);
   detector.fail(1, "first");
   const std::string first = detector.verdict();
@@ -364,7 +364,7 @@ TEST_F(FailureDetectorTest, OfTwoDeathsTheFirstIsTheCause) {
   expect_verdict({"rank 2 (pid 72 on node1) died"});
 }
 
-TEST_F(FailureDetectorTest, AReasonThatComesRightAfterADeathWins) {
+TEST_F(FailureDetectorTest, AReasonThatArrivesRightAfterADeathReplacesIt) {
   open(3);
   detector.lost(1, kSecond);
   detector.fail(2, "out of memory");

@@ -46,7 +46,7 @@ TYPED_TEST_SUITE(HalfTest, Types);
 
 #ifdef __FLT16_MANT_DIG__
 /// The compiler's conversions, against which the tests compare, are correct.
-TEST(Float16Test, IsWhatTheTestsCompareWith) {
+TEST(Float16Test, AgreesWithTheReferenceOfTheTests) {
   for (uint32_t i = 0; i < 0x10000; ++i) {
     const auto half = static_cast<uint16_t>(i);
     const auto compilers = static_cast<double>(std::bit_cast<_Float16>(half));
@@ -97,7 +97,7 @@ TYPED_TEST(HalfTest, WideningIsExactForEveryNumber) {
   }
 }
 
-TYPED_TEST(HalfTest, NarrowingRoundsToTheNearestAndTiesToEven) {
+TYPED_TEST(HalfTest, NarrowingRoundsToNearestWithTiesToEven) {
   const std::vector<float> floats = floats_around_ties<TypeParam>(this->kDtype);
   std::vector<TypeParam> bulk(floats.size());
   cpu::narrow(floats.data(), bulk.data(), static_cast<int64_t>(floats.size()));
@@ -116,7 +116,7 @@ TYPED_TEST(HalfTest, NarrowingRoundsToTheNearestAndTiesToEven) {
   }
 }
 
-TYPED_TEST(HalfTest, BulkTakesAnyCountAtAnyAddress) {
+TYPED_TEST(HalfTest, BulkConversionAcceptsAnyCountAndAddress) {
   for (int64_t offset = 0; offset < 3; ++offset) {
     for (int64_t count = 0; count < 35; ++count) {
       std::vector<float> floats(static_cast<size_t>(offset + count + 1), 7.0F);

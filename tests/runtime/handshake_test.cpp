@@ -22,14 +22,14 @@ TEST(Handshake, RandomBytesDiffer) {
   for (const std::string& bytes : all) EXPECT_EQ(bytes.size(), kKeyBytes);
 }
 
-TEST(Handshake, HexadecimalTextIsReadAsItWasWritten) {
+TEST(Handshake, HexadecimalTextSurvivesARoundTrip) {
   const std::string bytes = random_bytes();
   EXPECT_EQ(from_hex(to_hex(bytes)), bytes);
   EXPECT_EQ(to_hex(std::string("\0\xff", 2)), "00ff");
   for (const char* text : {"", "0", "0g", "00 ff", "abc"}) EXPECT_EQ(from_hex(text), "") << text;
 }
 
-TEST(Handshake, TheRunsKeyDependsOnBothSecretsAndOnWhichIsWhich) {
+TEST(Handshake, TheRunKeyDependsOnBothSecretsAndTheirOrder) {
   std::set<std::string> keys;
   for (const auto& [given, made] :
        {std::pair("", ""), std::pair("a", ""), std::pair("", "a"), std::pair("a", "b"), std::pair("ab", ""), std::pair("b", "a")})
@@ -37,7 +37,7 @@ TEST(Handshake, TheRunsKeyDependsOnBothSecretsAndOnWhichIsWhich) {
   EXPECT_EQ(keys.size(), 6U);
 }
 
-TEST(Handshake, BothSidesFindTheSameAndEachProofIsItsOwn) {
+TEST(Handshake, BothSidesDeriveTheSameKeysAndDifferentProofs) {
   const Handshake one(kKey, "nonce 1", "nonce 2"), other(kKey, "nonce 1", "nonce 2");
   EXPECT_TRUE(proves(one.member_proof, other.member_proof));
   EXPECT_TRUE(proves(one.server_proof, other.server_proof));
@@ -45,7 +45,7 @@ TEST(Handshake, BothSidesFindTheSameAndEachProofIsItsOwn) {
   EXPECT_EQ(all.size(), 4U) << "one side's proof reflected is none of the other's, and no key is a proof";
 }
 
-TEST(Handshake, AnotherKeyOrNonceMakesAnotherProof) {
+TEST(Handshake, ProofsDependOnKeyAndNonces) {
   const Handshake right(kKey, "nonce 1", "nonce 2");
   const Handshake others[] = {{Key(std::string(kKeyBytes, 'l')), "nonce 1", "nonce 2"},
                               {kKey, "nonce 3", "nonce 2"},
@@ -61,7 +61,7 @@ TEST(Handshake, AnotherKeyOrNonceMakesAnotherProof) {
   EXPECT_FALSE(proves(right.member_proof.substr(1), right.member_proof));
 }
 
-TEST(Handshake, AKeyHasItsLength) {
+TEST(Handshake, KeysHaveAFixedLength) {
   EXPECT_THROW(Key("short"), CommError);
   EXPECT_THROW(Key(std::string(kKeyBytes + 1, 'k')), CommError);
 }
@@ -72,7 +72,7 @@ std::string sealed(Seal& seal, std::string_view message) {
   return bytes;
 }
 
-TEST(Seal, OpensWhatWasSealedInItsOrder) {
+TEST(Seal, OpensMessagesInTheOrderOfSealing) {
   Seal there(kKey), here(kKey);
   for (const char* message : {"first", "", "first"}) EXPECT_EQ(here.open(sealed(there, message)), message);
 }
@@ -84,7 +84,7 @@ TEST(Seal, HidesTheMessage) {
   EXPECT_NE(first, second) << "equal messages look different";
 }
 
-TEST(Seal, NoticesEveryChangedBit) {
+TEST(Seal, DetectsEveryChangedBit) {
   Seal there(kKey);
   const std::string bytes = sealed(there, "collective 17");
   for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
@@ -95,7 +95,7 @@ TEST(Seal, NoticesEveryChangedBit) {
   }
 }
 
-TEST(Seal, NoticesWhatIsRepeatedLeftOutCutOrAnothers) {
+TEST(Seal, DetectsRepeatedMissingTruncatedAndForeignMessages) {
   Seal there(kKey);
   const std::string first = sealed(there, "first"), second = sealed(there, "second");
   {

@@ -28,7 +28,7 @@ Launch detect(const Variables& variables, const LaunchFlags& flags = {}) {
 
 std::string message_of(const Variables& variables, const LaunchFlags& flags = {}) {
   try {
-    return "accepted: " + detect(variables, flags).note;
+    return "accepted: " + detect(variables, flags).note.str();
   } catch (const ConfigError& e) {
     return e.what();
   }
@@ -199,13 +199,13 @@ TEST(Launch, FindsTheMaster) {
   };
   for (const Case& c : cases) {
     const Launch launch = detect(c.variables, c.flags);
-    EXPECT_EQ(launch.master_address, c.address) << launch.note;
-    EXPECT_EQ(launch.master_port, c.port) << launch.note;
-    EXPECT_EQ(launch.master_port_taken, c.taken) << launch.note;
+    EXPECT_EQ(launch.master_address, c.address) << launch.note.str();
+    EXPECT_EQ(launch.master_port, c.port) << launch.note.str();
+    EXPECT_EQ(launch.master_port_taken, c.taken) << launch.note.str();
   }
 }
 
-TEST(Launch, TakesTheFirstSetAsAWhole) {
+TEST(Launch, UsesTheFirstCompleteLauncher) {
   const Variables mpirun_in_slurm = merged(kOpenMpi, kSlurm), all = merged(kTorchrun, mpirun_in_slurm);
   struct Case {
     Variables variables;
@@ -229,13 +229,13 @@ TEST(Launch, TakesTheFirstSetAsAWhole) {
   };
   for (const Case& c : cases) {
     const Launch launch = detect(c.variables, c.flags);
-    EXPECT_EQ(launch.launcher, c.launcher) << launch.note;
+    EXPECT_EQ(launch.launcher, c.launcher) << launch.note.str();
     EXPECT_EQ(place_of(launch), c.place);
-    EXPECT_TRUE(launch.note.ends_with(c.note_ends)) << launch.note;
+    EXPECT_TRUE(launch.note.str().ends_with(c.note_ends)) << launch.note.str();
   }
 }
 
-TEST(Launch, LocalRankAloneReplacesTheLocalRank) {
+TEST(Launch, LocalRankOverridesTheLaunchersLocalRank) {
   const std::tuple<Variables, Launcher, Place> cases[] = {
       {kTorchrun, Launcher::torchrun, {3, 6, 0, 2}},
       {with(kTorchrun, {{"LOCAL_RANK", nullptr}}), Launcher::torchrun, {3, 6, 0, 2}},
@@ -246,11 +246,11 @@ TEST(Launch, LocalRankAloneReplacesTheLocalRank) {
     const Launch launch = detect(variables, {.local_rank = 0});
     EXPECT_EQ(launch.launcher, launcher);
     EXPECT_EQ(place_of(launch), place);
-    EXPECT_NE(launch.note.find("(LaunchFlags::local_rank)"), std::string::npos) << launch.note;
+    EXPECT_NE(launch.note.str().find("(LaunchFlags::local_rank)"), std::string::npos) << launch.note.str();
   }
 }
 
-TEST(Launch, NamesWhatIsMissing) {
+TEST(Launch, NamesMissingVariables) {
   struct Case {
     Variables variables;
     LaunchFlags flags;
@@ -289,7 +289,7 @@ TEST(Launch, NamesWhatIsMissing) {
   }
 }
 
-TEST(Launch, NamesValuesThatCannotBe) {
+TEST(Launch, NamesInvalidValues) {
   struct Case {
     Variables variables;
     LaunchFlags flags;
@@ -333,7 +333,7 @@ TEST(Launch, NamesValuesThatCannotBe) {
   }
 }
 
-TEST(Launch, EveryProcessOfASlurmStepFindsItsPlace) {
+TEST(Launch, EveryProcessOfASlurmStepFindsItsRank) {
   // Blocks of tasks over nodes, as srun assigns them.
   const std::vector<int> tasks{2, 2, 3, 1, 1, 1};
   int rank = 0;
@@ -349,7 +349,7 @@ TEST(Launch, EveryProcessOfASlurmStepFindsItsPlace) {
   }
 }
 
-TEST(Slurm, FirstHost) {
+TEST(Slurm, ParsesTheFirstHost) {
   const std::pair<const char*, const char*> cases[] = {{"node", "node"},
                                                        {"a,b,c", "a"},
                                                        {"node[01-04,7],other", "node01"},
@@ -364,7 +364,7 @@ TEST(Slurm, FirstHost) {
   }
 }
 
-TEST(Slurm, Counts) {
+TEST(Slurm, ParsesTaskCounts) {
   const auto expand = [](const char* text) {
     std::vector<int> all;
     const auto counts = parse_slurm_counts(text);

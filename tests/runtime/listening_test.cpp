@@ -12,7 +12,7 @@
 namespace vitrine::process_group {
 namespace {
 
-TEST(Listening, APortThatIsTakenIsNamed) {
+TEST(Listening, NamesAPortThatIsInUse) {
   const Descriptor first = listen_on(0);
   try {
     listen_on(port_of(first));
@@ -23,7 +23,7 @@ TEST(Listening, APortThatIsTakenIsNamed) {
   }
 }
 
-TEST(Listening, ThereIsNobodyBeforeSomebodyConnects) {
+TEST(Listening, AcceptReturnsNothingBeforeAConnection) {
   const Descriptor listener = listen_on(0);
   EXPECT_FALSE(accept_one(listener));
   std::string problem;
@@ -34,7 +34,7 @@ TEST(Listening, ThereIsNobodyBeforeSomebodyConnects) {
   }
 }
 
-TEST(Listening, WhyThereIsNoConnectionIsSaid) {
+TEST(Listening, AFailedConnectionIsReportedWithItsReason) {
   int port = 0;
   {
     const Descriptor listener = listen_on(0);
@@ -47,7 +47,7 @@ TEST(Listening, WhyThereIsNoConnectionIsSaid) {
   expect_contains(problem, "no-such-host.invalid");
 }
 
-TEST(Listening, NoSocketConnectsToItself) {
+TEST(Listening, SocketsDoNotConnectToThemselves) {
   // TCP connects a socket with itself if it is assigned the port that it connects to, so that port is in the range of assigned ports.
   int port = 0;
   std::string problem;
@@ -61,7 +61,7 @@ TEST(Listening, NoSocketConnectsToItself) {
   expect_contains(problem, "Connection refused");
 }
 
-TEST(Listening, AtAnAddressIsAtThatAddressOnly) {
+TEST(Listening, AtAnAddressAcceptsConnectionsToThatAddressOnly) {
   std::string problem;
   const std::vector<Descriptor> listeners = listen_at("127.0.0.2", 0);
   ASSERT_EQ(listeners.size(), 1U);
@@ -71,7 +71,7 @@ TEST(Listening, AtAnAddressIsAtThatAddressOnly) {
   for (const std::string& address : interface_addresses()) EXPECT_FALSE(connect_to(address, port, 60000, problem)) << address;
 }
 
-TEST(Listening, AtLocalhostReachesNoInterface) {
+TEST(Listening, AtLocalhostIsUnreachableFromInterfaces) {
   std::string problem;
   const int port = port_of(listen_on(0));
   const std::vector<Descriptor> listeners = listen_at("localhost", port);
@@ -79,7 +79,7 @@ TEST(Listening, AtLocalhostReachesNoInterface) {
   for (const std::string& address : interface_addresses()) EXPECT_FALSE(connect_to(address, port, 60000, problem)) << address;
 }
 
-TEST(Listening, AtAnotherMachinesAddressIsRefusedByName) {
+TEST(Listening, AtAnotherMachinesAddressNamesTheAddress) {
   try {
     listen_at("192.0.2.1", 29500);  // an address for documentation
     FAIL() << "listens";
@@ -89,13 +89,13 @@ TEST(Listening, AtAnotherMachinesAddressIsRefusedByName) {
   EXPECT_THROW(listen_at("no-such-host.invalid", 29500), CommError);
 }
 
-TEST(Listening, OnlyNamesAndAddressesOfLoopbackAreLoopback) {
+TEST(Listening, RecognizesLoopbackNamesAndAddresses) {
   for (const char* host : {"localhost", "127.0.0.1", "127.0.1.1", "::1", "ip6-localhost", "a.localhost"}) EXPECT_TRUE(names_loopback(host)) << host;
   for (const char* host : {"node1", "10.0.0.1", "0.0.0.0", "::", "localhost.example.org", "128.0.0.1", "127.0.0.1.example.org", ""})
     EXPECT_FALSE(names_loopback(host)) << host;
 }
 
-TEST(Listening, AMachinesOwnNameThatMapsToLoopbackMeansItsInterfacesToo) {
+TEST(Listening, AHostNameThatMapsToLoopbackIncludesTheInterfaces) {
   using List = std::vector<std::string>;
   const List interfaces{"10.0.0.3", "192.168.1.3"};
   EXPECT_EQ(addresses_to_bind("node1", {"127.0.1.1"}, interfaces), (List{"127.0.1.1", "10.0.0.3", "192.168.1.3"})) << "as Debian's /etc/hosts has it";
@@ -126,7 +126,7 @@ class FewDescriptors : public ::testing::Test {
   rlimit before_{}, few_{};
 };
 
-TEST_F(FewDescriptors, AreNamedWithTheirNumberAndTheRemedy) {
+TEST_F(FewDescriptors, AreReportedWithTheLimitAndTheRemedy) {
   limit();
   const std::vector<Descriptor> taken = take_all();
   const std::string expected =

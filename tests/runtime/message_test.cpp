@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::chrono::seconds kLongEnough{60};
 
-TEST(Message, ValuesComeOutAsTheyWentIn) {
+TEST(Message, ValuesSurviveARoundTrip) {
   CollectiveRecord record;
   record.sequence = 17;
   record.signature = ~uint64_t{0};
@@ -44,7 +44,16 @@ TEST(Message, ValuesComeOutAsTheyWentIn) {
   EXPECT_THROW(reader.number<uint8_t>(), CommError);
 }
 
-TEST(Message, EveryCutIsNoticed) {
+TEST(Message, AReasonKeepsItsSettings) {
+  const Reason sent({"cpu:1: layer '\x1b[2J' needs more: ", propose(Setting::workspace_bytes, "8MiB"), "; or ", Setting::tf32});
+  const Message read = decode(Writer(MessageKind::verdict).reason(sent).bytes());
+  const Reason& reason = std::get<Verdict>(read).reason;
+  EXPECT_EQ(reason, "cpu:1: layer '\\x1b[2J' needs more: EngineConfig::workspace_bytes 8MiB; or DeviceGroupOptions::tf32");
+  EXPECT_EQ(reason.parts(Reason::Part::Kind::proposed), sent.parts(Reason::Part::Kind::proposed));
+  EXPECT_EQ(reason.parts().size(), 4U);
+}
+
+TEST(Message, EveryTruncationIsDetected) {
   CollectiveRecord record;
   record.operation = "barrier";
   const std::string bytes = Writer(MessageKind::progress).text("label").record(record).bytes();
@@ -59,7 +68,7 @@ TEST(Message, EveryCutIsNoticed) {
   }
 }
 
-TEST(Message, ACollectiveIsWordedWithAllThatIsKnown) {
+TEST(Message, DescribesACollectiveWithAllItsFields) {
   CollectiveRecord record{.sequence = 17, .operation = "all_reduce", .label = "bucket 3", .phase = "reduce", .step = 5, .bytes = 1048576};
   EXPECT_EQ(record.str(), "collective 17 (all_reduce of bucket 3, 1048576 bytes, phase reduce, step 5)");
   record.label.clear();
@@ -86,7 +95,7 @@ class ConnectionTest : public ::testing::Test {
   Descriptor there;
 };
 
-TEST_F(ConnectionTest, MessagesComeWholeHoweverTheyAreCut) {
+TEST_F(ConnectionTest, MessagesArriveWholeHoweverTheyAreFragmented) {
   const std::string bytes = framed("first") + framed("") + framed(std::string(1000, 'x'));
   std::vector<std::string> messages;
   for (const char byte : bytes) {
@@ -97,7 +106,7 @@ TEST_F(ConnectionTest, MessagesComeWholeHoweverTheyAreCut) {
   EXPECT_EQ(messages, (std::vector<std::string>{"first", "", std::string(1000, 'x')}));
 }
 
-TEST_F(ConnectionTest, SeveralMessagesMayComeAtOnce) {
+TEST_F(ConnectionTest, SeveralMessagesMayArriveAtOnce) {
   std::string bytes;
   for (int i = 0; i < 100; ++i) bytes += framed(std::to_string(i));
   write_bytes(bytes);
@@ -106,7 +115,7 @@ TEST_F(ConnectionTest, SeveralMessagesMayComeAtOnce) {
   EXPECT_FALSE(here->take());
 }
 
-TEST_F(ConnectionTest, LargeMessagesAreSentBitByBit) {
+TEST_F(ConnectionTest, LargeMessagesAreSentInParts) {
   Connection other(std::move(there));
   std::string large(size_t{9} << 20, '\0');
   for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7 + i / 1000);
@@ -126,13 +135,13 @@ TEST_F(ConnectionTest, LargeMessagesAreSentBitByBit) {
   EXPECT_FALSE(here->has_unsent());
 }
 
-TEST_F(ConnectionTest, ASizeThatCannotBeIsRefused) {
+TEST_F(ConnectionTest, AnImpossibleSizeIsRefused) {
   write_bytes("GET / HTTP/1.1\r\nHost: node1\r\n\r\n");
   EXPECT_TRUE(here->receive());
   EXPECT_THROW(here->take(), CommError);
 }
 
-TEST_F(ConnectionTest, ALimitOfTheCallersIsKept) {
+TEST_F(ConnectionTest, ALimitOfTheCallerIsEnforced) {
   write_bytes(framed(std::string(100, 'x')));
   EXPECT_TRUE(here->receive());
   here->limit(99);
@@ -141,7 +150,7 @@ TEST_F(ConnectionTest, ALimitOfTheCallersIsKept) {
   EXPECT_EQ(here->take()->size(), 100U);
 }
 
-TEST_F(ConnectionTest, WhatCameBeforeTheEndCanBeTaken) {
+TEST_F(ConnectionTest, MessagesBeforeTheEndCanBeTaken) {
   write_bytes(framed("last words") + "\x09");
   there = Descriptor();
   EXPECT_FALSE(here->receive());
@@ -150,7 +159,7 @@ TEST_F(ConnectionTest, WhatCameBeforeTheEndCanBeTaken) {
   EXPECT_FALSE(here->take()) << "half a message is none";
 }
 
-TEST_F(ConnectionTest, WhatCameIsReadEvenWhenSendingFails) {
+TEST_F(ConnectionTest, ReceivedMessagesAreReadEvenIfSendingFails) {
   write_bytes(framed("last words"));
   there = Descriptor();
   here->send("not received");
@@ -160,7 +169,7 @@ TEST_F(ConnectionTest, WhatCameIsReadEvenWhenSendingFails) {
   EXPECT_EQ(here->take(), "last words");
 }
 
-TEST_F(ConnectionTest, NoMoreIsReadThanTheLimit) {
+TEST_F(ConnectionTest, ReadsNoMoreThanTheLimit) {
   here->limit(1000);
   const std::string flood(100'000, '\0');  // empty messages that are never taken
   write_bytes(flood);
@@ -170,7 +179,7 @@ TEST_F(ConnectionTest, NoMoreIsReadThanTheLimit) {
   EXPECT_GE(left, 100'000 - 1100) << "what is left in the socket";
 }
 
-TEST_F(ConnectionTest, SealedMessagesComeAsTheyWent) {
+TEST_F(ConnectionTest, SealedMessagesSurviveARoundTrip) {
   const Handshake keys(Key(std::string(kKeyBytes, 'k')), "a", "b");
   Connection other(std::move(there));
   other.seal(keys.to_member, keys.to_server);

@@ -42,7 +42,7 @@ TEST_P(OrderCheckerTest, FindsAWriteAfterReadWithoutAnEvent) {
   EXPECT_THROW(zero(b(), t), OrderError);
 }
 
-TEST_P(OrderCheckerTest, AnEventBetweenIsEnough) {
+TEST_P(OrderCheckerTest, AcceptsAnEventInBetween) {
   Tensor t = tensor(), u = tensor();
   const auto event = a().stream().make_event();
   zero(a(), t);
@@ -51,7 +51,7 @@ TEST_P(OrderCheckerTest, AnEventBetweenIsEnough) {
   EXPECT_NO_THROW(copy(b(), t, u));
 }
 
-TEST_P(OrderCheckerTest, AnEventRecordedTooEarlyIsNot) {
+TEST_P(OrderCheckerTest, FindsAnEventThatIsRecordedTooEarly) {
   Tensor t = tensor(), u = tensor();
   const auto event = a().stream().make_event();
   a().record(*event);
@@ -60,7 +60,7 @@ TEST_P(OrderCheckerTest, AnEventRecordedTooEarlyIsNot) {
   EXPECT_THROW(copy(b(), t, u), OrderError);
 }
 
-TEST_P(OrderCheckerTest, OrderPassesThroughAThirdStream) {
+TEST_P(OrderCheckerTest, OrderIsTransitiveThroughAThirdStream) {
   Tensor t = tensor();
   const auto first = a().stream().make_event(), second = a().stream().make_event();
   ExecContext& middle = (*group_)[0].communication();
@@ -72,7 +72,7 @@ TEST_P(OrderCheckerTest, OrderPassesThroughAThirdStream) {
   EXPECT_NO_THROW(zero(b(), t));
 }
 
-TEST_P(OrderCheckerTest, TheHostOrdersWhatItWaitedFor) {
+TEST_P(OrderCheckerTest, HostWaitsCreateOrder) {
   Tensor t = tensor();
   zero(a(), t);
   group_->synchronize();
@@ -86,7 +86,7 @@ TEST_P(OrderCheckerTest, DisjointRowsOfOneTensorDoNotConflict) {
   EXPECT_THROW(zero(b(), t.rows(4, 6)), OrderError);
 }
 
-TEST_P(OrderCheckerTest, ABlockThatGoesToAnotherStreamIsOrderedByThePool) {
+TEST_P(OrderCheckerTest, ThePoolOrdersABlockThatMovesToAnotherStream) {
   ExecContext& other = (*group_)[0].copy();
   for (int i = 0; i < 20; ++i) {
     {
@@ -98,7 +98,7 @@ TEST_P(OrderCheckerTest, ABlockThatGoesToAnotherStreamIsOrderedByThePool) {
   }
 }
 
-TEST_P(OrderCheckerTest, FindsAHostThatTouchesMemoryWithoutWaiting) {
+TEST_P(OrderCheckerTest, FindsHostAccessWithoutAWait) {
   OrderChecker& checker = *group_->checker();
   float host[100] = {};
   const View memory(host, {100}, DType::f32, DeviceId::host());
@@ -125,7 +125,7 @@ TEST_P(OrderCheckerTest, FindsAHostThatTouchesMemoryWithoutWaiting) {
   EXPECT_NO_THROW(touch(false));
 }
 
-TEST_P(OrderCheckerTest, TheMessageNamesBothOperationsAndStreams) {
+TEST_P(OrderCheckerTest, NamesBothOperationsAndStreams) {
   Tensor t = tensor(), u = tensor();
   zero(a(), t);
   try {

@@ -36,7 +36,7 @@ PhaseRow row_of(const PhaseTable& table, Phase phase) {
   return result;
 }
 
-TEST(PhaseTable, ComputeGoesBeforeCommunicationBeforeCopyBeforeWaits) {
+TEST(PhaseTable, ComputeTakesPrecedenceOverCommunicationCopiesAndWaits) {
   DeviceSpans spans;
   spans.ordinal = 3;
   spans.compute = {mark(0, 0), span(Phase::forward, 0, 40), span(Phase::wait, 40, 80, 0, 0, "bucket 1"), span(Phase::optimizer, 90, 95),
@@ -65,7 +65,7 @@ TEST(PhaseTable, ComputeGoesBeforeCommunicationBeforeCopyBeforeWaits) {
   EXPECT_NEAR(table.waits[1].share, 0.02, 1e-12);
 }
 
-TEST(PhaseTable, InnermostSpanGetsTheTimeAndNestedPhasesKeepTheirBytes) {
+TEST(PhaseTable, TheInnermostSpanGetsTheTimeAndNestedPhasesKeepTheirBytes) {
   DeviceSpans spans;
   // In the order of streams: inner spans are closed first. The forward span's bytes include those of nested spans.
   spans.compute = {mark(0, 0),
@@ -85,7 +85,7 @@ TEST(PhaseTable, InnermostSpanGetsTheTimeAndNestedPhasesKeepTheirBytes) {
   EXPECT_EQ(table.waits.at(0).cause, "cpu:1 in gather");
 }
 
-TEST(PhaseTable, IdleComputeTakesTheCauseOfTheCommunicationStream) {
+TEST(PhaseTable, IdleComputeHasTheCauseOfTheCommunicationStream) {
   DeviceSpans spans;
   spans.compute = {mark(0, 0), mark(1, 10)};
   spans.communication = {span(Phase::wait, 0, 6, 0, 0, "cpu:1 in all_reduce")};

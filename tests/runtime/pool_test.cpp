@@ -13,7 +13,7 @@
 namespace vitrine {
 namespace {
 
-TEST(OffsetAllocator, RandomCallsKeepBlocksApartAndHolesMerged) {
+TEST(OffsetAllocator, RandomCallsKeepBlocksDisjointAndHolesMerged) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     OffsetAllocator allocator;
@@ -52,7 +52,7 @@ TEST(OffsetAllocator, RandomCallsKeepBlocksApartAndHolesMerged) {
   }
 }
 
-TEST(OffsetAllocator, TakesTheSmallestHoleThatFits) {
+TEST(OffsetAllocator, UsesTheSmallestHoleThatFits) {
   OffsetAllocator a;
   const int64_t big = a.allocate(1024), keep1 = a.allocate(256), small = a.allocate(512), keep2 = a.allocate(256);
   a.free(big, 1024);
@@ -63,7 +63,7 @@ TEST(OffsetAllocator, TakesTheSmallestHoleThatFits) {
   a.free(keep2, 256);
 }
 
-TEST(OffsetAllocator, EmptyBlocksComeAndGoInAnyOrder) {
+TEST(OffsetAllocator, EmptyBlocksAreReleasedInAnyOrder) {
   OffsetAllocator a;
   const int64_t first = a.allocate(256), empty = a.allocate(0);
   a.free(first, 256);
@@ -103,7 +103,7 @@ TEST_P(PoolTest, CountsEveryByteUnderItsCategory) {
   EXPECT_EQ(after.peak_layer, "fc");
 }
 
-TEST_P(PoolTest, ThePeakCountsTheHolesBeneathIt) {
+TEST_P(PoolTest, ThePeakIncludesTheHolesBelowIt) {
   DeviceGroup group = open(1 << 20);
   auto& ctx = group[0].compute();
   Tensor hole = ctx.allocate({64}, DType::f32, Category::activations, "hole");
@@ -118,7 +118,7 @@ TEST_P(PoolTest, ThePeakCountsTheHolesBeneathIt) {
   EXPECT_EQ(sum, s.peak_bytes);
 }
 
-TEST_P(PoolTest, OneByteTooMuchIsRefusedWithTheFullStory) {
+TEST_P(PoolTest, RefusesOneByteTooMuchWithAllDetails) {
   DeviceGroup group = open(2048);
   auto& ctx = group[0].compute();
   const Tensor fits = ctx.allocate({1024}, DType::u8, Category::parameters, "weight");
@@ -148,7 +148,7 @@ TEST_P(PoolTest, AReservedSlabIsNeverExceeded) {
   EXPECT_THROW(group[0].pool().reserve((1 << 20) + 1), OutOfMemory);
 }
 
-TEST_P(PoolTest, AddressesAreStableFromRoundToRound) {
+TEST_P(PoolTest, AddressesRepeatFromRoundToRound) {
   DeviceGroup group = open(1 << 20);
   auto& ctx = group[0].compute();
   std::vector<void*> first;
@@ -165,7 +165,7 @@ TEST_P(PoolTest, AddressesAreStableFromRoundToRound) {
   }
 }
 
-TEST_P(PoolTest, HistoryBeginsWithTheBlocksThatAreThereAndTellsEveryChange) {
+TEST_P(PoolTest, HistoryBeginsWithTheLiveBlocksAndRecordsEveryChange) {
   DeviceGroup group = open(1 << 20);
   auto& ctx = group[0].compute();
   auto& pool = group[0].pool();
@@ -220,7 +220,7 @@ TEST(MemoryRecorder, StoresEachNameOnceAndDropsUnusedNames) {
   EXPECT_EQ(recorder.history().at_start[0].layer, "layer");
 }
 
-TEST(MemoryRecorder, BlocksFromBeforeTheHistoryHaveTheTimeOfItsStart) {
+TEST(MemoryRecorder, BlocksOlderThanTheHistoryHaveTheTimeOfItsStart) {
   MemoryRecorder recorder;
   recorder.on_allocate(0, 256, Category::parameters, "a");
   recorder.on_allocate(256, 256, Category::parameters, "b");
@@ -232,7 +232,7 @@ TEST(MemoryRecorder, BlocksFromBeforeTheHistoryHaveTheTimeOfItsStart) {
   EXPECT_EQ(blocks[0].time_ns, blocks[1].time_ns);
 }
 
-TEST_P(PoolTest, ATimelineFollowsThePoolToTheByte) {
+TEST_P(PoolTest, TheTimelineMatchesThePoolToTheByte) {
   DeviceGroup group = open(8 << 20);
   auto& ctx = group[0].compute();
   auto& pool = group[0].pool();

@@ -6,12 +6,12 @@
 namespace vitrine {
 namespace {
 
-TEST(Printable, TextStaysAsItIs) {
+TEST(Printable, PlainTextIsUnchanged) {
   for (const char* text : {"", "rank 2 (pid 77 on node1)", "K\xc3\xb6ln \xe6\x9d\xb1\xe4\xba\xac \xf0\x9f\x9a\x80", "a\\x1b"})
     EXPECT_EQ(printable(text), text);
 }
 
-TEST(Printable, WhatATerminalWouldObeyIsWrittenOut) {
+TEST(Printable, ControlCharactersArePrintedAsText) {
   EXPECT_EQ(printable("\x1b[2J\x1b]0;title\x07"), "\\x1b[2J\\x1b]0;title\\x07");
   EXPECT_EQ(printable("a\rb\nc\td\x7f"), "a\\x0db\\x0ac\\x09d\\x7f");
   EXPECT_EQ(printable(std::string("a\0b", 3)), "a\\x00b");
@@ -22,7 +22,7 @@ TEST(Printable, WhatATerminalWouldObeyIsWrittenOut) {
   EXPECT_EQ(printable("\xe2\x80\xae"), "\\u202e") << "right-to-left override";
 }
 
-TEST(Printable, BytesThatAreNotUtf8AreWrittenOut) {
+TEST(Printable, InvalidUtf8IsPrintedAsHexadecimal) {
   EXPECT_EQ(printable("\x9b"
                       "31m\xff"),
             "\\x9b31m\\xff");
@@ -32,9 +32,9 @@ TEST(Printable, BytesThatAreNotUtf8AreWrittenOut) {
   EXPECT_EQ(printable("\xe6\x9d"), "\\xe6\\x9d") << "cut";
 }
 
-TEST(Printable, LinesMayStay) { EXPECT_EQ(printable_lines("out of memory\n  1 GiB\x1b\r\n"), "out of memory\n  1 GiB\\x1b\\x0d\n"); }
+TEST(Printable, LineBreaksCanBeKept) { EXPECT_EQ(printable_lines("out of memory\n  1 GiB\x1b\r\n"), "out of memory\n  1 GiB\\x1b\\x0d\n"); }
 
-TEST(Printable, LongTextIsCut) {
+TEST(Printable, LongTextIsTruncated) {
   const std::string shown = printable(std::string(kLongestPrintable + 100, 'x'));
   EXPECT_EQ(shown, std::string(kLongestPrintable, 'x') + "... (100 bytes more)");
 }

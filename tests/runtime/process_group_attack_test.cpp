@@ -48,7 +48,7 @@ class ProcessGroupAttack : public ::testing::Test {
   int port_;
 };
 
-TEST_F(ProcessGroupAttack, AnImpostorThatClaimsRankOneIsTakenForNobody) {
+TEST_F(ProcessGroupAttack, AnImpostorThatClaimsToBeRankOneIsIgnored) {
   std::vector<FakeProcess> impostors;
   expect_rendezvous_despite([&] {
     // As any peer could until version 2; and in this version, without the secret.
@@ -60,7 +60,7 @@ TEST_F(ProcessGroupAttack, AnImpostorThatClaimsRankOneIsTakenForNobody) {
   });
 }
 
-TEST_F(ProcessGroupAttack, AnImpostorInRankZerosPlaceIsToldNothing) {
+TEST_F(ProcessGroupAttack, AnImpostorInPlaceOfRankZeroLearnsNothing) {
   const process_group::Descriptor listener = std::move(process_group::listen_at("127.0.0.1", port_)[0]);
   std::atomic<bool> over{false};
   std::thread impostor([&] {
@@ -100,7 +100,7 @@ TEST_F(ProcessGroupAttack, OffLoopbackNoProcessStartsWithoutASecret) {
   for (const int rank : {0, 1}) EXPECT_THROW(ProcessGroup(process_options(rank, 2, "tcp://10.255.255.1:29500")), ConfigError);
 }
 
-TEST_F(ProcessGroupAttack, WithoutASecretTheProcessesOfOneUserKnowEachOther) {
+TEST_F(ProcessGroupAttack, WithoutASecretProcessesOfOneUserAuthenticate) {
   run_ranks(2, [&](int rank) {
     if (rank == 1) {
       FakeProcess other = unauthenticated();  // of another user, who cannot read the key
@@ -111,7 +111,7 @@ TEST_F(ProcessGroupAttack, WithoutASecretTheProcessesOfOneUserKnowEachOther) {
   });
 }
 
-TEST_F(ProcessGroupAttack, IdleConnectionsKeepNoProcessOut) {
+TEST_F(ProcessGroupAttack, IdleConnectionsDoNotPreventJoining) {
   std::vector<FakeProcess> idle;
   rlimit before{}, few{};
   getrlimit(RLIMIT_NOFILE, &before);
@@ -143,7 +143,7 @@ std::string verdict_on(const std::function<void(FakeProcess&)>& misbehave, const
   return verdict;
 }
 
-TEST_F(ProcessGroupAttack, SeventeenBytesThatClaimMillionsAreRefused) {
+TEST_F(ProcessGroupAttack, SmallMessagesThatClaimMillionsOfElementsAreRefused) {
   const std::string verdict = verdict_on([](FakeProcess& member) {
     const Writer message = Writer(MessageKind::devices).number(uint64_t{20'000'000}).number(uint64_t{0});
     EXPECT_EQ(message.bytes().size(), 17U);
@@ -154,7 +154,7 @@ TEST_F(ProcessGroupAttack, SeventeenBytesThatClaimMillionsAreRefused) {
       "rank 1 (fake) failed: it sent an invalid message: a message between processes is invalid: it contains a count that exceeds its length");
 }
 
-TEST_F(ProcessGroupAttack, DevicesCannotBecomeFewerAmidACollective) {
+TEST_F(ProcessGroupAttack, TheNumberOfDevicesCannotShrinkDuringACollective) {
   const std::string verdict = verdict_on([](FakeProcess& member) {
     CollectiveRecord record;
     record.operation = "all_reduce";
@@ -167,12 +167,12 @@ TEST_F(ProcessGroupAttack, DevicesCannotBecomeFewerAmidACollective) {
   expect_contains(verdict, "rank 1 (fake) failed: it registered its devices again during collective 0 (all_reduce");
 }
 
-TEST_F(ProcessGroupAttack, AMessageThatOnlyRankZeroSendsIsRefused) {
-  expect_contains(verdict_on([](FakeProcess& member) { member.send(Writer(MessageKind::verdict).text("it is over")); }),
+TEST_F(ProcessGroupAttack, MembersCannotSendMessagesOfRankZero) {
+  expect_contains(verdict_on([](FakeProcess& member) { member.send(Writer(MessageKind::verdict).reason("it is over")); }),
                   "it sent an invalid message");
 }
 
-TEST_F(ProcessGroupAttack, AMessageChangedOnItsWayIsNoticed) {
+TEST_F(ProcessGroupAttack, AMessageChangedInTransitIsDetected) {
   const std::string verdict = verdict_on([](FakeProcess& member) {
     const std::string plain = std::string("\x11\0\0\0\0\0\0\0", 8) + std::string(17, '\x0c');  // length and kind of a sealed bye
     EXPECT_EQ(::write(member.connection.descriptor(), plain.data(), plain.size()), static_cast<ssize_t>(plain.size()));
@@ -180,11 +180,11 @@ TEST_F(ProcessGroupAttack, AMessageChangedOnItsWayIsNoticed) {
   expect_contains(verdict, "it sent an invalid message: a message between processes failed authentication");
 }
 
-TEST_F(ProcessGroupAttack, EscapeSequencesAreWrittenOut) {
+TEST_F(ProcessGroupAttack, EscapeSequencesArePrintedAsText) {
   const std::string verdict = verdict_on(
       [](FakeProcess& member) {
         member.send(Writer(MessageKind::devices).number(uint64_t{1}).text("cuda:0\x1b[31m"));
-        member.send(Writer(MessageKind::error).text("out of \x1b]0;memory\x07"));
+        member.send(Writer(MessageKind::error).reason("out of \x1b]0;memory\x07"));
       },
       "rank 1 \x1b[2J\r\n(fake)");
   expect_contains(verdict, "rank 1 \\x1b[2J\\x0d\\x0a(fake) failed: out of \\x1b]0;memory\\x07");

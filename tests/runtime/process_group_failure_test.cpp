@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <mutex>
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "runtime/process_group/process_group.h"
@@ -78,7 +80,7 @@ class ProcessGroupFailure : public ::testing::Test {
   LeavesNothingBehind check_;
 };
 
-TEST_F(ProcessGroupFailure, ADeathIsToldToAllWhoWait) {
+TEST_F(ProcessGroupFailure, ADeadRankIsReportedToAllWaitingRanks) {
   run_processes(4, [&](ProcessGroup& process_group) {
     if (process_group.rank() == 2) return;  // its process group is destroyed without close()
     std::atomic<int> calls{0};
@@ -98,7 +100,22 @@ TEST_F(ProcessGroupFailure, ADeathIsToldToAllWhoWait) {
                      "its last exchange was for the machine it runs on"});
 }
 
-TEST_F(ProcessGroupFailure, ADeathIsNoticedThoughNobodyWaits) {
+TEST_F(ProcessGroupFailure, AReasonKeepsItsSettingsOnAllRanks) {
+  run_processes(3, [&](ProcessGroup& process_group) {
+    if (process_group.rank() == 1) process_group.fail({"too small; reserve more with ", propose(Setting::workspace_bytes, "8MiB")});
+    note(process_group.rank(), verdict_of(process_group));
+    try {
+      process_group.gather("the votes", "");
+      ADD_FAILURE() << "the process group has failed";
+    } catch (const CommError& error) {
+      using Parts = std::vector<Reason::Part>;
+      EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed), (Parts{propose(Setting::workspace_bytes, "8MiB")}));
+    }
+  });
+  expect_verdict(3, {"rank 1 (pid ", ") failed: too small; reserve more with EngineConfig::workspace_bytes 8MiB; "});
+}
+
+TEST_F(ProcessGroupFailure, ADeadRankIsDetectedWhenNoRankWaits) {
   run_processes(3, [&](ProcessGroup& process_group) {
     process_group.register_devices({"cuda:0"});
     process_group.begin_collective(0, record_of(0));
@@ -114,7 +131,7 @@ TEST_F(ProcessGroupFailure, ADeathIsNoticedThoughNobodyWaits) {
           "others have reached collective 1 (all_reduce of bucket 1"});
 }
 
-TEST_F(ProcessGroupFailure, TheDeathOfRankZeroIsNoticedByEachOfTheOthers) {
+TEST_F(ProcessGroupFailure, TheOtherRanksDetectThatRankZeroDied) {
   std::vector<std::string> verdicts(3);
   run_processes(3, [&](ProcessGroup& process_group) {
     process_group.register_devices({"cuda:0"});
@@ -131,7 +148,7 @@ TEST_F(ProcessGroupFailure, TheDeathOfRankZeroIsNoticedByEachOfTheOthers) {
   }
 }
 
-TEST_F(ProcessGroupFailure, AFailureIsToldWithItsReason) {
+TEST_F(ProcessGroupFailure, AFailureIsReportedWithItsReason) {
   for (const int culprit : {0, 1, 2}) {
     SCOPED_TRACE(culprit);
     std::vector<std::string> verdicts(3);
@@ -151,7 +168,7 @@ TEST_F(ProcessGroupFailure, AFailureIsToldWithItsReason) {
   }
 }
 
-TEST_F(ProcessGroupFailure, WhoFailsMayEndAtOnceAndTheReasonStillArrives) {
+TEST_F(ProcessGroupFailure, AReasonArrivesEvenIfItsRankExitsAtOnce) {
   // The verdict is sent before the process that detected the failure exits.
   for (int i = 0; i < 20; ++i) {
     for (const int culprit : {0, 1}) {
@@ -166,7 +183,7 @@ TEST_F(ProcessGroupFailure, WhoFailsMayEndAtOnceAndTheReasonStillArrives) {
   }
 }
 
-TEST_F(ProcessGroupFailure, AFailureThatMayBeAnEchoWaitsForItsCause) {
+TEST_F(ProcessGroupFailure, ASecondaryFailureWaitsForItsCause) {
   run_processes(3, [&](ProcessGroup& process_group) {
     if (process_group.rank() == 1) {
       process_group.gather("the start", "");
@@ -179,7 +196,7 @@ TEST_F(ProcessGroupFailure, AFailureThatMayBeAnEchoWaitsForItsCause) {
   expect_verdict(2, {"rank 1 (pid ", "died"});
 }
 
-TEST_F(ProcessGroupFailure, AnEchoWithoutCauseIsTheFailureInTheEnd) {
+TEST_F(ProcessGroupFailure, ASecondaryFailureWithoutACauseIsReportedInTheEnd) {
   run_processes(2, [&](ProcessGroup& process_group) {
     if (process_group.rank() == 1) process_group.fail("NCCL: unhandled system error", 200);
     note(process_group.rank(), verdict_of(process_group));
@@ -187,7 +204,7 @@ TEST_F(ProcessGroupFailure, AnEchoWithoutCauseIsTheFailureInTheEnd) {
   expect_verdict(2, {"rank 1 (pid ", "failed: NCCL: unhandled system error"});
 }
 
-TEST_F(ProcessGroupFailure, WhoBeginsAnotherCollectiveIsNamed) {
+TEST_F(ProcessGroupFailure, ARankThatBeginsADifferentCollectiveIsNamed) {
   run_processes(4, [&](ProcessGroup& process_group) {
     process_group.register_devices({"cuda:0", "cuda:1"});
     for (int device = 0; device < 2; ++device) {
@@ -203,7 +220,7 @@ TEST_F(ProcessGroupFailure, WhoBeginsAnotherCollectiveIsNamed) {
                      "the same collectives in the same order"});
 }
 
-TEST_F(ProcessGroupFailure, ExchangesForDifferentPurposesEnd) {
+TEST_F(ProcessGroupFailure, ExchangesForDifferentPurposesFail) {
   run_processes(2, [&](ProcessGroup& process_group) {
     note(process_group.rank(), comm_error_of([&] { process_group.gather(process_group.rank() == 0 ? "the plan" : "the votes", ""); }));
   });
@@ -230,17 +247,17 @@ class LateProcess : public ProcessGroupFailure {
   }
 };
 
-TEST_F(LateProcess, ThatDoesNotComeToAnExchange) {
+TEST_F(LateProcess, IsNamedWhenItMissesAnExchange) {
   run(2, [](ProcessGroup& process_group) { comm_error_of([&] { process_group.gather("the votes", ""); }); });
   expect_verdict(3, {"rank 2 (pid ", "is late: others have reached exchange the votes, and it has not", "s in the exchange of the votes"});
 }
 
-TEST_F(LateProcess, MayBeRankZero) {
+TEST_F(LateProcess, IsNamedWhenItIsRankZero) {
   run(0, [](ProcessGroup& process_group) { comm_error_of([&] { process_group.gather("the votes", ""); }); });
   expect_verdict(3, {"rank 0 (pid ", "is late: others have reached exchange the votes, and it has not"});
 }
 
-TEST_F(LateProcess, ThatDoesNotBeginACollective) {
+TEST_F(LateProcess, IsNamedWhenItDoesNotBeginACollective) {
   run(1, [](ProcessGroup& process_group) {
     process_group.begin_collective(0, record_of(1));
     const ProcessGroup::Waiting waiting(process_group, record_of(1).str());
@@ -251,7 +268,7 @@ TEST_F(LateProcess, ThatDoesNotBeginACollective) {
           "its last known was collective 0", "which it finished", "s in collective 1 (all_reduce"});
 }
 
-TEST_F(LateProcess, NobodyIsWhenAllWaitForEachOther) {
+TEST_F(LateProcess, IsNotNamedWhenAllWaitForEachOther) {
   run(-1, [](ProcessGroup& process_group) {
     process_group.begin_collective(0, record_of(1));
     const ProcessGroup::Waiting waiting(process_group, record_of(1).str());
@@ -272,7 +289,7 @@ TEST_F(LateProcess, HasMoreTimeBeforeTheFirstStepIsDone) {
       {}, kTimeoutMs);
 }
 
-TEST_F(LateProcess, ThatComesInTimeIsNotJudgedLater) {
+TEST_F(LateProcess, IsForgivenWhenItArrivesInTime) {
   // Waits that end, however often and long ago, do not count as late.
   run_processes(
       1,
@@ -288,7 +305,7 @@ TEST_F(LateProcess, ThatComesInTimeIsNotJudgedLater) {
       {}, kFailureTimeoutMs);
 }
 
-TEST_F(ProcessGroupFailure, AMemberThatIsSilentHangs) {
+TEST_F(ProcessGroupFailure, ASilentMemberIsReportedAsHanging) {
   const RendezvousPlace place;
   run_ranks(3, [&](int rank) {
     if (rank == 1) {
@@ -304,7 +321,7 @@ TEST_F(ProcessGroupFailure, AMemberThatIsSilentHangs) {
   expect_verdict(2, {"rank 1 (fake) hangs: it has sent nothing for ", "but its connection is open", "in the exchange of the votes"});
 }
 
-TEST_F(ProcessGroupFailure, ARankZeroThatIsSilentHangs) {
+TEST_F(ProcessGroupFailure, ASilentRankZeroIsReportedAsHanging) {
   const RendezvousPlace place;
   run_ranks(2, [&](int rank) {
     if (rank == 0) {
@@ -323,7 +340,7 @@ TEST_F(ProcessGroupFailure, ARankZeroThatIsSilentHangs) {
   expect_verdict(1, {"rank 0 (fake) hangs: it has sent nothing for ", "its last known was something"});
 }
 
-TEST_F(ProcessGroupFailure, WhatCannotBeReadIsBlamedOnWhoSentIt) {
+TEST_F(ProcessGroupFailure, AnUnreadableMessageIsBlamedOnItsSender) {
   using process_group::MessageKind;
   using process_group::Writer;
   const std::vector<Writer> messages = {Writer(MessageKind::progress).number(0),
@@ -343,7 +360,7 @@ TEST_F(ProcessGroupFailure, WhatCannotBeReadIsBlamedOnWhoSentIt) {
   }
 }
 
-TEST_F(ProcessGroupFailure, AMessageOfAnImpossibleSizeIsBlamedOnWhoSentIt) {
+TEST_F(ProcessGroupFailure, AMessageOfAnImpossibleSizeIsBlamedOnItsSender) {
   const RendezvousPlace place;
   run_ranks(2, [&](int rank) {
     if (rank == 1) {
@@ -358,12 +375,12 @@ TEST_F(ProcessGroupFailure, AMessageOfAnImpossibleSizeIsBlamedOnWhoSentIt) {
   });
 }
 
-TEST_F(ProcessGroupFailure, AVerdictThatRankZeroSentBeforeItWentIsBelieved) {
+TEST_F(ProcessGroupFailure, AVerdictThatRankZeroSentBeforeItExitedCounts) {
   const RendezvousPlace place;
   run_ranks(2, [&](int rank) {
     if (rank == 0) {
       FakeProcess server = lead_one(place.path());
-      server.send(process_group::Writer(process_group::MessageKind::verdict).text("rank 7 is late"));
+      server.send(process_group::Writer(process_group::MessageKind::verdict).reason("rank 7 is late"));
       return;
     }
     ProcessGroup process_group(process_options(1, 2, place.init()));
@@ -372,7 +389,7 @@ TEST_F(ProcessGroupFailure, AVerdictThatRankZeroSentBeforeItWentIsBelieved) {
   std::filesystem::remove(place.path());
 }
 
-TEST_F(ProcessGroupFailure, AHandlerThatWasTakenAwayIsNotCalled) {
+TEST_F(ProcessGroupFailure, ARemovedHandlerIsNotCalled) {
   run_processes(2, [&](ProcessGroup& process_group) {
     std::atomic<int> calls{0};
     const uint64_t gone = process_group.on_failure([&](const std::string&) { calls += 100; });
@@ -388,7 +405,7 @@ TEST_F(ProcessGroupFailure, AHandlerThatWasTakenAwayIsNotCalled) {
   });
 }
 
-TEST_F(ProcessGroupFailure, HandlersMayTakeOneAnotherAndThemselvesAway) {
+TEST_F(ProcessGroupFailure, HandlersMayRemoveEachOtherAndThemselves) {
   run_processes(1, [&](ProcessGroup& process_group) {
     std::atomic<int> first{0}, second{0}, third{0}, late{0};
     uint64_t own = 0, next = 0;
@@ -416,7 +433,7 @@ TEST_F(ProcessGroupFailure, HandlersMayTakeOneAnotherAndThemselvesAway) {
   });
 }
 
-TEST_F(ProcessGroupFailure, AHandlerIsOverOnceItIsTakenAway) {
+TEST_F(ProcessGroupFailure, RemovingAHandlerWaitsUntilItReturns) {
   run_processes(1, [&](ProcessGroup& process_group) {
     std::atomic<bool> begun{false}, over{false};
     const uint64_t slow = process_group.on_failure([&](const std::string&) {
@@ -433,7 +450,7 @@ TEST_F(ProcessGroupFailure, AHandlerIsOverOnceItIsTakenAway) {
 
 using ProcessGroupFailureDeathTest = ProcessGroupFailure;
 
-TEST_F(ProcessGroupFailureDeathTest, AProcessThatDoesNotEndByItselfIsEnded) {
+TEST_F(ProcessGroupFailureDeathTest, AProcessThatDoesNotExitIsTerminated) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto hang = [] {
     ProcessGroupOptions options;
@@ -446,7 +463,23 @@ TEST_F(ProcessGroupFailureDeathTest, AProcessThatDoesNotEndByItselfIsEnded) {
   EXPECT_EXIT(hang(), ::testing::ExitedWithCode(1), "");
 }
 
-TEST_F(ProcessGroupFailure, AProcessThatEndsInTimeIsNotEnded) {
+/// One descriptor is left, for the event that wakes the process group's thread; epoll_create1 finds none.
+TEST_F(ProcessGroupFailure, AFailedEpollIsAnErrorThatNamesTheLimit) {
+  rlimit before{}, few{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(lowest);
+  few = before;
+  few.rlim_cur = static_cast<rlim_t>(lowest + 1);
+  setrlimit(RLIMIT_NOFILE, &few);
+  const std::string message = comm_error_of([] { const ProcessGroup process_group{ProcessGroupOptions{}}; });
+  setrlimit(RLIMIT_NOFILE, &before);
+  expect_contains(message, "cannot watch the connections to other processes: Too many open files: this process may have " +
+                               std::to_string(few.rlim_cur) + " file descriptors; raise their number with ulimit -n");
+  const ProcessGroup works{ProcessGroupOptions{}};
+}
+
+TEST_F(ProcessGroupFailure, AProcessThatClosesInTimeIsNotTerminated) {
   {
     ProcessGroupOptions options;
     options.exit_after_ms = 300;

@@ -44,13 +44,13 @@ class ProcessGroupRendezvous : public ::testing::Test {
   RendezvousPlace place;
 };
 
-TEST_F(ProcessGroupRendezvous, WithoutRankZeroEndsInTime) {
+TEST_F(ProcessGroupRendezvous, WithoutRankZeroTimesOut) {
   const std::vector<std::string> errors = errors_of({{1, 3}, {2, 3}}, place.init());
   expect_contains(errors[0], "rank 1 could not reach rank 0 at " + place.init() + " within 1.5 s: the file does not exist; was it started?");
   expect_contains(errors[1], "rank 2 could not reach rank 0");
 }
 
-TEST_F(ProcessGroupRendezvous, WithoutRankZeroAtAPortEndsInTime) {
+TEST_F(ProcessGroupRendezvous, WithoutRankZeroAtAPortTimesOut) {
   const int port = process_group::port_of(process_group::listen_on(0));
   const std::string init = "tcp://127.0.0.1:" + std::to_string(port);
   expect_contains(errors_of({{1, 2}}, init)[0], "rank 1 could not reach rank 0 at " + init + " within 1.5 s: 127.0.0.1:" + std::to_string(port) +
@@ -60,7 +60,7 @@ TEST_F(ProcessGroupRendezvous, WithoutRankZeroAtAPortEndsInTime) {
   expect_contains(comm_error_of([&] { const ProcessGroup process_group(options); }), "within 1.5 s: 127.0.0.1:" + std::to_string(port) + ": Conn");
 }
 
-TEST_F(ProcessGroupRendezvous, WithARankMissingNamesItEverywhere) {
+TEST_F(ProcessGroupRendezvous, NamesAMissingRankOnAllRanks) {
   const std::vector<std::string> errors = errors_of({{0, 5}, {1, 5}, {3, 5}}, place.init());
   expect_contains(errors[0], "rank 0 waited 1.5 s, but ranks 2, 4 of 5 processes did not join; were they started");
   // Processes that joined receive the same message, unless their own timeout ended first.
@@ -71,7 +71,7 @@ TEST_F(ProcessGroupRendezvous, WithARankMissingNamesItEverywhere) {
   }
 }
 
-TEST_F(ProcessGroupRendezvous, AnotherSizeIsRefusedAtOnceAndToldByRankZero) {
+TEST_F(ProcessGroupRendezvous, RefusesAnotherSizeAtOnceAndRankZeroReportsIt) {
   const std::vector<std::string> errors = errors_of({{0, 2}, {1, 3}}, place.init());
   expect_contains(errors[1], "rank 1 cannot join: rank 0 at 127.0.0.1:");
   expect_contains(
@@ -81,7 +81,7 @@ TEST_F(ProcessGroupRendezvous, AnotherSizeIsRefusedAtOnceAndToldByRankZero) {
   expect_contains(errors[0], "connected and was refused: its world size is 3, rank 0's is 2");
 }
 
-TEST_F(ProcessGroupRendezvous, ARankTwiceIsRefused) {
+TEST_F(ProcessGroupRendezvous, RefusesADuplicateRank) {
   const std::vector<std::string> errors = errors_of({{0, 3}, {1, 3}, {1, 3}}, place.init());
   const bool first = errors[1].find("cannot join") != std::string::npos;
   expect_contains(errors[first ? 1 : 2], "refused it: another process has rank 1");
@@ -89,19 +89,19 @@ TEST_F(ProcessGroupRendezvous, ARankTwiceIsRefused) {
   expect_contains(errors[0], "another process has rank 1");
 }
 
-TEST_F(ProcessGroupRendezvous, ASecondRankZeroAtOnePortIsRefused) {
+TEST_F(ProcessGroupRendezvous, RefusesASecondRankZeroAtOnePort) {
   const std::string init = "tcp://127.0.0.1:" + std::to_string(process_group::port_of(process_group::listen_on(0)));
   const std::vector<std::string> errors = errors_of({{0, 2}, {0, 2}}, init);
   const bool first = errors[0].find("cannot listen") != std::string::npos;
   expect_contains(errors[first ? 0 : 1], "rank 0 cannot listen on port");
 }
 
-TEST_F(ProcessGroupRendezvous, AFolderThatIsNotThereIsNamed) {
+TEST_F(ProcessGroupRendezvous, NamesAMissingFolder) {
   expect_contains(comm_error_of([] { const ProcessGroup process_group(process_options(0, 2, "file:/no/such/folder/meet", kRendezvousTimeoutMs)); }),
                   "ProcessGroupOptions::rendezvous file:/no/such/folder/meet: cannot write it (No such file or directory)");
 }
 
-TEST_F(ProcessGroupRendezvous, AFileOfTheUsersIsNotOverwritten) {
+TEST_F(ProcessGroupRendezvous, DoesNotOverwriteAFileOfTheUser) {
   const std::string text = "label,pixel0\n7,0\n";
   write_text(text);
   for (const std::string& error : errors_of({{0, 2}, {1, 2}}, place.init())) expect_contains(error, "is not the address of a Vitrine run");
@@ -120,12 +120,12 @@ void expect_rendezvous(
   });
 }
 
-TEST_F(ProcessGroupRendezvous, AnEmptyFileIsNoObstacle) {
+TEST_F(ProcessGroupRendezvous, AcceptsAnEmptyFile) {
   write_text("");
   expect_rendezvous(place);
 }
 
-TEST_F(ProcessGroupRendezvous, UnauthenticatedPeersAreIgnored) {
+TEST_F(ProcessGroupRendezvous, IgnoresUnauthenticatedPeers) {
   std::vector<FakeProcess> unauthenticated;
   expect_rendezvous(place, [&] {
     const std::string address = wait_for_address(place.path());
@@ -155,7 +155,7 @@ TEST_F(ProcessGroupRendezvous, UnauthenticatedPeersAreIgnored) {
   for (FakeProcess& peer : unauthenticated) EXPECT_THROW(peer.wait_for(process_group::MessageKind::welcome), std::exception);
 }
 
-TEST_F(ProcessGroupRendezvous, WhoWentBeforeAllHadComeMayReturn) {
+TEST_F(ProcessGroupRendezvous, ARankThatLeftBeforeAllJoinedMayReturn) {
   std::atomic<bool> went{false};
   run_ranks(3, [&](int rank) {
     if (rank == 2) {
@@ -193,7 +193,7 @@ class StaleAddress : public ProcessGroupRendezvous {
   }
 };
 
-TEST_F(StaleAddress, WhereNobodyListens) {
+TEST_F(StaleAddress, WithoutAListenerIsReplaced) {
   int port = 0;
   {
     const process_group::Descriptor listener = process_group::listen_on(0);
@@ -207,25 +207,25 @@ TEST_F(StaleAddress, WhereNobodyListens) {
   });
 }
 
-TEST_F(StaleAddress, WhereAnHttpServerListens) {
+TEST_F(StaleAddress, OfAnHttpServerIsReplaced) {
   expect_rendezvous_after([](std::optional<FakeProcess>& server) {
     const std::string answer = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
     EXPECT_EQ(::send(server->connection.descriptor(), answer.data(), answer.size(), MSG_NOSIGNAL), static_cast<ssize_t>(answer.size()));
   });
 }
 
-TEST_F(StaleAddress, WhereSomebodyHangsUp) {
+TEST_F(StaleAddress, OfAListenerThatHangsUpIsReplaced) {
   expect_rendezvous_after([](std::optional<FakeProcess>& server) { server.reset(); });
 }
 
-TEST_F(StaleAddress, WhereAnotherRunMeets) {
+TEST_F(StaleAddress, OfAnotherRunIsReplaced) {
   expect_rendezvous_after([](std::optional<FakeProcess>& server) {
     server->wait_for(process_group::MessageKind::hello);
     server->send(process_group::Writer(process_group::MessageKind::refused).number(uint8_t{1}).text("it does not know this run's secret"));
   });
 }
 
-TEST_F(StaleAddress, WhereSomebodySaysNothing) {
+TEST_F(StaleAddress, OfASilentListenerIsReplaced) {
   expect_rendezvous_after([](std::optional<FakeProcess>& /*server*/) {});
 }
 

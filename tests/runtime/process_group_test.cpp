@@ -27,7 +27,7 @@ class ProcessGroups : public ::testing::TestWithParam<const char*> {
 
 INSTANTIATE_TEST_SUITE_P(Rendezvous, ProcessGroups, ::testing::Values("file", "tcp"), [](const auto& test) { return std::string(test.param); });
 
-TEST_P(ProcessGroups, KnowWhoTheyAreAndWhere) {
+TEST_P(ProcessGroups, KnowRanksSizesAndMachines) {
   std::atomic<int> local_ranks{0};
   const std::string where = init();
   run_processes(
@@ -50,7 +50,7 @@ TEST_P(ProcessGroups, KnowWhoTheyAreAndWhere) {
   EXPECT_FALSE(std::filesystem::exists(place_.path()));
 }
 
-TEST_P(ProcessGroups, GatherEverybodysBytesInRankOrderOnRankZero) {
+TEST_P(ProcessGroups, GatherTheBytesOfAllRanksInOrderOnRankZero) {
   run(4, [&](ProcessGroup& process_group) {
     const auto part = [](int rank, int round) {
       // Some ranks' parts are empty, some have several megabytes.
@@ -86,7 +86,7 @@ TEST_P(ProcessGroups, ManySmallExchangesKeepTheirOrder) {
   });
 }
 
-TEST_P(ProcessGroups, BroadcastRankZerosBytes) {
+TEST_P(ProcessGroups, BroadcastTheBytesOfRankZero) {
   run(3, [&](ProcessGroup& process_group) {
     EXPECT_EQ(process_group.broadcast("an id", process_group.rank() == 0 ? "from rank 0" : "ignored"), "from rank 0");
     EXPECT_EQ(process_group.broadcast("nothing", ""), "");
@@ -94,7 +94,7 @@ TEST_P(ProcessGroups, BroadcastRankZerosBytes) {
   });
 }
 
-TEST_P(ProcessGroups, KnowWhetherAllHoldTheSameBytes) {
+TEST_P(ProcessGroups, CompareTheBytesOfAllRanks) {
   run(3, [&](ProcessGroup& process_group) {
     EXPECT_TRUE(process_group.all_equal("a plan", "the same"));
     EXPECT_FALSE(process_group.all_equal("a plan", process_group.rank() == 1 ? "another" : "the same"));
@@ -103,7 +103,7 @@ TEST_P(ProcessGroups, KnowWhetherAllHoldTheSameBytes) {
   });
 }
 
-TEST_P(ProcessGroups, AnAnswerThatCannotBeMadeFailsAll) {
+TEST_P(ProcessGroups, FailOnAllRanksWhenRankZeroCannotAnswer) {
   std::vector<std::string> texts(3);
   run(3, [&](ProcessGroup& process_group) {
     const auto refuse = [](const std::vector<std::string>&) -> std::vector<std::string> { throw CommError("too odd"); };
@@ -132,7 +132,7 @@ TEST(ProcessGroupMessages, PartsGoToRankZeroOnly) {
   });
 }
 
-TEST_P(ProcessGroups, RegisterEverybodysDevices) {
+TEST_P(ProcessGroups, RegisterTheDevicesOfAllRanks) {
   run(3, [&](ProcessGroup& process_group) {
     const std::vector<std::vector<std::string>> devices = {{"cuda:0", "cuda:1"}, {}, {"cuda:0"}};
     EXPECT_EQ(process_group.register_devices(devices[static_cast<size_t>(process_group.rank())]), (std::vector{2, 0, 1}));
@@ -162,7 +162,7 @@ CollectiveRecord record_of(int64_t sequence, uint64_t signature = 1) {
   return r;
 }
 
-TEST_P(ProcessGroups, ThatBeganTheSameCollectivesCloseInPeace) {
+TEST_P(ProcessGroups, CloseAfterTheSameCollectives) {
   run(4, [&](ProcessGroup& process_group) {
     process_group.register_devices({"cuda:0", "cuda:1"});
     // Two devices, each reported from a separate thread.
@@ -178,7 +178,7 @@ TEST_P(ProcessGroups, ThatBeganTheSameCollectivesCloseInPeace) {
   });
 }
 
-TEST_P(ProcessGroups, WithUnequalNumbersOfCollectivesFailAtTheirEnd) {
+TEST_P(ProcessGroups, FailToCloseAfterUnequalNumbersOfCollectives) {
   std::vector<std::string> texts(3);
   run(3, [&](ProcessGroup& process_group) {
     process_group.register_devices({"cpu:0"});
@@ -193,7 +193,7 @@ TEST_P(ProcessGroups, WithUnequalNumbersOfCollectivesFailAtTheirEnd) {
   expect_contains(texts[0], "it lacks collective 5 (all_reduce of bucket 1, 4096 bytes, phase reduce, step 1)");
 }
 
-TEST_P(ProcessGroups, MayBeUsedByOneGroupOfDevicesAfterAnother) {
+TEST_P(ProcessGroups, CanBeUsedByOneDeviceGroupAfterAnother) {
   run(2, [&](ProcessGroup& process_group) {
     for (int64_t groups = 0; groups < 3; ++groups) {
       process_group.register_devices(std::vector<std::string>(static_cast<size_t>(3 - groups), "cpu:0"));
@@ -212,7 +212,7 @@ TEST_P(ProcessGroups, MayBeUsedByOneGroupOfDevicesAfterAnother) {
   });
 }
 
-TEST_P(ProcessGroups, ExchangeNothingOnceClosed) {
+TEST_P(ProcessGroups, RefuseExchangesAfterClosing) {
   run(2, [&](ProcessGroup& process_group) {
     process_group.close();
     const std::string text = comm_error_of([&] { process_group.gather("late thoughts", ""); });
@@ -222,7 +222,7 @@ TEST_P(ProcessGroups, ExchangeNothingOnceClosed) {
   });
 }
 
-TEST_P(ProcessGroups, CloseThoughOneIsMuchLaterThanTheOthers) {
+TEST_P(ProcessGroups, CloseWhenOneRankIsMuchLater) {
   run(3, [&](ProcessGroup& process_group) {
     if (process_group.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(700));
     process_group.close();
@@ -230,7 +230,7 @@ TEST_P(ProcessGroups, CloseThoughOneIsMuchLaterThanTheOthers) {
   });
 }
 
-TEST_P(ProcessGroups, MeetAgainAtTheSamePlace) {
+TEST_P(ProcessGroups, CanReuseARendezvous) {
   const std::string where = init();
   for (int i = 0; i < 3; ++i) {
     run_processes(
@@ -238,7 +238,7 @@ TEST_P(ProcessGroups, MeetAgainAtTheSamePlace) {
   }
 }
 
-TEST(ProcessGroupOptions, ThatCannotBeAreRefused) {
+TEST(ProcessGroupOptions, RefuseInvalidValues) {
   EXPECT_THROW(ProcessGroup(process_options(2, 2, "file:/tmp/x")), ConfigError);
   EXPECT_THROW(ProcessGroup(process_options(-1, 2, "file:/tmp/x")), ConfigError);
   EXPECT_THROW(ProcessGroup(process_options(0, 0, "file:/tmp/x")), ConfigError);

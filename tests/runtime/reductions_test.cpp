@@ -85,7 +85,7 @@ void check_reductions(CommunicatorGroup& group, DType dtype, ReduceOp op, int64_
   }
 }
 
-TEST_P(Reductions, HaveEveryOperatorForFloatsAndIntegers) {
+TEST_P(Reductions, SupportEveryOperatorForFloatsAndIntegers) {
   CommunicatorGroup group(GetParam());
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::average}) {
     for (const int64_t count : kCounts) {
@@ -104,7 +104,7 @@ TEST_P(Reductions, IntegersAreNotRoundedAsFloatsWouldBe) {
   for (int r = 0; r < group.size(); ++r) EXPECT_EQ(values_of<int32_t>(group, r, all[static_cast<size_t>(r)])[0], large * group.size());
 }
 
-TEST_P(Reductions, ANaNStaysInMinimumAndMaximum) {
+TEST_P(Reductions, PropagateNanThroughMinimumAndMaximum) {
   CommunicatorGroup group(GetParam());
   if (group.comm(0).description().starts_with("NCCL")) GTEST_SKIP() << "NCCL ignores NaNs";
   const int n = group.size();
@@ -146,7 +146,7 @@ TEST_P(Reductions, AllToAllTransposesTheParts) {
   }
 }
 
-TEST_P(Reductions, SendReceiveGoesRoundARingAndAlongAChain) {
+TEST_P(Reductions, SendReceiveWorksInARingAndAlongAChain) {
   CommunicatorGroup group(GetParam());
   const int n = group.size();
   for (const int64_t count : kCounts) {
@@ -181,7 +181,7 @@ std::string error_of(const Call& call) {
   return {};
 }
 
-TEST(ReductionErrors, NameWhatCannotBeMeant) {
+TEST(ReductionErrors, NameInvalidArguments) {
   CommunicatorGroup group(2, Backend::cpu);
   const Tensor t = group.filled(0, 4, 0), other = group.filled(0, 4, 0), odd = group.filled(0, 3, 0), odd_output = group.filled(0, 3, 0);
   const Tensor bytes = tensor_of(group, 0, std::vector<uint8_t>(4), DType::u8);
@@ -222,7 +222,7 @@ TEST(ReductionErrors, NameRanksThatDisagree) {
             "send_receive: the ranks disagree in collective 0 of the group: rank 0 sends to rank 1, which does not receive from it");
 }
 
-TEST(ReductionsOnMeta, DoNothingButCount) {
+TEST(ReductionsOnMeta, OnlyCountBytes) {
   CommunicatorGroup group(4, Backend::meta);
   for (int r = 0; r < 4; ++r) {
     const Tensor t = group.ctx(r).allocate({8}, DType::i32, Category::communication, "t");

@@ -14,7 +14,7 @@
 namespace vitrine::process_group {
 namespace {
 
-TEST(InitMethod, NamesAHostAndItsPort) {
+TEST(InitMethod, ParsesAHostAndItsPort) {
   const struct {
     const char* text;
     const char* host;
@@ -31,7 +31,7 @@ TEST(InitMethod, NamesAHostAndItsPort) {
   }
 }
 
-TEST(InitMethod, NamesAFile) {
+TEST(InitMethod, ParsesAFile) {
   for (const auto& [text, path] : {std::pair("file:/tmp/meet", "/tmp/meet"), std::pair("file:///tmp/meet", "/tmp/meet"),
                                    std::pair("file:meet", "meet"), std::pair("file:/tmp/a b:c", "/tmp/a b:c")}) {
     const InitMethod method = parse_init_method(text);
@@ -41,7 +41,7 @@ TEST(InitMethod, NamesAFile) {
   }
 }
 
-TEST(InitMethod, AnythingElseIsRefusedWithTheRemedy) {
+TEST(InitMethod, RefusesAnythingElseWithTheRemedy) {
   for (const char* text :
        {"", "node1:29500", "http://node1:80", "tcp:node1:80", "tcp://", "tcp://:29500", "tcp://node1", "tcp://node1:", "tcp://node1:0",
         "tcp://node1:65536", "tcp://node1:-1", "tcp://node1:80x", "tcp://node1:8 0", "tcp://node1:99999999999999999999", "file:", "file://", "mpi"}) {
@@ -56,7 +56,7 @@ TEST(InitMethod, AnythingElseIsRefusedWithTheRemedy) {
   }
 }
 
-TEST(RendezvousAddress, IsReadAsItWasWritten) {
+TEST(RendezvousAddress, SurvivesARoundTrip) {
   const test::TempFolder folder;
   const std::string path = (folder.path() / "address").string();
   EXPECT_EQ(read_address(path), "");
@@ -72,7 +72,7 @@ TEST(RendezvousAddress, IsReadAsItWasWritten) {
   }
 }
 
-TEST(RendezvousAddress, AnotherTextIsNone) {
+TEST(RendezvousAddress, RejectsOtherText) {
   for (const char* text : {"x", "label,pixel0\n7,0\n", "vitrine", "vitrine 12", "vitrine 12 80", "vitrine 12 80 node1",
                            "vitrine zz11222233334444 80 node1", "vitrine 1111222233334444 port node1", "vitrine 1111222233334444 0 node1",
                            "vitrine 1111222233334444 70000 node1", "vitrine 11112222333344445 80 node1", "Vitrine 1111222233334444 80 node1"}) {
@@ -80,7 +80,7 @@ TEST(RendezvousAddress, AnotherTextIsNone) {
   }
 }
 
-TEST(RendezvousAddress, AFolderThatIsNotThereIsNamed) {
+TEST(RendezvousAddress, NamesAMissingFolder) {
   try {
     write_address("/no/such/folder/meet", {random_bytes(), 2, "node1", {}});
     FAIL() << "written";
@@ -92,7 +92,7 @@ TEST(RendezvousAddress, AFolderThatIsNotThereIsNamed) {
 
 TEST(RendezvousAddress, OfAnEarlierVersionHasNoKey) { EXPECT_EQ(Address::parse("vitrine 1111222233334444 80 node1").key, ""); }
 
-TEST(RendezvousAddress, AnotherTextIsShownWithoutItsControlCharacters) {
+TEST(RendezvousAddress, ShowsOtherTextWithoutControlCharacters) {
   try {
     Address::parse("\x1b[2J");
     FAIL() << "taken";
@@ -101,7 +101,7 @@ TEST(RendezvousAddress, AnotherTextIsShownWithoutItsControlCharacters) {
   }
 }
 
-TEST(RendezvousAddress, IsForThisUsersProcessesOnly) {
+TEST(RendezvousAddress, IsReadableByThisUserOnly) {
   const test::TempFolder folder;
   const std::string path = (folder.path() / "address").string();
   const mode_t before = umask(0);
@@ -135,7 +135,7 @@ TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
   }
 }
 
-TEST(RendezvousPlan, OnLoopbackTheKeyIsLeftWhereOnlyThisUserFindsIt) {
+TEST(RendezvousPlan, OnLoopbackTheKeyIsInAPrivateFile) {
   const Rendezvous plan = plan_rendezvous("tcp://127.0.0.1:29500", "", false);
   const std::string folder = plan.address_file.substr(0, plan.address_file.rfind('/'));
   struct stat status {};

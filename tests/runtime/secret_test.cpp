@@ -48,7 +48,7 @@ class Secrets : public ::testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(Secrets, ComeFromAVariableOrAFileOrNowhere) {
+TEST_F(Secrets, ComeFromAVariableOrAFile) {
   EXPECT_EQ(find_secret(environment({})), "");
   EXPECT_EQ(find_secret(environment({{"VITRINE_SECRET", ""}, {"VITRINE_SECRET_FILE", ""}})), "");
   EXPECT_EQ(find_secret(environment({{"VITRINE_SECRET", kSecret}})), kSecret);
@@ -56,24 +56,24 @@ TEST_F(Secrets, ComeFromAVariableOrAFileOrNowhere) {
   EXPECT_EQ(find_secret(environment({{"VITRINE_SECRET_FILE", write(kSecret, 0400)}})), kSecret);
 }
 
-TEST_F(Secrets, BothAtOnceAreRefused) {
+TEST_F(Secrets, AVariableAndAFileAtOnceAreRefused) {
   expect_refused({{"VITRINE_SECRET", kSecret}, {"VITRINE_SECRET_FILE", write(kSecret)}}, "VITRINE_SECRET and VITRINE_SECRET_FILE are both set");
 }
 
-TEST_F(Secrets, ThatAreShortAreRefused) {
+TEST_F(Secrets, ShortSecretsAreRefused) {
   expect_refused({{"VITRINE_SECRET", kSecret.substr(1)}}, "VITRINE_SECRET: the secret has 15 bytes, expected at least 16");
   expect_refused({{"VITRINE_SECRET_FILE", write("12345\n")}}, "VITRINE_SECRET_FILE: the secret has 5 bytes");
   expect_refused({{"VITRINE_SECRET_FILE", write(" \n")}}, "the file is empty");
 }
 
-TEST_F(Secrets, InFilesThatOthersMayOpenAreRefused) {
+TEST_F(Secrets, FilesThatOthersMayOpenAreRefused) {
   for (const mode_t mode : {0640, 0604, 0620, 0602, 0644, 0666, 0610, 0601}) {
     const std::string path = write(kSecret, mode);
     expect_refused({{"VITRINE_SECRET_FILE", path}}, "so other users may open it; use: chmod 600 " + path);
   }
 }
 
-TEST_F(Secrets, InWhatIsNoFileOfOnesOwnAreRefused) {
+TEST_F(Secrets, FilesOfOtherUsersAndOtherKindsAreRefused) {
   expect_refused({{"VITRINE_SECRET_FILE", "/no/such/file"}}, "VITRINE_SECRET_FILE=/no/such/file: cannot read it (No such file or directory)");
   expect_refused({{"VITRINE_SECRET_FILE", "/dev/zero"}}, "it is not a regular file");
   const std::string fifo = (folder_.path() / "fifo").string();

@@ -32,7 +32,7 @@ TEST(Shape, Compares) {
   EXPECT_EQ((Shape{5, 3}.with_dim0(2)), (Shape{2, 3}));
 }
 
-TEST(Shape, RejectsWhatCannotBe) {
+TEST(Shape, RejectsInvalidShapes) {
   EXPECT_THROW((Shape{2, -1}), ShapeError);
   EXPECT_THROW((Shape{1, 1, 1, 1, 1, 1}), ShapeError);
   EXPECT_THROW((Shape{int64_t{1} << 32, int64_t{1} << 32}), ShapeError);
@@ -40,7 +40,7 @@ TEST(Shape, RejectsWhatCannotBe) {
   EXPECT_DEATH((void)(Shape{2, 3}[2]), "out of range");
 }
 
-TEST(View, RowsAreASliceOfTheMemory) {
+TEST(View, RowsReferToASliceOfTheMemory) {
   std::array<float, 12> data{};
   const View view{data.data(), Shape{4, 3}, DType::f32, DeviceId::host()};
   EXPECT_EQ(view.bytes(), 48);
@@ -55,7 +55,7 @@ TEST(View, RowsAreASliceOfTheMemory) {
   EXPECT_THROW((View{data.data(), Shape{}, DType::f32, DeviceId::host()}.rows(0, 0)), ShapeError);
 }
 
-TEST(View, ReshapeKeepsTheCount) {
+TEST(View, ReshapeRequiresTheSameCount) {
   std::array<int32_t, 12> data{};
   const ConstView view(data.data(), Shape{4, 3}, DType::i32, DeviceId::host());
   EXPECT_EQ(view.reshape(Shape{2, 6}).shape, (Shape{2, 6}));

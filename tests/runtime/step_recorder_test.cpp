@@ -81,7 +81,7 @@ void expect_same(const StepRecorder& recorder, const DeviceSpans& all, StepRange
   }
 }
 
-TEST(StepRecorder, SaysTheSameOfSpansThatComeBitByBit) {
+TEST(StepRecorder, PolledSpansGiveTheTablesOfAllSpansAtOnce) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const DeviceSpans all = random_steps(60, seed);
     DeviceSpans rest = all;
@@ -95,7 +95,7 @@ TEST(StepRecorder, SaysTheSameOfSpansThatComeBitByBit) {
   }
 }
 
-TEST(StepRecorder, HoldsTheSpansOfAFewStepsHoweverManyThereAre) {
+TEST(StepRecorder, HoldsTheSpansOfAFewStepsInRunsOfAnyLength) {
   size_t most = 0;
   DeviceSpans rest = random_steps(5000, 1);
   for (std::vector<SpanRecord>* stream : {&rest.compute, &rest.copy, &rest.communication, &rest.host}) {
@@ -121,7 +121,7 @@ TEST(StepRecorder, HoldsTheSpansOfAFewStepsHoweverManyThereAre) {
   EXPECT_EQ(recorder.kept().communication.size(), 4U) << "those of steps 1 and 2";
 }
 
-TEST(StepRecorder, DiscardedStepsAreInNoTable) {
+TEST(StepRecorder, TablesDoNotContainDiscardedSteps) {
   StepRecorder recorder(0, {4, true});
   recorder.add(random_steps(3, 1), 0);
   recorder.discard();

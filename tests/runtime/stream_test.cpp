@@ -100,7 +100,7 @@ TEST(Stream, HostWaitsForAnEvent) {
   EXPECT_EQ(value, 7);
 }
 
-TEST(Stream, AFailedOperationSkipsTheRestAndIsToldOnce) {
+TEST(Stream, AFailedOperationSkipsTheRestAndIsReportedOnce) {
   DeviceGroup group(cpu_devices(2));
   auto& a = group[0].compute();
   auto& b = group[1].compute();
@@ -121,7 +121,7 @@ TEST(Stream, AFailedOperationSkipsTheRestAndIsToldOnce) {
   EXPECT_FALSE(skipped);
 }
 
-TEST(Stream, TellsItsErrorHandlerOnce) {
+TEST(Stream, CallsItsErrorHandlerOnce) {
   DeviceGroup group(cpu_devices(1));
   auto& a = group[0].compute();
   std::vector<std::string> reasons;
@@ -159,7 +159,7 @@ TEST(Stream, SpansNestAndCarryBytes) {
   EXPECT_GE(spans[3].end_ns, spans[1].end_ns);
 }
 
-TEST(Stream, KeepsABoundedNumberOfSpansAndTheLatest) {
+TEST(Stream, KeepsABoundedNumberOfTheLatestSpans) {
   DeviceGroupOptions options = cpu_devices(1, false);
   options.trace = TraceLevel::phase;
   DeviceGroup group(options);
@@ -178,7 +178,7 @@ TEST(Stream, KeepsABoundedNumberOfSpansAndTheLatest) {
   EXPECT_EQ(kept.front().info.step, spans - static_cast<int64_t>(kept.size()));
 }
 
-TEST(Stream, SpansCanBeTakenWhileWorkGoesOn) {
+TEST(Stream, SpansCanBeTakenDuringWork) {
   DeviceGroupOptions options = cpu_devices(1, false);
   options.trace = TraceLevel::phase;
   DeviceGroup group(options);
@@ -198,7 +198,7 @@ TEST(Stream, SpansCanBeTakenWhileWorkGoesOn) {
   EXPECT_TRUE(ctx.stream().poll_spans().empty()) << "a span is given once, and an open one not at all";
 }
 
-TEST(Event, TellsTheTimeBetweenTwoPoints) {
+TEST(Event, MeasuresTheTimeBetweenTwoPoints) {
   DeviceGroup group(cpu_devices(2));
   ExecContext &a = group[0].compute(), &b = group[1].compute();
   const auto start = a.stream().make_event(EventTiming::on), end = a.stream().make_event(EventTiming::on),
@@ -226,7 +226,7 @@ std::string error_of(const Call& call) {
   return {};
 }
 
-TEST(Event, TellsWhyItHasNoTime) {
+TEST(Event, ReportsWhyItHasNoTime) {
   DeviceGroup group(cpu_devices(1));
   ExecContext& ctx = group[0].compute();
   const auto timed = ctx.stream().make_event(EventTiming::on), untimed = ctx.stream().make_event();
@@ -257,7 +257,7 @@ int64_t sleeps_of_all_threads() {
   return sleeps;
 }
 
-TEST(Stream, SynchronizingIdleStreamsWakesNoWorker) {
+TEST(Stream, SynchronizingIdleStreamsDoesNotWakeWorkers) {
   DeviceGroup group(cpu_devices(2, false));
   for (int d = 0; d < 2; ++d) worker(group[d].compute()).enqueue([] {});
   group.synchronize();
@@ -267,7 +267,7 @@ TEST(Stream, SynchronizingIdleStreamsWakesNoWorker) {
   EXPECT_LT(sleeps_of_all_threads() - before, 100);
 }
 
-TEST(Stream, SynchronizesWhatWasIssuedSinceTheBeginning) {
+TEST(Stream, SynchronizesAllWorkIssuedBefore) {
   DeviceGroup group(cpu_devices(1, false));
   CpuStream& stream = worker(group[0].compute());
   int done = 0;
@@ -287,7 +287,7 @@ TEST(Stream, SynchronizesWhatWasIssuedSinceTheBeginning) {
   stream.synchronize();
 }
 
-TEST(Stream, ManyStreamsEndCleanlyWithWorkQueued) {
+TEST(Stream, ManyStreamsCanBeDestroyedWithQueuedWork) {
   for (int round = 0; round < 20; ++round) {
     std::atomic<int> done{0};
     {

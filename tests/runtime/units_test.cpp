@@ -24,7 +24,7 @@ TEST(Units, ParsesSizes) {
   EXPECT_EQ(parse_bytes("9223372036854775807"), INT64_MAX);
 }
 
-TEST(Units, RejectsWhatIsNoSize) {
+TEST(Units, RejectsInvalidSizes) {
   for (const char* text : {"", "-1", "-4KiB", "MiB", "5M", "5 X", "1.5", "1.", ".5GiB", "1.5.2GiB", "1e3", "0x10", " 5", "5 ", "nan",
                            "9223372036854775808", "9000000TiB", "8388607.99999999999999999TiB"}) {
     EXPECT_THROW(parse_bytes(text), ConfigError) << text;
@@ -41,7 +41,7 @@ TEST(Units, PrintsBytes) {
   EXPECT_EQ(format_bytes(INT64_MAX), "8388608.0 TiB");
 }
 
-TEST(Units, SizeArgumentsCanBeGivenToAnOption) {
+TEST(Units, SizeArgumentsParseToAtLeastTheirBytes) {
   EXPECT_EQ(size_argument(6963), "7KiB");
   EXPECT_EQ(size_argument(0), "0KiB");
   EXPECT_EQ(size_argument(8 << 20), "8192KiB");

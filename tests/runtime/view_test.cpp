@@ -12,7 +12,7 @@
 namespace vitrine {
 namespace {
 
-TEST(ViewAs, TakesTheTypeThatTheDtypeStores) {
+TEST(ViewAs, AcceptsTheTypeOfTheDtype) {
   std::array<float, 1> memory{1.5F};
   const auto of = [&](DType dtype) { return View{memory.data(), {1}, dtype, {Backend::cpu, 0}}; };
   EXPECT_EQ(of(DType::f32).as<float>(), memory.data());
@@ -32,7 +32,7 @@ TEST(ViewAs, TakesTheTypeThatTheDtypeStores) {
   EXPECT_THROW(of(DType::u8).as<cpu::Half>(), DtypeError);
 }
 
-TEST(ViewAs, HasNoElementsOnMetaAndNoneOfAnEmptyView) {
+TEST(ViewAs, IsRefusedOnMetaAndNullForAnEmptyView) {
   std::array<float, 1> memory{};
   EXPECT_THROW((View{memory.data(), {1}, DType::f32, {Backend::meta, 0}}.as<float>()), UnsupportedError);
   EXPECT_NO_THROW((View{memory.data(), {1}, DType::f32, {Backend::meta, 0}}.as<char>()));

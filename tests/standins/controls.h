@@ -43,6 +43,9 @@ void fail_next_malloc(int device);
 /// Lets the n-th launch on the device from now on (1: the next) fail while it runs: cudaErrorIllegalAddress, which stays until configure().
 void fail_launch(int device, int64_t n);
 
+/// Whether cuBLASLt's heuristic refuses every epilogue, on all devices.
+void refuse_epilogues(bool refuse);
+
 /// Faults of NCCL, by rank in any group, until configure(). A call is a collective, or a group of transfers; n = 1: the next one of this rank.
 void hang_nccl_init(int rank);         // the rank's next communicator never joins its group
 void hang_nccl_call(int rank, int n);  // the rank never reaches its n-th call from now on

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stand-in for cuBLASLt: products of f32, f16 and bf16 matrices with sums in f32. Checks what the real one checks, and also cases in which that would
 // compute garbage.
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <cublasLt.h>
 
 #include "tests/standins/arithmetic.h"
+#include "tests/standins/controls.h"
 #include "tests/standins/machine.h"
 #include "tests/standins/sanitizers.h"
 
@@ -25,6 +27,8 @@ namespace {
 
 constexpr int64_t kHandleBytes = int64_t{1} << 20;  // of the device, which the real one also takes
 constexpr size_t kScratchBytes = 512;               // the most that the only algorithm uses
+
+std::atomic<bool> epilogues_refused{false};
 
 struct Operation {
   cublasComputeType_t compute;
@@ -156,6 +160,8 @@ void run(const Product& p, void* scratch, size_t scratch_bytes) {
 
 }  // namespace
 
+void vitrine::standins::refuse_epilogues(bool refuse) { epilogues_refused = refuse; }
+
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS:
@@ -275,6 +281,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   Product product;
   const cublasStatus_t status = describe(get<Operation>(operation), get<Layout>(a), get<Layout>(b), get<Layout>(c), get<Layout>(d), product);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
+  if (epilogues_refused && get<Operation>(operation).epilogue != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto preference = wanted == nullptr ? Preference{0, {256, 256, 256, 256}} : get<Preference>(wanted);
   Algorithm algorithm{kMark,
                       static_cast<uint64_t>(product.d.rows),
@@ -313,6 +320,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   p.beta = *static_cast<const float*>(beta);
   if ((operation.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0) p.bias = operation.bias;
   if ((operation.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 && p.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  if (p.bias != nullptr && !is_aligned(p.bias, 16, "the bias")) return CUBLAS_STATUS_INVALID_VALUE;  // the real heuristic may assume it
   if (c_data == d_data && std::memcmp(c_layout, d_layout, sizeof *c_layout) != 0) return CUBLAS_STATUS_INVALID_VALUE;
   size_t used_scratch = 0;
   if (algorithm != nullptr) {

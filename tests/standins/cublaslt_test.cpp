@@ -74,7 +74,7 @@ class CublasLt : public ::testing::Test {
 
 class CublasLtProducts : public CublasLt, public ::testing::WithParamInterface<Case> {};
 
-TEST_P(CublasLtProducts, AreThoseOfTheDefinition) {
+TEST_P(CublasLtProducts, EqualTheDefinition) {
   const Case& c = GetParam();
   constexpr int64_t kGap = 3;  // leading dimensions are larger than necessary
   std::mt19937 random(7);
@@ -141,7 +141,7 @@ using HalfTypes = ::testing::Types<Types<__half, __half>, Types<__half, float>, 
 TYPED_TEST_SUITE(CublasLtHalves, HalfTypes, );
 
 /// Sums of many terms, which would be far off if intermediate results were rounded to halves.
-TYPED_TEST(CublasLtHalves, AddUpInF32AndRoundOnce) {
+TYPED_TEST(CublasLtHalves, AddInF32AndRoundOnce) {
   using In = typename TypeParam::Input;
   using Out = typename TypeParam::Output;
   const Case c{5, 3, 4000, true, false, false, CUBLASLT_EPILOGUE_RELU_BIAS, 1, 0};
@@ -202,7 +202,7 @@ TEST_F(CublasLt, RefusesCombinationsOfTypes) {
   }
 }
 
-TEST_F(CublasLt, RefusesWhatDoesNotFit) {
+TEST_F(CublasLt, RefusesWrongArguments) {
   const Case c{8, 4, 16, false, false, false, CUBLASLT_EPILOGUE_DEFAULT, 1, 0};
   make_operation(c);
   float* const a = upload(std::vector<float>(8 * 16));

@@ -91,7 +91,7 @@ TEST_F(CudaRuntime, AStreamWaitsForAnEventOfAnotherDevice) {
   cudaStreamDestroy(b);
 }
 
-TEST_F(CudaRuntime, AWaitIsForTheRecordThatWasTheLatest) {
+TEST_F(CudaRuntime, AWaitRefersToTheLatestRecord) {
   const cudaStream_t a = make_stream(0), b = make_stream(0);
   const cudaEvent_t event = make_event();
   ASSERT_EQ(cudaEventRecord(event, a), cudaSuccess);
@@ -108,7 +108,7 @@ TEST_F(CudaRuntime, AWaitIsForTheRecordThatWasTheLatest) {
   cudaStreamDestroy(b);
 }
 
-TEST_F(CudaRuntime, EventsTellTheTimeBetweenThem) {
+TEST_F(CudaRuntime, EventsMeasureTheTimeBetweenThem) {
   const cudaStream_t stream = make_stream(0);
   const cudaEvent_t begin = make_event(), end = make_event(), untimed = make_event(cudaEventDisableTiming);
   ASSERT_EQ(cudaEventRecord(begin, stream), cudaSuccess);
@@ -128,7 +128,7 @@ TEST_F(CudaRuntime, EventsTellTheTimeBetweenThem) {
   cudaStreamDestroy(stream);
 }
 
-TEST_F(CudaRuntime, CopiesFromPageableMemoryAreStagedAtTheCall) {
+TEST_F(CudaRuntime, CopiesFromPageableMemoryAreStagedDuringTheCall) {
   const cudaStream_t stream = make_stream(0);
   int* const p = device_memory<int>(0, 1);
   int value = 42;
@@ -162,7 +162,7 @@ TEST_F(CudaRuntime, CopiesFromPinnedMemoryReadItLater) {
   cudaStreamDestroy(stream);
 }
 
-TEST_F(CudaRuntime, ADeviceHasItsCapacityAndNoMore) {
+TEST_F(CudaRuntime, ADeviceHasALimitedCapacity) {
   configure({.device_count = 2, .capacity_bytes = int64_t{64} << 20});
   size_t free_bytes = 0, total_bytes = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
@@ -187,7 +187,7 @@ TEST_F(CudaRuntime, ADeviceHasItsCapacityAndNoMore) {
   EXPECT_EQ(cudaFree(p), cudaSuccess);
 }
 
-TEST_F(CudaRuntime, WrongPointersAreSeenAtTheCall) {
+TEST_F(CudaRuntime, WrongPointersAreDetectedDuringTheCall) {
   const cudaStream_t stream = make_stream(0);
   auto* const p = device_memory<char>(0, 1000);
   auto* const other = device_memory<char>(1, 1000);
@@ -227,7 +227,7 @@ TEST_F(CudaRuntime, EventsAndStreamsBelongToTheirDevice) {
 
 __global__ void increment(int* p) { ++*p; }
 
-TEST_F(CudaRuntime, AFailedLaunchLeavesItsDeviceInErrorAndNoOther) {
+TEST_F(CudaRuntime, AFailedLaunchPutsOnlyItsDeviceInError) {
   const cudaStream_t a = make_stream(0), b = make_stream(1);
   int* const p = device_memory<int>(0, 1);
   const cudaEvent_t event = [] {
@@ -257,7 +257,7 @@ TEST_F(CudaRuntime, AFailedLaunchLeavesItsDeviceInErrorAndNoOther) {
   cudaStreamDestroy(b);
 }
 
-TEST_F(CudaRuntime, MachinesWithoutGpuOrDriverSaySo) {
+TEST_F(CudaRuntime, MachinesWithoutGpuOrDriverReportIt) {
   int count = -1;
   configure({.driver = Driver::missing});
   EXPECT_EQ(cudaGetDeviceCount(&count), cudaErrorInsufficientDriver);
@@ -274,7 +274,7 @@ TEST_F(CudaRuntime, MachinesWithoutGpuOrDriverSaySo) {
   EXPECT_EQ(cudaSetDevice(3), cudaErrorInvalidDevice);
 }
 
-TEST_F(CudaRuntime, VisibleDevicesAreChosenAndRenumbered) {
+TEST_F(CudaRuntime, VisibleDevicesAreSelectedAndRenumbered) {
   setenv("CUDA_VISIBLE_DEVICES", "2,0,9,1", 1);
   configure({.device_count = 4});
   unsetenv("CUDA_VISIBLE_DEVICES");

@@ -190,7 +190,7 @@ float value_of(unsigned bits, unsigned exponent_bits) {
   return (bits & 0x8000U) != 0 ? -value : value;
 }
 
-TEST_F(DeviceCode, HalvesConvertAsIeee754Says) {
+TEST_F(DeviceCode, HalvesConvertAsInIeee754) {
   std::vector<uint16_t> all(65536);
   std::iota(all.begin(), all.end(), uint16_t{0});
   uint16_t* const in = upload(all);
@@ -212,7 +212,7 @@ TEST_F(DeviceCode, HalvesConvertAsIeee754Says) {
   }
 }
 
-TEST_F(DeviceCode, HalvesAreRoundedToTheNearestAndTiesToEven) {
+TEST_F(DeviceCode, HalvesAreRoundedToNearestWithTiesToEven) {
   // The largest f16 is 65504 and the step below it 32; the least is 2^-24. bf16 keeps 8 bits and f32's exponents.
   const std::vector<float> in{2049.0F, 2051.0F, 65519.0F,    65520.0F,    0x1p-25F,  0x1.8p-25F,
                               257.0F,  259.0F,  0x1.fep127F, 0x1.ffp127F, 0x1p-134F, -0x1.8p-134F};
@@ -237,7 +237,7 @@ __global__ void meet_in_part() {
   }
 }
 
-TEST_F(DeviceCode, ThreadsThatCannotMeetEndTheProcess) {
+TEST_F(DeviceCode, ABarrierThatThreadsCannotReachEndsTheProcess) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   EXPECT_DEATH(run_grid(dim3(1), dim3(4), Threads::independent, meet_once), "__syncthreads; only threads launched by launch_cooperating");
   EXPECT_DEATH(run_grid(dim3(1), dim3(4), Threads::cooperating, meet_in_part), "waits for ever");
@@ -245,7 +245,7 @@ TEST_F(DeviceCode, ThreadsThatCannotMeetEndTheProcess) {
 
 __global__ void nothing(const float*) {}
 
-TEST_F(DeviceCode, LaunchesThatNoGpuTakesAreRefused) {
+TEST_F(DeviceCode, InvalidLaunchesAreRefused) {
   const float* const none = nullptr;
   for (const auto& [grid, block] : {std::pair{dim3(0), dim3(32)}, std::pair{dim3(1), dim3(1025)}, std::pair{dim3(1), dim3(32, 33)},
                                     std::pair{dim3(1, 65536), dim3(1)}, std::pair{dim3(1), dim3(1, 1, 65)}}) {
@@ -258,14 +258,14 @@ TEST_F(DeviceCode, LaunchesThatNoGpuTakesAreRefused) {
   EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
 }
 
-TEST_F(DeviceCode, KernelsTouchTheirGpusMemoryOnly) {
+TEST_F(DeviceCode, KernelsAccessOnlyTheMemoryOfTheirGpu) {
   float on_host = 0;
   cuda::launch(stream_, nothing, dim3(1), dim3(1), static_cast<const float*>(&on_host));
   EXPECT_EQ(cudaStreamSynchronize(stream_), cudaErrorIllegalAddress) << "ordinary host memory";
   EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorIllegalAddress) << "the error stays";
 }
 
-TEST_F(DeviceCode, KernelsTouchPeersOnceAccessIsEnabled) {
+TEST_F(DeviceCode, KernelsAccessPeersAfterEnablingAccess) {
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   const float* const other = device_memory<float>(4);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);

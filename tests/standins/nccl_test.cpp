@@ -172,7 +172,7 @@ TEST_F(Nccl, GroupedTransfersDoNotWaitForEachOther) {
   }
 }
 
-TEST_F(Nccl, NonBlockingCommunicatorsTakeCallsInWhilePolled) {
+TEST_F(Nccl, NonBlockingCommunicatorsProgressWhilePolled) {
   init(false);
   EXPECT_EQ(poll(0), ncclInProgress);
   EXPECT_EQ(ncclAllReduce(buffers_[0], buffers_[0], 1, ncclFloat32, ncclSum, comms_[0], streams_[0]), ncclInvalidArgument) << "not ready yet";
@@ -187,7 +187,7 @@ TEST_F(Nccl, NonBlockingCommunicatorsTakeCallsInWhilePolled) {
   EXPECT_EQ(read(1, 1)[0], 600.0F);
 }
 
-TEST_F(Nccl, RanksMayBeIssuedFromThreadsOfTheirOwn) {
+TEST_F(Nccl, RanksCanBeIssuedFromSeparateThreads) {
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
   fill_all(1);
@@ -216,7 +216,7 @@ TEST_F(Nccl, TwoRanksOnOneDeviceAreRefused) {
   EXPECT_NE(std::string(ncclGetLastError(comms_[0])).find("Duplicate GPU"), std::string::npos);
 }
 
-TEST_F(Nccl, ARankThatNeverJoinsLeavesAllInProgress) {
+TEST_F(Nccl, WithoutARankAllStayInProgress) {
   hang_nccl_init(2);
   init(false);
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclInProgress);
@@ -227,7 +227,7 @@ void expect_stuck(cudaStream_t stream) {
   EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
 }
 
-TEST_F(Nccl, ARankThatStaysAwayHangsTheOthersUntilTheyAreAborted) {
+TEST_F(Nccl, AMissingRankHangsTheOthersUntilTheyAreAborted) {
   init(true);
   hang_nccl_call(1, 2);
   for (int i = 0; i < 2; ++i) {
@@ -265,7 +265,7 @@ TEST_F(Nccl, AFailureIsReportedByTheRanksCommunicator) {
   EXPECT_STRNE(ncclGetLastError(comms_[3]), "");
 }
 
-TEST_F(Nccl, WrongBuffersEndAsOnAGpu) {
+TEST_F(Nccl, WrongBuffersFailAsOnAGpu) {
   init(true);
   float on_host = 0;
   EXPECT_EQ(ncclBroadcast(&on_host, &on_host, 1, ncclFloat32, 0, comms_[0], streams_[0]), ncclSuccess);

@@ -5,7 +5,7 @@ vitrine_test(test_standins SEPARATE LABELS cpu threads
   LIBS vitrine::runtime)
 target_include_directories(test_standins SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")
 set_source_files_properties(standins/device_code_test.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON
-                            COMPILE_DEFINITIONS "VITRINE_HOST_DOOR=\"tests/standins/device_interface.h\"")
+                            COMPILE_DEFINITIONS "VITRINE_STANDIN_DEVICE_HEADER=\"tests/standins/device_interface.h\"")
 
 if(VITRINE_SANITIZE MATCHES "thread")
   add_executable(standins_races standins/races_main.cpp)

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "nn/parameter_store.h"
+#include "nn/buffer_layout.h"
 
 namespace vitrine::test {
 namespace {
@@ -21,7 +21,7 @@ DoubleTensor to_double(const Shape& shape, const std::vector<float>& values) { r
 class Subject {
  public:
   Subject(const Layer& layer, const Shape& input, const Pass& pass, uint64_t seed)
-      : layer_(layer), pass_(pass), layout_(layer.parameters(), 0), output_shape_(layer.output_shape(input)) {
+      : layer_(layer), pass_(pass), layout_(layer.parameters(), 0), buffer_layout_(layer), output_shape_(layer.output_shape(input)) {
     device.ctx().reserve_workspace(kWorkspaceBytes);
     x = random_floats(input.numel(), seed);
     grad_y = random_floats(output_shape_.numel(), seed + 1);
@@ -29,11 +29,14 @@ class Subject {
     x_ = device.tensor(input, x);
     flat_ = device.tensor({layout_.parameter_elements()}, flat);
     params_ = layout_.views(flat_);
+    saved_buffers_ = device.tensor({buffer_layout_.saved().parameter_elements()}, buffer_layout_.initial().values);
+    transient_buffers_ = device.empty({buffer_layout_.transient().parameter_elements()});
+    buffers_ = buffer_layout_.views(saved_buffers_, transient_buffers_);
   }
 
   std::vector<float> forward() {
     y_ = device.empty(output_shape_);
-    saved_ = layer_.forward({device.ctx(), params_, x_, y_, pass_});
+    saved_ = layer_.forward({device.ctx(), params_, x_, y_, pass_, buffers_});
     return device.values(ConstView(y_));
   }
 
@@ -51,7 +54,7 @@ class Subject {
       guarded = device.guarded(x_.shape());
       grad_input = Tensor::borrow(guarded.view);
     }
-    layer_.backward({device.ctx(), params_, saved_, grad_output, grad_input, grad_params, mode, pass_});
+    layer_.backward({device.ctx(), params_, saved_, grad_output, grad_input, grad_params, mode, pass_, buffers_});
     Gradients result{.input = {}, .flat = device.values(ConstView(grad_flat))};
     if (with_input) result.input = device.values(guarded);
     return result;
@@ -82,9 +85,10 @@ class Subject {
   const Layer& layer_;
   Pass pass_;
   FlatLayout layout_;
+  BufferLayout buffer_layout_;
   Shape output_shape_;
-  Tensor x_, flat_, y_;
-  std::vector<View> params_;
+  Tensor x_, flat_, y_, saved_buffers_, transient_buffers_;
+  std::vector<View> params_, buffers_;
   Saved saved_;
 };
 

@@ -87,6 +87,24 @@ DoubleTensor reference_relu(DoubleTensor x) {
   return x;
 }
 
+DoubleTensor reference_batch_norm(const BatchNormConfig& config, DoubleTensor x, const DoubleTensor& weight, const DoubleTensor& bias) {
+  const size_t channels = weight.values.size();
+  const double rows = static_cast<double>(x.values.size()) / static_cast<double>(channels);
+  std::vector<double> mean(channels), variance(channels);
+  for (size_t i = 0; i < x.values.size(); ++i) mean[i % channels] += x.values[i] / rows;
+  for (size_t i = 0; i < x.values.size(); ++i) variance[i % channels] += std::pow(x.values[i] - mean[i % channels], 2) / rows;
+  for (size_t i = 0; i < x.values.size(); ++i) {
+    const size_t c = i % channels;
+    x.values[i] = (x.values[i] - mean[c]) / std::sqrt(variance[c] + static_cast<double>(config.eps)) * weight.values[c] + bias.values[c];
+  }
+  return config.relu ? reference_relu(x) : x;
+}
+
+DoubleTensor reference_gelu(DoubleTensor x) {
+  for (double& v : x.values) v *= 0.5 * std::erfc(-v / std::sqrt(2.0));
+  return x;
+}
+
 DoubleTensor reference_max_pool2d(const Pool2dConfig& config, const DoubleTensor& x) {
   return fold_windows(config, x, -std::numeric_limits<double>::infinity(), [](double a, double b) { return std::max(a, b); });
 }

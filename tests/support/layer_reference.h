@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/batch_norm.h"
 #include "kernels/conv2d.h"
 #include "kernels/dropout.h"
 #include "kernels/pool2d.h"
@@ -23,6 +24,9 @@ DoubleTensor reference_max_pool2d(const Pool2dConfig& config, const DoubleTensor
 DoubleTensor reference_avg_pool2d(const Pool2dConfig& config, const DoubleTensor& x);
 DoubleTensor reference_adaptive_avg_pool2d(int64_t height, int64_t width, const DoubleTensor& x);
 DoubleTensor reference_dropout(const DropoutConfig& config, DoubleTensor x);
+/// In training: with the mean and biased variance of x.
+DoubleTensor reference_batch_norm(const BatchNormConfig& config, DoubleTensor x, const DoubleTensor& weight, const DoubleTensor& bias);
+DoubleTensor reference_gelu(DoubleTensor x);
 DoubleTensor reference_add(DoubleTensor a, const DoubleTensor& b);
 
 }  // namespace vitrine::test

@@ -118,13 +118,20 @@ CrossEntropy cross_entropy(const CrossEntropyConfig& config, int64_t classes, co
     double sum = 0.0;
     for (int64_t j = 0; j < classes; ++j) sum += std::exp(static_cast<double>(row[j]) - static_cast<double>(row[largest]));
     const double log_sum = std::log(sum) + static_cast<double>(row[largest]);
-    result.loss_sum += log_sum - static_cast<double>(row[targets[i]]);
+    const double smoothing = static_cast<double>(config.label_smoothing), uniform = smoothing / static_cast<double>(classes);
+    int64_t beaten = 0;
+    for (int64_t j = 0; j < classes; ++j) {
+      const double share = uniform + (j == targets[i] ? 1.0 - smoothing : 0.0);
+      if (share > 0.0) result.loss_sum += share * (log_sum - static_cast<double>(row[j]));
+      beaten += row[j] > row[targets[i]] || (row[j] == row[targets[i]] && j < targets[i]) ? 1 : 0;
+    }
     result.valid += 1;
     result.correct += largest == targets[i] ? 1 : 0;
+    result.top5 += beaten < 5 ? 1 : 0;
     for (int64_t j = 0; j < classes; ++j) {
       const double probability = std::exp(static_cast<double>(row[j]) - log_sum);
       result.grad[i * static_cast<size_t>(classes) + static_cast<size_t>(j)] =
-          static_cast<double>(config.grad_scale) * (probability - (j == targets[i] ? 1.0 : 0.0));
+          static_cast<double>(config.grad_scale) * (probability - uniform - (j == targets[i] ? 1.0 - smoothing : 0.0));
     }
   }
   return result;

@@ -32,6 +32,7 @@ struct CrossEntropy {
   double loss_sum = 0.0;
   int64_t valid = 0;
   int64_t correct = 0;
+  int64_t top5 = 0;
   Values grad;
 };
 CrossEntropy cross_entropy(const CrossEntropyConfig& config, int64_t classes, const std::vector<float>& logits, const std::vector<int32_t>& targets);

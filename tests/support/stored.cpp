@@ -2,6 +2,7 @@
 #include "tests/support/stored.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace vitrine::test {
@@ -84,6 +85,32 @@ std::vector<float> stored_values(TestDevice& device, const GuardedTensor& guarde
 
 namespace {
 
+std::vector<uint32_t> bits_of(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (const float v : values) bits.push_back(std::bit_cast<uint32_t>(v));
+  return bits;
+}
+std::vector<uint32_t> bits_of(const std::vector<uint16_t>& halves) { return {halves.begin(), halves.end()}; }
+
+}  // namespace
+
+std::vector<uint32_t> stored_bits(TestDevice& device, const GuardedTensor& guarded) {
+  return guarded.view.dtype == DType::f32 ? bits_of(device.values(guarded)) : bits_of(device.values<uint16_t>(guarded));
+}
+
+std::vector<uint32_t> stored_bits(DType dtype, const std::vector<float>& values) {
+  return dtype == DType::f32 ? bits_of(values) : bits_of(to_bits(dtype, values));
+}
+
+void expect_same_bits(const std::vector<uint32_t>& actual, const std::vector<uint32_t>& expected, const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_EQ(actual[i], expected[i]) << what << " element " << i << ": got the bits " << std::hex << actual[i] << ", expected " << expected[i];
+  }
+}
+
+namespace {
+
 using AnyShifted = std::variant<Shifted<float>, Shifted<uint16_t>>;
 
 }  // namespace
@@ -106,6 +133,10 @@ ShiftedStored::operator ConstView() const { return View(*this); }
 std::vector<float> ShiftedStored::values() const {
   if (dtype_ == DType::f32) return std::get<0>(tensor_).values();
   return from_bits(dtype_, std::get<1>(tensor_).values());
+}
+
+std::vector<uint32_t> ShiftedStored::bits() const {
+  return std::visit([](const auto& t) { return bits_of(t.values()); }, tensor_);
 }
 
 }  // namespace vitrine::test

@@ -35,6 +35,13 @@ Tensor stored_tensor(TestDevice& device, DType dtype, const Shape& shape, const 
 GuardedTensor stored_guarded(TestDevice& device, DType dtype, const Shape& shape, const std::vector<float>& values);
 /// The content as f32.
 std::vector<float> stored_values(TestDevice& device, const GuardedTensor& guarded);
+/// The bits of the content, which distinguish signs of zero and NaN payloads. 16-bit patterns are in the lower half.
+std::vector<uint32_t> stored_bits(TestDevice& device, const GuardedTensor& guarded);
+/// The bits of the values, each rounded to the dtype.
+std::vector<uint32_t> stored_bits(DType dtype, const std::vector<float>& values);
+
+/// Fails at the first element whose bits differ.
+void expect_same_bits(const std::vector<uint32_t>& actual, const std::vector<uint32_t>& expected, const std::string& what = "");
 
 /// Shifted of a dtype that is known at run time.
 class ShiftedStored {
@@ -45,6 +52,7 @@ class ShiftedStored {
   operator View() const;       // NOLINT: used as the View it is
   operator ConstView() const;  // NOLINT
   std::vector<float> values() const;
+  std::vector<uint32_t> bits() const;
 
  private:
   DType dtype_;
@@ -69,6 +77,7 @@ class DtypeTest : public ::testing::TestWithParam<DType> {
   ShiftedStored shifted(const Shape& shape, int64_t offset, const std::vector<float>& values) { return {device, dtype(), shape, offset, values}; }
   ShiftedStored shifted(const Shape& shape, int64_t offset) { return {device, dtype(), shape, offset}; }
   std::vector<float> values(const GuardedTensor& g) { return stored_values(device, g); }
+  std::vector<uint32_t> bits(const GuardedTensor& g) { return stored_bits(device, g); }
   /// The content without the check that every element was written: a NaN may have the bits of the poison.
   std::vector<float> unchecked_values(const GuardedTensor& g) {
     return is_half() ? from_bits(dtype(), device.values<uint16_t>(ConstView(g.view))) : device.values(ConstView(g.view));

@@ -12,7 +12,7 @@ TEST(FullAccuracy, FashionMnistReachesNinetyPercent) {
 }
 
 // The mean of three seeds, within half a point of fp32's.
-TEST(FullAccuracy, SixteenBitsLearnAsWell) {
+TEST(FullAccuracy, SixteenBitsLearnEquallyWell) {
   const auto folder = fashion_mnist();
   if (folder.empty()) GTEST_SKIP() << "Fashion-MNIST is not here";
   const auto mean_accuracy = [&](const char* precision) {

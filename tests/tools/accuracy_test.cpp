@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user would call "it trains": accuracy on generated images and on a tenth of Fashion-MNIST. accuracy_full_test.cpp takes all of it.
+// Training reaches the expected accuracy on generated images and on a tenth of Fashion-MNIST. accuracy_full_test.cpp uses all of it.
 #include "tests/tools/accuracy.h"
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace vitrine::test {
 namespace {
 
-/// Writes the first `count` items of an IDX file as an IDX file of its own.
+/// Writes the first `count` items of an IDX file to another IDX file.
 void write_first(const std::filesystem::path& packed, const std::filesystem::path& target, uint32_t count, size_t header_bytes, size_t item_bytes) {
   Bytes bytes(header_bytes + size_t{count} * item_bytes);
   gzFile file = gzopen(packed.c_str(), "rb");
@@ -32,12 +32,12 @@ void write_tenth(const std::filesystem::path& folder) {
   }
 }
 
-TEST(Accuracy, GeneratedImagesAreLearnt) {
+TEST(Accuracy, GeneratedImagesAreLearned) {
   EXPECT_GT(accuracy_after({"--data", "synthetic:5000", "--epochs", "3", "--optimizer", "adam", "--lr", "2e-3"}), 0.90);
 }
 
 // Guessing reaches 0.10.
-TEST(Accuracy, FashionMnistIsLearntInEveryPrecision) {
+TEST(Accuracy, FashionMnistIsLearnedInEveryPrecision) {
   if (fashion_mnist().empty()) GTEST_SKIP() << "Fashion-MNIST is not here";
   const TempFolder folder;
   ASSERT_NO_FATAL_FAILURE(write_tenth(folder.path()));

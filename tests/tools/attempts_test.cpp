@@ -10,7 +10,7 @@
 namespace vitrine::tools {
 namespace {
 
-TEST(Attempts, AllAreTriedAndTheFirstErrorIsThrown) {
+TEST(Attempts, TryAllStepsAndThrowTheFirstError) {
   Attempts attempts;
   std::string done;
   EXPECT_TRUE(attempts.run([&] { done += "a"; }));

@@ -22,7 +22,7 @@ RUNS = {  # page: arguments, charts it has at least, words that must be there
     "compare": (["compare", "--steps", "4", "--modes", "dp,ddp"], 5, ["samples/s", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
 }
 
-# What a look at the page finds wrong, and how many charts it has.
+# Problems of the page, and the number of its charts.
 LOOK = r"""
 (() => {
   const wrong = [], charts = [...document.querySelectorAll('svg.chart')];
@@ -46,7 +46,7 @@ LOOK = r"""
   return {wrong, charts: charts.length, text: document.body.textContent, page: getComputedStyle(document.body).backgroundColor};
 })()
 """
-# Scrolls to the first shape and gives its middle, when the page has come to rest.
+# Scrolls to the first shape and returns its center when scrolling has ended.
 POINT = r"""
 (async () => {
   const middle = () => { const b = document.querySelector('svg.chart .part').getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2]; };

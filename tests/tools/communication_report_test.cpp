@@ -40,7 +40,7 @@ std::vector<DeviceRecord> devices(const std::vector<CommunicationTable>& tables)
   return all;
 }
 
-TEST(CommunicationReport, HasARowForEachBucketAndTheirTotal) {
+TEST(CommunicationReport, HasARowForEachBucketAndATotal) {
   const std::string text = communication_table(devices({example_table(0, 0.05)})).value().str(Style{});
   for (const char* part : {"Communication of cpu:0", "bucket 0", "bucket 1", "all", "2.0 MiB", "4.0 MiB", "75.0 %", "60.0 %", "4.00", "5.00", "10.0",
                            "0.52", "0.79", "2.10", "3.15", "0.84", "1.26"}) {
@@ -48,14 +48,14 @@ TEST(CommunicationReport, HasARowForEachBucketAndTheirTotal) {
   }
 }
 
-TEST(CommunicationReport, IsThatOfTheDeviceTheOthersWaitFor) {
+TEST(CommunicationReport, ShowsTheDeviceThatTheOthersWaitFor) {
   const std::string text =
       communication_table(devices({example_table(0, 0.05), example_table(1, 0.01), example_table(2, 0.02)})).value().str(Style{});
   EXPECT_NE(text.find("cpu:1"), std::string::npos) << text;
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10);
 }
 
-TEST(CommunicationReport, OneRankHasNoBusBandwidthAndNoneNoTable) {
+TEST(CommunicationReport, OneRankHasNoBusBandwidthAndZeroRanksNoTable) {
   CommunicationTable alone = example_table(0, 0);
   for (CommunicationRow& row : alone.rows) row.bus_factor = 0;
   EXPECT_NE(communication_table(devices({alone})).value().str(Style{}).find("   -\n"), std::string::npos);

@@ -10,7 +10,7 @@ constexpr int64_t kMiB = 1 << 20;
 
 int64_t& held(DeviceRecord& device, Category category) { return device.pool.peak_by_category[static_cast<size_t>(category)]; }
 
-/// Two devices that do the same in 10 steps of 100 ms, of which no finding comes.
+/// Two devices that do the same in 10 steps of 100 ms, without a finding.
 RunRecord calm() {
   RunRecord in;
   in.scheme = scheme_preset("ddp");
@@ -60,17 +60,17 @@ std::string text_of(const std::optional<Finding>& finding) { return finding ? fi
 
 #define EXPECT_TELLS(finding, part) EXPECT_NE(text_of(finding).find(part), std::string::npos) << text_of(finding)
 
-TEST(Findings, NothingStandsOutInACalmRun) {
+TEST(Findings, AreEmptyForAnUnremarkableRun) {
   for (const Finding& finding : find_findings(calm())) ADD_FAILURE() << finding.text;
 }
 
-TEST(Findings, OutputsGatheredForTheLoss) {
+TEST(Findings, ReportOutputsGatheredForTheLoss) {
   RunRecord in = calm();
   in.scheme = scheme_preset("dp");
   grow(in, 0, Category::activations, 2300 * kMiB);
   EXPECT_TELLS(uneven_memory(in), "cpu:0 holds 2.2 GiB more than the others, mostly activations (2.2 GiB): outputs gathered for the loss");
   EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
-  // Where the blocks are known and none holds gathered outputs, that is not the reason.
+  // If the blocks are known and none holds gathered outputs, these are not the reason.
   in.devices[0].memory.emplace();
   in.devices[0].memory->moments.resize(1);
   in.devices[0].memory->blocks = {{0, kMiB, Category::activations, Phase::forward, "fc.output", "fc", 0, 1}};
@@ -79,7 +79,7 @@ TEST(Findings, OutputsGatheredForTheLoss) {
   EXPECT_TELLS(uneven_memory(in), "`--mode criterion`");
 }
 
-TEST(Findings, OtherReasonsWhyADeviceHoldsMore) {
+TEST(Findings, ReportOtherReasonsWhyADeviceHoldsMore) {
   RunRecord staged = calm();
   staged.scheme = scheme_preset("criterion");
   grow(staged, 0, Category::staging, 50 * kMiB);
@@ -98,7 +98,7 @@ TEST(Findings, OtherReasonsWhyADeviceHoldsMore) {
   EXPECT_FALSE(uneven_memory(little).has_value());
 }
 
-TEST(Findings, LittleHeadroomAndLargeWorkspace) {
+TEST(Findings, ReportLittleHeadroomAndLargeWorkspaces) {
   RunRecord in = calm();
   in.devices[1].pool.capacity_bytes = 102 * kMiB;
   EXPECT_TELLS(little_headroom(in), "cpu:1 uses 98 % of its 102 MiB");
@@ -109,7 +109,7 @@ TEST(Findings, LittleHeadroomAndLargeWorkspace) {
   EXPECT_TELLS(large_workspace(in), "`--workspace 64MiB`");
 }
 
-TEST(Findings, WaitsForDataAndForTheHost) {
+TEST(Findings, ReportWaitsForDataAndForTheHost) {
   RunRecord in = calm();
   in.devices[1].phases.rows.insert(in.devices[1].phases.rows.begin(), {Phase::data, 1, 0.46, 0.46, 0, 10, 0});
   in.workers = 2;
@@ -124,7 +124,7 @@ TEST(Findings, WaitsForDataAndForTheHost) {
   EXPECT_TELLS(waits_for_host(in), "`--batch-size 128`");
 }
 
-TEST(Findings, AnIdleDeviceGetsMoreSamples) {
+TEST(Findings, SuggestMoreSamplesForAnIdleDevice) {
   RunRecord in = calm();
   in.devices[1].phases.rows = {
       {Phase::forward, 1, 0.1, 0.1, 0, 10, 0}, {Phase::backward, 1, 0.2167, 0.2167, 0, 10, 0}, {Phase::wait, 1, 0.68, 0.68, 0, 10, 0}};
@@ -134,7 +134,7 @@ TEST(Findings, AnIdleDeviceGetsMoreSamples) {
   EXPECT_FALSE(idle_device(in).has_value());
 }
 
-TEST(Findings, BucketsThatHideNothing) {
+TEST(Findings, ReportBucketsThatHideNothing) {
   RunRecord one = calm();
   for (DeviceRecord& device : one.devices) {
     device.communication.rows.resize(1);
@@ -154,7 +154,7 @@ TEST(Findings, BucketsThatHideNothing) {
   EXPECT_FALSE(late_first_bucket(late).has_value());
 }
 
-TEST(Findings, ExposedCommunication) {
+TEST(Findings, ReportExposedCommunication) {
   RunRecord in = calm();
   for (DeviceRecord& device : in.devices) device.communication.rows[1].exposed_seconds = 0.3;
   EXPECT_TELLS(exposed_communication(in), "Communication holds up 31 % of the step");
@@ -163,7 +163,7 @@ TEST(Findings, ExposedCommunication) {
   EXPECT_TELLS(exposed_communication(in), "`--mode ddp`");
 }
 
-TEST(Findings, ADivergedRunComesFirst) {
+TEST(Findings, ListDivergenceFirst) {
   RunRecord in = calm();
   EXPECT_FALSE(divergence(in).has_value());
   in.steps.non_finite = 3;
@@ -175,7 +175,7 @@ TEST(Findings, ADivergedRunComesFirst) {
   EXPECT_NE(find_findings(in).at(0).remedy.find("`--lr`"), std::string::npos);
 }
 
-TEST(Findings, SkippedSteps) {
+TEST(Findings, ReportSkippedSteps) {
   RunRecord in = calm();
   in.steps.steps = 100;
   in.steps.overflows.resize(4);
@@ -194,7 +194,7 @@ TEST(Findings, AllOfThemAreReported) {
   EXPECT_EQ(find_findings(in).size(), 3U);  // uneven, workspace, skipped
 }
 
-TEST(Findings, PeersThatAreLateInTurn) {
+TEST(Findings, ReportPeersThatAreLateInTurn) {
   RunRecord in = calm();
   EXPECT_FALSE(waits_for_peers(in).has_value());
   for (DeviceRecord& device : in.devices) {
@@ -205,7 +205,7 @@ TEST(Findings, PeersThatAreLateInTurn) {
   }
   EXPECT_TELLS(waits_for_peers(in), "cpu:0 waits 24 % of the step for peers that reach a collective later, a different one each time");
   EXPECT_EQ(find_findings(in).size(), 1U) << "so the page does not claim that no device waits";
-  // Where one device has more to do, that is the reason.
+  // A device with more work is the reason.
   in.devices[0].phases.rows[1].seconds = 0.2;
   EXPECT_TRUE(idle_device(in).has_value());
   EXPECT_FALSE(waits_for_peers(in).has_value());
@@ -234,7 +234,7 @@ RunRecord scheme(const char* name, std::vector<double> rounds) {
   return run;
 }
 
-TEST(CompareFindings, FastestAndLeast) {
+TEST(CompareFindings, NameTheFastestAndTheSmallest) {
   RunRecord dp = scheme("dp", {100, 98, 103}), ddp = scheme("ddp", {150, 160, 149});
   grow(dp, 0, Category::activations, 100 * kMiB);
   const std::vector<Finding> findings = compare_findings({dp, ddp});
@@ -247,7 +247,7 @@ TEST(CompareFindings, FastestAndLeast) {
             "The schemes' speeds are within noise: medians from 150 to 150 samples/s, single rounds from 149 to 160.");
 }
 
-TEST(CompareFindings, NoiseIsNotADifference) {
+TEST(CompareFindings, DoNotReportNoise) {
   const RunRecord balanced = scheme("balanced", {160, 99, 170}), dp = scheme("dp", {100, 98, 165});
   EXPECT_EQ(
       text_of(compare_speed({balanced, dp})),

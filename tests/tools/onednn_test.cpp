@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever version of oneDNN is there, it computes every convolution and matrix product of the built-in models, in the default workspace.
+// Every supported version of oneDNN computes every convolution and matrix product of the built-in models in the default workspace.
 #include "kernels/cpu/onednn.h"
 
 #include <set>
@@ -27,7 +27,7 @@ std::vector<DType> dtypes() {
   return all;
 }
 
-/// What falls back to Eigen on a device, as lines of text.
+/// The operations that fall back to Eigen on a device, one per line.
 class Fallbacks {
  public:
   Fallbacks(TestDevice& device, int64_t workspace_bytes) : device_(device) { device.ctx().reserve_workspace(workspace_bytes); }
@@ -86,7 +86,7 @@ class Fallbacks {
 
 class OneDnn : public ThreadsTest {};
 
-TEST_P(OneDnn, TakesEveryConvolutionAndProductOfTheModels) {
+TEST_P(OneDnn, ServesEveryConvolutionAndProductOfTheModels) {
   if (on_gpu()) GTEST_SKIP() << "oneDNN serves CPU devices";
   for (const std::string& name : model_names()) {
     Model model;
@@ -109,7 +109,7 @@ TEST_P(OneDnn, TakesEveryConvolutionAndProductOfTheModels) {
 }
 INSTANTIATE_TEST_SUITE_P(Threads, OneDnn, ::testing::Values(1, 4));
 
-TEST(OneDnnVersion, IsReportedWithItsVersion) {
+TEST(OneDnnVersion, IsReported) {
   for (const LibraryInfo& library : kernel_libraries(Backend::cpu)) {
     if (library.name == "oneDNN") {
       EXPECT_EQ(library.version.substr(0, 2), VITRINE_TEST_ONEDNN_MAJOR ".") << "the headers are of another version than the library";

@@ -24,7 +24,7 @@ Options parsed(const std::string& text) {
   return line.options.value_or(Options{});
 }
 
-/// The message of a command line that is refused with the status for usage.
+/// The message of a command line that is refused with the exit status of usage errors.
 std::string usage_error(const std::string& text) {
   const CommandLine line = parse_command_line(words(text));
   EXPECT_FALSE(line.options.has_value()) << text;
@@ -42,7 +42,7 @@ std::vector<DeviceId> cpu_devices(int count) {
 #define EXPECT_CONTAINS(text, part) \
   EXPECT_PRED2([](const std::string& t, const std::string& p) { return t.find(p) != std::string::npos; }, text, part)
 
-TEST(Options, DefaultsAreThoseOfTheHelp) {
+TEST(Options, DefaultsMatchTheHelp) {
   const Options o = parsed("train");
   EXPECT_EQ(o.mode_name(), "ddp");
   EXPECT_EQ(o.batch_size, 64);
@@ -57,7 +57,7 @@ TEST(Options, DefaultsAreThoseOfTheHelp) {
   EXPECT_EQ(resolve_devices(o, 2), (std::vector<DeviceId>{{Backend::cuda, 0}}));
 }
 
-TEST(Options, CollectivesTakeTheFlagsOfNcclTests) {
+TEST(Options, CollectivesAcceptTheFlagsOfNcclTests) {
   const CollectiveOptions o = parsed("collectives all_reduce reduce -b 8 -e 128M -f 2 -n 7 -w 3 -c 0 -d half -o sum -r 1").collectives;
   EXPECT_EQ(o.names, (std::vector<std::string>{"all_reduce", "reduce"}));
   EXPECT_EQ(o.min_bytes, 8);
@@ -87,7 +87,7 @@ TEST(Options, CollectivesTakeTheFlagsOfNcclTests) {
   EXPECT_CONTAINS(usage_error("collectives -f 1"), "stepfactor");
 }
 
-TEST(Options, PrecisionChoosesItsLossScale) {
+TEST(Options, PrecisionDeterminesTheLossScale) {
   const auto precision = [](const std::string& text) { return resolve_precision(parsed("train " + text)); };
   EXPECT_EQ(precision("").compute, DType::f32);
   EXPECT_FALSE(precision("").checks());
@@ -131,7 +131,7 @@ TEST(Options, ComparesPrecisions) {
                   "no loss scale of --precisions fp32,fp16:none,bf16 changes");
 }
 
-TEST(Options, RefusesPrecisionsThatMeanNothing) {
+TEST(Options, RefusesInvalidPrecisions) {
   EXPECT_CONTAINS(usage_error("train --precision fp8"), "fp8");
   for (const char* scale : {"0", "-2", "nan", "inf", "1e40", "1e-46", "1024x", "auto"}) {
     EXPECT_CONTAINS(usage_error(std::string("train --loss-scale ") + scale), "must be none, dynamic or a number from");
@@ -171,7 +171,7 @@ TEST(Options, SchedulesSpanTheRun) {
   EXPECT_EQ(schedule_of("--lr-schedule multi-step --lr-milestones 30,60").milestones, (std::vector<int64_t>{30, 60}));
 }
 
-TEST(Options, SchedulesRefuseFlagsOfOthers) {
+TEST(Options, SchedulesRefuseFlagsOfOtherSchedules) {
   EXPECT_CONTAINS(schedule_error("--lr-gamma 0.5"), "--lr-gamma belongs to --lr-schedule step or multi-step");
   EXPECT_CONTAINS(schedule_error("--lr-schedule multi-step"), "give them, for example --lr-milestones");
   EXPECT_CONTAINS(schedule_error("--lr-schedule plateau", false), "watches the test set");
@@ -206,14 +206,14 @@ TEST(Options, ReadsEveryTrainingFlag) {
   EXPECT_EQ(resolve_optimizer(o).sgd.weight_decay, 0.5);
 }
 
-TEST(Options, SingleAxesGoOverTheMode) {
+TEST(Options, SingleAxesOverrideTheMode) {
   const Scheme scheme = resolve_scheme(parsed("train --mode dp --reduce allreduce"), cpu_devices(2));
   EXPECT_EQ(scheme.staging, Staging::device0);
   EXPECT_EQ(scheme.loss_at, LossAt::gathered);
   EXPECT_EQ(scheme.reduce, Reduce::allreduce);
 }
 
-TEST(Options, AliasesStandForWhatTheySay) {
+TEST(Options, AliasesHaveTheirMeaning) {
   const Options o = parsed("train --gpu0-bsz 4 --acc-grad 2");
   EXPECT_EQ(o.accumulate, 2);
   EXPECT_EQ(o.mode_name(), "balanced");
@@ -264,7 +264,7 @@ TEST(Options, RecomputeSegmentsAreANumberSqrtOrAuto) {
   EXPECT_CONTAINS(usage_error("compare --recompute-segments auto"), "give it, or sqrt");
 }
 
-TEST(Options, WeightsAndRendezvousHaveNamesOfTheirOwn) {
+TEST(Options, WeightsAndRendezvousHaveSeparateFlags) {
   const Options o = parsed("train --init-weights w.safetensors --rendezvous tcp://a:1");
   EXPECT_EQ(o.init_weights, "w.safetensors");
   EXPECT_EQ(o.rendezvous, "tcp://a:1");
@@ -273,7 +273,7 @@ TEST(Options, WeightsAndRendezvousHaveNamesOfTheirOwn) {
   EXPECT_EQ(parsed("collectives --rendezvous file:p").rendezvous, "file:p");
 }
 
-TEST(Options, OldNamesWorkWithANote) {
+TEST(Options, OldNamesWorkWithAWarning) {
   const auto check = [](const std::string& old_usage, const std::string& usage) {
     const Options o = parsed("train " + old_usage);
     ASSERT_EQ(o.warnings, std::vector<std::string>{old_usage + " is deprecated; use " + usage});
@@ -290,12 +290,19 @@ TEST(Options, OldNamesWorkWithANote) {
   check("--checkpoint-segments auto", "--recompute-segments sqrt");
   check("--checkpoint auto", "--recompute-segments auto");
   check("--checkpoint none", "--recompute-segments 1");
+  for (const std::string command : {"train --reduce gpu0", "plan --reduce gpu0", "compare"}) {
+    const Options o = parsed(command + " --precision fp16 --broadcast shadow");
+    EXPECT_EQ(o.warnings, std::vector<std::string>{"--broadcast shadow is deprecated; use --broadcast half"}) << command;
+    EXPECT_EQ(o.broadcast, "half") << command;
+    EXPECT_FALSE(resolve_precision(o).broadcasts_masters) << command;
+  }
+  EXPECT_CONTAINS(usage_error("train --precision fp16 --reduce gpu0 --broadcast shade"), "half");
   EXPECT_EQ(parsed("train --init tcp://a:1 --init w").warnings.size(), 2U);
   EXPECT_CONTAINS(usage_error("train --checkpoint model.ckpt"), "--recompute-segments");
   EXPECT_CONTAINS(usage_error("eval --weights w --init w"), "--rendezvous");
   EXPECT_CONTAINS(usage_error("train --recompute-segments 2 --checkpoint-segments 3"), "--recompute-segments");
   const std::string help = parse_command_line({"train", "--help"}).output;
-  for (const char* old_name : {"--init ", "--checkpoint", "--batch-dim"}) EXPECT_EQ(help.find(old_name), std::string::npos) << old_name;
+  for (const char* old_name : {"--init ", "--checkpoint", "--batch-dim", "shadow"}) EXPECT_EQ(help.find(old_name), std::string::npos) << old_name;
   EXPECT_CONTAINS(usage_error("train --batch-dim 0"), "--batch-dim");
 }
 
@@ -325,14 +332,14 @@ TEST(Options, RefusesValuesOutOfRange) {
   EXPECT_CONTAINS(usage_error("eval"), "--weights");
 }
 
-TEST(Options, ValuesOutOfRangeAreToldWithWhatIsExpected) {
+TEST(Options, ValuesOutOfRangeAreReportedWithTheExpectedRange) {
   EXPECT_CONTAINS(usage_error("train --steps -1"), "--steps: expected a whole number from 1 to 1099511627776, got '-1'");
   EXPECT_CONTAINS(usage_error("train --epochs 1.5"), "got '1.5'");
   EXPECT_CONTAINS(usage_error("train --lr abc"), "--lr: expected a number, got 'abc'");
   EXPECT_CONTAINS(usage_error("train --seed -3"), "--seed: expected a whole number of at least 0, got '-3'");
   EXPECT_CONTAINS(usage_error("train --image-size 4000000000"), "from 1 to 65536");
   EXPECT_CONTAINS(usage_error("train --bucket-mb 0"), "--bucket-mb: expected a number from 1e-06 to 1000000, got '0'");
-  // Every option that takes a value, with one that none takes: the message is short, and names option and value.
+  // Every option with a value that none accepts: the message is short.
   for (const std::string command : {"train", "plan", "compare", "eval", "collectives"}) {
     const std::string help = parse_command_line({command, "--help"}).output;
     std::istringstream lines(help);
@@ -371,7 +378,7 @@ TEST(Options, SchemeMustFitTheDevices) {
   refuses("train --mode ddp --output-device cpu:1", 2);
 }
 
-TEST(Options, CompareGivesBalancedHalfAnEqualShareAndSaysSo) {
+TEST(Options, CompareGivesBalancedHalfAnEqualShareWithANote) {
   std::vector<std::string> notes;
   const auto schemes = resolve_compare_schemes(parsed("compare --batch-size 60"), cpu_devices(3), notes);
   ASSERT_EQ(schemes.size(), 4U);
@@ -381,7 +388,7 @@ TEST(Options, CompareGivesBalancedHalfAnEqualShareAndSaysSo) {
   EXPECT_CONTAINS(notes[0], "10 of 60");
 }
 
-TEST(Options, CompareTakesAShareAndWeights) {
+TEST(Options, CompareAcceptsAShareAndWeights) {
   std::vector<std::string> notes;
   auto schemes = resolve_compare_schemes(parsed("compare --modes balanced,dp --split gpu0=3"), cpu_devices(2), notes);
   EXPECT_EQ(schemes[0].second.split.str(), "gpu0=3");
@@ -393,7 +400,7 @@ TEST(Options, CompareTakesAShareAndWeights) {
   EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes dp,x"), cpu_devices(2), notes), ConfigError);
 }
 
-TEST(Warnings, FilesAreWhatTheirNamesSay) {
+TEST(Warnings, ReportFileNamesWithAWrongEnding) {
   const auto warnings = [](const std::string& text) { return file_warnings(parsed("train " + text)); };
   ASSERT_EQ(warnings("--save x.pt").size(), 1U);
   EXPECT_CONTAINS(warnings("--save x.pt")[0], "--save x.pt");
@@ -403,7 +410,7 @@ TEST(Warnings, FilesAreWhatTheirNamesSay) {
   EXPECT_EQ(file_warnings(parsed("eval --weights w --save-logits l.csv")).size(), 1U);
 }
 
-TEST(Options, HelpIsNoError) {
+TEST(Options, HelpIsNotAnError) {
   for (const char* arguments : {"--help", "train --help", "eval --help", "compare --help", "info --help", "--version"}) {
     const CommandLine line = parse_command_line(words(arguments));
     EXPECT_FALSE(line.options.has_value());

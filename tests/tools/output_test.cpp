@@ -32,7 +32,7 @@ class Output : public ::testing::Test {
     return content.str();
   }
 
-  /// A line of the shell, where $V is the program, $TRAIN a short training that saves w.safetensors, and the folder is the test's.
+  /// Runs a line of the shell in the test's folder. $V is the program, $TRAIN a short training that saves w.safetensors.
   ChildResult shell(const std::string& line) const {
     const std::string setup =
         "cd '" + folder_.string() +
@@ -48,7 +48,7 @@ class Output : public ::testing::Test {
   fs::path folder_;
 };
 
-TEST_F(Output, AClosedPipeEndsNothing) {
+TEST_F(Output, AClosedPipeLosesNothingElse) {
   const ChildResult result = shell("$TRAIN --report r.html | head -n 1; exit ${PIPESTATUS[0]}");
   EXPECT_EQ(result.exit_code, 1);
   expect_contains(result.error, "the results could not be written to stdout: Broken pipe");
@@ -56,7 +56,7 @@ TEST_F(Output, AClosedPipeEndsNothing) {
   expect_contains(text("r.html"), "</html>");
 }
 
-TEST_F(Output, AFullDiskBehindStdoutIsAnError) {
+TEST_F(Output, AFullDiskAtStdoutIsAnError) {
   for (const char* command : {"$TRAIN --json > /dev/full", "$TRAIN > /dev/full", "$V --help > /dev/full", "$V info > /dev/full",
                               "$V plan --model mlp --data synthetic:200 --json > /dev/full"}) {
     const ChildResult result = shell(command);
@@ -66,26 +66,26 @@ TEST_F(Output, AFullDiskBehindStdoutIsAnError) {
   expect_weights();
 }
 
-TEST_F(Output, AClosedStdoutIsAnErrorAndNoFileOfOurs) {
+TEST_F(Output, AClosedStdoutIsAnErrorAndIsNotReplacedByAFile) {
   const ChildResult result = shell("$TRAIN --json >&-");
   EXPECT_EQ(result.exit_code, 1);
   expect_contains(result.error, "the results could not be written to stdout: Bad file descriptor");
   expect_weights();
 }
 
-TEST_F(Output, WhatCannotBeLoggedCostsNothing) {
+TEST_F(Output, AFullDiskAtStderrLosesNothing) {
   const ChildResult result = shell("$TRAIN --json 2> /dev/full");
   EXPECT_EQ(result.exit_code, 0);
   expect_contains(result.output, "\"step_losses\"");
   expect_weights();
 }
 
-TEST_F(Output, AReportMayGoToAPipe) {
+TEST_F(Output, AReportCanBeWrittenToAPipe) {
   const ChildResult result = shell("$TRAIN --report /dev/stdout | cat; exit ${PIPESTATUS[0]}");
   EXPECT_EQ(result.exit_code, 0) << result.error;
   expect_contains(result.output, "</html>");
   expect_contains(result.output, "Where the memory went");
-  // Into a file: what the program prints before and after it stays.
+  // In a file, the program's output before and after the report is kept.
   const ChildResult to_file = shell("$TRAIN --report /dev/stdout > all.txt");
   EXPECT_EQ(to_file.exit_code, 0) << to_file.error;
   const std::string all = text("all.txt");
@@ -94,7 +94,7 @@ TEST_F(Output, AReportMayGoToAPipe) {
   expect_contains(all, "The weights are in");
 }
 
-TEST_F(Output, AFileThatCannotBeWrittenCostsNothingElse) {
+TEST_F(Output, AnUnwritableFileLosesNothingElse) {
   const ChildResult result = shell("$TRAIN --report /dev/full --trace /dev/full --memory-history m.pickle");
   EXPECT_EQ(result.exit_code, 1);
   expect_contains(result.error, "--trace /dev/full: cannot be written (No space left on device)");
@@ -113,7 +113,27 @@ TEST_F(Output, AFileThatCannotBeWrittenCostsNothingElse) {
   expect_contains(text("r.html"), "</html>");
 }
 
-TEST_F(Output, WeightsThatAreNotFiniteAreRefused) {
+/// A limit on file sizes, which the weights do not reach, stands for a disk that becomes full during the run.
+TEST_F(Output, AFullDiskForTensorboardLosesNothingElse) {
+  const std::string train =
+      "$V train --model lenet5 --image-size 12 --data synthetic:8 --batch-size 8 --threads-per-device 1 --epochs 200 --no-eval "
+      "--save w.safetensors --tensorboard logs";
+  const ChildResult result = shell("ulimit -f 72; " + train);
+  EXPECT_EQ(result.exit_code, 1);
+  expect_contains(result.error, "--tensorboard logs: logs/events.out.tfevents.");
+  expect_contains(result.error, "cannot be written (File too large)");
+  for (const char* part : {"epoch 200/200", "Where the memory went", "The weights are in"}) expect_contains(result.output, part);
+  const ChildResult weights =
+      run_vitrine({"eval", "--model", "lenet5", "--image-size", "12", "--data", "synthetic:8", "--weights", path("w.safetensors")});
+  EXPECT_EQ(weights.exit_code, 0) << weights.error;
+
+  const ChildResult full_before = shell("rm w.safetensors; ulimit -f 0; " + train);
+  EXPECT_EQ(full_before.exit_code, 1);
+  expect_contains(full_before.error, "--tensorboard logs: logs/events.out.tfevents.");
+  EXPECT_EQ(full_before.output.find("epoch 1/"), std::string::npos) << "reported before training\n" << full_before.output;
+}
+
+TEST_F(Output, NonFiniteWeightsAreRefused) {
   ASSERT_EQ(shell("$TRAIN").exit_code, 0);
   // The file's last value, of the parameter that comes last by name.
   std::fstream file(path("w.safetensors"), std::ios::in | std::ios::out | std::ios::binary);

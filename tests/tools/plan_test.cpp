@@ -61,7 +61,7 @@ Arguments random_command(std::mt19937& random) {
   return command;
 }
 
-TEST(Plan, IsWhatTrainMeasuresToTheByte) {
+TEST(Plan, EqualsWhatTrainMeasuresToTheByte) {
   std::mt19937 random(20261121);
   for (int draw = 0; draw < 10; ++draw) {
     const Arguments command = random_command(random);
@@ -82,10 +82,10 @@ TEST(Plan, IsWhatTrainMeasuresToTheByte) {
 
 const Arguments kSmall = {"--model", "small-cnn", "--data", "synthetic:300", "--mode", "dp", "--no-eval"};
 
-/// The default where oneDNN is built in; without it the default alone is more than these tests give a device.
+/// The default with oneDNN. Without it, the default workspace alone exceeds the capacity of the devices of these tests.
 const Arguments kLeastWorkspace = {"--workspace", "1MiB"};
 
-TEST(Plan, ThatMuchRunsAndOneByteLessDoesNot) {
+TEST(Plan, ThePlannedMemorySufficesAndOneByteLessDoesNot) {
   const Arguments command = with(kSmall, {"--devices", "cpu:0-1", "--batch-size", "24", "--steps", "2"});
   const Json devices = json_of(with({"plan"}, command))["devices"];
   const int64_t first = devices[0]["peak_bytes"], second = devices[1]["peak_bytes"];
@@ -105,7 +105,7 @@ TEST(Plan, ThatMuchRunsAndOneByteLessDoesNot) {
   expect_contains(refused["remedies"], "--accumulate 2");
 }
 
-TEST(Plan, TellsWhatLayersHoldAndWhenThePeakIs) {
+TEST(Plan, ListsWhatLayersHoldAndWhereThePeakIs) {
   const Json json = json_of(with(with({"plan"}, kSmall), {"--devices", "cuda:0-3", "--batch-size", "64"}));
   ASSERT_EQ(json["devices"].size(), 4U);
   for (const Json& device : json["devices"]) {
@@ -123,7 +123,7 @@ TEST(Plan, TellsWhatLayersHoldAndWhenThePeakIs) {
   }
 }
 
-TEST(Plan, SixtyFourDevicesWithTenGigabytesOfParametersEach) {
+TEST(Plan, SupportsSixtyFourDevicesWithTenGigabytesOfParametersEach) {
   const Json json = json_of({"plan", "--model", "mlp", "--image-size", "1810", "--devices", "cuda:0-63", "--batch-size", "640"});
   ASSERT_EQ(json["devices"].size(), 64U);
   EXPECT_GT(json["devices"][63]["peak_bytes_by_category"]["parameters"].get<int64_t>(), 10'000'000'000);
@@ -152,7 +152,7 @@ TEST(Choose, TheFewestMicroBatchesRun) {
   EXPECT_EQ(json_of(with(with({"plan"}, command), {"--accumulate", std::to_string(count - 1)}), 1)["fits"], false);
 }
 
-TEST(Choose, CheckpointingMakesItFit) {
+TEST(Choose, RecomputationMakesItFit) {
   Arguments command = with(kSmall, {"--devices", "cpu:0", "--batch-size", "64", "--steps", "2"});
   const int64_t less = json_of(with(with({"plan"}, command), {"--recompute-segments", "sqrt"}))["devices"][0]["peak_bytes"];
   command = with(command, {"--device-memory", std::to_string(less)});
@@ -164,7 +164,7 @@ TEST(Choose, CheckpointingMakesItFit) {
   EXPECT_GT(recomputed, 0.0);
 }
 
-TEST(Plan, TheOutputsOfAWideHeadFillTheFirstDeviceUnlessTheLossIsTakenOnEach) {
+TEST(Plan, WideOutputsFillTheFirstDeviceUnlessTheLossIsParallel) {
   const auto activations = [](const Arguments& more, size_t device) {
     const Json json = json_of(with({"plan", "--model", "wide-head", "--devices", "cuda:0-3", "--batch-size", "32", "--no-eval"}, more));
     return json["devices"][device]["peak_bytes_by_category"]["activations"].get<double>();
@@ -178,7 +178,7 @@ TEST(Plan, TheOutputsOfAWideHeadFillTheFirstDeviceUnlessTheLossIsTakenOnEach) {
   EXPECT_LT(activations({"--mode", "dp"}, 1), 0.5 * kOutputs);
 }
 
-TEST(Choose, SaysWhyNothingFits) {
+TEST(Choose, ReportsWhyNothingFits) {
   const ChildResult result = run_vitrine(with(with({"train"}, kSmall), {"--devices", "cpu:0", "--device-memory", "8MiB", "--batch-size", "max"}));
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.output, "");
@@ -198,14 +198,14 @@ TEST(Choose, BalancesMeasuredTimes) {
   EXPECT_EQ(json["step_losses"].size(), 2U);
 }
 
-TEST(Choose, SmallBatchesLeaveNothingToBalance) {
+TEST(Choose, KeepsTheEqualSplitOfSmallBatches) {
   const Json json =
       json_of(with(with({"train"}, kSmall), {"--devices", "cpu:0-1", "--split", "auto", "--balance", "time", "--batch-size", "3", "--steps", "2"}));
   expect_contains(json["notes"][0], "the equal split stays");
   EXPECT_EQ(json["devices"][0]["samples_per_step"], 2);
 }
 
-TEST(Plan, OfOneOfSeveralProcessesHasTheirExchange) {
+TEST(Plan, OfOneOfSeveralProcessesIncludesTheirExchange) {
   const Arguments command = with(kSmall, {"--devices", "cpu:0", "--batch-size", "16", "--steps", "2", "--mode", "ddp"});
   const Json alone = json_of(with({"plan"}, command)), first = json_of(with(with({"plan"}, command), {"--processes", "2"}));
   EXPECT_EQ(first["devices"][0]["samples_per_step"], 8);
@@ -217,14 +217,14 @@ TEST(Plan, OfOneOfSeveralProcessesHasTheirExchange) {
   EXPECT_EQ(json_of(with(with({"plan"}, search), {std::to_string(most + 2)}), 1)["fits"], false);  // a sample more for each process
 }
 
-TEST(Program, StepsThatTheRunDoesNotHaveCannotBeRecorded) {
+TEST(Program, RefusesToRecordStepsBeyondTheRun) {
   const ChildResult result =
       run_vitrine(with(with({"train"}, kSmall), {"--devices", "cpu:0", "--steps", "1", "--record-steps", "5-9", "--report", "unwritten.html"}));
   EXPECT_EQ(result.exit_code, 2);
   expect_contains(result.error, "the run has 1 step");
 }
 
-TEST(Program, TwoOutputsInOneFileAreRefused) {
+TEST(Program, RefusesTwoOutputsInOneFile) {
   const ChildResult result = run_vitrine({"train", "--save", "x.out", "--report", "./x.out"});
   EXPECT_EQ(result.exit_code, 2);
   expect_contains(result.error, "--save and --report name one file");
@@ -237,7 +237,7 @@ void expect_usage_error(const Arguments& arguments, const std::string& part) {
   expect_contains(result.error, part);
 }
 
-TEST(Choose, ContradictionsAreRefused) {
+TEST(Choose, RefusesContradictions) {
   expect_usage_error({"train", "--batch-size", "most"}, "vitrine train: --batch-size most: it must be a whole number");
   expect_usage_error({"train", "--batch-size", "0"}, "--batch-size 0: it must be a whole number");
   expect_usage_error({"train", "--accumulate", "-1"}, "--accumulate -1: it must be a whole number");

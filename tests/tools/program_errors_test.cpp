@@ -16,7 +16,7 @@ void expect_failure(const std::vector<std::string>& arguments, int exit_code, co
   EXPECT_NE(result.error.find(part), std::string::npos) << result.error;
 }
 
-TEST(ProgramErrors, UsageIsStatus2) {
+TEST(ProgramErrors, UsageErrorsExitWithStatus2) {
   expect_failure({}, 2, "subcommand");
   expect_failure({"train", "--epoch", "3"}, 2, "did you mean --epochs?");
   expect_failure({"train", "--epochs", "1", "--steps", "2"}, 2, "--epochs and --steps");
@@ -31,7 +31,20 @@ TEST(ProgramErrors, UsageIsStatus2) {
   expect_failure({"eval"}, 2, "--weights");
 }
 
-TEST(ProgramErrors, FailureIsStatus1) {
+/// The data, which would be opened next, does not exist.
+TEST(ProgramErrors, OneCycleWithoutMomentumIsRefusedBeforeAnyWork) {
+  const std::vector<std::string> one_cycle = {"train", "--lr-schedule", "one-cycle", "--data", "cifar10:/nonexistent", "--optimizer"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), one_cycle.begin(), one_cycle.end());
+    return more;
+  };
+  expect_failure(with({"sgd"}), 2, "sgd does not have without --momentum; give one, for example --momentum 0.9");
+  expect_failure(with({"sgd", "--momentum", "0"}), 2, "--momentum 0.9");
+  expect_failure(with({"sgd", "--momentum", "0.9"}), 1, "/nonexistent");
+  expect_failure(with({"adamw"}), 1, "/nonexistent");
+}
+
+TEST(ProgramErrors, FailuresExitWithStatus1) {
   expect_failure({"train", "--data", "cifar10:/nonexistent"}, 1, "/nonexistent");
   expect_failure({"train", "--devices", "cuda:4000", "--data", "synthetic:50"}, 1, "cuda:4000: ");
   expect_failure({"train", "--data", "synthetic:50", "--init-weights", "/nonexistent.safetensors"}, 1, "/nonexistent.safetensors");
@@ -39,7 +52,7 @@ TEST(ProgramErrors, FailureIsStatus1) {
   expect_failure({"train", "--devices", "cpu:0", "--data", "synthetic:100", "--device-memory", "64KiB"}, 1, "cpu:0");
 }
 
-TEST(ProgramErrors, GpusThatAreNotThereHaveOneStatusHoweverTheyAreNamed) {
+TEST(ProgramErrors, MissingGpusHaveOneExitStatusHoweverTheyAreNamed) {
   if (run_vitrine({"info", "--json"}).output.find("\"cuda:0\"") != std::string::npos) GTEST_SKIP() << "there is a GPU";
   for (const std::string command : {"train", "compare", "collectives", "eval"}) {
     std::vector<ChildResult> results;
@@ -54,12 +67,12 @@ TEST(ProgramErrors, GpusThatAreNotThereHaveOneStatusHoweverTheyAreNamed) {
   }
 }
 
-TEST(ProgramErrors, WhatNoPlanCanCountHasRemedies) {
+TEST(ProgramErrors, SizesBeyondAPlanHaveRemedies) {
   expect_failure({"plan", "--image-size", "20000", "--no-eval"}, 1, "as far as a plan counts");
   expect_failure({"train", "--image-size", "20000", "--steps", "1", "--no-eval"}, 1, "--image-size");
 }
 
-TEST(ProgramErrors, WhereNothingCanBeWrittenIsSaidBeforeTraining) {
+TEST(ProgramErrors, UnwritableFilesAreReportedBeforeTraining) {
   const std::string folder = std::filesystem::temp_directory_path().string();
   expect_failure({"train", "--data", "synthetic:100", "--save", "/nonexistent/w.safetensors"}, 1, "--save /nonexistent/w.safetensors");
   expect_failure({"train", "--data", "synthetic:100", "--save", folder}, 1, "it is a folder");

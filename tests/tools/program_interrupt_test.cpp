@@ -20,7 +20,7 @@ std::vector<std::string> endless_training(const std::vector<std::string>& more) 
 
 class Interrupt : public ::testing::TestWithParam<int> {};
 
-TEST_P(Interrupt, EndsCleanlyWithWhatWasReached) {
+TEST_P(Interrupt, EndsCleanlyWithTheResultsSoFar) {
   const auto weights = std::filesystem::temp_directory_path() / ("vitrine_interrupt_" + std::to_string(getpid()) + "_" + std::to_string(GetParam()));
   ChildProcess child(vitrine_command(endless_training({"--json", "--save", weights.string()})));
   ASSERT_TRUE(child.wait_for("epoch 2/"));
@@ -40,7 +40,7 @@ TEST_P(Interrupt, EndsCleanlyWithWhatWasReached) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, Interrupt, ::testing::Values(SIGINT, SIGTERM));
 
-TEST(InterruptText, TablesAreStillPrinted) {
+TEST(InterruptText, StillPrintsTables) {
   ChildProcess child(vitrine_command(endless_training({})));
   ASSERT_TRUE(child.wait_for("epoch 1/"));
   child.send_signal(SIGINT);

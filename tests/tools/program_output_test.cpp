@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program says on the way: warnings, progress, and text for the terminal or file that it goes to.
+// Warnings, progress, and the text that the program prints to terminals and files.
 #include <algorithm>
 #include <csignal>
 
@@ -43,7 +43,7 @@ std::string from(const std::string& text, const std::string& title) {
   return begin == std::string::npos ? std::string() : text.substr(begin);
 }
 
-TEST(ProgramWarnings, ABatchThatIsLargerThanTheTrainingSet) {
+TEST(ProgramWarnings, ReportABatchLargerThanTheTrainingSet) {
   for (const char* command : {"train", "plan", "compare"}) {
     Arguments arguments = {command, "--model", "mlp", "--data", "synthetic:100", "--batch-size", "4000", "--steps", "2"};
     if (command != std::string("compare")) arguments.emplace_back("--no-eval");
@@ -55,14 +55,14 @@ TEST(ProgramWarnings, ABatchThatIsLargerThanTheTrainingSet) {
   EXPECT_EQ(enough.error, "");
 }
 
-TEST(ProgramWarnings, DevicesThatShareCoresAreToldOnce) {
+TEST(ProgramWarnings, ReportDevicesThatShareCoresOnce) {
   const ChildResult result = run_vitrine(with(with({"compare"}, {"--model", "mlp", "--data", "synthetic:200", "--steps", "2"}),
                                               {"--devices", "cpu:0-1", "--threads-per-device", "512"}));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_EQ(count_of(result.error, "slow each other down"), 1U) << result.error;
 }
 
-TEST(ProgramProgress, IsLoggedInAFileEverySoManySteps) {
+TEST(ProgramProgress, IsLoggedEveryNthStepInAFile) {
   const ChildResult result = run_vitrine(with(with({"train"}, kQuick), {"--batch-size", "32", "--log-every", "5"}));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_EQ(count_of(result.error, " step "), 2U) << result.error;  // seven batches an epoch
@@ -71,7 +71,7 @@ TEST(ProgramProgress, IsLoggedInAFileEverySoManySteps) {
   EXPECT_EQ(result.error.find('\033'), std::string::npos) << result.error;
 }
 
-TEST(ProgramProgress, AnInterruptedEpochIsNotShownAsAWholeOne) {
+TEST(ProgramProgress, AnInterruptedEpochIsNotShownAsComplete) {
   ChildProcess child(vitrine_command({"train", "--model", "mlp", "--data", "synthetic:5000", "--batch-size", "1", "--threads-per-device", "1",
                                       "--epochs", "3", "--log-every", "10"}));
   ASSERT_TRUE(child.wait_for("step 20/"));
@@ -112,7 +112,7 @@ TEST(ProgramText, TablesFitTheWidthWithManyDevices) {
   }
 }
 
-TEST(ProgramRemedies, NameTheSchemeThatWouldFit) {
+TEST(ProgramRemedies, NameASchemeThatFits) {
   const Arguments run = {"plan", "--model", "wide-head", "--devices", "cuda:0-3", "--batch-size", "64", "--device-memory", "1536MiB"};
   const ChildResult gathered = run_vitrine(with(run, {"--mode", "dp"}));
   EXPECT_EQ(gathered.exit_code, 1);
@@ -120,7 +120,7 @@ TEST(ProgramRemedies, NameTheSchemeThatWouldFit) {
   EXPECT_EQ(run_vitrine(with(run, {"--mode", "dp", "--mode", "criterion"})).exit_code, 0) << "the remedy helps";
 }
 
-TEST(ProgramInfo, TakesNoMemoryForPools) {
+TEST(ProgramInfo, AllocatesNoPools) {
   // A pool reserves addresses for all of the machine's memory.
   const ChildResult result = ChildProcess({"sh", "-c", "ulimit -v 1000000; exec \"$0\" info", VITRINE_PROGRAM}).wait();
   EXPECT_EQ(result.exit_code, 0) << result.error;

@@ -28,7 +28,7 @@ Arguments with(Arguments first, const Arguments& more) {
   return first;
 }
 
-/// The one JSON object on stdout of a run that must succeed.
+/// The JSON object on stdout of a run that must succeed.
 Json run_json(const std::string& command, const Arguments& arguments) {
   const ChildResult result = run_vitrine(with(with({command}, kQuick), with(arguments, {"--json"})));
   EXPECT_EQ(result.exit_code, 0) << result.error;
@@ -36,7 +36,7 @@ Json run_json(const std::string& command, const Arguments& arguments) {
   return Json::parse(result.output);
 }
 
-/// A folder that goes with the test.
+/// A test with a temporary folder.
 class ProgramTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -53,7 +53,7 @@ using Train = ProgramTest;
 using Eval = ProgramTest;
 using Compare = ProgramTest;
 
-TEST_F(Train, JsonHasTheKeysOfTheInterface) {
+TEST_F(Train, JsonHasTheResults) {
   const Json json = run_json("train", {"--epochs", "2"});
   EXPECT_EQ(json["config"]["model"], "mlp");
   EXPECT_EQ(json["config"]["mode"], "ddp");
@@ -110,7 +110,7 @@ TEST_F(Train, PhasesOfADeviceAddUpToItsStep) {
   }
 }
 
-TEST_F(Train, BucketsOfAllDevicesAreInTheReport) {
+TEST_F(Train, TheReportHasTheBucketsOfAllDevices) {
   const std::vector<std::string> buckets = {"--steps", "4", "--no-eval", "--first-bucket-mb", "0.001", "--bucket-mb", "0.1"};
   std::map<std::string, int64_t> bytes;
   const Json json = run_json("train", buckets);
@@ -138,13 +138,13 @@ TEST_F(Train, StepsCycleEpochsAndEvaluateOnce) {
   EXPECT_TRUE(run_json("train", {"--steps", "2", "--no-eval"})["epochs"][0]["test_loss"].is_null());
 }
 
-TEST_F(Train, DropLastLeavesOutTheShortBatch) {
+TEST_F(Train, DropLastOmitsTheShortBatch) {
   const Json json = run_json("train", {"--epochs", "1", "--drop-last"});
   EXPECT_EQ(json["step_losses"].size(), 6U);
   EXPECT_EQ(json["epochs"][0]["samples"], 192);
 }
 
-TEST_F(Train, MixedPrecisionTellsItsLossScale) {
+TEST_F(Train, MixedPrecisionReportsItsLossScale) {
   const Json json =
       run_json("train", {"--steps", "6", "--no-eval", "--precision", "fp16", "--loss-scale-growth-interval", "2", "--clip-norm", "100"});
   EXPECT_EQ(json["config"]["precision"], "fp16");
@@ -190,7 +190,7 @@ TEST_F(Train, ADivergedRunFailsAndKeepsTheLastFiniteWeights) {
   }
 }
 
-TEST_F(Train, WithNonFiniteValuesAllowedARunGoesOnAndSaysSo) {
+TEST_F(Train, ARunContinuesAndReportsNonFiniteValuesIfTheyAreAllowed) {
   const Arguments arguments = with(kQuick, {"--steps", "6", "--no-eval", "--lr", "1e30", "--allow-non-finite", "--report", path("r.html")});
   const ChildResult result = run_vitrine(with({"train"}, arguments));
   EXPECT_EQ(result.exit_code, 0) << result.error;
@@ -239,14 +239,14 @@ TEST_F(Train, WritesAChromeTrace) {
   EXPECT_GE(forwards, 6);  // three steps on two devices
 }
 
-TEST_F(Train, WritesWhatDevicesHeldForPyTorchsViewer) {
+TEST_F(Train, WritesAMemoryHistoryForPyTorchsViewer) {
   run_json("train", {"--steps", "6", "--no-eval", "--accumulate", "16", "--record-steps", "2-5", "--memory-history", path("memory.pickle")});
   const ChildResult checked =
       ChildProcess({"python3", VITRINE_SOURCE_DIR "/tests/tools/check_memory_snapshot.py", path("memory.pickle"), "2"}).wait();
   EXPECT_EQ(checked.exit_code, 0) << checked.output << checked.error;
 }
 
-TEST_F(Train, ATraceOfSomeStepsHasThoseOnly) {
+TEST_F(Train, ATraceOfSomeStepsContainsOnlyThose) {
   run_json("train", {"--steps", "7", "--no-eval", "--record-steps", "3-4", "--trace", path("trace.json")});
   std::ifstream file(path("trace.json"));
   std::set<int> steps;
@@ -256,12 +256,12 @@ TEST_F(Train, ATraceOfSomeStepsHasThoseOnly) {
     if (event["ph"] == "X" && event["name"] == "forward") steps.insert(event["args"]["step"].get<int>());
     counters += event["ph"] == "C" ? 1 : 0;
   }
-  // The step after them ends the last one.
+  // The step after the last one ends it.
   EXPECT_EQ(steps, (std::set<int>{2, 3, 4}));
   EXPECT_GT(counters, 20U);
 }
 
-TEST_F(Train, TablesNameTimeAndMemory) {
+TEST_F(Train, PrintsTablesOfTimeAndMemory) {
   const ChildResult result = run_vitrine(with(with({"train"}, kQuick), {"--steps", "4", "--save", path("w.safetensors")}));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   for (const char* part : {"mlp", "cpu:0", "cpu:1", "16+16", "train loss", "test accuracy", "Where the time went", "forward", "backward",
@@ -272,7 +272,7 @@ TEST_F(Train, TablesNameTimeAndMemory) {
   EXPECT_EQ(result.error, "");
 }
 
-TEST_F(Train, ABarIsOnTheTerminalOnlyAndNoColorIsHonoured) {
+TEST_F(Train, ProgressBarsAppearOnlyOnTerminalsAndNoColorIsHonored) {
   const Arguments arguments = with(with({"train"}, kQuick), {"--steps", "4"});
   const ChildResult colours = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm"}).wait();
   EXPECT_NE(colours.output.find("[#"), std::string::npos) << colours.output;
@@ -281,7 +281,7 @@ TEST_F(Train, ABarIsOnTheTerminalOnlyAndNoColorIsHonoured) {
   EXPECT_EQ(plain.output.find("\033[1m"), std::string::npos) << plain.output;
 }
 
-TEST_F(Eval, FindsWhatTrainingFound) {
+TEST_F(Eval, GivesTheResultsOfTraining) {
   const Json trained = run_json("train", {"--epochs", "1", "--save", path("w.safetensors")});
   const Json json = run_json("eval", {"--weights", path("w.safetensors")});
   EXPECT_EQ(json["samples"], 40);
@@ -301,7 +301,7 @@ TEST_F(Eval, HoldsNoGradientsAndNoOptimizerState) {
   }
 }
 
-TEST_F(Eval, DoesNotDependOnTheBatch) {
+TEST_F(Eval, DoesNotDependOnTheBatchSize) {
   run_json("train", {"--steps", "3", "--no-eval", "--save", path("w.safetensors")});
   const Json whole = run_json("eval", {"--weights", path("w.safetensors"), "--batch-size", "64"});
   const Json parts = run_json("eval", {"--weights", path("w.safetensors"), "--batch-size", "7"});
@@ -328,7 +328,7 @@ TEST_F(Eval, SavesLogitsInOrder) {
   for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4F);
 }
 
-TEST_F(Train, GoesOnFromSavedWeights) {
+TEST_F(Train, ContinuesFromSavedWeights) {
   run_json("train", {"--steps", "3", "--no-eval", "--save", path("w.safetensors")});
   const double fresh = run_json("train", {"--steps", "1", "--no-eval"})["step_losses"][0].get<double>();
   const double resumed = run_json("train", {"--steps", "1", "--no-eval", "--init-weights", path("w.safetensors")})["step_losses"][0].get<double>();
@@ -376,7 +376,7 @@ TEST_F(Compare, TableHasARowForEachSchemeAndDevice) {
   }
 }
 
-TEST(Collectives, AreRightInEveryTypeAndNumberOfRanks) {
+TEST(Collectives, AreCorrectInEveryTypeAndNumberOfRanks) {
   for (const char* devices : {"cpu:0", "cpu:0-2", "cpu:0-3"}) {
     for (const char* type : {"float", "half", "bfloat16", "int32"}) {
       const ChildResult result = run_vitrine(
@@ -415,7 +415,7 @@ TEST(Collectives, HaveNcclTestsOperators) {
   }
 }
 
-TEST(Collectives, TellWhereTheyRanAndScatterUnevenParts) {
+TEST(Collectives, ReportWhereTheyRanAndScatterUnevenParts) {
   const ChildResult result =
       run_vitrine({"collectives", "--json", "--devices", "cpu:0-3", "--counts", "8,19,0,18", "-b", "180K", "-n", "2", "-w", "0", "-r", "1"});
   ASSERT_EQ(result.exit_code, 0) << result.error;
@@ -435,7 +435,7 @@ TEST(Collectives, TellWhereTheyRanAndScatterUnevenParts) {
   EXPECT_NE(few.error.find("--counts: 2 values for 4 ranks"), std::string::npos) << few.error;
 }
 
-TEST(Collectives, AreRefusedMoreMemoryThanTheMachineHas) {
+TEST(Collectives, RefuseMoreMemoryThanTheMachineHas) {
   const ChildResult result = run_vitrine({"collectives", "all_reduce", "--devices", "cpu:0-1", "-b", "100000G", "-n", "1"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.error.find("of the machine's available memory there is"), std::string::npos) << result.error;
@@ -456,7 +456,7 @@ TEST(Collectives, TableAndErrors) {
   EXPECT_NE(root.error.find("there are ranks 0 to 1"), std::string::npos) << root.error;
 }
 
-TEST(Info, TellsWhatIsThereAndWhatIsNot) {
+TEST(Info, ListsBuiltInAndMissingParts) {
   const ChildResult result = run_vitrine({"info", "--json"});
   ASSERT_EQ(result.exit_code, 0);
   const Json json = Json::parse(result.output);
@@ -466,7 +466,7 @@ TEST(Info, TellsWhatIsThereAndWhatIsNot) {
   const auto& built_in = json["built_in"];
   const bool has_cuda = std::find(built_in.begin(), built_in.end(), "cuda") != built_in.end();
   EXPECT_NE(has_cuda, json["missing"].contains("cuda"));
-  // Either there are GPUs, or it is said why not.
+  // Either there are GPUs, or the reason why not.
   const auto& cuda = json["cuda"];
   EXPECT_EQ(cuda["gpus"].empty(), !cuda["problem"].get<std::string>().empty());
   const ChildResult text = run_vitrine({"info"});

@@ -35,7 +35,7 @@ Record example_record() {
   return record;
 }
 
-TEST(Page, NoTextCanEndTheData) {
+TEST(Page, TextCannotEndTheData) {
   Record record = example_record();
   record.title = "</script><script>alert(1)</script>";
   record.facts = {{"bytes", std::string("\xFF\x01z\xC3", 4)}, {"text", "Grüße \xE2\x82\xAC"}};
@@ -68,7 +68,7 @@ TEST(Scale, TicksAreRoundAndReachTheLargest) {
   EXPECT_EQ(ticks(NAN).size(), 2U);
 }
 
-/// WCAG's contrast of two colours "#rrggbb".
+/// WCAG's contrast of two colors "#rrggbb".
 double contrast(const std::string& a, const std::string& b) {
   const auto luminance = [](const std::string& colour) {
     double sum = 0;
@@ -91,12 +91,12 @@ std::map<std::string, std::string> matches(const std::string& pattern) {
   return found;
 }
 
-/// The template's colours: "blue" -> "#4f8fd6".
+/// The template's colors: "blue" -> "#4f8fd6".
 std::map<std::string, std::string> colours() { return matches(R"(\.(\w+)\{--paint:(#\w{6})\})"); }
 /// What they mean: "parameters" -> "blue".
 std::map<std::string, std::string> paints() { return matches(R"((\w+): '([\w-]+)')"); }
 
-TEST(Palette, EveryPaintShowsOnLightAndDarkAndCarriesText) {
+TEST(Palette, EveryColorIsVisibleOnLightAndDarkAndBehindText) {
   const char *light = "#ffffff", *dark = "#15181c", *ink = "#101316";
   for (const std::string& rule : {"--page:" + std::string(light), "--page:" + std::string(dark), ".on{fill:" + std::string(ink)}) {
     EXPECT_HAS(std::string(page_template()), rule);
@@ -109,7 +109,7 @@ TEST(Palette, EveryPaintShowsOnLightAndDarkAndCarriesText) {
   }
 }
 
-TEST(Palette, CategoriesDifferAndPhasesHaveAColour) {
+TEST(Palette, CategoriesDifferAndPhasesHaveAColor) {
   std::map<std::string, std::string> all = paints(), known = colours();
   std::set<std::string> used;
   for (int c = 0; c < kCategoryCount; ++c) {
@@ -140,7 +140,7 @@ DeviceRecord device_with(const MemoryTimeline& timeline, int64_t capacity, int64
   return device;
 }
 
-TEST(MemoryCharts, NameEveryHolderAndThePeak) {
+TEST(MemoryCharts, NameEveryLayerAndThePeak) {
   const Json chart = memory_charts({device_with(example_timeline(), 10240, 9216)}).at(0);
   const std::string text = chart.dump();
   for (const char* part : {"parameters 4 KiB: weight<1>, layer fc. Allocated in setup, held over changes 0 to 4",
@@ -167,7 +167,7 @@ TEST(MemoryCharts, LayersAddUpToTheExtent) {
   }
 }
 
-TEST(MemoryCharts, HoldersAtThePeakAreTheLargestFirst) {
+TEST(MemoryCharts, ListTheLargestLayersAtThePeakFirst) {
   MemoryHistory history;
   for (int64_t i = 0; i < 10; ++i) {
     history.changes.push_back({i, i * 4096, (i + 1) * 256, Category::activations, Phase::forward, "block" + std::to_string(i), ""});
@@ -186,7 +186,7 @@ TEST(MemoryCharts, ManyBlocksStaySmall) {
   EXPECT_LT(memory_charts({device_with(make_memory_timeline(history), 0, 0)}).at(0).dump().size(), 400000U);
 }
 
-TEST(StepChart, SpansStandInTheirLanesAndSayWhatTheyAre) {
+TEST(StepChart, SpansAreInTheirLanesWithDescriptions) {
   StepView view;
   view.begin_ns = 0;
   view.end_ns = 1000000;
@@ -224,7 +224,7 @@ TEST(CurveCharts, LongCurvesKeepTheirExtremes) {
   EXPECT_TRUE(curve_chart({"Loss", {curve}}).is_null());
 }
 
-TEST(CurveCharts, ALossScaleHasPowersOfTwo) {
+TEST(CurveCharts, LossScaleTicksArePowersOfTwo) {
   const Json chart = curve_chart({"Loss scale", {{"loss scale", "backward", {{1, 65536}, {5, 32768}, {9, 32768}}, false, true}}, true});
   EXPECT_EQ(chart["ticks"][0][1], "32768");
   EXPECT_EQ(chart["ticks"][1][1], "65536");
@@ -241,7 +241,7 @@ DeviceRecord example_device() {
   return device;
 }
 
-TEST(MemorySection, SaysWhetherThePlanWasMet) {
+TEST(MemorySection, ReportsWhetherThePlanWasMet) {
   Record record = example_record();
   record.runs[0].devices = {example_device()};
   EXPECT_HAS(page_data(record).dump(), "equal to the byte");
@@ -269,7 +269,7 @@ TEST(TimeSection, PhasesAndWaitsAddUpToTheStep) {
   EXPECT_EQ(data.find("  for stage"), std::string::npos) << "a short wait has no row, only a part of the bar";
 }
 
-TEST(TrainPage, IsCompleteByItself) {
+TEST(TrainPage, IsSelfContained) {
   Record record = example_record();
   record.processes = 2;
   record.runs[0].devices = {example_device(), example_device()};

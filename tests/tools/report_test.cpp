@@ -69,7 +69,7 @@ std::vector<std::string> device_names(int count) {
   return names;
 }
 
-TEST(PhaseReport, ManyDevicesThatDoTheSameAreASpread) {
+TEST(PhaseReport, ManyDevicesAreSummarizedAsASpread) {
   std::vector<PhaseTable> tables;
   for (int d = 0; d < 64; ++d) {
     tables.push_back(example_table(d));
@@ -146,7 +146,7 @@ TEST(MemoryReport, ShowsCategoriesPlanAndOutside) {
   EXPECT_EQ(text.find("staging"), std::string::npos);
 }
 
-TEST(MemoryReport, ShowsAPlanThatWasMissed) {
+TEST(MemoryReport, ShowsADifferenceFromThePlan) {
   std::vector<DeviceRecord> devices = example_devices();
   devices[0].plan.peak_bytes = 7 << 20;
   const std::string text = memory_text(devices, 0);
@@ -154,7 +154,7 @@ TEST(MemoryReport, ShowsAPlanThatWasMissed) {
   EXPECT_EQ(text.find("to the byte"), std::string::npos);
 }
 
-TEST(MemoryReport, DevicesThatAgreeShareAColumn) {
+TEST(MemoryReport, EqualDevicesShareAColumn) {
   std::vector<DeviceRecord> devices(16, example_devices()[0]);
   for (int d = 0; d < 16; ++d) devices[static_cast<size_t>(d)].device = "cuda:" + std::to_string(d);
   devices[0].pool.peak_bytes = 9 << 20;
@@ -166,7 +166,7 @@ TEST(MemoryReport, DevicesThatAgreeShareAColumn) {
   EXPECT_LE(longest_line(text), static_cast<size_t>(Style::kDefaultWidth)) << text;
 }
 
-TEST(MemoryReport, ManyDevicesThatDifferAreASpread) {
+TEST(MemoryReport, ManyDifferentDevicesAreSummarizedAsASpread) {
   std::vector<DeviceRecord> devices(16, example_devices()[0]);
   for (int d = 0; d < 16; ++d) {
     devices[static_cast<size_t>(d)].device = "cuda:" + std::to_string(d);
@@ -178,7 +178,7 @@ TEST(MemoryReport, ManyDevicesThatDifferAreASpread) {
   }
 }
 
-TEST(TerminalReport, AndPageShowTheSameTables) {
+TEST(TerminalReport, ShowsTheTablesOfThePage) {
   std::vector<DeviceRecord> devices = example_devices();
   devices[0].phases = example_table(0);
   const Json json = time_tables(devices).at(0).json();
@@ -190,7 +190,7 @@ TEST(TerminalReport, AndPageShowTheSameTables) {
   EXPECT_EQ(json["rows"].back()["rule"], true);
 }
 
-TEST(DeviceSets, AreNamedByRanges) {
+TEST(DeviceSets, AreNamedAsRanges) {
   const std::vector<std::string> names = device_names(20);
   EXPECT_EQ(all_devices(1).name(names), "cpu:0");
   EXPECT_EQ(all_devices(2).name(names), "cpu:0, cpu:1");
@@ -221,7 +221,7 @@ std::string plan_text(const std::vector<DeviceRecord>& devices, const Style& sty
   return plan_report(record, style);
 }
 
-TEST(PlanReport, DevicesThatAgreeShareAColumnAndManyThatDifferAreASpread) {
+TEST(PlanReport, EqualDevicesShareAColumnAndManyDifferentOnesAreASpread) {
   std::vector<DeviceRecord> equal, differing;
   for (int d = 0; d < 64; ++d) {
     equal.push_back(planned_device(d, d == 0 ? 9 << 20 : 4 << 20));
@@ -240,7 +240,7 @@ TEST(PlanReport, DevicesThatAgreeShareAColumnAndManyThatDifferAreASpread) {
   }
 }
 
-TEST(JsonReport, HasTheKeysOfTheInterface) {
+TEST(JsonReport, HasTheMeasuredValues) {
   const Json device = devices_json(example_devices())[0];
   EXPECT_EQ(device["device"], "cpu:0");
   EXPECT_EQ(device["samples_per_step"], 32);
@@ -259,7 +259,7 @@ TEST(JsonReport, HasTheKeysOfTheInterface) {
   EXPECT_EQ(waits_json(devices)[0]["cause"], "the gradients of cpu:1");
 }
 
-TEST(Measure, ResidentSetIsThere) { EXPECT_GT(resident_bytes(), 1 << 20); }
+TEST(Measure, ResidentSetIsMeasured) { EXPECT_GT(resident_bytes(), 1 << 20); }
 
 }  // namespace
 }  // namespace vitrine::tools

@@ -14,7 +14,7 @@
 namespace vitrine::tools {
 namespace {
 
-TEST(Table, ColumnsLineUp) {
+TEST(Table, AlignsColumns) {
   Table table({{"name", Table::Align::left}, {"ms"}}, "Title");
   table.add_row({"forward", "1.25"});
   table.add_rule();
@@ -30,7 +30,7 @@ TEST(Table, ColumnsLineUp) {
             "Read it.\n");
 }
 
-TEST(Table, ColourChangesNoWidth) {
+TEST(Table, ColorDoesNotChangeWidths) {
   Table table({{"a"}, {"b"}});
   table.add_row({"10", "200"});
   EXPECT_EQ(table.str(Style{true}), "\033[1m a    b\033[0m\n-------\n10  200\n");
@@ -73,7 +73,7 @@ TEST(Table, IsNeverWiderThanTheTerminal) {
   }
 }
 
-TEST(Table, ColumnsThatBelongTogetherStayInOneBlock) {
+TEST(Table, KeepsRelatedColumnsInOneBlock) {
   Table table({{"x", Table::Align::left}, {"0123456789"}, {"0123456789"}, {"abcdefghij"}, {"klmnopqrst", Table::Align::right, true}});
   table.add_row({"row", "1", "2", "3", "4"});
   Style style;
@@ -90,7 +90,7 @@ TEST(Wrap, BreaksBetweenWordsAndKeepsLinesAndIndentation) {
   EXPECT_EQ(wrap("", 5), "");
 }
 
-/// Sets a variable while it lives.
+/// Sets an environment variable for its lifetime.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
@@ -102,7 +102,7 @@ class Variable {
   const char* name_;
 };
 
-TEST(Style, WidthIsThatOfColumnsElseADefault) {
+TEST(Style, WidthComesFromColumnsOrADefault) {
   unsetenv("COLUMNS");
   std::FILE* file = std::tmpfile();
   EXPECT_EQ(Style::of(fileno(file)).width, Style::kDefaultWidth);
@@ -143,7 +143,7 @@ class Terminal {
   int leader_ = -1, follower_ = -1;
 };
 
-TEST(Style, TerminalsHaveColourUnlessTheyCannotOrAProgramReads) {
+TEST(Style, TerminalsHaveColorUnlessTheyAreDumbOrOutputIsRedirected) {
   for (const char* variable : {"COLUMNS", "NO_COLOR", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"}) unsetenv(variable);
   const Terminal terminal;
   ASSERT_GE(terminal.descriptor(), 0);
@@ -165,7 +165,7 @@ TEST(Style, TerminalsHaveColourUnlessTheyCannotOrAProgramReads) {
   EXPECT_FALSE(is_terminal(terminal.descriptor()));
 }
 
-TEST(Format, NumbersForPeople) {
+TEST(Format, NumbersAreReadable) {
   EXPECT_EQ(format_count(0), "0");
   EXPECT_EQ(format_count(999), "999");
   EXPECT_EQ(format_count(1000), "1,000");
@@ -179,19 +179,19 @@ TEST(Format, NumbersForPeople) {
   EXPECT_EQ(format_share(0.0), "");
 }
 
-TEST(Progress, LineSaysHowFarAndHowFast) {
+TEST(Progress, LineShowsProgressAndSpeed) {
   EXPECT_EQ(Progress::line("epoch 1/2", 5, 10, 1.5, 1234.4, 3.2), "epoch 1/2  step 5/10  loss 1.5000  1,234 samples/s  4 s left");
   EXPECT_EQ(Progress::line("x", 0, 10, std::numeric_limits<double>::quiet_NaN(), 0.0, 0.0), "x  step 0/10  0 samples/s");
 }
 
-TEST(Progress, BarFills) {
+TEST(Progress, BarGrows) {
   EXPECT_EQ(Progress::bar(0, 4, 4), "[....]");
   EXPECT_EQ(Progress::bar(2, 4, 4), "[##..]");
   EXPECT_EQ(Progress::bar(4, 4, 4), "[####]");
   EXPECT_EQ(Progress::bar(0, 0, 4), "[....]");
 }
 
-TEST(Progress, BarLeavesALineThatCanBeDrawnOver) {
+TEST(Progress, BarFitsTheWidthOrIsOmitted) {
   const std::string text(30, 'x');
   EXPECT_EQ(Progress::with_bar(text, 1, 2, 80), "[############............] " + text);
   EXPECT_EQ(Progress::with_bar(text, 1, 2, 43), "[#####.....] " + text);
@@ -206,7 +206,7 @@ std::string content(std::FILE* file) {
   return text;
 }
 
-TEST(Progress, LogsEverySoManySteps) {
+TEST(Progress, LogsEveryNthStep) {
   std::FILE* file = std::tmpfile();
   ASSERT_NE(file, nullptr);
   {

@@ -2,6 +2,7 @@
 #include "tools/program/tensorboard.h"
 
 #include <bit>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,9 +12,11 @@
 
 #include <gtest/gtest.h>
 #include <protozero/pbf_reader.hpp>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "tools/program/run_log.h"
 
 namespace vitrine::tools {
 namespace {
@@ -137,13 +140,52 @@ TEST_F(Tensorboard, KeepsTheFilesOfEarlierRuns) {
   EXPECT_TRUE(fs::exists(first.path()));
 }
 
-TEST_F(Tensorboard, NamesAFolderThatCannotBeMade) {
+TEST_F(Tensorboard, NamesAFolderThatCannotBeCreated) {
   try {
     const TensorboardWriter writer("/proc/no/such/folder");
     FAIL() << "no error";
   } catch (const DataError& error) {
     EXPECT_NE(std::string(error.what()).find("--tensorboard /proc/no/such/folder"), std::string::npos) << error.what();
   }
+}
+
+/// Limits the size of files for its lifetime. Writes beyond the limit fail as those to a full disk do, with another reason.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : signal_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limited{bytes, before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limited), 0);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, signal_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  void (*signal_)(int);
+  rlimit before_{};
+};
+
+TEST_F(Tensorboard, AFullDiskDoesNotStopTrainingAndIsReportedAtTheEnd) {
+  RunLog log(folder(), {{"model", "mlp"}});
+  {
+    const FileSizeLimit limit(20'000);
+    for (int64_t step = 1; step <= 1000; ++step) EXPECT_NO_THROW(log.add_step({step, 2.5, 0.1, std::nullopt}));
+    EXPECT_NO_THROW(log.add_epoch({1000, 10.0, std::nullopt, std::nullopt}));
+  }
+  EXPECT_NO_THROW(log.add_step({1001, 2.5, 0.1, std::nullopt})) << "space is free again";
+  try {
+    log.close();
+    FAIL() << "no error";
+  } catch (const DataError& error) {
+    const std::string expected = "--tensorboard " + folder() + ": " + folder() + "/events.out.tfevents.";
+    EXPECT_EQ(std::string(error.what()).rfind(expected, 0), 0U) << error.what();
+    EXPECT_NE(std::string(error.what()).find("cannot be written (File too large)"), std::string::npos) << error.what();
+  }
+  for (const auto& file : fs::directory_iterator(folder())) EXPECT_EQ(fs::file_size(file.path()), 20'000U) << "nothing is written after the error";
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The flags of the program and their help.
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <sstream>
 
@@ -10,9 +9,8 @@
 
 #include "nn/model.h"
 #include "runtime/error.h"
-#include "runtime/units.h"
 #include "tools/program/advice.h"
-#include "tools/program/collective_bench.h"
+#include "tools/program/collective_options.h"
 #include "tools/program/flag_values.h"
 #include "tools/program/options.h"
 #include "tools/program/renamed_flags.h"
@@ -43,13 +41,19 @@ Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 fail
 void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and data";
   app.add_option("--model", o.model, "Model to train")->check(one_of(model_names()))->capture_default_str()->group(group);
-  app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR or synthetic[:COUNT]")->capture_default_str()->group(group);
-  app.add_option("--image-size", o.image_size, "Height and width of the model's input [227 for alexnet, 224 for vgg16, else the data's]")
+  app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train and val) or synthetic[:COUNT]")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--image-size", o.image_size,
+                 "Height and width of the model's input [227 for alexnet, 224 for vgg16, resnet18 and resnet50, else the data's]; images of an "
+                 "image-folder are resized and cropped to it")
       ->check(whole_number(1, 1 << 16))
       ->group(group);
   app.add_option("--preprocess", o.preprocess, "Where images are resized and normalized: host (the loader) or device")
       ->check(one_of({"host", "device"}))
       ->capture_default_str()
+      ->group(group);
+  app.add_option("--normalize", o.normalize, "Mean and deviation of each channel, for pixels from 0 to 1: 0.5,0.5,0.5/0.2,0.2,0.2 [the data set's]")
       ->group(group);
   app.add_option("--workers", o.workers, "Threads that load batches")->check(whole_number(1, 256))->capture_default_str()->group(group);
 }
@@ -175,13 +179,20 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
       ->check(one_of({"in-place", "apart"}))
       ->capture_default_str()
       ->group(group);
+  app.add_option(
+         "--batch-norm", o.batch_norm,
+         "Samples of a batch norm's statistics: exact (the whole micro-batch, on any split) or local (each device's, as PyTorch's dp and ddp)")
+      ->check(one_of({"exact", "local"}))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw")->check(one_of({"sgd", "adam", "adamw"}))->capture_default_str()->group(group);
   app.add_option("--lr", o.lr, "Learning rate [0.001]")->check(number())->group(group);
   app.add_option("--momentum", o.momentum, "Momentum, for sgd [0]")->check(number())->group(group);
   app.add_flag("--nesterov", o.nesterov, "Nesterov's momentum, for sgd")->group(group);
   app.add_option("--weight-decay", o.weight_decay, "Weight decay [0.01 for adamw, else 0]")->check(number())->group(group);
+  add_recipe_options(app, o.recipe);
   app.add_option("--dropout", o.dropout, "Probability of dropout [the model's]")->check(number())->group(group);
-  app.add_option("--seed", o.seed, "Seed of initial weights, order of samples and dropout")
+  app.add_option("--seed", o.seed, "Seed of initial weights, order of samples, dropout and augmentation")
       ->check(whole_number(0))
       ->capture_default_str()
       ->group(group);
@@ -221,13 +232,18 @@ void add_report_option(CLI::App& app, Options& o) {
   app.add_option("--report", o.report, "Write a page with charts and findings to FILE.html")->group("Output");
 }
 
+void add_confusion_option(CLI::App& app, Options& o) {
+  app.add_flag("--confusion", o.confusion, "Print the confusion matrix of the test set: a row for each class, a column for each prediction")
+      ->group("Output");
+}
+
 void add_log_option(CLI::App& app, Options& o) {
   app.add_option("--log-every", o.log_every, "Print a line of progress on stderr after every N steps [one every 10 s, or a bar on a terminal]")
       ->check(whole_number(1, kMostSteps))
       ->group("Output");
 }
 
-/// What train and plan have in common.
+/// Options of train and plan.
 void add_run_options(CLI::App& app, Options& o) {
   add_model_options(app, o);
   add_device_options(app, o);
@@ -254,8 +270,11 @@ void add_train(CLI::App& parent, Options& o) {
   add_checkpoint_options(app, o.checkpoints);
   app.add_option("--save", o.save, "Write the weights to FILE.safetensors at the end")->group("Output");
   add_report_option(app, o);
-  app.add_option("--tensorboard", o.tensorboard, "Write loss, learning rate, accuracy, speed and memory to a new event file in the folder DIR")
+  app.add_option("--tensorboard", o.tensorboard,
+                 "Write loss, learning rate, accuracy, confusion matrix, speed and memory to a new event file in the folder DIR")
       ->group("Output");
+  app.add_option("--log", o.log, "Write steps and epochs to FILE.jsonl (an object per line) or FILE.csv while they are done")->group("Output");
+  add_confusion_option(app, o);
   app.add_option("--trace", o.trace, "Write a Chrome trace to FILE.json (open it in Perfetto)")->group("Output");
   app.add_option("--memory-history", o.memory_history, "Write what the devices held to FILE.pickle (open it at pytorch.org/memory_viz)")
       ->group("Output");
@@ -291,6 +310,7 @@ void add_eval(CLI::App& parent, Options& o) {
   add_deprecated_init(app, o, false);
   add_output_options(app, o);
   add_log_option(app, o);
+  add_confusion_option(app, o);
   app.add_option("--save-logits", o.save_logits, "Write the outputs of all samples, in order, to FILE.npy")->group("Output");
 }
 
@@ -318,103 +338,13 @@ void add_compare(CLI::App& parent, Options& o) {
   add_report_option(app, o);
 }
 
-/// A size of nccl-tests: 8, 64K, 32M, 1G (powers of 1024), or 64KiB.
-int64_t parse_collective_bytes(const std::string& option, const std::string& text) {
-  const bool letter =
-      !text.empty() && std::string("KMG").find(static_cast<char>(std::toupper(static_cast<unsigned char>(text.back())))) != std::string::npos;
-  try {
-    return parse_bytes(letter ? text.substr(0, text.size() - 1) + static_cast<char>(std::toupper(static_cast<unsigned char>(text.back()))) + "iB"
-                              : text);
-  } catch (const ConfigError& error) {
-    throw ConfigError(fmt::format("{} {}: {}", option, text, error.what()));
-  }
-}
-
-/// What cannot be read by CLI11 alone.
-struct CollectiveTexts {
-  std::string min_bytes, max_bytes, step_bytes, dtype = "float", redop = "sum", counts;
-};
-
 void add_collectives(CLI::App& parent, Options& o, CollectiveTexts& t) {
   CLI::App& app = *parent.add_subcommand("collectives", "Time collectives between devices and check their results, as nccl-tests do");
-  CollectiveOptions& c = o.collectives;
-  app.add_option("NAME", c.names,
-                 "scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, alltoall, sendrecv (a ring), gpu0_star (reduce + "
-                 "broadcast) [all]")
-      ->check(one_of(collective_names()))
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_device_options(app, o);
   add_process_options(app, o);
   add_deprecated_init(app, o, false);
-  const char* group = "Sizes";
-  app.add_option("-b,--minbytes", t.min_bytes, "The smallest: 8, 64K, 32M [64K, or what -e gives]")->group(group);
-  app.add_option("-e,--maxbytes", t.max_bytes, "The largest [16M, or what -b gives]")->group(group);
-  app.add_option("-f,--stepfactor", c.step_factor, "From one size to the next")->check(number(1.0001, 1e6))->capture_default_str()->group(group);
-  app.add_option("-i,--stepbytes", t.step_bytes, "Bytes from one size to the next, instead of a factor")->group(group);
-  group = "Operation";
-  app.add_option("-n,--iters", c.iterations, "Operations that are timed")->check(whole_number(1, 1 << 24))->capture_default_str()->group(group);
-  app.add_option("-w,--warmup_iters", c.warm_up, "Operations before them")->check(whole_number(0, 1 << 24))->capture_default_str()->group(group);
-  app.add_option("-c,--check", c.check, "1: check every element of the results, 0: do not")->capture_default_str()->group(group);
-  app.add_option("-d,--datatype", t.dtype, "float, half, bfloat16 or int32")
-      ->check(one_of({"float", "half", "bfloat16", "int32", "f32", "f16", "bf16", "i32"}))
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("-o,--op", t.redop, "What reductions do: sum, min, max or avg")
-      ->check(one_of({"sum", "min", "max", "avg"}))
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("-r,--root", c.root, "Rank of the root")->check(whole_number(0, 1 << 20))->capture_default_str()->group(group);
-  app.add_option("--counts", t.counts, "Parts of the ranks in scatter and gather, one to another: 8,19,19,18 [equal]")->group(group);
+  add_collective_options(app, o.collectives, t);
   add_output_options(app, o);
-}
-
-std::vector<int64_t> parse_counts(const std::string& text) {
-  std::vector<int64_t> counts;
-  std::istringstream items(text);
-  for (std::string item; std::getline(items, item, ',');) {
-    int64_t count = 0;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), count);
-    if (error != std::errc() || end != item.data() + item.size() || count < 0 || count > (int64_t{1} << 30)) {
-      throw ConfigError(fmt::format("--counts {}: '{}' is not a count from 0 to 2^30; give one for each rank, as 8,19,19,18", text, item));
-    }
-    counts.push_back(count);
-  }
-  if (std::all_of(counts.begin(), counts.end(), [](int64_t count) { return count == 0; })) {
-    throw ConfigError(fmt::format("--counts {}: all parts are empty; give at least one rank something", text));
-  }
-  return counts;
-}
-
-/// throws ConfigError.
-void resolve_counts(const CollectiveTexts& t, CollectiveOptions& c) {
-  c.counts = parse_counts(t.counts);
-  const auto takes = [](const std::string& name) { return name == "scatter" || name == "gather"; };
-  if (c.names.empty()) c.names = {"scatter", "gather"};
-  const auto other = std::find_if_not(c.names.begin(), c.names.end(), takes);
-  if (other != c.names.end()) throw ConfigError(fmt::format("--counts: the parts of {} are equal; it goes with scatter and gather", *other));
-}
-
-/// throws ConfigError.
-void resolve_collectives(const CLI::App& app, const CollectiveTexts& t, CollectiveOptions& c) {
-  if (!t.counts.empty()) resolve_counts(t, c);
-  if (c.names.empty()) c.names = collective_names();
-  c.dtype = t.dtype == "half" || t.dtype == "f16" ? DType::f16 : t.dtype == "bfloat16" || t.dtype == "bf16" ? DType::bf16 : DType::f32;
-  if (t.dtype == "int32" || t.dtype == "i32") c.dtype = DType::i32;
-  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::average}) {
-    if (t.redop == reduce_op_name(op)) c.op = op;
-  }
-  if (!t.min_bytes.empty()) c.min_bytes = c.max_bytes = parse_collective_bytes("-b", t.min_bytes);
-  if (!t.max_bytes.empty()) {
-    c.max_bytes = parse_collective_bytes("-e", t.max_bytes);
-    if (t.min_bytes.empty()) c.min_bytes = std::min(c.min_bytes, c.max_bytes);
-  }
-  if (!t.step_bytes.empty()) {
-    c.step_bytes = parse_collective_bytes("-i", t.step_bytes);
-    if (app.count("-f") > 0) throw ConfigError("-f and -i both say how sizes grow; give one of them");
-    if (c.step_bytes == 0) throw ConfigError("-i 0: sizes must grow; give a size above 0");
-  }
-  if (c.min_bytes > c.max_bytes) throw ConfigError(fmt::format("-b {}: it is larger than -e {}", t.min_bytes, t.max_bytes));
-  if (c.min_bytes < size_of(c.dtype)) throw ConfigError(fmt::format("-b {}: one element of {} has {} bytes", c.min_bytes, t.dtype, size_of(c.dtype)));
 }
 
 CommandLine usage_error(const CLI::App* command, const std::string& message) {
@@ -469,14 +399,14 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
       return result;
     }
     const std::vector<std::string> unexpected = app.remaining(true);
-    if (unexpected.empty() || arguments.empty()) return usage_error(command, in_program_words(error.what()));
+    if (unexpected.empty() || arguments.empty()) return usage_error(command, error.what());
     if (command == nullptr) return usage_error(command, describe_unknown_command(app, unexpected.front()));
-    // An unknown option leaves its value behind too; report the option.
+    // The value of an unknown option is left over too; report the option.
     const auto option = std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind('-', 0) == 0; });
     return usage_error(command, describe_unexpected(app, *command, option == unexpected.end() ? unexpected.front() : *option));
   } catch (const ConfigError& error) {
     if (!app.get_subcommands().empty()) command = app.get_subcommands().front();
-    return usage_error(command, in_program_words(error.what()));
+    return usage_error(command, in_program_words(error));
   }
 }
 

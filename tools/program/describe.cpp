@@ -41,6 +41,7 @@ std::string describe_memory(const EngineConfig& config) {
   std::string text;
   if (config.recompute_segments > 1) text += fmt::format(", {} recompute segments", config.recompute_segments);
   if (!config.loss_gradient_in_place) text += ", gradient of outputs apart";
+  if (config.batch_statistics == BatchStatistics::local) text += ", batch norm local";
   return text;
 }
 
@@ -104,11 +105,11 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
   const std::string precision = describe_precision(run.engine->config());
   const OptimizerConfig& optimizer = run.engine->config().optimizer;
   const std::string communicator = run.engine->communicator();
-  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {}{}{})\n{}, lr {}{}, seed {}{}{}\n",
+  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {}{}{})\n{}, lr {}{}{}, seed {}{}{}\n",
                      describe_job(job, run.engine->layout()), mode, devices, options.batch_size, describe_batch(run.engine->batch_plan()),
                      scheme.split.str(), staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce),
                      communicator.empty() ? "" : " by ", communicator, optimizer.name(), optimizer.learning_rate(),
-                     describe_schedule(options.schedule), options.seed, precision, describe_memory(run.engine->config()));
+                     describe_schedule(options.schedule), describe_recipe(options.recipe), options.seed, precision, describe_memory(run.engine->config()));
 }
 
 std::string describe_batch(const BatchPlan& plan) {

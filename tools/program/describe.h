@@ -20,7 +20,7 @@ std::string describe_batch(const BatchPlan& plan);
 
 /// ", fp16, loss scale dynamic, clipped at norm 1, gradients reduced in f16"; empty when all is f32.
 std::string describe_precision(const EngineConfig& config);
-/// ", 4 recompute segments, gradient of outputs apart"; empty if neither is used.
+/// ", 4 recompute segments, gradient of outputs apart, batch norm local"; empty if none is used.
 std::string describe_memory(const EngineConfig& config);
 
 /// Bytes of images and labels.

@@ -33,7 +33,7 @@ int run_eval(const Options& options, const Processes& processes) {
   Run run = open_run(std::move(group), job, config, evaluate_workload(options, job), {options.weights, options.allow_non_finite});
 
   std::vector<float> logits;
-  const auto result = evaluate_test_set(options, job, run, "evaluating", options.save_logits.empty() ? nullptr : &logits);
+  const auto result = evaluate_test_set(options, job, run, "evaluating", options.confusion, options.save_logits.empty() ? nullptr : &logits);
   if (!result) {
     if (processes.leads()) fmt::print(stderr, "vitrine: interrupted before every sample was seen; there is no result\n");
     return interrupt_status();
@@ -53,6 +53,9 @@ int run_eval(const Options& options, const Processes& processes) {
     json["config"] = config_json(options, job, devices);
     json["test_loss"] = result->loss;
     json["test_accuracy"] = result->accuracy;
+    json["test_top5_accuracy"] = result->top5 ? Json(*result->top5) : Json();
+    json["confusion"] = result->confusion ? result->confusion->json() : Json();
+    json["class_names"] = job.data.test.class_names;
     json["samples"] = result->samples;
     json["seconds"] = result->seconds;
     json["samples_per_second"] = rate;
@@ -62,8 +65,9 @@ int run_eval(const Options& options, const Processes& processes) {
     return kExitOk;
   }
   fmt::print("{}\n", describe_job(job, run.engine->layout()));
-  fmt::print("test loss {:.4f}  test accuracy {:.4f}  {} samples, each once  {} samples/s\n", result->loss, result->accuracy,
-             format_count(result->samples), format_count(std::llround(rate)));
+  fmt::print("test loss {:.4f}  test accuracy {:.4f}{}  {} samples, each once  {} samples/s\n", result->loss, result->accuracy,
+             describe_top5(result->top5), format_count(result->samples), format_count(std::llround(rate)));
+  if (result->confusion) fmt::print("\n{}", result->confusion->report(job.data.test.class_names, Style::of(STDOUT_FILENO)));
   fmt::print("\n{}", memory_report(record, Style::of(STDOUT_FILENO)));
   if (has_logits) fmt::print("The outputs are in {}\n", options.save_logits);
   attempts.rethrow();

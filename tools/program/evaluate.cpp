@@ -2,7 +2,10 @@
 #include "tools/program/evaluate.h"
 
 #include <cstring>
+#include <span>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "runtime/error.h"
 #include "tools/program/batches.h"
@@ -15,19 +18,21 @@ namespace {
 
 // How many batches lie between two synchronizations of the processes: none gets far ahead, a hanging process is detected, and all end together.
 constexpr int64_t kExchanges = 16;
+constexpr int64_t kTopClasses = 5;
 
 /// Sums over some batches.
 struct Found {
   double loss_sum = 0;
-  int64_t valid = 0, correct = 0;
+  int64_t valid = 0, correct = 0, top5 = 0;
   bool interrupted = false;
 };
 
 /// The sum over all processes.
 Found sum_over_processes(ProcessGroup& process_group, const Found& mine) {
   const std::vector<double> sums = process_group.sum(
-      "what the evaluation found", {mine.loss_sum, static_cast<double>(mine.valid), static_cast<double>(mine.correct), mine.interrupted ? 1.0 : 0.0});
-  return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2]), sums[3] > 0};
+      "what the evaluation found", {mine.loss_sum, static_cast<double>(mine.valid), static_cast<double>(mine.correct),
+                                    static_cast<double>(mine.top5), mine.interrupted ? 1.0 : 0.0});
+  return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2]), static_cast<int64_t>(sums[3]), sums[4] > 0};
 }
 
 /// This process's outputs of all batches, and their number in each batch.
@@ -61,7 +66,10 @@ std::vector<float> gather_outputs(ProcessGroup& process_group, const Outputs& mi
 
 }  // namespace
 
-std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& job, Run& run, const std::string& label, std::vector<float>* logits) {
+std::string describe_top5(const std::optional<double>& top5) { return top5 ? fmt::format("  top-5 accuracy {:.4f}", *top5) : std::string(); }
+
+std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& job, Run& run, const std::string& label, bool confusion,
+                                            std::vector<float>* logits) {
   const LoaderConfig config = evaluate_loader_config(options, job, run);
   const int64_t batches = (job.data.test.size() + config.batch_size - 1) / config.batch_size;
   const bool alone = run.devices->process_count() == 1;
@@ -71,13 +79,23 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   Progress progress(label, batches, {options.quiet, options.command == Options::Command::eval ? options.log_every : 0});
   Found sum, recent;
   Outputs outputs;
+  std::vector<float> batch_logits;
+  std::optional<ConfusionMatrix> matrix;
+  if (confusion) matrix.emplace(job.model.classes);
   for (int64_t done = 0; const auto item = source.next(done);) {
     const size_t before = outputs.values.size();
-    const StepResult totals = run.engine->evaluate(*item, logits != nullptr ? &outputs.values : nullptr);
+    batch_logits.clear();
+    std::vector<float>* const wanted = logits != nullptr ? &outputs.values : &batch_logits;
+    const StepResult totals = run.engine->evaluate(*item, logits != nullptr || confusion ? wanted : nullptr);
+    if (matrix) {
+      const std::span<const int32_t> labels(item->labels.as<int32_t>(), static_cast<size_t>(item->labels.numel()));
+      matrix->add(labels, std::span(*wanted).subspan(logits != nullptr ? before : 0));
+    }
     outputs.counts.push_back(outputs.values.size() - before);
     recent.loss_sum += totals.loss_sum;
     recent.valid += totals.valid;
     recent.correct += totals.correct;
+    recent.top5 += totals.top5;
     if (++done % interval != 0 && done < batches) continue;
     recent.interrupted = interrupted();
     if (!alone) recent = sum_over_processes(*run.devices->process_group(), recent);
@@ -85,6 +103,7 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
     sum.loss_sum += recent.loss_sum;
     sum.valid += recent.valid;
     sum.correct += recent.correct;
+    sum.top5 += recent.top5;
     recent = {};
     progress.update(done, sum.valid, sum.loss_sum / static_cast<double>(sum.valid));
   }
@@ -93,6 +112,9 @@ std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& j
   Evaluation result;
   result.loss = sum.loss_sum / static_cast<double>(sum.valid);
   result.accuracy = static_cast<double>(sum.correct) / static_cast<double>(sum.valid);
+  if (job.model.classes > kTopClasses) result.top5 = static_cast<double>(sum.top5) / static_cast<double>(sum.valid);
+  if (matrix && !alone) matrix->sum_over_processes(*run.devices->process_group());
+  result.confusion = std::move(matrix);
   result.samples = sum.valid;
   result.seconds = static_cast<double>(steady_now_ns() - begin) * 1e-9;
   return result;

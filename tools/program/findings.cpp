@@ -19,11 +19,11 @@ using html::percent;
 using html::short_bytes;
 using html::short_seconds;
 
-// The shares from which a finding is reported.
+// Shares above which a finding is reported.
 constexpr double kUneven = 0.05, kNearCapacity = 0.9, kLargeWorkspace = 0.5, kDataWait = 0.05, kHostWait = 0.1, kIdle = 0.1, kExposed = 0.1,
                  kLateBucket = 0.5, kSkipped = 0.05;
 constexpr int64_t kFewestSteps = 8;
-// Schemes that differ by less than this share do not differ.
+// Smaller differences between schemes are not reported.
 constexpr double kDiffers = 0.03;
 
 int64_t fullest_bytes(const RunRecord& run) {
@@ -107,7 +107,7 @@ std::optional<Finding> uneven_memory(const RunRecord& run) {
   const int64_t peak = run.devices[device].pool.peak_bytes, more = peak - others;
   if (static_cast<double>(more) < kUneven * static_cast<double>(peak)) return std::nullopt;
   const BytesByCategory excess = excess_of(run.devices, device);
-  const auto most = std::max_element(excess.begin(), excess.end() - 1);  // fragmentation is no reason
+  const auto most = std::max_element(excess.begin(), excess.end() - 1);  // fragmentation is not a reason
   if (*most <= 0) return std::nullopt;
   const auto category = static_cast<Category>(most - excess.begin());
   const Finding reason = reason_of_excess(run, device, category);
@@ -165,7 +165,7 @@ std::optional<Finding> idle_device(const RunRecord& run) {
   std::vector<double> busy, rates;
   for (const DeviceRecord& d : run.devices) {
     busy.push_back(seconds_in(d, Phase::forward) + seconds_in(d, Phase::recompute) + seconds_in(d, Phase::backward));
-    // In a few steps any device may be late by chance.
+    // In few steps, any device can be late by chance.
     if (d.samples_per_step == 0 || busy.back() <= 0 || d.phases.steps < kFewestSteps) return std::nullopt;
     rates.push_back(static_cast<double>(d.samples_per_step) / busy.back());
   }

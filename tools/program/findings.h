@@ -9,7 +9,7 @@
 
 namespace vitrine::tools {
 
-/// What the figures of a run mean in plain words, and the option that changes it.
+/// What the measurements of a run mean, and the option that changes it.
 struct Finding {
   std::string text;
   std::string remedy;  // "`--workers 4` loads with more threads"; options are in backquotes
@@ -21,7 +21,7 @@ std::vector<Finding> find_findings(const RunRecord& run);
 /// RunRecord::first_bucket_begins of a device's step. Nothing if the step has no backward or no bucket.
 std::optional<double> first_bucket_begin(const StepView& view);
 
-// Each one by itself; nothing if it does not apply.
+// Single findings; nothing if one does not apply.
 std::optional<Finding> divergence(const RunRecord& run);
 std::optional<Finding> uneven_memory(const RunRecord& run);
 std::optional<Finding> little_headroom(const RunRecord& run);
@@ -35,8 +35,8 @@ std::optional<Finding> late_first_bucket(const RunRecord& run);
 std::optional<Finding> exposed_communication(const RunRecord& run);
 std::optional<Finding> skipped_steps(const RunRecord& run);
 
-/// Whether every round of `fast` was faster than every round of `slow`, and the medians differ by more than a few percent. False with a single round:
-/// it does not show the noise.
+/// Whether every round of `fast` was faster than every round of `slow`, and the medians differ by more than a few percent. False with a single round,
+/// which does not show the noise.
 bool is_faster(const Rates& fast, const Rates& slow);
 /// The fastest scheme of a comparison, and those within noise of it. Nothing for fewer than two.
 std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/json_report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -8,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/program/advice.h"
 #include "tools/program/findings.h"
 
 namespace vitrine::tools {
@@ -26,6 +28,7 @@ Json training_json(const Options& o, const Job& job) {
   json["accumulate"] = o.accumulate;
   json["recompute_segments"] = resolve_recompute_segments(o, job.model);
   json["loss_gradient"] = o.loss_gradient;
+  json["batch_norm"] = o.batch_norm;
   json["optimizer"] = optimizer.name();
   json["lr"] = optimizer.learning_rate();
   json["lr_schedule"] = o.schedule.schedule;
@@ -38,6 +41,7 @@ Json training_json(const Options& o, const Job& job) {
     json["betas"] = {optimizer.adam_kernel().beta1, optimizer.adam_kernel().beta2};
     json["eps"] = optimizer.adam_kernel().eps;
   }
+  json.update(recipe_json(o.recipe));
   json["clip_norm"] = o.clip_norm ? Json(*o.clip_norm) : Json();
   json["allow_non_finite"] = o.allow_non_finite;
   json["dropout"] = o.dropout ? decimal(*o.dropout) : Json();
@@ -110,6 +114,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["channels"] = job.model.channels;
   json["classes"] = job.model.classes;
   json["preprocess"] = o.preprocess;
+  json["normalize"] = text_or_null(o.normalize);
   json["workers"] = o.workers;
   for (const DeviceId& device : devices) json["devices"].push_back(device.str());
   json["device_memory"] = parse_memory_list(o.device_memory);
@@ -123,7 +128,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   }
   json.update(training_json(o, job));
   if (o.precisions.empty()) {
-    json.update(precision_json(resolve_precision(o)));
+    json.update(precision_json(precision_for(o, job.model, resolve_precision(o))));
   } else {
     for (const auto& [name, precision] : resolve_compare_precisions(o)) json["precisions"].push_back(name);
   }
@@ -163,17 +168,20 @@ Json run_json(const Record& record) {
                               {"train_loss", e.totals.mean_loss()},
                               {"test_loss", e.test_loss ? Json(*e.test_loss) : Json()},
                               {"test_accuracy", e.test_accuracy ? Json(*e.test_accuracy) : Json()},
+                              {"test_top5_accuracy", e.test_top5 ? Json(*e.test_top5) : Json()},
                               {"samples", e.samples},
                               {"steps", e.steps},
                               {"interrupted", !e.whole()},
                               {"seconds", e.seconds},
                               {"samples_per_second", e.samples_per_second()}});
   }
+  json["confusion"] = run.confusion ? run.confusion->json() : Json();
   json.update(measurements_json(run.devices));
   json["communicator"] = record.communicator;
   json["convolutions"] = Json::array();
   for (const Conv2dChoice& choice : record.convolutions) {
-    json["convolutions"].push_back({{"operation", choice.operation}, {"implementation", choice.implementation}, {"reason", choice.reason}});
+    json["convolutions"].push_back(
+        {{"operation", choice.operation}, {"implementation", choice.implementation}, {"reason", in_program_words(choice.reason)}});
   }
   json["checkpoints"] = checkpoints_json(record.checkpoints);
   json["interrupted"] = record.interrupted;
@@ -221,7 +229,7 @@ Json plan_json(const Record& record) {
   }
   json["checkpoint_staging_bytes"] = record.checkpoints ? staging_json(record.checkpoints->planned_staging) : Json();
   json["notes"] = record.notes;
-  json["fits"] = record.remedies.empty();
+  json["fits"] = std::all_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.fits(); });
   json["remedies"] = text_or_null(record.remedies);
   return json;
 }

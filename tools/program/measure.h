@@ -11,18 +11,18 @@
 
 namespace vitrine::tools {
 
-/// Adds up where the time of steps went and what communication cost, device by device, over any number of stretches of consecutive steps.
+/// Sums phases and communication of each device over any number of ranges of consecutive steps.
 class PhaseRecorder {
  public:
   /// keep  the steps whose spans are kept, for a trace file or a report
   explicit PhaseRecorder(Run& run, std::optional<StepRange> keep = {});
 
-  /// Every how many steps poll() is called, so that few spans are held.
+  /// Steps between calls of poll(), so that few spans are held.
   static constexpr int64_t kStepsBetweenPolls = 16;
   /// Adds the finished steps and drops their spans; does not wait. Steps before `first_step` are left out.
   ///   host  the waits for data since the last call
   void poll(std::vector<SpanRecord>&& host, int64_t first_step);
-  /// Ends a stretch of steps: marks its end, waits for the devices, and adds its spans.
+  /// Ends a range of steps: marks its end, waits for the devices, and adds its spans.
   void collect(std::vector<SpanRecord>&& host, int64_t first_step);
   /// Waits for the devices and drops their spans (those of an evaluation).
   void discard();

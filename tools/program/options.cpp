@@ -14,6 +14,7 @@
 
 #include "runtime/error.h"
 #include "runtime/units.h"
+#include "tools/program/log_file.h"
 
 namespace vitrine::tools {
 
@@ -77,6 +78,7 @@ void check_training(const Options& o) {
   }
   parse_recompute_segments(o.recompute_segments);
   resolve_optimizer(o);
+  check_recipe(o.recipe, o.host_preprocess());
   if (o.command == Options::Command::compare) {
     resolve_compare_precisions(o);
   } else {
@@ -88,7 +90,7 @@ void check_training(const Options& o) {
 void check_files(const Options& o) {
   std::map<std::string, const char*> taken;
   for (const auto& [option, path] :
-       {std::pair{"--save", o.save}, {"--report", o.report}, {"--trace", o.trace}, {"--memory-history", o.memory_history}}) {
+       {std::pair{"--save", o.save}, {"--report", o.report}, {"--trace", o.trace}, {"--memory-history", o.memory_history}, {"--log", o.log}}) {
     std::error_code error;
     // A pipe, or /dev/stdout, takes what comes; so does a name that says nothing before it is written.
     if (path.empty() || (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))) continue;
@@ -142,6 +144,7 @@ void check_combinations(const Options& o) {
   if (o.command == Options::Command::train || o.command == Options::Command::plan) {
     check_choices(o);
     check_files(o);
+    if (!o.log.empty()) LogFile::check_path(o.log);
     check_checkpoint_options(o.checkpoints, o.init_weights, o.evaluate && !o.steps);
     if (o.gpu0_batch_size && o.mode && *o.mode != "balanced") {
       throw ConfigError(

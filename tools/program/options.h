@@ -13,6 +13,7 @@
 #include "runtime/device_id.h"
 #include "runtime/trace/phase_table.h"
 #include "tools/program/checkpoint_options.h"
+#include "tools/program/recipe_options.h"
 #include "tools/program/schedule_options.h"
 
 namespace vitrine::tools {
@@ -48,7 +49,7 @@ struct Options {
   std::string model = "small-cnn";
   std::string data = "synthetic";
   int64_t image_size = 0;  // 0: the model's own, or the data's
-  std::string preprocess = "device";
+  std::string preprocess = "device", normalize;
   std::optional<float> dropout;
   int workers = 1;
 
@@ -80,6 +81,7 @@ struct Options {
   int64_t batch_size = 64;
   int accumulate = 1;
   std::string recompute_segments = "1", loss_gradient = "in-place";
+  std::string batch_norm = "exact";
   Choices choices;
   std::string balance = "memory";  // --split auto: by memory or time
   std::optional<int64_t> epochs, steps;
@@ -89,6 +91,7 @@ struct Options {
   std::optional<double> lr, momentum, weight_decay;
   bool nesterov = false;
   ScheduleOptions schedule;  // train
+  RecipeOptions recipe;
   uint64_t seed = 0;
   bool shuffle = true;
   bool drop_last = false;
@@ -105,9 +108,10 @@ struct Options {
   std::string init_weights, save;
   CheckpointOptions checkpoints;  // train; plan knows the directory
   std::string weights, save_logits;  // eval
+  bool confusion = false;            // train, eval
   CollectiveOptions collectives;
 
-  std::string trace, report, memory_history, tensorboard;
+  std::string trace, report, memory_history, tensorboard, log;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all
   std::string trace_level = "phase";
   bool json = false;

@@ -12,6 +12,7 @@
 #include "runtime/memory/timeline.h"
 #include "runtime/trace/communication_table.h"
 #include "runtime/trace/step_view.h"
+#include "tools/program/confusion.h"
 #include "tools/program/processes.h"
 #include "tools/program/step_record.h"
 
@@ -58,7 +59,7 @@ struct EpochRecord {
   int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: the epoch was interrupted
   int64_t steps_before = 0;             // those of them that were trained before this process, which continues from a checkpoint
   double seconds = 0;                   // spent training, without evaluation
-  std::optional<double> test_loss, test_accuracy;
+  std::optional<double> test_loss, test_accuracy, test_top5;
 
   bool whole() const { return steps == steps_wanted; }
   double samples_per_second() const { return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0; }
@@ -94,6 +95,7 @@ struct RunRecord {
   int64_t first_step = 0;  // from 0: the first step of this process; above 0 in a run that continues from a checkpoint
   std::vector<double> step_losses;
   std::vector<EpochRecord> epochs;
+  std::optional<ConfusionMatrix> confusion;   // with --confusion: of the last evaluation
   int64_t shown_step = 0;                     // from 0: the step of DeviceRecord::memory and ::step
   std::optional<double> first_bucket_begins;  // share of backward that is over when the first bucket's reduction begins, 0 to 1
   // Of a comparison:

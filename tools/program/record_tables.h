@@ -18,13 +18,13 @@ inline constexpr size_t kDevicesApart = 4, kDevicesApartOnPage = 16;
 /// Empty without steps.
 std::vector<Table> time_tables(const std::vector<DeviceRecord>& devices, size_t apart = kDevicesApart);
 
-/// One row for each bucket of the device that waited least for its peers (least_late()): what ran beside compute and what did not, how late peers
-/// were, and bandwidth. Nothing if the devices did not communicate.
+/// One row for each bucket of the device that waited least for its peers (least_late()): what was hidden behind compute and what was not, how late
+/// peers were, and bandwidth. Nothing if the devices did not communicate.
 std::optional<Table> communication_table(const std::vector<DeviceRecord>& devices);
 
 /// Where the memory went: bytes by category at the moment of the peak, measured and planned. Devices that agree share their columns.
 Table memory_table(const std::vector<DeviceRecord>& devices);
-/// What lies outside the pools, and how it is measured.
+/// Memory outside the pools, and how it is measured.
 std::string describe_outside(const std::vector<DeviceRecord>& devices, int64_t dataset_bytes, int processes);
 
 /// What each device of a plan needs: bytes by category, and the moment of the peak. Devices with the same plan share a column.
@@ -37,7 +37,7 @@ std::string plan_bars(const std::vector<DeviceRecord>& devices, const Style& sty
 /// A comparison: speed, gradients and memory of each scheme, then where each scheme's time went.
 Table schemes_table(const Record& record);
 Table scheme_times_table(const Record& record);
-/// How far rounding alone moves gradients in the precisions of these runs.
+/// How much rounding alone changes gradients in the precisions of these runs.
 std::string rounding_hint(const std::vector<RunRecord>& runs);
 /// "1.2e-07", or "overflow".
 std::string describe_difference(const RunRecord& run);

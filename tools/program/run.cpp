@@ -78,7 +78,7 @@ std::vector<int64_t> batch_sizes(int64_t count, int64_t batch_size, bool drop_la
 
 Job open_job(const Options& options) {
   Job job;
-  job.data = open_dataset(options.data, kDataSeed);
+  job.data = open_dataset(options.data, kDataSeed, options.image_size != 0 ? options.image_size : model_image_size(options.model));
   const Dataset& train = job.data.train;
   ModelOptions model_options;
   model_options.image_size = options.image_size;
@@ -91,7 +91,7 @@ Job open_job(const Options& options) {
         "--model wide-head: it has a target at every position of a sequence, but data sets have one label for each image; see its memory with "
         "vitrine plan, train it from C++, or choose another model");
   }
-  if (options.image_size == 0 && options.model != "alexnet" && options.model != "vgg16") {
+  if (options.image_size == 0 && model_image_size(options.model) == 0) {
     if (train.height != train.width) {
       throw ConfigError(
           fmt::format("{}: images are {} x {}, but models take square ones; choose with --image-size", train.name, train.height, train.width));
@@ -102,7 +102,7 @@ Job open_job(const Options& options) {
   model_options.classes = train.classes;
   model_options.dropout = options.dropout;
   job.model = make_model(options.model, model_options);
-  job.normalization = {train.mean, train.std};
+  job.normalization = resolve_normalization(options.normalize, train);
   return job;
 }
 
@@ -157,6 +157,7 @@ LoaderConfig train_loader_config(const Options& options, const Job& job, const R
   config.shuffle = options.shuffle;
   config.drop_last = options.drop_last;
   config.epochs = epochs;
+  config.sample_indices = run.engine->config().augments();
   config.shard = shard_of(run, options.accumulate);
   return config;
 }
@@ -214,15 +215,27 @@ int64_t default_workspace(const Model& model, Backend backend, const Precision& 
   return std::clamp(kCopies * largest, kMiB, 32 * kMiB);
 }
 
+Precision precision_for(const Options& options, const Model& model, const Precision& precision) {
+  if (!precision.mixed() || !FlatLayout(model.net->parameters(), 0).any_stays_f32()) return precision;
+  if (options.broadcast && *options.broadcast == "half") {
+    throw ConfigError(fmt::format("--broadcast half: {} has batch norm, whose parameters stay f32 on every device; leave it out", model.name));
+  }
+  Precision with_masters = precision;
+  with_masters.broadcasts_masters = true;
+  return with_masters;
+}
+
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision) {
   EngineConfig config;
   config.scheme = scheme;
   config.batch_size = options.batch_size;
   config.accumulate = options.accumulate;
   config.recompute_segments = resolve_recompute_segments(options, job.model);
+  config.batch_statistics = options.batch_norm == "local" ? BatchStatistics::local : BatchStatistics::exact;
   config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
-  config.precision = precision;
+  apply_recipe(options.recipe, config);
+  config.precision = precision_for(options, job.model, precision);
   config.allow_non_finite = options.allow_non_finite;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
@@ -235,6 +248,11 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.image_height = ready_made ? job.model.height : job.data.train.height;
   config.image_width = ready_made ? job.model.width : job.data.train.width;
   return config;
+}
+
+bool counts_confusion(const Options& options, const Job& job) {
+  constexpr int64_t kMostClasses = 480;
+  return options.confusion || (!options.tensorboard.empty() && job.model.classes <= kMostClasses);
 }
 
 void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group) {
@@ -251,6 +269,7 @@ void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_
                      {"--steps", std::to_string(options.steps.value_or(0))},
                      {"--preprocess", options.preprocess},
                      {"evaluation", options.evaluate ? "on" : "off"},
+                     {"confusion matrix", counts_confusion(options, job) ? "counted" : "not counted"},
                      // Only rank 0 reads the file.
                      {"--init-weights", options.init_weights.empty() ? "nothing" : "a file"},
                      {"--checkpoint-dir", options.checkpoints.directory.empty() ? "nothing" : "a folder"},
@@ -274,12 +293,15 @@ Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineC
   if (!weights.path.empty()) {
     const FlatLayout& layout = run.engine->layout();
     std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
+    const BufferLayout& buffer_layout = run.engine->buffer_layout();
+    BufferValues buffers = buffer_layout.initial();
     try {
-      if (run.devices->process() == 0) load_parameters(find_weights(weights.path), layout, flat, weights.allow_non_finite);
+      if (run.devices->process() == 0) load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.allow_non_finite);
     } catch (const NonFiniteWeights& error) {
       throw DataError(fmt::format("{}, or take them as they are with --allow-non-finite", error.what()));
     }
     run.engine->set_parameters(flat);
+    run.engine->set_buffers(buffers);
   }
   return run;
 }

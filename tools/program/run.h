@@ -51,7 +51,12 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
 int64_t default_workspace(const Model& model, Backend backend, const Precision& precision);
 /// --recompute-segments; sqrt: the square root of the number of the model's parts. throws ConfigError.
 int resolve_recompute_segments(const Options& options, const Model& model);
+/// The precision for a model: where some of its parameters stay f32, masters are broadcast. throws ConfigError for --broadcast half there.
+Precision precision_for(const Options& options, const Model& model, const Precision& precision);
 EngineConfig engine_config(const Options& options, const Job& job, const Scheme& scheme, const Precision& precision);
+
+/// Whether evaluations count the confusion matrix: --confusion, or --tensorboard for an image with at least one pixel per class.
+bool counts_confusion(const Options& options, const Job& job);
 
 /// Checks that all processes agree on what the engine's plan does not cover. throws ConfigError.
 void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_group);

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/run_log.h"
 
+#include <cmath>
+
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
 #include "runtime/memory/category.h"
+#include "runtime/trace/span.h"
 
 namespace vitrine::tools {
 
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
@@ -19,56 +25,107 @@ std::string cell(const std::string& text) {
   return escaped;
 }
 
+Json number(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
+std::vector<std::string> columns_for(const std::vector<std::string>& devices) {
+  std::vector<std::string> columns = {"kind",     "step",       "epoch",         "seconds",           "loss", "lr", "loss_scale", "samples_per_second",
+                                      "test_loss", "test_accuracy", "test_top5_accuracy"};
+  for (const std::string& device : devices) {
+    columns.push_back(fmt::format("memory.{}.peak", device));
+    for (int c = 0; c < kCategoryCount; ++c) columns.push_back(fmt::format("memory.{}.{}", device, category_name(static_cast<Category>(c))));
+  }
+  return columns;
+}
+
 }  // namespace
 
-RunLog::RunLog(const std::string& folder, const std::vector<std::pair<std::string, std::string>>& facts, int64_t steps_before) {
-  if (folder.empty()) return;
-  writer_.emplace(folder);
-  if (steps_before > 0) writer_->start_at(steps_before + 1);
-  std::string table = "| | |\n|---|---|\n";
-  for (const auto& [name, value] : facts) table += fmt::format("| {} | {} |\n", cell(name), cell(value));
-  writer_->add_text("configuration", table, steps_before);
+RunLog::RunLog(const Target& target) : begin_ns_(steady_now_ns()) {
+  if (!target.tensorboard.empty()) {
+    tensorboard_.emplace(target.tensorboard);
+    if (target.steps_before > 0) tensorboard_->start_at(target.steps_before + 1);
+    std::string table = "| | |\n|---|---|\n";
+    for (const auto& [name, value] : target.facts) table += fmt::format("| {} | {} |\n", cell(name), cell(value));
+    tensorboard_->add_text("configuration", table, target.steps_before);
+  }
+  if (target.file.empty()) return;
+  file_.emplace(target.file, columns_for(target.devices));
+  if (target.file.ends_with(".jsonl")) file_->add({{"kind", "run"}, {"config", Json::parse(target.config)}});
 }
 
 template <class Write>
 void RunLog::attempt(const Write& write) {
-  if (!writer_ || error_) return;
+  if (error_) return;
   try {
-    write(*writer_);
+    write();
   } catch (const DataError&) {
     error_ = std::current_exception();
   }
 }
 
 void RunLog::add_step(const Step& step) {
-  attempt([&](TensorboardWriter& writer) {
-    writer.add_scalar("train/loss", step.loss, step.step);
-    writer.add_scalar("train/lr", step.lr, step.step);
-    if (step.loss_scale) writer.add_scalar("train/loss_scale", *step.loss_scale, step.step);
+  attempt([&] {
+    if (tensorboard_) {
+      tensorboard_->add_scalar("train/loss", step.loss, step.step);
+      tensorboard_->add_scalar("train/lr", step.lr, step.step);
+      if (step.loss_scale) tensorboard_->add_scalar("train/loss_scale", *step.loss_scale, step.step);
+    }
+    if (!file_) return;
+    file_->add({{"kind", "step"},
+                {"step", step.step},
+                {"epoch", step.epoch},
+                {"seconds", static_cast<double>(steady_now_ns() - begin_ns_) * 1e-9},
+                {"loss", step.loss},
+                {"lr", step.lr},
+                {"loss_scale", number(step.loss_scale)}});
   });
 }
 
 void RunLog::add_epoch(const Epoch& epoch) {
-  attempt([&](TensorboardWriter& writer) {
-    writer.add_scalar("train/samples_per_second", epoch.samples_per_second, epoch.step);
-    if (epoch.test_loss) writer.add_scalar("test/loss", *epoch.test_loss, epoch.step);
-    if (epoch.test_accuracy) writer.add_scalar("test/accuracy", *epoch.test_accuracy, epoch.step);
-    writer.flush();
-  });
-}
-
-void RunLog::add_memory(const std::string& device, int64_t step, const PoolStatistics& statistics) {
-  attempt([&](TensorboardWriter& writer) {
-    writer.add_scalar(fmt::format("memory/{}/peak_MiB", device), mib(statistics.peak_bytes), step);
-    for (int c = 0; c < kCategoryCount; ++c) {
-      const int64_t bytes = statistics.peak_by_category[static_cast<size_t>(c)];
-      if (bytes > 0) writer.add_scalar(fmt::format("memory/{}/{}_MiB", device, category_name(static_cast<Category>(c))), mib(bytes), step);
+  attempt([&] {
+    if (tensorboard_) {
+      TensorboardWriter& writer = *tensorboard_;
+      writer.add_scalar("train/samples_per_second", epoch.samples_per_second, epoch.step);
+      if (epoch.test_loss) writer.add_scalar("test/loss", *epoch.test_loss, epoch.step);
+      if (epoch.test_accuracy) writer.add_scalar("test/accuracy", *epoch.test_accuracy, epoch.step);
+      if (epoch.test_top5) writer.add_scalar("test/top5_accuracy", *epoch.test_top5, epoch.step);
+      if (epoch.confusion != nullptr) {
+        const ConfusionMatrix::Image image = epoch.confusion->image();
+        writer.add_image("test/confusion", image.png, image.width, image.height, epoch.step);
+      }
+      for (const auto& [device, statistics] : epoch.memory) {
+        writer.add_scalar(fmt::format("memory/{}/peak_MiB", device), mib(statistics.peak_bytes), epoch.step);
+        for (int c = 0; c < kCategoryCount; ++c) {
+          const int64_t bytes = statistics.peak_by_category[static_cast<size_t>(c)];
+          if (bytes > 0) writer.add_scalar(fmt::format("memory/{}/{}_MiB", device, category_name(static_cast<Category>(c))), mib(bytes), epoch.step);
+        }
+      }
+      writer.flush();
     }
+    if (!file_) return;
+    Json row = {{"kind", "epoch"},
+                {"step", epoch.step},
+                {"epoch", epoch.epoch},
+                {"seconds", static_cast<double>(steady_now_ns() - begin_ns_) * 1e-9},
+                {"loss", epoch.train_loss},
+                {"samples_per_second", epoch.samples_per_second},
+                {"test_loss", number(epoch.test_loss)},
+                {"test_accuracy", number(epoch.test_accuracy)},
+                {"test_top5_accuracy", number(epoch.test_top5)}};
+    for (const auto& [device, statistics] : epoch.memory) {
+      Json& memory = row["memory"][device];
+      memory["peak"] = statistics.peak_bytes;
+      for (int c = 0; c < kCategoryCount; ++c) memory[category_name(static_cast<Category>(c))] = statistics.peak_by_category[static_cast<size_t>(c)];
+    }
+    file_->add(row);
+    file_->flush();
   });
 }
 
 void RunLog::close() {
-  attempt([](TensorboardWriter& writer) { writer.flush(); });
+  attempt([&] {
+    if (tensorboard_) tensorboard_->flush();
+    if (file_) file_->flush();
+  });
   if (error_) std::rethrow_exception(error_);
 }
 

@@ -9,40 +9,56 @@
 #include <vector>
 
 #include "runtime/memory/pool.h"
+#include "tools/program/confusion.h"
+#include "tools/program/log_file.h"
 #include "tools/program/tensorboard.h"
 
 namespace vitrine::tools {
 
-/// What --tensorboard receives during training. An error in writing never stops training: nothing more is written, and close() throws it.
+/// Writes the data of --tensorboard and --log during training. A write error does not stop training: nothing more is written, and close() throws the error.
 class RunLog {
  public:
-  /// An empty folder: every call does nothing. `facts` become a table on TensorBoard's text page.
-  ///   steps_before  of the run that this one continues: TensorBoard drops what earlier files in the folder have beyond them
-  /// throws  DataError when the file cannot be made
-  RunLog(const std::string& folder, const std::vector<std::pair<std::string, std::string>>& facts, int64_t steps_before = 0);
+  /// Where a run is logged, and what is known of it before its first step.
+  struct Target {
+    std::string tensorboard, file;                           // empty: not there
+    std::vector<std::pair<std::string, std::string>> facts;  // a table on TensorBoard's text page
+    std::string config = {};                                 // a JSON object: the first line of a .jsonl file
+    std::vector<std::string> devices = {};                   // for the memory columns of a .csv file
+    int64_t steps_before = 0;  // of the run that this one continues: TensorBoard drops what earlier files in the folder have beyond them
+  };
+  /// throws DataError if a file cannot be created.
+  explicit RunLog(const Target& target);
 
   struct Step {
-    int64_t step = 0;  // 1-based, over the whole run
+    int64_t step = 0, epoch = 0;  // from 1; steps over the whole run
     double loss = 0.0, lr = 0.0;
     std::optional<double> loss_scale;
   };
   void add_step(const Step& step);
+  /// The peak of a device, in all and by category.
+  struct Memory {
+    std::string device;
+    PoolStatistics statistics;
+  };
   struct Epoch {
-    int64_t step = 0;  // the last one of the epoch
-    double samples_per_second = 0.0;
-    std::optional<double> test_loss, test_accuracy;
+    int64_t step = 0, epoch = 0;  // the last step of the epoch
+    double train_loss = 0.0, samples_per_second = 0.0;
+    std::optional<double> test_loss, test_accuracy, test_top5;
+    std::vector<Memory> memory;
+    const ConfusionMatrix* confusion = nullptr;  // TensorBoard shows it as an image
   };
   void add_epoch(const Epoch& epoch);
-  /// The peak of a device, in all and by category, in MiB.
-  void add_memory(const std::string& device, int64_t step, const PoolStatistics& statistics);
-  /// throws the first error in writing.
+  /// throws the first write error.
   void close();
 
  private:
+  /// Calls `write` unless an earlier call has failed.
   template <class Write>
   void attempt(const Write& write);
 
-  std::optional<TensorboardWriter> writer_;
+  std::optional<TensorboardWriter> tensorboard_;
+  std::optional<LogFile> file_;
+  int64_t begin_ns_;
   std::exception_ptr error_;
 };
 

@@ -75,8 +75,8 @@ Facts run_facts(const Options& options, const Job& job, Run& run, const std::str
       {"scheme", fmt::format("{}: split {}, staging {}, loss {}, reduce {}", mode, scheme.split.str(), staging_name(scheme.staging),
                              loss_at_name(scheme.loss_at), reduce_name(scheme.reduce))},
       {"batch", fmt::format("{} samples per step as {}", options.batch_size, describe_batch(run.engine->batch_plan()))},
-      {"optimizer", fmt::format("{}, lr {}{}, seed {}{}{}", optimizer.name(), optimizer.learning_rate(), describe_schedule(options.schedule),
-                                options.seed, describe_precision(run.engine->config()), describe_memory(run.engine->config()))}};
+      {"optimizer", fmt::format("{}, lr {}{}{}, seed {}{}{}", optimizer.name(), optimizer.learning_rate(), describe_schedule(options.schedule),
+                                describe_recipe(options.recipe), options.seed, describe_precision(run.engine->config()), describe_memory(run.engine->config()))}};
   if (const std::string communicator = run.engine->communicator(); !communicator.empty()) facts.emplace_back("communicator", communicator);
   const Facts machine = machine_facts(*run.devices);
   facts.insert(facts.end(), machine.begin(), machine.end());

@@ -31,9 +31,13 @@ namespace {
 struct Weights {
   std::string path, model;
   const FlatLayout& layout;
+  const BufferLayout& buffer_layout;
   std::vector<float> values;
+  BufferValues buffers;
 
-  void write(const WriteProgress& progress = {}) const { save_parameters(path, layout, values, {{"format", "pt"}, {"model", model}}, progress); }
+  void write(const WriteProgress& progress = {}) const {
+    save_parameters(path, layout, values, buffer_layout, buffers, {{"format", "pt"}, {"model", model}}, progress);
+  }
 };
 
 /// What the child process that saves reports to its parent.
@@ -166,7 +170,7 @@ void save_weights(const Options& options, const std::string& model, Engine& engi
     }
     return;
   }
-  const Weights weights{options.save, model, engine.layout(), engine.parameters()};
+  const Weights weights{options.save, model, engine.layout(), engine.buffer_layout(), engine.parameters(), engine.buffers()};
   process_group == nullptr ? weights.write() : save_for_processes(options, weights, *process_group);
 }
 
@@ -174,7 +178,7 @@ void rescue_weights(const Options& options, const std::string& model, Engine& en
   if (options.save.empty() || !processes.leads()) return;
   const std::string success = fmt::format("vitrine: training failed; the weights of the last finished step are in {}\n", options.save);
   try {
-    const Weights weights{options.save, model, engine.layout(), engine.parameters()};
+    const Weights weights{options.save, model, engine.layout(), engine.buffer_layout(), engine.parameters(), engine.buffers()};
     if (processes.process_group() == nullptr) {
       weights.write();
       fmt::print(stderr, "{}", success);

@@ -49,7 +49,9 @@ std::FILE* open_stream(StandardStream& stream, int buffering) {
 }  // namespace
 
 void keep_standard_streams() {
+  // A write to a closed pipe, or beyond a limit on file sizes, fails with an error instead of ending the program.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   // A stream that the caller closed must not become the first file that is opened; writes to it fail, as they should.
   for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) < 0) [[maybe_unused]]

@@ -32,8 +32,8 @@ class Table {
   void set_key_columns(size_t count) { key_columns_ = count; }
   /// The table as text for the terminal.
   std::string str(const Style& style) const;
-  /// The table for a page: {"kind": "table", "title", "columns": [{"title", "left"}], "rows": [{"cells", "rule"}], "hint"}; "rule": a line lies
-  /// above.
+  /// The table for a page: {"kind": "table", "title", "columns": [{"title", "left"}], "rows": [{"cells", "rule"}], "hint"}; "rule": a line above the
+  /// row.
   nlohmann::ordered_json json() const;
 
  private:

@@ -30,8 +30,12 @@ constexpr protozero::pbf_tag_type kStatus = 1;
 constexpr int32_t kStart = 1;
 }  // namespace session
 namespace value {
-constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2, kTensor = 8, kMetadata = 9;
+constexpr protozero::pbf_tag_type kTag = 1, kSimpleValue = 2, kImage = 4, kTensor = 8, kMetadata = 9;
 }
+namespace image {
+constexpr protozero::pbf_tag_type kHeight = 1, kWidth = 2, kColorspace = 3, kEncoded = 4;
+constexpr int32_t kRgb = 3;
+}  // namespace image
 namespace metadata {
 constexpr protozero::pbf_tag_type kPluginData = 1, kPluginName = 1;
 }
@@ -64,7 +68,7 @@ TensorboardWriter::TensorboardWriter(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error)
-    throw DataError(fmt::format("--tensorboard {}: the folder cannot be made ({}); name one that you may write to", folder, error.message()));
+    throw DataError(fmt::format("--tensorboard {}: the folder cannot be created ({}); name one that you may write to", folder, error.message()));
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
   const std::string stem = fmt::format("{}/events.out.tfevents.{}.{}.{}", folder, static_cast<int64_t>(wall_seconds()), host, getpid());
@@ -72,7 +76,7 @@ TensorboardWriter::TensorboardWriter(const std::string& folder) {
   file_.open(path_, std::ios::binary);
   if (!file_)
     throw DataError(
-        fmt::format("--tensorboard {}: no file can be made there ({}); name a folder that you may write to", folder, std::strerror(errno)));
+        fmt::format("--tensorboard {}: no file can be created there ({}); name a folder that you may write to", folder, std::strerror(errno)));
   std::string version;
   protozero::pbf_writer writer(version);
   writer.add_double(event::kWallTime, wall_seconds());
@@ -127,9 +131,31 @@ void TensorboardWriter::add_text(const std::string& tag, const std::string& mark
   write_event(bytes, step);
 }
 
+void TensorboardWriter::add_image(const std::string& tag, const std::string& png, int width, int height, int64_t step) {
+  std::string bytes;
+  {
+    protozero::pbf_writer writer(bytes);
+    protozero::pbf_writer entry(writer, summary::kValue);
+    entry.add_string(value::kTag, tag);
+    protozero::pbf_writer picture(entry, value::kImage);
+    picture.add_int32(image::kHeight, height);
+    picture.add_int32(image::kWidth, width);
+    picture.add_int32(image::kColorspace, image::kRgb);
+    picture.add_bytes(image::kEncoded, png);
+  }
+  write_event(bytes, step);
+}
+
 void TensorboardWriter::flush() {
   file_.flush();
-  if (!file_) throw DataError(fmt::format("{}: writing failed ({}); is the disk full?", path_, std::strerror(errno)));
+  require_written();
+}
+
+void TensorboardWriter::require_written() const {
+  if (file_) return;
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  throw DataError(fmt::format("--tensorboard {}: {} cannot be written ({}); free space there, or name a folder on another disk", folder, path_,
+                              std::strerror(errno)));
 }
 
 void TensorboardWriter::write_event(const std::string& summary_bytes, int64_t step) {
@@ -146,6 +172,7 @@ void TensorboardWriter::write_record(const std::string& bytes) {
   const std::string record =
       length + little_endian(masked_crc(length.data(), length.size())) + bytes + little_endian(masked_crc(bytes.data(), bytes.size()));
   file_.write(record.data(), static_cast<std::streamsize>(record.size()));
+  require_written();
 }
 
 }  // namespace vitrine::tools

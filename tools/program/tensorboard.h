@@ -7,22 +7,25 @@
 
 namespace vitrine::tools {
 
-/// An event file that TensorBoard reads: scalars and texts of one run.
+/// An event file that TensorBoard reads: scalars, texts and images of one run.
 /// source  tensorflow/core/lib/io/record_writer.h (records), tensorflow/core/util/event.proto and framework/summary.proto (messages)
 class TensorboardWriter {
  public:
-  /// Makes the folder where it is missing, and a new events.out.tfevents.* file in it: earlier runs in the same folder stay.
-  /// throws DataError where that is not possible.
+  /// Creates the folder if it is missing, and a new events.out.tfevents.* file in it, next to those of earlier runs.
+  /// throws DataError if that fails.
   explicit TensorboardWriter(const std::string& folder);
 
   /// Declares that the run starts again at `step`: TensorBoard drops what earlier files in the folder have from there on (purge_step of PyTorch's
   /// SummaryWriter).
   void start_at(int64_t step);
-  /// A point of the curve `tag` at `step`. Values that are not finite are written as they are; TensorBoard marks them.
+  /// A point of the curve `tag` at `step`. TensorBoard marks values that are not finite.
+  /// throws DataError when the disk is full, as the other functions do.
   void add_scalar(const std::string& tag, double value, int64_t step);
   /// Markdown for TensorBoard's text page.
   void add_text(const std::string& tag, const std::string& markdown, int64_t step);
-  /// Hands everything to the operating system. Each epoch, so that TensorBoard follows a run. throws DataError when the disk is full.
+  /// A PNG image for TensorBoard's page of images.
+  void add_image(const std::string& tag, const std::string& png, int width, int height, int64_t step);
+  /// Hands everything to the operating system. Called after each epoch, so that TensorBoard follows a run. throws DataError when the disk is full.
   void flush();
 
   const std::string& path() const { return path_; }
@@ -31,6 +34,7 @@ class TensorboardWriter {
   /// `summary` is a serialized tensorflow.Summary.
   void write_event(const std::string& summary, int64_t step);
   void write_record(const std::string& event);
+  void require_written() const;
 
   std::string path_;
   std::ofstream file_;

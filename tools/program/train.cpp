@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,7 +13,6 @@
 #include "data/sampler.h"
 #include "kernels/conv2d_choice.h"
 #include "runtime/error.h"
-#include "tools/program/advice.h"
 #include "tools/program/attempts.h"
 #include "tools/program/balance.h"
 #include "tools/program/batches.h"
@@ -119,6 +120,7 @@ class Training {
   const PhaseRecorder& recorder() const { return recorder_; }
   const RecordedSteps& recorded() const { return recorded_; }
   const StepRecord& record() const { return record_; }
+  const std::optional<ConfusionMatrix>& confusion() const { return confusion_; }
   int64_t first_step() const { return first_step_; }
 
  private:
@@ -136,9 +138,12 @@ class Training {
       train_epoch(epochs_.back());
       const bool ends_here = !options_.steps || epoch_ + 1 == epoch_count_;
       if (ends_here && options_.evaluate && !stopped_) {
-        const std::optional<Evaluation> test = evaluate_test_set(options_, job_, run_, "evaluating");
+        std::optional<Evaluation> test = evaluate();
         stopped_ = !test.has_value();
-        if (test) epochs_.back().test_loss = test->loss, epochs_.back().test_accuracy = test->accuracy;
+        if (test) {
+          epochs_.back().test_loss = test->loss, epochs_.back().test_accuracy = test->accuracy, epochs_.back().test_top5 = test->top5;
+          confusion_ = std::move(test->confusion);
+        }
         recorder_.discard();
       }
       if (epochs_.back().test_loss)
@@ -201,8 +206,16 @@ class Training {
     checkpoints_.save(std::move(state));
   }
 
+  /// Of the averages of the weights, if there are any.
+  std::optional<Evaluation> evaluate() {
+    std::optional<Engine::AverageScope> averages;
+    if (options_.recipe.ema) averages.emplace(engine_);
+    return evaluate_test_set(options_, job_, run_, "evaluating", counts_confusion(options_, job_));
+  }
+
   void add_step(const StepResult& totals) {
-    log_.add_step({first_step_ + static_cast<int64_t>(step_losses_.size()) + 1, totals.mean_loss(), rates_[step_losses_.size()],
+    const int64_t number = first_step_ + static_cast<int64_t>(step_losses_.size());
+    log_.add_step({number + 1, (number + start_.shift) / steps_per_epoch_ + 1, totals.mean_loss(), rates_[step_losses_.size()],
                    engine_.config().precision.loss_scaling.active() ? std::optional(totals.loss_scale) : std::nullopt});
     step_losses_.push_back(totals.mean_loss());
     record_.add(totals);
@@ -265,12 +278,11 @@ class Training {
   }
 
   void log_epoch(const EpochRecord& result) {
-    RunLog::Epoch epoch{first_step_ + static_cast<int64_t>(step_losses_.size()), result.samples_per_second(), {}, {}};
-    epoch.test_loss = result.test_loss, epoch.test_accuracy = result.test_accuracy;
-    for (int d = 0; d < run_.devices->size(); ++d) {
-      Device& device = (*run_.devices)[d];
-      log_.add_memory(device.name(), epoch.step, device.pool().statistics());
-    }
+    const auto step = first_step_ + static_cast<int64_t>(step_losses_.size());
+    RunLog::Epoch epoch{.step = step, .epoch = result.epoch, .train_loss = result.totals.mean_loss(), .samples_per_second = result.samples_per_second()};
+    epoch.test_loss = result.test_loss, epoch.test_accuracy = result.test_accuracy, epoch.test_top5 = result.test_top5;
+    for (int d = 0; d < run_.devices->size(); ++d) epoch.memory.push_back({(*run_.devices)[d].name(), (*run_.devices)[d].pool().statistics()});
+    if (result.test_loss && confusion_) epoch.confusion = &*confusion_;
     log_.add_epoch(epoch);
   }
 
@@ -280,7 +292,10 @@ class Training {
                                       : fmt::format("epoch {}/{}", result.epoch, epoch_count_);
     if (!result.whole()) line += fmt::format(" (interrupted after {} of {} steps)", result.steps, result.steps_wanted);
     if (result.steps > 0) line += fmt::format("  train loss {:.4f}", result.totals.mean_loss());
-    if (result.test_loss) line += fmt::format("  test loss {:.4f}  test accuracy {:.4f}", *result.test_loss, *result.test_accuracy);
+    if (result.test_loss) {
+      line += fmt::format("  test loss {:.4f}  test accuracy {:.4f}", *result.test_loss, *result.test_accuracy);
+      line += describe_top5(result.test_top5);
+    }
     line += fmt::format("  {} samples/s", format_count(std::llround(result.samples_per_second())));
     fmt::print(options_.json ? stderr : stdout, "{}\n", line);
     std::fflush(options_.json ? stderr : stdout);
@@ -310,7 +325,17 @@ class Training {
   StepRecord record_;
   std::vector<double> step_losses_;
   std::vector<EpochRecord> epochs_;
+  std::optional<ConfusionMatrix> confusion_;  // of the last evaluation
 };
+
+/// Saves the averages of the weights beside the weights, if there are any. Every process calls it.
+void save_averages(const Options& options, const std::string& model, Engine& engine, const Processes& processes) {
+  if (!options.recipe.ema || options.save.empty()) return;
+  const Engine::AverageScope averages(engine);
+  Options beside = options;
+  beside.save = averages_path(options.save);
+  save_weights(beside, model, engine, processes);
+}
 
 /// Each process writes its own file: FILE.json, FILE.rank1.json and so on.
 std::string path_of_rank(const std::string& path, const Processes& processes) {
@@ -349,13 +374,13 @@ Record make_record(const Options& options, const std::vector<std::string>& notes
   if (resumed) record.resumed_from = resumed->folder;
   record.communicator = run.engine->communicator();
   record.convolutions = conv2d_choices((*run.devices)[0].compute());
-  for (Conv2dChoice& choice : record.convolutions) choice.reason = in_program_words(choice.reason);
   RunRecord& of = record.runs.emplace_back(configured_run(options, run.engine->config(), run.engine->batch_plan()));
   of.steps = training.record();
   of.diverged = training.diverged();
   of.first_step = training.first_step();
   of.step_losses = training.step_losses();
   of.epochs = training.epochs();
+  if (options.confusion) of.confusion = training.confusion();
   of.devices = measure_devices(run);
   training.recorder().add_to(of.devices);
   if (!options.report.empty()) add_recorded_step(of, run, training.recorder().kept_spans(), training.recorded());
@@ -376,7 +401,9 @@ int run_train(const Options& asked, const Processes& processes) {
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
   if (processes.leads()) {
     check_writable("--save", asked.save);
+    if (asked.recipe.ema && !asked.save.empty()) check_writable("--save", averages_path(asked.save));
     check_writable("--report", asked.report);
+    check_writable("--log", asked.log);
   }
   const std::string trace = path_of_rank(asked.trace, processes), memory_history = path_of_rank(asked.memory_history, processes);
   check_writable("--trace", trace);
@@ -400,7 +427,12 @@ int run_train(const Options& asked, const Processes& processes) {
   if (!options.json) fmt::print("{}\n", describe_run(options, job, run, options.mode_name()));
   std::fflush(stdout);
 
-  RunLog log(processes.leads() ? options.tensorboard : std::string(), run_facts(options, job, run, options.mode_name()), run.engine->steps_issued());
+  RunLog::Target target{.tensorboard = options.tensorboard, .file = options.log, .facts = run_facts(options, job, run, options.mode_name())};
+  target.config = config_json(options, job, devices, run.devices->world_size()).dump();
+  for (int d = 0; d < run.devices->size(); ++d) target.devices.push_back((*run.devices)[d].name());
+  if (!processes.leads()) target.tensorboard = target.file = "";
+  target.steps_before = run.engine->steps_issued();
+  RunLog log(target);
   Checkpoints checkpoints(options, processes, run, job.model.name, std::move(checkpoint_directory), resumed ? resumed->state.best : std::nullopt);
   Training training(options, job, run, log, checkpoints, resumed);
   try {
@@ -418,6 +450,9 @@ int run_train(const Options& asked, const Processes& processes) {
   if (saved && !options.save.empty()) {
     files += fmt::format("\nThe {}weights are in {}\n", training.diverged().empty() ? "" : "last finite ", options.save);
   }
+  if (saved && attempts.run([&] { save_averages(options, job.model.name, *run.engine, processes); }) && options.recipe.ema && !options.save.empty()) {
+    files += fmt::format("The average of the weights is in {}\n", averages_path(options.save));
+  }
   attempts.run([&] { log.close(); });
   attempts.run([&] {
     training.end();
@@ -434,7 +469,9 @@ int run_train(const Options& asked, const Processes& processes) {
     if (options.json) {
       print_json(run_json(record));
     } else {
-      fmt::print("{}{}", run_report(record, Style::of(STDOUT_FILENO)), files);
+      const Style style = Style::of(STDOUT_FILENO);
+      if (options.confusion && training.confusion()) fmt::print("{}\n", training.confusion()->report(job.data.test.class_names, style));
+      fmt::print("{}{}", run_report(record, style), files);
     }
   });
   attempts.rethrow();

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "data/image_file.h"
+#include "data/readers.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLayout = "DIR/train/CLASS/IMAGE.jpg and DIR/val (or DIR/test)/CLASS/IMAGE.jpg";
+
+/// Images that are decoded, resized and cropped when they are requested. Only their paths stay in memory.
+class FolderSamples final : public Samples {
+ public:
+  FolderSamples(fs::path root, int64_t side) : root_(std::move(root)), side_(side) {}
+
+  /// path  below the root
+  void add(const std::string& path, int32_t label) {
+    begins_.push_back(paths_.size());
+    paths_ += path;
+    labels_.push_back(label);
+  }
+
+  int64_t size() const override { return static_cast<int64_t>(labels_.size()); }
+  int32_t label(int64_t i) const override { return labels_[static_cast<size_t>(i)]; }
+  int64_t held_bytes() const override {
+    return static_cast<int64_t>(paths_.capacity() + begins_.capacity() * sizeof begins_[0] + labels_.capacity() * sizeof labels_[0]);
+  }
+  void read_image(int64_t i, std::span<uint8_t> out) const override {
+    const auto index = static_cast<size_t>(i);
+    const size_t end = index + 1 < begins_.size() ? begins_[index + 1] : paths_.size();
+    resize_and_crop(read_image_file(root_ / paths_.substr(begins_[index], end - begins_[index])), side_, out);
+  }
+
+ private:
+  const fs::path root_;
+  const int64_t side_;
+  std::string paths_;  // one after the other
+  std::vector<size_t> begins_;
+  std::vector<int32_t> labels_;
+};
+
+[[noreturn]] void fail(const fs::path& path, const std::string& found) {
+  throw DataError(fmt::format("image-folder: {}: {}; expected {}", path.string(), found, kLayout));
+}
+
+std::vector<std::string> class_folders(const fs::path& part) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator entries(part, error);
+  if (error) fail(part, fmt::format("it cannot be read ({})", error.message()));
+  for (const fs::directory_entry& entry : entries) {
+    if (entry.is_directory(error)) names.push_back(entry.path().filename().string());
+  }
+  if (names.empty()) fail(part, "it has no class folders");
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+enum class FileKind { image, other_image, ignored };
+
+FileKind kind_of(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (ending == ".jpg" || ending == ".jpeg" || ending == ".png") return FileKind::image;
+  for (const char* other : {".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}) {
+    if (ending == other) return FileKind::other_image;
+  }
+  return FileKind::ignored;
+}
+
+/// The images of one class, in torchvision's order: by folder, then by name.
+std::vector<fs::path> images_of(const fs::path& folder) {
+  std::vector<fs::path> images;
+  std::error_code error;
+  fs::recursive_directory_iterator entries(folder, fs::directory_options::follow_directory_symlink, error);
+  for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error)) {
+    const fs::path& path = entries->path();
+    const FileKind kind = kind_of(path);
+    if (kind == FileKind::ignored || entries->is_directory()) continue;
+    if (kind == FileKind::other_image) {
+      throw DataError(fmt::format("image-folder: {}: only JPEG and PNG images are read; convert or remove it", path.string()));
+    }
+    images.push_back(path);
+  }
+  if (error) fail(folder, fmt::format("it cannot be read ({})", error.message()));
+  if (images.empty()) fail(folder, "it has no image that ends in .jpg, .jpeg or .png");
+  std::sort(images.begin(), images.end(), [](const fs::path& a, const fs::path& b) {
+    const std::string folder_a = a.parent_path().string(), folder_b = b.parent_path().string();
+    return folder_a != folder_b ? folder_a < folder_b : a.filename().string() < b.filename().string();
+  });
+  return images;
+}
+
+Dataset open_part(const fs::path& part, const char* name, const std::vector<std::string>& classes, int64_t side) {
+  auto samples = std::make_shared<FolderSamples>(part, side);
+  for (size_t label = 0; label < classes.size(); ++label) {
+    for (const fs::path& image : images_of(part / classes[label])) samples->add(image.lexically_relative(part).string(), static_cast<int32_t>(label));
+  }
+  Dataset set;
+  set.name = fmt::format("image-folder {}", name);
+  set.height = set.width = side;
+  set.channels = 3;
+  set.classes = static_cast<int64_t>(classes.size());
+  set.samples = std::move(samples);
+  // Of ImageNet, as torchvision's models expect.
+  set.mean = {0.485F, 0.456F, 0.406F};
+  set.std = {0.229F, 0.224F, 0.225F};
+  set.class_names = classes;
+  return set;
+}
+
+}  // namespace
+
+DatasetPair open_image_folder(const fs::path& folder, int64_t image_size) {
+  expect_folder("image-folder", folder);
+  if (image_size < 1) {
+    throw ConfigError("image-folder: images have many sizes, and batches one; give it with ModelOptions::image_size (64, for example)");
+  }
+  const fs::path train = folder / "train", val = folder / "val", test = folder / "test";
+  if (!fs::is_directory(train)) fail(folder, "it has no folder train");
+  if (!fs::is_directory(val) && !fs::is_directory(test)) fail(folder, "it has neither val nor test");
+  const fs::path& evaluated = fs::is_directory(val) ? val : test;
+  const std::vector<std::string> classes = class_folders(train), test_classes = class_folders(evaluated);
+  if (classes != test_classes) {
+    std::vector<std::string> different;
+    std::set_symmetric_difference(classes.begin(), classes.end(), test_classes.begin(), test_classes.end(), std::back_inserter(different));
+    fail(evaluated, fmt::format("its classes differ from those of {}, in {}", train.string(), fmt::join(different, ", ")));
+  }
+  return {open_part(train, "train", classes, image_size), open_part(evaluated, "test", classes, image_size)};
+}
+
+}  // namespace vitrine

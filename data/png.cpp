@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// PNG through libpng.
+#include <csetjmp>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <png.h>
+
+#include "data/image_file.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+/// libpng reports errors by a call that must not return.
+class Decoder {
+ public:
+  Decoder(std::span<const uint8_t> file, const std::string& path) : left_(file), path_(path) {
+    guard([&] {
+      png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, fail, [](png_structp, png_const_charp) {});
+      if (png_ != nullptr) info_ = png_create_info_struct(png_);
+    });
+    VITRINE_ASSERT(png_ != nullptr && info_ != nullptr, "libpng fits its headers and has memory");
+  }
+  ~Decoder() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  RgbImage decode() {
+    guard([&] {
+      png_set_read_fn(png_, this, read);
+      png_read_info(png_, info_);
+    });
+    RgbImage image{png_get_image_width(png_, info_), png_get_image_height(png_, info_), {}};
+    check_image_size(image.width, image.height, path_);
+    guard([&] {
+      png_set_expand(png_);
+      png_set_strip_16(png_);
+      png_set_strip_alpha(png_);
+      png_set_gray_to_rgb(png_);
+      png_set_interlace_handling(png_);
+      png_read_update_info(png_, info_);
+    });
+    const size_t row_bytes = static_cast<size_t>(image.width) * 3;
+    VITRINE_ASSERT(png_get_rowbytes(png_, info_) == row_bytes, "every kind of PNG is converted to 8-bit RGB");
+    image.pixels.resize(row_bytes * static_cast<size_t>(image.height));
+    std::vector<png_bytep> rows;
+    for (int64_t y = 0; y < image.height; ++y) rows.push_back(image.pixels.data() + static_cast<size_t>(y) * row_bytes);
+    guard([&] {
+      png_read_image(png_, rows.data());
+      png_read_end(png_, nullptr);
+    });
+    return image;
+  }
+
+ private:
+  /// Calls libpng; `work` has no objects with destructors. throws DataError for its errors.
+  template <class Work>
+  void guard(const Work& work) {
+    if (setjmp(jump_) != 0) {
+      throw DataError(fmt::format("{}: expected a complete PNG file, found a damaged one ({}); remove or replace it", path_, message_));
+    }
+    work();
+  }
+  [[noreturn]] static void fail(png_structp png, png_const_charp message) {
+    auto& self = *static_cast<Decoder*>(png_get_error_ptr(png));
+    std::strncpy(self.message_, message, sizeof self.message_ - 1);
+    std::longjmp(self.jump_, 1);
+  }
+  static void read(png_structp png, png_bytep out, size_t count) {
+    auto& self = *static_cast<Decoder*>(png_get_io_ptr(png));
+    if (count > self.left_.size()) png_error(png, "it ends early");
+    std::memcpy(out, self.left_.data(), count);
+    self.left_ = self.left_.subspan(count);
+  }
+
+  std::span<const uint8_t> left_;
+  const std::string& path_;
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+  std::jmp_buf jump_{};
+  char message_[256] = "";
+};
+
+}  // namespace
+
+RgbImage decode_png(std::span<const uint8_t> file, const std::string& path) { return Decoder(file, path).decode(); }
+
+}  // namespace vitrine

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/gelu.h"
+
+#include <cmath>
+
+#include "kernels/check.h"
+#include "kernels/cpu/storage.h"
+#include "kernels/run.h"
+#include "runtime/cpu/parallel.h"
+
+namespace vitrine {
+namespace cpu {
+namespace {
+
+constexpr int64_t kGrain = 1024;                // elements; erf takes tens of instructions
+constexpr float kInverseRoot2 = 0.70710678F;    // 1 / sqrt(2)
+constexpr float kInverseRoot2Pi = 0.39894228F;  // 1 / sqrt(2 pi)
+
+float distribution(float x) { return 0.5F * (1.0F + std::erf(x * kInverseRoot2)); }
+float density(float x) { return kInverseRoot2Pi * std::exp(-0.5F * x * x); }
+
+void gelu_forward(ExecContext&, ConstView x, View y) {
+  with_storage(x.dtype, [&]<class T>(T) {
+    const T* const from = x.as<T>();
+    T* const to = y.as<T>();
+    parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float value = to_float(from[i]);
+        to[i] = from_float<T>(value * distribution(value));
+      }
+    });
+  });
+}
+
+void gelu_backward(ExecContext&, ConstView x, ConstView grad_y, View grad_x) {
+  with_storage(x.dtype, [&]<class T>(T) {
+    const T* const from = x.as<T>();
+    const T* const gradient = grad_y.as<T>();
+    T* const to = grad_x.as<T>();
+    parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float value = to_float(from[i]);
+        to[i] = from_float<T>(to_float(gradient[i]) * (distribution(value) + value * density(value)));
+      }
+    });
+  });
+}
+
+}  // namespace
+}  // namespace cpu
+
+namespace cuda {  // gelu.cu
+void gelu_forward(ExecContext& ctx, ConstView x, View y);
+void gelu_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x);
+}  // namespace cuda
+
+void gelu_forward(ExecContext& ctx, ConstView x, View y) {
+  constexpr const char* kName = "gelu_forward";
+  check::tensor(kName, "x", x, ctx);
+  check::tensor(kName, "y", y, x.shape, x.dtype, ctx);
+  check::same_or_apart(kName, {"y", y}, {{"x", x}});
+  run(ctx, {kName, {x}, {y}}, cpu::gelu_forward, VITRINE_IF_CUDA(cuda::gelu_forward), x, y);
+}
+
+void gelu_backward(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_x) {
+  constexpr const char* kName = "gelu_backward";
+  check::tensor(kName, "x", x, ctx);
+  check::tensor(kName, "grad_y", grad_y, x.shape, x.dtype, ctx);
+  check::tensor(kName, "grad_x", grad_x, x.shape, x.dtype, ctx);
+  check::no_overlap(kName, {"grad_x", grad_x}, {{"x", x}});
+  check::same_or_apart(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}});
+  run(ctx, {kName, {x, grad_y}, {grad_x}}, cpu::gelu_backward, VITRINE_IF_CUDA(cuda::gelu_backward), x, grad_y, grad_x);
+}
+
+}  // namespace vitrine

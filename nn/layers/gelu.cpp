@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/layers/gelu.h"
+
+#include "kernels/gelu.h"
+
+namespace vitrine {
+
+Saved GELU::forward(const ForwardCall& call) const {
+  gelu_forward(call.ctx, call.x, call.y);
+  Saved saved;
+  if (call.pass.training) saved.tensors.push_back(call.x);
+  return saved;
+}
+
+void GELU::backward(const BackwardCall& call) const {
+  if (call.grad_x) gelu_backward(call.ctx, call.saved.tensors[0], call.grad_y, call.grad_x);
+}
+
+}  // namespace vitrine

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vitrine/nn/layer.h>
+
+namespace vitrine {
+
+/// y = x * P(x), where P is the distribution of the standard normal: torch.nn.GELU with approximate='none'. Keeps x.
+/// source  Hendrycks & Gimpel 2016
+class GELU final : public Layer {
+ public:
+  std::string describe() const override { return "gelu"; }
+  Shape output_shape(const Shape& x) const override { return x; }
+  OutputNeed output_need() const override { return OutputNeed::nothing; }
+  bool backward_in_place() const override { return true; }
+  Saved forward(const ForwardCall& call) const override;
+  void backward(const BackwardCall& call) const override;
+};
+
+}  // namespace vitrine

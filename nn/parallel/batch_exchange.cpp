@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/batch_exchange.h"
+
+#include "runtime/error.h"
+
+namespace vitrine {
+
+void BatchExchange::reset() {
+  for (auto* event : {&ready_, &done_}) *event = replica_.device.compute().stream().make_event();
+}
+
+template <class Collective>
+void BatchExchange::between_events(const char* name, const Collective& collective) {
+  ExecContext& compute = replica_.device.compute();
+  ExecContext& communication = replica_.device.communication();
+  compute.record(*ready_);
+  {
+    const PhaseScope phase(communication, Phase::reduce, name);
+    communication.wait(*ready_, "compute");
+    collective(communication);
+  }
+  communication.record(*done_);
+  compute.wait(*done_, name);
+}
+
+void BatchExchange::sum(ExecContext& ctx, const View& values) {
+  VITRINE_ASSERT(&ctx == &replica_.device.compute(), "layers run on the compute stream");
+  between_events("batch statistics", [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, values); });
+}
+
+void BatchExchange::broadcast(const View& values) {
+  between_events("buffers", [&](ExecContext& communication) { replica_.communicator->broadcast(communication, values, 0); });
+}
+
+}  // namespace vitrine

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of every command's JSON are those that docs/json.md lists.
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/data/temp_folder.h"
+#include "tests/tools/run_vitrine.h"
+
+namespace vitrine::test {
+namespace {
+
+using Json = nlohmann::json;
+using Keys = std::set<std::string>;
+using Arguments = std::vector<std::string>;
+
+const Arguments kQuick = {"--model", "lenet5", "--image-size", "12", "--data", "synthetic:60", "--threads-per-device", "1", "--batch-size", "20"};
+
+Arguments with(Arguments first, const Arguments& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
+Json json_of(const Arguments& arguments, int exit_code = 0) {
+  const ChildResult result = run_vitrine(with(arguments, {"--json"}));
+  EXPECT_EQ(result.exit_code, exit_code) << result.error;
+  return Json::parse(result.output);
+}
+
+/// The name of a key in the documentation: a placeholder where names vary.
+std::string documented_name(const std::string& parent, const std::string& name) {
+  if (parent == "modes") return "MODE";
+  if (parent == "libraries") return "LIBRARY";
+  if (parent == "missing") return "PART";
+  return parent.ends_with("peak_bytes_by_category") ? "CATEGORY" : name;
+}
+
+/// Adds the paths of all values that are neither arrays nor objects, or are empty ones: "devices[].peak_bytes".
+void add_keys(const Json& json, const std::string& path, Keys& keys) {
+  if (json.is_array()) {
+    if (json.empty()) keys.insert(path + "[]");
+    for (const Json& element : json) add_keys(element, path + "[]", keys);
+  } else if (json.is_object() && !json.empty()) {
+    for (const auto& [name, value] : json.items()) add_keys(value, (path.empty() ? "" : path + ".") + documented_name(path, name), keys);
+  } else {
+    keys.insert(path);
+  }
+}
+
+bool is_below(const std::string& path, const std::string& parent) { return path.starts_with(parent + ".") || path.starts_with(parent + "[]"); }
+
+/// The keys of all outputs. What is null or empty in one of them and not in another counts as filled.
+Keys keys_of(const std::vector<Json>& outputs) {
+  Keys all;
+  for (const Json& output : outputs) add_keys(output, "", all);
+  Keys keys;
+  for (const std::string& key : all) {
+    if (std::none_of(all.begin(), all.end(), [&](const std::string& other) { return is_below(other, key); })) keys.insert(key);
+  }
+  return keys;
+}
+
+/// Keys that `compare` has for each scheme.
+constexpr const char* kMeasured[] = {"devices[]", "phases[]", "waits[]", "communication[]"};
+
+/// Rows of the tables: | `key` | command command | meaning |
+Keys documented_keys(const std::string& command) {
+  std::ifstream file(VITRINE_SOURCE_DIR "/docs/json.md");
+  EXPECT_TRUE(file);
+  Keys keys;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("| `")) continue;
+    const size_t end = line.find("` | ", 3);
+    std::istringstream commands(line.substr(end + 4, line.find(" |", end + 4) - end - 4));
+    std::string key = line.substr(3, end - 3);
+    const bool of_a_mode = std::any_of(std::begin(kMeasured), std::end(kMeasured), [&](const char* name) { return key.starts_with(name); });
+    if (command == "compare" && of_a_mode) key.insert(0, "modes.MODE.");
+    for (std::string word; commands >> word;) {
+      if (word == command) EXPECT_TRUE(keys.insert(key).second) << key << " is listed twice";
+    }
+  }
+  return keys;
+}
+
+/// may_be_empty  arrays whose elements no output here has
+void expect_documented(const std::string& command, const std::vector<Json>& outputs, const Keys& may_be_empty = {}) {
+  const Keys printed = keys_of(outputs), documented = documented_keys(command);
+  const auto is_empty_here = [&](const std::string& key) {
+    return std::any_of(may_be_empty.begin(), may_be_empty.end(),
+                       [&](const std::string& array) { return printed.contains(array) && (key == array || is_below(key, array)); });
+  };
+  for (const std::string& key : printed) EXPECT_TRUE(documented.contains(key) || is_empty_here(key)) << key << " is not in docs/json.md";
+  for (const std::string& key : documented) EXPECT_TRUE(printed.contains(key) || is_empty_here(key)) << key << " of docs/json.md is not printed";
+}
+
+TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
+  const TempFolder folder;
+  const std::string weights = (folder.path() / "w.safetensors").string();
+  const Arguments train = with(with({"train"}, kQuick), {"--devices", "cpu:0-1"});
+  const Arguments half = with(train, {"--steps", "3", "--no-eval", "--precision", "fp16", "--optimizer", "sgd", "--momentum", "0.9"});
+  expect_documented("train",
+                    {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights})),
+                     json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
+                    {"convolutions[]"});
+  expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--weights", weights}))});
+}
+
+TEST(JsonKeys, OfPlanAreDocumented) {
+  const Arguments plan = with(with({"plan"}, kQuick), {"--devices", "cpu:0-1", "--split", "auto"});
+  expect_documented("plan", {json_of(plan), json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1)});
+}
+
+TEST(JsonKeys, OfCompareAreDocumented) {
+  const Arguments compare = with(with({"compare"}, kQuick), {"--devices", "cpu:0-1", "--steps", "3", "--rounds", "1", "--modes", "dp,ddp"});
+  expect_documented("compare", {json_of(compare), json_of(with(compare, {"--precisions", "fp32,fp16", "--optimizer", "sgd"}))});
+}
+
+TEST(JsonKeys, OfCollectivesAreDocumented) {
+  const Arguments small = {"--devices", "cpu:0-1", "-b", "48", "-e", "48", "-n", "2", "-w", "0"};
+  expect_documented("collectives", {json_of(with({"collectives", "all_reduce", "all_to_all"}, small)),
+                                    json_of(with({"collectives", "scatter", "--counts", "4,8"}, small))});
+}
+
+TEST(JsonKeys, OfInfoAreDocumented) { expect_documented("info", {json_of({"info"})}, {"cuda.gpus[]", "cuda.gpus[].peers[]", "missing"}); }
+
+}  // namespace
+}  // namespace vitrine::test

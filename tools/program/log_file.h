@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace vitrine::tools {
+
+/// What --log writes: one row for each step and epoch, while the run goes on.
+///   FILE.jsonl  a JSON object per line; values that are missing or not finite are null
+///   FILE.csv    a header and a line per row; missing values are empty, others that are not finite nan or inf
+class LogFile {
+ public:
+  /// Replaces an existing file.   columns  of a CSV file, in order      throws DataError
+  LogFile(const std::string& path, std::vector<std::string> columns);
+
+  /// A row of numbers and texts. Nested objects become columns "memory.cpu:0.peak" of a CSV file; keys without a column are left out there.
+  void add(const nlohmann::ordered_json& row);
+  /// Hands everything to the operating system; so does add() every second. throws DataError when the disk is full.
+  void flush();
+
+  /// throws ConfigError unless the path ends in .jsonl or .csv.
+  static void check_path(const std::string& path);
+
+ private:
+  std::string path_;
+  std::vector<std::string> columns_;  // empty: JSON lines
+  std::ofstream file_;
+  int64_t flushed_ns_ = 0;
+};
+
+}  // namespace vitrine::tools
