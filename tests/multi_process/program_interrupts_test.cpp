@@ -36,7 +36,7 @@ TEST_F(ProcessInterrupts, ASignalToOneProcessEndsAllAfterTheSameStep) {
     ASSERT_TRUE(child.wait_for("epoch 2/"));
     kill(process_of_rank(child.pid(), rank), SIGTERM);
     const ChildResult result = child.wait();
-    EXPECT_EQ(result.exit_code, 130) << result.error;
+    EXPECT_EQ(result.exit_code, 143) << result.error;
     const Json json = Json::parse(result.output);
     EXPECT_TRUE(json["interrupted"].get<bool>());
     EXPECT_GE(json["step_losses"].size(), 6U);

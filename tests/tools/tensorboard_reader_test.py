@@ -35,5 +35,17 @@ with tempfile.TemporaryDirectory() as folder:
     assert rates[0] == max(rates) and rates[-1] < rates[0] / 4, rates
     assert [event.step for event in events.Scalars("test/accuracy")] == [4, 8]
     assert abs(events.Scalars("test/accuracy")[-1].value - run["epochs"][-1]["test_accuracy"]) < 1e-6
+    # A run that continues from its first epoch replaces the second one.
+    checkpoints = os.path.join(folder, "checkpoints")
+    logs = os.path.join(folder, "logs")
+    base = command[:-3] + ["--json", "--checkpoint-dir", checkpoints, "--tensorboard", logs]
+    first = json.loads(subprocess.run(base, check=True, capture_output=True, text=True).stdout)
+    again = base[:base.index("--checkpoint-dir")] + ["--tensorboard", logs, "--resume", os.path.join(checkpoints, "step-00000004")]
+    second = json.loads(subprocess.run(again, check=True, capture_output=True, text=True).stdout)
+    assert second["first_step"] == 4 and second["step_losses"] == first["step_losses"][4:]
+    continued = EventAccumulator(logs)
+    continued.Reload()
+    assert [event.step for event in continued.Scalars("train/loss")] == list(range(1, 9))
+    assert [event.step for event in continued.Scalars("test/accuracy")] == [4, 8]
     assert "configuration/text_summary" in events.Tags()["tensors"]
 print("TensorBoard read", scalars)

@@ -54,6 +54,7 @@ T take(const std::string& bytes, size_t& at) {
 struct Event {
   int64_t step = 0;
   std::string version, tag, text;
+  int64_t session_status = 0;
   std::optional<float> scalar;
 };
 
@@ -65,6 +66,9 @@ Event parse_event(const std::string& bytes) {
       event.step = reader.get_int64();
     } else if (reader.tag() == 3) {
       event.version = reader.get_string();
+    } else if (reader.tag() == 7) {
+      protozero::pbf_reader log = reader.get_message();
+      while (log.next(1)) event.session_status = log.get_enum();
     } else if (reader.tag() == 5) {
       protozero::pbf_reader summary = reader.get_message();
       while (summary.next(1)) {
@@ -118,6 +122,16 @@ TEST_F(Tensorboard, WritesRecordsWithTheirChecksums) {
   EXPECT_EQ(events[1].scalar, 2.5F);
   EXPECT_EQ(events[2].tag, "configuration/text_summary");
   EXPECT_EQ(events[2].text, "| a | b |");
+}
+
+TEST_F(Tensorboard, ARunThatContinuesDropsWhatFollowed) {
+  TensorboardWriter writer(folder());
+  writer.start_at(31);
+  writer.flush();
+  const std::vector<Event> events = read_events(writer.path());
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[1].step, 31);
+  EXPECT_EQ(events[1].session_status, 1);  // START: TensorBoard drops events of this step and later ones
 }
 
 TEST_F(Tensorboard, KeepsTheFilesOfEarlierRuns) {

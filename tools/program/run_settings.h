@@ -22,7 +22,7 @@ struct RunSetting {
   SettingEffect effect = SettingEffect::result;
 };
 
-/// All settings that a checkpoint records, in the order of the help.
+/// All settings that a checkpoint records, in the order of the help. A feature that is off has the value "", like one that an older version did not have.
 ///   run  whose engine has the settings that are in force
 std::vector<RunSetting> run_settings(const Options& options, const Job& job, Run& run);
 

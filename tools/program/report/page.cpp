@@ -114,7 +114,7 @@ Json learning_section(const RunRecord& run, int64_t batch_size) {
   for (size_t i = 0; i < run.step_losses.size(); ++i) losses.points.push_back({static_cast<double>(run.first_step + static_cast<int64_t>(i) + 1), run.step_losses[i]});
   Curve test{"test loss", "loss", {}, true}, accuracy{"test accuracy", "optimizer", {}, true};
   Table epochs({{"", Table::Align::left}, {"after step"}, {"train loss"}, {"test loss"}, {"test accuracy"}});
-  double step = 0;
+  double step = run.epochs.empty() ? 0.0 : static_cast<double>(run.first_step - run.epochs.front().steps_before);
   for (const EpochRecord& e : run.epochs) {
     step += std::ceil(static_cast<double>(e.samples) / static_cast<double>(batch_size));
     const auto cell = [](std::optional<double> value) { return value && std::isfinite(*value) ? fmt::format("{:.4f}", *value) : "–"; };

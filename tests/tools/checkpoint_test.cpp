@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// vitrine train --checkpoint-dir, --resume: saving, continuing, refusing.
+#include <csignal>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/expect_contains.h"
+#include "tests/tools/checkpoint_kills.h"
+
+namespace vitrine::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// Weights and optimizer after the last step of short_run().
+constexpr const char* kLast = "/step-00000030";
+
+class Checkpoints : public CheckpointRuns {
+ protected:
+  ChildResult run(const Arguments& arguments) const { return run_vitrine(arguments); }
+  /// Runs to the end, which must be a success, and returns the JSON.
+  Json json(const Arguments& arguments) const {
+    const ChildResult result = run_vitrine(arguments + Arguments{"--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    return result.exit_code == 0 ? Json::parse(result.output) : Json();
+  }
+  /// A run that saves after each step.
+  Json every_step(const std::string& name, const Arguments& more = {}) const {
+    return json(short_run() + into(name) + Arguments{"--checkpoint-every", "1"} + more);
+  }
+  static std::string step(int64_t number) { return "/" + checkpoint_name(number); }
+  /// Copies one checkpoint to a folder of its own.
+  void take(const std::string& from, int64_t number, const std::string& to) const {
+    fs::create_directories(path(to));
+    fs::copy(path(from) + step(number), path(to) + step(number), fs::copy_options::recursive);
+  }
+  void damage(const std::string& file) const {
+    std::string bytes = content(file);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+    std::ofstream(file, std::ios::binary) << bytes;
+  }
+};
+
+TEST_F(Checkpoints, ARunContinuesWithTheSameBitsFromAnyStep) {
+  const Arguments schedule = {"--lr-schedule", "plateau", "--lr-patience", "0", "--lr-threshold", "1", "--warmup-steps", "4", "--devices", "cpu:0-1"};
+  const Json whole = every_step("whole", schedule + Arguments{"--save", path("whole.safetensors")});
+  EXPECT_EQ(names(path("whole")).size(), 30U);
+  for (const int64_t from : {1, 9, 10, 14, 20, 29, 30}) {  // 10 and 20 end epochs
+    const std::string name = "from" + std::to_string(from);
+    take("whole", from, name);
+    const Json rest = every_step(name, schedule + Arguments{"--resume", "auto", "--save", path(name + ".safetensors")});
+    ASSERT_FALSE(rest.is_null());
+    for (int64_t number = from; number <= 30; ++number) expect_same_tensors(path(name) + step(number), path("whole") + step(number));
+    expect_same_file(path(name + ".safetensors"), path("whole.safetensors"));
+    // The record continues where the checkpoint was, without repeating a step.
+    EXPECT_EQ(rest["first_step"], from);
+    EXPECT_EQ(rest["resumed_from"], path(name) + step(from));
+    ASSERT_EQ(rest["step_losses"].size(), static_cast<size_t>(30 - from));
+    for (size_t i = 0; i < rest["step_losses"].size(); ++i) EXPECT_EQ(rest["step_losses"][i], whole["step_losses"][i + static_cast<size_t>(from)]);
+    // The epoch in which it begins has the sums of the whole epoch.
+    const size_t first_epoch = static_cast<size_t>(from / 10);
+    ASSERT_EQ(rest["epochs"].size(), 3 - first_epoch);
+    for (size_t e = first_epoch; e < 3; ++e) {
+      for (const char* figure : {"epoch", "train_loss", "test_loss", "test_accuracy", "samples", "steps", "interrupted"}) {
+        EXPECT_EQ(rest["epochs"][e - first_epoch][figure], whole["epochs"][e][figure]) << figure << " of epoch " << e;
+      }
+    }
+  }
+}
+
+TEST_F(Checkpoints, ScalesAndStepsWithinAnEpochContinueToo) {
+  const Arguments base = {"train",   "--model", "small-cnn", "--image-size", "8", "--data", "synthetic:100", "--threads-per-device", "1", "--batch-size", "20",
+                          "--steps", "12", "--precision", "fp16", "--loss-scale-growth-interval", "2", "--optimizer", "sgd", "--momentum",
+                          "0.9", "--lr-schedule", "one-cycle", "--clip-norm", "1", "--accumulate", "2"};
+  const Json whole = json(base + into("whole") + Arguments{"--checkpoint-every", "1"});
+  for (const int64_t from : {3, 5, 11}) {
+    const std::string name = "from" + std::to_string(from);
+    take("whole", from, name);
+    const Json rest = json(base + into(name) + Arguments{"--checkpoint-every", "5", "--resume", path(name) + step(from)});
+    ASSERT_FALSE(rest.is_null());
+    expect_same_tensors(path(name) + step(12), path("whole") + step(12));
+    EXPECT_EQ(rest["epochs"], whole["epochs"].is_null() ? Json() : [&] {
+      Json epochs = whole["epochs"];
+      epochs[0]["seconds"] = rest["epochs"][0]["seconds"];
+      epochs[0]["samples_per_second"] = rest["epochs"][0]["samples_per_second"];
+      return epochs;
+    }());
+    EXPECT_EQ(rest["loss_scale"]["final"], whole["loss_scale"]["final"]);
+    if (from == 3) EXPECT_EQ(names(path(name)), (std::vector<std::string>{"step-00000003", "step-00000005", "step-00000010", "step-00000012"}));
+  }
+}
+
+TEST_F(Checkpoints, EpochsAreTheDefaultAndTheRestIsRemovedOnRequest) {
+  ASSERT_FALSE(json(short_run() + into("all")).is_null());
+  EXPECT_EQ(names(path("all")), (std::vector<std::string>{"step-00000010", "step-00000020", "step-00000030"}));
+  const Json two = json(short_run() + into("two") + Arguments{"--checkpoint-every", "4", "--keep-last", "2"});
+  EXPECT_EQ(names(path("two")), (std::vector<std::string>{"step-00000028", "step-00000030"}));
+  EXPECT_EQ(two["checkpoints"]["saved"], 8);
+  EXPECT_EQ(two["checkpoints"]["newest"], "step-00000030");
+  EXPECT_EQ(two["checkpoints"]["failed"], 0);
+  EXPECT_GT(two["checkpoints"]["bytes"], 3 * 4 * 192 * 256);
+  // By time: at least the one at the end.
+  const Json timed = json(short_run() + into("timed") + Arguments{"--checkpoint-every", "0.00001m"});
+  EXPECT_GE(timed["checkpoints"]["saved"], 2);
+  expect_same_tensors(path("timed") + kLast, path("all") + kLast);
+}
+
+TEST_F(Checkpoints, TheBestEpochIsKept) {
+  // The learning rate destroys what the first epoch learned.
+  const Json run = json(short_run() + into("best") + Arguments{"--keep-best", "--keep-last", "1", "--checkpoint-every", "7", "--optimizer", "sgd", "--lr",
+                                                                "0.05", "--epochs", "4"});
+  ASSERT_FALSE(run.is_null());
+  size_t best = 0;
+  for (size_t e = 1; e < run["epochs"].size(); ++e) {
+    if (run["epochs"][e]["test_accuracy"] > run["epochs"][best]["test_accuracy"]) best = e;
+  }
+  const std::string name = checkpoint_name(static_cast<int64_t>(best + 1) * 10);
+  EXPECT_EQ(fs::read_symlink(path("best/best")), name);
+  std::vector<std::string> expected = {"best", name};
+  if (name != "step-00000040") expected.push_back("step-00000040");
+  EXPECT_EQ(names(path("best")), expected);
+  const ChildResult eval = run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device", "1",
+                                        "--batch-size", "20", "--weights", path("best/best"), "--json"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.error;
+  EXPECT_EQ(Json::parse(eval.output)["test_accuracy"], run["epochs"][best]["test_accuracy"]);
+  // A run that continues knows the best one of before.
+  const Json more = json(short_run() + into("best") + Arguments{"--keep-best", "--keep-last", "1", "--optimizer", "sgd", "--lr", "0", "--epochs", "5",
+                                                                 "--resume", "auto", "--resume-change", "lr"});
+  EXPECT_EQ(fs::read_symlink(path("best/best")), name);
+  EXPECT_TRUE(fs::exists(path("best/" + name)));
+}
+
+TEST_F(Checkpoints, EvaluatesTheNewestOfAFolder) {
+  const Json run = json(short_run() + into("runs"));
+  for (const auto& [weights, epoch] : std::vector<std::pair<std::string, size_t>>{{"runs", 2}, {"runs/step-00000020", 1}, {"runs/step-00000010/", 0}}) {
+    const Json eval = json({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device", "1", "--batch-size", "20",
+                            "--weights", path(weights)});
+    EXPECT_EQ(eval["test_loss"], run["epochs"][epoch]["test_loss"]) << weights;
+  }
+  damage(path("runs/step-00000030/model.safetensors"));
+  const Json eval = json({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("runs")});
+  EXPECT_EQ(eval["test_accuracy"], run["epochs"][1]["test_accuracy"]);
+  const ChildResult broken = run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("runs" + step(30))});
+  EXPECT_EQ(broken.exit_code, 1);
+  expect_contains(broken.error, "the file is damaged");
+}
+
+TEST_F(Checkpoints, SigtermSavesAndEndsWith143) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const std::string name = "run" + std::to_string(signal);
+    ChildProcess child(vitrine_command(short_run() + into(name) + Arguments{"--epochs", "1000000", "--log-every", "1"}));
+    ASSERT_TRUE(child.wait_for("epoch 2/"));
+    child.send_signal(signal);
+    const ChildResult result = child.wait();
+    EXPECT_EQ(result.exit_code, signal == SIGTERM ? 143 : 130) << result.error;
+    const NamedCheckpoint newest = list_checkpoints(path(name)).back();
+    EXPECT_NO_THROW(read_checkpoint(newest.path));
+    // The run that continues for a few steps equals one that was never interrupted.
+    const std::string steps = std::to_string(newest.step + 5);
+    const Arguments until = {"--steps", steps, "--no-eval"};
+    Arguments base = short_run();
+    base.resize(base.size() - 2);  // without --epochs
+    const Json rest = json(base + into(name) + until + Arguments{"--resume", "auto"});
+    const Json whole = json(base + into(name + "whole") + until);
+    const std::string last = step(newest.step + 5);
+    expect_same_tensors(path(name) + last, path(name + "whole") + last);
+  }
+}
+
+TEST_F(CheckpointKills, TwentyCostNothing) { survive(20, 7); }
+
+TEST_F(Checkpoints, ADamagedOneIsSkippedForTheNextOlder) {
+  every_step("whole");
+  for (const int64_t number : {8, 9, 10}) take("whole", number, "some");
+  damage(path("some") + step(10) + "/optimizer.safetensors");
+  fs::remove(path("some") + step(9) + "/state.json");
+  const ChildResult result = run(short_run() + into("some") + Arguments{"--resume", path("some")});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.error, "warning: " + path("some") + step(10) + "/optimizer.safetensors: its checksum");
+  expect_contains(result.error, "warning: " + path("some") + step(9) + "/state.json");
+  expect_contains(result.error, "continuing from " + path("some") + step(8) + ": step 8, epoch 1, batch 8 of 10");
+  expect_same_tensors(path("some") + kLast, path("whole") + kLast);
+  EXPECT_NO_THROW(read_checkpoint(path("some") + step(10)));  // replaced
+
+  for (const int64_t number : {8, 9}) take("whole", number, "none");
+  for (const int64_t number : {8, 9}) damage(path("none") + step(number) + "/state.json");
+  for (const std::string resume : {path("none"), std::string("auto")}) {
+    const ChildResult none = run(short_run() + into("none") + Arguments{"--resume", resume});
+    EXPECT_EQ(none.exit_code, 1);
+    expect_contains(none.error, "none of its checkpoints is whole");
+  }
+}
+
+TEST_F(Checkpoints, BadPlacesAreNamed) {
+  std::ofstream(path("file")) << "x";
+  const auto refused = [&](const Arguments& more, int status, const std::string& message) {
+    const ChildResult result = run(short_run() + more);
+    EXPECT_EQ(result.exit_code, status) << result.error;
+    expect_contains(result.error, message);
+  };
+  refused(into("file"), 1, "--checkpoint-dir " + path("file") + ": no checkpoints can be written there (it is a file)");
+  refused({"--checkpoint-dir", "/proc/nowhere"}, 1, "--checkpoint-dir /proc/nowhere");
+  refused({"--resume", path("absent")}, 1, "--resume " + path("absent") + ": there is no such folder");
+  refused({"--resume", path("file")}, 1, "it is not a folder");
+  fs::create_directory(path("empty"));
+  refused({"--resume", path("empty")}, 1, "there is no checkpoint in it");
+  // auto begins where nothing has been saved yet.
+  const ChildResult first = run(short_run() + into("empty") + Arguments{"--resume", "auto"});
+  EXPECT_EQ(first.exit_code, 0) << first.error;
+  refused(into("empty"), 1, "it has the checkpoints of another run, up to step-00000030");
+  refused(into("empty") + Arguments{"--resume", path("empty") + step(10)}, 1, "has a newer checkpoint, step-00000030");
+  refused(into("empty") + Arguments{"--checkpoint-every", "often"}, 2, "--checkpoint-every often: expected epoch");
+  refused({"--keep-last", "2"}, 2, "--keep-last needs a place");
+  refused({"--resume", "auto"}, 2, "--resume auto needs a place");
+  refused({"--resume-change", "lr"}, 2, "--resume-change has no effect");
+  refused(into("empty") + Arguments{"--keep-best", "--no-eval"}, 2, "--keep-best compares epochs");
+}
+
+TEST_F(Checkpoints, SettingsThatChangeResultsMustBeNamed) {
+  ASSERT_FALSE(json(short_run() + into("run")).is_null());
+  const auto continued = [&](const Arguments& more) { return run(short_run() + Arguments{"--resume", path("run") + step(20)} + more); };
+  const ChildResult refused = continued({"--lr", "0.01", "--batch-size", "30", "--devices", "cpu:0-1"});
+  EXPECT_EQ(refused.exit_code, 2);
+  expect_contains(refused.error, "--batch-size is 30, in the checkpoint 20");
+  expect_contains(refused.error, "--lr is 0.01, in the checkpoint 0.001");
+  expect_contains(refused.error, "--resume-change batch-size,lr");
+  const ChildResult unknown = continued({"--resume-change", "learning-rate"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  expect_contains(unknown.error, "--resume-change learning-rate: a checkpoint has no such setting");
+  const ChildResult other_model = continued({"--model", "lenet5", "--image-size", "16", "--resume-change", "model,image-size"});
+  EXPECT_EQ(other_model.exit_code, 1);
+  expect_contains(other_model.error, "does not match the model");
+
+  const ChildResult allowed = continued({"--lr", "0.01", "--batch-size", "30", "--devices", "cpu:0-1", "--resume-change", "lr,batch-size", "--json"});
+  ASSERT_EQ(allowed.exit_code, 0) << allowed.error;
+  expect_contains(allowed.error, "--lr is 0.01, in the checkpoint 0.001, allowed by --resume-change");
+  expect_contains(allowed.error, "--devices is 2 cpu, in the checkpoint 1 cpu: results differ by rounding");
+  const Json changed = Json::parse(allowed.output);
+  EXPECT_EQ(changed["step_losses"].size(), 7U);  // one epoch of 195 samples in batches of 30
+  EXPECT_EQ(changed["epochs"].size(), 1U);
+  // Another optimizer has no state in the checkpoint.
+  const ChildResult fresh = continued({"--optimizer", "sgd", "--momentum", "0.9", "--resume-change", "optimizer,momentum,weight-decay"});
+  EXPECT_EQ(fresh.exit_code, 0) << fresh.error;
+  expect_contains(fresh.error, "has no state of this optimizer, which starts from zero");
+  // A longer run makes the same steps at first.
+  const ChildResult longer = continued({"--epochs", "4", "--json"});
+  ASSERT_EQ(longer.exit_code, 0) << longer.error;
+  EXPECT_EQ(Json::parse(longer.output)["step_losses"].size(), 20U);
+}
+
+TEST_F(Checkpoints, ABatchSizeMayChangeWithinAnEpoch) {
+  every_step("run");
+  // 14 batches of 20: 80 samples of the second epoch, of which the batch of 30 that begins at 60 contains the next one.
+  const ChildResult result = run(short_run() + Arguments{"--resume", path("run") + step(14), "--batch-size", "30", "--resume-change", "batch-size", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  const Json json = Json::parse(result.output);
+  EXPECT_EQ(json["first_step"], 14);
+  EXPECT_EQ(json["step_losses"].size(), 5U + 7U);
+  EXPECT_EQ(json["epochs"][0]["steps"], 4 + 5);
+}
+
+TEST_F(Checkpoints, OtherDevicesGiveTheSameUpToRounding) {
+  every_step("run", {"--devices", "cpu:0-1"});
+  for (const Arguments& devices : {Arguments{"--devices", "cpu:0"}, Arguments{"--devices", "cpu:0-2", "--mode", "dp"}}) {
+    const ChildResult result = run(short_run() + devices + Arguments{"--resume", path("run") + step(14), "--json"});
+    ASSERT_EQ(result.exit_code, 0) << result.error;
+    const Json rest = Json::parse(result.output);
+    const ChildResult same = run(short_run() + Arguments{"--devices", "cpu:0-1", "--resume", path("run") + step(14), "--json"});
+    const Json reference = Json::parse(same.output);
+    for (size_t i = 0; i < 16; ++i) {
+      const double expected = reference["step_losses"][i];
+      EXPECT_NEAR(rest["step_losses"][i].get<double>(), expected, 1e-5 * std::max(1.0, expected)) << i;
+    }
+  }
+}
+
+TEST_F(Checkpoints, AFailedSaveCostsNothingButTheExitStatus) {
+  // Files larger than this limit fail as on a full disk; the weights alone fit.
+  const std::string limited = "trap '' XFSZ; ulimit -f 400; exec \"$@\"";
+  Arguments command = {"bash", "-c", limited, "bash"};
+  command = command + vitrine_command(short_run() + into("run") + Arguments{"--keep-last", "1", "--save", path("w.safetensors"), "--json"});
+  ChildProcess child(command);
+  const ChildResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 1);
+  expect_contains(result.error, "warning: checkpoint step-00000010 is not saved: ");
+  expect_contains(result.error, "optimizer.safetensors");
+  expect_contains(result.error, "3 of 3 checkpoints could not be saved");
+  EXPECT_TRUE(names(path("run")).empty());
+  const Json json = Json::parse(result.output);  // training went on to its end
+  EXPECT_EQ(json["step_losses"].size(), 30U);
+  EXPECT_EQ(json["checkpoints"]["failed"], 3);
+  EXPECT_TRUE(fs::exists(path("w.safetensors")));
+}
+
+TEST_F(Checkpoints, StagingIsThePlannedMemory) {
+  const Json run = every_step("run");
+  Json planned;
+  {
+    const ChildResult plan = run_vitrine({"plan", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--batch-size", "20",
+                                          "--checkpoint-dir", path("run"), "--json"});
+    ASSERT_EQ(plan.exit_code, 0) << plan.error;
+    planned = Json::parse(plan.output)["checkpoint_staging_bytes"];
+  }
+  EXPECT_EQ(run["checkpoints"]["staging_bytes"], planned);
+  EXPECT_EQ(run["checkpoints"]["planned_staging_bytes"], planned);
+  const int64_t parameters = planned["parameters"];
+  EXPECT_GE(parameters, 4 * (192 * 256 + 256 + 256 * 128 + 128 + 128 * 10 + 10));
+  EXPECT_EQ(planned["exp_avg"], parameters);
+  EXPECT_EQ(planned["exp_avg_sq"], parameters);
+  EXPECT_EQ(planned["tensor being written"], 4 * 192 * 256);
+  for (const Json& device : run["devices"]) EXPECT_EQ(device["peak_bytes_by_category"], device["planned_peak_bytes_by_category"]);
+  const ChildResult text = run_vitrine({"plan", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--checkpoint-dir", path("run")});
+  expect_contains(text.output, "Checkpoint staging in host memory, planned: ");
+}
+
+// "while true": a scheduler that starts the same command again until it succeeds.
+TEST_F(Checkpoints, AShellLoopFinishesARunThatIsKilled) {
+  ASSERT_FALSE(json(short_run() + into("whole")).is_null());
+  const std::string loop = "tries=0; until \"$@\"; do tries=$((tries + 1)); [ $tries -lt 9 ] || exit 9; done; echo tries $tries";
+  const std::string killed_twice =
+      "n=$(ls \"" + path("marks") + "\" | wc -l); if [ $n -lt 2 ]; then touch \"" + path("marks") +
+      "/$n\"; \"$@\" & pid=$!; sleep 0.2; kill -KILL $pid; wait $pid; else exec \"$@\"; fi";
+  fs::create_directory(path("marks"));
+  const Arguments command = Arguments{"bash", "-c", loop, "bash", "bash", "-c", killed_twice, "bash"} +
+                            vitrine_command(short_run() + into("run") + Arguments{"--checkpoint-every", "1", "--resume", "auto"});
+  const ChildResult result = ChildProcess(command).wait();
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.output, "tries 2");
+  expect_same_tensors(path("run") + kLast, path("whole") + kLast);
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/run_state.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/error.h"
+#include "tests/support/expect_contains.h"
+#include "tools/program/checkpoint_options.h"
+#include "tools/program/run_settings.h"
+
+namespace vitrine::tools {
+namespace {
+
+template <class Thrown, class Action>
+std::string message_of(const Action& action) {
+  try {
+    action();
+  } catch (const Thrown& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(RunState, EveryNumberSurvivesTheJson) {
+  RunState s;
+  s.step = int64_t{1} << 40, s.updates = 12, s.skipped_in_row = 3;
+  s.learning_rate = 0.1 / 3.0;
+  s.momentum = 0.95 - 1e-17;
+  s.loss_scale = {0x1p-126F, 1999};
+  s.optimizer_states = {"exp_avg", "exp_avg_sq"};
+  s.epoch = 5, s.batch = 7, s.batches_per_epoch = 9, s.batch_size = 64;
+  s.seed = std::numeric_limits<uint64_t>::max();
+  s.epoch_so_far.totals.loss_sum = std::numeric_limits<double>::quiet_NaN();
+  s.epoch_so_far.totals.valid = 41, s.epoch_so_far.samples = 42, s.epoch_so_far.steps = 7;
+  s.epoch_so_far.seconds = 1.0 / 7.0;
+  s.schedule = {0.001, std::numeric_limits<double>::infinity(), true, 4, 2};
+  s.test_loss = 2.25, s.test_accuracy = 0.1;
+  s.best = BestCheckpoint{36, 1.0 / 3.0};
+  s.settings = {{"lr", "0.1"}, {"data", "a \"set\" \xFF"}};
+  s.version = "1.2.3";
+  const RunState read = parse_run_state("x", run_state_json(s));
+  EXPECT_EQ(read.step, s.step);
+  EXPECT_EQ(read.updates, s.updates);
+  EXPECT_EQ(read.skipped_in_row, s.skipped_in_row);
+  EXPECT_EQ(read.learning_rate, s.learning_rate);
+  EXPECT_EQ(read.momentum, s.momentum);
+  EXPECT_EQ(read.loss_scale, s.loss_scale);
+  EXPECT_EQ(read.optimizer_states, s.optimizer_states);
+  EXPECT_EQ(read.epoch, s.epoch);
+  EXPECT_EQ(read.batch, s.batch);
+  EXPECT_EQ(read.batches_per_epoch, s.batches_per_epoch);
+  EXPECT_EQ(read.batch_size, s.batch_size);
+  EXPECT_EQ(read.seed, s.seed);
+  EXPECT_TRUE(std::isnan(read.epoch_so_far.totals.loss_sum));
+  EXPECT_EQ(read.epoch_so_far.totals.valid, s.epoch_so_far.totals.valid);
+  EXPECT_EQ(read.epoch_so_far.samples, s.epoch_so_far.samples);
+  EXPECT_EQ(read.epoch_so_far.steps, s.epoch_so_far.steps);
+  EXPECT_EQ(read.epoch_so_far.seconds, s.epoch_so_far.seconds);
+  EXPECT_EQ(read.schedule, s.schedule);
+  EXPECT_EQ(read.test_loss, s.test_loss);
+  EXPECT_EQ(read.test_accuracy, s.test_accuracy);
+  ASSERT_TRUE(read.best);
+  EXPECT_EQ(read.best->step, s.best->step);
+  EXPECT_EQ(read.best->accuracy, s.best->accuracy);
+  EXPECT_EQ(read.settings[0], s.settings[0]);
+  EXPECT_EQ(read.settings[1].first, "data");  // whose value was not UTF-8
+  EXPECT_EQ(read.version, s.version);
+}
+
+TEST(RunState, WhatIsMissingOrImpossibleIsNamed) {
+  RunState s;
+  s.batches_per_epoch = s.batch_size = 1;
+  nlohmann::json json = nlohmann::json::parse(run_state_json(s));
+  parse_run_state("DIR", json.dump());
+  for (const auto& [name, value] : json.items()) {
+    if (name == "version") continue;
+    nlohmann::json without = json;
+    without.erase(name);
+    const std::string message = message_of<DataError>([&] { parse_run_state("DIR", without.dump()); });
+    expect_contains(message, "DIR: ");
+    expect_contains(message, name);
+  }
+  json["batch"] = 2;
+  expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }), "batch 2 of 1 of epoch 0");
+  EXPECT_THROW(parse_run_state("DIR", "[]"), DataError);
+}
+
+TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
+  const std::vector<std::pair<std::string, std::string>> before = {{"lr", "0.1"}, {"split", "equal"}, {"epochs", "3"}, {"momentum", ""}};
+  const auto now = [](const std::string& lr, const std::string& split, const std::string& momentum) {
+    return std::vector<RunSetting>{{"lr", lr, SettingEffect::result},
+                                   {"split", split, SettingEffect::rounding},
+                                   {"epochs", "3", SettingEffect::none},
+                                   {"momentum", momentum, SettingEffect::result}};
+  };
+  EXPECT_TRUE(compare_settings(before, now("0.1", "equal", ""), {"lr"}).empty());
+  const auto rounding = compare_settings(before, now("0.1", "1,2", ""), {});
+  ASSERT_EQ(rounding.size(), 1U);
+  EXPECT_EQ(describe_changes(rounding)[0], "--split is 1,2, in the checkpoint equal: results differ by rounding");
+  const std::string message = message_of<ConfigError>([&] { compare_settings(before, now("0.2", "1,2", "0.9"), {}); });
+  expect_contains(message, "--lr is 0.2, in the checkpoint 0.1; --momentum is 0.9, in the checkpoint not set");
+  expect_contains(message, "--resume-change lr,momentum");
+  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.2", "1,2", "0.9"), {"lr"}); }), "--resume-change momentum");
+  const auto allowed = compare_settings(before, now("0.2", "equal", "0.9"), {"momentum", "lr"});
+  EXPECT_TRUE(has_changed(allowed, "lr") && has_changed(allowed, "momentum"));
+  EXPECT_FALSE(has_changed(allowed, "split"));
+  // A setting that the checkpoint does not know, from an older version.
+  EXPECT_THROW(compare_settings({}, now("0.1", "equal", ""), {}), ConfigError);
+  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.1", "equal", ""), {"rate"}); }), "rate: a checkpoint has no such setting");
+}
+
+TEST(CheckpointOptions, IntervalsAreEpochsStepsOrMinutes) {
+  const auto interval = [](const char* text) {
+    CheckpointOptions options;
+    options.directory = "d";
+    options.every = text;
+    return resolve_checkpoint_interval(options);
+  };
+  EXPECT_TRUE(resolve_checkpoint_interval({}).epochs);
+  EXPECT_TRUE(interval("epoch").epochs);
+  EXPECT_EQ(interval("500").steps, 500);
+  EXPECT_EQ(interval("2.5m").minutes, 2.5);
+  EXPECT_FALSE(interval("500").epochs);
+  for (const char* bad : {"", "0", "-1", "m", "0m", "-1m", "infm", "nanm", "5s", "5 ", "epochs", "1e3"}) {
+    expect_contains(message_of<ConfigError>([&] { interval(bad); }), "expected epoch, a number of steps (500), or of minutes (10m)");
+  }
+}
+
+}  // namespace
+}  // namespace vitrine::tools
