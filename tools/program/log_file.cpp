@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/log_file.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "nn/atomic_file.h"
 #include "runtime/error.h"
 #include "runtime/trace/span.h"
 
@@ -42,6 +47,39 @@ void flatten(const Json& value, const std::string& name, std::map<std::string, s
 
 bool is_csv(const std::string& path) { return path.ends_with(".csv"); }
 
+/// The step of a row; 0 where it has none, and nothing for a row that was cut off.
+std::optional<int64_t> step_of(const std::string& line, const std::vector<std::string>& columns) {
+  if (columns.empty()) {
+    const Json row = Json::parse(line, nullptr, false);
+    if (!row.is_object()) return std::nullopt;
+    return row.contains("step") && row["step"].is_number_integer() ? row["step"].get<int64_t>() : 0;
+  }
+  // "step" comes before all columns that may be quoted.
+  const auto index = std::find(columns.begin(), columns.end(), "step") - columns.begin();
+  std::istringstream cells(line);
+  std::string cell;
+  for (std::ptrdiff_t c = 0; c <= index; ++c) {
+    if (!std::getline(cells, cell, ',')) return std::nullopt;
+  }
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), step);
+  return error == std::errc() && end == cell.data() + cell.size() ? std::optional(step) : std::nullopt;
+}
+
+/// The rows of an existing log, without its header, that the run up to `last` wrote. Nothing if there is no file.
+std::string rows_up_to(const std::string& path, const std::string& header, const std::vector<std::string>& columns, int64_t last) {
+  std::ifstream file(path, std::ios::binary);
+  std::string line, rows;
+  if (!header.empty() && std::getline(file, line) && line + "\n" != header) {
+    throw DataError(fmt::format("--log {}: it has other columns than this run, so it cannot be continued; name another file", path));
+  }
+  while (std::getline(file, line)) {
+    const std::optional<int64_t> step = step_of(line, columns);
+    if (step && *step <= last) rows.append(line).append(1, '\n');
+  }
+  return rows;
+}
+
 }  // namespace
 
 void LogFile::check_path(const std::string& path) {
@@ -49,12 +87,21 @@ void LogFile::check_path(const std::string& path) {
   throw ConfigError(fmt::format("--log {}: the name says the format; end it in .jsonl (an object per line) or .csv", path));
 }
 
-LogFile::LogFile(const std::string& path, std::vector<std::string> columns) : path_(path) {
+LogFile::LogFile(const std::string& path, std::vector<std::string> columns, int64_t steps_before) : path_(path) {
   if (is_csv(path)) columns_ = std::move(columns);
-  file_.open(path, std::ios::binary | std::ios::trunc);
+  std::string header;
+  for (size_t c = 0; c < columns_.size(); ++c) header.append(c > 0 ? "," : "").append(field(columns_[c]));
+  if (!header.empty()) header.append(1, '\n');
+  if (steps_before > 0) {
+    // The rows of the run before are on the disk all the time.
+    AtomicFile kept(path, {});
+    kept.write(header + rows_up_to(path, header, columns_, steps_before));
+    kept.commit();
+    header.clear();
+  }
+  file_.open(path, std::ios::binary | (steps_before > 0 ? std::ios::app : std::ios::trunc));
   if (!file_) throw DataError(fmt::format("--log {}: cannot be written ({}); name a file that you may write to", path, std::strerror(errno)));
-  for (size_t c = 0; c < columns_.size(); ++c) file_ << (c > 0 ? "," : "") << field(columns_[c]);
-  if (!columns_.empty()) file_ << '\n';
+  file_ << header;
   flush();
 }
 

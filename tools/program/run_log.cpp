@@ -48,7 +48,7 @@ RunLog::RunLog(const Target& target) : begin_ns_(steady_now_ns()) {
     tensorboard_->add_text("configuration", table, target.steps_before);
   }
   if (target.file.empty()) return;
-  file_.emplace(target.file, columns_for(target.devices));
+  file_.emplace(target.file, columns_for(target.devices), target.steps_before);
   if (target.file.ends_with(".jsonl")) file_->add({{"kind", "run"}, {"config", Json::parse(target.config)}});
 }
 
