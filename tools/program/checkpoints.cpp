@@ -26,9 +26,9 @@ double seconds_since(int64_t begin_ns) { return static_cast<double>(steady_now_n
 
 }  // namespace
 
-StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const OptimizerConfig& optimizer) {
-  StagingBytes bytes = training_state_bytes(layout, optimizer);
-  bytes.emplace_back("tensor being written", largest_parameter(layout) * size_of(DType::f32));
+StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config) {
+  StagingBytes bytes = training_state_bytes(layout, buffers, config);
+  bytes.emplace_back("tensor being written", checkpoint_scratch_elements(layout, buffers) * size_of(DType::f32));
   return bytes;
 }
 
@@ -71,9 +71,9 @@ Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run
     }
   }
   staging_ = engine_.make_state();
-  scratch_ = HostBuffer(largest_parameter(engine_.layout()) * size_of(DType::f32));
+  scratch_ = HostBuffer(checkpoint_scratch_elements(engine_.layout(), engine_.buffer_layout()) * size_of(DType::f32));
   record_.folder = directory_->path();
-  record_.planned_staging = plan_checkpoint_staging(engine_.layout(), engine_.config().optimizer);
+  record_.planned_staging = plan_checkpoint_staging(engine_.layout(), engine_.buffer_layout(), engine_.config());
   for (const TrainingState::Flat& flat : staging_->flats) record_.staging.emplace_back(flat.name, flat.memory.bytes());
   record_.staging.emplace_back("tensor being written", scratch_.bytes());
 }
@@ -164,7 +164,7 @@ void Checkpoints::write(const RunState& state) {
                                    static_cast<size_t>(scratch_.bytes() / size_of(DType::f32)));
     int64_t bytes = 0;
     write_checkpoint(directory_->path(), name,
-                     checkpoint_files(engine_.layout(), *staging_, scratch, {{"format", "pt"}, {"model", model_}}), run_state_json(state),
+                     checkpoint_files(engine_.layout(), engine_.buffer_layout(), *staging_, scratch, {{"format", "pt"}, {"model", model_}}), run_state_json(state),
                      [&](int64_t written) { bytes = written; });
     ++record_.saved;
     record_.newest = name;

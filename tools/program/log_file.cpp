@@ -2,14 +2,17 @@
 #include "tools/program/log_file.h"
 
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "nn/atomic_file.h"
 #include "runtime/error.h"
 #include "runtime/trace/span.h"
 
@@ -40,6 +43,41 @@ void flatten(const Json& value, const std::string& name, std::map<std::string, s
   }
 }
 
+/// Empty without columns.
+std::string csv_header(const std::vector<std::string>& columns) {
+  std::string text;
+  for (size_t c = 0; c < columns.size(); ++c) text += fmt::format("{}{}", c > 0 ? "," : "", field(columns[c]));
+  return columns.empty() ? text : text.append(1, '\n');
+}
+
+/// The step of a row: 0 for the first lines of a run, none for what is no row.
+std::optional<int64_t> step_of(const std::string& line, bool csv) {
+  if (!csv) {
+    const Json row = Json::parse(line, nullptr, false);
+    if (!row.is_object()) return std::nullopt;
+    const auto step = row.find("step");
+    return step == row.end() ? 0 : step->is_number_integer() ? std::optional(step->get<int64_t>()) : std::nullopt;
+  }
+  const size_t begin = line.find(',') + 1;  // the second column
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(line.data() + begin, line.data() + line.size(), step);
+  return begin > 0 && error == std::errc{} && end != line.data() + line.size() && *end == ',' ? std::optional(step) : std::nullopt;
+}
+
+/// The complete lines of an existing log up to a step; empty if it is none, or one with other columns.
+std::string rows_until(const std::string& path, const std::string& header, int64_t last_step) {
+  std::ifstream file(path, std::ios::binary);
+  std::string kept, line;
+  if (!header.empty()) {
+    if (!std::getline(file, line) || fmt::format("{}\n", line) != header) return {};
+    kept = header;
+  }
+  while (std::getline(file, line) && !file.eof()) {  // a line that a killed process has not finished has no end
+    if (const auto step = step_of(line, !header.empty()); step && *step <= last_step) kept.append(line).append(1, '\n');
+  }
+  return kept;
+}
+
 bool is_csv(const std::string& path) { return path.ends_with(".csv"); }
 
 }  // namespace
@@ -49,12 +87,19 @@ void LogFile::check_path(const std::string& path) {
   throw ConfigError(fmt::format("--log {}: the name says the format; end it in .jsonl (an object per line) or .csv", path));
 }
 
-LogFile::LogFile(const std::string& path, std::vector<std::string> columns) : path_(path) {
+LogFile::LogFile(const std::string& path, std::vector<std::string> columns, int64_t steps_before) : path_(path) {
   if (is_csv(path)) columns_ = std::move(columns);
-  file_.open(path, std::ios::binary | std::ios::trunc);
+  const std::string header = csv_header(columns_);
+  const std::string kept = steps_before > 0 ? rows_until(path, header, steps_before) : std::string();
+  if (!kept.empty()) {
+    // The old rows are not lost if this process is killed here.
+    AtomicFile file(path);
+    file.write(kept);
+    file.commit();
+  }
+  file_.open(path, std::ios::binary | (kept.empty() ? std::ios::trunc : std::ios::app));
   if (!file_) throw DataError(fmt::format("--log {}: cannot be written ({}); name a file that you may write to", path, std::strerror(errno)));
-  for (size_t c = 0; c < columns_.size(); ++c) file_ << (c > 0 ? "," : "") << field(columns_[c]);
-  if (!columns_.empty()) file_ << '\n';
+  if (kept.empty()) file_ << header;
   flush();
 }
 

@@ -84,7 +84,7 @@ int run_plan(const Options& asked) {
   record.notes = chosen.notes;
   record.processes = options.processes;
   if (!options.checkpoints.directory.empty()) {
-    record.checkpoints.emplace().planned_staging = plan_checkpoint_staging(FlatLayout(job.model.net->parameters(), 0), config.optimizer);
+    record.checkpoints.emplace().planned_staging = plan_checkpoint_staging(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config);
   }
 
   Attempts attempts;

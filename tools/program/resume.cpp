@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/resume.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -102,13 +101,11 @@ bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) 
   Engine& engine = *run.engine;
   TrainingState state = engine.make_state();
   resumed.state.give_counters(state);
-  std::vector<std::string> names;
-  for (size_t i = 1; i < state.flats.size(); ++i) names.push_back(state.flats[i].name);
-  const bool optimizer_fits = names == resumed.state.optimizer_states;
+  const bool optimizer_fits = state.optimizer_states() == resumed.state.optimizer_states;
   if (!optimizer_fits) state.updates = 0;
   if (reads) {
     try {
-      read_checkpoint_files(resumed.folder, engine.layout(), state, optimizer_fits);
+      read_checkpoint_files(resumed.folder, engine.layout(), engine.buffer_layout(), state, optimizer_fits);
     } catch (const DataError&) {
       rethrow_with_prefix(std::current_exception(), "--resume ");
     }
