@@ -215,14 +215,6 @@ std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<con
   return sources;
 }
 
-std::vector<TensorSource> counter_sources(const BufferLayout& layout, const BufferValues& values) {
-  std::vector<TensorSource> sources;
-  for (size_t i = 0; i < values.counters.size(); ++i) {
-    sources.push_back({layout.counters()[i], Shape{}, DType::i64, [&counter = values.counters[i]] { return std::as_bytes(std::span(&counter, 1)); }});
-  }
-  return sources;
-}
-
 void read_tensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const FlatLayout& layout, const std::string& suffix,
                   std::span<float> flat) {
   check_size("read_tensors", layout, flat.size());

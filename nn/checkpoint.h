@@ -76,9 +76,7 @@ void save_parameters(const std::string& path, const FlatLayout& layout, std::spa
 /// layouts: "features.0.weight.exp_avg" for an optimizer's state.
 ///   scratch  largest_parameter(layout) elements, overwritten by each source; both spans must outlive the sources
 std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat, const std::string& suffix, std::span<float> scratch);
-/// The counters among a model's saved buffers as i64 scalars. Both arguments must outlive the sources.
-std::vector<TensorSource> counter_sources(const BufferLayout& layout, const BufferValues& values);
-/// Reads what tensor_sources() gave back from the tensors of the file `path`; padding becomes zero. Tensors of other names are ignored.
+/// Reads them back from the tensors of the file `path`; padding becomes zero. Tensors of other names are ignored.
 /// throws  DataError for a missing tensor, and for another shape or dtype
 void read_tensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const FlatLayout& layout, const std::string& suffix,
                   std::span<float> flat);

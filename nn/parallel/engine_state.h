@@ -147,7 +147,7 @@ struct Engine::State {
   void throw_if_diverged(const StepResult& result);
 
   // training_state.cpp
-  /// A flat buffer of a replica that a checkpoint contains, with the layout of the parameters.
+  /// A flat buffer of a replica that a checkpoint contains.
   struct FlatState {
     std::string name;
     View on_device;
@@ -158,7 +158,7 @@ struct Engine::State {
   Replica& updating_replica(const char* operation);
   /// throws ConfigError unless the state has the flat buffers of this engine.
   void check_state(const TrainingState& state, const char* operation) const;
-  /// Fills the optimizer's buffers of all replicas; with several processes from rank 0's state.
+  /// Fills the optimizer's states and averages of all replicas; with several processes from rank 0's state.
   void set_optimizer_states(const TrainingState& state, int32_t updates);
 
   // parameters.cpp

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,9 +19,11 @@ namespace vitrine {
 namespace {
 
 constexpr const char* kParameters = "parameters";
-constexpr const char* kAverage = "average";
+constexpr const char* kAverages = "ema";
+constexpr const char* kBuffers = "buffers";
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kAveragesFile = "ema.safetensors";
 
 /// The names of the optimizer's states, as in PyTorch.
 std::vector<std::string> state_names(const OptimizerConfig& optimizer) {
@@ -33,16 +37,28 @@ std::vector<std::string> state_names(const OptimizerConfig& optimizer) {
   }
 }
 
-/// Names of all flat buffers but the parameters.
-std::vector<std::string> state_names(const OptimizerConfig& optimizer, bool averages) {
-  std::vector<std::string> names = state_names(optimizer);
-  if (averages) names.emplace_back(kAverage);
-  return names;
-}
-
 std::optional<double> momentum_of(const OptimizerConfig& optimizer) {
   if (optimizer.kind != OptimizerConfig::Kind::sgd) return optimizer.adam_kernel().beta1;
   return optimizer.state_count() > 0 ? std::optional(optimizer.sgd.momentum) : std::nullopt;
+}
+
+bool is_optimizer_state(const std::string& name) { return name != kParameters && name != kAverages && name != kBuffers; }
+
+/// The tensors of a weights file.
+std::vector<TensorSource> weights_sources(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state,
+                                          const TrainingState::Flat& weights, std::span<float> scratch) {
+  std::vector<TensorSource> sources;
+  // The largest elements come first, so that all tensors are aligned.
+  for (size_t i = 0; i < state.counters.size(); ++i) {
+    const auto bytes = [&counter = state.counters[i]] { return std::span<const std::byte>(std::as_bytes(std::span(&counter, 1))); };
+    sources.push_back({buffers.counters()[i], Shape{}, DType::i64, bytes});
+  }
+  std::vector<TensorSource> more = tensor_sources(layout, weights.values(), {}, scratch);
+  sources.insert(sources.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  if (!state.has_flat(kBuffers)) return sources;
+  more = tensor_sources(buffers.saved(), state.flat(kBuffers).values(), {}, scratch);
+  sources.insert(sources.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  return sources;
 }
 
 View view_of(TrainingState::Flat& flat) { return flat.memory.view({static_cast<int64_t>(flat.values().size())}, DType::f32); }
@@ -73,51 +89,63 @@ const TrainingState::Flat& TrainingState::flat(const std::string& name) const {
   return *found;
 }
 
+bool TrainingState::has_flat(const std::string& name) const {
+  return std::any_of(flats.begin(), flats.end(), [&](const Flat& flat) { return flat.name == name; });
+}
+
+std::vector<std::string> TrainingState::optimizer_states() const {
+  std::vector<std::string> names;
+  for (const Flat& flat : flats) {
+    if (is_optimizer_state(flat.name)) names.push_back(flat.name);
+  }
+  return names;
+}
+
 TrainingState::Flat& TrainingState::flat(const std::string& name) { return const_cast<Flat&>(std::as_const(*this).flat(name)); }
 
-std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const BufferLayout& buffers, const OptimizerConfig& optimizer,
-                                                                  bool averages) {
-  const int64_t bytes = layout.parameter_elements() * size_of(DType::f32);
+std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config) {
+  const int64_t bytes = layout.parameter_elements() * size_of(DType::f32), buffer_bytes = buffers.saved().parameter_elements() * size_of(DType::f32);
   std::vector<std::pair<std::string, int64_t>> parts = {{kParameters, bytes}};
-  for (const std::string& name : state_names(optimizer, averages)) parts.emplace_back(name, bytes);
-  const auto counters = static_cast<int64_t>(buffers.counters().size() * sizeof(int64_t));
-  if (buffers.any_saved()) parts.emplace_back("buffers", buffers.saved().parameter_elements() * size_of(DType::f32) + counters);
+  for (const std::string& name : state_names(config.optimizer)) parts.emplace_back(name, bytes);
+  if (config.ema_decay > 0.0) parts.emplace_back(kAverages, bytes);
+  if (buffer_bytes > 0) parts.emplace_back(kBuffers, buffer_bytes);
   return parts;
 }
 
-std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state, std::span<float> scratch,
-                                             const std::map<std::string, std::string>& metadata) {
-  CheckpointFile model{kModelFile, counter_sources(buffers, state.buffers), metadata}, optimizer{kOptimizerFile, {}, {}};
-  for (const TrainingState::Flat& flat : state.flats) {
-    const bool is_parameters = flat.name == kParameters;
-    std::vector<TensorSource> sources = tensor_sources(layout, flat.values(), is_parameters ? std::string() : flat.name, scratch);
-    std::vector<TensorSource>& tensors = is_parameters ? model.tensors : optimizer.tensors;
-    tensors.insert(tensors.end(), std::make_move_iterator(sources.begin()), std::make_move_iterator(sources.end()));
-  }
-  std::vector<TensorSource> saved = tensor_sources(buffers.saved(), state.buffers.values, "", scratch);
-  model.tensors.insert(model.tensors.end(), std::make_move_iterator(saved.begin()), std::make_move_iterator(saved.end()));
+int64_t checkpoint_scratch_elements(const FlatLayout& layout, const BufferLayout& buffers) {
+  return std::max(largest_parameter(layout), largest_parameter(buffers.saved()));
+}
+
+std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state,
+                                             std::span<float> scratch, const std::map<std::string, std::string>& metadata) {
   std::vector<CheckpointFile> files;
-  files.push_back(std::move(model));
-  files.push_back(std::move(optimizer));
+  files.push_back({kModelFile, weights_sources(layout, buffers, state, state.flat(kParameters), scratch), metadata});
+  CheckpointFile& optimizer = files.emplace_back(CheckpointFile{kOptimizerFile, {}, {}});
+  for (const std::string& name : state.optimizer_states()) {
+    std::vector<TensorSource> sources = tensor_sources(layout, state.flat(name).values(), name, scratch);
+    optimizer.tensors.insert(optimizer.tensors.end(), std::make_move_iterator(sources.begin()), std::make_move_iterator(sources.end()));
+  }
+  if (!state.has_flat(kAverages)) return files;
+  files.push_back({kAveragesFile, weights_sources(layout, buffers, state, state.flat(kAverages), scratch), metadata});
   return files;
 }
 
-void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers, const std::vector<std::string>& saved,
-                           TrainingState& state) {
-  const std::span<const float> parameters = state.flat(kParameters).values();
-  load_parameters(fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kParameters).values(), buffers, state.buffers, true);
+void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers, TrainingState& state, bool optimizer) {
+  BufferValues values;
+  load_parameters(fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kParameters).values(), buffers, values, true);
+  state.counters = values.counters;
+  if (state.has_flat(kBuffers)) std::copy(values.values.begin(), values.values.end(), state.flat(kBuffers).values().begin());
+  if (state.has_flat(kAverages)) {
+    const std::string path = fmt::format("{}/{}", folder, kAveragesFile);
+    const bool exists = std::filesystem::exists(path);
+    load_parameters(exists ? path : fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kAverages).values(), buffers, values, true);
+  }
   const std::string path = fmt::format("{}/{}", folder, kOptimizerFile);
-  const std::map<std::string, HostTensor> tensors = saved.empty() ? std::map<std::string, HostTensor>() : read_safetensors(path);
-  for (TrainingState::Flat& flat : state.flats) {
-    if (flat.name == kParameters) continue;
-    const std::span<float> values = flat.values();
-    if (std::find(saved.begin(), saved.end(), flat.name) != saved.end()) {
-      read_tensors(path, tensors, layout, flat.name, values);
-    } else if (flat.name == kAverage) {
-      std::copy(parameters.begin(), parameters.end(), values.begin());
-    } else {
-      std::fill(values.begin(), values.end(), 0.0F);
-    }
+  const std::map<std::string, HostTensor> tensors = optimizer ? read_safetensors(path) : std::map<std::string, HostTensor>();
+  for (const std::string& name : state.optimizer_states()) {
+    const std::span<float> flat = state.flat(name).values();
+    std::fill(flat.begin(), flat.end(), 0.0F);
+    if (optimizer) read_tensors(path, tensors, layout, name, flat);
   }
 }
 
@@ -126,7 +154,8 @@ std::vector<Engine::State::FlatState> Engine::State::flat_states(Replica& r) {
   const std::vector<std::string> names = state_names(config.optimizer);
   if (!names.empty()) states.push_back({names[0], r.state1});
   if (names.size() > 1) states.push_back({names[1], r.state2});
-  if (config.ema_decay > 0.0) states.push_back({kAverage, r.average});
+  if (r.average) states.push_back({kAverages, r.average});
+  if (r.buffers) states.push_back({kBuffers, r.buffers});
   return states;
 }
 
@@ -141,18 +170,17 @@ TrainingState Engine::make_state() const {
   const State& s = *state_;
   s.require_training("make_state");
   TrainingState state;
-  const int64_t bytes = s.layout.parameter_elements() * size_of(DType::f32);
-  state.flats.push_back({kParameters, HostBuffer(bytes, s.devices.host_memory())});
-  for (const std::string& name : state_names(s.config.optimizer, s.config.ema_decay > 0.0)) {
+  for (const auto& [name, bytes] : training_state_bytes(s.layout, s.buffer_layout, s.config)) {
     state.flats.push_back({name, HostBuffer(bytes, s.devices.host_memory())});
   }
-  state.buffers = s.buffer_layout.initial();
+  state.counters.resize(s.buffer_layout.counters().size());
   return state;
 }
 
 void Engine::copy_state(TrainingState& into) {
   State& s = state_->drain();
   s.require_training("copy_state");
+  if (s.averages_in_place) throw OrderError("copy_state: an AverageScope is open; close it first");
   s.check_state(into, "copy_state");
   Replica& r = s.updating_replica("copy_state");
   int32_t updates = 0;
@@ -165,7 +193,7 @@ void Engine::copy_state(TrainingState& into) {
   s.devices.synchronize();
   for (TrainingState::Flat& flat : into.flats) note_host_read(s.devices, "copy_state", view_of(flat));
   note_host_read(s.devices, "copy_state", to_updates);
-  into.buffers = {r.buffers ? s.read_flat(r, r.buffers) : std::vector<float>(), s.counters};
+  into.counters = s.counters;
   into.step = s.steps;
   into.updates = updates;
   into.skipped_in_row = s.skipped_in_row;
@@ -183,11 +211,9 @@ TrainingState Engine::state() {
 
 void Engine::State::check_state(const TrainingState& state, const char* operation) const {
   std::vector<std::string> expected, found;
-  const int64_t bytes = layout.parameter_elements() * size_of(DType::f32);
-  expected.push_back(fmt::format("{} of {} bytes", kParameters, bytes));
-  for (const std::string& name : state_names(config.optimizer, config.ema_decay > 0.0)) expected.push_back(fmt::format("{} of {} bytes", name, bytes));
+  for (const auto& [name, bytes] : training_state_bytes(layout, buffer_layout, config)) expected.push_back(fmt::format("{} of {} bytes", name, bytes));
   for (const TrainingState::Flat& flat : state.flats) found.push_back(fmt::format("{} of {} bytes", flat.name, flat.memory.bytes()));
-  if (expected != found) {
+  if (expected != found || state.counters.size() != buffer_layout.counters().size()) {
     throw ConfigError(fmt::format("{}: the state has {}, expected {} for this model and optimizer; make it with make_state() of an engine like this",
                                   operation, fmt::join(found, ", "), fmt::join(expected, ", ")));
   }
@@ -196,7 +222,12 @@ void Engine::State::check_state(const TrainingState& state, const char* operatio
 void Engine::load_state(const TrainingState& state) {
   State& s = state_->drain();
   s.require_training("load_state");
+  if (s.averages_in_place) throw OrderError("load_state: an AverageScope is open; close it first");
   s.check_state(state, "load_state");
+  const bool all_update = std::all_of(s.replicas.begin(), s.replicas.end(), [](const auto& r) { return r->updates(); });
+  if (s.devices.process_count() > 1 && !all_update) {
+    throw UnsupportedError("load_state: with several processes every replica must update the parameters; this reducer leaves some out");
+  }
   const std::optional<double> momentum = momentum_of(s.config.optimizer);
   const bool scales = static_cast<bool>(s.replica(0).scaler->state());
   const auto [scale, tracker] = state.loss_scale.value_or(scales ? loss_scale_state() : std::pair{1.0F, int32_t{0}});
@@ -209,7 +240,9 @@ void Engine::load_state(const TrainingState& state) {
     std::memcpy(&counters, bytes.data(), sizeof counters);
   }
   s.set_parameters(state.flat(kParameters).values());
-  s.set_buffers(state.buffers);
+  BufferValues buffers{{}, state.counters};
+  if (state.has_flat(kBuffers)) buffers.values.assign(state.flat(kBuffers).values().begin(), state.flat(kBuffers).values().end());
+  s.set_buffers(buffers);
   s.set_optimizer_states(state, static_cast<int32_t>(counters.updates));
   if (scales) s.for_each([&](Replica& r) { r.scaler->set_state(r.compute(), counters.loss_scale, static_cast<int32_t>(counters.growth_tracker)); });
   s.steps = s.first_step = counters.step;
@@ -224,7 +257,7 @@ void Engine::State::set_optimizer_states(const TrainingState& state, int32_t upd
     if (!r.updates()) return;
     const PhaseScope phase(r.compute(), Phase::replicate);
     for (const FlatState& flat : flat_states(r)) {
-      if (flat.name == kParameters) continue;
+      if (flat.name == kParameters || flat.name == kBuffers) continue;
       const std::span<const float> values = state.flat(flat.name).values();
       copy(r.compute(), ConstView(values.data(), flat.on_device.shape, DType::f32, DeviceId::host()), flat.on_device);
     }
@@ -233,11 +266,12 @@ void Engine::State::set_optimizer_states(const TrainingState& state, int32_t upd
   devices.synchronize();
   if (devices.process_count() == 1) return;
   const ProcessGroup::Waiting waiting(*devices.process_group(), "the optimizer's state of rank 0");
-  for (const std::string& name : state_names(config.optimizer, config.ema_decay > 0.0)) {
+  for (const FlatState& sent : flat_states(updating_replica("load_state"))) {
+    if (sent.name == kParameters || sent.name == kBuffers) continue;
     for_each_at_once([&](Replica& r) {
       const PhaseScope phase(r.communication(), Phase::replicate, "optimizer state");
       for (const FlatState& flat : flat_states(r)) {
-        if (flat.name == name) r.reduction.communicator->broadcast(r.communication(), flat.on_device, 0);
+        if (flat.name == sent.name) r.reduction.communicator->broadcast(r.communication(), flat.on_device, 0);
       }
     });
   }

@@ -11,7 +11,7 @@
 
 #include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/checkpoint_folder.h>
-#include <vitrine/nn/parallel/optimizer.h>
+#include <vitrine/nn/parallel/engine_config.h>
 #include <vitrine/nn/parameter_store.h>
 #include <vitrine/runtime/host_buffer.h>
 
@@ -28,38 +28,44 @@ struct TrainingState {
   std::optional<double> momentum;                       // of sgd, or beta1 of adam and adamw; none for sgd without momentum
   std::optional<std::pair<float, int32_t>> loss_scale;  // scale and growth tracker, where losses are scaled
 
-  /// f32 values with the engine's layout() (FlatLayout::parameter_elements() of them).
+  std::vector<int64_t> counters;                        // of the model's layers, in the order of BufferLayout::counters()
+
+  /// f32 values with the engine's layout() or, for "buffers", that of buffer_layout().saved() (FlatLayout::parameter_elements() of them).
   struct Flat {
     std::string name;
     HostBuffer memory;
     std::span<float> values();
     std::span<const float> values() const;
   };
-  /// "parameters", then the optimizer's states by PyTorch's names: "momentum_buffer", or "exp_avg" and "exp_avg_sq"; then "average", where the engine
-  /// averages its parameters (EngineConfig::ema_decay).
+  /// "parameters", then the optimizer's states by PyTorch's names ("momentum_buffer", or "exp_avg" and "exp_avg_sq"), "ema" (the averages of the
+  /// parameters) and "buffers" (running statistics), where the engine has them.
   std::vector<Flat> flats;
-  BufferValues buffers;  // of the model, such as running statistics
 
   /// The flat buffer with this name, which exists.
   Flat& flat(const std::string& name);
   const Flat& flat(const std::string& name) const;
+  bool has_flat(const std::string& name) const;
+  /// The names of the optimizer's states.
+  std::vector<std::string> optimizer_states() const;
 };
 
-/// Names and bytes of the parts of a state: the host memory that a TrainingState takes, exactly.
-///   averages  whether the engine averages its parameters
-std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const BufferLayout& buffers, const OptimizerConfig& optimizer,
-                                                                  bool averages);
+/// Names and bytes of the flat buffers of a state: the host memory that a TrainingState takes, exactly.
+std::vector<std::pair<std::string, int64_t>> training_state_bytes(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config);
+/// Elements of the largest tensor in the files of a checkpoint.
+int64_t checkpoint_scratch_elements(const FlatLayout& layout, const BufferLayout& buffers);
 
-/// The files of a checkpoint: "model.safetensors" with parameters and buffers, which load_parameters() and PyTorch read, and "optimizer.safetensors" with
-/// the optimizer's states as "PARAMETER.exp_avg" and so on, and the averages as "PARAMETER.average", in PyTorch's layouts.
-///   scratch  largest_parameter(layout) elements; all arguments must outlive the result
-///   metadata of the model's file
-std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state, std::span<float> scratch,
-                                             const std::map<std::string, std::string>& metadata);
-/// Fills the tensors of `state` from the files in a checkpoint's folder.
-///   saved  the states that the checkpoint has beside the parameters. Others become zero, and averages become the parameters: so a new engine begins
+/// The files of a checkpoint, with PyTorch's names and layouts:
+///   model.safetensors      parameters, buffers and counters: load_parameters() and PyTorch read it
+///   optimizer.safetensors  the optimizer's states, as "PARAMETER.exp_avg" and so on
+///   ema.safetensors        the averages of the parameters, with the buffers and counters, as model.safetensors; where there are averages
+///     scratch  checkpoint_scratch_elements() of them; all arguments must outlive the result      metadata  of the weights' files
+std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state,
+                                             std::span<float> scratch, const std::map<std::string, std::string>& metadata);
+/// Fills the flat buffers and the counters of `state` from the files in a checkpoint's folder. Averages that the checkpoint does not have start at the
+/// parameters.
+///   optimizer  false: the optimizer's states become zero, as for another optimizer than the checkpoint's
 /// throws  DataError for missing or unfit tensors
-void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers, const std::vector<std::string>& saved,
-                           TrainingState& state);
+void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers, TrainingState& state,
+                           bool optimizer = true);
 
 }  // namespace vitrine

@@ -20,10 +20,6 @@ namespace {
 constexpr const char* kSaving = "the checkpoint being saved";
 constexpr const char* kBestLink = "best";
 
-int64_t largest_tensor(const FlatLayout& layout, const BufferLayout& buffers) {
-  return std::max(largest_parameter(layout), largest_parameter(buffers.saved()));
-}
-
 int64_t nanoseconds(double minutes) { return static_cast<int64_t>(minutes * 60e9); }
 
 double seconds_since(int64_t begin_ns) { return static_cast<double>(steady_now_ns() - begin_ns) * 1e-9; }
@@ -31,8 +27,8 @@ double seconds_since(int64_t begin_ns) { return static_cast<double>(steady_now_n
 }  // namespace
 
 StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config) {
-  StagingBytes bytes = training_state_bytes(layout, buffers, config.optimizer, config.ema_decay > 0.0);
-  bytes.emplace_back("tensor being written", largest_tensor(layout, buffers) * size_of(DType::f32));
+  StagingBytes bytes = training_state_bytes(layout, buffers, config);
+  bytes.emplace_back("tensor being written", checkpoint_scratch_elements(layout, buffers) * size_of(DType::f32));
   return bytes;
 }
 
@@ -75,13 +71,10 @@ Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run
     }
   }
   staging_ = engine_.make_state();
-  scratch_ = HostBuffer(largest_tensor(engine_.layout(), engine_.buffer_layout()) * size_of(DType::f32));
+  scratch_ = HostBuffer(checkpoint_scratch_elements(engine_.layout(), engine_.buffer_layout()) * size_of(DType::f32));
   record_.folder = directory_->path();
   record_.planned_staging = plan_checkpoint_staging(engine_.layout(), engine_.buffer_layout(), engine_.config());
   for (const TrainingState::Flat& flat : staging_->flats) record_.staging.emplace_back(flat.name, flat.memory.bytes());
-  const BufferValues& buffers = staging_->buffers;
-  const size_t buffer_bytes = buffers.values.size() * sizeof(float) + buffers.counters.size() * sizeof(int64_t);
-  if (buffer_bytes > 0) record_.staging.emplace_back("buffers", static_cast<int64_t>(buffer_bytes));
   record_.staging.emplace_back("tensor being written", scratch_.bytes());
 }
 

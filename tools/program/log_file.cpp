@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/log_file.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -45,40 +43,45 @@ void flatten(const Json& value, const std::string& name, std::map<std::string, s
   }
 }
 
-bool is_csv(const std::string& path) { return path.ends_with(".csv"); }
+/// Empty without columns.
+std::string csv_header(const std::vector<std::string>& columns) {
+  std::string text;
+  for (size_t c = 0; c < columns.size(); ++c) text += fmt::format("{}{}", c > 0 ? "," : "", field(columns[c]));
+  return columns.empty() ? text : text.append(1, '\n');
+}
 
-/// The step of a row; 0 where it has none, and nothing for a row that was cut off.
-std::optional<int64_t> step_of(const std::string& line, const std::vector<std::string>& columns) {
-  if (columns.empty()) {
+/// The step of a row: 0 for the first lines of a run, none for what is no row.
+std::optional<int64_t> step_of(const std::string& line, bool csv) {
+  if (!csv) {
     const Json row = Json::parse(line, nullptr, false);
     if (!row.is_object()) return std::nullopt;
-    return row.contains("step") && row["step"].is_number_integer() ? row["step"].get<int64_t>() : 0;
+    const auto step = row.find("step");
+    return step == row.end() ? 0 : step->is_number_integer() ? std::optional(step->get<int64_t>()) : std::nullopt;
   }
-  // "step" comes before all columns that may be quoted.
-  const auto index = std::find(columns.begin(), columns.end(), "step") - columns.begin();
-  std::istringstream cells(line);
-  std::string cell;
-  for (std::ptrdiff_t c = 0; c <= index; ++c) {
-    if (!std::getline(cells, cell, ',')) return std::nullopt;
-  }
+  const size_t begin = line.find(',') + 1;  // the second column
   int64_t step = 0;
-  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), step);
-  return error == std::errc() && end == cell.data() + cell.size() ? std::optional(step) : std::nullopt;
+  const auto [end, error] = std::from_chars(line.data() + begin, line.data() + line.size(), step);
+  return begin > 0 && error == std::errc{} && end != line.data() + line.size() && *end == ',' ? std::optional(step) : std::nullopt;
 }
 
-/// The rows of an existing log, without its header, that the run up to `last` wrote. Nothing if there is no file.
-std::string rows_up_to(const std::string& path, const std::string& header, const std::vector<std::string>& columns, int64_t last) {
+/// The complete lines of an existing log up to a step; empty if there is none. throws DataError for a CSV file with other columns.
+std::string rows_until(const std::string& path, const std::string& header, int64_t last_step) {
   std::ifstream file(path, std::ios::binary);
-  std::string line, rows;
-  if (!header.empty() && std::getline(file, line) && line + "\n" != header) {
-    throw DataError(fmt::format("--log {}: it has other columns than this run, so it cannot be continued; name another file", path));
+  std::string kept, line;
+  if (!header.empty()) {
+    if (!std::getline(file, line)) return {};
+    if (fmt::format("{}\n", line) != header) {
+      throw DataError(fmt::format("--log {}: it has other columns than this run, so it cannot be continued; name another file", path));
+    }
+    kept = header;
   }
-  while (std::getline(file, line)) {
-    const std::optional<int64_t> step = step_of(line, columns);
-    if (step && *step <= last) rows.append(line).append(1, '\n');
+  while (std::getline(file, line) && !file.eof()) {  // a line that a killed process has not finished has no end
+    if (const auto step = step_of(line, !header.empty()); step && *step <= last_step) kept.append(line).append(1, '\n');
   }
-  return rows;
+  return kept;
 }
+
+bool is_csv(const std::string& path) { return path.ends_with(".csv"); }
 
 }  // namespace
 
@@ -89,19 +92,17 @@ void LogFile::check_path(const std::string& path) {
 
 LogFile::LogFile(const std::string& path, std::vector<std::string> columns, int64_t steps_before) : path_(path) {
   if (is_csv(path)) columns_ = std::move(columns);
-  std::string header;
-  for (size_t c = 0; c < columns_.size(); ++c) header.append(c > 0 ? "," : "").append(field(columns_[c]));
-  if (!header.empty()) header.append(1, '\n');
-  if (steps_before > 0) {
-    // The rows of the run before are on the disk all the time.
-    AtomicFile kept(path, {});
-    kept.write(header + rows_up_to(path, header, columns_, steps_before));
-    kept.commit();
-    header.clear();
+  const std::string header = csv_header(columns_);
+  const std::string kept = steps_before > 0 ? rows_until(path, header, steps_before) : std::string();
+  if (!kept.empty()) {
+    // The old rows are not lost if this process is killed here.
+    AtomicFile file(path);
+    file.write(kept);
+    file.commit();
   }
-  file_.open(path, std::ios::binary | (steps_before > 0 ? std::ios::app : std::ios::trunc));
+  file_.open(path, std::ios::binary | (kept.empty() ? std::ios::trunc : std::ios::app));
   if (!file_) throw DataError(fmt::format("--log {}: cannot be written ({}); name a file that you may write to", path, std::strerror(errno)));
-  file_ << header;
+  if (kept.empty()) file_ << header;
   flush();
 }
 

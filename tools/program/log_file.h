@@ -15,10 +15,9 @@ namespace vitrine::tools {
 ///   FILE.csv    a header and a line per row; missing values are empty, others that are not finite nan or inf
 class LogFile {
  public:
-  /// Replaces an existing file, or continues it after a step.
-  ///   columns       of a CSV file, in order
-  ///   steps_before  of the run that this one continues; above 0, an existing file keeps its rows up to this step
-  /// throws DataError, also where a CSV file to continue has other columns
+  /// Replaces an existing file.   columns  of a CSV file, in order      throws DataError
+  ///   steps_before  above 0: of the run that this one continues. The rows of an existing file up to that step stay; a CSV
+  ///                 file must have these columns
   LogFile(const std::string& path, std::vector<std::string> columns, int64_t steps_before = 0);
 
   /// A row of numbers and texts. Nested objects become columns "memory.cpu:0.peak" of a CSV file; keys without a column are left out there.

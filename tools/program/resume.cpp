@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/resume.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -102,14 +101,11 @@ bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) 
   Engine& engine = *run.engine;
   TrainingState state = engine.make_state();
   resumed.state.give_counters(state);
-  const std::vector<std::string>& saved = resumed.state.optimizer_states;
-  const bool optimizer_fits = std::all_of(state.flats.begin() + 1, state.flats.end(), [&](const TrainingState::Flat& flat) {
-    return flat.name == "average" || std::find(saved.begin(), saved.end(), flat.name) != saved.end();
-  });
+  const bool optimizer_fits = state.optimizer_states() == resumed.state.optimizer_states;
   if (!optimizer_fits) state.updates = 0;
   if (reads) {
     try {
-      read_checkpoint_files(resumed.folder, engine.layout(), engine.buffer_layout(), saved, state);
+      read_checkpoint_files(resumed.folder, engine.layout(), engine.buffer_layout(), state, optimizer_fits);
     } catch (const DataError&) {
       rethrow_with_prefix(std::current_exception(), "--resume ");
     }

@@ -41,23 +41,24 @@ void add_data(Settings& s, const Options& o, const Job& job) {
   s.add("image-size", std::to_string(job.model.height));
   s.add("preprocess", o.preprocess, SettingEffect::rounding);
   s.add("normalize", o.normalize);
+  s.add("augment", o.recipe.augment);
 }
 
-/// Where and in which order the same sums are computed. Batch norm takes statistics over a micro-batch, or over a device's part of it.
+/// Where and in which order the same sums are computed. Layers with running statistics take them over a micro-batch or, on request, over the samples
+/// of a device.
 void add_scheme(Settings& s, const Options& o, Run& run) {
   const EngineConfig& config = run.engine->config();
-  const bool batch_norm = run.engine->buffer_layout().any_saved();
-  const SettingEffect of_micro_batches = batch_norm ? SettingEffect::result : SettingEffect::rounding;
-  const SettingEffect of_parts = batch_norm && config.batch_statistics == BatchStatistics::local ? SettingEffect::result : SettingEffect::rounding;
-  if (batch_norm) s.add("batch-norm", o.batch_norm);
   const Scheme& scheme = config.scheme;
   const Backend backend = (*run.devices)[0].id().backend;
-  s.add("devices", fmt::format("{} {}", run.devices->world_size(), backend == Backend::cuda ? "cuda" : "cpu"), of_parts);
+  const bool norms = run.engine->buffer_layout().any_saved(), local = norms && config.batch_statistics == BatchStatistics::local;
+  const SettingEffect of_devices = local ? SettingEffect::result : SettingEffect::rounding;
+  s.add("batch-norm", norms ? (local ? "local" : "exact") : "");
+  s.add("devices", fmt::format("{} {}", run.devices->world_size(), backend == Backend::cuda ? "cuda" : "cpu"), of_devices);
   s.add("processes", std::to_string(run.devices->process_count()), SettingEffect::rounding);
   s.add("mode", fmt::format("staging {}, loss {}, reduce {}", staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce)),
         SettingEffect::rounding);
-  s.add("split", scheme.split.str(), of_parts);
-  s.add("accumulate", std::to_string(config.accumulate), of_micro_batches);
+  s.add("split", scheme.split.str(), of_devices);
+  s.add("accumulate", std::to_string(config.accumulate), norms ? SettingEffect::result : SettingEffect::rounding);
   s.add("bucket-mb", fmt::format("{}, the first {}", o.bucket_mb, o.first_bucket_mb), SettingEffect::rounding);
   s.add("workspace", std::to_string(config.workspace_bytes), SettingEffect::rounding);
   s.add("threads-per-device", std::to_string((*run.devices)[0].thread_count()), SettingEffect::rounding);
@@ -93,12 +94,10 @@ void add_training(Settings& s, const Options& o, const EngineConfig& config) {
   s.add("momentum", sgd ? fmt::format("{}", optimizer.sgd.momentum) : "");
   s.add("nesterov", on_off(sgd && optimizer.sgd.nesterov));
   s.add("weight-decay", fmt::format("{}", sgd ? optimizer.sgd.weight_decay : optimizer.adam_kernel().weight_decay));
-  const RecipeOptions& recipe = o.recipe;
-  s.add("augment", recipe.augment);
-  s.add("label-smoothing", fmt::format("{}", recipe.label_smoothing));
-  s.add("no-decay", fmt::format("{}", fmt::join(recipe.no_decay, ",")));
-  s.add("param-group", fmt::format("{}", fmt::join(recipe.groups, " ")));
-  s.add("ema", given(recipe.ema));
+  s.add("no-decay", fmt::format("{}", fmt::join(o.recipe.no_decay, ",")));
+  s.add("param-group", fmt::format("{}", fmt::join(o.recipe.groups, " ")));
+  s.add("label-smoothing", o.recipe.label_smoothing > 0.0 ? fmt::format("{}", o.recipe.label_smoothing) : "");
+  s.add("ema", given(o.recipe.ema));
   add_schedule(s, o);
   // A longer run makes the same steps at first, unless the schedule spans all of them.
   const bool spans_all = o.schedule.schedule == "cosine" || o.schedule.schedule == "one-cycle";

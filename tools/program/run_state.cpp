@@ -57,8 +57,7 @@ void RunState::take_counters(const TrainingState& state) {
   learning_rate = state.learning_rate;
   momentum = state.momentum;
   loss_scale = state.loss_scale;
-  optimizer_states.clear();
-  for (size_t i = 1; i < state.flats.size(); ++i) optimizer_states.push_back(state.flats[i].name);
+  optimizer_states = state.optimizer_states();
 }
 
 void RunState::give_counters(TrainingState& state) const {
