@@ -51,8 +51,7 @@ std::string make_header(const std::string& path, std::span<const TensorSource> t
     if (header.contains(tensor.name)) throw DataError(fmt::format("write_safetensors: two tensors are named '{}'", tensor.name));
     std::vector<int64_t> sizes;
     for (int i = 0; i < tensor.shape.rank(); ++i) sizes.push_back(tensor.shape[i]);
-    header[tensor.name] = {
-        {"dtype", format_name(tensor.dtype)}, {"shape", sizes}, {"data_offsets", {offset, offset + bytes_of(tensor)}}};
+    header[tensor.name] = {{"dtype", format_name(tensor.dtype)}, {"shape", sizes}, {"data_offsets", {offset, offset + bytes_of(tensor)}}};
     offset += bytes_of(tensor);
   }
   std::string text;

@@ -160,14 +160,14 @@ class Engine {
   /// for the steps issued. With several processes each copies its own replica, without waiting for the others. throws what a failed or diverged step
   /// throws; ConfigError in a forward-only engine; UnsupportedError if no device of this process updates the parameters.
   TrainingState state();
-  /// The same into memory that make_state() has allocated, so that nothing is allocated from then on: the streams stand still only for the copy. Write
-  /// it to a folder with checkpoint_files() and write_checkpoint(), on another thread if you like.
+  /// The same into memory that make_state() has allocated, so that nothing is allocated from then on: the streams stand still only for the copy.
+  /// Write it to a folder with checkpoint_files() and write_checkpoint(), on another thread if you like.
   void copy_state(TrainingState& into);
   /// Memory for a state of this engine, pinned for GPUs: training_state_bytes() of it. throws OutOfMemory.
   TrainingState make_state() const;
   /// Continues from a state: parameters, optimizer, counters, loss scale, learning rate and momentum of all replicas. Schemes, splits and devices may
-  /// differ from those that made it; losses that are scaled here and were not there keep the configured scale. With several processes all call it, and
-  /// rank 0's state is used. throws ConfigError for a state of another model or optimizer.
+  /// differ from those that made it; losses that are scaled here and were not there keep the configured scale. With several processes all call it,
+  /// and rank 0's state is used. throws ConfigError for a state of another model or optimizer.
   void load_state(const TrainingState& state);
 
   // The parts of a training step, for EngineConfig::step. Each issues work on all devices and returns before it is done; events order the streams.

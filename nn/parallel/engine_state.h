@@ -206,7 +206,7 @@ struct Engine::State {
   EngineConfig config;
   Workload workload;
   FlatLayout layout;
-  UpdateRanges update_ranges;         // of parameter groups; null without them
+  UpdateRanges update_ranges;  // of parameter groups; null without them
   BufferLayout buffer_layout;
   std::vector<int> cuts;              // segments of activation checkpointing
   bool gradient_over_output = false;  // the gradient of the outputs overwrites them
@@ -224,7 +224,7 @@ struct Engine::State {
 
   // Over the engine's life.
   int64_t steps = 0;
-  int64_t first_step = 0;  // the first one of this engine: above 0 after load_state()
+  int64_t first_step = 0;         // the first one of this engine: above 0 after load_state()
   std::vector<int64_t> counters;  // of buffer_layout, as of the last finished step
   std::vector<StepResult> finished;
   std::set<int64_t> trained_sizes, evaluated_sizes;
@@ -240,11 +240,11 @@ struct Engine::State {
   bool reduction_on = true;
 
   // The current micro-batch.
-  int64_t micro_batch = 0;          // micro-batches so far
+  int64_t micro_batch = 0;                 // micro-batches so far
   std::optional<int64_t> augmented_epoch;  // its epoch, if its images are augmented
-  int64_t micro_batch_samples = 0;  // of all devices and processes
-  Tensor gathered;                  // all outputs, when the output device has written its own into it
-  Tensor scattered;                 // gradients of all outputs on the output device, until all devices have taken their rows
+  int64_t micro_batch_samples = 0;         // of all devices and processes
+  Tensor gathered;                         // all outputs, when the output device has written its own into it
+  Tensor scattered;                        // gradients of all outputs on the output device, until all devices have taken their rows
   int scattered_from = 0;
 };
 

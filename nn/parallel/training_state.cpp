@@ -211,7 +211,8 @@ TrainingState Engine::state() {
 
 void Engine::State::check_state(const TrainingState& state, const char* operation) const {
   std::vector<std::string> expected, found;
-  for (const auto& [name, bytes] : training_state_bytes(layout, buffer_layout, config)) expected.push_back(fmt::format("{} of {} bytes", name, bytes));
+  for (const auto& [name, bytes] : training_state_bytes(layout, buffer_layout, config))
+    expected.push_back(fmt::format("{} of {} bytes", name, bytes));
   for (const TrainingState::Flat& flat : state.flats) found.push_back(fmt::format("{} of {} bytes", flat.name, flat.memory.bytes()));
   if (expected != found || state.counters.size() != buffer_layout.counters().size()) {
     throw ConfigError(fmt::format("{}: the state has {}, expected {} for this model and optimizer; make it with make_state() of an engine like this",
@@ -231,7 +232,7 @@ void Engine::load_state(const TrainingState& state) {
   const std::optional<double> momentum = momentum_of(s.config.optimizer);
   const bool scales = static_cast<bool>(s.replica(0).scaler->state());
   const auto [scale, tracker] = state.loss_scale.value_or(scales ? loss_scale_state() : std::pair{1.0F, int32_t{0}});
-  Counters counters{state.step,    state.updates, state.skipped_in_row, state.learning_rate, state.momentum.value_or(momentum.value_or(0.0)),
+  Counters counters{state.step,       state.updates, state.skipped_in_row, state.learning_rate, state.momentum.value_or(momentum.value_or(0.0)),
                     int64_t{tracker}, scale};
   if (s.devices.process_count() > 1) {
     const std::string bytes =

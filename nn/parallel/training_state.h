@@ -18,8 +18,8 @@
 namespace vitrine {
 
 /// All that an engine carries from one step to the next, in host memory: what a checkpoint contains. Random numbers need no state of their own: they
-/// are functions of the seed and counters (Philox), of which `step` is the only one that the engine counts; the order of samples depends on the epoch.
-/// The memory of a custom step or reducer (EngineConfig::step, reducer) is not part of it.
+/// are functions of the seed and counters (Philox), of which `step` is the only one that the engine counts; the order of samples depends on the
+/// epoch. The memory of a custom step or reducer (EngineConfig::step, reducer) is not part of it.
 struct TrainingState {
   int64_t step = 0;        // optimizer steps so far: the number of the next one, which selects dropout's masks
   int64_t updates = 0;     // those that changed the parameters: PyTorch's `step` of adam; 0: sgd's momentum buffer is not initialized
@@ -28,7 +28,7 @@ struct TrainingState {
   std::optional<double> momentum;                       // of sgd, or beta1 of adam and adamw; none for sgd without momentum
   std::optional<std::pair<float, int32_t>> loss_scale;  // scale and growth tracker, where losses are scaled
 
-  std::vector<int64_t> counters;                        // of the model's layers, in the order of BufferLayout::counters()
+  std::vector<int64_t> counters;  // of the model's layers, in the order of BufferLayout::counters()
 
   /// f32 values with the engine's layout() or, for "buffers", that of buffer_layout().saved() (FlatLayout::parameter_elements() of them).
   struct Flat {
@@ -61,8 +61,8 @@ int64_t checkpoint_scratch_elements(const FlatLayout& layout, const BufferLayout
 ///     scratch  checkpoint_scratch_elements() of them; all arguments must outlive the result      metadata  of the weights' files
 std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const BufferLayout& buffers, const TrainingState& state,
                                              std::span<float> scratch, const std::map<std::string, std::string>& metadata);
-/// Fills the flat buffers and the counters of `state` from the files in a checkpoint's folder. Averages that the checkpoint does not have start at the
-/// parameters.
+/// Fills the flat buffers and the counters of `state` from the files in a checkpoint's folder. Averages that the checkpoint does not have start at
+/// the parameters.
 ///   optimizer  false: the optimizer's states become zero, as for another optimizer than the checkpoint's
 /// throws  DataError for missing or unfit tensors
 void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers, TrainingState& state,

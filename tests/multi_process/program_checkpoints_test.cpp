@@ -20,9 +20,9 @@ class ProcessCheckpoints : public MpirunTest {
  protected:
   /// Two processes that train and save in the folder `name`.
   Command training(const std::string& name, const Command& more) const {
-    Command command = {"train", "--model", "mlp",          "--image-size", "8",      "--data",           "synthetic:195", "--threads-per-device",
-                       "1",     "--seed",  "3",            "--batch-size", "20",     "--checkpoint-dir", path(name),      "--optimizer",
-                       "adam",  "--lr",    "0.0005",       "--resume",     "auto"};
+    Command command = {"train", "--model", "mlp",    "--image-size", "8",   "--data",           "synthetic:195", "--threads-per-device",
+                       "1",     "--seed",  "3",      "--batch-size", "20",  "--checkpoint-dir", path(name),      "--optimizer",
+                       "adam",  "--lr",    "0.0005", "--resume",     "auto"};
     command.insert(command.end(), more.begin(), more.end());
     return mpirun_command(2, vitrine_command(command));
   }
@@ -74,7 +74,8 @@ TEST_F(ProcessCheckpoints, SigtermToOneSavesAndEndsAll) {
 // The documented loop around mpirun; one process is killed in its first round.
 TEST_F(ProcessCheckpoints, AShellLoopFinishesARunWhoseProcessIsKilled) {
   const Command last = {"--epochs", "60", "--checkpoint-every", "1", "--keep-last", "2", "--no-eval"};
-  const std::string loop = "n=0; until \"$@\" & pid=$!; echo $pid > \"" + path("pid") + "\"; wait $pid; do n=$((n + 1)); [ $n -lt 5 ] || exit 9; done; echo rounds $n";
+  const std::string loop =
+      "n=0; until \"$@\" & pid=$!; echo $pid > \"" + path("pid") + "\"; wait $pid; do n=$((n + 1)); [ $n -lt 5 ] || exit 9; done; echo rounds $n";
   Command command = {"bash", "-c", loop, "bash"};
   for (const std::string& word : training("run", last)) command.push_back(word);
   ChildProcess child(command, ChildProcess::Streams::pipes, mpirun_environment());

@@ -186,7 +186,7 @@ TEST_F(CheckpointFolder, AKilledSaveLeavesTheOldOneOrTheNewOne) {
 TEST_F(CheckpointFolder, TheNewestWholeOneIsFound) {
   EXPECT_TRUE(list_checkpoints(path("absent")).empty());
   for (const int64_t step : {3, 20, 100000000, 7}) write(checkpoint_name(step), 1, R"({"step": )" + std::to_string(step) + "}");
-  fs::create_directory(folder_ / "step-9");        // not a name of a checkpoint
+  fs::create_directory(folder_ / "step-9");  // not a name of a checkpoint
   fs::create_directory(folder_ / "step-00000200x");
   std::ofstream(path("step-00000300")) << "a file";
   std::vector<int64_t> steps;

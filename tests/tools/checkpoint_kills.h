@@ -64,8 +64,8 @@ class CheckpointKills : public CheckpointRuns {
       for (auto now = std::chrono::steady_clock::now(); now < end; now = std::chrono::steady_clock::now()) {
         siginfo_t status{};
         if (waitid(P_PID, static_cast<id_t>(process_.pid()), &status, WEXITED | WNOHANG | WNOWAIT) == 0 && status.si_pid != 0) return false;
-        std::this_thread::sleep_for(std::min<std::chrono::microseconds>(std::chrono::milliseconds(2),
-                                                                        std::chrono::duration_cast<std::chrono::microseconds>(end - now)));
+        std::this_thread::sleep_for(
+            std::min<std::chrono::microseconds>(std::chrono::milliseconds(2), std::chrono::duration_cast<std::chrono::microseconds>(end - now)));
       }
       return true;
     }

@@ -71,9 +71,11 @@ TEST_F(Checkpoints, ARunContinuesWithTheSameBitsFromAnyStep) {
 }
 
 TEST_F(Checkpoints, ScalesAndStepsWithinAnEpochContinueToo) {
-  const Arguments base = {"train",   "--model", "small-cnn", "--image-size", "8", "--data", "synthetic:100", "--threads-per-device", "1", "--batch-size", "20",
-                          "--steps", "12", "--precision", "fp16", "--loss-scale-growth-interval", "2", "--optimizer", "sgd", "--momentum",
-                          "0.9", "--lr-schedule", "one-cycle", "--clip-norm", "1", "--accumulate", "2"};
+  const Arguments base = {
+      "train", "--model",      "small-cnn", "--image-size", "8",   "--data",        "synthetic:100", "--threads-per-device",
+      "1",     "--batch-size", "20",        "--steps",      "12",  "--precision",   "fp16",          "--loss-scale-growth-interval",
+      "2",     "--optimizer",  "sgd",       "--momentum",   "0.9", "--lr-schedule", "one-cycle",     "--clip-norm",
+      "1",     "--accumulate", "2"};
   const Json whole = json(base + into("whole") + Arguments{"--checkpoint-every", "1"});
   for (const int64_t from : {3, 5, 11}) {
     const std::string name = "from" + std::to_string(from);
@@ -81,12 +83,13 @@ TEST_F(Checkpoints, ScalesAndStepsWithinAnEpochContinueToo) {
     const Json rest = json(base + into(name) + Arguments{"--checkpoint-every", "5", "--resume", path(name) + step(from)});
     ASSERT_FALSE(rest.is_null());
     expect_same_tensors(path(name) + step(12), path("whole") + step(12));
-    EXPECT_EQ(rest["epochs"], whole["epochs"].is_null() ? Json() : [&] {
-      Json epochs = whole["epochs"];
-      epochs[0]["seconds"] = rest["epochs"][0]["seconds"];
-      epochs[0]["samples_per_second"] = rest["epochs"][0]["samples_per_second"];
-      return epochs;
-    }());
+    EXPECT_EQ(
+        rest["epochs"], whole["epochs"].is_null() ? Json() : [&] {
+          Json epochs = whole["epochs"];
+          epochs[0]["seconds"] = rest["epochs"][0]["seconds"];
+          epochs[0]["samples_per_second"] = rest["epochs"][0]["samples_per_second"];
+          return epochs;
+        }());
     EXPECT_EQ(rest["loss_scale"]["final"], whole["loss_scale"]["final"]);
     if (from == 3) EXPECT_EQ(names(path(name)), (std::vector<std::string>{"step-00000003", "step-00000005", "step-00000010", "step-00000012"}));
   }
@@ -151,8 +154,9 @@ TEST_F(Checkpoints, EpochsAreTheDefaultAndTheRestIsRemovedOnRequest) {
 
 TEST_F(Checkpoints, TheBestEpochIsKept) {
   // The learning rate destroys what the first epoch learned.
-  const Json run = json(short_run() + into("best") + Arguments{"--keep-best", "--keep-last", "1", "--checkpoint-every", "7", "--optimizer", "sgd", "--lr",
-                                                                "0.05", "--epochs", "4"});
+  const Json run =
+      json(short_run() + into("best") +
+           Arguments{"--keep-best", "--keep-last", "1", "--checkpoint-every", "7", "--optimizer", "sgd", "--lr", "0.05", "--epochs", "4"});
   ASSERT_FALSE(run.is_null());
   size_t best = 0;
   for (size_t e = 1; e < run["epochs"].size(); ++e) {
@@ -168,23 +172,26 @@ TEST_F(Checkpoints, TheBestEpochIsKept) {
   ASSERT_EQ(eval.exit_code, 0) << eval.error;
   EXPECT_EQ(Json::parse(eval.output)["test_accuracy"], run["epochs"][best]["test_accuracy"]);
   // A run that continues knows the best one of before.
-  const Json more = json(short_run() + into("best") + Arguments{"--keep-best", "--keep-last", "1", "--optimizer", "sgd", "--lr", "0", "--epochs", "5",
-                                                                 "--resume", "auto", "--resume-change", "lr"});
+  const Json more = json(
+      short_run() + into("best") +
+      Arguments{"--keep-best", "--keep-last", "1", "--optimizer", "sgd", "--lr", "0", "--epochs", "5", "--resume", "auto", "--resume-change", "lr"});
   EXPECT_EQ(fs::read_symlink(path("best/best")), name);
   EXPECT_TRUE(fs::exists(path("best/" + name)));
 }
 
 TEST_F(Checkpoints, EvaluatesTheNewestOfAFolder) {
   const Json run = json(short_run() + into("runs"));
-  for (const auto& [weights, epoch] : std::vector<std::pair<std::string, size_t>>{{"runs", 2}, {"runs/step-00000020", 1}, {"runs/step-00000010/", 0}}) {
-    const Json eval = json({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device", "1", "--batch-size", "20",
-                            "--weights", path(weights)});
+  for (const auto& [weights, epoch] :
+       std::vector<std::pair<std::string, size_t>>{{"runs", 2}, {"runs/step-00000020", 1}, {"runs/step-00000010/", 0}}) {
+    const Json eval = json({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device", "1", "--batch-size",
+                            "20", "--weights", path(weights)});
     EXPECT_EQ(eval["test_loss"], run["epochs"][epoch]["test_loss"]) << weights;
   }
   damage(path("runs/step-00000030/model.safetensors"));
   const Json eval = json({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("runs")});
   EXPECT_EQ(eval["test_accuracy"], run["epochs"][1]["test_accuracy"]);
-  const ChildResult broken = run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("runs" + step(30))});
+  const ChildResult broken =
+      run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("runs" + step(30))});
   EXPECT_EQ(broken.exit_code, 1);
   expect_contains(broken.error, "the file is damaged");
 }
@@ -295,7 +302,8 @@ TEST_F(Checkpoints, SettingsThatChangeResultsMustBeNamed) {
 TEST_F(Checkpoints, ABatchSizeMayChangeWithinAnEpoch) {
   every_step("run");
   // 14 batches of 20: 80 samples of the second epoch, of which the batch of 30 that begins at 60 contains the next one.
-  const ChildResult result = run(short_run() + Arguments{"--resume", path("run") + step(14), "--batch-size", "30", "--resume-change", "batch-size", "--json"});
+  const ChildResult result =
+      run(short_run() + Arguments{"--resume", path("run") + step(14), "--batch-size", "30", "--resume-change", "batch-size", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.error;
   const Json json = Json::parse(result.output);
   EXPECT_EQ(json["first_step"], 14);
@@ -340,8 +348,8 @@ TEST_F(Checkpoints, StagingIsThePlannedMemory) {
   const Json run = every_step("run");
   Json planned;
   {
-    const ChildResult plan = run_vitrine({"plan", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--batch-size", "20",
-                                          "--checkpoint-dir", path("run"), "--json"});
+    const ChildResult plan = run_vitrine(
+        {"plan", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--batch-size", "20", "--checkpoint-dir", path("run"), "--json"});
     ASSERT_EQ(plan.exit_code, 0) << plan.error;
     planned = Json::parse(plan.output)["checkpoint_staging_bytes"];
   }
@@ -361,9 +369,8 @@ TEST_F(Checkpoints, StagingIsThePlannedMemory) {
 TEST_F(Checkpoints, AShellLoopFinishesARunThatIsKilled) {
   ASSERT_FALSE(json(short_run() + into("whole")).is_null());
   const std::string loop = "tries=0; until \"$@\"; do tries=$((tries + 1)); [ $tries -lt 9 ] || exit 9; done; echo tries $tries";
-  const std::string killed_twice =
-      "n=$(ls \"" + path("marks") + "\" | wc -l); if [ $n -lt 2 ]; then touch \"" + path("marks") +
-      "/$n\"; \"$@\" & pid=$!; sleep 0.2; kill -KILL $pid; wait $pid; else exec \"$@\"; fi";
+  const std::string killed_twice = "n=$(ls \"" + path("marks") + "\" | wc -l); if [ $n -lt 2 ]; then touch \"" + path("marks") +
+                                   "/$n\"; \"$@\" & pid=$!; sleep 0.2; kill -KILL $pid; wait $pid; else exec \"$@\"; fi";
   fs::create_directory(path("marks"));
   const Arguments command = Arguments{"bash", "-c", loop, "bash", "bash", "-c", killed_twice, "bash"} +
                             vitrine_command(short_run() + into("run") + Arguments{"--checkpoint-every", "1", "--resume", "auto"});

@@ -36,6 +36,7 @@ std::string documented_name(const std::string& parent, const std::string& name) 
   if (parent == "modes") return "MODE";
   if (parent == "libraries") return "LIBRARY";
   if (parent == "missing") return "PART";
+  if (parent.ends_with("staging_bytes")) return "BUFFER";
   return parent.ends_with("peak_bytes_by_category") ? "CATEGORY" : name;
 }
 
@@ -102,16 +103,18 @@ TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
   const std::string weights = (folder.path() / "w.safetensors").string();
   const Arguments train = with(with({"train"}, kQuick), {"--devices", "cpu:0-1"});
   const Arguments half = with(train, {"--steps", "3", "--no-eval", "--precision", "fp16", "--optimizer", "sgd", "--momentum", "0.9"});
-  expect_documented("train",
-                    {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights})),
-                     json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
-                    {"convolutions[]"});
+  expect_documented(
+      "train",
+      {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights, "--checkpoint-dir", (folder.path() / "runs").string()})),
+       json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
+      {"convolutions[]"});
   expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--weights", weights}))});
 }
 
 TEST(JsonKeys, OfPlanAreDocumented) {
   const Arguments plan = with(with({"plan"}, kQuick), {"--devices", "cpu:0-1", "--split", "auto"});
-  expect_documented("plan", {json_of(plan), json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1)});
+  expect_documented("plan",
+                    {json_of(with(plan, {"--checkpoint-dir", "runs"})), json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1)});
 }
 
 TEST(JsonKeys, OfCompareAreDocumented) {

@@ -110,7 +110,8 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
   EXPECT_FALSE(has_changed(allowed, "split"));
   // A setting that the checkpoint does not know, from an older version.
   EXPECT_THROW(compare_settings({}, now("0.1", "equal", ""), {}), ConfigError);
-  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.1", "equal", ""), {"rate"}); }), "rate: a checkpoint has no such setting");
+  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.1", "equal", ""), {"rate"}); }),
+                  "rate: a checkpoint has no such setting");
 }
 
 TEST(CheckpointOptions, IntervalsAreEpochsStepsOrMinutes) {

@@ -70,7 +70,8 @@ CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& o) {
 void check_checkpoint_options(const CheckpointOptions& o, const std::string& init_weights, bool evaluates_epochs) {
   resolve_checkpoint_interval(o);
   const auto needs_directory = [&](bool given, const char* option) {
-    if (given && o.directory.empty()) throw ConfigError(fmt::format("{} needs a place for checkpoints; add --checkpoint-dir DIR, or omit it", option));
+    if (given && o.directory.empty())
+      throw ConfigError(fmt::format("{} needs a place for checkpoints; add --checkpoint-dir DIR, or omit it", option));
   };
   needs_directory(o.every.has_value(), "--checkpoint-every");
   needs_directory(o.keep_last.has_value(), "--keep-last");
@@ -81,7 +82,8 @@ void check_checkpoint_options(const CheckpointOptions& o, const std::string& ini
   }
   if (!o.resume_change.empty() && o.resume.empty()) throw ConfigError("--resume-change has no effect without --resume; add it, or omit both");
   if (!o.resume.empty() && !o.resumes_automatically() && !init_weights.empty()) {
-    throw ConfigError("--resume and --init-weights both say where to start; give one of them (--resume auto takes --init-weights for the first start)");
+    throw ConfigError(
+        "--resume and --init-weights both say where to start; give one of them (--resume auto takes --init-weights for the first start)");
   }
 }
 

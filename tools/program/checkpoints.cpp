@@ -39,8 +39,9 @@ std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& op
     auto directory = std::make_unique<CheckpointDirectory>(o.directory);
     const std::vector<NamedCheckpoint> found = list_checkpoints(o.directory);
     if (o.resume.empty() && !found.empty()) {
-      throw DataError(fmt::format("{}: it has the checkpoints of another run, up to {}; continue that run with --resume auto, or choose another folder",
-                                  o.directory, checkpoint_name(found.back().step)));
+      throw DataError(
+          fmt::format("{}: it has the checkpoints of another run, up to {}; continue that run with --resume auto, or choose another folder",
+                      o.directory, checkpoint_name(found.back().step)));
     }
     return directory;
   } catch (const DataError&) {
@@ -164,8 +165,8 @@ void Checkpoints::write(const RunState& state) {
                                    static_cast<size_t>(scratch_.bytes() / size_of(DType::f32)));
     int64_t bytes = 0;
     write_checkpoint(directory_->path(), name,
-                     checkpoint_files(engine_.layout(), engine_.buffer_layout(), *staging_, scratch, {{"format", "pt"}, {"model", model_}}), run_state_json(state),
-                     [&](int64_t written) { bytes = written; });
+                     checkpoint_files(engine_.layout(), engine_.buffer_layout(), *staging_, scratch, {{"format", "pt"}, {"model", model_}}),
+                     run_state_json(state), [&](int64_t written) { bytes = written; });
     ++record_.saved;
     record_.newest = name;
     record_.bytes = bytes;
@@ -185,9 +186,8 @@ void Checkpoints::write(const RunState& state) {
 void Checkpoints::remove_old(const RunState& state) {
   if (!options_.checkpoints.keep_last) return;
   std::vector<NamedCheckpoint> found = list_checkpoints(directory_->path());
-  std::erase_if(found, [&](const NamedCheckpoint& checkpoint) {
-    return checkpoint.step > state.step || broken_.contains(checkpoint_name(checkpoint.step));
-  });
+  std::erase_if(
+      found, [&](const NamedCheckpoint& checkpoint) { return checkpoint.step > state.step || broken_.contains(checkpoint_name(checkpoint.step)); });
   const auto kept = static_cast<size_t>(*options_.checkpoints.keep_last);
   for (size_t i = 0; i + kept < found.size(); ++i) {
     const bool is_best = options_.checkpoints.keep_best && state.best && state.best->step == found[i].step;
@@ -199,7 +199,8 @@ void Checkpoints::finish() {
   if (!active_) return;
   wait_for_save();
   if (record_.failed == 0) return;
-  throw DataError(fmt::format("{} of {} checkpoints could not be saved; the last reason: {}", record_.failed, record_.failed + record_.saved, error_));
+  throw DataError(
+      fmt::format("{} of {} checkpoints could not be saved; the last reason: {}", record_.failed, record_.failed + record_.saved, error_));
 }
 
 std::optional<CheckpointRecord> Checkpoints::record() const { return directory_ ? std::optional(record_) : std::nullopt; }

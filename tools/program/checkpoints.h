@@ -47,8 +47,8 @@ class Checkpoints {
   bool is_due(int64_t step);
   /// Whether one is due after an epoch, whose test accuracy becomes the best one if it is higher (--keep-best).
   bool is_due_after_epoch(int64_t step, std::optional<double> test_accuracy);
-  /// Copies the engine's state, after the save in progress has ended, and hands it to the thread. requires that all results of the engine's steps have
-  /// been taken. Every process calls it.
+  /// Copies the engine's state, after the save in progress has ended, and hands it to the thread. requires that all results of the engine's steps
+  /// have been taken. Every process calls it.
   ///   state  of the run; its counters are filled in
   void save(RunState state);
   /// The step of the last save() of this run; none before.

@@ -3,7 +3,8 @@
 
 namespace vitrine::tools {
 
-/// Ctrl-C and SIGTERM: the first asks the program to end after the current step, the second ends it at once, with status 143 for SIGTERM and 130 for Ctrl-C.
+/// Ctrl-C and SIGTERM: the first asks the program to end after the current step, the second ends it at once, with status 143 for SIGTERM and 130 for
+/// Ctrl-C.
 void install_interrupt_handler();
 /// Whether the program was asked to end.
 bool interrupted();

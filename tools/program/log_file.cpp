@@ -5,8 +5,10 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -66,6 +68,8 @@ std::optional<int64_t> step_of(const std::string& line, bool csv) {
 
 /// The complete lines of an existing log up to a step; empty if there is none. throws DataError for a CSV file with other columns.
 std::string rows_until(const std::string& path, const std::string& header, int64_t last_step) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return {};
   std::ifstream file(path, std::ios::binary);
   std::string kept, line;
   if (!header.empty()) {

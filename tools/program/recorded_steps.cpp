@@ -21,7 +21,8 @@ constexpr StepRange kSteps{1, 3};
 RecordedSteps::RecordedSteps(const Options& options, int64_t first_step, int64_t step_count)
     : steps_(options.record_steps.empty() ? StepRange{first_step + kSteps.first_step, first_step + kSteps.last_step}
                                           : parse_step_range(options.record_steps)),
-      records_(options.records()), all_(all(options)) {
+      records_(options.records()),
+      all_(all(options)) {
   if (!options.record_steps.empty() && steps_.first_step >= step_count) {
     throw ConfigError(fmt::format("--record-steps {}: the run has {} step{}; name steps that it has", options.record_steps, step_count,
                                   step_count == 1 ? "" : "s"));

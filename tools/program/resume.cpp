@@ -49,9 +49,10 @@ void check_newest(const CheckpointOptions& o, const WholeCheckpoint& chosen, int
     } catch (const DataError&) {
       continue;  // it will be replaced
     }
-    throw DataError(fmt::format("--resume {}: {} has a newer checkpoint, {}; remove it to continue from the older one, or choose another "
-                                "--checkpoint-dir",
-                                chosen.path, o.directory, checkpoint_name(checkpoint.step)));
+    throw DataError(
+        fmt::format("--resume {}: {} has a newer checkpoint, {}; remove it to continue from the older one, or choose another "
+                    "--checkpoint-dir",
+                    chosen.path, o.directory, checkpoint_name(checkpoint.step)));
   }
 }
 

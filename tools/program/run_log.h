@@ -15,7 +15,8 @@
 
 namespace vitrine::tools {
 
-/// Writes the data of --tensorboard and --log during training. A write error does not stop training: nothing more is written, and close() throws the error.
+/// Writes the data of --tensorboard and --log during training. A write error does not stop training: nothing more is written, and close() throws the
+/// error.
 class RunLog {
  public:
   /// Where a run is logged, and what is known of it before its first step.

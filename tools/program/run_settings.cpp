@@ -145,7 +145,8 @@ std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::str
     }
   }
   if (!unknown.empty()) {
-    throw ConfigError(fmt::format("--resume-change {}: a checkpoint has no such setting; use names from {}", *unknown.begin(), fmt::join(names, ", ")));
+    throw ConfigError(
+        fmt::format("--resume-change {}: a checkpoint has no such setting; use names from {}", *unknown.begin(), fmt::join(names, ", ")));
   }
   std::vector<SettingChange> refused;
   std::copy_if(changes.begin(), changes.end(), std::back_inserter(refused),

@@ -22,7 +22,8 @@ struct RunSetting {
   SettingEffect effect = SettingEffect::result;
 };
 
-/// All settings that a checkpoint records, in the order of the help. A feature that is off has the value "", like one that an older version did not have.
+/// All settings that a checkpoint records, in the order of the help. A feature that is off has the value "", like one that an older version did not
+/// have.
 ///   run  whose engine has the settings that are in force
 std::vector<RunSetting> run_settings(const Options& options, const Job& job, Run& run);
 
@@ -34,7 +35,8 @@ struct SettingChange {
 };
 
 /// The differences between the settings of a checkpoint and those of a run. A setting that only one of them knows differs from "".
-/// throws  ConfigError when --resume-change names no setting, and when settings that change results differ without being named: with all of them, both
+/// throws  ConfigError when --resume-change names no setting, and when settings that change results differ without being named: with all of them,
+/// both
 ///         values of each, and the remedy
 std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::string, std::string>>& before, const std::vector<RunSetting>& now,
                                             const std::vector<std::string>& allowed);

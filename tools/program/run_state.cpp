@@ -36,7 +36,10 @@ Json loss_scale_json(const RunState& s) {
 }
 
 Json epoch_json(const EpochRecord& epoch) {
-  return {{"loss_sum", exact(epoch.totals.loss_sum)}, {"valid", epoch.totals.valid}, {"samples", epoch.samples}, {"steps", epoch.steps},
+  return {{"loss_sum", exact(epoch.totals.loss_sum)},
+          {"valid", epoch.totals.valid},
+          {"samples", epoch.samples},
+          {"steps", epoch.steps},
           {"seconds", exact(epoch.seconds)}};
 }
 
@@ -132,8 +135,8 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
     throw DataError(fmt::format("{}: the checkpoint is not one of vitrine train: {}", path, problem.what()));
   }
   if (s.step < 0 || s.epoch < 0 || s.batch < 0 || s.batches_per_epoch < 1 || s.batch > s.batches_per_epoch || s.batch_size < 1) {
-    throw DataError(fmt::format("{}: the checkpoint is at batch {} of {} of epoch {}, which is no place in a run", path, s.batch, s.batches_per_epoch,
-                                s.epoch));
+    throw DataError(
+        fmt::format("{}: the checkpoint is at batch {} of {} of epoch {}, which is no place in a run", path, s.batch, s.batches_per_epoch, s.epoch));
   }
   return s;
 }

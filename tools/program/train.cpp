@@ -75,8 +75,8 @@ class Training {
         first_step_(engine_.steps_issued()),
         epoch_(start_.epoch),
         batch_(start_.batch),
-        schedule_(resolve_schedule(options.schedule, total_places_, options.evaluate && !options.steps),
-                  resolve_optimizer(options).learning_rate(), steps_per_epoch_),
+        schedule_(resolve_schedule(options.schedule, total_places_, options.evaluate && !options.steps), resolve_optimizer(options).learning_rate(),
+                  steps_per_epoch_),
         log_(log),
         checkpoints_(checkpoints),
         source_(job.data.train, loader_from(options, job, run, start_, epoch_count_)),
@@ -279,7 +279,8 @@ class Training {
 
   void log_epoch(const EpochRecord& result) {
     const auto step = first_step_ + static_cast<int64_t>(step_losses_.size());
-    RunLog::Epoch epoch{.step = step, .epoch = result.epoch, .train_loss = result.totals.mean_loss(), .samples_per_second = result.samples_per_second()};
+    RunLog::Epoch epoch{
+        .step = step, .epoch = result.epoch, .train_loss = result.totals.mean_loss(), .samples_per_second = result.samples_per_second()};
     epoch.test_loss = result.test_loss, epoch.test_accuracy = result.test_accuracy, epoch.test_top5 = result.test_top5;
     for (int d = 0; d < run_.devices->size(); ++d) epoch.memory.push_back({(*run_.devices)[d].name(), (*run_.devices)[d].pool().statistics()});
     if (result.test_loss && confusion_) epoch.confusion = &*confusion_;
@@ -314,7 +315,7 @@ class Training {
   int64_t epoch_, batch_;               // the place of the next batch; epochs count from 0
   std::optional<Place> saved_;          // the place of the last checkpoint
   std::vector<std::pair<std::string, std::string>> settings_;
-  double epoch_begin_seconds_ = 0.0;    // of the current result
+  double epoch_begin_seconds_ = 0.0;  // of the current result
   LrSchedule schedule_;
   RunLog& log_;
   Checkpoints& checkpoints_;

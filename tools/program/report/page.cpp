@@ -111,7 +111,8 @@ Json communication_section(const RunRecord& run) {
 
 Json learning_section(const RunRecord& run, int64_t batch_size) {
   Curve losses{"loss of each step", "forward", {}};
-  for (size_t i = 0; i < run.step_losses.size(); ++i) losses.points.push_back({static_cast<double>(run.first_step + static_cast<int64_t>(i) + 1), run.step_losses[i]});
+  for (size_t i = 0; i < run.step_losses.size(); ++i)
+    losses.points.push_back({static_cast<double>(run.first_step + static_cast<int64_t>(i) + 1), run.step_losses[i]});
   Curve test{"test loss", "loss", {}, true}, accuracy{"test accuracy", "optimizer", {}, true};
   Table epochs({{"", Table::Align::left}, {"after step"}, {"train loss"}, {"test loss"}, {"test accuracy"}});
   double step = run.epochs.empty() ? 0.0 : static_cast<double>(run.first_step - run.epochs.front().steps_before);
@@ -125,7 +126,9 @@ Json learning_section(const RunRecord& run, int64_t batch_size) {
   }
   Curve scale{"loss scale", "backward", {}, false, true};
   for (const StepRecord::Change& change : run.steps.loss_scales()) scale.points.push_back({static_cast<double>(change.step + 1), change.loss_scale});
-  if (!scale.points.empty()) scale.points.push_back({static_cast<double>(run.first_step + std::max<int64_t>(1, static_cast<int64_t>(run.step_losses.size()))), scale.points.back().y});
+  if (!scale.points.empty())
+    scale.points.push_back(
+        {static_cast<double>(run.first_step + std::max<int64_t>(1, static_cast<int64_t>(run.step_losses.size()))), scale.points.back().y});
   Json charts = Json::array();
   const auto add = [&](const char* title, const CurveChart& chart) {
     const Json drawn = curve_chart(chart);
