@@ -2,6 +2,7 @@
 #include "nn/parallel/batch_exchange.h"
 
 #include "runtime/error.h"
+#include "runtime/trace/communication_table.h"
 
 namespace vitrine {
 
@@ -25,7 +26,7 @@ void BatchExchange::between_events(Phase phase, const char* name, const Collecti
 
 void BatchExchange::sum(ExecContext& ctx, const View& values) {
   VITRINE_ASSERT(&ctx == &replica_.device.compute(), "layers run on the compute stream");
-  between_events(Phase::reduce, "batch statistics", [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, values); });
+  between_events(Phase::reduce, kBatchStatistics, [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, values); });
 }
 
 void BatchExchange::broadcast(const View& values) {
