@@ -103,10 +103,10 @@ TrainingResult train(const TrainingJob& job) {
 
     const Pass pass{.training = true, .seed = 0, .step = step};
     Tensor logits;
-    Saved saved = model.net->forward_from(ctx, params, images, logits, pass, nullptr, {}, buffers);
+    Saved kept = model.net->forward_from(ctx, params, images, logits, pass, nullptr, {}, buffers);
     zero(ctx, totals);
     softmax_cross_entropy(ctx, {.grad_scale = 1.0F / samples}, logits, labels, {}, logits, totals);  // the gradient overwrites the logits
-    model.net->backward_from(ctx, params, std::move(saved), std::move(logits), grad_params, GradMode::overwrite, pass, nullptr, {}, buffers);
+    model.net->backward_from(ctx, params, std::move(kept), std::move(logits), grad_params, GradMode::overwrite, pass, nullptr, {}, buffers);
     decide_step(ctx, samples, NonFinite::accept, totals, {}, control);
     sgd_update(ctx, {.lr = job.lr, .momentum = job.momentum}, weights.rows(0, count), gradients.rows(0, count), momentum.rows(0, count), updates,
                control);
