@@ -80,7 +80,8 @@ Keys documented_keys(const std::string& command) {
     const bool of_a_mode = std::any_of(std::begin(kMeasured), std::end(kMeasured), [&](const char* name) { return key.starts_with(name); });
     if (command == "compare" && of_a_mode) key.insert(0, "modes.MODE.");
     for (std::string word; commands >> word;) {
-      if (word == command) EXPECT_TRUE(keys.insert(key).second) << key << " is listed twice";
+      if (word != command) continue;
+      EXPECT_TRUE(keys.insert(key).second) << key << " is listed twice";
     }
   }
   return keys;
@@ -110,8 +111,11 @@ TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
 }
 
 TEST(JsonKeys, OfPlanAreDocumented) {
-  const Arguments plan = with(with({"plan"}, kQuick), {"--devices", "cpu:0-1", "--split", "auto"});
-  expect_documented("plan", {json_of(plan), json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1)});
+  const Arguments plan = with(with({"plan"}, kQuick), {"--devices", "cpu:0-1"});
+  const Json refused = json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1);
+  EXPECT_EQ(refused["fits"], false);
+  EXPECT_TRUE(refused["remedies"].is_string());
+  expect_documented("plan", {json_of(with(plan, {"--split", "auto"})), refused});
 }
 
 TEST(JsonKeys, OfCompareAreDocumented) {
@@ -121,7 +125,7 @@ TEST(JsonKeys, OfCompareAreDocumented) {
 
 TEST(JsonKeys, OfCollectivesAreDocumented) {
   const Arguments small = {"--devices", "cpu:0-1", "-b", "48", "-e", "48", "-n", "2", "-w", "0"};
-  expect_documented("collectives", {json_of(with({"collectives", "all_reduce", "all_to_all"}, small)),
+  expect_documented("collectives", {json_of(with({"collectives", "all_reduce", "alltoall"}, small)),
                                     json_of(with({"collectives", "scatter", "--counts", "4,8"}, small))});
 }
 
