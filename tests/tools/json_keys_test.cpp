@@ -36,7 +36,6 @@ std::string documented_name(const std::string& parent, const std::string& name) 
   if (parent == "modes") return "MODE";
   if (parent == "libraries") return "LIBRARY";
   if (parent == "missing") return "PART";
-  if (parent.ends_with("staging_bytes")) return "BUFFER";
   return parent.ends_with("peak_bytes_by_category") ? "CATEGORY" : name;
 }
 
@@ -104,18 +103,19 @@ TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
   const std::string weights = (folder.path() / "w.safetensors").string();
   const Arguments train = with(with({"train"}, kQuick), {"--devices", "cpu:0-1"});
   const Arguments half = with(train, {"--steps", "3", "--no-eval", "--precision", "fp16", "--optimizer", "sgd", "--momentum", "0.9"});
-  expect_documented(
-      "train",
-      {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights, "--checkpoint-dir", (folder.path() / "runs").string()})),
-       json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
-      {"convolutions[]"});
+  expect_documented("train",
+                    {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights})),
+                     json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
+                    {"convolutions[]"});
   expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--weights", weights}))});
 }
 
 TEST(JsonKeys, OfPlanAreDocumented) {
-  const Arguments plan = with(with({"plan"}, kQuick), {"--devices", "cpu:0-1", "--split", "auto"});
-  expect_documented("plan",
-                    {json_of(with(plan, {"--checkpoint-dir", "runs"})), json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1)});
+  const Arguments plan = with(with({"plan"}, kQuick), {"--devices", "cpu:0-1"});
+  const Json refused = json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1);
+  EXPECT_EQ(refused["fits"], false);
+  EXPECT_TRUE(refused["remedies"].is_string());
+  expect_documented("plan", {json_of(with(plan, {"--split", "auto"})), refused});
 }
 
 TEST(JsonKeys, OfCompareAreDocumented) {
@@ -125,7 +125,7 @@ TEST(JsonKeys, OfCompareAreDocumented) {
 
 TEST(JsonKeys, OfCollectivesAreDocumented) {
   const Arguments small = {"--devices", "cpu:0-1", "-b", "48", "-e", "48", "-n", "2", "-w", "0"};
-  expect_documented("collectives", {json_of(with({"collectives", "all_reduce", "all_to_all"}, small)),
+  expect_documented("collectives", {json_of(with({"collectives", "all_reduce", "alltoall"}, small)),
                                     json_of(with({"collectives", "scatter", "--counts", "4,8"}, small))});
 }
 
