@@ -6,6 +6,7 @@
 #include "kernels/cuda/index.cuh"
 #include "kernels/cuda/scratch.cuh"
 #include "runtime/cuda/dtype.cuh"
+#include "runtime/error.h"
 
 namespace vitrine::cuda::batch_norm {
 namespace {

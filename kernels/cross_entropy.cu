@@ -9,6 +9,7 @@
 #include "kernels/cuda/loss_totals.cuh"
 #include "kernels/cuda/scratch.cuh"
 #include "runtime/cuda/dtype.cuh"
+#include "runtime/error.h"
 
 // A warp or a block keeps short rows in registers, so that memory is read once; a block reads longer rows twice. Each block adds up its rows in
 // order, and one block adds up these parts: the order of the sum depends on the shape alone.

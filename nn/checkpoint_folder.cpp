@@ -106,9 +106,9 @@ std::string text_of(const std::string& path) {
 }
 
 FileDigest digest_of(const std::string& path) {
-  constexpr size_t kPartBytes = size_t{1} << 20;
+  constexpr size_t kReadBytes = size_t{1} << 20;
   std::ifstream file(path, std::ios::binary);
-  std::vector<char> part(kPartBytes);
+  std::vector<char> part(kReadBytes);
   StreamingHash hash;
   FileDigest digest;
   while (file.read(part.data(), static_cast<std::streamsize>(part.size())) || file.gcount() > 0) {

@@ -2,6 +2,7 @@
 #include "nn/parallel/batch_exchange.h"
 
 #include "runtime/error.h"
+#include "runtime/trace/communication_table.h"
 
 namespace vitrine {
 
@@ -10,12 +11,12 @@ void BatchExchange::reset() {
 }
 
 template <class Collective>
-void BatchExchange::between_events(const char* name, const Collective& collective) {
+void BatchExchange::between_events(Phase phase, const char* name, const Collective& collective) {
   ExecContext& compute = replica_.device.compute();
   ExecContext& communication = replica_.device.communication();
   compute.record(*ready_);
   {
-    const PhaseScope phase(communication, Phase::reduce, name);
+    const PhaseScope scope(communication, phase, name);
     communication.wait(*ready_, "compute");
     collective(communication);
   }
@@ -25,11 +26,11 @@ void BatchExchange::between_events(const char* name, const Collective& collectiv
 
 void BatchExchange::sum(ExecContext& ctx, const View& values) {
   VITRINE_ASSERT(&ctx == &replica_.device.compute(), "layers run on the compute stream");
-  between_events("batch statistics", [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, values); });
+  between_events(Phase::reduce, kBatchStatistics, [&](ExecContext& communication) { replica_.communicator->all_reduce(communication, values); });
 }
 
 void BatchExchange::broadcast(const View& values) {
-  between_events("buffers", [&](ExecContext& communication) { replica_.communicator->broadcast(communication, values, 0); });
+  between_events(Phase::broadcast, "buffers", [&](ExecContext& communication) { replica_.communicator->broadcast(communication, values, 0); });
 }
 
 }  // namespace vitrine

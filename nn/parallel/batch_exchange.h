@@ -24,7 +24,7 @@ class BatchExchange final : public BatchSum {
 
  private:
   template <class Collective>
-  void between_events(const char* name, const Collective& collective);
+  void between_events(Phase phase, const char* name, const Collective& collective);
 
   const ReducerContext& replica_;
   std::unique_ptr<Event> ready_;  // compute: the values are there

@@ -115,8 +115,8 @@ class Engine {
   /// values are used.
   const FlatLayout& layout() const;
   void set_parameters(std::span<const float> flat);
-  /// Saved buffers, such as running statistics, as set_parameters() sets parameters. Between steps all replicas hold the same. Steps in flight behind
-  /// one that diverged have updated them, but never with a value that is not finite; after a failure they are those of device 0.
+  /// Saved buffers, such as running statistics, as set_parameters() sets parameters. Between steps all replicas hold the same. Steps that were in
+  /// flight when training diverged have updated them, but never with a value that is not finite; after a failure they are those of device 0.
   const BufferLayout& buffer_layout() const;
   void set_buffers(const BufferValues& values);
   BufferValues buffers(int device = 0);

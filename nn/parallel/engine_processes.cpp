@@ -102,7 +102,7 @@ void Engine::verify_replicas() {
   const bool equal_here = std::all_of(of_devices.begin(), of_devices.end(), [&](const std::string& h) { return h == of_devices[0]; });
   const auto name = [&](int device) { return s.devices[device].name(); };
   std::vector<std::string> names;
-  for (const FlatLayout* part : {&s.layout, &s.buffer_layout.saved()}) {
+  for (const FlatLayout* part : {&std::as_const(s.layout), &s.buffer_layout.saved()}) {
     for (const ParamSpec& spec : part->specs()) names.push_back(spec.name);
   }
   std::string difference;

@@ -37,8 +37,8 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
   }
   if (precision.mixed()) half_parameters = allocate(elements, precision.compute, Category::parameters, "parameter 16-bit copy");
   parameter_views = layout.views(working_parameters(), parameters);
-  const int64_t saved = buffer_layout.saved().parameter_elements(), transient = buffer_layout.transient().parameter_elements();
-  if (saved > 0) buffers = allocate(saved, DType::f32, Category::parameters, "buffers");
+  const int64_t kept = buffer_layout.saved().parameter_elements(), transient = buffer_layout.transient().parameter_elements();
+  if (kept > 0) buffers = allocate(kept, DType::f32, Category::parameters, "buffers");
   if (transient > 0 && !config.forward_only) {
     transient_buffers = allocate(transient, DType::f32, Category::activations, "batch statistics");
   }

@@ -39,6 +39,7 @@ void Engine::backward_and_reduce(bool last) {
     if (s.sums_over_batch(r)) {
       s.run_backward_empty(r, gradients_ready);
     } else {
+      const PhaseScope phase(r.compute(), Phase::reduce);
       gradients_ready(0);
     }
   });

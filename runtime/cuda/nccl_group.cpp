@@ -18,8 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// NCCL accepts a call immediately unless it must connect to a peer first.
-constexpr int64_t kPollsBeforeWaiting = 100;
+// NCCL accepts a call within microseconds, by a thread of its own, unless it must connect to a peer first. A sleep takes longer than that.
+constexpr std::chrono::microseconds kSpin{200};
+constexpr std::chrono::milliseconds kAcceptedWithin{2};
 constexpr std::chrono::seconds kLongestFarewell{2};
 
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
@@ -94,11 +95,12 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
       rethrow_with_prefix(std::current_exception(), rank.name + ": ");
     }
   }
-  const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
+  const Clock::time_point begin = Clock::now(), deadline = begin + std::chrono::milliseconds(timeout_ms_);
   std::optional<ProcessGroup::Waiting> waiting;
-  for (int64_t polls = 0; in_progress(rank); ++polls) {
-    if (process_group_ && polls == kPollsBeforeWaiting) waiting.emplace(*process_group_, fmt::format("{} of {}", operation, rank.name));
-    if (Clock::now() > deadline) {
+  while (in_progress(rank)) {
+    const Clock::time_point now = Clock::now();
+    if (process_group_ && !waiting && now - begin > kAcceptedWithin) waiting.emplace(*process_group_, fmt::format("{} of {}", operation, rank.name));
+    if (now > deadline) {
       const std::string reason = fmt::format(
           "{}: {} waited longer than {} ms for its peers: {} have not issued it; every rank must issue the same "
           "collectives in the same order, from a separate thread",
@@ -106,7 +108,11 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
       abort(reason);
       throw CommError(reason);
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (now - begin < kSpin) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
   }
   rank.issued.fetch_add(1, std::memory_order_relaxed);
 }

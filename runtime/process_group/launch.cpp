@@ -33,7 +33,7 @@ struct Given {
 
 /// A value that a launcher sets: its name (or names) and what was found.
 struct Wanted {
-  Reason::Part name;
+  Reason::Part name = "";
   std::optional<Given> given;
 };
 

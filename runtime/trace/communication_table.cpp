@@ -14,17 +14,21 @@ bool is_collective(Phase phase) { return phase == Phase::reduce || phase == Phas
 
 bool waits_for_peer(const SpanInfo& info) { return info.phase == Phase::wait && std::string_view(info.cause).find(" in ") != std::string_view::npos; }
 
+bool is_all_reduce(const SpanInfo& info, const CommunicationGroup& group) {
+  return info.phase == Phase::reduce && (group.all_reduce || std::string_view(info.layer) == kBatchStatistics);
+}
+
 /// Computes the bytes of the buffer from the bytes that a rank sends (runtime/comm/checked_communicator.cpp).
-int64_t buffer_bytes(int64_t moved_bytes, Phase phase, bool root, const CommunicationGroup& group) {
+int64_t buffer_bytes(int64_t moved_bytes, const SpanInfo& info, bool root, const CommunicationGroup& group) {
   const int64_t n = group.ranks;
   if (n == 1) return 0;
-  if (phase == Phase::reduce && group.all_reduce) return (moved_bytes * n + 2 * (n - 1) - 1) / (2 * (n - 1));
+  if (is_all_reduce(info, group)) return (moved_bytes * n + 2 * (n - 1) - 1) / (2 * (n - 1));
   return root ? moved_bytes / (n - 1) : moved_bytes;
 }
 
-double bus_factor(Phase phase, const CommunicationGroup& group) {
+double bus_factor(const SpanInfo& info, const CommunicationGroup& group) {
   if (group.ranks == 1) return 0;
-  return phase == Phase::reduce && group.all_reduce ? 2.0 * (group.ranks - 1) / group.ranks : 1.0;
+  return is_all_reduce(info, group) ? 2.0 * (group.ranks - 1) / group.ranks : 1.0;
 }
 
 /// Returns the row with that name; adds it if there is none.
@@ -71,9 +75,7 @@ CommunicationTable make_communication_table(const DeviceSpans& spans, const Comm
   CommunicationTable table;
   table.ordinal = spans.ordinal;
   table.steps = static_cast<int64_t>(steps.size());
-  const auto row = [&](const SpanInfo& info) -> CommunicationRow& {
-    return row_of(table.rows, info.phase, info.layer, bus_factor(info.phase, group));
-  };
+  const auto row = [&](const SpanInfo& info) -> CommunicationRow& { return row_of(table.rows, info.phase, info.layer, bus_factor(info, group)); };
   const StreamTimeline compute(spans.compute), communication(spans.communication);
   for (const NestedSpan& span : communication.spans) {
     const SpanInfo& info = span.record.info;
@@ -81,7 +83,7 @@ CommunicationTable make_communication_table(const DeviceSpans& spans, const Comm
     CommunicationRow& r = row(info);
     ++r.calls;
     r.moved_bytes += span.record.bytes;
-    r.buffer_bytes += buffer_bytes(span.record.bytes, info.phase, spans.ordinal == 0, group);
+    r.buffer_bytes += buffer_bytes(span.record.bytes, info, spans.ordinal == 0, group);
   }
   Cursor at_compute(compute.segments);
   for (const Segment& segment : communication.segments) {

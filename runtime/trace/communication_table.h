@@ -10,6 +10,9 @@
 
 namespace vitrine {
 
+/// Layer of the spans in which sums over a micro-batch are all-reduced, whatever the scheme's reduction.
+inline constexpr const char* kBatchStatistics = "batch statistics";
+
 /// The ranks that take part in the collectives, and how they reduce.
 struct CommunicationGroup {
   int ranks = 1;
@@ -20,7 +23,8 @@ struct CommunicationGroup {
 struct CommunicationRow {
   Phase phase = Phase::reduce;
   std::string layer;         // "bucket 3"
-  int64_t calls = 0;         // spans of the phase: one per step, possibly with several collectives (gradients in 16 bits and totals in f32)
+  int64_t calls = 0;         // spans of the phase: one per step, possibly with several collectives (gradients in 16 bits and totals in f32);
+                             // of batch statistics, one for each sum
   int64_t moved_bytes = 0;   // sent by the device (its share in a ring): for an all_reduce of B bytes 2 B (n - 1) / n
   int64_t buffer_bytes = 0;  // B, computed from moved_bytes; exact to a byte for each collective
   /// The collectives themselves: their spans less all waits in them, from the arrival of the last rank to the end.

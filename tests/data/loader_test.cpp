@@ -115,6 +115,18 @@ TEST(Loader, ABatchReleasedBeforeTheDeviceHasReadItIsAnError) {
   }
 }
 
+TEST(Loader, TellsTheIndexOfEachSampleOnRequest) {
+  const Dataset set = make_set(10);  // sample i has label i
+  Loader loader(set, {.batch_size = 4, .epochs = 2, .workers = 2, .sample_indices = true});
+  while (const auto batch = loader.next()) {
+    ASSERT_EQ(batch->samples.shape, batch->labels.shape);
+    const int32_t* samples = batch->samples.as<int32_t>();
+    EXPECT_EQ(std::vector<int32_t>(samples, samples + batch->samples.numel()), labels_of(*batch));
+  }
+  Loader plain(set, {.batch_size = 4});
+  EXPECT_FALSE(plain.next()->samples);
+}
+
 TEST(Loader, BatchesMayBeLargerThanTheSet) {
   const Dataset set = make_set(3);
   Loader loader(set, {.batch_size = 100, .shuffle = false, .epochs = 2});

@@ -69,6 +69,17 @@ TEST(CommunicationTable, AWaitForAPeerWhileTheComputeStreamWaitsOrIsIdleIsExpose
   EXPECT_EQ(row.buffer_bytes, 100);
 }
 
+TEST(CommunicationTable, BatchStatisticsAreAllReducedUnderEveryScheme) {
+  DeviceSpans spans;
+  spans.compute = two_steps();
+  spans.communication = {span(reduce(kBatchStatistics, 0), 0, 100, 0, 6000), span(reduce("gradients", 0), 700, 800, 0, 6000)};
+  const CommunicationTable table = make_communication_table(spans, {4, false});
+  ASSERT_EQ(table.rows.size(), 2U);
+  EXPECT_EQ(table.rows[0].buffer_bytes, 4000);
+  EXPECT_EQ(table.rows[0].bus_factor, 1.5);
+  EXPECT_EQ(table.rows[1].bus_factor, 1.0);
+}
+
 TEST(CommunicationTable, OperationsAndWaitsBelongToTheirBucket) {
   DeviceSpans spans;
   spans.compute = two_steps();

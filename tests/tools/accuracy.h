@@ -2,6 +2,8 @@
 // Runs of the program on real and generated images, for tests of the accuracy that they reach.
 #pragma once
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -20,14 +22,26 @@ inline std::filesystem::path fashion_mnist() {
   return std::filesystem::exists(folder) ? folder : std::filesystem::path();
 }
 
-/// Test accuracy after the last epoch of a training of small-cnn on two devices; 0, and a failure of the test, if the program fails.
+/// Unpacks CIFAR-10 into `folder`; false if it, or xz, is not here.
+inline bool unpack_cifar10(const std::filesystem::path& folder) {
+  const auto packed = std::filesystem::path(VITRINE_SOURCE_DIR) / ".." / "shared" / "data" / "cifar-10-batches-bin";
+  if (!std::filesystem::exists(packed) || std::system("xz --version > /dev/null 2>&1") != 0) return false;
+  for (const char* name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"}) {
+    const std::string source = (packed / name).string() + ".xz", target = (folder / name).string();
+    if (std::system(("xz -dc '" + source + "' > '" + target + "'").c_str()) != 0) return false;
+  }
+  return true;
+}
+
+/// Test accuracy after the last epoch of a training of small-cnn (or --model) on two devices; 0, and a failure of the test, if the program fails.
 inline double accuracy_after(const std::vector<std::string>& arguments) {
-  std::vector<std::string> all{"train", "--json", "--model", "small-cnn", "--devices"};
+  std::vector<std::string> all{"train", "--json", "--devices"};
   if (on_gpu()) {
     all.push_back("cuda:0,cuda:0");
   } else {
     all.insert(all.end(), {"cpu:0-1", "--threads-per-device", "1"});
   }
+  if (std::find(arguments.begin(), arguments.end(), "--model") == arguments.end()) all.insert(all.end(), {"--model", "small-cnn"});
   all.insert(all.end(), arguments.begin(), arguments.end());
   const ChildResult result = run_vitrine(all);
   EXPECT_EQ(result.exit_code, 0) << result.error;

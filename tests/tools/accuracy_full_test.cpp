@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accuracy on all of Fashion-MNIST; minutes of two cores. `ctest -L slow` runs it.
+// Accuracy on all of Fashion-MNIST and CIFAR-10; minutes of two cores. `ctest -L slow` runs it.
 #include "tests/tools/accuracy.h"
+
+#include "tests/data/temp_folder.h"
 
 namespace vitrine::test {
 namespace {
@@ -9,6 +11,14 @@ TEST(FullAccuracy, FashionMnistReachesNinetyPercent) {
   const auto folder = fashion_mnist();
   if (folder.empty()) GTEST_SKIP() << "Fashion-MNIST is not here";
   EXPECT_GE(accuracy_after({"--data", "fashion-mnist:" + folder.string(), "--epochs", "5", "--optimizer", "adam", "--lr", "1e-3"}), 0.90);
+}
+
+TEST(FullAccuracy, Cifar10WithAugmentationPassesSeventyFivePercent) {
+  const TempFolder folder;
+  if (!unpack_cifar10(folder.path())) GTEST_SKIP() << "CIFAR-10 or xz is not here";
+  EXPECT_GE(accuracy_after({"--data", "cifar10:" + folder.str(), "--epochs", "12", "--optimizer", "adam", "--lr", "1e-3", "--lr-schedule", "cosine",
+                            "--augment", "flip,crop:4"}),
+            0.75);
 }
 
 // The mean of three seeds, within half a point of fp32's.

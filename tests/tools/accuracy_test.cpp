@@ -3,6 +3,8 @@
 #include "tests/tools/accuracy.h"
 
 #include <cstdint>
+#include <functional>
+#include <random>
 
 #include <zlib.h>
 
@@ -34,6 +36,49 @@ void write_tenth(const std::filesystem::path& folder) {
 
 TEST(Accuracy, GeneratedImagesAreLearned) {
   EXPECT_GT(accuracy_after({"--data", "synthetic:5000", "--epochs", "3", "--optimizer", "adam", "--lr", "2e-3"}), 0.90);
+}
+
+/// Images of 12x12 with one of four glyphs on noise, as IDX files: `place` says where the glyph's corner is, and whether the image is mirrored.
+struct Place {
+  int row, column;
+  bool mirrored;
+};
+void write_glyphs(const std::filesystem::path& folder, const std::string& part, uint32_t count, const std::function<Place(std::mt19937&)>& place) {
+  constexpr const char* kGlyphs[4] = {"X....X....X....X....XXXXX", "XXXXX..X....X....X....X..", "XXXXXX...XX...XX...XXXXXX", "X...X.X.X...X...X.X.X...X"};
+  std::mt19937 random(count);
+  Bytes images{0, 0, 8, 3, 0, 0, static_cast<uint8_t>(count >> 8), static_cast<uint8_t>(count), 0, 0, 0, 12, 0, 0, 0, 12};
+  Bytes labels{0, 0, 8, 1, 0, 0, static_cast<uint8_t>(count >> 8), static_cast<uint8_t>(count)};
+  for (uint32_t i = 0; i < count; ++i) {
+    const Place at = place(random);
+    labels.push_back(static_cast<uint8_t>(i % 4));
+    for (int y = 0; y < 12; ++y) {
+      for (int x = 0; x < 12; ++x) {
+        const int row = y - at.row, column = (at.mirrored ? 11 - x : x) - at.column;
+        const bool inside = row >= 0 && row < 5 && column >= 0 && column < 5;
+        const bool ink = inside && kGlyphs[i % 4][row * 5 + column] == 'X';
+        images.push_back(static_cast<uint8_t>((ink ? 180 : 0) + random() % 60));
+      }
+    }
+  }
+  write_file(folder / (part + "-images-idx3-ubyte"), images);
+  write_file(folder / (part + "-labels-idx1-ubyte"), labels);
+}
+
+/// Trained on glyphs in one place, tested on mirrored ones elsewhere: an mlp knows those from flips and crops alone.
+TEST(Accuracy, AugmentationTeachesWhatTheTrainingSetLacks) {
+  const TempFolder folder;
+  write_glyphs(folder.path(), "train", 800, [](std::mt19937&) { return Place{3, 2, false}; });
+  write_glyphs(folder.path(), "t10k", 400, [](std::mt19937& random) {
+    return Place{1 + static_cast<int>(random() % 5), static_cast<int>(random() % 5), random() % 2 == 0};
+  });
+  const auto accuracy = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--model", "mlp", "--data", "idx:" + folder.str(), "--epochs", "25", "--batch-size", "50", "--lr", "2e-3"};
+    all.insert(all.end(), more.begin(), more.end());
+    return accuracy_after(all);
+  };
+  EXPECT_GE(accuracy({"--augment", "flip,crop:3"}), 0.85);
+  EXPECT_LE(accuracy({}), 0.70);
+  EXPECT_LE(accuracy({"--augment", "flip"}), 0.75);
 }
 
 // Guessing reaches 0.10.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine train --checkpoint-dir, --resume: saving, continuing, refusing.
 #include <csignal>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -90,8 +91,52 @@ TEST_F(Checkpoints, ScalesAndStepsWithinAnEpochContinueToo) {
           return epochs;
         }());
     EXPECT_EQ(rest["loss_scale"]["final"], whole["loss_scale"]["final"]);
-    if (from == 3) EXPECT_EQ(names(path(name)), (std::vector<std::string>{"step-00000003", "step-00000005", "step-00000010", "step-00000012"}));
+    if (from == 3) {
+      EXPECT_EQ(names(path(name)), (std::vector<std::string>{"step-00000003", "step-00000005", "step-00000010", "step-00000012"}));
+    }
   }
+}
+
+TEST_F(Checkpoints, RunningStatisticsAveragesAndAugmentationContinueToo) {
+  const Arguments base = {"train", "--model", "resnet18-cifar", "--image-size", "8", "--data", "synthetic:24", "--threads-per-device", "1", "--batch-size", "8",
+                          "--epochs", "2", "--devices", "cpu:0-1", "--ema", "0.9", "--augment", "flip,crop:2", "--label-smoothing", "0.1", "--no-decay", "norms,biases"};
+  const Json whole = json(base + into("whole") + Arguments{"--checkpoint-every", "1", "--save", path("whole.safetensors")});
+  ASSERT_FALSE(whole.is_null());
+  EXPECT_EQ(whole["checkpoints"]["staging_bytes"], whole["checkpoints"]["planned_staging_bytes"]);
+  take("whole", 4, "rest");
+  const Json rest = json(base + into("rest") + Arguments{"--resume", "auto", "--save", path("rest.safetensors")});
+  ASSERT_FALSE(rest.is_null());
+  expect_same_tensors(path("rest") + step(6), path("whole") + step(6));
+  for (const char* file : {".safetensors", ".ema.safetensors"}) expect_same_file(path("rest") + file, path("whole") + file);
+  EXPECT_EQ(rest["epochs"].back()["test_accuracy"], whole["epochs"].back()["test_accuracy"]);
+}
+
+TEST_F(Checkpoints, LogsContinueWithoutRepeatedSteps) {
+  for (const std::string log : {"log.jsonl", "log.csv"}) {
+    ASSERT_FALSE(every_step(log + "-whole", {"--log", path(log)}).is_null());
+    const auto lines_without_times = [&] {
+      std::vector<std::string> lines;
+      std::istringstream text(content(path(log)));
+      for (std::string line; std::getline(text, line);) {
+        if (log == "log.csv") {
+          lines.push_back(line.substr(0, line.find(',', line.find(',', line.find(',') + 1) + 1)));  // kind, step, epoch
+        } else if (const Json row = Json::parse(line); row["kind"] != "run") {
+          lines.push_back(row["kind"].get<std::string>() + row["step"].dump() + row["epoch"].dump() + row["loss"].dump());
+        }
+      }
+      return lines;
+    };
+    const std::vector<std::string> whole = lines_without_times();
+    EXPECT_EQ(whole.size(), log == "log.csv" ? 34U : 33U);  // 30 steps, 3 epochs, and the header of the CSV file
+    // As if the run had been killed behind step 17, whose checkpoint is lost, and while it wrote a row.
+    std::ofstream(path(log), std::ios::app) << (log == "log.csv" ? "step,3" : "{\"kind\": \"st");
+    take(log + "-whole", 14, log + "-rest");
+    ASSERT_FALSE(every_step(log + "-rest", {"--resume", "auto", "--log", path(log)}).is_null());
+    EXPECT_EQ(lines_without_times(), whole);
+  }
+  const ChildResult other = run(short_run() + into("log.csv-rest") + Arguments{"--epochs", "4", "--resume", "auto", "--devices", "cpu:0-1", "--log", path("log.csv")});
+  EXPECT_EQ(other.exit_code, 1);
+  expect_contains(other.error, "it has other columns than this run");
 }
 
 TEST_F(Checkpoints, EpochsAreTheDefaultAndTheRestIsRemovedOnRequest) {
@@ -192,7 +237,7 @@ TEST_F(Checkpoints, ADamagedOneIsSkippedForTheNextOlder) {
 
   for (const int64_t number : {8, 9}) take("whole", number, "none");
   for (const int64_t number : {8, 9}) damage(path("none") + step(number) + "/state.json");
-  for (const std::string resume : {path("none"), std::string("auto")}) {
+  for (const std::string& resume : {path("none"), std::string("auto")}) {
     const ChildResult none = run(short_run() + into("none") + Arguments{"--resume", resume});
     EXPECT_EQ(none.exit_code, 1);
     expect_contains(none.error, "none of its checkpoints is whole");

@@ -49,6 +49,7 @@ TEST(Options, DefaultsMatchTheHelp) {
   EXPECT_EQ(o.accumulate, 1);
   EXPECT_EQ(parse_recompute_segments(o.recompute_segments), 1);
   EXPECT_EQ(o.loss_gradient, "in-place");
+  EXPECT_EQ(o.batch_norm, "exact");
   EXPECT_EQ(o.optimizer, "adamw");
   EXPECT_EQ(o.seed, 0U);
   EXPECT_TRUE(o.shuffle && o.evaluate);
@@ -316,6 +317,7 @@ TEST(Options, RefusesValuesOutOfRange) {
                                 "--dropout -0.5",
                                 "--model vgg",
                                 "--loss-gradient beside",
+                                "--batch-norm global",
                                 "--mode fsdp",
                                 "--split a",
                                 "--device-memory 12Q",

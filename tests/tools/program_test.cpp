@@ -226,6 +226,48 @@ TEST_F(Train, PreprocessingOnTheHostGivesTheSameLosses) {
   EXPECT_EQ(run_json("train", arguments)["step_losses"], run_json("train", with(arguments, {"--preprocess", "host"}))["step_losses"]);
 }
 
+/// Every part of a training recipe at once: the same losses under every scheme, memory as planned (checked by the program), and the averages saved.
+TEST_F(Train, ARecipeGivesTheSameLossesUnderEveryScheme) {
+  const Arguments recipe = {"--augment", "flip,crop:4,cutout:8", "--label-smoothing", "0.1", "--no-decay", "norms,biases", "--param-group",
+                            "classifier.4.*:lr=0.005", "--ema", "0.9", "--epochs", "2"};
+  const Json ddp = run_json("train", with(recipe, {"--save", path("a.safetensors")}));
+  EXPECT_EQ(ddp["config"]["augment"], "flip,crop:4,cutout:8");
+  EXPECT_EQ(ddp["config"]["ema"], 0.9);
+  for (const char* mode : {"dp", "criterion"}) {
+    const Json other = run_json("train", with(recipe, {"--mode", mode, "--split", "3,1", "--accumulate", "2"}));
+    for (size_t i = 0; i < ddp["step_losses"].size(); ++i) {
+      EXPECT_NEAR(other["step_losses"][i].get<double>(), ddp["step_losses"][i].get<double>(), 1e-4) << mode << " " << i;
+    }
+    EXPECT_NEAR(other["epochs"].back()["test_loss"].get<double>(), ddp["epochs"].back()["test_loss"].get<double>(), 1e-3) << mode;
+  }
+  const auto evaluated = [&](const std::string& weights) {
+    return run_json("eval", {"--weights", path(weights)})["test_loss"].get<double>();
+  };
+  EXPECT_NEAR(evaluated("a.ema.safetensors"), ddp["epochs"].back()["test_loss"].get<double>(), 1e-6);
+  EXPECT_GT(std::abs(evaluated("a.safetensors") - evaluated("a.ema.safetensors")), 1e-4);
+}
+
+TEST_F(Train, LogsStepsAndEpochs) {
+  const Json json = run_json("train", {"--epochs", "2", "--log", path("run.jsonl"), "--confusion"});
+  std::ifstream file(path("run.jsonl"));
+  std::vector<Json> rows;
+  for (std::string line; std::getline(file, line);) rows.push_back(Json::parse(line));
+  const size_t steps = json["step_losses"].size();
+  ASSERT_EQ(rows.size(), 1 + steps + 2);
+  EXPECT_EQ(rows[0]["config"], json["config"]);
+  EXPECT_EQ(rows[1]["loss"], json["step_losses"][0]);
+  EXPECT_EQ(rows.back()["test_accuracy"], json["epochs"].back()["test_accuracy"]);
+  EXPECT_EQ(rows.back()["memory"]["cpu:1"]["peak"], json["devices"][1]["peak_bytes"]);
+  int64_t samples = 0, correct = 0;
+  for (size_t i = 0; i < 10; ++i) {
+    for (size_t j = 0; j < 10; ++j) samples += json["confusion"][i][j].get<int64_t>();
+    correct += json["confusion"][i][i].get<int64_t>();
+  }
+  EXPECT_EQ(samples, 40);
+  EXPECT_NEAR(static_cast<double>(correct) / 40, json["epochs"].back()["test_accuracy"].get<double>(), 1e-9);
+  EXPECT_GE(json["epochs"].back()["test_top5_accuracy"].get<double>(), json["epochs"].back()["test_accuracy"].get<double>());
+}
+
 TEST_F(Train, WritesAChromeTrace) {
   run_json("train", {"--steps", "3", "--no-eval", "--trace", path("trace.json")});
   std::ifstream file(path("trace.json"));

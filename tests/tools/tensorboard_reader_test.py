@@ -25,7 +25,7 @@ with tempfile.TemporaryDirectory() as folder:
     events = EventAccumulator(folder)
     events.Reload()
     scalars = events.Tags()["scalars"]
-    for tag in ["train/loss", "train/lr", "train/samples_per_second", "test/loss", "test/accuracy"]:
+    for tag in ["train/loss", "train/lr", "train/samples_per_second", "test/loss", "test/accuracy", "test/top5_accuracy"]:
         assert tag in scalars, (tag, scalars)
     losses = [event.value for event in events.Scalars("train/loss")]
     assert len(losses) == len(run["step_losses"]), (losses, run["step_losses"])
@@ -48,4 +48,6 @@ with tempfile.TemporaryDirectory() as folder:
     assert [event.step for event in continued.Scalars("train/loss")] == list(range(1, 9))
     assert [event.step for event in continued.Scalars("test/accuracy")] == [4, 8]
     assert "configuration/text_summary" in events.Tags()["tensors"]
+    image = events.Images("test/confusion")[-1]
+    assert (image.width, image.height, image.step) == (480, 480, 8) and image.encoded_image_string.startswith(b"\x89PNG"), image
 print("TensorBoard read", scalars)

@@ -66,14 +66,17 @@ std::optional<int64_t> step_of(const std::string& line, bool csv) {
   return begin > 0 && error == std::errc{} && end != line.data() + line.size() && *end == ',' ? std::optional(step) : std::nullopt;
 }
 
-/// The complete lines of an existing log up to a step; empty if it is none, or one with other columns.
+/// The complete lines of an existing log up to a step; empty if there is none. throws DataError for a CSV file with other columns.
 std::string rows_until(const std::string& path, const std::string& header, int64_t last_step) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return {};
   std::ifstream file(path, std::ios::binary);
   std::string kept, line;
   if (!header.empty()) {
-    if (!std::getline(file, line) || fmt::format("{}\n", line) != header) return {};
+    if (!std::getline(file, line)) return {};
+    if (fmt::format("{}\n", line) != header) {
+      throw DataError(fmt::format("--log {}: it has other columns than this run, so it cannot be continued; name another file", path));
+    }
     kept = header;
   }
   while (std::getline(file, line) && !file.eof()) {  // a line that a killed process has not finished has no end

@@ -16,7 +16,8 @@ namespace vitrine::tools {
 class LogFile {
  public:
   /// Replaces an existing file.   columns  of a CSV file, in order      throws DataError
-  ///   steps_before  above 0: of the run that this one continues. The rows of an existing file up to that step stay, if a CSV file has these columns
+  ///   steps_before  above 0: of the run that this one continues. The rows of an existing file up to that step stay; a CSV
+  ///                 file must have these columns
   LogFile(const std::string& path, std::vector<std::string> columns, int64_t steps_before = 0);
 
   /// A row of numbers and texts. Nested objects become columns "memory.cpu:0.peak" of a CSV file; keys without a column are left out there.

@@ -40,12 +40,11 @@ std::string encode_png(int width, int height, std::span<const uint8_t> pixels) {
                               static_cast<uLong>(filtered.size()));
   VITRINE_ASSERT(status == Z_OK, "compressBound bytes are enough");
   packed.resize(length);
-  const std::string empty;
   std::string header = big_endian(static_cast<uint32_t>(width));
   header += big_endian(static_cast<uint32_t>(height));
   header += std::string("\x08\x02\0\0\0", 5);  // 8 bits, RGB, deflate, adaptive filters, not interlaced
   std::string file("\x89PNG\r\n\x1a\n");
-  for (const auto& [type, data] : {std::pair{"IHDR", &header}, {"IDAT", &packed}, {"IEND", &empty}}) file += chunk(type, *data);
+  file += chunk("IHDR", header) + chunk("IDAT", packed) + chunk("IEND", "");
   return file;
 }
 

@@ -146,8 +146,8 @@ std::string Table::str(const Style& style) const {
 }
 
 nlohmann::ordered_json Table::json() const {
-  using Json = nlohmann::ordered_json;
-  Json columns = Json::array(), rows = Json::array();
+  using OrderedJson = nlohmann::ordered_json;
+  OrderedJson columns = OrderedJson::array(), rows = OrderedJson::array();
   for (const Column& column : columns_) columns.push_back({{"title", column.title}, {"left", column.align == Align::left}});
   bool rule = false;
   for (const auto& row : rows_) {

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags of the training recipe, the confusion matrix, and what --log and --tensorboard write.
+#include "tools/program/recipe_options.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <zlib.h>
+
+#include "runtime/error.h"
+#include "tests/data/temp_folder.h"
+#include "tools/program/confusion.h"
+#include "tools/program/options.h"
+#include "tools/program/png.h"
+#include "tools/program/run_log.h"
+
+namespace vitrine::tools {
+namespace {
+
+using Json = nlohmann::json;
+
+Options parsed(const std::vector<std::string>& arguments) {
+  std::vector<std::string> all = {"train"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  const CommandLine line = parse_command_line(all);
+  EXPECT_TRUE(line.options.has_value()) << line.error;
+  return line.options.value_or(Options{});
+}
+
+void expect_usage_error(const std::vector<std::string>& arguments, const std::string& part) {
+  std::vector<std::string> all = {"train"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  const CommandLine line = parse_command_line(all);
+  EXPECT_EQ(line.exit_code, kExitUsage) << arguments.back();
+  EXPECT_NE(line.error.find(part), std::string::npos) << line.error;
+}
+
+TEST(Recipe, AugmentationIsAList) {
+  EXPECT_FALSE(resolve_augmentation(parsed({}).recipe).any());
+  const Augmentation all = resolve_augmentation(parsed({"--augment", "flip,crop:4,cutout:8"}).recipe);
+  EXPECT_TRUE(all.flip);
+  EXPECT_EQ(all.crop_padding, 4);
+  EXPECT_EQ(all.cutout, 8);
+  EXPECT_FALSE(resolve_augmentation(parsed({"--augment", "crop:2"}).recipe).flip);
+  for (const char* text : {"mirror", "crop", "crop:", "crop:0", "crop:x", "cutout:-1", "flip:1", "flip,flip", "crop:1,crop:2"}) {
+    expect_usage_error({"--augment", text}, "--augment " + std::string(text));
+  }
+  expect_usage_error({"--augment", "flip", "--preprocess", "host"}, "--preprocess host");
+}
+
+TEST(Recipe, ParameterGroups) {
+  const RecipeOptions recipe = parsed({"--no-decay", "norms,biases", "--param-group", "classifier.*:lr=0.02,weight-decay=0.5", "--param-group",
+                                       "*.weight:weight-decay=0", "--lr", "0.01"})
+                                   .recipe;
+  const std::vector<ParameterGroup> groups = resolve_parameter_groups(recipe, 0.01);
+  ASSERT_EQ(groups.size(), 4U);
+  EXPECT_EQ(groups[0].of, ParameterGroup::Of::norms);
+  EXPECT_EQ(groups[0].weight_decay, 0.0);
+  EXPECT_FALSE(groups[0].lr_factor);
+  EXPECT_EQ(groups[1].of, ParameterGroup::Of::biases);
+  EXPECT_EQ(groups[2].pattern, "classifier.*");
+  EXPECT_EQ(groups[2].lr_factor, 2.0);
+  EXPECT_EQ(groups[2].weight_decay, 0.5);
+  EXPECT_EQ(groups[3].pattern, "*.weight");
+  EXPECT_FALSE(groups[3].lr_factor);
+  EXPECT_THROW(resolve_parameter_groups(recipe, 0.0), ConfigError);
+  for (const char* text : {"classifier.*", ":lr=1", "x:", "x:lr", "x:lr=", "x:lr=a", "x:lr=-1", "x:rate=1", "x:lr=inf"}) {
+    expect_usage_error({"--param-group", text}, "--param-group " + std::string(text));
+  }
+  expect_usage_error({"--no-decay", "weights"}, "norms, biases");
+}
+
+TEST(Recipe, RangesOfNumbers) {
+  EXPECT_EQ(parsed({"--label-smoothing", "0.1"}).recipe.label_smoothing, 0.1);
+  EXPECT_EQ(parsed({"--ema", "0.999"}).recipe.ema, 0.999);
+  expect_usage_error({"--label-smoothing", "1.5"}, "--label-smoothing");
+  for (const char* text : {"0", "1", "-1", "x"}) expect_usage_error({"--ema", text}, "--ema");
+  EXPECT_EQ(averages_path("a/b.safetensors"), "a/b.ema.safetensors");
+  EXPECT_EQ(averages_path("model"), "model.ema.safetensors");
+}
+
+TEST(Recipe, NormalizationHasAsManyNumbersAsChannels) {
+  Dataset set;
+  set.channels = 3;
+  set.mean = {0.1F, 0.2F, 0.3F};
+  set.std = {0.4F, 0.5F, 0.6F};
+  EXPECT_EQ(resolve_normalization("", set).mean, set.mean);
+  const Normalization given = resolve_normalization("0.5,0.25,-1/1,2,4", set);
+  EXPECT_EQ(given.mean[2], -1.0F);
+  EXPECT_EQ(given.std[1], 2.0F);
+  for (const char* text : {"0.5/0.5", "1,2,3", "1,2,3/1,2,0", "1,2,3/1,2,x", "1,2,3/1,2,3/1", "1,2,nan/1,2,3"}) {
+    EXPECT_THROW(resolve_normalization(text, set), ConfigError) << text;
+  }
+}
+
+/// 6 samples of 3 classes; one has no prediction.
+ConfusionMatrix small_matrix() {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  ConfusionMatrix matrix(3);
+  matrix.add(std::vector<int32_t>{0, 0, 1, 2}, std::vector<float>{5, 1, 1, 0, 2, 2, 0, 3, 1, kNan, 0, 0});
+  matrix.add(std::vector<int32_t>{2, 2}, std::vector<float>{0, 0, 9, 9, 0, 0});
+  return matrix;
+}
+
+TEST(Confusion, CountsPredictionsByClass) {
+  const ConfusionMatrix matrix = small_matrix();
+  EXPECT_EQ(matrix.json().dump(), "[[1,1,0],[0,1,0],[1,0,1]]");  // of equal logits the first one is predicted
+  const std::string table = matrix.report({"ant", "bee", "cat"}, Style());
+  for (const char* part : {"ant", "bee", "cat", "row for each class"}) EXPECT_NE(table.find(part), std::string::npos) << table;
+}
+
+TEST(Confusion, OfManyClassesTheMostFrequentAreShown) {
+  constexpr int64_t kClasses = 30;
+  ConfusionMatrix matrix(kClasses);
+  std::vector<float> logits(kClasses, 0.0F);
+  logits[7] = 1.0F;
+  for (int32_t label : {3, 3, 3, 12, 7}) matrix.add(std::vector<int32_t>{label}, logits);
+  const std::string report = matrix.report({}, Style());
+  const size_t first = report.find("\n3 "), second = report.find("\n12 ");
+  EXPECT_NE(first, std::string::npos) << report;
+  EXPECT_NE(second, std::string::npos) << report;
+  EXPECT_LT(first, second) << report;
+}
+
+/// Chunks with the right checksums, and the pixels that were put in.
+TEST(Png, HoldsThePixels) {
+  std::vector<uint8_t> pixels;
+  for (int i = 0; i < 5 * 4 * 3; ++i) pixels.push_back(static_cast<uint8_t>(i * 11));
+  const std::string png = encode_png(5, 4, pixels);
+  ASSERT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
+  const auto number = [&](size_t at) {
+    uint32_t value = 0;
+    for (size_t i = 0; i < 4; ++i) value = value << 8 | static_cast<uint8_t>(png[at + i]);
+    return value;
+  };
+  std::vector<std::string> types;
+  for (size_t at = 8; at < png.size();) {
+    const size_t length = number(at);
+    types.push_back(png.substr(at + 4, 4));
+    const std::string body = png.substr(at + 4, length + 4);
+    EXPECT_EQ(number(at + 8 + length), crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size())));
+    if (types.back() == "IHDR") {
+      EXPECT_EQ(number(at + 8), 5U);
+      EXPECT_EQ(number(at + 12), 4U);
+    }
+    if (types.back() == "IDAT") {
+      std::string rows(4 * 16, 'x');
+      uLongf size = rows.size();
+      ASSERT_EQ(uncompress(reinterpret_cast<Bytef*>(rows.data()), &size, reinterpret_cast<const Bytef*>(body.data() + 4), static_cast<uLong>(length)), Z_OK);
+      ASSERT_EQ(size, rows.size());
+      for (size_t i = 0; i < pixels.size(); ++i) EXPECT_EQ(static_cast<uint8_t>(rows[i / 15 * 16 + 1 + i % 15]), pixels[i]);
+    }
+    at += 12 + length;
+  }
+  EXPECT_EQ(types, (std::vector<std::string>{"IHDR", "IDAT", "IEND"}));
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+void write_log(const std::string& path) {
+  RunLog log({.tensorboard = "", .file = path, .facts = {}, .config = R"({"model": "mlp"})", .devices = {"cpu:0"}});
+  log.add_step({1, 1, 2.5, 0.01, {}});
+  log.add_step({2, 1, std::numeric_limits<double>::quiet_NaN(), 0.01, 1024.0});
+  PoolStatistics statistics;
+  statistics.peak_bytes = 1000;
+  statistics.peak_by_category[static_cast<size_t>(Category::parameters)] = 600;
+  RunLog::Epoch epoch;
+  epoch.step = 2, epoch.epoch = 1;
+  epoch.train_loss = 2.25, epoch.samples_per_second = 640.5;
+  epoch.test_accuracy = 0.75;
+  epoch.memory.push_back({"cpu:0", statistics});
+  log.add_epoch(epoch);
+  log.close();
+}
+
+TEST(Log, JsonLines) {
+  const test::TempFolder folder;
+  const std::string path = folder.str() + "/log.jsonl";
+  write_log(path);
+  const std::vector<std::string> lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(Json::parse(lines[0]), (Json{{"kind", "run"}, {"config", {{"model", "mlp"}}}}));
+  const Json step = Json::parse(lines[1]), nan = Json::parse(lines[2]), epoch = Json::parse(lines[3]);
+  EXPECT_EQ(step["kind"], "step");
+  EXPECT_EQ(step["step"], 1);
+  EXPECT_EQ(step["loss"], 2.5);
+  EXPECT_EQ(step["lr"], 0.01);
+  EXPECT_TRUE(step["loss_scale"].is_null());
+  EXPECT_GE(step["seconds"].get<double>(), 0.0);
+  EXPECT_TRUE(nan["loss"].is_null());
+  EXPECT_EQ(nan["loss_scale"], 1024.0);
+  EXPECT_EQ(epoch["kind"], "epoch");
+  EXPECT_EQ(epoch["test_accuracy"], 0.75);
+  EXPECT_TRUE(epoch["test_loss"].is_null());
+  EXPECT_EQ(epoch["memory"]["cpu:0"]["peak"], 1000);
+  EXPECT_EQ(epoch["memory"]["cpu:0"]["parameters"], 600);
+}
+
+TEST(Log, CsvHasAColumnForEachValue) {
+  const test::TempFolder folder;
+  const std::string path = folder.str() + "/log.csv";
+  write_log(path);
+  const std::vector<std::string> lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(lines[0].substr(0, lines[0].find(",memory")),
+            "kind,step,epoch,seconds,loss,lr,loss_scale,samples_per_second,test_loss,test_accuracy,test_top5_accuracy");
+  for (const std::string& line : lines) EXPECT_EQ(std::count(line.begin(), line.end(), ','), std::count(lines[0].begin(), lines[0].end(), ',')) << line;
+  EXPECT_EQ(lines[1].substr(0, 9), "step,1,1,");
+  EXPECT_NE(lines[1].find(",2.5,0.01,,,"), std::string::npos) << lines[1];
+  EXPECT_NE(lines[2].find(",nan,0.01,1024,,"), std::string::npos) << lines[2];
+  EXPECT_NE(lines[3].find(",2.25,,,640.5,,0.75,,1000,600,"), std::string::npos) << lines[3];
+}
+
+TEST(Log, RefusesOtherFormatsAndFoldersThatAreMissing) {
+  expect_usage_error({"--log", "run.txt"}, ".jsonl");
+  EXPECT_THROW(RunLog({.tensorboard = "", .file = "/no/such/folder/x.csv", .facts = {}}), DataError);
+}
+
+}  // namespace
+}  // namespace vitrine::tools
