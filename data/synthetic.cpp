@@ -175,6 +175,7 @@ Dataset drawn_set(const char* name, int64_t count, uint64_t seed, uint64_t split
   set.channels = kChannels;
   set.classes = static_cast<int64_t>(kKinds.size());
   for (const Kind& kind : kKinds) set.class_names.emplace_back(kind.name);
+  require_memory(count * static_cast<int64_t>(sizeof(void*)), fmt::format("{}: the places of {} images", name, count));
   set.samples = std::make_shared<DrawnSamples>(count, seed, split);
   return set;
 }
