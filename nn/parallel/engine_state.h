@@ -213,10 +213,10 @@ struct Engine::State {
   bool reduction_on = true;
 
   // The current micro-batch.
-  int64_t micro_batch = 0;  // micro-batches so far
+  int64_t micro_batch = 0;                 // micro-batches so far
   std::optional<int64_t> augmented_epoch;  // its epoch, if its images are augmented
-  Tensor gathered;          // all outputs, when the output device has written its own into it
-  Tensor scattered;         // gradients of all outputs on the output device, until all devices have taken their rows
+  Tensor gathered;                         // all outputs, when the output device has written its own into it
+  Tensor scattered;                        // gradients of all outputs on the output device, until all devices have taken their rows
   int scattered_from = 0;
 };
 

@@ -42,8 +42,13 @@ Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 fail
 void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and data";
   app.add_option("--model", o.model, "Model to train")->check(one_of(model_names()))->capture_default_str()->group(group);
-  app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train and val) or synthetic[:COUNT]")->capture_default_str()->group(group);
-  app.add_option("--image-size", o.image_size, "Height and width of the model's input [227 for alexnet, 224 for vgg16, else the data's]; images of an image-folder are resized and cropped to it")
+  app.add_option("--data", o.data,
+                 "cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train and val) or synthetic[:COUNT]")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--image-size", o.image_size,
+                 "Height and width of the model's input [227 for alexnet, 224 for vgg16, else the data's]; images of an image-folder are resized and "
+                 "cropped to it")
       ->check(whole_number(1, 1 << 16))
       ->group(group);
   app.add_option("--preprocess", o.preprocess, "Where images are resized and normalized: host (the loader) or device")

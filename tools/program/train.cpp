@@ -181,7 +181,8 @@ class Training {
 
   void log_epoch(const EpochRecord& result) {
     const auto step = static_cast<int64_t>(step_losses_.size());
-    RunLog::Epoch epoch{.step = step, .epoch = result.epoch, .train_loss = result.totals.mean_loss(), .samples_per_second = result.samples_per_second()};
+    RunLog::Epoch epoch{
+        .step = step, .epoch = result.epoch, .train_loss = result.totals.mean_loss(), .samples_per_second = result.samples_per_second()};
     epoch.test_loss = result.test_loss, epoch.test_accuracy = result.test_accuracy, epoch.test_top5 = result.test_top5;
     for (int d = 0; d < run_.devices->size(); ++d) epoch.memory.push_back({(*run_.devices)[d].name(), (*run_.devices)[d].pool().statistics()});
     if (result.test_loss && confusion_) epoch.confusion = &*confusion_;
