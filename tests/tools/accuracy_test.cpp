@@ -44,7 +44,8 @@ struct Place {
   bool mirrored;
 };
 void write_glyphs(const std::filesystem::path& folder, const std::string& part, uint32_t count, const std::function<Place(std::mt19937&)>& place) {
-  constexpr const char* kGlyphs[4] = {"X....X....X....X....XXXXX", "XXXXXX....XXX..X....X....", "XXXXX...X...X...X...XXXXX", "X...XXX..XX.X.XX..XXX...X"};
+  constexpr const char* kGlyphs[4] = {"X....X....X....X....XXXXX", "XXXXXX....XXX..X....X....", "XXXXX...X...X...X...XXXXX",
+                                      "X...XXX..XX.X.XX..XXX...X"};
   std::mt19937 random(count);
   Bytes images{0, 0, 8, 3, 0, 0, static_cast<uint8_t>(count >> 8), static_cast<uint8_t>(count), 0, 0, 0, 12, 0, 0, 0, 12};
   Bytes labels{0, 0, 8, 1, 0, 0, static_cast<uint8_t>(count >> 8), static_cast<uint8_t>(count)};

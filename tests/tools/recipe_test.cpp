@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flags of the training recipe, the confusion matrix, and what --log and --tensorboard write.
-#include "tools/program/recipe_options.h"
-
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +14,7 @@
 #include "tools/program/confusion.h"
 #include "tools/program/options.h"
 #include "tools/program/png.h"
+#include "tools/program/recipe_options.h"
 #include "tools/program/run_log.h"
 
 namespace vitrine::tools {
@@ -54,7 +53,7 @@ TEST(Recipe, AugmentationIsAList) {
 
 TEST(Recipe, ParameterGroups) {
   const RecipeOptions recipe = train_options({"--no-decay", "norms,biases", "--param-group", "classifier.*:lr=0.02,weight-decay=0.5", "--param-group",
-                                       "*.weight:weight-decay=0", "--lr", "0.01"})
+                                              "*.weight:weight-decay=0", "--lr", "0.01"})
                                    .recipe;
   const std::vector<ParameterGroup> groups = resolve_parameter_groups(recipe, 0.01);
   ASSERT_EQ(groups.size(), 4U);
@@ -150,7 +149,8 @@ TEST(Png, HoldsThePixels) {
     if (types.back() == "IDAT") {
       std::string rows(4 * 16, 'x');
       uLongf size = rows.size();
-      ASSERT_EQ(uncompress(reinterpret_cast<Bytef*>(rows.data()), &size, reinterpret_cast<const Bytef*>(body.data() + 4), static_cast<uLong>(length)), Z_OK);
+      ASSERT_EQ(uncompress(reinterpret_cast<Bytef*>(rows.data()), &size, reinterpret_cast<const Bytef*>(body.data() + 4), static_cast<uLong>(length)),
+                Z_OK);
       ASSERT_EQ(size, rows.size());
       for (size_t i = 0; i < pixels.size(); ++i) EXPECT_EQ(static_cast<uint8_t>(rows[i / 15 * 16 + 1 + i % 15]), pixels[i]);
     }
@@ -213,7 +213,8 @@ TEST(Log, CsvHasAColumnForEachValue) {
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_EQ(lines[0].substr(0, lines[0].find(",memory")),
             "kind,step,epoch,seconds,loss,lr,loss_scale,samples_per_second,test_loss,test_accuracy,test_top5_accuracy");
-  for (const std::string& line : lines) EXPECT_EQ(std::count(line.begin(), line.end(), ','), std::count(lines[0].begin(), lines[0].end(), ',')) << line;
+  for (const std::string& line : lines)
+    EXPECT_EQ(std::count(line.begin(), line.end(), ','), std::count(lines[0].begin(), lines[0].end(), ',')) << line;
   EXPECT_EQ(lines[1].substr(0, 9), "step,1,1,");
   EXPECT_NE(lines[1].find(",2.5,0.01,,,"), std::string::npos) << lines[1];
   EXPECT_NE(lines[2].find(",nan,0.01,1024,,"), std::string::npos) << lines[2];

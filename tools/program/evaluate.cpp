@@ -29,9 +29,9 @@ struct Found {
 
 /// The sum over all processes.
 Found sum_over_processes(ProcessGroup& process_group, const Found& mine) {
-  const std::vector<double> sums = process_group.sum(
-      "what the evaluation found", {mine.loss_sum, static_cast<double>(mine.valid), static_cast<double>(mine.correct),
-                                    static_cast<double>(mine.top5), mine.interrupted ? 1.0 : 0.0});
+  const std::vector<double> sums =
+      process_group.sum("what the evaluation found", {mine.loss_sum, static_cast<double>(mine.valid), static_cast<double>(mine.correct),
+                                                      static_cast<double>(mine.top5), mine.interrupted ? 1.0 : 0.0});
   return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2]), static_cast<int64_t>(sums[3]), sums[4] > 0};
 }
 

@@ -11,8 +11,8 @@
 namespace vitrine::tools {
 
 struct Evaluation {
-  double loss = 0;      // mean over samples
-  double accuracy = 0;  // 0 to 1
+  double loss = 0;             // mean over samples
+  double accuracy = 0;         // 0 to 1
   std::optional<double> top5;  // share of samples whose class is among the five largest outputs; nothing for 5 classes or fewer
   std::optional<ConfusionMatrix> confusion;
   int64_t samples = 0;
