@@ -161,7 +161,7 @@ class Training {
   void begin_result() {
     EpochRecord& result = epochs_.emplace_back();
     if (epochs_.size() == 1 && start_.of_run != nullptr && (options_.steps || start_.batch > 0)) result = start_.of_run->epoch_so_far;
-    result.epoch = epoch_ + 1;
+    result.epoch = options_.steps ? 1 : epoch_ + 1;
     result.steps_before = result.steps;
     const int64_t rest = options_.steps ? total_places_ - place() : steps_of_epoch() - batch_;
     result.steps_wanted = result.steps + rest;
