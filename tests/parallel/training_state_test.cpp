@@ -27,6 +27,7 @@ EngineConfig random_config(std::mt19937& random, const Model& model) {
   const std::string optimizer = optimizers[random() % 3];
   const std::optional<double> momentum = optimizer == "sgd" && random() % 2 == 0 ? std::optional(0.9) : std::nullopt;
   config.optimizer = make_optimizer_config(optimizer, 0.01, momentum, momentum.has_value() && random() % 2 == 0, {});
+  if (random() % 2 == 0) config.ema_decay = 0.9;
   const DType computes[] = {DType::f32, DType::f16, DType::bf16};
   config.precision.compute = computes[random() % 3];
   if (config.precision.compute == DType::f16) {
