@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/error.h"
+#include "runtime/size_argument.h"
 
 namespace vitrine::check {
 namespace {
@@ -70,6 +71,18 @@ void same_or_apart(const char* operation, const Argument& a, std::initializer_li
   for (const Argument& b : others) {
     if (a.view.data != b.view.data && overlap(a.view, b.view)) throw_overlap(operation, a, b);
   }
+}
+
+void throw_small_workspace(const char* operation, const std::string& what, int64_t needed, int64_t proposed, const View& workspace) {
+  const int64_t bytes = workspace ? workspace.bytes() : 0;
+  throw OutOfMemory({fmt::format("{}: {}needs a workspace of at least {} bytes, but {} bytes are reserved; reserve more with ", operation,
+                                 what.empty() ? "" : what + " ", needed, bytes),
+                     propose(Setting::workspace_bytes, size_argument(proposed))},
+                    {.memory = MemoryShortage::Memory::workspace,
+                     .device = workspace ? workspace.device.str() : "",
+                     .user = operation,
+                     .needed_bytes = needed,
+                     .capacity_bytes = bytes});
 }
 
 }  // namespace vitrine::check

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <string>
 
 #include "runtime/exec_context.h"
 
@@ -27,5 +28,9 @@ void tensor(const char* operation, const char* argument, const ConstView& v, con
 void no_overlap(const char* operation, const Argument& a, std::initializer_list<Argument> others);
 /// The same, except that others may start where a starts: a is computed in place.
 void same_or_apart(const char* operation, const Argument& a, std::initializer_list<Argument> others);
+
+/// throws OutOfMemory: the workspace is smaller than the `needed` bytes of an operation, and `proposed` bytes are enough to run it at speed.
+///   what  needs them, such as "f16"; empty: the operation itself
+[[noreturn]] void throw_small_workspace(const char* operation, const std::string& what, int64_t needed, int64_t proposed, const View& workspace);
 
 }  // namespace vitrine::check

@@ -21,9 +21,10 @@ struct Choices {
 
 /// The implementation that ran an operation, and why it was not cuDNN.
 struct Verdict {
-  std::string implementation, reason;
+  std::string implementation;
+  Reason reason;
 };
-Verdict verdict(const std::string& refusal) { return {refusal.empty() ? "cuDNN" : "im2col + cuBLASLt", refusal}; }
+Verdict verdict(const Reason& refusal) { return {refusal.empty() ? "cuDNN" : "im2col + cuBLASLt", refusal}; }
 
 void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& config, DType dtype, const Shape& x, const Shape& w,
                  const Verdict& verdict) {
@@ -41,10 +42,10 @@ void note_choice(ExecContext& ctx, const char* operation, const Conv2dConfig& co
 
 /// The gradient of the weights only.
 Verdict run_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
-  const std::string refusal = cudnn_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
+  const Reason refusal = cudnn_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
   if (refusal.empty()) return verdict(refusal);
   if (x.dtype != DType::f32 && cudnn_conv2d_backward_weight_rounded(ctx, config, x, grad_y, grad_w, mode).empty()) {
-    return {fmt::format("cuDNN, gradient rounded to {}", dtype_name(x.dtype)), "for a gradient in f32 " + refusal};
+    return {fmt::format("cuDNN, gradient rounded to {}", dtype_name(x.dtype)), Reason("for a gradient in f32 ") + refusal};
   }
   im2col_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
   return verdict(refusal);
@@ -53,13 +54,13 @@ Verdict run_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
 }  // namespace
 
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
-  const std::string refusal = cudnn_conv2d_forward(ctx, config, x, w, bias, y);
+  const Reason refusal = cudnn_conv2d_forward(ctx, config, x, w, bias, y);
   if (!refusal.empty()) im2col_conv2d_forward(ctx, config, x, w, bias, y);
   note_choice(ctx, "conv2d_forward", config, x.dtype, x.shape, w.shape, verdict(refusal));
 }
 
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
-  const std::string refusal = cudnn_conv2d_backward_data(ctx, config, grad_y, w, grad_x);
+  const Reason refusal = cudnn_conv2d_backward_data(ctx, config, grad_y, w, grad_x);
   if (!refusal.empty()) im2col_conv2d_backward_data(ctx, config, grad_y, w, grad_x);
   note_choice(ctx, "conv2d_backward_data", config, grad_x.dtype, grad_x.shape, w.shape, verdict(refusal));
 }

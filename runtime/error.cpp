@@ -6,37 +6,6 @@
 #include <new>
 
 namespace vitrine {
-namespace {
-
-[[noreturn]] void throw_kind(ErrorKind kind, const std::string& message) {
-  switch (kind) {
-    case ErrorKind::shape:
-      throw ShapeError(message);
-    case ErrorKind::dtype:
-      throw DtypeError(message);
-    case ErrorKind::device:
-      throw DeviceError(message);
-    case ErrorKind::out_of_memory:
-      throw OutOfMemory(message);
-    case ErrorKind::unsupported:
-      throw UnsupportedError(message);
-    case ErrorKind::order:
-      throw OrderError(message);
-    case ErrorKind::cuda:
-      throw CudaError(message);
-    case ErrorKind::comm:
-      throw CommError(message);
-    case ErrorKind::data:
-      throw DataError(message);
-    case ErrorKind::config:
-      throw ConfigError(message);
-    case ErrorKind::diverged:
-      throw DivergedError(message);
-  }
-  throw Error(kind, message);
-}
-
-}  // namespace
 
 const char* error_kind_name(ErrorKind kind) {
   switch (kind) {
@@ -66,17 +35,29 @@ const char* error_kind_name(ErrorKind kind) {
   return "Error";
 }
 
-Error::Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+Error::Error(ErrorKind kind, Reason reason)
+    : std::runtime_error(reason.str()), kind_(kind), reason_(std::make_shared<const Reason>(std::move(reason))) {}
+
+Reason reason_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e.reason();
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
 
 void rethrow_with_prefix(std::exception_ptr error, const std::string& prefix) {
   VITRINE_ASSERT(error != nullptr, "rethrow_with_prefix needs an exception");
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
-    const std::string message = e.what();
-    throw_kind(e.kind(), message.rfind(prefix, 0) == 0 ? message : prefix + message);
+    std::rethrow_exception(e.with(e.reason().str().starts_with(prefix) ? e.reason() : Reason(prefix) + e.reason()));
   } catch (const std::bad_alloc&) {
-    throw OutOfMemory(prefix + "host memory is exhausted");
+    throw OutOfMemory(prefix + "host memory is exhausted", {.memory = MemoryShortage::Memory::host});
   } catch (const std::invalid_argument& e) {
     throw std::invalid_argument(prefix + e.what());
   } catch (const std::out_of_range& e) {

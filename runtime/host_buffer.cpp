@@ -22,7 +22,10 @@ HostBuffer::HostBuffer(int64_t bytes, HostMemory kind) {
   const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
   const size_t capacity = rounded > 0 ? rounded : kAlignment;
   void* memory = kind == HostMemory::pinned ? cuda::allocate_pinned(static_cast<int64_t>(capacity)) : std::aligned_alloc(kAlignment, capacity);
-  if (memory == nullptr) throw OutOfMemory(fmt::format("HostBuffer: cannot allocate {} of host memory; use smaller batches", format_bytes(bytes)));
+  if (memory == nullptr) {
+    throw OutOfMemory(fmt::format("HostBuffer: cannot allocate {} of host memory; use smaller batches", format_bytes(bytes)),
+                      {.memory = MemoryShortage::Memory::host, .user = "HostBuffer", .needed_bytes = bytes});
+  }
   memory_ = {memory, Release{bytes, kind}};
   // Map the pages now rather than in the first step.
   std::memset(memory, 0, capacity);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <vitrine/runtime/device_id.h>
+#include <vitrine/runtime/reason.h>
 #include <vitrine/runtime/trace/span.h>
 
 namespace vitrine {
@@ -95,7 +96,7 @@ class Stream {
   virtual bool lost() const { return false; }
   /// Sets a function that is called once, on the thread that detects the failure, when the stream goes into error, for example to wake waiting peers.
   /// requires an idle stream
-  virtual void set_error_handler(std::function<void(const std::string& reason)> handler) = 0;
+  virtual void set_error_handler(std::function<void(const Reason& reason)> handler) = 0;
 
   /// throws DeviceError if `data` is known to be memory that work on this stream cannot access. Does nothing on CPU and meta.
   virtual void check_owner(const void* /*data*/) {}

@@ -4,10 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "kernels/check.h"
 #include "kernels/cpu/portable.h"
 #include "runtime/cpu/parallel.h"
-#include "runtime/error.h"
-#include "runtime/size_argument.h"
 
 namespace vitrine::cpu::portable {
 namespace {
@@ -94,11 +93,8 @@ Blocking block_workspace(const char* name, const View& workspace, const Columns&
   const int64_t total_rows = (workspace ? workspace.bytes() : 0) / (geometry.count * size_of(DType::f32));
   if (total_rows == 0) {
     const int64_t needed = geometry.count * size_of(DType::f32);
-    throw OutOfMemory(
-        fmt::format("{}: x {} with a window of {} x {} needs a workspace of at least {} bytes, but {} bytes are reserved; set "
-                    "EngineConfig::workspace_bytes to {}",
-                    name, x.str(), geometry.window_height, geometry.window_width, needed, workspace ? workspace.bytes() : 0,
-                    size_argument(needed * 64 * team_size())));
+    check::throw_small_workspace(name, fmt::format("x {} with a window of {} x {}", x.str(), geometry.window_height, geometry.window_width), needed,
+                                 needed * 64 * team_size(), workspace);
   }
   const int64_t parts = std::min({static_cast<int64_t>(team_size()), total_rows, max_parts});
   return {static_cast<float*>(workspace.data), parts, std::min(total_rows / parts, std::max<int64_t>(1, kBlockFloats / geometry.count))};

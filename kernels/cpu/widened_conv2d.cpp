@@ -3,14 +3,13 @@
 
 #include <fmt/format.h>
 
+#include "kernels/check.h"
 #include "kernels/cpu/arena.h"
 #include "kernels/cpu/f32.h"
 #include "kernels/cpu/portable.h"
 #include "kernels/cpu/storage.h"
 #include "kernels/cpu/widened.h"
 #include "runtime/cpu/parallel.h"
-#include "runtime/error.h"
-#include "runtime/size_argument.h"
 
 namespace vitrine::cpu::widened {
 namespace {
@@ -73,9 +72,7 @@ int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
   most = std::min(c.images(), most_beside(least));
   if (most > 0) return even(most);
   const int64_t needed = c.weight_bytes() + c.image_bytes() + least;
-  throw OutOfMemory(fmt::format(
-      "{}: an image of x {} and w {} need a workspace of at least {} bytes, but {} bytes are reserved; set EngineConfig::workspace_bytes to {}",
-      c.name(), c.x.str(), c.w.str(), needed, workspace ? workspace.bytes() : 0, size_argument(4 * needed)));
+  check::throw_small_workspace(c.name(), fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()), needed, 4 * needed, workspace);
 }
 
 /// Calls body(first, end) for each chunk of images [first, end).

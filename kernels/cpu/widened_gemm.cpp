@@ -2,15 +2,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include <fmt/format.h>
-
+#include "kernels/check.h"
 #include "kernels/cpu/arena.h"
 #include "kernels/cpu/f32.h"
 #include "kernels/cpu/storage.h"
 #include "kernels/cpu/widened.h"
 #include "runtime/cpu/parallel.h"
-#include "runtime/error.h"
-#include "runtime/size_argument.h"
 
 namespace vitrine::cpu::widened {
 namespace {
@@ -123,11 +120,8 @@ void round_tile(const Product& p, const float* sums, int64_t row, int64_t rows, 
 
 /// Floats for tiles in the workspace; the rest is left to the library that multiplies them.
 int64_t tile_floats(const Product& p, const View& workspace, const Arena& arena) {
-  const int64_t bytes = workspace ? workspace.bytes() : 0;
-  if (bytes < kWidenedGemmWorkspaceBytes) {
-    throw OutOfMemory(fmt::format("{}: {} needs a workspace of at least {} bytes, but {} bytes are reserved; set EngineConfig::workspace_bytes to {}",
-                                  p.name, dtype_name(p.a.dtype), kWidenedGemmWorkspaceBytes, bytes, size_argument(int64_t{8} << 20)));
-  }
+  if ((workspace ? workspace.bytes() : 0) < kWidenedGemmWorkspaceBytes)
+    check::throw_small_workspace(p.name, dtype_name(p.a.dtype), kWidenedGemmWorkspaceBytes, int64_t{8} << 20, workspace);
   const int64_t usable = arena.left_bytes() / 8 * 7 - 3 * Arena::kAlignment;
   return std::min(kMostFloats, usable / size_of(DType::f32));
 }

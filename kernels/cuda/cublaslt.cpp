@@ -156,11 +156,11 @@ void check_cublas(cublasStatus_t status, const char* expression, const char* fil
   check_device(expression, file, line);
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
-  const char* const remedy = status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
-                                 ? "; the GPU's memory may be full: leave some outside the pools (DeviceGroupOptions::memory_bytes)"
-                                 : "";
-  throw CudaError(fmt::format("{}: {}: {} (cuda:{}, {}:{}){}", expression, cublaslt().GetStatusName(status), cublaslt().GetStatusString(status),
-                              device, file, line, remedy));
+  Reason reason = fmt::format("{}: {}: {} (cuda:{}, {}:{})", expression, cublaslt().GetStatusName(status), cublaslt().GetStatusString(status), device,
+                              file, line);
+  if (status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED)
+    reason += {"; the GPU's memory may be full: leave some outside the pools (", Setting::memory_bytes, ")"};
+  throw CudaError(reason);
 }
 
 void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias, View scratch) {

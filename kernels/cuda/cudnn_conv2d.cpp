@@ -68,7 +68,7 @@ SplitArena split_arena(ExecContext& ctx, int64_t bytes) {
 }
 
 /// Runs the convolution, or returns why there is no plan. bias is null for passes without one.
-std::string run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w, const void* y, const void* bias) {
+Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const void* x, const void* w, const void* y, const void* bias) {
   convolution.tf32 = ctx.tf32();
   convolution.alignment = alignment_of({x, w, y, bias});
   convolution.workspace_bytes = workspace ? workspace.bytes() : 0;
@@ -98,7 +98,7 @@ CudnnConv2d describe(Conv2dPass pass, const Conv2dConfig& config, DType dtype, c
 
 }  // namespace
 
-std::string cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
+Reason cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   CudnnConv2d convolution = describe(Conv2dPass::forward, config, y.dtype, x.shape, w.shape, y.shape);
   convolution.relu = config.relu;
   convolution.bias = bias || config.relu;
@@ -108,7 +108,8 @@ std::string cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, C
     // cuDNN merges ReLU only after a bias: use zeros at the end of the arena.
     const int64_t zeros = w.shape[0] * size_of(y.dtype);
     const SplitArena arena = split_arena(ctx, zeros);
-    if (arena.end == nullptr) return fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more", zeros);
+    if (arena.end == nullptr)
+      return {fmt::format("ReLU without a bias takes {} bytes of workspace; reserve more with ", zeros), Setting::workspace_bytes};
     VITRINE_CUDA_CHECK(cudaMemsetAsync(arena.end, 0, static_cast<size_t>(zeros), native_stream(ctx)));
     summand = arena.end;
     workspace = arena.workspace;
@@ -116,29 +117,30 @@ std::string cudnn_conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, C
   return run_pass(ctx, convolution, workspace, x.data, w.data, y.data, summand);
 }
 
-std::string cudnn_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
+Reason cudnn_conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   const CudnnConv2d convolution = describe(Conv2dPass::backward_data, config, grad_x.dtype, grad_x.shape, w.shape, grad_y.shape);
   return run_pass(ctx, convolution, ctx.workspace(), grad_x.data, w.data, grad_y.data, nullptr);
 }
 
-std::string cudnn_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
+Reason cudnn_conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
   CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, grad_y.shape);
   convolution.accumulate = mode == GradMode::accumulate;
   return run_pass(ctx, convolution, ctx.workspace(), x.data, grad_w.data, grad_y.data, nullptr);
 }
 
-std::string cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
-                                                 GradMode mode) {
+Reason cudnn_conv2d_backward_weight_rounded(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, GradMode mode) {
   CudnnConv2d convolution = describe(Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, grad_y.shape);
   convolution.dw_dtype = x.dtype;
   View rounded = grad_w;
   rounded.dtype = x.dtype;
   const SplitArena arena = split_arena(ctx, rounded.bytes());
-  if (arena.end == nullptr)
-    return fmt::format("a gradient of {} weights in {} takes {} bytes of workspace; reserve more", rounded.numel(), dtype_name(x.dtype),
-                       rounded.bytes());
+  if (arena.end == nullptr) {
+    return {fmt::format("a gradient of {} weights in {} takes {} bytes of workspace; reserve more with ", rounded.numel(), dtype_name(x.dtype),
+                        rounded.bytes()),
+            Setting::workspace_bytes};
+  }
   rounded.data = arena.end;
-  std::string refusal = run_pass(ctx, convolution, arena.workspace, x.data, rounded.data, grad_y.data, nullptr);
+  Reason refusal = run_pass(ctx, convolution, arena.workspace, x.data, rounded.data, grad_y.data, nullptr);
   if (refusal.empty()) widen(ctx, rounded, grad_w, mode);
   return refusal;
 }

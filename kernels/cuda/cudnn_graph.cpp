@@ -13,11 +13,11 @@
 namespace vitrine::cuda {
 namespace {
 
-const char* remedy(cudnnStatus_t status) {
+Reason remedy(cudnnStatus_t status) {
   switch (status) {
     case CUDNN_STATUS_NOT_INITIALIZED:
     case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
-      return "; the GPU's memory may be full: leave some outside the pools (DeviceGroupOptions::memory_bytes)";
+      return {"; the GPU's memory may be full: leave some outside the pools (", Setting::memory_bytes, ")"};
     case CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED:
     case CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH:
       return "; all libraries of cuDNN must have the same version and be in one folder: see LD_LIBRARY_PATH";
@@ -54,14 +54,15 @@ struct Reasons {
   int64_t smallest_workspace = INT64_MAX;
   std::string last_message;
 
-  std::string text(const CudnnRules& rules) const {
+  Reason text(const CudnnRules& rules) const {
     if (proposed == 0) return last_message.empty() ? "cuDNN proposes no engine" : "cuDNN proposes no engine: " + last_message;
-    std::string result = fmt::format("none of the {} engines that cuDNN proposes serves:", proposed);
-    const auto add = [&](int count, const std::string& why) {
-      if (count > 0) result += fmt::format("{} {} {}", result.back() == ':' ? "" : ",", count, why);
+    Reason result = fmt::format("none of the {} engines that cuDNN proposes serves:", proposed);
+    const char* separator = "";
+    const auto add = [&](int count, const Reason& why) {
+      if (count > 0) result += fmt::format("{} {} ", std::exchange(separator, ","), count) + why;
     };
     add(not_deterministic, "not deterministic");
-    add(tensor_cores, "on tensor cores only (DeviceGroupOptions::tf32 allows them)");
+    add(tensor_cores, {"on tensor cores only (", Setting::tf32, " allows them)"});
     add(inaccurate, "of lower accuracy");
     add(compiled, "compiled at run time");
     add(too_large, fmt::format("with a workspace of {} bytes or more, of {} reserved", smallest_workspace, rules.workspace_bytes));
@@ -159,7 +160,7 @@ void check_cudnn(cudnnStatus_t status, const char* expression, const char* file,
   const std::string message = cudnn_message(status);
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
-  throw CudaError(fmt::format("{}: {} (cuda:{}, {}:{}){}", expression, message, device, file, line, remedy(status)));
+  throw CudaError(fmt::format("{}: {} (cuda:{}, {}:{})", expression, message, device, file, line) + remedy(status));
 }
 
 CudnnDescriptor::CudnnDescriptor(cudnnBackendDescriptorType_t type) { VITRINE_CUDNN_CHECK(cudnnBackendCreateDescriptor(type, &descriptor_)); }

@@ -12,6 +12,7 @@
 #include <cudnn.h>
 
 #include "runtime/dtype.h"
+#include "runtime/reason.h"
 
 /// A thin layer over the C graph API of cuDNN: owning descriptors, attributes whose type follows from the value, and the choice of a plan among the
 /// engines that cuDNN's heuristics propose.
@@ -131,7 +132,7 @@ class CudnnPlan {
 /// A plan, or why there is none.
 struct CudnnChoice {
   std::unique_ptr<CudnnPlan> plan;
-  std::string refusal;
+  Reason refusal;
 };
 
 /// The first allowed plan in the order of cuDNN's heuristics (mode A, then fallback).   throws  CudaError when cuDNN fails, except for graphs that it

@@ -5,12 +5,11 @@
 
 #include <fmt/format.h>
 
+#include "kernels/check.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/im2col.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
-#include "runtime/error.h"
-#include "runtime/size_argument.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -31,10 +30,9 @@ struct Ranges {
     const int64_t line_bytes = sizes.Q * sizes.column_length() * size_of(dtype);
     const int64_t least_bytes = least_lines * line_bytes;
     if (least_bytes > bytes) {
-      throw OutOfMemory(
-          fmt::format("{}: x ({}, {}, {}, {}) with a window of {} x {} needs a workspace of at least {} bytes, but {} bytes are reserved; "
-                      "set EngineConfig::workspace_bytes to {}",
-                      operation, sizes.N, sizes.H, sizes.W, sizes.C, sizes.R, sizes.S, least_bytes, bytes, size_argument(2 * least_bytes)));
+      const Shape x{sizes.N, sizes.H, sizes.W, sizes.C};
+      check::throw_small_workspace(operation, fmt::format("x {} with a window of {} x {}", x.str(), sizes.R, sizes.S), least_bytes, 2 * least_bytes,
+                                   arena);
     }
     const int64_t for_matmul = std::min({kMostMatmulScratch, bytes / 4, bytes - least_bytes}) / kAlignment * kAlignment;
     scratch = arena.rows(0, for_matmul);

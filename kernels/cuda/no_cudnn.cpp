@@ -6,10 +6,10 @@ namespace vitrine::cuda {
 
 static constexpr const char* kNoCudnn = "cuDNN is not built in";
 
-std::string cudnn_conv2d_forward(ExecContext&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) { return kNoCudnn; }
-std::string cudnn_conv2d_backward_data(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View) { return kNoCudnn; }
-std::string cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
-std::string cudnn_conv2d_backward_weight_rounded(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
+Reason cudnn_conv2d_forward(ExecContext&, const Conv2dConfig&, ConstView, ConstView, ConstView, View) { return kNoCudnn; }
+Reason cudnn_conv2d_backward_data(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View) { return kNoCudnn; }
+Reason cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
+Reason cudnn_conv2d_backward_weight_rounded(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
 std::optional<LibraryInfo> cudnn_library() { return std::nullopt; }
 
 }  // namespace vitrine::cuda

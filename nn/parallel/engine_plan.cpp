@@ -190,11 +190,13 @@ int64_t Engine::State::lacks(int device) const { return plans[static_cast<size_t
 /// Runs the plan again within the capacity of the device that lacks most: the error of the first tensor that does not fit explains the rest.
 void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
   const int device = *std::max_element(lacking.begin(), lacking.end(), [this](int a, int b) { return lacks(a) < lacks(b); });
-  std::string story;
+  Reason story;
+  MemoryShortage shortage;
   try {
     walk(model, *devices.meta_twin(device), config, workload, nullptr);
   } catch (const OutOfMemory& error) {
-    story = error.what();
+    story = error.reason();
+    shortage = error.shortage();
   }
   VITRINE_ASSERT(!story.empty(), "a plan above the capacity fails within it");
   const DevicePlan& plan = plans[static_cast<size_t>(device)];
@@ -203,7 +205,7 @@ void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
   for (const int other : lacking) {
     if (other != device) story += fmt::format("; {} lacks {}", devices[other].name(), format_bytes(lacks(other)));
   }
-  throw OutOfMemory(story + "\n" + describe_remedies(PlanSearch(model, devices, config, workload)));
+  throw OutOfMemory(story + "\n" + describe_remedies(PlanSearch(model, devices, config, workload)), shortage);
 }
 
 }  // namespace vitrine

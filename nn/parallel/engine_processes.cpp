@@ -20,7 +20,8 @@ namespace vitrine {
 void Engine::State::agree_with_processes() {
   const Scheme& scheme = config.scheme;
   const auto refuse = [](const char* axis, const char* why) {
-    return ConfigError(fmt::format("{}: with several processes {}; use EngineConfig::scheme ddp, or one process with all devices", axis, why));
+    return ConfigError(
+        {fmt::format("{}: with several processes {}; use ", axis, why), propose(Setting::scheme, "ddp"), ", or one process with all devices"});
   };
   if (scheme.staging == Staging::device0) throw refuse("staging device0", "no device has the whole batch, each process loads its own part");
   if (scheme.loss_at == LossAt::gathered) throw refuse("loss gathered", "outputs are not gathered on one device");

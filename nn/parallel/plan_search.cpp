@@ -270,64 +270,91 @@ std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
 
 namespace {
 
-/// "EngineConfig::scheme criterion", or the single axes if `from` is no preset.
-std::string scheme_options(const Scheme& from, const Scheme& to) {
+void add_scheme(Remedy& remedy, const Scheme& from, const Scheme& to) {
   std::string mode;
   bool from_is_preset = false;
   for (const std::string& name : scheme_names()) {
     const Scheme preset = scheme_preset(name);
     from_is_preset = from_is_preset || same_axes(preset, from);
-    if (mode.empty() && same_axes(preset, to) && preset.split.kind != Split::Kind::gpu0) mode = "EngineConfig::scheme " + name;
+    if (mode.empty() && same_axes(preset, to) && preset.split.kind != Split::Kind::gpu0) mode = name;
   }
-  if (from_is_preset) return mode;
-  return fmt::format("Scheme::staging {} Scheme::loss_at {} Scheme::reduce {}", to.staging == Staging::host ? "host" : "device0",
-                     to.loss_at == LossAt::gathered ? "gathered" : "parallel", to.reduce == Reduce::gpu0 ? "gpu0" : "allreduce");
+  if (from_is_preset) {
+    remedy.push_back(propose(Setting::scheme, mode));
+    return;
+  }
+  remedy.push_back(propose(Setting::staging, to.staging == Staging::host ? "host" : "device0"));
+  remedy.push_back(propose(Setting::loss_at, to.loss_at == LossAt::gathered ? "gathered" : "parallel"));
+  remedy.push_back(propose(Setting::reduce, to.reduce == Reduce::gpu0 ? "gpu0" : "allreduce"));
 }
 
-/// The settings of a fit that differ from those of `config`, in the API's words.
-std::string changed_options(const EngineConfig& config, const EngineConfig& fit) {
-  std::vector<std::string> options;
-  if (!same_axes(config.scheme, fit.scheme)) options.push_back(scheme_options(config.scheme, fit.scheme));
-  if (fit.batch_size != config.batch_size) options.push_back(fmt::format("EngineConfig::batch_size {}", fit.batch_size));
-  if (fit.accumulate != config.accumulate) options.push_back(fmt::format("EngineConfig::accumulate {}", fit.accumulate));
-  if (fit.recompute_segments != config.recompute_segments)
-    options.push_back(fmt::format("EngineConfig::recompute_segments {}", fit.recompute_segments));
-  if (fit.scheme.split.str() != config.scheme.split.str()) {
-    const bool gpu0 = config.scheme.split.kind == Split::Kind::gpu0;
-    options.push_back(fmt::format("Scheme::split {}{}", fit.scheme.split.str(), gpu0 ? " (instead of the given share of device 0)" : ""));
-  }
-  return fmt::format("{}", fmt::join(options, " "));
+/// The settings of a fit that differ from those of `config`.
+Remedy changed_settings(const EngineConfig& config, const EngineConfig& fit) {
+  Remedy remedy;
+  if (!same_axes(config.scheme, fit.scheme)) add_scheme(remedy, config.scheme, fit.scheme);
+  if (fit.batch_size != config.batch_size) remedy.push_back(propose(Setting::batch_size, fit.batch_size));
+  if (fit.accumulate != config.accumulate) remedy.push_back(propose(Setting::accumulate, fit.accumulate));
+  if (fit.recompute_segments != config.recompute_segments) remedy.push_back(propose(Setting::recompute_segments, fit.recompute_segments));
+  if (fit.scheme.split.str() != config.scheme.split.str()) remedy.push_back(propose(Setting::split, fit.scheme.split.str()));
+  return remedy;
 }
 
 }  // namespace
 
-std::string describe_remedies(const PlanSearch& search) {
+std::vector<Remedy> find_remedies(const PlanSearch& search) {
   const EngineConfig& config = search.config();
-  std::vector<std::string> remedies;
+  std::vector<Remedy> remedies;
   const auto add = [&](const std::optional<Fit>& fit) {
-    if (fit) remedies.push_back(changed_options(config, fit->config));
+    if (fit) remedies.push_back(changed_settings(config, fit->config));
   };
   const std::vector<PlanSearch> others = search.under_other_schemes();
   add(search.largest_batch(config.batch_size - 1, {}));
-  const bool trains = search.trains();
-  if (trains) {
-    add(search.fewest_micro_batches({}));
-    add(search.as_it_is({.split = true}));
-    add(search.as_it_is({.recompute = true}));
-    for (const PlanSearch& other : others) add(other.as_it_is({}));
-    if (remedies.empty()) {
-      add(search.fewest_micro_batches({.recompute = true}));
-      add(search.largest_batch(config.batch_size - 1, {.recompute = true}));
-      for (const PlanSearch& other : others) add(other.fewest_micro_batches({.recompute = true}));
+  if (!search.trains()) return remedies;
+  add(search.fewest_micro_batches({}));
+  add(search.as_it_is({.split = true}));
+  add(search.as_it_is({.recompute = true}));
+  for (const PlanSearch& other : others) add(other.as_it_is({}));
+  if (!remedies.empty()) return remedies;
+  add(search.fewest_micro_batches({.recompute = true}));
+  add(search.largest_batch(config.batch_size - 1, {.recompute = true}));
+  for (const PlanSearch& other : others) add(other.fewest_micro_batches({.recompute = true}));
+  return remedies;
+}
+
+Reason describe_remedies(const PlanSearch& search) {
+  const std::vector<Remedy> remedies = find_remedies(search);
+  if (remedies.empty() && !search.trains()) {
+    return {"No batch size makes it fit: what does not depend on the batch is too large by itself. Raise ",
+            Setting::memory_bytes,
+            ", or lower ",
+            Setting::workspace_bytes,
+            " or ",
+            Setting::image_size};
+  }
+  if (remedies.empty()) {
+    return {
+        "No batch size, split, number of micro-batches, recomputation or scheme makes it fit: what does not depend on the batch is too large by "
+        "itself. Raise ",
+        Setting::memory_bytes,
+        ", or choose a smaller model, a smaller ",
+        Setting::image_size,
+        " or ",
+        Setting::workspace_bytes,
+        ", or an optimizer with less state (",
+        propose(Setting::optimizer, "sgd"),
+        ")"};
+  }
+  const bool had_share = search.config().scheme.split.kind == Split::Kind::gpu0;
+  Reason text = "What would fit: ";
+  const char* separator = "";
+  for (const Remedy& remedy : remedies) {
+    text += separator;
+    separator = "; or ";
+    for (size_t i = 0; i < remedy.size(); ++i) {
+      text += Reason({i == 0 ? "" : " ", remedy[i]});
+      if (had_share && remedy[i].setting == Setting::split) text += " (instead of the given share of device 0)";
     }
   }
-  if (!remedies.empty()) return fmt::format("What would fit: {}", fmt::join(remedies, "; or "));
-  return trains
-             ? "No batch size, split, number of micro-batches, recomputation or scheme makes it fit: what does not depend on the batch is too large "
-               "by itself. Raise DeviceGroupOptions::memory_bytes, or choose a smaller model, a smaller ModelOptions::image_size or "
-               "EngineConfig::workspace_bytes, or an optimizer with less state (EngineConfig::optimizer sgd)"
-             : "No batch size makes it fit: what does not depend on the batch is too large by itself. Raise DeviceGroupOptions::memory_bytes, or "
-               "lower EngineConfig::workspace_bytes or ModelOptions::image_size";
+  return text;
 }
 
 std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
@@ -335,10 +362,14 @@ std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices
   try {
     return Engine::plan(model, devices, config, workload, detail);
   } catch (const OutOfMemory& error) {
-    const std::string limit = format_bytes(DeviceGroup::kUnlimitedBytes), story = error.what();
-    throw OutOfMemory(fmt::format("A device would need more than {}, which is as far as a plan counts. {}.\n{}", limit,
-                                  story.substr(0, story.find(fmt::format(" ({} total capacity", limit))),
-                                  describe_remedies(PlanSearch(model, devices, config, workload))));
+    const MemoryShortage& s = error.shortage();
+    throw OutOfMemory(
+        Reason(fmt::format("A device would need more than {}, which is as far as a plan counts: {} cannot allocate {} for {}{}{} in phase "
+                           "{}.\n",
+                           format_bytes(DeviceGroup::kUnlimitedBytes), s.device, format_bytes(s.needed_bytes), s.user.empty() ? "a tensor" : s.user,
+                           s.layer.empty() ? "" : " of layer ", s.layer, s.phase)) +
+            describe_remedies(PlanSearch(model, devices, config, workload)),
+        s);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <vitrine/nn/parallel/engine.h>
+#include <vitrine/runtime/reason.h>
 
 namespace vitrine {
 
@@ -75,9 +76,13 @@ class PlanSearch {
   Workload workload_;
 };
 
-/// What to change if the configuration does not fit, each found with the plan, in the API's words:
-/// "What would fit: EngineConfig::batch_size 48; or EngineConfig::accumulate 2; ...".
-std::string describe_remedies(const PlanSearch& search);
+/// Settings with the values that together make a configuration fit.
+using Remedy = std::vector<Reason::Part>;
+
+/// What to change if the configuration does not fit: alternatives, each found with the plan; empty if nothing helps.
+std::vector<Remedy> find_remedies(const PlanSearch& search);
+/// The same as text: "What would fit: EngineConfig::batch_size 48; or EngineConfig::accumulate 2; ...".
+Reason describe_remedies(const PlanSearch& search);
 
 /// Engine::plan(), whose OutOfMemory, where a device would need more than a plan can count, says what would fit.
 std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,

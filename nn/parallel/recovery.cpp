@@ -11,16 +11,6 @@ namespace {
 // As long as the process group takes to find a dead process: an error of a communicator may be a consequence of that.
 constexpr int64_t kEchoPatienceMs = 2000;
 
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception of unknown type";
-  }
-}
-
 /// An error of a communicator may be a mere consequence of another failure.
 bool is_comm_error(const std::exception_ptr& error) {
   try {
@@ -45,7 +35,7 @@ void Engine::State::for_each_at_once(const std::function<void(Replica&)>& work) 
       errors[static_cast<size_t>(i)] = std::current_exception();
       // The other replicas would wait for this one without end.
       if (communicators) {
-        r.reduction.communicator->abort(r.device.name() + " failed while it issued its work: " + text_of(std::current_exception()));
+        r.reduction.communicator->abort(Reason(r.device.name() + " failed while it issued its work: ") + reason_of(std::current_exception()));
       }
     }
   });
@@ -71,8 +61,8 @@ void Engine::State::open_communicators() {
   communicators = std::make_shared<Communicators>(make_communicators(devices));
   for (auto& r : replicas) {
     r->reduction.communicator = (*communicators)[static_cast<size_t>(r->ordinal)].get();
-    const auto abort_peers = [group = communicators, name = r->device.name()](const std::string& reason) {
-      (*group)[0]->abort(name + " failed: " + reason);
+    const auto abort_peers = [group = communicators, name = r->device.name()](const Reason& reason) {
+      (*group)[0]->abort(Reason(name + " failed: ") + reason);
     };
     for (ExecContext* ctx : r->contexts()) ctx->stream().set_error_handler(abort_peers);
   }
@@ -108,17 +98,13 @@ void Engine::State::throw_if_failed() {
 
 void Engine::State::report_failure(const std::exception_ptr& error) {
   if (devices.process_group() == nullptr || devices.process_count() == 1) return;
-  if (is_comm_error(error)) {
-    devices.process_group()->fail(text_of(error), kEchoPatienceMs);
-  } else {
-    devices.process_group()->fail(text_of(error));
-  }
+  devices.process_group()->fail(reason_of(error), is_comm_error(error) ? kEchoPatienceMs : 0);
 }
 
 std::exception_ptr Engine::State::recover(const std::exception_ptr& known) {
   // The root cause is the first failure that is not a consequence of another one.
   std::exception_ptr cause, consequence;
-  const std::string broken = communicators ? (*communicators)[0]->failure() : std::string();
+  const Reason broken = communicators ? (*communicators)[0]->failure() : Reason();
   if (!broken.empty()) consequence = std::make_exception_ptr(CommError(broken));
   if (known) (is_comm_error(known) ? consequence : cause) = known;
   // GPUs that only found wrong data finish what was issued: it changes nothing, while an abort in the middle might.
@@ -166,7 +152,7 @@ std::exception_ptr Engine::State::recover(const std::exception_ptr& known) {
   }
   if (devices.checker() != nullptr) devices.checker()->forget_accesses();
   if (cause) report_failure(cause);
-  if (const std::string verdict = devices.process_group() != nullptr ? devices.process_group()->failure() : std::string(); !verdict.empty()) {
+  if (const Reason verdict = devices.process_group() != nullptr ? devices.process_group()->failure() : Reason(); !verdict.empty()) {
     consequence = std::make_exception_ptr(CommError(verdict));
   }
   return cause ? cause : consequence;

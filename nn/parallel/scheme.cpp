@@ -112,16 +112,16 @@ void validate_split(const Split& split, int64_t batch_size, int device_count) {
   }
   if (split.kind != Split::Kind::gpu0) return;
   if (split.gpu0 < 0) {
-    throw ConfigError("split: the mode 'balanced' needs the share of device 0; set Scheme::split gpu0=N, N samples per step");
+    throw ConfigError({"split: the mode 'balanced' needs the share of device 0; set ", propose(Setting::split, "gpu0=N"), ", N samples per step"});
   }
   if (split.gpu0 > batch_size) {
     throw ConfigError(
         fmt::format("split: gpu0={} is more than the batch size {}; give device 0 at most {} samples", split.gpu0, batch_size, batch_size));
   }
   if (device_count == 1 && split.gpu0 < batch_size) {
-    throw ConfigError(
-        fmt::format("split: gpu0={} leaves {} of {} samples to other devices, but there is only one; add devices or use Scheme::split equal",
-                    split.gpu0, batch_size - split.gpu0, batch_size));
+    throw ConfigError({fmt::format("split: gpu0={} leaves {} of {} samples to other devices, but there is only one; add devices or use ", split.gpu0,
+                                   batch_size - split.gpu0, batch_size),
+                       propose(Setting::split, "equal")});
   }
 }
 

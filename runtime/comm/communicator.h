@@ -9,6 +9,7 @@
 
 #include <vitrine/runtime/comm/reduce_op.h>
 #include <vitrine/runtime/device.h>
+#include <vitrine/runtime/reason.h>
 
 namespace vitrine {
 
@@ -57,9 +58,9 @@ class Communicator {
   virtual void barrier(ExecContext& ctx) = 0;
 
   /// Aborts pending and later collectives on all ranks of the group with CommError(reason). Thread-safe.
-  virtual void abort(const std::string& reason) = 0;
+  virtual void abort(const Reason& reason) = 0;
   /// Why the group is broken (an abort, an asynchronous error of its library), or empty. Never blocks; thread-safe.
-  virtual std::string failure() { return {}; }
+  virtual Reason failure() { return {}; }
 };
 
 /// Creates one communicator for each device of the group, in order; ranks count the devices of all processes. CPU devices of one process communicate

@@ -64,7 +64,7 @@ void LocalCommunicator::queue(ExecContext& ctx, const OpInfo& info, Call call) {
   ++issued_;
 }
 
-void LocalCommunicator::abort(const std::string& reason) {
+void LocalCommunicator::abort(const Reason& reason) {
   if (group_) group_->abort(reason);
 }
 

@@ -21,7 +21,7 @@ class LocalCommunicator final : public CheckedCommunicator {
   LocalCommunicator& operator=(const LocalCommunicator&) = delete;
 
   std::string description() const override;
-  void abort(const std::string& reason) override;
+  void abort(const Reason& reason) override;
 
  private:
   void queue(ExecContext& ctx, const OpInfo& info, comm::Call call) override;

@@ -59,7 +59,7 @@ void LocalGroup::run(int rank, uint64_t sequence, const Call& call, CpuStream* t
   if (!problem.empty()) throw CommError(problem);
 }
 
-void LocalGroup::abort(const std::string& reason) {
+void LocalGroup::abort(const Reason& reason) {
   const std::lock_guard lock(mutex_);
   if (aborted_) return;
   aborted_ = true;

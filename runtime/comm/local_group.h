@@ -31,7 +31,7 @@ class LocalGroup {
   ///   traced  null, or the stream on which the wait for the last rank is recorded
   /// throws  CommError on all ranks if they disagree, or if the group was aborted
   void run(int rank, uint64_t sequence, const Call& call, CpuStream* traced);
-  void abort(const std::string& reason);
+  void abort(const Reason& reason);
   /// A rank's communicator was destroyed after issuing so many collectives. When the last one is, aborts collectives that not all ranks issued.
   void close(uint64_t issued);
 
@@ -57,7 +57,7 @@ class LocalGroup {
   std::vector<std::array<std::string, kOperationCount>> wait_causes_;  // "cpu:2 in all_reduce"
   std::array<Slot, kSlots> slots_;
   std::mutex mutex_;
-  std::string abort_reason_;
+  Reason abort_reason_;
   bool aborted_ = false;
   int closed_ = 0;
   uint64_t fewest_issued_ = 0;

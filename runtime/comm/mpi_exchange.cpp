@@ -32,7 +32,7 @@ class MpiExchange final : public ProcessExchange {
     check(MPI_Comm_idup(MPI_COMM_WORLD, &comm_, &request), "MPI_Comm_idup");
     for (int done = 0; done == 0; sched_yield()) {
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Comm_idup");
-      if (const std::string failure = process_group.failure(); !failure.empty()) throw CommError(failure);
+      if (const Reason failure = process_group.failure(); !failure.empty()) throw CommError(failure);
     }
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(comm_, &rank_);
@@ -61,9 +61,9 @@ class MpiExchange final : public ProcessExchange {
   void exchange(std::span<const Part> sends, std::span<const Part> receives, uint64_t tag) override;
   int meet(uint64_t tag) override { return size_ == 1 ? rank_ : direct() ? meet_directly(tag) : meet_along_tree(tag); }
   int64_t messages_sent() const override { return messages_.load(std::memory_order_relaxed); }
-  void abort(const std::string& reason) override {
+  void abort(const Reason& reason) override {
     const std::lock_guard lock(reason_mutex_);
-    if (reason_.empty()) reason_ = reason.empty() ? "the group was aborted" : reason;
+    if (reason_.empty()) reason_ = reason.empty() ? Reason("the group was aborted") : reason;
     aborted_.store(true, std::memory_order_release);
   }
 
@@ -116,7 +116,7 @@ class MpiExchange final : public ProcessExchange {
   std::mutex mpi_mutex_;  // MPI may support calls from one thread at a time only
   std::atomic<bool> aborted_{false};
   std::mutex reason_mutex_;
-  std::string reason_;
+  Reason reason_;
 };
 
 void MpiExchange::Batch::send(int to, const void* bytes, int64_t count) {

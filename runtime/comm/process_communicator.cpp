@@ -64,7 +64,7 @@ class SharedState {
       }
     }
     number = process_group->new_group();
-    handler_ = process_group->on_failure([this](const std::string& reason) { end(reason); });
+    handler_ = process_group->on_failure([this](const Reason& reason) { end(reason); });
   }
   ~SharedState() {
     if (process_group) process_group->remove_handler(handler_);
@@ -81,7 +81,7 @@ class SharedState {
     if (now_ns - begin_ns < kShortestNotedWaitNs) return;
     traced->note_wait(begin_ns, now_ns, wait_causes_[static_cast<size_t>(last)][static_cast<size_t>(operation)].c_str());
   }
-  void end(const std::string& reason) {
+  void end(const Reason& reason) {
     locals[0]->abort(reason);
     if (exchange) exchange->abort(reason);
   }
@@ -92,7 +92,7 @@ class SharedState {
       meet(operation, tag, traced);
       work(*exchange);
     } catch (const CommError& error) {
-      process_group->fail(error.what(), kEchoPatienceMs);
+      process_group->fail(error.reason(), kEchoPatienceMs);
       throw;
     }
   }
@@ -176,12 +176,12 @@ class ProcessCommunicator final : public CheckedCommunicator {
     if (!group_->exchange) return fmt::format("meta, {} ranks", size());
     return fmt::format("{}, {} ranks", group_->exchange->description(), size());
   }
-  void abort(const std::string& reason) override {
+  void abort(const Reason& reason) override {
     if (group_->process_group) group_->process_group->fail(reason);
-    const std::string verdict = failure();
+    const Reason verdict = failure();
     group_->end(verdict.empty() ? reason : verdict);
   }
-  std::string failure() override { return group_->process_group ? group_->process_group->failure() : std::string(); }
+  Reason failure() override { return group_->process_group ? group_->process_group->failure() : Reason(); }
 
  private:
   /// A collective in progress: where it runs, its arguments, and the tag of its messages.

@@ -10,6 +10,7 @@
 
 #include "runtime/comm/reduce_op.h"
 #include "runtime/dtype.h"
+#include "runtime/reason.h"
 
 namespace vitrine {
 
@@ -70,7 +71,7 @@ class ProcessExchange {
   virtual int64_t messages_sent() const = 0;
 
   /// Aborts pending and later calls with CommError(reason). Thread-safe.
-  virtual void abort(const std::string& reason) = 0;
+  virtual void abort(const Reason& reason) = 0;
 };
 
 /// The offset of each process's elements, then their total.

@@ -90,7 +90,7 @@ struct CpuStream::Worker {
   bool stop = false;
   std::exception_ptr error;
   std::atomic<bool> failed{false};  // for the host, relaxed
-  std::function<void(const std::string&)> error_handler;
+  std::function<void(const Reason&)> error_handler;
   SpanLog spans;
   std::vector<SpanRecord> open_spans;
   std::thread thread;
@@ -98,7 +98,7 @@ struct CpuStream::Worker {
   void run(const Options& options, const std::string& name);
   void wait_for_task();
   void execute(Task& task) noexcept;
-  void fail(const char* reason);
+  void fail();
   void fail_in(const Origin& origin);
 };
 
@@ -132,20 +132,28 @@ void CpuStream::Worker::wait_for_task() {
   }
 }
 
-void CpuStream::Worker::fail(const char* reason) {
+void CpuStream::Worker::fail() {
   if (error) return;
   error = std::current_exception();
   failed.store(true, std::memory_order_relaxed);
-  if (error_handler) error_handler(reason);
+  if (error_handler) error_handler(reason_of(error));
 }
 
-/// The error of the operation itself (View::as): its message names the operation and the layer.
+/// Fails with the current error, whose message does not name the operation (View::as) or the layer.
 void CpuStream::Worker::fail_in(const Origin& origin) {
+  const std::string layer = *origin.layer == '\0' ? "" : fmt::format("layer '{}'", origin.layer);
   try {
-    const std::string layer = *origin.layer == '\0' ? "" : fmt::format("layer '{}', ", origin.layer);
-    rethrow_with_prefix(std::current_exception(), fmt::format("{}operation '{}': ", layer, origin.operation));
-  } catch (const std::exception& e) {
-    fail(e.what());
+    try {
+      throw;
+    } catch (const OutOfMemory& e) {  // names the operation
+      MemoryShortage shortage = e.shortage();
+      shortage.layer = origin.layer;
+      throw OutOfMemory(layer.empty() ? e.reason() : Reason(layer + ": ") + e.reason(), shortage);
+    } catch (const Error&) {
+      rethrow_with_prefix(std::current_exception(), fmt::format("{}{}operation '{}': ", layer, layer.empty() ? "" : ", ", origin.operation));
+    }
+  } catch (...) {
+    fail();
   }
 }
 
@@ -155,10 +163,10 @@ void CpuStream::Worker::execute(Task& task) noexcept {
       task.run();
     } catch (const DtypeError&) {
       fail_in(task.origin);
-    } catch (const std::exception& e) {
-      fail(e.what());
+    } catch (const OutOfMemory&) {
+      fail_in(task.origin);
     } catch (...) {
-      fail("an exception of unknown type");
+      fail();
     }
   }
   task.dispose();
@@ -301,7 +309,7 @@ void CpuStream::note_wait(int64_t begin_ns, int64_t end_ns, const char* cause) {
 
 bool CpuStream::failed() const { return worker_->failed.load(std::memory_order_relaxed); }
 
-void CpuStream::set_error_handler(std::function<void(const std::string&)> handler) {
+void CpuStream::set_error_handler(std::function<void(const Reason&)> handler) {
   enqueue_always([worker = worker_.get(), handler = std::move(handler)] { worker->error_handler = handler; });
 }
 

@@ -31,7 +31,7 @@ class CpuStream final : public Stream {
   std::vector<SpanRecord> take_spans() override;
   std::vector<SpanRecord> poll_spans() override;
   bool failed() const override;
-  void set_error_handler(std::function<void(const std::string&)> handler) override;
+  void set_error_handler(std::function<void(const Reason&)> handler) override;
   void begin_synchronize() override;
 
   /// What a task belongs to, for messages. The names must outlive it.

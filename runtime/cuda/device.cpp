@@ -95,8 +95,10 @@ Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   const DeviceId id = options.devices[i];
   const Memory memory = memory_of(id.index);
   if (capacity > memory.total_bytes) {
-    throw OutOfMemory(fmt::format("{}: a capacity of {} was requested, but the GPU has {}; request less, or no capacity", id.str(),
-                                  format_bytes(capacity), format_bytes(memory.total_bytes)));
+    throw OutOfMemory({fmt::format("{}: a capacity of {} was requested, but the GPU has {}; request less with ", id.str(), format_bytes(capacity),
+                                   format_bytes(memory.total_bytes)),
+                       Setting::memory_bytes, ", or no capacity"},
+                      {.device = id.str(), .needed_bytes = capacity, .capacity_bytes = memory.total_bytes, .free_bytes = memory.free_bytes});
   }
   const int ordinal = static_cast<int>(i);
   Device::Parts parts;

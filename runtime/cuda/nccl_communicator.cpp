@@ -84,7 +84,7 @@ class NcclGroup {
     // The process group knows better than a deadline of this process alone which rank is late.
     if (process_group_) timeout_ms_ = std::numeric_limits<int32_t>::max();
     if (process_group_) number_ = process_group_->new_group();
-    if (process_group_) handler_ = process_group_->on_failure([this](const std::string& reason) { abort(reason); });
+    if (process_group_) handler_ = process_group_->on_failure([this](const Reason& reason) { abort(reason); });
   }
   ~NcclGroup() {
     if (process_group_) process_group_->remove_handler(handler_);
@@ -130,8 +130,8 @@ class NcclGroup {
     }
     rank.issued.fetch_add(1, std::memory_order_relaxed);
   }
-  void abort(const std::string& reason);
-  std::string failure();
+  void abort(const Reason& reason);
+  Reason failure();
   void* word(int rank) { return at(rank).word; }
   int first_rank() const { return first_rank_; }
   int world_size() const { return world_size_; }
@@ -186,7 +186,7 @@ class NcclGroup {
   /// The process group aborts this group shortly after it has failed.
   void throw_if_process_group_failed() {
     if (!process_group_) return;
-    const std::string verdict = process_group_->failure();
+    const Reason verdict = process_group_->failure();
     if (!verdict.empty()) throw CommError(verdict);
   }
   std::string late_peers(int index) {
@@ -213,7 +213,7 @@ class NcclGroup {
   int number_ = 0;
   uint64_t handler_ = 0;
   std::mutex mutex_;
-  std::string reason_;
+  Reason reason_;
 };
 
 void NcclGroup::start_joining(DeviceGroup& devices, const ncclUniqueId& id) {
@@ -290,11 +290,11 @@ void NcclGroup::adopt(DeviceGroup& devices) {
   allocate_words(devices);
 }
 
-void NcclGroup::abort(const std::string& reason) {
+void NcclGroup::abort(const Reason& reason) {
   {
     const std::lock_guard lock(mutex_);
     if (!reason_.empty()) return;
-    reason_ = reason.empty() ? "the group was aborted" : reason;
+    reason_ = reason.empty() ? Reason("the group was aborted") : reason;
     if (!owned_) reason_ += "; the caller's NCCL communicators are aborted: open the devices again with new ones";
   }
   for (Rank& rank : ranks_) {
@@ -309,7 +309,7 @@ void NcclGroup::abort(const std::string& reason) {
   }
 }
 
-std::string NcclGroup::failure() {
+Reason NcclGroup::failure() {
   {
     const std::lock_guard lock(mutex_);
     if (!reason_.empty()) return reason_;
@@ -337,16 +337,16 @@ class NcclCommunicator final : public CheckedCommunicator {
     };
     return fmt::format("NCCL {}, {} ranks, algorithm {}, protocol {}", nccl_version(), size(), of("NCCL_ALGO"), of("NCCL_PROTO"));
   }
-  void abort(const std::string& reason) override {
+  void abort(const Reason& reason) override {
     // NCCL also reports a lost peer, but the process group knows better which one.
     ProcessGroup* const process_group = group_->process_group();
     if (process_group == nullptr) return group_->abort(reason);
-    const std::string broken = group_->failure();
+    const Reason broken = group_->failure();
     process_group->fail(broken.empty() ? reason : broken, broken.empty() ? 0 : kEchoPatienceMs);
-    const std::string verdict = process_group->failure();
+    const Reason verdict = process_group->failure();
     group_->abort(verdict.empty() ? reason : verdict);
   }
-  std::string failure() override { return group_->failure(); }
+  Reason failure() override { return group_->failure(); }
 
  private:
   void queue(ExecContext& ctx, const OpInfo& info, Call call) override {

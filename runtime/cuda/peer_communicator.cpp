@@ -47,8 +47,8 @@ class PeerGroup {
   /// One rank's collective: waits for the others on the host, orders its stream after theirs, queues its share, and orders its stream after their
   /// shares.
   void run(int index, const Call& call, cudaStream_t stream);
-  void abort(const std::string& reason);
-  std::string failure();
+  void abort(const Reason& reason);
+  Reason failure();
 
  private:
   struct Rank {
@@ -72,7 +72,7 @@ class PeerGroup {
   std::condition_variable met_;
   uint64_t arrivals_ = 0;
   int here_ = 0;
-  std::string reason_;
+  Reason reason_;
 };
 
 void PeerGroup::meet(int index, const char* operation) {
@@ -132,8 +132,8 @@ void PeerGroup::run(int index, const Call& call, cudaStream_t stream) {
     wait_for_peers(index, stream, &Rank::done);
   } catch (const CommError&) {
     throw;
-  } catch (const std::exception& error) {
-    abort(fmt::format("{}: {} failed: {}", name, me.name, error.what()));
+  } catch (...) {
+    abort(Reason(fmt::format("{}: {} failed: ", name, me.name)) + reason_of(std::current_exception()));
     throw;
   }
 }
@@ -187,14 +187,14 @@ void PeerGroup::do_share(int index, cudaStream_t stream) const {
   }
 }
 
-void PeerGroup::abort(const std::string& reason) {
+void PeerGroup::abort(const Reason& reason) {
   const std::lock_guard lock(mutex_);
   if (!reason_.empty()) return;
-  reason_ = reason.empty() ? "the group was aborted" : reason;
+  reason_ = reason.empty() ? Reason("the group was aborted") : reason;
   met_.notify_all();
 }
 
-std::string PeerGroup::failure() {
+Reason PeerGroup::failure() {
   const std::lock_guard lock(mutex_);
   return reason_;
 }
@@ -204,8 +204,8 @@ class PeerCommunicator final : public CheckedCommunicator {
   PeerCommunicator(std::shared_ptr<PeerGroup> group, int rank, int size, std::string reason)
       : CheckedCommunicator(rank, size, rank), group_(std::move(group)), reason_(std::move(reason)) {}
   std::string description() const override { return fmt::format("direct access to peers' memory, {} ranks ({})", size(), reason_); }
-  void abort(const std::string& reason) override { group_->abort(reason); }
-  std::string failure() override { return group_->failure(); }
+  void abort(const Reason& reason) override { group_->abort(reason); }
+  Reason failure() override { return group_->failure(); }
 
  private:
   void queue(ExecContext& ctx, const OpInfo& info, Call call) override {

@@ -25,8 +25,13 @@ void CudaSlab::grow(int64_t bytes) {
     cudaGetLastError();
     size_t free_bytes = 0, total_bytes = 0;
     VITRINE_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    throw OutOfMemory(fmt::format("cuda:{}: the pool needs {}, but the GPU has {} free of {}", device_, format_bytes(bytes),
-                                  format_bytes(static_cast<int64_t>(free_bytes)), format_bytes(static_cast<int64_t>(total_bytes))));
+    const MemoryShortage shortage{.device = fmt::format("cuda:{}", device_),
+                                  .needed_bytes = bytes,
+                                  .capacity_bytes = static_cast<int64_t>(total_bytes),
+                                  .free_bytes = static_cast<int64_t>(free_bytes)};
+    throw OutOfMemory(fmt::format("{}: the pool needs {}, but the GPU has {} free of {}", shortage.device, format_bytes(bytes),
+                                  format_bytes(shortage.free_bytes), format_bytes(shortage.capacity_bytes)),
+                      shortage);
   }
   VITRINE_CUDA_CHECK(code);
   size_ = bytes;

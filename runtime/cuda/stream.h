@@ -40,7 +40,7 @@ class CudaStream final : public Stream {
   std::vector<SpanRecord> poll_spans() override;
   bool failed() const override;
   bool lost() const override;
-  void set_error_handler(std::function<void(const std::string&)> handler) override { handler_ = std::move(handler); }
+  void set_error_handler(std::function<void(const Reason&)> handler) override { handler_ = std::move(handler); }
 
  private:
   struct TimedSpan {
@@ -66,7 +66,7 @@ class CudaStream final : public Stream {
 
   cudaStream_t stream_ = nullptr;
   bool owned_;
-  std::function<void(const std::string&)> handler_;
+  std::function<void(const Reason&)> handler_;
   std::vector<FaultSlot> faults_;
   cudaEvent_t anchor_ = nullptr, next_anchor_ = nullptr;
   int64_t anchor_ns_ = 0;

@@ -49,7 +49,8 @@ void Pool::note_peak() {
 void Pool::reserve(int64_t bytes) {
   if (bytes > capacity_bytes()) {
     throw OutOfMemory(fmt::format("{}: the plan needs {} ({} bytes), but the device's capacity is {} ({} bytes)", device_name_, format_bytes(bytes),
-                                  bytes, format_bytes(capacity_bytes()), capacity_bytes()));
+                                  bytes, format_bytes(capacity_bytes()), capacity_bytes()),
+                      {.device = device_name_, .user = "the plan", .needed_bytes = bytes, .capacity_bytes = capacity_bytes()});
   }
   if (blocks_->allocated_bytes() != 0) {
     throw ConfigError(fmt::format("{}: the pool still holds {}, expected an empty pool; free all tensors of the device before it is reserved",
@@ -103,7 +104,16 @@ void Pool::throw_out_of_memory(int64_t bytes, std::string_view tensor_name) cons
       format_bytes(capacity_bytes()), format_bytes(allocated), format_bytes(free),
       piece < free ? fmt::format(", {} of it in one piece", format_bytes(piece)) : "", format_bytes(blocks_->reserved_bytes()));
   if (allocated > 0) text += fmt::format(" It holds {}.", describe_by_size(by_category_));
-  throw OutOfMemory(text);
+  throw OutOfMemory(text, {.device = device_name_,
+                           .user = std::string(tensor_name),
+                           .layer = layer,
+                           .phase = phase,
+                           .needed_bytes = bytes,
+                           .capacity_bytes = capacity_bytes(),
+                           .allocated_bytes = allocated,
+                           .reserved_bytes = blocks_->reserved_bytes(),
+                           .free_bytes = free,
+                           .by_category = by_category_});
 }
 
 }  // namespace vitrine

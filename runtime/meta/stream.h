@@ -14,7 +14,7 @@ class MetaStream final : public Stream {
   std::vector<SpanRecord> take_spans() override { return {}; }
   std::vector<SpanRecord> poll_spans() override { return {}; }
   bool failed() const override { return false; }
-  void set_error_handler(std::function<void(const std::string&)>) override {}
+  void set_error_handler(std::function<void(const Reason&)>) override {}
 
  private:
   std::unique_ptr<Event> do_make_event(EventTiming timing) override;

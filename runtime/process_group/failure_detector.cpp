@@ -187,12 +187,12 @@ std::optional<std::vector<std::string>> FailureDetector::gather(int rank, uint64
   return parts;
 }
 
-void FailureDetector::decide(std::string verdict) {
+void FailureDetector::decide(Reason verdict) {
   if (verdict_.empty()) verdict_ = std::move(verdict);
 }
 
-void FailureDetector::fail(int rank, const std::string& reason) {
-  decide(fmt::format("{} failed: {}; {}", member(rank).name, reason, position(rank)));
+void FailureDetector::fail(int rank, const Reason& reason) {
+  decide(Reason(member(rank).name + " failed: ") + reason + fmt::format("; {}", position(rank)));
 }
 
 void FailureDetector::bye(int rank) {
@@ -284,11 +284,8 @@ void FailureDetector::judge(const Member& waits, int64_t now_ns) {
     return decide(fmt::format("{} is late: others have reached exchange {}, and it has not; {}. {}", behind->name, ahead->gathering,
                               position(static_cast<int>(behind - members_.begin())), waiting));
   }
-  decide(
-      fmt::format("{}, which every rank has begun and no rank is known to have finished: the network between them may be broken; choose a longer "
-                  "ProcessGroupOptions::timeout_ms if "
-                  "it is only slow",
-                  waiting));
+  decide({waiting, ", which every rank has begun and no rank is known to have finished: the network between them may be broken; choose a longer ",
+          Setting::timeout_ms, " if it is only slow"});
 }
 
 }  // namespace vitrine::process_group

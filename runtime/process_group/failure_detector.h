@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/process_group/collective_record.h"
+#include "runtime/reason.h"
 
 /// Private to runtime/process_group.
 namespace vitrine::process_group {
@@ -39,7 +40,7 @@ class FailureDetector {
   std::optional<std::vector<std::string>> gather(int rank, uint64_t sequence, std::string what, std::string part);
   /// Checks, after all processes have reached their end, that they began the same number of collectives.
   void compare_counts();
-  void fail(int rank, const std::string& reason);
+  void fail(int rank, const Reason& reason);
   /// A process ends regularly, or its connection is lost, which is an error without a preceding bye. Judged a little later, after the others
   /// reported.
   void bye(int rank);
@@ -50,7 +51,7 @@ class FailureDetector {
   void tick(int64_t now_ns);
 
   /// Why the process group has failed: the first cause found. Empty if it has not failed.
-  const std::string& verdict() const { return verdict_; }
+  const Reason& verdict() const { return verdict_; }
   /// Progress of a process: "last began collective 17 (...), finished 17".
   std::string position(int rank) const;
   int size() const { return static_cast<int>(members_.size()); }
@@ -103,7 +104,7 @@ class FailureDetector {
   void judge(const Member& waits, int64_t now_ns);
   /// "; others have reached collective 17 (...)" if some are further than this process; otherwise empty.
   std::string others_position(int rank) const;
-  void decide(std::string verdict);
+  void decide(Reason verdict);
   /// "rank 2 (pid 77 on node1)", with the device if the process has several.
   std::string who(int rank, int device) const;
   /// Describes the ranks of these places. requires ascending ranks
@@ -116,7 +117,7 @@ class FailureDetector {
   std::map<uint64_t, Gathering> gatherings_;
   std::optional<std::pair<int64_t, int64_t>> pause_;  // duration and end
   std::optional<std::pair<int, int64_t>> dead_;       // rank, and when it was detected
-  std::string verdict_;
+  Reason verdict_;
 };
 
 }  // namespace vitrine::process_group

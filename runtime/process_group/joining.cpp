@@ -126,9 +126,8 @@ bool ProcessGroup::State::wait_for_welcome(Connection& connection, const std::st
   }
   if (!answer) return false;
   if (const auto* const refused = std::get_if<Refused>(&*answer)) {
-    throw CommError(fmt::format(
-        "rank {} cannot join: {} refused it: {}; give every process its own ProcessGroupOptions::rank and the same ProcessGroupOptions::size", rank,
-        server_at, refused->reason));
+    throw CommError({fmt::format("rank {} cannot join: {} refused it: {}; give every process its own ", rank, server_at, refused->reason),
+                     Setting::rank, " and the same ", Setting::size});
   }
   if (const auto* const verdict = std::get_if<Verdict>(&*answer)) throw CommError(verdict->reason);
   if (auto* const welcome = std::get_if<Welcome>(&*answer)) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
@@ -19,16 +20,20 @@
 namespace vitrine {
 namespace {
 
-/// A variable or a flag, and its value.
+/// A variable or a setting, and its value.
 struct Given {
-  std::string name, text;
-  bool is_flag() const { return name.starts_with("LaunchFlags::"); }
-  std::string str() const { return fmt::format("{}{}{}", name, is_flag() ? ' ' : '=', text); }
+  std::variant<std::string, Setting> name;
+  std::string text;
+  bool is_setting() const { return std::holds_alternative<Setting>(name); }
+  /// "RANK=1", or the setting.
+  Reason::Part str() const {
+    return is_setting() ? given(std::get<Setting>(name), text) : Reason::Part(fmt::format("{}={}", std::get<std::string>(name), text));
+  }
 };
 
 /// A value that a launcher sets: its name (or names) and what was found.
 struct Wanted {
-  std::string name;
+  Reason::Part name = "";
   std::optional<Given> given;
 };
 
@@ -48,20 +53,28 @@ Wanted want(const Environment& env, const char* name, const char* otherwise) {
   return {fmt::format("{} (or {})", name, otherwise), get(env, name, otherwise)};
 }
 
-std::optional<Given> flag(const char* name, std::optional<int> value) {
+std::optional<Given> get(Setting setting, std::optional<int> value) {
   if (!value) return std::nullopt;
-  return Given{name, std::to_string(*value)};
+  return Given{setting, std::to_string(*value)};
+}
+
+Wanted want(Setting setting, std::optional<int> value) { return {setting, get(setting, value)}; }
+
+Reason join(const std::vector<Reason::Part>& parts) {
+  Reason joined;
+  for (const Reason::Part& part : parts) joined += Reason({joined.empty() ? "" : ", ", part});
+  return joined;
 }
 
 /// A given local rank replaces a launcher's variable.
 Wanted want_local_rank(const LaunchFlags& flags, const Environment& env, const char* name) {
-  return flags.local_rank ? Wanted{"LaunchFlags::local_rank", flag("LaunchFlags::local_rank", flags.local_rank)} : want(env, name);
+  return flags.local_rank ? want(Setting::launch_local_rank, flags.local_rank) : want(env, name);
 }
 
 /// Returns the values of a set in the given order. throws ConfigError if one is missing.
 std::vector<Given> complete(const char* whose, const char* remedy, std::vector<Wanted> set) {
   std::vector<Given> found;
-  std::vector<std::string> present, missing;
+  std::vector<Reason::Part> present, missing;
   for (Wanted& wanted : set) {
     if (wanted.given) {
       present.push_back(wanted.given->str());
@@ -71,25 +84,24 @@ std::vector<Given> complete(const char* whose, const char* remedy, std::vector<W
     }
   }
   if (!missing.empty()) {
-    throw ConfigError(
-        fmt::format("launch: {} incomplete: {} set, but not {}; {}", whose, fmt::join(present, ", "), fmt::join(missing, ", "), remedy));
+    throw ConfigError(fmt::format("launch: {} incomplete: ", whose) + join(present) + " set, but not " + join(missing) + fmt::format("; {}", remedy));
   }
   return found;
 }
 
-[[noreturn]] void reject(const Given& given, const std::string& expected) {
-  throw ConfigError(fmt::format("launch: {}: expected {}; {}", given.str(), expected,
-                                given.is_flag() ? "correct it" : "correct it, or unset it if it is left over from something else"));
+[[noreturn]] void reject(const Given& given, const Reason& expected) {
+  throw ConfigError(Reason({"launch: ", given.str(), ": expected "}) + expected + "; correct it" +
+                    (given.is_setting() ? "" : ", or unset it if it is left over from something else"));
 }
 
 /// `because` says where the largest value comes from.
-int read_number(const Given& given, int least, int most, const std::string& because) {
+int read_number(const Given& given, int least, int most, const Reason& because) {
   int value = 0;
   const char* end = given.text.data() + given.text.size();
   const auto [stopped, error] = std::from_chars(given.text.data(), end, value);
   if (error != std::errc() || stopped != end || value < least || value > most) {
-    const std::string range = least == most ? fmt::format("{}", least) : fmt::format("a whole number from {} to {}", least, most);
-    reject(given, because.empty() ? range : fmt::format("{}, as {}", range, because));
+    const Reason range = least == most ? fmt::format("{}", least) : fmt::format("a whole number from {} to {}", least, most);
+    reject(given, because.empty() ? range : range + ", as " + because);
   }
   return value;
 }
@@ -115,9 +127,8 @@ void read_master(const Environment& env, Launch& launch) {
 }
 
 Launch from_flags(const LaunchFlags& flags, const Environment& env) {
-  const auto found = complete(
-      "flags are", "give both, or neither for a single process",
-      {{"LaunchFlags::rank", flag("LaunchFlags::rank", flags.rank)}, {"LaunchFlags::world_size", flag("LaunchFlags::world_size", flags.world_size)}});
+  const auto found = complete("flags are", "give both, or neither for a single process",
+                              {want(Setting::launch_rank, flags.rank), want(Setting::launch_world_size, flags.world_size)});
   const Given& rank = found[0];
   const Given& world_size = found[1];
   const auto local_rank = want_local_rank(flags, env, "LOCAL_RANK").given;
@@ -164,11 +175,9 @@ Launch from_open_mpi(const LaunchFlags& flags, const Environment& env) {
 void reject_prterun(const Environment& env) {
   const auto launched = get(env, "PRTE_LAUNCHED"), rank = get(env, "PMIX_RANK");
   if (!launched || !rank) return;
-  throw ConfigError(
-      fmt::format("launch: {} and {} are set, but none of Open MPI's variables: prterun does not set the number of processes; start with mpirun, "
-                  "give LaunchFlags::rank and "
-                  "LaunchFlags::world_size, or unset PRTE_LAUNCHED for a single process",
-                  launched->str(), rank->str()));
+  throw ConfigError({"launch: ", launched->str(), " and ", rank->str(),
+                     " are set, but none of Open MPI's variables: prterun does not set the number of processes; start with mpirun, give ",
+                     Setting::launch_rank, " and ", Setting::launch_world_size, ", or unset PRTE_LAUNCHED for a single process"});
 }
 
 std::optional<Given> slurm_job(const Environment& env) { return get(env, "SLURM_JOB_ID", "SLURM_JOBID"); }
@@ -190,7 +199,7 @@ Given slurm_local_tasks(const Given& per_node, const Environment& env) {
   const bool equal = std::all_of(counts->begin(), counts->end(), [&](const SlurmCount& c) { return c.value == counts->front().value; });
   if (!equal) {
     for (const SlurmCount& count : *counts) nodes += count.times;
-    const auto id = complete("Slurm's variables are", "start with srun, which sets it", {{per_node.name, per_node}, want(env, "SLURM_NODEID")})[1];
+    const auto id = complete("Slurm's variables are", "start with srun, which sets it", {{per_node.str(), per_node}, want(env, "SLURM_NODEID")})[1];
     node = read_number(id, 0, static_cast<int>(std::min<int64_t>(nodes - 1, INT_MAX)), per_node.str());
   }
   auto count = counts->begin();
@@ -206,13 +215,14 @@ Launch from_slurm(const LaunchFlags& flags, const Environment& env) {
   const Given& per_node = found[3];
   Given local_world_size = slurm_local_tasks(per_node, env);
   // --ntasks-per-node is a limit: with fewer tasks, all are on this machine.
-  if (per_node.name == "SLURM_NTASKS_PER_NODE") {
+  const bool limit = std::get<std::string>(per_node.name) == "SLURM_NTASKS_PER_NODE";
+  if (limit) {
     const int tasks = read_number(found[1], 1, INT_MAX, "");
     local_world_size.text = std::to_string(std::min(tasks, read_number(local_world_size, 1, INT_MAX, "")));
   }
   Launch launch = place(Launch::Launcher::slurm, found[0], found[1], found[2], local_world_size);
   // A limit per node does not give the number of nodes.
-  launch.one_machine = per_node.name != "SLURM_NTASKS_PER_NODE" && launch.local_world_size == launch.world_size;
+  launch.one_machine = !limit && launch.local_world_size == launch.world_size;
   read_master(env, launch);
   if (!launch.master_address.empty()) return launch;
   auto hosts = get(env, "SLURM_STEP_NODELIST", "SLURM_NODELIST");
@@ -228,29 +238,30 @@ Launch from_slurm(const LaunchFlags& flags, const Environment& env) {
 std::string why_single(const Environment& env) {
   std::vector<std::string> why, strays;
   for (const char* name : {"WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
-    if (const auto stray = get(env, name)) strays.push_back(stray->str());
+    if (const auto stray = get(env, name)) strays.push_back(stray->str().text);
   }
   if (!strays.empty()) why.push_back(fmt::format("{} without RANK does not mean torchrun", fmt::join(strays, ", ")));
-  if (const auto job = slurm_job(env)) why.push_back(fmt::format("{} but no step of srun; use srun to start several processes", job->str()));
+  if (const auto job = slurm_job(env)) why.push_back(fmt::format("{} but no step of srun; use srun to start several processes", job->str().text));
   return why.empty() ? "no launcher's variables are set" : fmt::format("{}", fmt::join(why, "; "));
 }
 
 Launch from_nothing(const LaunchFlags& flags, const Environment& env) {
   Launch launch;
-  if (const auto local_rank = flag("LaunchFlags::local_rank", flags.local_rank)) {
-    read_number(*local_rank, 0, 0,
-                "this is a single process: neither LaunchFlags::rank and LaunchFlags::world_size nor a launcher's variables are set");
+  if (const auto local_rank = get(Setting::launch_local_rank, flags.local_rank)) {
+    read_number(
+        *local_rank, 0, 0,
+        {"this is a single process: neither ", Setting::launch_rank, " and ", Setting::launch_world_size, " nor a launcher's variables are set"});
   }
   launch.note = fmt::format("single process: {}", why_single(env));
   return launch;
 }
 
 /// Line for the log; names the launchers that were passed over.
-std::string describe(const Launch& launch, const LaunchFlags& flags, const Environment& env) {
+Reason describe(const Launch& launch, const LaunchFlags& flags, const Environment& env) {
   using Launcher = Launch::Launcher;
-  std::string line = fmt::format("{}: rank {} of {}, local rank {} of {}", launcher_name(launch.launcher), launch.rank, launch.world_size,
-                                 launch.local_rank, launch.local_world_size);
-  if (flags.local_rank) line += " (LaunchFlags::local_rank)";
+  Reason line = fmt::format("{}: rank {} of {}, local rank {} of {}", launcher_name(launch.launcher), launch.rank, launch.world_size,
+                            launch.local_rank, launch.local_world_size);
+  if (flags.local_rank) line += {" (", Setting::launch_local_rank, ")"};
   const bool colons = launch.master_address.find(':') != std::string::npos;
   if (!launch.master_address.empty()) line += fmt::format(", master {}{}{}", colons ? "[" : "", launch.master_address, colons ? "]" : "");
   if (launch.master_port > 0) line += fmt::format(":{}", launch.master_port);

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include <vitrine/runtime/reason.h>
+
 namespace vitrine {
 
 /// Looks up an environment variable like std::getenv: nullptr if it is not set.
@@ -20,7 +22,7 @@ struct Launch {
   std::string master_address;                // machine of rank 0; empty if unknown
   int master_port = 0;                       // 0 if unknown
   bool master_port_taken = false;            // torchrun's agent already listens there, so rank 0 cannot
-  std::string note;                          // one line for the log: "torchrun: rank 1 of 4, local rank 1 of 2, master 10.0.0.1:29500"
+  Reason note;                               // one line for the log: "torchrun: rank 1 of 4, local rank 1 of 2, master 10.0.0.1:29500"
 };
 
 /// Rank, world size and local rank as the caller gives them, if at all.

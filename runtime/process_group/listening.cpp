@@ -24,6 +24,7 @@ namespace vitrine::process_group {
 namespace {
 
 constexpr int kBacklog = 1024;
+constexpr const char* kChooseAnotherPort = "; choose another port with ";
 
 /// Waits until a connection in progress is established. Returns an empty string, or the cause of the failure.
 std::string finish_connecting(int fd, int64_t timeout_ms) {
@@ -118,7 +119,7 @@ std::vector<std::string> addresses_to_bind(const std::string& host, std::vector<
 }
 
 std::vector<Descriptor> listen_at(const std::string& host, int port) {
-  const auto refuse = [&](const std::string& why) { return CommError(fmt::format("rank 0 cannot listen on port {} of {}: {}", port, host, why)); };
+  const auto refuse = [&](const Reason& why) { return CommError(fmt::format("rank 0 cannot listen on port {} of {}: ", port, host) + why); };
   std::string problem;
   const Addresses found = resolve(host, port, 0, problem);
   if (!found) throw refuse(problem);
@@ -131,7 +132,7 @@ std::vector<Descriptor> listen_at(const std::string& host, int port) {
     if (Descriptor listener = bind_and_listen(numeric->ai_addr, numeric->ai_addrlen, true)) {
       listeners.push_back(std::move(listener));
     } else if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) {
-      throw refuse(fmt::format("{}; choose another port with ProcessGroupOptions::rendezvous tcp://HOST:PORT", describe_error(errno)));
+      throw refuse({describe_error(errno), kChooseAnotherPort, propose(Setting::rendezvous, "tcp://HOST:PORT")});
     }
   }
   if (listeners.empty()) {
@@ -155,8 +156,8 @@ Descriptor listen_on(int port) {
     listener = bind_and_listen(reinterpret_cast<sockaddr*>(&v4), sizeof v4, false);
   }
   if (!listener) {
-    throw CommError(fmt::format("rank 0 cannot listen on port {}: {}; choose another port with ProcessGroupOptions::rendezvous tcp://HOST:PORT", port,
-                                describe_error(errno)));
+    throw CommError({fmt::format("rank 0 cannot listen on port {}: {}", port, describe_error(errno)), kChooseAnotherPort,
+                     propose(Setting::rendezvous, "tcp://HOST:PORT")});
   }
   return listener;
 }

@@ -20,6 +20,8 @@ namespace {
 constexpr size_t kLengthBytes = sizeof(uint64_t);
 // A record without texts.
 constexpr size_t kLeastRecordBytes = 2 * sizeof(uint64_t) + 3 * kLengthBytes + 2 * sizeof(int64_t) + sizeof(int) + 1;
+// A part of a reason: its kind, its setting, and an empty text.
+constexpr size_t kLeastPartBytes = 2 + kLengthBytes;
 
 Hello read_hello(Reader& reader) {
   Hello hello;
@@ -78,9 +80,9 @@ Message read_message(Reader& reader) {
     case MessageKind::gathered:
       return Gathered{reader.text()};
     case MessageKind::error:
-      return Failed{reader.shown_lines()};
+      return Failed{reader.reason()};
     case MessageKind::verdict:
-      return Verdict{reader.shown_lines()};
+      return Verdict{reader.reason()};
     case MessageKind::bye:
       return Bye{};
     case MessageKind::challenge:
@@ -134,6 +136,12 @@ Writer& Writer::record(const CollectiveRecord& value) {
       .number(static_cast<uint8_t>(value.end_is_reported));
 }
 
+Writer& Writer::reason(const Reason& value) {
+  number(static_cast<uint64_t>(value.parts().size()));
+  for (const Reason::Part& part : value.parts()) number(part.kind).number(part.setting).text(part.text);
+  return *this;
+}
+
 std::string_view Reader::take(size_t bytes) {
   if (bytes > bytes_.size()) throw CommError("a message between processes ends early; do all of them run the same version?");
   const std::string_view taken = bytes_.substr(0, bytes);
@@ -157,7 +165,6 @@ size_t Reader::count(size_t least_bytes) {
 
 std::string Reader::text() { return std::string(take(number<uint64_t>())); }
 std::string Reader::shown() { return printable(take(number<uint64_t>())); }
-std::string Reader::shown_lines() { return printable_lines(take(number<uint64_t>())); }
 
 void Reader::finish() const {
   if (!at_end()) refuse("more bytes");
@@ -175,6 +182,19 @@ CollectiveRecord Reader::record() {
   record.group = amount<int>();
   record.end_is_reported = flag();
   return record;
+}
+
+Reason Reader::reason() {
+  Reason reason;
+  for (size_t parts = count(kLeastPartBytes); parts > 0; --parts) {
+    const auto kind = number<uint8_t>();
+    const auto setting = number<uint8_t>();
+    if (kind > static_cast<uint8_t>(Reason::Part::Kind::proposed)) refuse("an unknown kind of text");
+    if (setting >= kSettingCount) refuse("an unknown setting");
+    const std::string_view text = take(number<uint64_t>());
+    reason.append({static_cast<Reason::Part::Kind>(kind), static_cast<Setting>(setting), printable_lines(text)});
+  }
+  return reason;
 }
 
 }  // namespace process_group

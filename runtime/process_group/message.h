@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "runtime/process_group/collective_record.h"
+#include "runtime/reason.h"
 
 /// Messages between the processes of a process group. Private to runtime/process_group.
 namespace vitrine::process_group {
 
 /// First value of a hello: "VIT" and the protocol's version as a digit.
-inline constexpr uint32_t kMagic = 0x56495433;
+inline constexpr uint32_t kMagic = 0x56495434;
 /// The version in such a number; nothing if the number is not Vitrine's.
 std::optional<int> protocol_version(uint32_t magic);
 
@@ -76,10 +77,10 @@ struct Gathered {
   std::string answer;  // arbitrary bytes
 };
 struct Failed {
-  std::string reason;
+  Reason reason;
 };
 struct Verdict {
-  std::string reason;
+  Reason reason;
 };
 struct Bye {};
 struct Challenge {
@@ -120,6 +121,7 @@ class Writer {
   Writer& raw(std::string_view value);
   Writer& text(std::string_view value);
   Writer& record(const CollectiveRecord& value);
+  Writer& reason(const Reason& value);
   const std::string& bytes() const { return bytes_; }
 
  private:
@@ -152,9 +154,9 @@ class Reader {
   std::string text();
   /// Text for display: see printable().
   std::string shown();
-  /// Text for display with several lines.
-  std::string shown_lines();
   CollectiveRecord record();
+  /// Its texts are made safe for display.
+  Reason reason();
   bool at_end() const { return bytes_.empty(); }
   void skip() { bytes_ = {}; }
   /// throws CommError if bytes are left.

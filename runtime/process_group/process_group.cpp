@@ -99,8 +99,8 @@ std::string ProcessGroup::exchange(const std::string& what, const std::string& m
     std::vector<std::string> answers;
     try {
       answers = answer(std::move(parts));
-    } catch (const std::exception& error) {
-      fail(fmt::format("the exchange of {}: {}", what, error.what()));  // the others wait for the answer
+    } catch (...) {
+      fail(Reason(fmt::format("the exchange of {}: ", what)) + reason_of(std::current_exception()));  // the others wait for the answer
       throw;
     }
     VITRINE_ASSERT(answers.size() == 1 || answers.size() == static_cast<size_t>(s.size), "an exchange has one answer, or one for each rank");
@@ -217,14 +217,14 @@ void ProcessGroup::set_warm() {
   state_->warm = true;
 }
 
-void ProcessGroup::fail(const std::string& reason, int64_t patience_ms) {
+void ProcessGroup::fail(const Reason& reason, int64_t patience_ms) {
   State& s = *state_;
   constexpr std::chrono::seconds kLongestTelling{1};
   std::unique_lock lock(s.mutex);
   const auto ended = [&] { return !s.failure.empty() || s.closed; };
   if (patience_ms > 0) s.changed.wait_for(lock, std::chrono::milliseconds(patience_ms), ended);
   if (!ended()) {
-    s.error_to_tell = reason.empty() ? "without a reason" : reason;
+    s.error_to_tell = reason.empty() ? Reason("without a reason") : reason;
     s.wake();
   }
   // Notifying includes the handlers.
@@ -232,12 +232,12 @@ void ProcessGroup::fail(const std::string& reason, int64_t patience_ms) {
   s.changed.wait_for(lock, kLongestTelling, [&] { return s.all_reported || s.closed; });
 }
 
-std::string ProcessGroup::failure() const {
+Reason ProcessGroup::failure() const {
   const std::lock_guard lock(state_->mutex);
   return state_->failure;
 }
 
-uint64_t ProcessGroup::on_failure(std::function<void(const std::string&)> handler) {
+uint64_t ProcessGroup::on_failure(std::function<void(const Reason&)> handler) {
   State& s = *state_;
   const std::lock_guard handlers(s.handler_mutex);
   std::unique_lock lock(s.mutex);
@@ -246,7 +246,7 @@ uint64_t ProcessGroup::on_failure(std::function<void(const std::string&)> handle
     s.handlers[id] = std::move(handler);
     return id;
   }
-  const std::string reason = s.failure;
+  const Reason reason = s.failure;
   lock.unlock();
   handler(reason);
   return id;

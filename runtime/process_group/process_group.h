@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <vitrine/runtime/process_group/collective_record.h>
+#include <vitrine/runtime/reason.h>
 
 namespace vitrine {
 
@@ -31,7 +32,7 @@ struct ProcessGroupOptions {
   int64_t exit_after_ms = 0;
   /// Called with the reason in the process that detects the failure of the process group (rank 0, or a rank that lost rank 0), before the others
   /// learn of it: they may exit then, and a launcher may end this process. Must not block.
-  std::function<void(const std::string&)> on_failure_found = {};
+  std::function<void(const Reason&)> on_failure_found = {};
 };
 
 /// The processes of a run, as seen by one of them: small exchanges on the host, and mutual failure detection. A thread keeps a connection to rank 0,
@@ -100,13 +101,13 @@ class ProcessGroup {
   /// Reports that this process fails, which ends the process group. Returns when the others have been notified and all handlers have been called, at
   /// the latest after one second; likewise if the process group has failed already. The process may exit afterwards.
   ///   patience_ms  how long to wait for the failure of another process of which this one may be a consequence
-  void fail(const std::string& reason, int64_t patience_ms = 0);
+  void fail(const Reason& reason, int64_t patience_ms = 0);
   /// Why the process group has failed; empty if it has not. Thread-safe.
-  std::string failure() const;
+  Reason failure() const;
   /// Calls the handler once when the process group fails, on the process group's own thread, or immediately if it has failed. Returns a number for
   /// remove_handler(), after which the handler is not running and will not be called. A handler may call this object, must not throw, and must not
   /// destroy it.
-  uint64_t on_failure(std::function<void(const std::string&)> handler);
+  uint64_t on_failure(std::function<void(const Reason&)> handler);
   void remove_handler(uint64_t id);
 
   /// Waits until all processes are done, and checks that all began the same collectives. Call it once, as the last call. throws CommError.

@@ -75,7 +75,7 @@ struct ProcessGroup::State {
   /// Stores rank 0's answer to the pending gathering for this process.
   void take_answer(std::string answer);
   void send_answers(const std::vector<std::string>& answers);
-  void declare(const std::string& verdict, bool found_here = true);
+  void declare(const Reason& verdict, bool found_here = true);
   /// Ends the process unless it is stopped within options.exit_after_ms.
   void exit_in_time();
   /// "; rank 2 has reached collective 17 (...)", or empty.
@@ -120,7 +120,7 @@ struct ProcessGroup::State {
   // Guarded by the mutex: data that other threads exchange with the process group's thread.
   mutable std::mutex mutex;
   std::condition_variable changed;
-  std::string failure;
+  Reason failure;
   bool warm = false, closing = false, stopping = false, closed = false;
   std::vector<Slot> slots;
   bool slots_reported = true;
@@ -131,11 +131,11 @@ struct ProcessGroup::State {
   std::optional<std::vector<std::string>> gathered;   // on the server: all parts
   std::optional<std::vector<std::string>> to_answer;  // on the server: one for all, or one for each rank
   std::optional<std::string> answered;
-  std::string error_to_tell;
+  Reason error_to_tell;
   std::recursive_mutex handler_mutex;  // held while handlers run, which may call this object
   bool announced = false;
   bool all_reported = false;  // the failure was reported to the other processes and the handlers; guarded by `mutex`
-  std::map<uint64_t, std::function<void(const std::string&)>> handlers;
+  std::map<uint64_t, std::function<void(const Reason&)>> handlers;
 
   // Used by the process group's thread only.
   process_group::FailureDetector detector;

@@ -75,7 +75,7 @@ void write_address(const std::string& path, const Address& address) {
   const std::string problem = write_private_file(path, address.str());
   if (problem.empty()) return;
   throw CommError(
-      fmt::format("ProcessGroupOptions::rendezvous file:{}: cannot write it ({}); give a file in a folder that all processes share", path, problem));
+      {given(Setting::rendezvous, "file:" + path), fmt::format(": cannot write it ({}); give a file in a folder that all processes share", problem)});
 }
 
 std::string read_address(const std::string& path) {
@@ -94,9 +94,9 @@ std::string read_private_address(const std::string& path, std::string& problem) 
 
 InitMethod parse_init_method(const std::string& text) {
   const auto bad = [&](const char* why) {
-    return ConfigError(fmt::format(
-        "ProcessGroupOptions::rendezvous {}: {}; use tcp://HOST:PORT of rank 0's machine, or file:PATH on a file system that all processes share",
-        text, why));
+    return ConfigError({given(Setting::rendezvous, text), fmt::format(": {}; use tcp://HOST:PORT of rank 0's machine, or file:PATH on a file system "
+                                                                      "that all processes share",
+                                                                      why)});
   };
   InitMethod method;
   if (text.rfind("file:", 0) == 0) {
@@ -127,11 +127,10 @@ Rendezvous plan_rendezvous(const std::string& init, const std::string& secret, b
   if (one_machine) plan.method.host = "127.0.0.1";
   if (!secret.empty()) return plan;
   if (!names_loopback(plan.method.host)) {
-    throw ConfigError(fmt::format(
-        "ProcessGroupOptions::rendezvous {}: a rendezvous over a network needs a secret, because anyone there can connect; set VITRINE_SECRET, or "
-        "VITRINE_SECRET_FILE to a "
-        "file of mode 0600, to the same for all of them, for example to the output of: openssl rand -hex 32",
-        init));
+    throw ConfigError(
+        {given(Setting::rendezvous, init),
+         ": a rendezvous over a network needs a secret, because anyone there can connect; set VITRINE_SECRET, or VITRINE_SECRET_FILE to a "
+         "file of mode 0600, to the same for all of them, for example to the output of: openssl rand -hex 32"});
   }
   plan.address_file = private_address_path(plan.method.port);
   return plan;

@@ -101,7 +101,7 @@ void ProcessGroup::State::wait_for_members() {
           fmt::format("rank 0 waited {:g} s, but {} of {} processes did not join; were they started, and can they reach {} (port {})?{}{}",
                       static_cast<double>(rendezvous_ms()) * 1e-3, detector.missing(), size,
                       rendezvous.method.host.empty() ? host_name() : rendezvous.method.host, address.port, last_refusal, acceptor.last_refusal());
-      send_to_members(Writer(MessageKind::verdict).text(reason).bytes());
+      send_to_members(Writer(MessageKind::verdict).reason(reason).bytes());
       throw CommError(reason);
     }
   }

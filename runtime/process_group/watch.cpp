@@ -204,7 +204,7 @@ void ProcessGroup::State::tell_progress() {
 void ProcessGroup::State::tell_local(int64_t now_ns) {
   std::optional<Gathering> gathering;
   std::optional<std::vector<std::string>> answers;
-  std::string error;
+  Reason error;
   {
     const std::lock_guard lock(mutex);
     gathering = std::exchange(to_gather, std::nullopt);
@@ -215,7 +215,7 @@ void ProcessGroup::State::tell_local(int64_t now_ns) {
   tell_progress();
   if (answers) send_answers(*answers);
   if (gathering) send_to_server(Writer(MessageKind::gather).number(gathering->sequence).text(gathering->what).text(gathering->part).bytes());
-  if (!error.empty()) send_to_server(Writer(MessageKind::error).text(error).bytes());
+  if (!error.empty()) send_to_server(Writer(MessageKind::error).reason(error).bytes());
   if (now_ns - last_beat_ns < kBeatNs) return;
   last_beat_ns = now_ns;
   if (is_server()) {
@@ -319,14 +319,14 @@ void ProcessGroup::State::take_answer(std::string answer) {
   changed.notify_all();
 }
 
-void ProcessGroup::State::declare(const std::string& verdict, bool found_here) {
+void ProcessGroup::State::declare(const Reason& verdict, bool found_here) {
   {
     const std::lock_guard lock(mutex);
     if (!failure.empty()) return;
   }
   if (found_here && options.on_failure_found) options.on_failure_found(verdict);
   // The other processes first: the handlers here may end this process.
-  if (is_server()) send_to_members(Writer(MessageKind::verdict).text(verdict).bytes());
+  if (is_server()) send_to_members(Writer(MessageKind::verdict).reason(verdict).bytes());
   {
     const std::lock_guard lock(mutex);
     failure = verdict;

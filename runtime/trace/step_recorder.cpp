@@ -17,8 +17,8 @@ namespace {
 // processed too, because a collective may open its span that early.
 constexpr size_t kStepsInFlight = 4, kStepsOfOverlap = 2;
 
-using Stream = std::vector<SpanRecord> DeviceSpans::*;
-constexpr std::array<Stream, 4> kStreams = {&DeviceSpans::compute, &DeviceSpans::copy, &DeviceSpans::communication, &DeviceSpans::host};
+using StreamSpans = std::vector<SpanRecord> DeviceSpans::*;
+constexpr std::array<StreamSpans, 4> kStreams = {&DeviceSpans::compute, &DeviceSpans::copy, &DeviceSpans::communication, &DeviceSpans::host};
 
 }  // namespace
 
@@ -28,7 +28,7 @@ StepRecorder::StepRecorder(int ordinal, CommunicationGroup group, std::optional<
 }
 
 void StepRecorder::add(DeviceSpans spans, int64_t first_step) {
-  for (const Stream stream : kStreams) {
+  for (const StreamSpans stream : kStreams) {
     std::vector<SpanRecord>& more = spans.*stream;
     if (keep_) {
       std::copy_if(more.begin(), more.end(), std::back_inserter(kept_.*stream),
@@ -52,7 +52,7 @@ void StepRecorder::finish(int64_t first_step) {
 }
 
 void StepRecorder::discard() {
-  for (const Stream stream : kStreams) (pending_.*stream).clear();
+  for (const StreamSpans stream : kStreams) (pending_.*stream).clear();
 }
 
 void StepRecorder::book(StepRange range) {
@@ -65,14 +65,14 @@ void StepRecorder::book(StepRange range) {
 }
 
 void StepRecorder::forget_before(int64_t time_ns, int64_t step) {
-  for (const Stream stream : kStreams) {
+  for (const StreamSpans stream : kStreams) {
     std::erase_if(pending_.*stream, [&](const SpanRecord& span) { return span.end_ns < time_ns && span.info.step <= step; });
   }
 }
 
 size_t StepRecorder::pending_spans() const {
   size_t count = 0;
-  for (const Stream stream : kStreams) count += (pending_.*stream).size();
+  for (const StreamSpans stream : kStreams) count += (pending_.*stream).size();
   return count;
 }
 

@@ -316,8 +316,8 @@ TEST_P(Conv2dHalfTest, NamesTheWorkspaceThatItNeeds) {
           pass();
           device.synchronize();
         },
-        std::string(name) + ": an image of x (2, 9, 8, 5) and w (7, 3, 3, 5) need a workspace of at least " + std::to_string(least) + " bytes, but " +
-            std::to_string(least - 1) + " bytes are reserved");
+        std::string(name) + ": an image of x (2, 9, 8, 5) with w (7, 3, 3, 5) needs a workspace of at least " + std::to_string(least) +
+            " bytes, but " + std::to_string(least - 1) + " bytes are reserved");
     ctx().release_workspace();
     ctx().reserve_workspace(least);
     pass();

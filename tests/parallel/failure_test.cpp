@@ -13,7 +13,7 @@
 namespace vitrine::test {
 namespace {
 
-enum class Where { forward_issue, backward_issue, forward_worker, backward_worker };
+enum class Where { forward_issue, backward_issue, forward_worker, backward_worker, backward_memory };
 
 /// The identity, until it is armed to fail on one device.
 class Planted final : public Layer {
@@ -42,6 +42,10 @@ class Planted final : public Layer {
     if (!trigger_.armed || ctx.backend() == Backend::meta || ctx.ordinal() != trigger_.device) return;
     if (trigger_.where == at_issue) throw DataError("planted failure");
     if (trigger_.where == on_worker) ctx.dispatch({"planted", {}, {}}, [] { throw DataError("planted failure"); });
+    if (trigger_.where == Where::backward_memory && at_issue == Where::backward_issue)
+      ctx.dispatch({"planted", {}, {}}, [] {
+        throw OutOfMemory({"planted: reserve more with ", propose(Setting::workspace_bytes, "8MiB")}, {.needed_bytes = 65536});
+      });
   }
 
   const Trigger& trigger_;
@@ -99,6 +103,27 @@ INSTANTIATE_TEST_SUITE_P(Places, Failure,
                          ::testing::Combine(::testing::Values("dp", "criterion", "ddp"),
                                             ::testing::Values(Where::forward_issue, Where::backward_issue, Where::forward_worker,
                                                               Where::backward_worker)));
+
+TEST(Failure, FactsOfAnErrorOfAWorkerReachTheCaller) {
+  if (on_gpu()) GTEST_SKIP() << "kernels of a GPU throw nothing";
+  Planted::Trigger trigger;
+  const Model model = planted_model(std::make_unique<Planted>(trigger));
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, small_config(model, 8), {{8}, {}});
+  trigger = {true, 1, Where::backward_memory};
+  try {
+    engine.train_step(random_batch(model, 8, 1, 0).view());
+    engine.take_step_results(true);
+    FAIL() << "the planted failure went unnoticed";
+  } catch (const OutOfMemory& error) {
+    EXPECT_EQ(std::string(error.what()), group[1].name() + ": layer 'planted': planted: reserve more with EngineConfig::workspace_bytes 8MiB");
+    EXPECT_EQ(error.shortage().needed_bytes, 65536);
+    EXPECT_EQ(error.shortage().layer, "planted");
+    const auto proposed = error.reason().parts(Reason::Part::Kind::proposed);
+    ASSERT_EQ(proposed.size(), 1U);
+    EXPECT_EQ(proposed[0].setting, Setting::workspace_bytes);
+  }
+}
 
 TEST(Failure, ATargetOutOfRangeNamesTheDevice) {
   const Model model = random_model(1);

@@ -63,13 +63,14 @@ std::vector<std::string> valid_messages() {
   all.push_back(Writer(MessageKind::waiting).text("the exchange of the votes").number(int64_t{2500}));
   all.push_back(Writer(MessageKind::gather).number(uint64_t{4}).text("the votes").text(std::string("\0\1\2", 3)));
   all.push_back(Writer(MessageKind::gathered).text(std::string("0\0\1", 3) + std::string(100, 'x')));
-  all.push_back(Writer(MessageKind::error).text("cpu:0: out of memory\n  1 GiB, \xe6\x9d\xb1 \xf0\x9f\x9a\x80"));
-  all.push_back(Writer(MessageKind::verdict).text("rank 2 died"));
+  all.push_back(Writer(MessageKind::error).reason("cpu:0: out of memory\n  1 GiB, \xe6\x9d\xb1 \xf0\x9f\x9a\x80"));
+  all.push_back(Writer(MessageKind::verdict).reason("rank 2 died"));
   all.emplace_back(MessageKind::bye);
   all.push_back(Writer(MessageKind::challenge).raw(nonce));
   all.push_back(Writer(MessageKind::proof).raw(nonce));
   all.push_back(Writer(MessageKind::join).number(1).number(2).text("rank 1 (pid 78 on node2)"));
   // Further forms of some kinds.
+  all.push_back(Writer(MessageKind::error).reason({"conv2d: reserve more with ", propose(Setting::workspace_bytes, "8MiB"), " or ", Setting::split}));
   all.emplace_back(MessageKind::beat);
   all.push_back(Writer(MessageKind::hello).number(uint32_t{0x56495432}).number(uint64_t{0}).number(1).number(2).text("rank 1"));
   all.push_back(Writer(MessageKind::waiting).text("").number(int64_t{0}));
@@ -137,7 +138,7 @@ bool reads(const std::string& bytes) {
     for (const CollectiveRecord& r : progress->begun) EXPECT_LE(r.str().size(), 256 + 4 * bytes.size());
   }
   if (const auto* const hello = std::get_if<Hello>(&*read)) {
-    EXPECT_EQ(hello->magic == kMagic, protocol_version(hello->magic) == 3);
+    EXPECT_EQ(hello->magic == kMagic, protocol_version(hello->magic) == 4);
   }
   return true;
 }
@@ -177,6 +178,12 @@ TEST(Decoder, RefusesNumbersThatCannotBe) {
   EXPECT_FALSE(reads(Writer(MessageKind::progress).number(-1).number(uint64_t{0}).number(uint64_t{0}).bytes()));
   EXPECT_FALSE(reads(Writer(MessageKind::refused).number(uint8_t{2}).text("why").bytes()));
   EXPECT_FALSE(reads(Writer(MessageKind::waiting).text("x").number(int64_t{-1}).bytes()));
+  const auto part = [](uint8_t kind, int setting) {
+    return Writer(MessageKind::error).number(uint64_t{1}).number(kind).number(static_cast<uint8_t>(setting)).text("why").bytes();
+  };
+  EXPECT_TRUE(reads(part(3, kSettingCount - 1)));
+  EXPECT_FALSE(reads(part(3, kSettingCount)));
+  EXPECT_FALSE(reads(part(4, 0)));
   for (int kind = static_cast<int>(MessageKind::join) + 1; kind < 256; ++kind) EXPECT_FALSE(reads(std::string(1, static_cast<char>(kind))));
 }
 

@@ -48,6 +48,26 @@ TEST(Error, PrefixOfForeignExceptions) {
   expect_kept<std::runtime_error>(3, "cpu:1: an exception that is not a std::exception");
 }
 
+TEST(Error, PrefixKeepsTheFacts) {
+  const OutOfMemory thrown({"too small; reserve more with ", propose(Setting::workspace_bytes, "8MiB")},
+                           {.memory = MemoryShortage::Memory::workspace, .user = "gemm", .needed_bytes = 65536});
+  try {
+    rethrow_with_prefix(std::make_exception_ptr(thrown), "cpu:1: ");
+  } catch (const OutOfMemory& error) {
+    EXPECT_STREQ(error.what(), "cpu:1: too small; reserve more with EngineConfig::workspace_bytes 8MiB");
+    EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed), thrown.reason().parts(Reason::Part::Kind::proposed));
+    EXPECT_EQ(error.shortage().memory, MemoryShortage::Memory::workspace);
+    EXPECT_EQ(error.shortage().user, "gemm");
+    EXPECT_EQ(error.shortage().needed_bytes, 65536);
+  }
+}
+
+TEST(Error, ReasonsOfAnyException) {
+  EXPECT_EQ(reason_of(std::make_exception_ptr(DataError({"lower ", Setting::batch_size}))).parts().size(), 2U);
+  EXPECT_EQ(reason_of(std::make_exception_ptr(std::runtime_error("why"))), "why");
+  EXPECT_EQ(reason_of(std::make_exception_ptr(3)), "an exception of unknown type");
+}
+
 TEST(Error, KindsNameTheirClass) {
   EXPECT_STREQ(error_kind_name(ErrorKind::out_of_memory), "OutOfMemory");
   EXPECT_STREQ(error_kind_name(DataError("x").kind()), "DataError");

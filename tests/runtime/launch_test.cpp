@@ -28,7 +28,7 @@ Launch detect(const Variables& variables, const LaunchFlags& flags = {}) {
 
 std::string message_of(const Variables& variables, const LaunchFlags& flags = {}) {
   try {
-    return "accepted: " + detect(variables, flags).note;
+    return "accepted: " + detect(variables, flags).note.str();
   } catch (const ConfigError& e) {
     return e.what();
   }
@@ -199,9 +199,9 @@ TEST(Launch, FindsTheMaster) {
   };
   for (const Case& c : cases) {
     const Launch launch = detect(c.variables, c.flags);
-    EXPECT_EQ(launch.master_address, c.address) << launch.note;
-    EXPECT_EQ(launch.master_port, c.port) << launch.note;
-    EXPECT_EQ(launch.master_port_taken, c.taken) << launch.note;
+    EXPECT_EQ(launch.master_address, c.address) << launch.note.str();
+    EXPECT_EQ(launch.master_port, c.port) << launch.note.str();
+    EXPECT_EQ(launch.master_port_taken, c.taken) << launch.note.str();
   }
 }
 
@@ -229,9 +229,9 @@ TEST(Launch, TakesTheFirstSetAsAWhole) {
   };
   for (const Case& c : cases) {
     const Launch launch = detect(c.variables, c.flags);
-    EXPECT_EQ(launch.launcher, c.launcher) << launch.note;
+    EXPECT_EQ(launch.launcher, c.launcher) << launch.note.str();
     EXPECT_EQ(place_of(launch), c.place);
-    EXPECT_TRUE(launch.note.ends_with(c.note_ends)) << launch.note;
+    EXPECT_TRUE(launch.note.str().ends_with(c.note_ends)) << launch.note.str();
   }
 }
 
@@ -246,7 +246,7 @@ TEST(Launch, LocalRankAloneReplacesTheLocalRank) {
     const Launch launch = detect(variables, {.local_rank = 0});
     EXPECT_EQ(launch.launcher, launcher);
     EXPECT_EQ(place_of(launch), place);
-    EXPECT_NE(launch.note.find("(LaunchFlags::local_rank)"), std::string::npos) << launch.note;
+    EXPECT_NE(launch.note.str().find("(LaunchFlags::local_rank)"), std::string::npos) << launch.note.str();
   }
 }
 

@@ -44,6 +44,15 @@ TEST(Message, ValuesComeOutAsTheyWentIn) {
   EXPECT_THROW(reader.number<uint8_t>(), CommError);
 }
 
+TEST(Message, AReasonKeepsItsSettings) {
+  const Reason sent({"cpu:1: layer '\x1b[2J' needs more: ", propose(Setting::workspace_bytes, "8MiB"), "; or ", Setting::tf32});
+  const Message read = decode(Writer(MessageKind::verdict).reason(sent).bytes());
+  const Reason& reason = std::get<Verdict>(read).reason;
+  EXPECT_EQ(reason, "cpu:1: layer '\\x1b[2J' needs more: EngineConfig::workspace_bytes 8MiB; or DeviceGroupOptions::tf32");
+  EXPECT_EQ(reason.parts(Reason::Part::Kind::proposed), sent.parts(Reason::Part::Kind::proposed));
+  EXPECT_EQ(reason.parts().size(), 4U);
+}
+
 TEST(Message, EveryCutIsNoticed) {
   CollectiveRecord record;
   record.operation = "barrier";

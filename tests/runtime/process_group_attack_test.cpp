@@ -168,7 +168,7 @@ TEST_F(ProcessGroupAttack, DevicesCannotBecomeFewerAmidACollective) {
 }
 
 TEST_F(ProcessGroupAttack, AMessageThatOnlyRankZeroSendsIsRefused) {
-  expect_contains(verdict_on([](FakeProcess& member) { member.send(Writer(MessageKind::verdict).text("it is over")); }),
+  expect_contains(verdict_on([](FakeProcess& member) { member.send(Writer(MessageKind::verdict).reason("it is over")); }),
                   "it sent an invalid message");
 }
 
@@ -184,7 +184,7 @@ TEST_F(ProcessGroupAttack, EscapeSequencesAreWrittenOut) {
   const std::string verdict = verdict_on(
       [](FakeProcess& member) {
         member.send(Writer(MessageKind::devices).number(uint64_t{1}).text("cuda:0\x1b[31m"));
-        member.send(Writer(MessageKind::error).text("out of \x1b]0;memory\x07"));
+        member.send(Writer(MessageKind::error).reason("out of \x1b]0;memory\x07"));
       },
       "rank 1 \x1b[2J\r\n(fake)");
   expect_contains(verdict, "rank 1 \\x1b[2J\\x0d\\x0a(fake) failed: out of \\x1b]0;memory\\x07");

@@ -98,6 +98,21 @@ TEST_F(ProcessGroupFailure, ADeathIsToldToAllWhoWait) {
                      "its last exchange was for the machine it runs on"});
 }
 
+TEST_F(ProcessGroupFailure, AReasonKeepsItsSettingsOnAllRanks) {
+  run_processes(3, [&](ProcessGroup& process_group) {
+    if (process_group.rank() == 1) process_group.fail({"too small; reserve more with ", propose(Setting::workspace_bytes, "8MiB")});
+    note(process_group.rank(), verdict_of(process_group));
+    try {
+      process_group.gather("the votes", "");
+      ADD_FAILURE() << "the process group has failed";
+    } catch (const CommError& error) {
+      using Parts = std::vector<Reason::Part>;
+      EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed), (Parts{propose(Setting::workspace_bytes, "8MiB")}));
+    }
+  });
+  expect_verdict(3, {"rank 1 (pid ", ") failed: too small; reserve more with EngineConfig::workspace_bytes 8MiB; "});
+}
+
 TEST_F(ProcessGroupFailure, ADeathIsNoticedThoughNobodyWaits) {
   run_processes(3, [&](ProcessGroup& process_group) {
     process_group.register_devices({"cuda:0"});
@@ -363,7 +378,7 @@ TEST_F(ProcessGroupFailure, AVerdictThatRankZeroSentBeforeItWentIsBelieved) {
   run_ranks(2, [&](int rank) {
     if (rank == 0) {
       FakeProcess server = lead_one(place.path());
-      server.send(process_group::Writer(process_group::MessageKind::verdict).text("rank 7 is late"));
+      server.send(process_group::Writer(process_group::MessageKind::verdict).reason("rank 7 is late"));
       return;
     }
     ProcessGroup process_group(process_options(1, 2, place.init()));

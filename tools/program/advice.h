@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <string>
+
+#include "runtime/reason.h"
 
 namespace vitrine::tools {
 
-/// A message of the library in the program's words: each setting of the API that has a flag ("EngineConfig::workspace_bytes") becomes that flag
-/// ("--workspace"). The library's layers do not know the flags.
-std::string in_program_words(std::string message);
+/// The program's flag for a setting of the API: "--workspace" for EngineConfig::workspace_bytes.
+const char* flag_of(Setting setting);
+
+/// A message of the library in the program's words: each setting becomes its flag. The library does not know the flags.
+std::string in_program_words(const Reason& reason);
+std::string in_program_words(const std::exception& error);
 
 }  // namespace vitrine::tools

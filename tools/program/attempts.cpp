@@ -6,21 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "runtime/error.h"
+#include "tools/program/advice.h"
+
 namespace vitrine::tools {
-
-namespace {
-
-std::string message_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "an error without a message";
-  }
-}
-
-}  // namespace
 
 bool Attempts::run(const std::function<void()>& step) {
   try {
@@ -30,7 +19,7 @@ bool Attempts::run(const std::function<void()>& step) {
     const std::exception_ptr error = std::current_exception();
     if (!first_) {
       first_ = error;
-    } else if (const std::string message = message_of(error); message != message_of(first_)) {
+    } else if (const std::string message = in_program_words(reason_of(error)); message != in_program_words(reason_of(first_))) {
       fmt::print(stderr, "vitrine: {}\n", message);
     }
     return false;

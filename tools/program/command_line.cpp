@@ -466,14 +466,14 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
       return result;
     }
     const std::vector<std::string> unexpected = app.remaining(true);
-    if (unexpected.empty() || arguments.empty()) return usage_error(command, in_program_words(error.what()));
+    if (unexpected.empty() || arguments.empty()) return usage_error(command, error.what());
     if (command == nullptr) return usage_error(command, describe_unknown_command(app, unexpected.front()));
     // An unknown option leaves its value behind too; report the option.
     const auto option = std::find_if(unexpected.begin(), unexpected.end(), [](const std::string& a) { return a.rfind('-', 0) == 0; });
     return usage_error(command, describe_unexpected(app, *command, option == unexpected.end() ? unexpected.front() : *option));
   } catch (const ConfigError& error) {
     if (!app.get_subcommands().empty()) command = app.get_subcommands().front();
-    return usage_error(command, in_program_words(error.what()));
+    return usage_error(command, in_program_words(error));
   }
 }
 

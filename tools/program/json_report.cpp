@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/program/advice.h"
 #include "tools/program/findings.h"
 
 namespace vitrine::tools {
@@ -150,7 +151,8 @@ Json run_json(const Record& record) {
   json["communicator"] = record.communicator;
   json["convolutions"] = Json::array();
   for (const Conv2dChoice& choice : record.convolutions) {
-    json["convolutions"].push_back({{"operation", choice.operation}, {"implementation", choice.implementation}, {"reason", choice.reason}});
+    json["convolutions"].push_back(
+        {{"operation", choice.operation}, {"implementation", choice.implementation}, {"reason", in_program_words(choice.reason)}});
   }
   json["interrupted"] = record.interrupted;
   json["diverged"] = text_or_null(run.diverged);

@@ -47,11 +47,11 @@ int run_program(int argc, char** argv) {
   install_interrupt_handler();
   Options options = *line.options;
   std::optional<Processes> processes;
-  const auto fail = [&](const char* reason, int status) {
+  const auto fail = [&](const vitrine::Reason& reason, int status) {
     if (processes) {
       processes->fail(reason, status == kExitUsage);
     } else {
-      fmt::print(stderr, "vitrine: {}\n", reason);
+      fmt::print(stderr, "vitrine: {}\n", in_program_words(reason));
     }
     return status;
   };
@@ -64,9 +64,9 @@ int run_program(int argc, char** argv) {
     processes->close();
     return status;
   } catch (const vitrine::Error& error) {
-    return fail(in_program_words(error.what()).c_str(), error.kind() == vitrine::ErrorKind::config ? kExitUsage : kExitFailure);
+    return fail(error.reason(), error.kind() == vitrine::ErrorKind::config ? kExitUsage : kExitFailure);
   } catch (const std::exception& error) {
-    return fail(in_program_words(error.what()).c_str(), kExitFailure);
+    return fail(error.what(), kExitFailure);
   }
 }
 

@@ -37,9 +37,9 @@ std::string rendezvous_place(const Options& options, const Launch& launch) {
   if (!options.rendezvous.empty()) return options.rendezvous;
   if (by_mpi || on_cpus(options)) return {};
   if (launch.master_address.empty() || launch.master_port == 0) {
-    throw ConfigError(fmt::format(
-        "{}: the rendezvous of the processes is unknown; add --rendezvous tcp://HOST:PORT of the first process's machine, or --rendezvous file:PATH",
-        launch.note));
+    throw ConfigError(launch.note +
+                      ": the rendezvous of the processes is unknown; add --rendezvous tcp://HOST:PORT of the first process's machine, or "
+                      "--rendezvous file:PATH");
   }
   // torchrun's agent listens on this port itself, so the next one is used.
   return fmt::format("tcp://{}:{}", launch.master_address, launch.master_port + (launch.master_port_taken ? 1 : 0));
@@ -61,10 +61,8 @@ Processes::Processes(Options& options) {
   if (launch.launcher != Launch::Launcher::single || options.local_rank) options.local_rank = launch.local_rank;
   if (launch.world_size == 1) {
     if (!options.rendezvous.empty()) {
-      throw ConfigError(
-          fmt::format("--rendezvous {}: there is only one process ({}); start several with mpirun or torchrun, or give --rank and "
-                      "--world-size",
-                      options.rendezvous, launch.note));
+      throw ConfigError(Reason(fmt::format("--rendezvous {}: there is only one process (", options.rendezvous)) + launch.note +
+                        "); start several with mpirun or torchrun, or give --rank and --world-size");
     }
     return;
   }
@@ -78,7 +76,7 @@ Processes::Processes(Options& options) {
   process_group.one_machine = launch.one_machine;
   process_group.timeout_ms = static_cast<int64_t>(options.timeout_seconds * 1000);
   process_group.exit_after_ms = kExitAfterMs;
-  process_group.on_failure_found = [](const std::string& reason) {
+  process_group.on_failure_found = [](const Reason& reason) {
     fmt::print(stderr, "vitrine: {}\n", in_program_words(reason));
     std::fflush(stderr);
   };
@@ -90,17 +88,17 @@ Processes::Processes(Options& options) {
     silence_stdout();
     keep_interrupts_quiet();
   }
-  process_group_->on_failure([](const std::string&) { keep_interrupts_quiet(); });  // the launcher ends the survivors with a signal
+  process_group_->on_failure([](const Reason&) { keep_interrupts_quiet(); });  // the launcher ends the survivors with a signal
 }
 
-void Processes::fail(const std::string& reason, bool usage) {
+void Processes::fail(const Reason& reason, bool usage) {
   if (!process_group_ || process_group_->closed()) {
-    if (leads()) fmt::print(stderr, "vitrine: {}\n", reason);
+    if (leads()) fmt::print(stderr, "vitrine: {}\n", in_program_words(reason));
     return;
   }
   process_group_->fail(reason);
   if (process_group_->failure().empty())
-    fmt::print(stderr, "vitrine: rank {}: {}; the other processes could not be notified\n", process_group_->rank(), reason);
+    fmt::print(stderr, "vitrine: rank {}: {}; the other processes could not be notified\n", process_group_->rank(), in_program_words(reason));
   std::fflush(nullptr);
   _exit(usage ? kExitUsage : kExitFailure);
 }

@@ -23,7 +23,7 @@ class Processes {
 
   /// Reports a failure of the program to the other processes and the user, and returns when the process may exit. Does not finalize MPI, which would
   /// wait for all ranks.
-  void fail(const std::string& reason, bool usage);
+  void fail(const Reason& reason, bool usage);
   /// Ends a successful run. throws CommError if another process has failed.
   void close();
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "tools/program/advice.h"
 #include "tools/program/findings.h"
 #include "tools/program/record_tables.h"
 
@@ -22,7 +23,7 @@ std::string convolution_report(const std::vector<Conv2dChoice>& choices) {
   for (const auto& [implementation, count] : by_implementation) text += fmt::format(" {} by {};", count, implementation);
   text.back() = '\n';
   for (const Conv2dChoice& choice : choices) {
-    if (!choice.reason.empty()) text += fmt::format("  {}: {}\n", choice.operation, choice.reason);
+    if (!choice.reason.empty()) text += fmt::format("  {}: {}\n", choice.operation, in_program_words(choice.reason));
   }
   return text;
 }

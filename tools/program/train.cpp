@@ -11,7 +11,6 @@
 #include "data/sampler.h"
 #include "kernels/conv2d_choice.h"
 #include "runtime/error.h"
-#include "tools/program/advice.h"
 #include "tools/program/attempts.h"
 #include "tools/program/balance.h"
 #include "tools/program/batches.h"
@@ -232,7 +231,6 @@ Record make_record(const Options& options, const std::vector<std::string>& notes
   record.interrupted = training.stopped();
   record.communicator = run.engine->communicator();
   record.convolutions = conv2d_choices((*run.devices)[0].compute());
-  for (Conv2dChoice& choice : record.convolutions) choice.reason = in_program_words(choice.reason);
   RunRecord& of = record.runs.emplace_back(configured_run(options, run.engine->config(), run.engine->batch_plan()));
   of.steps = training.record();
   of.diverged = training.diverged();

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace vitrine {
+
+/// Settings of the API that messages refer to. Programs can render messages with their own names of the settings: see Reason::str().
+enum class Setting : uint8_t {
+  batch_size,
+  accumulate,
+  recompute_segments,
+  workspace_bytes,
+  optimizer,
+  momentum,
+  scheme,
+  split,
+  staging,
+  loss_at,
+  reduce,
+  image_size,
+  memory_bytes,
+  tf32,
+  rendezvous,
+  timeout_ms,
+  rank,
+  size,
+  launch_rank,
+  launch_world_size,
+  launch_local_rank,
+};
+inline constexpr int kSettingCount = static_cast<int>(Setting::launch_local_rank) + 1;
+
+/// Name in the API: "EngineConfig::batch_size".
+const char* setting_name(Setting setting);
+/// Whether a table has an entry for every setting, in their order: for a static_assert beside the names that a program gives them.
+template <size_t kSize>
+constexpr bool names_every_setting(const std::pair<Setting, const char*> (&names)[kSize]) {
+  for (size_t s = 0; s < kSize; ++s) {
+    if (static_cast<size_t>(names[s].first) != s) return false;
+  }
+  return kSize == static_cast<size_t>(kSettingCount);
+}
+
+/// Why something failed: text, in which settings are typed values. Converts from and to text, in the API's words.
+class Reason {
+ public:
+  struct Part {
+    enum class Kind : uint8_t {
+      text,
+      setting,   // a setting by its name
+      given,     // a setting with the value that it has
+      proposed,  // a setting with a value that helps: part of a remedy
+    };
+    Part(const char* words) : text(words) {}
+    Part(std::string words) : text(std::move(words)) {}
+    Part(Setting named) : kind(Kind::setting), setting(named) {}
+    Part(Kind of, Setting named, std::string value) : kind(of), setting(named), text(std::move(value)) {}
+    friend bool operator==(const Part&, const Part&) = default;
+
+    Kind kind = Kind::text;
+    Setting setting{};  // unless it is text
+    std::string text;   // or the value of the setting; may be empty
+  };
+
+  Reason() = default;
+  Reason(const char* text) { append(text); }
+  Reason(std::string text) { append(std::move(text)); }
+  Reason(Part part) { append(std::move(part)); }
+  Reason(std::initializer_list<Part> parts);
+
+  /// In the API's words: "set EngineConfig::workspace_bytes 64MiB".
+  const std::string& str() const { return text_; }
+  operator const std::string&() const { return text_; }
+  /// With the names that a program or binding gives the settings: "set workspace 64MiB".
+  std::string str(const char* (*name)(Setting)) const;
+  bool empty() const { return text_.empty(); }
+  const std::vector<Part>& parts() const { return parts_; }
+  /// The parts of this kind, in their order.
+  std::vector<Part> parts(Part::Kind kind) const;
+
+  void append(Part part);
+  Reason& operator+=(const Reason& other);
+  friend Reason operator+(Reason a, const Reason& b) { return a += b; }
+  friend bool operator==(const Reason& a, std::string_view text) { return a.text_ == text; }
+
+ private:
+  std::vector<Part> parts_;
+  std::string text_;
+};
+
+/// A setting with the value that it has: "LaunchFlags::rank 4".
+Reason::Part given(Setting setting, std::string value);
+/// A setting with a value that helps: "EngineConfig::batch_size 48".
+Reason::Part propose(Setting setting, std::string value);
+Reason::Part propose(Setting setting, int64_t value);
+
+}  // namespace vitrine
