@@ -7,39 +7,40 @@
 
 #include <vitrine/runtime/exec_context.h>
 
-/// What is decided between the reduction of the gradients and the update of the parameters: whether the step is taken, and what the summed gradient
-/// is multiplied by. All of it is decided on the device, so that no step waits for the host:
+/// Operations between the reduction of the gradients and the update of the parameters. They decide on the device whether the optimizer step is taken
+/// and by which factor the update multiplies the summed gradient, so that no step waits for the host:
 ///
 ///     check_gradients (unless non-finite steps are accepted) -> decide_step -> clip_gradients -> an update
 ///     (kernels/optimizer.h) -> update_loss_scale
 ///
-/// Gradients are never rewritten: the update multiplies as it reads them.
+/// None of them writes the gradient: the update applies the factor as it reads it.
 namespace vitrine {
 
-/// What becomes of a step whose loss or gradient is not finite.
+/// What happens when the loss or the gradient of a step is not finite.
 enum class NonFinite : uint8_t {
-  accept,  // it is taken, and the parameters become non-finite too, as in PyTorch; nothing is checked
+  accept,  // the step is taken without a check, and the parameters become non-finite too, as in PyTorch
   skip,    // a non-finite gradient skips the step
-  stop,    // a non-finite loss or gradient stops training: this step and all later ones change nothing. With a loss scale a non-finite gradient
-           // behind a finite loss only skips the step. Updates keep parameters finite.
+  stop,    // a non-finite loss or gradient stops training: this step and all later ones change nothing. With a loss scale, a non-finite gradient of
+           // a finite loss only skips the step. Updates keep the parameters finite.
 };
 
-/// A view (kCount) f32 that travels from one of these operations to the next, and from step to step. Zero at first.
+/// Layout of the control vector, a view (kCount) f32 that these operations read and write. It persists between steps; the caller zeroes it before
+/// the first one.
 struct StepControl {
-  static constexpr int64_t kFactor = 0;          // the update multiplies the summed gradient by it
-  static constexpr int64_t kActive = 1;          // 1: the step is taken; 0: nothing changes
-  static constexpr int64_t kSkipped = 2;         // 1: it is not, because the loss or the gradient is not finite
-  static constexpr int64_t kNorm = 3;            // 2-norm of the mean gradient before clipping; NaN where it was not checked
-  static constexpr int64_t kLossScale = 4;       // that the step was computed with
-  static constexpr int64_t kFirstNonFinite = 5;  // bits of an i32: position of the first infinity or NaN in the gradient, modulo 2^30; -1: none
-  static constexpr int64_t kStopped = 6;         // 0, or why training is stopped: kByLoss, kByGradient, kByUpdate; stays until the caller zeroes it
-  static constexpr int64_t kKeepsFinite = 7;     // 1: an element whose update is not finite keeps its value, and the update sets kStopped
-  static constexpr int64_t kFirstNonFiniteHigh = 8;  // bits of an i32: that position divided by 2^30
-  static constexpr int64_t kCount = 16;              // the rest is zero
+  static constexpr int64_t kFactor = 0;              // factor by which the update multiplies the summed gradient
+  static constexpr int64_t kActive = 1;              // 1: the step is taken; 0: it changes nothing
+  static constexpr int64_t kSkipped = 2;             // 1: the step is not taken because the loss or the gradient is not finite
+  static constexpr int64_t kNorm = 3;                // 2-norm of the mean gradient before clipping; NaN if gradients are not checked
+  static constexpr int64_t kLossScale = 4;           // loss scale of this step
+  static constexpr int64_t kFirstNonFinite = 5;      // bits of an i32: index of the first infinity or NaN in the gradient, modulo 2^30; -1: none
+  static constexpr int64_t kStopped = 6;             // 0, or why training has stopped: kByLoss, kByGradient, kByUpdate; only the caller resets it
+  static constexpr int64_t kKeepsFinite = 7;         // 1: the update keeps the old value of an element whose new one is not finite, and sets kStopped
+  static constexpr int64_t kFirstNonFiniteHigh = 8;  // bits of an i32: that index divided by 2^30
+  static constexpr int64_t kCount = 16;              // the remaining elements are 0
 
   static constexpr float kByLoss = 1.0F, kByGradient = 2.0F, kByUpdate = 3.0F;
 };
-/// Position of the first infinity or NaN in the gradient that was checked, or -1.
+/// Index of the first infinity or NaN in the gradient; -1 if all elements are finite.
 inline int64_t first_non_finite(std::span<const float> control) {
   const auto low = std::bit_cast<int32_t>(control[StepControl::kFirstNonFinite]);
   return low < 0 ? -1 : (int64_t{std::bit_cast<int32_t>(control[StepControl::kFirstNonFiniteHigh])} << 30) + low;
@@ -48,7 +49,7 @@ inline int64_t first_non_finite(std::span<const float> control) {
 /// The loss scaler's state, a view (kCount) f32.
 struct LossScaleState {
   static constexpr int64_t kScale = 0;
-  static constexpr int64_t kGrowthTracker = 1;  // steps without an overflow since the scale last changed; a whole number
+  static constexpr int64_t kGrowthTracker = 1;  // number of steps without an overflow since the scale changed
   static constexpr int64_t kCount = 2;
 };
 
@@ -61,26 +62,30 @@ struct LossScaleConfig {
 
 inline constexpr int64_t kCheckGradientsWorkspaceBytes = int64_t{64} << 10;
 
-/// control[kNorm] = 2-norm of grad, summed in double, in an order that depends on n alone; control[kFirstNonFinite]. Padding must be zero.
-///   grad (n) f32, n < 2^31      control (StepControl::kCount) f32
+/// Writes control[kNorm] = 2-norm of grad, and control[kFirstNonFinite]. Squares are summed in double, in an order that depends only on n.
+///   grad (n) f32; padding between parameters must be 0      control (StepControl::kCount) f32
 /// workspace  on CUDA kCheckGradientsWorkspaceBytes, else none      determinism  yes
 /// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
 void check_gradients(ExecContext& ctx, ConstView grad, View control);
 
-/// kFactor = nominal / valid / loss scale, which turns the sum of scaled gradients into the mean over valid targets; kActive: there is a valid
-/// target, training is not stopped and, unless non-finite steps are accepted, the gradient is finite (with NonFinite::stop, the sum of losses too);
-/// kSkipped, kStopped: they are not. kNorm becomes that of the mean gradient. With NonFinite::accept (check_gradients was not called), kNorm becomes
-/// NaN and kFirstNonFinite -1. NaN in place of the count of valid targets (a target was out of range) is no valid target.
+/// Decides whether the step is taken, and writes
+///   kFactor   nominal / valid targets / loss scale, which turns the sum of scaled gradients into the mean over valid targets
+///   kActive   1 if there is a valid target, training has not stopped, and the gradient is finite (with NonFinite::stop, the sum of losses too;
+///             with NonFinite::accept neither is checked)
+///   kSkipped  1 if the checked loss or gradient is not finite; with NonFinite::stop, kStopped says which
+///   kNorm     the norm of the mean gradient. With NonFinite::accept, where check_gradients is not called, kNorm is NaN and kFirstNonFinite -1.
+/// A NaN instead of the number of valid targets, which means that a target was out of range, counts as no valid target.
 ///   totals (LossTotals::kCount) f32, reduced      state (LossScaleState::kCount) f32, or empty: the scale is 1
 /// throws  ShapeError, DtypeError, DeviceError
 void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control);
 
-/// kFactor *= min(1, max_norm / (kNorm + 1e-6)): as torch.nn.utils.clip_grad_norm_. After check_gradients and decide_step.
+/// kFactor *= min(1, max_norm / (kNorm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. Call it after check_gradients and decide_step.
 /// throws  as above; ConfigError unless max_norm is above 0
 void clip_gradients(ExecContext& ctx, double max_norm, View control);
 
-/// A skipped step multiplies the scale by backoff_factor and sets the tracker to 0; a step taken counts, and the growth_interval-th in a row
-/// multiplies it by growth_factor (unless that is infinite) and sets the tracker to 0; a step without valid targets changes nothing.
+/// Adapts the loss scale. A skipped step multiplies it by backoff_factor and sets the tracker to 0. A step that is taken increments the tracker; when
+/// it reaches growth_interval, the scale is multiplied by growth_factor, unless it would become infinite, and the tracker is set to 0. A step without
+/// valid targets changes nothing.
 /// source  torch._amp_update_scale_; Micikevicius et al. 2018      throws  ShapeError, DtypeError, DeviceError
 void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state);
 
