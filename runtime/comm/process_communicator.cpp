@@ -2,10 +2,7 @@
 #include "runtime/comm/process_communicator.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -14,160 +11,21 @@
 
 #include "runtime/comm/checked_communicator.h"
 #include "runtime/comm/fused.h"
-#include "runtime/comm/process_exchange.h"
+#include "runtime/comm/process_state.h"
 #include "runtime/comm/record.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
-#include "runtime/process_group/process_group.h"
 
 namespace vitrine {
 namespace {
 
 using comm::Call;
 using comm::Operation;
-
-constexpr int64_t kShortestNotedWaitNs = 500;
-// Longer than the process group takes to find which process died.
-constexpr int64_t kEchoPatienceMs = 2000;
-
-void copy_bytes(void* to, const void* from, int64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-
-/// Destination and source of a rank's messages; -1: none.
-struct Route {
-  int to = -1, from = -1;
-};
-
-/// State shared by the communicators of one process.
-class SharedState {
- public:
-  SharedState(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> local_ends)
-      : locals(std::move(local_ends)),
-        counts(devices.devices_of_processes()),
-        process(devices.process()),
-        process_group(devices.options().process_group) {
-    first_ranks_.assign(counts.size() + 1, 0);
-    std::inclusive_scan(counts.begin(), counts.end(), first_ranks_.begin() + 1);
-    const bool several_devices = std::any_of(counts.begin(), counts.end(), [](int count) { return count > 1; });
-    unrounded_ = several_devices || counts.size() > comm::ProcessExchange::kLargestDirect;
-    plans_gpus = devices.options().place && devices.options().place->gpus;
-    if (devices[0].id().backend == Backend::meta) return;
-    {
-      const ProcessGroup::Waiting waiting(*process_group, "the opening of communicators");
-      exchange = comm::make_mpi_exchange(*process_group);
-    }
-    wait_causes_.resize(counts.size());
-    for (size_t p = 0; p < counts.size(); ++p) {
-      for (int op = 0; op < comm::kOperationCount; ++op) {
-        wait_causes_[p][static_cast<size_t>(op)] = fmt::format("rank {} in {}", p, comm::operation_name(static_cast<Operation>(op)));
-      }
-    }
-    number = process_group->new_group();
-    handler_ = process_group->on_failure([this](const Reason& reason) { end(reason); });
-  }
-  ~SharedState() {
-    if (process_group) process_group->remove_handler(handler_);
-  }
-  SharedState(const SharedState&) = delete;
-  SharedState& operator=(const SharedState&) = delete;
-
-  /// Waits for the other processes; records the wait and the late rank on the stream if it is traced.
-  void meet(Operation operation, uint64_t tag, CpuStream* traced) {
-    const int64_t begin_ns = traced != nullptr ? steady_now_ns() : 0;
-    const int last = exchange->meet(tag);
-    if (traced == nullptr || last == process) return;
-    const int64_t now_ns = steady_now_ns();
-    if (now_ns - begin_ns < kShortestNotedWaitNs) return;
-    traced->note_wait(begin_ns, now_ns, wait_causes_[static_cast<size_t>(last)][static_cast<size_t>(operation)].c_str());
-  }
-  void end(const Reason& reason) {
-    locals[0]->abort(reason);
-    if (exchange) exchange->abort(reason);
-  }
-  /// Runs `work` once all processes have arrived. An error of the transport is more often a peer's fault than this process's.
-  template <class Work>
-  void exchange_with_peers(Operation operation, uint64_t tag, CpuStream* traced, const Work& work) {
-    try {
-      meet(operation, tag, traced);
-      work(*exchange);
-    } catch (const CommError& error) {
-      process_group->fail(error.reason(), kEchoPatienceMs);
-      throw;
-    }
-  }
-  /// Registers a device's destination and source for send_receive. Called before the devices synchronize.
-  void add_route(uint64_t tag, int device, Route route) {
-    const std::lock_guard lock(routes_mutex_);
-    auto& routes = routes_[tag];
-    routes.resize(static_cast<size_t>(counts[static_cast<size_t>(process)]));
-    routes[static_cast<size_t>(device)] = route;
-  }
-  std::vector<Route> take_routes(uint64_t tag) {
-    const std::lock_guard lock(routes_mutex_);
-    return std::move(routes_.extract(tag).mapped());
-  }
-  int first_rank(int of_process) const { return first_ranks_[static_cast<size_t>(of_process)]; }
-  int process_of(int rank) const {
-    return static_cast<int>(std::upper_bound(first_ranks_.begin(), first_ranks_.end(), rank) - first_ranks_.begin()) - 1;
-  }
-  /// Dtype of partial sums sent between processes: f32 if 16 bits would be rounded more than once.
-  DType partial_dtype(DType dtype) const { return unrounded_ && (dtype == DType::f16 || dtype == DType::bf16) ? DType::f32 : dtype; }
-  std::vector<int> processes_of_ranks() const {
-    std::vector<int> processes;
-    for (size_t p = 0; p < counts.size(); ++p) processes.insert(processes.end(), static_cast<size_t>(counts[p]), static_cast<int>(p));
-    return processes;
-  }
-
-  std::vector<std::unique_ptr<LocalCommunicator>> locals;
-  std::vector<int> counts;  // number of devices of each process
-  int process;
-  int number = 0;                                   // number of this group in the process group
-  bool plans_gpus = false;                          // meta devices that stand for GPUs: need no memory
-  std::shared_ptr<ProcessGroup> process_group;      // null on meta
-  std::unique_ptr<comm::ProcessExchange> exchange;  // null on meta
-
- private:
-  uint64_t handler_ = 0;
-  std::vector<int> first_ranks_;  // of each process, and the end
-  bool unrounded_ = false;
-  std::mutex routes_mutex_;
-  std::map<uint64_t, std::vector<Route>> routes_;                            // by tag
-  std::vector<std::array<std::string, comm::kOperationCount>> wait_causes_;  // for each process: "rank 2 in all_reduce"
-};
-
-/// Exchanges the messages of a process's ranks, whose inputs and outputs of `bytes` bytes each are contiguous.
-void send_and_receive(SharedState& group, comm::ProcessExchange& exchange, std::byte* inputs, std::byte* outputs, int64_t bytes, uint64_t tag) {
-  const std::vector<Route> routes = group.take_routes(tag);
-  const int first = group.first_rank(group.process);
-  std::vector<comm::ProcessExchange::Part> sends, receives;
-  std::map<int, std::byte*> output_of_source;  // messages from one process arrive in the order of its ranks
-  for (size_t i = 0; i < routes.size(); ++i) {
-    const int64_t offset = static_cast<int64_t>(i) * bytes;
-    if (routes[i].from >= 0) output_of_source[routes[i].from] = outputs + offset;
-    if (routes[i].to < 0) continue;
-    const int process = group.process_of(routes[i].to);
-    if (process != group.process) {
-      sends.push_back({process, inputs + offset, bytes});
-    } else {
-      const int target = routes[i].to - first;
-      if (routes[static_cast<size_t>(target)].from != first + static_cast<int>(i)) {
-        throw CommError(
-            fmt::format("send_receive: rank {} sends to rank {}, which does not receive from it", first + static_cast<int>(i), routes[i].to));
-      }
-      copy_bytes(outputs + target * bytes, inputs + offset, bytes);
-    }
-  }
-  for (const auto& [source, output] : output_of_source) {
-    const int process = group.process_of(source);
-    if (process != group.process) receives.push_back({process, output, bytes});
-  }
-  exchange.exchange(sends, receives, tag);
-}
+using comm::ProcessState;
 
 class ProcessCommunicator final : public CheckedCommunicator {
  public:
-  ProcessCommunicator(std::shared_ptr<SharedState> group, int device)
+  ProcessCommunicator(std::shared_ptr<ProcessState> group, int device)
       : CheckedCommunicator(group->first_rank(group->process) + device, group->first_rank(static_cast<int>(group->counts.size())), device),
         group_(std::move(group)),
         device_(device) {}
@@ -244,7 +102,7 @@ class ProcessCommunicator final : public CheckedCommunicator {
                      });
   }
 
-  std::shared_ptr<SharedState> group_;
+  std::shared_ptr<ProcessState> group_;
   int device_;
   uint64_t issued_ = 0;
 };
@@ -526,7 +384,9 @@ void ProcessCommunicator::all_to_all(const Job& job) {
         receives.push_back({from, place(all_outputs, mine, source), part_bytes});
     }
     lead(job, all_inputs, all_outputs, [sends, receives, here, part_bytes, tag = job.tag](comm::ProcessExchange& exchange) {
-      for (const auto& [from, to] : here) copy_bytes(to, from, part_bytes);
+      for (const auto& [from, to] : here) {
+        if (part_bytes > 0) std::memcpy(to, from, static_cast<size_t>(part_bytes));
+      }
       exchange.exchange(sends, receives, tag);
     });
   }
@@ -547,13 +407,12 @@ void ProcessCommunicator::send_receive(const Job& job) {
   }
   const View all_inputs = alone() ? input : inputs.view(), all_outputs = alone() ? output : outputs.view();
   const std::vector<int64_t> each(static_cast<size_t>(local_size()), count);
-  job.ctx.dispatch({"send_receive", {}, {}}, [group = group_, device = device_, tag = job.tag, route = Route{job.call.to, job.call.from}] {
-    group->add_route(tag, device, route);
-  });
+  job.ctx.dispatch({"send_receive", {}, {}}, [group = group_, device = device_, tag = job.tag,
+                                              route = ProcessState::Route{job.call.to, job.call.from}] { group->add_route(tag, device, route); });
   if (!alone()) local().gather(job.ctx, input, each, all_inputs, 0);
   if (leads()) {
-    lead(job, all_inputs, all_outputs, [group = group_, all_inputs, all_outputs, bytes = count * job.element(), tag = job.tag](auto& exchange) {
-      send_and_receive(*group, exchange, static_cast<std::byte*>(all_inputs.data), static_cast<std::byte*>(all_outputs.data), bytes, tag);
+    lead(job, all_inputs, all_outputs, [group = group_, all_inputs, all_outputs, bytes = count * job.element(), tag = job.tag](auto&) {
+      group->send_and_receive(static_cast<std::byte*>(all_inputs.data), static_cast<std::byte*>(all_outputs.data), bytes, tag);
     });
   }
   if (!alone()) local().scatter(job.ctx, all_outputs, each, output, 0);
@@ -568,7 +427,7 @@ void ProcessCommunicator::run_barrier(const Job& job) {
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> make_process_communicators(DeviceGroup& devices, std::vector<std::unique_ptr<LocalCommunicator>> locals) {
-  const auto group = std::make_shared<SharedState>(devices, std::move(locals));
+  const auto group = std::make_shared<ProcessState>(devices, std::move(locals));
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int device = 0; device < devices.size(); ++device) communicators.push_back(std::make_unique<ProcessCommunicator>(group, device));
   return communicators;

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <nccl.h>
+
+#include "runtime/device.h"
+#include "runtime/process_group/process_group.h"
+
+namespace vitrine::cuda {
+
+/// throws CommError for an error of NCCL, CudaError for one of CUDA.
+void check_nccl(ncclResult_t result, ncclComm_t comm, const char* expression, const char* file, int line);
+#define VITRINE_NCCL_CHECK(comm, expression) ::vitrine::cuda::check_nccl((expression), comm, #expression, __FILE__, __LINE__)
+
+/// NCCL's communicators of this process's devices in one group, and operations that concern all of them.
+class NcclGroup {
+ public:
+  /// owned  the group creates the communicators and aborts them at its end; otherwise they are the caller's
+  NcclGroup(DeviceGroup& devices, bool owned);
+  ~NcclGroup();
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  /// Creates communicators and waits until all ranks have joined. throws CommError
+  void create(DeviceGroup& devices);
+  /// Takes the communicators of DeviceGroupOptions. throws ConfigError if they do not match the devices
+  void adopt(DeviceGroup& devices);
+  /// Calls NCCL for a rank and waits until the call has been accepted; only then may an event be recorded after it.
+  void call(int index, const char* operation, const std::function<void(ncclComm_t)>& work);
+  void abort(const Reason& reason);
+  /// Why the group is broken, or empty.
+  Reason failure();
+
+  void* word(int rank) { return at(rank).word; }
+  int first_rank() const { return first_rank_; }
+  int world_size() const { return world_size_; }
+  ProcessGroup* process_group() const { return process_group_.get(); }
+  /// Number of this group in the process group.
+  int number() const { return number_; }
+
+ private:
+  struct Rank {
+    std::mutex mutex;  // held during calls to NCCL, because an abort frees the communicator
+    ncclComm_t comm = nullptr;
+    int gpu = 0;
+    void* word = nullptr;  // one float in device memory, for barriers
+    std::string name;
+    std::atomic<int64_t> issued{0};
+  };
+  Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+  void start_joining(DeviceGroup& devices, const ncclUniqueId& id);
+  /// Peers on other machines may still need data that NCCL sends outside the streams: lets it finish if it does so soon.
+  void leave_peers() noexcept;
+  /// throws the reason if the group is aborted, or an asynchronous error.
+  bool in_progress(Rank& rank);
+  void throw_if_broken();
+  std::string late_peers(int index);
+  void allocate_words(DeviceGroup& devices);
+
+  std::vector<Rank> ranks_;  // of this process
+  bool owned_;
+  int first_rank_, world_size_;
+  int64_t timeout_ms_;
+  std::shared_ptr<ProcessGroup> process_group_;  // null if this process is alone
+  int number_ = 0;
+  uint64_t handler_ = 0;
+  std::mutex mutex_;
+  Reason reason_;
+};
+
+}  // namespace vitrine::cuda
