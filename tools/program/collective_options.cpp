@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/collective_options.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "runtime/error.h"
+#include "runtime/units.h"
+#include "tools/program/collective_bench.h"
+#include "tools/program/flag_values.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+/// A size of nccl-tests: 8, 64K, 32M, 1G (powers of 1024), or 64KiB.
+int64_t parse_collective_bytes(const std::string& option, const std::string& text) {
+  const bool letter =
+      !text.empty() && std::string("KMG").find(static_cast<char>(std::toupper(static_cast<unsigned char>(text.back())))) != std::string::npos;
+  try {
+    return parse_bytes(letter ? text.substr(0, text.size() - 1) + static_cast<char>(std::toupper(static_cast<unsigned char>(text.back()))) + "iB"
+                              : text);
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("{} {}: {}", option, text, error.what()));
+  }
+}
+
+std::vector<int64_t> parse_counts(const std::string& text) {
+  std::vector<int64_t> counts;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    int64_t count = 0;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), count);
+    if (error != std::errc() || end != item.data() + item.size() || count < 0 || count > (int64_t{1} << 30)) {
+      throw ConfigError(fmt::format("--counts {}: '{}' is not a count from 0 to 2^30; give one for each rank, as 8,19,19,18", text, item));
+    }
+    counts.push_back(count);
+  }
+  if (std::all_of(counts.begin(), counts.end(), [](int64_t count) { return count == 0; })) {
+    throw ConfigError(fmt::format("--counts {}: all parts are empty; give at least one rank something", text));
+  }
+  return counts;
+}
+
+/// throws ConfigError.
+void resolve_counts(const CollectiveTexts& t, CollectiveOptions& c) {
+  c.counts = parse_counts(t.counts);
+  const auto takes = [](const std::string& name) { return name == "scatter" || name == "gather"; };
+  if (c.names.empty()) c.names = {"scatter", "gather"};
+  const auto other = std::find_if_not(c.names.begin(), c.names.end(), takes);
+  if (other != c.names.end()) throw ConfigError(fmt::format("--counts: the parts of {} are equal; it goes with scatter and gather", *other));
+}
+
+}  // namespace
+
+void add_collective_options(CLI::App& app, CollectiveOptions& c, CollectiveTexts& t) {
+  app.add_option("NAME", c.names,
+                 "scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, alltoall, sendrecv (a ring), gpu0_star (reduce + "
+                 "broadcast) [all]")
+      ->check(one_of(collective_names()))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  const char* group = "Sizes";
+  app.add_option("-b,--minbytes", t.min_bytes, "The smallest: 8, 64K, 32M [64K, or what -e gives]")->group(group);
+  app.add_option("-e,--maxbytes", t.max_bytes, "The largest [16M, or what -b gives]")->group(group);
+  app.add_option("-f,--stepfactor", c.step_factor, "From one size to the next")->check(number(1.0001, 1e6))->capture_default_str()->group(group);
+  app.add_option("-i,--stepbytes", t.step_bytes, "Bytes from one size to the next, instead of a factor")->group(group);
+  group = "Operation";
+  app.add_option("-n,--iters", c.iterations, "Operations that are timed")->check(whole_number(1, 1 << 24))->capture_default_str()->group(group);
+  app.add_option("-w,--warmup_iters", c.warm_up, "Operations before them")->check(whole_number(0, 1 << 24))->capture_default_str()->group(group);
+  app.add_option("-c,--check", c.check, "1: check every element of the results, 0: do not")->capture_default_str()->group(group);
+  app.add_option("-d,--datatype", t.dtype, "float, half, bfloat16 or int32")
+      ->check(one_of({"float", "half", "bfloat16", "int32", "f32", "f16", "bf16", "i32"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("-o,--op", t.redop, "What reductions do: sum, min, max or avg")
+      ->check(one_of({"sum", "min", "max", "avg"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("-r,--root", c.root, "Rank of the root")->check(whole_number(0, 1 << 20))->capture_default_str()->group(group);
+  app.add_option("--counts", t.counts, "Parts of the ranks in scatter and gather, one to another: 8,19,19,18 [equal]")->group(group);
+}
+
+void resolve_collectives(const CLI::App& app, const CollectiveTexts& t, CollectiveOptions& c) {
+  if (!t.counts.empty()) resolve_counts(t, c);
+  if (c.names.empty()) c.names = collective_names();
+  c.dtype = t.dtype == "half" || t.dtype == "f16" ? DType::f16 : t.dtype == "bfloat16" || t.dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (t.dtype == "int32" || t.dtype == "i32") c.dtype = DType::i32;
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::average}) {
+    if (t.redop == reduce_op_name(op)) c.op = op;
+  }
+  if (!t.min_bytes.empty()) c.min_bytes = c.max_bytes = parse_collective_bytes("-b", t.min_bytes);
+  if (!t.max_bytes.empty()) {
+    c.max_bytes = parse_collective_bytes("-e", t.max_bytes);
+    if (t.min_bytes.empty()) c.min_bytes = std::min(c.min_bytes, c.max_bytes);
+  }
+  if (!t.step_bytes.empty()) {
+    c.step_bytes = parse_collective_bytes("-i", t.step_bytes);
+    if (app.count("-f") > 0) throw ConfigError("-f and -i both say how sizes grow; give one of them");
+    if (c.step_bytes == 0) throw ConfigError("-i 0: sizes must grow; give a size above 0");
+  }
+  if (c.min_bytes > c.max_bytes) throw ConfigError(fmt::format("-b {}: it is larger than -e {}", t.min_bytes, t.max_bytes));
+  if (c.min_bytes < size_of(c.dtype)) throw ConfigError(fmt::format("-b {}: one element of {} has {} bytes", c.min_bytes, t.dtype, size_of(c.dtype)));
+}
+
+}  // namespace vitrine::tools

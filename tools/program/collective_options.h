@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "tools/program/options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace vitrine::tools {
+
+/// Flags of `vitrine collectives` that CLI11 cannot read by itself.
+struct CollectiveTexts {
+  std::string min_bytes, max_bytes, step_bytes, dtype = "float", redop = "sum", counts;
+};
+
+/// What is timed, and its sizes, with the names that nccl-tests use.
+void add_collective_options(CLI::App& app, CollectiveOptions& options, CollectiveTexts& texts);
+
+/// Completes the options by the texts. throws ConfigError
+void resolve_collectives(const CLI::App& app, const CollectiveTexts& texts, CollectiveOptions& options);
+
+}  // namespace vitrine::tools
