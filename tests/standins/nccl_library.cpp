@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/standins/nccl_library.h"
+
+#include <utility>
+
+namespace vitrine::standins {
+namespace {
+
+constexpr const char* kFaultText = "a fault that a test asked for";
+thread_local std::vector<NcclCall> calls_of_group;
+
+void add_fault(std::map<int, int> NcclFaults::*kind, int rank, int n) {
+  const std::lock_guard lock(nccl_library().faults_mutex);
+  (nccl_library().faults.*kind)[rank] = n;
+  nccl_library().has_faults = true;
+}
+
+ncclResult_t error_of(ncclComm& comm) {
+  const std::lock_guard lock(comm.mutex);
+  return comm.error;
+}
+
+bool is_ready(const ncclComm& comm) { return comm.group->joined.load(std::memory_order_relaxed) == comm.size; }
+
+void take_in(ncclComm& comm) {
+  for (const auto& work : std::exchange(comm.pending, {})) work();
+}
+
+size_t input_count(const CollectiveCall& call, int size) {
+  return call.collective == Collective::reduce_scatter ? call.count * static_cast<size_t>(size) : call.count;
+}
+size_t output_count(const CollectiveCall& call, int size) {
+  return call.collective == Collective::all_gather ? call.count * static_cast<size_t>(size) : call.count;
+}
+
+bool may_touch_buffers(const ncclComm& comm, const NcclCall& q) {
+  const auto check = [&](const void* p, size_t bytes) { return may_touch(*comm.device, p, static_cast<int64_t>(bytes), "a buffer of NCCL"); };
+  if (q.is_transfer) return check(q.transfer.data, q.transfer.bytes);
+  const bool at_root = comm.rank == q.call.root;
+  const size_t bytes = type_bytes(q.call.type);
+  const bool reads = q.call.collective != Collective::broadcast || at_root, writes = q.call.collective != Collective::reduce || at_root;
+  return (!reads || check(q.call.input, input_count(q.call, comm.size) * bytes)) &&
+         (!writes || check(q.call.output, output_count(q.call, comm.size) * bytes));
+}
+
+/// What the calls of one communicator in a group queue on its streams, and when.
+ncclResult_t issue(ncclComm* comm, const std::vector<NcclCall>& calls) {
+  const std::lock_guard lock(comm->mutex);
+  if (comm->error != ncclSuccess) return comm->error;
+  if (!is_ready(*comm) || comm->polls_to_go > 0) {
+    explain("NCCL: rank %d is called before its last call returned ncclSuccess", comm->rank);
+    return ncclInvalidArgument;
+  }
+  const bool hangs = counts_down(&NcclFaults::hang_call, comm->rank), fails = counts_down(&NcclFaults::fail_call, comm->rank);
+  std::vector<Transfer> transfers;
+  cudaStream_t transfer_stream = nullptr;
+  bool touches = true;
+  for (const NcclCall& q : calls) {
+    if (!is_live(q.stream, "an NCCL call")) return ncclInvalidArgument;
+    if (&q.stream->device != comm->device) {
+      explain("NCCL: rank %d is on device %d, its stream on device %d", comm->rank, comm->device->index, q.stream->device.index);
+      return ncclUnhandledCudaError;
+    }
+    if (q.is_transfer) {
+      transfers.push_back(q.transfer);
+      transfer_stream = q.stream;
+      touches = may_touch_buffers(*comm, q) && touches;
+      continue;
+    }
+    ++comm->under_way;
+    comm->pending.push_back([comm, q, sequence = comm->collectives++, stays_away = hangs || fails] {
+      queue_work(q.stream, may_touch_buffers(*comm, q), [comm, call = q.call, sequence, stays_away] {
+        if (stays_away) return comm->group->rendezvous.stay_away(comm->aborted);
+        comm->group->rendezvous.collective(comm->rank, sequence, call, comm->aborted);
+        comm->under_way.fetch_sub(1, std::memory_order_relaxed);
+      });
+    });
+  }
+  if (!transfers.empty()) {
+    ++comm->under_way;
+    comm->pending.push_back([comm, transfers, transfer_stream, touches, stays_away = hangs || fails] {
+      queue_work(transfer_stream, touches, [comm, transfers, stays_away]() mutable {
+        if (stays_away) return comm->group->rendezvous.stay_away(comm->aborted);
+        comm->group->rendezvous.transfer(comm->rank, transfers, comm->aborted);
+        comm->under_way.fetch_sub(1, std::memory_order_relaxed);
+      });
+    });
+  }
+  if (comm->blocking || fails) take_in(*comm);
+  if (fails) {
+    comm->error = ncclSystemError;
+    comm->last_error = kFaultText;
+  }
+  if (comm->blocking) return ncclSuccess;
+  comm->polls_to_go = kPolls;
+  return ncclInProgress;
+}
+
+bool is_imitated(const CollectiveCall& call) {
+  return can_sum(call.type) && (call.operation == ncclSum || call.operation == ncclMax || call.operation == ncclMin || call.operation == ncclAvg);
+}
+
+}  // namespace
+
+NcclLibrary& nccl_library() {
+  static NcclLibrary* const l = new NcclLibrary;  // stays until the process ends
+  return *l;
+}
+
+ncclComm* find_communicator(ncclComm_t comm, const char* call) {
+  const std::shared_lock lock(nccl_library().mutex);
+  if (nccl_library().communicators.contains(comm)) return comm;
+  explain("%s: %p is no communicator, or a destroyed one", call, static_cast<void*>(comm));
+  return nullptr;
+}
+
+bool counts_down(std::map<int, int> NcclFaults::*kind, int rank) {
+  if (!nccl_library().has_faults.load(std::memory_order_relaxed)) return false;
+  const std::lock_guard lock(nccl_library().faults_mutex);
+  auto& faults = nccl_library().faults.*kind;
+  const auto at = faults.find(rank);
+  return at != faults.end() && at->second > 0 && --at->second == 0;
+}
+
+void fail_communicator(ncclComm& comm, ncclResult_t error, const char* text) {
+  const std::lock_guard lock(comm.mutex);
+  comm.error = error;
+  comm.last_error = text;
+}
+
+ncclResult_t poll_communicator(ncclComm& comm) {
+  if (comm.error != ncclSuccess) return comm.error;
+  if (!is_ready(comm)) return ncclInProgress;
+  if (comm.polls_to_go > 0 && --comm.polls_to_go > 0) return ncclInProgress;
+  take_in(comm);
+  return comm.finalizing && comm.under_way.load(std::memory_order_relaxed) > 0 ? ncclInProgress : ncclSuccess;
+}
+
+ncclResult_t end_nccl_group() {
+  ncclResult_t result = ncclSuccess;
+  std::vector<NcclCall> calls = std::exchange(calls_of_group, {});
+  const auto inits = std::exchange(nccl_initialising, {});
+  for (ncclComm* comm : inits) {
+    if (!comm->blocking) {
+      result = ncclInProgress;
+      continue;
+    }
+    std::unique_lock lock(nccl_library().mutex);
+    nccl_library().joined.wait(lock, [&] { return is_ready(*comm) || error_of(*comm) != ncclSuccess; });
+    if (const ncclResult_t error = error_of(*comm); error != ncclSuccess) return error;
+  }
+  while (!calls.empty()) {
+    ncclComm* const comm = calls.front().comm;
+    std::vector<NcclCall> mine;
+    std::erase_if(calls, [&](const NcclCall& q) {
+      if (q.comm == comm) mine.push_back(q);
+      return q.comm == comm;
+    });
+    const ncclResult_t issued = issue(comm, mine);
+    if (issued != ncclSuccess && issued != ncclInProgress) return issued;
+    if (issued == ncclInProgress) result = ncclInProgress;
+  }
+  return result;
+}
+
+ncclResult_t add_call(ncclComm_t handle, cudaStream_t stream, const char* name, NcclCall q) {
+  q.comm = find_communicator(handle, name);
+  if (q.comm == nullptr) return ncclInvalidArgument;
+  const int peer = q.is_transfer ? q.transfer.peer : q.call.root;
+  const bool sums = !q.is_transfer && q.call.collective != Collective::broadcast && q.call.collective != Collective::all_gather;
+  if (peer < 0 || peer >= q.comm->size || (sums && !is_imitated(q.call))) {
+    explain("%s: this root, peer, type or operation is wrong or not supported by the stand-in", name);
+    return ncclInvalidArgument;
+  }
+  q.stream = stream;
+  calls_of_group.push_back(std::move(q));
+  return nccl_group_depth > 0 ? ncclSuccess : end_nccl_group();
+}
+
+void release_communicator(ncclComm* comm) {
+  {
+    const std::unique_lock lock(nccl_library().mutex);
+    nccl_library().retired.insert(nccl_library().communicators.extract(comm));
+    for (ncclComm*& member : comm->group->members) {
+      if (member == comm) member = nullptr;
+    }
+    const std::lock_guard comm_lock(comm->mutex);
+    comm->pending.clear();
+  }
+  const std::unique_lock lock(state().mutex);
+  comm->device->used_bytes -= kCommunicatorBytes;
+}
+
+void hang_nccl_init(int rank) { add_fault(&NcclFaults::hang_init, rank, 1); }
+void hang_nccl_call(int rank, int n) { add_fault(&NcclFaults::hang_call, rank, n); }
+void fail_nccl_call(int rank, int n) { add_fault(&NcclFaults::fail_call, rank, n); }
+
+void break_nccl(int rank) {
+  const std::shared_lock lock(nccl_library().mutex);
+  for (const auto& [handle, comm] : nccl_library().communicators) {
+    if (comm->rank == rank) fail_communicator(*comm, ncclSystemError, kFaultText);
+  }
+}
+
+void clear_nccl_faults() {
+  const std::lock_guard lock(nccl_library().faults_mutex);
+  nccl_library().faults = {};
+  nccl_library().has_faults = false;
+}
+
+int64_t live_communicators() {
+  const std::shared_lock lock(nccl_library().mutex);
+  return static_cast<int64_t>(nccl_library().communicators.size());
+}
+
+}  // namespace vitrine::standins
