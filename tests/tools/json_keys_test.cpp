@@ -36,6 +36,7 @@ std::string documented_name(const std::string& parent, const std::string& name) 
   if (parent == "modes") return "MODE";
   if (parent == "libraries") return "LIBRARY";
   if (parent == "missing") return "PART";
+  if (parent.ends_with("staging_bytes")) return "BUFFER";
   return parent.ends_with("peak_bytes_by_category") ? "CATEGORY" : name;
 }
 
@@ -104,7 +105,7 @@ TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
   const Arguments train = with(with({"train"}, kQuick), {"--devices", "cpu:0-1"});
   const Arguments half = with(train, {"--steps", "3", "--no-eval", "--precision", "fp16", "--optimizer", "sgd", "--momentum", "0.9"});
   expect_documented("train",
-                    {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights, "--confusion"})),
+                    {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights, "--confusion", "--checkpoint-dir", (folder.path() / "run").string()})),
                      json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
                     {"convolutions[]"});
   expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--weights", weights, "--confusion"}))});
@@ -115,7 +116,7 @@ TEST(JsonKeys, OfPlanAreDocumented) {
   const Json refused = json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1);
   EXPECT_EQ(refused["fits"], false);
   EXPECT_TRUE(refused["remedies"].is_string());
-  expect_documented("plan", {json_of(with(plan, {"--split", "auto"})), refused});
+  expect_documented("plan", {json_of(with(plan, {"--split", "auto", "--checkpoint-dir", "run"})), refused});
 }
 
 TEST(JsonKeys, OfCompareAreDocumented) {
