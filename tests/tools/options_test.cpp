@@ -303,7 +303,8 @@ TEST(Options, OldNamesWorkWithAWarning) {
   EXPECT_CONTAINS(usage_error("eval --weights w --init w"), "--rendezvous");
   EXPECT_CONTAINS(usage_error("train --recompute-segments 2 --checkpoint-segments 3"), "--recompute-segments");
   const std::string help = parse_command_line({"train", "--help"}).output;
-  for (const char* old_name : {"--init ", "--checkpoint ", "--checkpoint-segments", "--batch-dim", "shadow"}) EXPECT_EQ(help.find(old_name), std::string::npos) << old_name;
+  for (const char* old_name : {"--init ", "--checkpoint ", "--checkpoint-segments", "--batch-dim", "shadow"})
+    EXPECT_EQ(help.find(old_name), std::string::npos) << old_name;
   EXPECT_CONTAINS(usage_error("train --batch-dim 0"), "--batch-dim");
 }
 

@@ -41,7 +41,8 @@ Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 fail
 void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and data";
   app.add_option("--model", o.model, "Model to train")->check(one_of(model_names()))->capture_default_str()->group(group);
-  app.add_option("--data", o.data, "cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train and val) or synthetic[:COUNT]")
+  app.add_option("--data", o.data,
+                 "cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train and val) or synthetic[:COUNT]")
       ->capture_default_str()
       ->group(group);
   app.add_option("--image-size", o.image_size,
@@ -301,7 +302,10 @@ void add_plan(CLI::App& parent, Options& o) {
 void add_eval(CLI::App& parent, Options& o) {
   CLI::App& app = *parent.add_subcommand("eval", "Evaluate weights on the test set: every sample once");
   add_model_options(app, o);
-  app.add_option("--weights", o.weights, "FILE.safetensors with PyTorch's names and layouts, a checkpoint's folder, or a folder of checkpoints: its newest")->required()->group("Model and data");
+  app.add_option("--weights", o.weights,
+                 "FILE.safetensors with PyTorch's names and layouts, a checkpoint's folder, or a folder of checkpoints: its newest")
+      ->required()
+      ->group("Model and data");
   app.add_flag("--allow-non-finite", o.allow_non_finite, "Accept weights that are NaN or infinite [refuse them]")->group("Model and data");
   add_device_options(app, o);
   add_precision_option(app, o);

@@ -91,7 +91,7 @@ struct RunRecord {
   // Measurements:
   std::vector<DeviceRecord> devices;  // of all processes, in rank order
   StepRecord steps;
-  std::string diverged;  // why training stopped; empty if it did not diverge
+  std::string diverged;    // why training stopped; empty if it did not diverge
   int64_t first_step = 0;  // from 0: the first step of this process; above 0 in a run that continues from a checkpoint
   std::vector<double> step_losses;
   std::vector<EpochRecord> epochs;
