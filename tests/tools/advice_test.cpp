@@ -105,8 +105,8 @@ TEST(Advice, ASmallWorkspaceNamesTheBytesAndTheSetting) {
   } catch (const OutOfMemory& error) {
     const std::string start =
         "layer 'classifier.1': gemm: f16 needs a workspace of at least 65536 bytes, but 1000 bytes are reserved; reserve more with ";
-    EXPECT_EQ(error.what(), start + "EngineConfig::workspace_bytes 8MiB");
-    EXPECT_EQ(in_program_words(error), start + "--workspace 8MiB");
+    EXPECT_EQ(error.what(), start + "EngineConfig::workspace_bytes 8192KiB");
+    EXPECT_EQ(in_program_words(error), start + "--workspace 8192KiB");
     const MemoryShortage& shortage = error.shortage();
     EXPECT_EQ(shortage.memory, MemoryShortage::Memory::workspace);
     EXPECT_EQ(shortage.device, "cpu:0");
@@ -114,7 +114,7 @@ TEST(Advice, ASmallWorkspaceNamesTheBytesAndTheSetting) {
     EXPECT_EQ(shortage.layer, "classifier.1");
     EXPECT_EQ(shortage.needed_bytes, 65536);
     EXPECT_EQ(shortage.capacity_bytes, 1000);
-    EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed), std::vector{propose(Setting::workspace_bytes, "8MiB")});
+    EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed), std::vector{propose(Setting::workspace_bytes, "8192KiB")});
   }
 }
 

@@ -85,11 +85,6 @@ TEST(ProgramErrors, AnEmptyValueIsRefused) {
   }
 }
 
-TEST(ProgramErrors, DataBeyondTheMemoryIsRefused) {
-  // 92 GB of pixels.
-  expect_failure({"train", "--model", "mlp", "--data", "synthetic:30000000", "--no-eval"}, 1, "of host memory, but only");
-}
-
 TEST(ProgramErrors, AFolderIsNotAFileOfWeights) { expect_failure({"train", "--init-weights", "/proc/self/fd", "--steps", "1"}, 1, "/proc/self/fd"); }
 
 TEST(ProgramErrors, UnwritableFilesAreReportedBeforeTraining) {
