@@ -105,7 +105,8 @@ TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
   const Arguments train = with(with({"train"}, kQuick), {"--devices", "cpu:0-1"});
   const Arguments half = with(train, {"--steps", "3", "--no-eval", "--precision", "fp16", "--optimizer", "sgd", "--momentum", "0.9"});
   expect_documented("train",
-                    {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights, "--confusion", "--checkpoint-dir", (folder.path() / "run").string()})),
+                    {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights, "--confusion", "--checkpoint-dir",
+                                          (folder.path() / "run").string()})),
                      json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
                     {"convolutions[]"});
   expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--weights", weights, "--confusion"}))});
