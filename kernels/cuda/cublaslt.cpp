@@ -187,8 +187,15 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
     if (!product.accumulate) VITRINE_CUDA_CHECK(cudaMemsetAsync(c, 0, bytes, stream));
     return;
   }
-  // The heuristic cannot be told how a bias is aligned, and may choose an algorithm that reads it in 16 bytes.
-  if (has_bias(product.epilogue) && alignment_of(bias) < 16) return matmul_then_epilogue(ctx, product, a, b, c, bias, scratch);
+  // The heuristic cannot be told how a bias is aligned, and may choose an algorithm that reads it in 16 bytes: the scratch gets a copy.
+  if (has_bias(product.epilogue) && alignment_of(bias) < 16) {
+    constexpr int64_t kAlignment = 256;
+    const int64_t bytes = product.n * size_of(product.c_dtype), copied = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (!scratch || scratch.bytes() < copied) return matmul_then_epilogue(ctx, product, a, b, c, bias, scratch);
+    VITRINE_CUDA_CHECK(cudaMemcpyAsync(scratch.data, bias, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+    bias = scratch.data;
+    scratch = View(static_cast<uint8_t*>(scratch.data) + copied, {scratch.bytes() - copied}, DType::u8, scratch.device);
+  }
   auto& library = ctx.plans().get<Library>();
   const int64_t scratch_bytes = scratch ? scratch.bytes() : 0;
   const Key key{product.m,       product.n,        product.k,       product.transpose_a, product.transpose_b, product.accumulate, product.dtype,
