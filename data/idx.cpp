@@ -85,13 +85,14 @@ Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part,
   OpenedFile images = open_file(folder, part + "-images-idx3-ubyte", kind);
   OpenedFile labels = open_file(folder, part + "-labels-idx1-ubyte", kind);
   const int64_t count = read_image_header(images.file, kind, set);
-  expect_label_count(labels.file, count);  // before the long read of the images
   const int64_t begin = images.file.offset(), bytes = count * set.bytes_per_image();
   if (images.file.packing() == InputFile::Packing::none) {
     images.file.expect_just(bytes, "pixels");
+    expect_label_count(labels.file, count);
     set.samples =
         samples_in_files({{images.path, count, begin, set.bytes_per_image()}}, read_labels(labels.file, count, classes, set), set.bytes_per_image());
   } else {
+    expect_label_count(labels.file, count);  // before the long read
     std::vector<uint8_t> pixels = images.file.read_all(bytes, "pixels");
     const std::vector<uint8_t> small_labels = read_labels(labels.file, count, classes, set);
     set.samples = samples_in_memory(std::move(pixels), {small_labels.begin(), small_labels.end()});
