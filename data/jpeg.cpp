@@ -59,6 +59,7 @@ class Decoder {
   template <class Work>
   void guard(const Work& work) {
     if (setjmp(jump_) != 0) {
+      jpeg_destroy_decompress(&info_);  // also when the constructor fails; a second call does nothing
       throw DataError(fmt::format("{}: expected a complete JPEG file, found a damaged one ({}); remove or replace it", path_, message_));
     }
     work();
