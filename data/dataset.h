@@ -69,7 +69,7 @@ struct DatasetPair {
 ///                  torchvision's ImageFolder. A file is read when its sample is requested: the shorter side is resized to `image_size` and the
 ///                  centre cropped, as torchvision's Resize and CenterCrop do. A damaged file is a DataError then. Mean and deviation are ImageNet's
 ///   synthetic      COUNT drawn images (default 10,000) and a fifth as many for testing, from `seed`
-///   image_size  height and width of the images of an image-folder; other kinds have sizes of their own
+///   image_size  height and width of the images of an image-folder; other kinds ignore it
 /// throws DataError with file, offset, expected and found; ConfigError for an unknown kind, listing the known ones, or a missing image size.
 DatasetPair open_dataset(const std::string& description, uint64_t seed, int64_t image_size = 0);
 

@@ -26,7 +26,7 @@ struct Matmul {
 
 /// Queues the product. cuBLASLt's heuristic chooses among deterministic algorithms that fit into `scratch`, with TF32 only if ctx.tf32(); the choice
 /// is kept in ctx.plans(). A bias that is not aligned to 16 bytes is copied to
-/// `scratch`; an epilogue that cuBLASLt refuses, or without room for that copy, runs as a kernel of its own, which rounds 16-bit results once more.
+/// `scratch`; an epilogue that cuBLASLt refuses, or without room for that copy, runs as a separate kernel, which rounds 16-bit results once more.
 /// requires  m >= 1, n >= 1; with k = 0 the product is zero throws CudaError; UnsupportedError with the sizes when cuBLASLt has no algorithm
 void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias, View scratch);
 

@@ -17,7 +17,7 @@
 
 namespace vitrine {
 
-/// All that an engine carries from one step to the next, in host memory: what a checkpoint contains. Random numbers need no state of their own: they
+/// All that an engine carries from one step to the next, in host memory: what a checkpoint contains. Random numbers need no separate state: they
 /// are functions of the seed and counters (Philox), of which `step` is the only one that the engine counts; the order of samples depends on the
 /// epoch. The memory of a custom step or reducer (EngineConfig::step, reducer) is not part of it.
 struct TrainingState {

@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// NCCL accepts a call within microseconds, by a thread of its own, unless it must connect to a peer first. A sleep takes longer than that.
+// NCCL accepts a call within microseconds, on a separate thread, unless it must connect to a peer first. A sleep takes longer than that.
 constexpr std::chrono::microseconds kSpin{200};
 constexpr std::chrono::milliseconds kAcceptedWithin{2};
 constexpr std::chrono::seconds kLongestFarewell{2};

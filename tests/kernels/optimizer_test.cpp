@@ -115,7 +115,7 @@ TEST_F(OptimizerTest, OddLengthsFollowTheReferenceWithTheGradientMultipliedByThe
   }
 }
 
-/// torch's parameter groups are optimizers of their own: each range must follow one, and the step is counted once.
+/// Each range must follow a separate PyTorch optimizer, as torch's parameter groups do, and the step is counted once.
 TEST_F(OptimizerTest, RangesAreUpdatedWithTheirOwnConstants) {
   const auto ranges = std::make_shared<const std::vector<UpdateRange>>(
       std::vector<UpdateRange>{{0, 64, 1.0, 0.0}, {64, 64, 3.0, 0.5}, {64, 20000, 0.25, 0.1}, {20000, 20005, 2.0, 0.01}});
