@@ -115,6 +115,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["classes"] = job.model.classes;
   json["preprocess"] = o.preprocess;
   json["normalize"] = text_or_null(o.normalize);
+  json["limit_samples"] = o.limit_samples ? Json(*o.limit_samples) : Json();
   json["workers"] = o.workers;
   for (const DeviceId& device : devices) json["devices"].push_back(device.str());
   json["device_memory"] = parse_memory_list(o.device_memory);

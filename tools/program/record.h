@@ -59,6 +59,7 @@ struct EpochRecord {
   int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: the epoch was interrupted
   int64_t steps_before = 0;             // those of them that were trained before this process, which continues from a checkpoint
   double seconds = 0;                   // spent training, without evaluation
+  std::optional<double> last_loss;      // of the last step
   std::optional<double> test_loss, test_accuracy, test_top5;
 
   bool whole() const { return steps == steps_wanted; }
