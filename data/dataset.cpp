@@ -121,8 +121,9 @@ DatasetPair open_dataset(const std::string& description, uint64_t seed, int64_t 
   const std::string argument = has_argument ? description.substr(colon + 1) : "";
   if (kind == "synthetic") return draw_synthetic(has_argument ? parse_count(description, argument) : kDefaultDrawn, seed);
   if (kind != "cifar10" && kind != "fashion-mnist" && kind != "idx" && kind != "image-folder") {
-    throw ConfigError(fmt::format(
-        "data \"{}\": unknown kind \"{}\"; expected cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR or synthetic[:COUNT]", description, kind));
+    throw ConfigError(
+        fmt::format("data \"{}\": unknown kind \"{}\"; expected cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR or synthetic[:COUNT]",
+                    description, kind));
   }
   if (argument.empty()) throw ConfigError(fmt::format("data \"{}\": no folder; write {}:DIR", description, kind));
   if (kind == "cifar10") return open_cifar10(argument);

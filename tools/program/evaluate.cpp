@@ -29,9 +29,9 @@ struct Found {
 
 /// The sum over all processes.
 Found sum_over_processes(ProcessGroup& process_group, const Found& mine) {
-  const std::vector<double> sums = process_group.sum(
-      "what the evaluation found", {mine.loss_sum, static_cast<double>(mine.valid), static_cast<double>(mine.correct),
-                                    static_cast<double>(mine.top5), mine.interrupted ? 1.0 : 0.0});
+  const std::vector<double> sums =
+      process_group.sum("what the evaluation found", {mine.loss_sum, static_cast<double>(mine.valid), static_cast<double>(mine.correct),
+                                                      static_cast<double>(mine.top5), mine.interrupted ? 1.0 : 0.0});
   return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2]), static_cast<int64_t>(sums[3]), sums[4] > 0};
 }
 
@@ -67,6 +67,12 @@ std::vector<float> gather_outputs(ProcessGroup& process_group, const Outputs& mi
 }  // namespace
 
 std::string describe_top5(const std::optional<double>& top5) { return top5 ? fmt::format("  top-5 accuracy {:.4f}", *top5) : std::string(); }
+
+Run open_evaluation(const Options& options, const Job& job, std::unique_ptr<DeviceGroup> devices, const std::string& weights) {
+  EngineConfig config = engine_config(options, job, scheme_preset("ddp"), resolve_precision(options));
+  config.forward_only = true;
+  return open_run(std::move(devices), job, config, evaluate_workload(options, job), {weights, options.allow_non_finite});
+}
 
 std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& job, Run& run, const std::string& label, bool confusion,
                                             std::vector<float>* logits) {

@@ -108,7 +108,7 @@ struct Options {
   std::optional<std::string> broadcast;
 
   std::string init_weights, save;
-  CheckpointOptions checkpoints;  // train; plan knows the directory
+  CheckpointOptions checkpoints;     // train; plan knows the directory
   std::string weights, save_logits;  // eval
   bool confusion = false;            // train, eval
   CollectiveOptions collectives;

@@ -77,6 +77,28 @@ struct Rates {
   std::string str() const;
 };
 
+/// A checkpoint at the end of an epoch, evaluated from its files.
+struct SavedEpoch {
+  int64_t epoch = 0;
+  std::string checkpoint;  // name of its folder
+  double test_loss = 0.0, test_accuracy = 0.0;
+  std::optional<double> test_top5;
+};
+
+/// A run of a reproduction, beside what every run has.
+struct ReproducedRun {
+  std::string mode, precision;  // "single", "fp16:none"
+  uint64_t seed = 0;
+  std::string folder;
+  std::string state = "not started";  // complete, diverged, failed, interrupted or not started
+  std::string failure;                // why it failed
+  int64_t skipped_steps = 0;
+  std::vector<SavedEpoch> saved;
+
+  /// "single fp16:none": the same for all seeds.
+  std::string configuration() const { return mode + " " + precision; }
+};
+
 /// One scheme's run.
 struct RunRecord {
   std::string name;   // "ddp"; in a comparison of precisions "ddp fp16"
@@ -92,7 +114,7 @@ struct RunRecord {
   // Measurements:
   std::vector<DeviceRecord> devices;  // of all processes, in rank order
   StepRecord steps;
-  std::string diverged;  // why training stopped; empty if it did not diverge
+  std::string diverged;    // why training stopped; empty if it did not diverge
   int64_t first_step = 0;  // from 0: the first step of this process; above 0 in a run that continues from a checkpoint
   std::vector<double> step_losses;
   std::vector<EpochRecord> epochs;
@@ -102,6 +124,7 @@ struct RunRecord {
   // Of a comparison:
   Rates rates;
   double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
+  std::optional<ReproducedRun> reproduced;
 };
 
 /// A name and its text: {"scheme", "dp, split equal, ..."}.
@@ -122,7 +145,7 @@ struct CheckpointRecord {
 
 /// All that a run, a comparison or a plan reports.
 struct Record {
-  enum class Kind { run, comparison, plan };
+  enum class Kind { run, comparison, plan, reproduction };
   Kind kind = Kind::run;
   std::string title;
   std::string command_line;
@@ -134,6 +157,10 @@ struct Record {
   std::vector<RunRecord> runs;
   int64_t compared_steps = 0;  // a comparison's steps of a round
   int rounds = 1;
+  // Of a reproduction:
+  int64_t seeds = 1;
+  bool as_published = false;
+  std::vector<std::string> departures;  // with as_published: how it differs from the published conditions
   bool interrupted = false;
   std::string communicator;
   std::vector<Conv2dChoice> convolutions;  // of this process's first device
@@ -144,6 +171,10 @@ struct Record {
 
   const RunRecord& run() const { return runs.front(); }
 };
+
+/// Measurements as a JSON array, in which every member survives except charts. parse throws DataError naming `path`.
+std::string devices_text(const std::vector<DeviceRecord>& devices);
+std::vector<DeviceRecord> parse_devices(const std::string& path, const std::string& text);
 
 /// The devices of all processes, in rank order, named "rank 1 cpu:0". Every process calls it; a single process gets `mine` back.
 std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine);

@@ -62,7 +62,9 @@ void add_reproduce_options(CLI::App& app, Options& o) {
   app.add_option("--out", o.reproduce.out, "Folder of the runs: each has its checkpoints, TensorBoard files, log and result in a folder of its own")
       ->required()
       ->group(group);
-  app.add_option("--modes", o.reproduce.modes, "Modes to run, of single (the first device), dp, criterion and ddp")->capture_default_str()->group(group);
+  app.add_option("--modes", o.reproduce.modes, "Modes to run, of single (the first device), dp, criterion and ddp")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--precisions", o.precisions, "Precisions to run each mode in, with loss scales")->capture_default_str()->group(group);
   app.add_option("--seeds", o.reproduce.seeds, "Repeat each run with this many seeds, from --seed on, and show the spread")
       ->check(whole_number(1, 1000))
@@ -79,9 +81,9 @@ void resolve_as_published(const CLI::App& app, Options& o) {
   struct Condition {
     const char *option, *sets;
   };
-  for (const Condition& condition : {Condition{"--classes", "--classes 1000"}, Condition{"--normalize", "--normalize none"},
-                                     Condition{"--shuffle", "--no-shuffle"}, Condition{"--lr-metric", "--lr-metric last-batch"},
-                                     Condition{"--lr-schedule", "--lr-schedule plateau"}}) {
+  for (const Condition& condition :
+       {Condition{"--classes", "--classes 1000"}, Condition{"--normalize", "--normalize none"}, Condition{"--shuffle", "--no-shuffle"},
+        Condition{"--lr-metric", "--lr-metric last-batch"}, Condition{"--lr-schedule", "--lr-schedule plateau"}}) {
     if (app.get_option(condition.option)->count() == 0) continue;
     throw ConfigError(fmt::format("--as-published sets {}; leave out {}, or leave out --as-published", condition.sets, condition.option));
   }

@@ -60,15 +60,10 @@ SeedSpread spread_over(const std::vector<double>& values) {
 }
 
 const std::vector<PublishedFigure>& published_figures() {
-  static const std::vector<PublishedFigure> figures = {{"single", "fp32", 0.8191, 22},
-                                                       {"single", "fp16:none", 0.8403, 21},
-                                                       {"single", "fp16:dynamic", std::nullopt, 27},
-                                                       {"dp", "fp32", 0.8216, std::nullopt},
-                                                       {"dp", "fp16:none", 0.8188, std::nullopt},
-                                                       {"dp", "fp16:dynamic", 0.8409, std::nullopt},
-                                                       {"ddp", "fp32", 0.8224, std::nullopt},
-                                                       {"ddp", "fp16:none", 0.8162, std::nullopt},
-                                                       {"ddp", "fp16:dynamic", 0.8252, std::nullopt}};
+  static const std::vector<PublishedFigure> figures = {
+      {"single", "fp32", 0.8191, 22},        {"single", "fp16:none", 0.8403, 21},        {"single", "fp16:dynamic", std::nullopt, 27},
+      {"dp", "fp32", 0.8216, std::nullopt},  {"dp", "fp16:none", 0.8188, std::nullopt},  {"dp", "fp16:dynamic", 0.8409, std::nullopt},
+      {"ddp", "fp32", 0.8224, std::nullopt}, {"ddp", "fp16:none", 0.8162, std::nullopt}, {"ddp", "fp16:dynamic", 0.8252, std::nullopt}};
   return figures;
 }
 
@@ -173,8 +168,9 @@ Table reproduction_table(const Record& record) {
       table.add_row(row);
     }
   }
-  std::string hint = "time: training, without evaluation. accuracy: of the last saved epoch, on the test set. speed-up: samples per second against "
-                     "the single device in the same precision.";
+  std::string hint =
+      "time: training, without evaluation. accuracy: of the last saved epoch, on the test set. speed-up: samples per second against "
+      "the single device in the same precision.";
   if (record.seeds > 1) hint += " Over several seeds: the mean, and in parentheses the range.";
   table.set_hint(hint);
   return table;
@@ -188,9 +184,9 @@ std::optional<Table> seeds_table(const Record& record) {
     const SeedSpread &a = summary.accuracy, &t = summary.seconds;
     std::vector<std::string> cells = {summary.name, fmt::format("{} of {}", a.count, summary.runs.size())};
     if (a.count > 0) {
-      cells.insert(cells.end(), {accuracy_text(a.mean), accuracy_text(a.least), accuracy_text(a.most),
-                                 a.deviation ? fmt::format("{:.4f}", *a.deviation) : "-", format_duration(t.mean), format_duration(t.least),
-                                 format_duration(t.most), t.deviation ? format_duration(*t.deviation) : "-"});
+      cells.insert(cells.end(),
+                   {accuracy_text(a.mean), accuracy_text(a.least), accuracy_text(a.most), a.deviation ? fmt::format("{:.4f}", *a.deviation) : "-",
+                    format_duration(t.mean), format_duration(t.least), format_duration(t.most), t.deviation ? format_duration(*t.deviation) : "-"});
     }
     table.add_row(cells);
   }
@@ -235,6 +231,23 @@ std::optional<Table> published_table(const Record& record) {
   return table;
 }
 
+Table peaks_table(const Record& record) {
+  Table table({{"run", Align::left}, {"device", Align::left}, {"samples/step"}, {"peak memory"}, {"planned"}}, "Peak memory");
+  for (const RunRecord& run : record.runs) {
+    const std::vector<DeviceRecord>& devices = run.devices;
+    const auto agree = [&](size_t a, size_t b) {
+      return devices[a].samples_per_step == devices[b].samples_per_step && peak_text(devices[a]) == peak_text(devices[b]) &&
+             planned_text(devices[a]) == planned_text(devices[b]);
+    };
+    if (&run != &record.runs.front()) table.add_rule();
+    for (const DeviceSet& set : group_devices(devices.size(), agree)) {
+      const DeviceRecord& d = devices[set.first()];
+      table.add_row({set.first() == 0 ? run.name : "", set.name(names_of(devices)), format_count(d.samples_per_step), peak_text(d), planned_text(d)});
+    }
+  }
+  return table;
+}
+
 std::vector<std::string> run_problems(const Record& record) {
   std::vector<std::string> problems;
   for (const RunRecord& run : record.runs) {
@@ -253,14 +266,18 @@ Record measured_runs(const Record& record) {
 
 const std::vector<std::string>& published_conditions() {
   static const std::vector<std::string> conditions = {
-      "The output layer has 1000 outputs for 10 classes: 990 of them have no sample, and their weights and optimizer state are memory and work without "
+      "The output layer has 1000 outputs for 10 classes: 990 of them have no sample, and their weights and optimizer state are memory and work "
+      "without "
       "use. Good practice: one output for each class.",
-      "Pixels are not normalized: inputs lie between 0 and 1 instead of having mean 0 and deviation 1. Good practice: subtract the mean and divide by "
+      "Pixels are not normalized: inputs lie between 0 and 1 instead of having mean 0 and deviation 1. Good practice: subtract the mean and divide "
+      "by "
       "the deviation of the training set.",
       "Samples are not shuffled: every epoch has the same batches in the same order. Good practice: a new order in each epoch.",
-      "The plateau schedule watches the training loss of the last batch of an epoch: one batch, which may be a short one, is mostly noise, and training "
+      "The plateau schedule watches the training loss of the last batch of an epoch: one batch, which may be a short one, is mostly noise, and "
+      "training "
       "loss does not show overfitting. Good practice: the loss on held-out data.",
-      "World size 1: dp and ddp run on one device, so their times show what the schemes cost, and no speed-up. All modes compute the same gradient, so "
+      "World size 1: dp and ddp run on one device, so their times show what the schemes cost, and no speed-up. All modes compute the same gradient, "
+      "so "
       "differences in accuracy between them come from rounding and random numbers. Good practice: at least two devices.",
       "One run for each figure: differences of the size of the spread between seeds mean nothing. Good practice: several seeds (--seeds 3)."};
   return conditions;

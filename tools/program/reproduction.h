@@ -57,6 +57,8 @@ std::optional<Table> seeds_table(const Record& record);
 std::optional<Table> saved_epochs_table(const Record& record);
 /// With --as-published: the published figures beside those of this reproduction. Nothing otherwise.
 std::optional<Table> published_table(const Record& record);
+/// Peak memory of each run's devices; devices that agree share a row.
+Table peaks_table(const Record& record);
 /// A sentence for each run that did not end well.
 std::vector<std::string> run_problems(const Record& record);
 /// The record with those runs only that have measurements of their devices.

@@ -77,8 +77,8 @@ std::vector<int64_t> batch_sizes(int64_t count, int64_t batch_size, bool drop_la
 /// Keeps the first samples of the training set, and of the test set the same share, rounded up.
 void limit_samples(int64_t count, const std::string& description, DatasetPair& data) {
   if (description.starts_with("image-folder")) {
-    throw ConfigError(fmt::format("--limit-samples {}: the images of an image-folder are sorted by class, so the first ones lack classes; leave it out",
-                                  count));
+    throw ConfigError(
+        fmt::format("--limit-samples {}: the images of an image-folder are sorted by class, so the first ones lack classes; leave it out", count));
   }
   const int64_t all = data.train.size();
   if (count >= all) return;
@@ -113,8 +113,8 @@ Job open_job(const Options& options) {
   }
   model_options.channels = train.channels;
   if (options.classes && *options.classes < train.classes) {
-    throw ConfigError(fmt::format("--classes {}: {} has labels of {} classes; give at least as many outputs, or leave it out", *options.classes, train.name,
-                                  train.classes));
+    throw ConfigError(fmt::format("--classes {}: {} has labels of {} classes; give at least as many outputs, or leave it out", *options.classes,
+                                  train.name, train.classes));
   }
   model_options.classes = options.classes.value_or(train.classes);
   model_options.dropout = options.dropout;

@@ -36,12 +36,8 @@ Json loss_scale_json(const RunState& s) {
 }
 
 Json epoch_json(const EpochRecord& epoch) {
-  return {{"loss_sum", exact(epoch.totals.loss_sum)},
-          {"valid", epoch.totals.valid},
-          {"samples", epoch.samples},
-          {"steps", epoch.steps},
-          {"seconds", exact(epoch.seconds)},
-          {"last_loss", exact(epoch.last_loss)}};
+  return {{"loss_sum", exact(epoch.totals.loss_sum)}, {"valid", epoch.totals.valid},        {"samples", epoch.samples}, {"steps", epoch.steps},
+          {"seconds", exact(epoch.seconds)},          {"last_loss", exact(epoch.last_loss)}};
 }
 
 Json schedule_json(const LrSchedule::State& schedule) {

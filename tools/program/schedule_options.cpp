@@ -66,7 +66,8 @@ void add_schedule_options(CLI::App& app, ScheduleOptions& o) {
   app.add_option("--lr-cooldown", o.cooldown, "Epochs after a decay in which none is counted, for plateau [0]")
       ->check(whole_number(0, kMost))
       ->group(group);
-  app.add_option("--lr-metric", o.metric, "What plateau watches after each epoch: loss or accuracy on the test set, or last-batch (training loss of the epoch's last batch)")
+  app.add_option("--lr-metric", o.metric,
+                 "What plateau watches after each epoch: loss or accuracy on the test set, or last-batch (training loss of the epoch's last batch)")
       ->check(one_of({"loss", "accuracy", "last-batch"}))
       ->capture_default_str()
       ->group(group);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/train.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -35,7 +37,6 @@
 #include "tools/program/tables.h"
 #include "tools/program/terminal_report.h"
 #include "tools/program/trace_file.h"
-#include "tools/program/train.h"
 #include "tools/program/warnings.h"
 #include "vitrine_version.h"
 
