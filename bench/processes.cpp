@@ -89,7 +89,7 @@ void BM_Collective(benchmark::State& state) {
     detector.tick(++now_ns);
     ++record.sequence;
   }
-  if (!detector.verdict().empty()) state.SkipWithError(detector.verdict().c_str());
+  if (!detector.verdict().empty()) state.SkipWithError(detector.verdict().str().c_str());
   per_rank(state);
 }
 

@@ -44,9 +44,12 @@ struct Points {
 
 /// A batch of all points. It owns them, because the engine keeps it until the devices have read it.
 inline vitrine::HostBatch batch_of(Points points) {
-  const auto owner = std::make_shared<const Points>(std::move(points));
+  const auto owner = std::make_shared<Points>(std::move(points));
   const auto count = static_cast<int64_t>(owner->labels.size());
   const vitrine::DeviceId host = vitrine::DeviceId::host();
-  return {vitrine::ConstView(owner->coordinates.data(), {count, kFeatures}, vitrine::DType::f32, host),
-          vitrine::ConstView(owner->labels.data(), {count}, vitrine::DType::i32, host), owner};
+  vitrine::HostBatch batch;
+  batch.images = vitrine::ConstView(owner->coordinates.data(), {count, kFeatures}, vitrine::DType::f32, host);
+  batch.labels = vitrine::ConstView(owner->labels.data(), {count}, vitrine::DType::i32, host);
+  batch.hold = owner;
+  return batch;
 }

@@ -78,7 +78,7 @@ class CudnnPlanTest : public ::testing::TestWithParam<size_t> {
   void expect_plan(const CudnnConv2d& c, const char* what) {
     const CudnnChoice choice = choose(c);
     EXPECT_TRUE(choice.plan != nullptr) << what << " of " << dtype_name(c.dtype) << " x " << c.x[0] << " " << c.x[1] << " " << c.x[2] << " " << c.x[3]
-                                        << ": " << choice.refusal;
+                                        << ": " << choice.refusal.str();
     if (choice.plan == nullptr) return;
     EXPECT_LE(choice.plan->workspace_bytes(), c.workspace_bytes) << what;
     const bool tensor_cores = c.tf32 || c.dtype != DType::f32;
@@ -177,7 +177,7 @@ TEST_P(CudnnPlanTest, StaysWithinTheWorkspace) {
         if (choice.plan != nullptr) {
           EXPECT_LE(choice.plan->workspace_bytes(), bytes);
         } else {
-          EXPECT_NE(choice.refusal.find(fmt::format("of {} reserved", bytes)), std::string::npos) << choice.refusal;
+          EXPECT_NE(choice.refusal.str().find(fmt::format("of {} reserved", bytes)), std::string::npos) << choice.refusal.str();
         }
       }
     }
@@ -188,7 +188,7 @@ TEST_P(CudnnPlanTest, ExecutesWithTheTensorsOfAPlan) {
   CudnnConv2d c = convolutions().front();
   c.bias = c.relu = true;
   const CudnnChoice choice = choose(c);
-  ASSERT_TRUE(choice.plan != nullptr) << choice.refusal;
+  ASSERT_TRUE(choice.plan != nullptr) << choice.refusal.str();
   // Without a handle execution fails, but only once the tensors are accepted.
   using Ids = cuda::CudnnConv2dIds;
   const std::array<int64_t, 4> ids{Ids::x, Ids::w, Ids::y, Ids::bias};

@@ -64,7 +64,7 @@ TEST_F(CheckpointFolder, HoldsWhatWasWritten) {
 
 TEST_F(CheckpointFolder, EveryDamageIsFound) {
   write("whole", 1);
-  for (const std::string name : names(folder_ / "whole")) {
+  for (const std::string& name : names(folder_ / "whole")) {
     const std::string file = path("whole/" + name), before = content(file);
     const auto expect_damaged = [&](const std::string& after, const std::string& what) {
       std::ofstream(file, std::ios::binary) << after;

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records PyTorch's losses and running statistics over 20 training steps of resnet18 in tests/nn/data/resnet.json, in f32 and in double precision.
 
-Images and labels are those of record_losses.py. Weights are drawn from Philox as there: convolutions and fc uniformly, with the deviation that
-torchvision's initialization has (a normal distribution would depend on the library's logarithm and cosine). Of each running statistic, the first
-eight values are kept. Run with PyTorch and NumPy installed.
+Weights are drawn from Philox as in record_losses.py: convolutions and fc uniformly, with the deviation that torchvision's initialization has (a normal
+distribution would depend on the library's logarithm and cosine). Images are drawn from Philox too: in periodic ones, maxima are equal, and rounding
+decides where their gradient goes. Of each running statistic, the first eight values are kept. Run with PyTorch and NumPy installed.
 """
 import json
 import math
@@ -13,7 +13,7 @@ import pathlib
 import numpy
 import torch
 
-from record_losses import CLASSES, STEPS, batch, philox_uniform
+from record_losses import CLASSES, STEPS, philox_uniform
 
 
 class BasicBlock(torch.nn.Module):
@@ -105,6 +105,13 @@ def initialize(net):
         parameter.data = values.reshape(parameter.shape).contiguous().to(parameter.dtype)
 
 
+def batch(step, samples, size):
+    """Uniform in [-1, 1), from Philox at (1, step), in the order (N, H, W, C)."""
+    values = 2 * philox_uniform(1, step, samples * size * size * 3) - numpy.float32(1)
+    images = torch.from_numpy(values).reshape(samples, size, size, 3).permute(0, 3, 1, 2).contiguous()
+    return images, (3 * torch.arange(samples) + 7 * step) % CLASSES
+
+
 def train(make, samples, size, lr, momentum, dtype):
     net = make().to(dtype)
     initialize(net)
@@ -124,7 +131,7 @@ def train(make, samples, size, lr, momentum, dtype):
 def main():
     torch.manual_seed(0)
     record = {"torch": torch.__version__}
-    jobs = {"resnet18": (lambda: resnet18(CLASSES), 8, 64, 0.01, 0.9)}
+    jobs = {"resnet18": (lambda: resnet18(CLASSES), 8, 64, 0.001, 0.9)}
     for name, (make, samples, size, lr, momentum) in jobs.items():
         losses, running = train(make, samples, size, lr, momentum, torch.float32)
         exact, exact_running = train(make, samples, size, lr, momentum, torch.float64)

@@ -17,6 +17,7 @@ struct TrainingJob {
   double lr = 0.0;
   double momentum = 0.0;
   int steps = 0;
+  bool random_images = false;  // the formula of record_resnet.py, else that of record_losses.py
 };
 
 struct TrainingResult {
@@ -25,8 +26,8 @@ struct TrainingResult {
   std::map<std::string, std::vector<float>> buffers;
 };
 
-/// Weights come from initialize() with seed 0, where normal distributions are replaced by uniform ones with their deviation; images and labels from
-/// the formula in record_losses.py.
+/// Weights come from initialize() with seed 0, where normal distributions are replaced by uniform ones with their deviation; images and labels from a
+/// formula.
 TrainingResult train(const TrainingJob& job);
 
 /// Runs the recorded job of a residual network: every loss and every recorded running statistic is as close to PyTorch's in double precision as

@@ -222,7 +222,7 @@ TEST(BatchNormEngine, RunningStatisticsStayFiniteWhenTrainingDiverges) {
   }
   engine.set_parameters(healthy);
   engine.train_step(random_batch(model, 12, 3, 0).view());
-  EXPECT_TRUE(std::isfinite(engine.take_step_results(true)[0].mean_loss()));
+  EXPECT_TRUE(std::isfinite(engine.take_step_results(true).back().mean_loss()));
   engine.verify_replicas();
 }
 

@@ -75,14 +75,14 @@ class Resuming : public ::testing::TestWithParam<uint32_t> {
   /// The state after it has been written to files and read again.
   TrainingState through_files(Engine& from, Engine& to) const {
     const TrainingState saved = from.state();
-    std::vector<float> scratch(static_cast<size_t>(largest_parameter(from.layout())));
-    write_checkpoint(folder_.string(), "state", checkpoint_files(from.layout(), saved, scratch, {}), "{}");
+    std::vector<float> scratch(static_cast<size_t>(checkpoint_scratch_elements(from.layout(), from.buffer_layout())));
+    write_checkpoint(folder_.string(), "state", checkpoint_files(from.layout(), from.buffer_layout(), saved, scratch, {}), "{}");
     read_checkpoint((folder_ / "state").string());
     TrainingState loaded = to.make_state();
     for (TrainingState::Flat& flat : loaded.flats) std::fill(flat.values().begin(), flat.values().end(), 7.0F);
     loaded.step = saved.step, loaded.updates = saved.updates, loaded.skipped_in_row = saved.skipped_in_row;
     loaded.learning_rate = saved.learning_rate, loaded.momentum = saved.momentum, loaded.loss_scale = saved.loss_scale;
-    read_checkpoint_files((folder_ / "state").string(), to.layout(), loaded);
+    read_checkpoint_files((folder_ / "state").string(), to.layout(), to.buffer_layout(), loaded);
     return loaded;
   }
 
@@ -161,7 +161,7 @@ TEST(TrainingState, TakesThePlannedMemory) {
     config.optimizer = optimizer;
     const auto engine = make_engine(model, group, config);
     const TrainingState state = engine->state();
-    const auto planned = training_state_bytes(engine->layout(), optimizer);
+    const auto planned = training_state_bytes(engine->layout(), engine->buffer_layout(), config);
     ASSERT_EQ(state.flats.size(), names.size());
     ASSERT_EQ(planned.size(), names.size());
     for (size_t i = 0; i < names.size(); ++i) {

@@ -92,7 +92,9 @@ class CheckpointKills : public CheckpointRuns {
     for (const NamedCheckpoint& checkpoint : found) EXPECT_NO_THROW(read_checkpoint(checkpoint.path)) << checkpoint.path;
     const int64_t now = found.empty() ? -1 : found.back().step;
     EXPECT_GE(now, newest);
-    if (now >= 3) EXPECT_GE(found.size(), 3U) << "--keep-last 3";
+    if (now >= 3) {
+      EXPECT_GE(found.size(), 3U) << "--keep-last 3";
+    }
     newest = now;
   }
 };

@@ -91,7 +91,9 @@ TEST_F(Checkpoints, ScalesAndStepsWithinAnEpochContinueToo) {
           return epochs;
         }());
     EXPECT_EQ(rest["loss_scale"]["final"], whole["loss_scale"]["final"]);
-    if (from == 3) EXPECT_EQ(names(path(name)), (std::vector<std::string>{"step-00000003", "step-00000005", "step-00000010", "step-00000012"}));
+    if (from == 3) {
+      EXPECT_EQ(names(path(name)), (std::vector<std::string>{"step-00000003", "step-00000005", "step-00000010", "step-00000012"}));
+    }
   }
 }
 
@@ -235,7 +237,7 @@ TEST_F(Checkpoints, ADamagedOneIsSkippedForTheNextOlder) {
 
   for (const int64_t number : {8, 9}) take("whole", number, "none");
   for (const int64_t number : {8, 9}) damage(path("none") + step(number) + "/state.json");
-  for (const std::string resume : {path("none"), std::string("auto")}) {
+  for (const std::string& resume : {path("none"), std::string("auto")}) {
     const ChildResult none = run(short_run() + into("none") + Arguments{"--resume", resume});
     EXPECT_EQ(none.exit_code, 1);
     expect_contains(none.error, "none of its checkpoints is whole");

@@ -81,7 +81,8 @@ Keys documented_keys(const std::string& command) {
     const bool of_a_mode = std::any_of(std::begin(kMeasured), std::end(kMeasured), [&](const char* name) { return key.starts_with(name); });
     if (command == "compare" && of_a_mode) key.insert(0, "modes.MODE.");
     for (std::string word; commands >> word;) {
-      if (word == command) EXPECT_TRUE(keys.insert(key).second) << key << " is listed twice";
+      if (word != command) continue;
+      EXPECT_TRUE(keys.insert(key).second) << key << " is listed twice";
     }
   }
   return keys;

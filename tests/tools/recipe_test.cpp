@@ -173,7 +173,9 @@ void write_log(const std::string& path) {
   PoolStatistics statistics;
   statistics.peak_bytes = 1000;
   statistics.peak_by_category[static_cast<size_t>(Category::parameters)] = 600;
-  RunLog::Epoch epoch{.step = 2, .epoch = 1, .train_loss = 2.25, .samples_per_second = 640.5};
+  RunLog::Epoch epoch;
+  epoch.step = 2, epoch.epoch = 1;
+  epoch.train_loss = 2.25, epoch.samples_per_second = 640.5;
   epoch.test_accuracy = 0.75;
   epoch.memory.push_back({"cpu:0", statistics});
   log.add_epoch(epoch);

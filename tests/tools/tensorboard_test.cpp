@@ -185,13 +185,18 @@ class FileSizeLimit {
 };
 
 TEST_F(Tensorboard, AFullDiskDoesNotStopTrainingAndIsReportedAtTheEnd) {
-  RunLog log(folder(), {{"model", "mlp"}});
+  RunLog::Target target;
+  target.tensorboard = folder();
+  target.facts = {{"model", "mlp"}};
+  RunLog log(target);
   {
     const FileSizeLimit limit(20'000);
-    for (int64_t step = 1; step <= 1000; ++step) EXPECT_NO_THROW(log.add_step({step, 2.5, 0.1, std::nullopt}));
-    EXPECT_NO_THROW(log.add_epoch({1000, 10.0, std::nullopt, std::nullopt}));
+    for (int64_t step = 1; step <= 1000; ++step) EXPECT_NO_THROW(log.add_step({step, 1, 2.5, 0.1, std::nullopt}));
+    RunLog::Epoch epoch;
+    epoch.step = 1000;
+    EXPECT_NO_THROW(log.add_epoch(epoch));
   }
-  EXPECT_NO_THROW(log.add_step({1001, 2.5, 0.1, std::nullopt})) << "space is free again";
+  EXPECT_NO_THROW(log.add_step({1001, 1, 2.5, 0.1, std::nullopt})) << "space is free again";
   try {
     log.close();
     FAIL() << "no error";
