@@ -105,12 +105,12 @@ TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
   const std::string weights = (folder.path() / "w.safetensors").string();
   const Arguments train = with(with({"train"}, kQuick), {"--devices", "cpu:0-1"});
   const Arguments half = with(train, {"--steps", "3", "--no-eval", "--precision", "fp16", "--optimizer", "sgd", "--momentum", "0.9"});
-  expect_documented(
-      "train",
-      {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights, "--checkpoint-dir", (folder.path() / "runs").string()})),
-       json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
-      {"convolutions[]"});
-  expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--weights", weights}))});
+  expect_documented("train",
+                    {json_of(with(train, {"--epochs", "1", "--split", "auto", "--confusion", "--save", weights, "--checkpoint-dir",
+                                          (folder.path() / "runs").string()})),
+                     json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
+                    {"convolutions[]"});
+  expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--confusion", "--weights", weights}))});
 }
 
 TEST(JsonKeys, OfPlanAreDocumented) {

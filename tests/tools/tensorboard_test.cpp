@@ -82,10 +82,14 @@ Event parse_event(const std::string& bytes) {
           } else if (value.tag() == 4) {
             protozero::pbf_reader image = value.get_message();
             while (image.next()) {
-              if (image.tag() == 1) event.image_height = image.get_int32();
-              else if (image.tag() == 2) event.image_width = image.get_int32();
-              else if (image.tag() == 4) event.png = image.get_bytes();
-              else image.skip();
+              if (image.tag() == 1)
+                event.image_height = image.get_int32();
+              else if (image.tag() == 2)
+                event.image_width = image.get_int32();
+              else if (image.tag() == 4)
+                event.png = image.get_bytes();
+              else
+                image.skip();
             }
           } else if (value.tag() == 8) {
             protozero::pbf_reader tensor = value.get_message();

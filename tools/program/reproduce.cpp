@@ -62,6 +62,21 @@ std::vector<DeviceId> reproduction_devices(const Options& o) {
   return devices;
 }
 
+/// Empty if they cannot be read: then the run fails with the reason when it starts.
+std::vector<NamedCheckpoint> checkpoints_of(const PlannedRun& run) {
+  try {
+    return list_checkpoints(run.options.checkpoints.directory);
+  } catch (const DataError&) {
+    return {};
+  }
+}
+
+/// The steps that a run has made, as far as they are saved.
+int64_t steps_of(const PlannedRun& run) {
+  const std::vector<NamedCheckpoint> checkpoints = checkpoints_of(run);
+  return checkpoints.empty() ? 0 : checkpoints.back().step;
+}
+
 int64_t optimizer_states(const OptimizerConfig& optimizer) {
   return optimizer.kind != OptimizerConfig::Kind::sgd ? 2 : optimizer.sgd.momentum != 0.0 ? 1 : 0;
 }
@@ -75,7 +90,7 @@ void check_disk(const Options& o, const Job& job, const std::vector<PlannedRun>&
   for (const PlannedRun& run : runs) {
     const std::optional<RunResult> result = read_run_result(run.folder);
     if (result && result->state != "interrupted") continue;
-    missing += std::max<int64_t>(0, epochs - static_cast<int64_t>(list_checkpoints(run.options.checkpoints.directory).size()));
+    missing += std::max<int64_t>(0, epochs - static_cast<int64_t>(checkpoints_of(run).size()));
   }
   std::error_code error;
   const fs::space_info space = fs::space(o.reproduce.out, error);
@@ -151,8 +166,8 @@ class Reproduction {
     find_facts();
   }
 
-  /// Makes all runs that are not there yet. False if the program was interrupted.
-  bool run() {
+  /// Makes all runs that are not there yet, until interrupted.
+  void run() {
     const int64_t steps =
         *asked_.epochs * batches_per_epoch({asked_.shuffle, asked_.drop_last, asked_.seed}, job_.data.train.size(), asked_.batch_size);
     int64_t steps_left = 0;
@@ -196,7 +211,6 @@ class Reproduction {
       }
     }
     record_.interrupted = interrupted();
-    return !record_.interrupted;
   }
 
   const Record& record() const { return record_; }
@@ -220,11 +234,6 @@ class Reproduction {
     of.seed = seed;
     of.folder = run.folder;
     planned_.push_back(std::move(run));
-  }
-
-  static int64_t steps_of(const PlannedRun& run) {
-    const std::vector<NamedCheckpoint> checkpoints = list_checkpoints(run.options.checkpoints.directory);
-    return checkpoints.empty() ? 0 : checkpoints.back().step;
   }
 
   void print_progress(const std::string& text) const {
@@ -358,7 +367,7 @@ class Reproduction {
     differs(!o.data.starts_with("cifar10"), "data " + o.data, "CIFAR-10");
     differs(job_.model.height != 227, fmt::format("images of {0}x{0}", job_.model.height), "227x227");
     differs(o.limit_samples.has_value(), fmt::format("the first {} training images", format_count(o.limit_samples.value_or(0))), "all 50,000");
-    differs(*o.epochs != *published.epochs, fmt::format("{} epochs", *o.epochs), fmt::format("{}", *published.epochs));
+    differs(*o.epochs != *published.epochs, fmt::format("{} epoch{}", *o.epochs, *o.epochs == 1 ? "" : "s"), fmt::format("{}", *published.epochs));
     differs(o.batch_size != published.batch_size, fmt::format("batch size {}", o.batch_size), fmt::format("{}", published.batch_size));
     differs(std::string(optimizer.name()) != "adamw", fmt::format("optimizer {}", optimizer.name()), "adamw");
     differs(optimizer.learning_rate() != *published.lr, fmt::format("lr {}", optimizer.learning_rate()), fmt::format("{}", *published.lr));
