@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,7 +24,9 @@ class Samples {
   /// Writes image i, u8 pixels (H, W, C), to `out`. throws DataError if its file can no longer be read.
   virtual void read_image(int64_t i, std::span<uint8_t> out) const = 0;
   /// Does the work of each sample's first read now, so that measurements do not include it.
-  virtual void read_ahead() const {}
+  /// throws OutOfMemory if the memory that is available does not hold them.
+  ///   stop  asked now and then; true ends the call early
+  virtual void read_ahead(const std::function<bool()>& stop = {}) const { (void)stop; }
   /// Host memory that pixels and labels occupy now.
   virtual int64_t held_bytes() const = 0;
 };

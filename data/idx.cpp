@@ -88,8 +88,9 @@ Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part,
     set.samples =
         samples_in_files({{images.path, count, begin, set.bytes_per_image()}}, read_labels(labels.file, count, classes, set), set.bytes_per_image());
   } else {
-    std::vector<uint8_t> pixels = images.file.read_all(bytes, "pixels");
+    // The labels first: they are few, and may not fit the images.
     const std::vector<uint8_t> small_labels = read_labels(labels.file, count, classes, set);
+    std::vector<uint8_t> pixels = images.file.read_all(bytes, "pixels");
     set.samples = samples_in_memory(std::move(pixels), {small_labels.begin(), small_labels.end()});
   }
   return set;

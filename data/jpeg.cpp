@@ -4,11 +4,9 @@
 #include <cstddef>
 #include <cstdio>
 
-#include <jpeglib.h>
-
-#include <jerror.h>
-
 #include <fmt/format.h>
+#include <jerror.h>
+#include <jpeglib.h>
 
 #include "data/image_file.h"
 #include "runtime/error.h"

@@ -8,6 +8,9 @@
 #include <numbers>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "data/host_memory.h"
 #include "data/readers.h"
 #include "runtime/philox.h"
 
@@ -132,8 +135,10 @@ class DrawnSamples final : public Samples {
     std::copy_n(image(i), kBytes, out.data());
   }
 
-  void read_ahead() const override {
+  void read_ahead(const std::function<bool()>& stop) const override {
+    require_memory((size() - drawn_.load(std::memory_order_relaxed)) * kBytes, fmt::format("synthetic: {} images", size()));
     for (int64_t i = 0; i < size(); ++i) {
+      if (i % 1024 == 0 && stop && stop()) return;
       const std::lock_guard lock(mutex_of(i));
       image(i);
     }
@@ -170,6 +175,7 @@ Dataset drawn_set(const char* name, int64_t count, uint64_t seed, uint64_t split
   set.channels = kChannels;
   set.classes = static_cast<int64_t>(kKinds.size());
   for (const Kind& kind : kKinds) set.class_names.emplace_back(kind.name);
+  require_memory(count * static_cast<int64_t>(sizeof(void*)), fmt::format("{}: the places of {} images", name, count));
   set.samples = std::make_shared<DrawnSamples>(count, seed, split);
   return set;
 }

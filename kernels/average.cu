@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/average.h"
-
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/step_control.h"
 

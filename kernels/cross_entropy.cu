@@ -390,9 +390,17 @@ void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, C
   auto* parts = scratch<Part>(ctx, kName, kMaxParts);
   int count = 0;
   with_storage(logits.dtype, [&]<class T>() {
-    const Rows<T> r{logits.as<T>(),      targets.as<int32_t>(), grad_logits.as<T>(),   rows, static_cast<int32_t>(classes),
-                    config.ignore_index, config.grad_scale,     loss_scale.as<float>(), static_cast<double>(config.label_smoothing),
-                    1.0F - config.label_smoothing, config.label_smoothing / static_cast<float>(classes)};
+    const Rows<T> r{logits.as<T>(),
+                    targets.as<int32_t>(),
+                    grad_logits.as<T>(),
+                    rows,
+                    static_cast<int32_t>(classes),
+                    config.ignore_index,
+                    config.grad_scale,
+                    loss_scale.as<float>(),
+                    static_cast<double>(config.label_smoothing),
+                    1.0F - config.label_smoothing,
+                    config.label_smoothing / static_cast<float>(classes)};
     count = queue_rows(ctx, r, parts);
   });
   launch_cooperating(native_stream(ctx), add_parts, dim3(1), dim3(kBlockThreads), parts, count, targets.as<int32_t>(), static_cast<int32_t>(classes),

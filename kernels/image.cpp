@@ -250,9 +250,9 @@ void check_range(const char* name, const char* argument, int64_t value, int64_t 
 AugmentationDraw draw_augmentation(const Augmentation& augmentation, const AugmentationKey& key, int64_t sample, int64_t height, int64_t width) {
   const uint64_t stream = random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(key.epoch));
   const auto block = [&](uint64_t number) {
-    return philox4x32({static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)},
-                      {static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32), static_cast<uint32_t>(stream),
-                       static_cast<uint32_t>(stream >> 32)});
+    return philox4x32(
+        {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)},
+        {static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32), static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)});
   };
   const auto below = [](uint32_t word, int64_t bound) { return static_cast<int64_t>(uint64_t{word} * static_cast<uint64_t>(bound) >> 32); };
   const auto first = block(2 * static_cast<uint64_t>(sample)), second = block(2 * static_cast<uint64_t>(sample) + 1);

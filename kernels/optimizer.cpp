@@ -187,7 +187,8 @@ void check_ranges(const char* name, int64_t count, const UpdateRanges& ranges) {
   int64_t at = 0;
   for (const UpdateRange& range : *ranges) {
     if (range.begin != at || range.end < range.begin) {
-      throw ShapeError(fmt::format("{}: a range is [{}, {}), expected one that begins at {}, where the one before ends", name, range.begin, range.end, at));
+      throw ShapeError(
+          fmt::format("{}: a range is [{}, {}), expected one that begins at {}, where the one before ends", name, range.begin, range.end, at));
     }
     at = range.end;
   }

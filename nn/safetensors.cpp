@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -67,10 +70,13 @@ std::string make_header(const std::string& path, std::span<const TensorSource> t
 }  // namespace
 
 std::map<std::string, HostTensor> read_safetensors(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
+  if (std::filesystem::is_directory(status)) throw DataError(fmt::format("{}: it is a folder, expected a safetensors file", path));
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) throw DataError(fmt::format("{}: it is not a regular file", path));
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) throw DataError(fmt::format("read_safetensors: {} cannot be opened; check the path", path));
+  if (!file) throw DataError(fmt::format("{}: it cannot be opened ({}); check the path", path, std::strerror(errno)));
   const auto end = static_cast<std::streamoff>(file.tellg());
-  if (end < 0) throw DataError(fmt::format("read_safetensors: {} is not a regular file", path));
   file.seekg(0);
   uint64_t data_begin = 0;
   std::vector<Entry> entries = read_entries(path, file, static_cast<uint64_t>(end), data_begin);

@@ -26,7 +26,8 @@ Engine::State& Engine::with_averages(const char* operation) const {
   State& s = state_->drain();
   s.require_training(operation);
   if (s.config.ema_decay == 0.0) {
-    throw ConfigError(fmt::format("{}: this engine keeps no averages of its parameters; set EngineConfig::ema_decay, for example to 0.999", operation));
+    throw ConfigError(
+        fmt::format("{}: this engine keeps no averages of its parameters; set EngineConfig::ema_decay, for example to 0.999", operation));
   }
   if (s.averages_in_place) throw OrderError(fmt::format("{}: an AverageScope is open; close it first", operation));
   return s;

@@ -14,7 +14,7 @@
 #include <vitrine/nn/model.h>
 #include <vitrine/nn/parallel/engine_config.h>
 #include <vitrine/nn/parallel/process_part.h>
-#include <vitrine/nn/parallel/training_state.h>
+#include <vitrine/nn/parallel/training_checkpoint.h>
 #include <vitrine/nn/parameter_store.h>
 #include <vitrine/runtime/device.h>
 

@@ -75,8 +75,9 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
     throw ConfigError(fmt::format("engine: ema_decay is {}, expected a number from 0 to 1, below 1", config.ema_decay));
   }
   if (config.augmentation.any() && config.image_dtype != DType::u8) {
-    throw ConfigError(fmt::format("engine: augmentation changes u8 images on the device, but image_dtype is {}; set it to DType::u8, or augmentation to {{}}",
-                                  dtype_name(config.image_dtype)));
+    throw ConfigError(
+        fmt::format("engine: augmentation changes u8 images on the device, but image_dtype is {}; set it to DType::u8, or augmentation to {{}}",
+                    dtype_name(config.image_dtype)));
   }
   if (!(config.label_smoothing >= 0.0F && config.label_smoothing <= 1.0F)) {
     throw ConfigError(fmt::format("engine: label_smoothing is {}, expected a number from 0 to 1", config.label_smoothing));

@@ -146,7 +146,7 @@ struct Engine::State {
   [[noreturn]] void stop_training(const Issued& issued, StepResult& result);
   void throw_if_diverged(const StepResult& result);
 
-  // training_state.cpp
+  // training_checkpoint.cpp
   /// A flat buffer of a replica that a checkpoint contains.
   struct FlatState {
     std::string name;

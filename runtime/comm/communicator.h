@@ -69,6 +69,9 @@ class Communicator {
 /// in time.
 std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices);
 
+/// The most CPU devices of one process that communicate.
+inline constexpr int kMostCpuDevices = 64;
+
 /// Version of NCCL, such as "2.28.9"; empty if NCCL is not built in.
 std::string nccl_version();
 

@@ -12,6 +12,7 @@
 
 #include "runtime/comm/abortable_barrier.h"
 #include "runtime/comm/call.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/cpu/stream.h"
 
 namespace vitrine::comm {
@@ -20,7 +21,7 @@ namespace vitrine::comm {
 /// ring, so collectives of one group may run concurrently on several streams of a device without ordering them.
 class LocalGroup {
  public:
-  static constexpr int kMaxRanks = 64;
+  static constexpr int kMaxRanks = kMostCpuDevices;
   explicit LocalGroup(std::vector<std::string> device_names);
 
   int size() const { return size_; }

@@ -80,7 +80,8 @@ class IdxFolder : public TempFolder {
 };
 
 TEST(OpenDataset, NamesTheKinds) {
-  expect_message("mnist:/x", {"ConfigError", "unknown kind \"mnist\"", "cifar10:DIR", "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR", "synthetic[:COUNT]"});
+  expect_message("mnist:/x",
+                 {"ConfigError", "unknown kind \"mnist\"", "cifar10:DIR", "fashion-mnist:DIR", "idx:DIR", "image-folder:DIR", "synthetic[:COUNT]"});
   expect_message("cifar10", {"ConfigError", "write cifar10:DIR"});
   expect_message("idx:", {"ConfigError", "write idx:DIR"});
   for (const char* text : {"synthetic:", "synthetic:0", "synthetic:-5", "synthetic:x", "synthetic:10k"}) {

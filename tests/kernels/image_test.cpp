@@ -148,9 +148,7 @@ TEST(AugmentationDraws, AreUniformAndBelongToSampleEpochAndSeed) {
     ASSERT_GE(draw.cut_left, -4);
     ASSERT_LT(draw.cut_left, 28);
   }
-  const auto expect_share = [](int count, double share) {
-    EXPECT_NEAR(count, share * kSamples, 5 * std::sqrt(kSamples * share * (1 - share)));
-  };
+  const auto expect_share = [](int count, double share) { EXPECT_NEAR(count, share * kSamples, 5 * std::sqrt(kSamples * share * (1 - share))); };
   expect_share(flips, 0.5);
   for (const int count : top) expect_share(count, 1.0 / 9);
   for (const int count : left) expect_share(count, 1.0 / 9);

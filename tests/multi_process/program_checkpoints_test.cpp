@@ -73,7 +73,7 @@ TEST_F(ProcessCheckpoints, SigtermToOneSavesAndEndsAll) {
 
 // The documented loop around mpirun; one process is killed in its first round.
 TEST_F(ProcessCheckpoints, AShellLoopFinishesARunWhoseProcessIsKilled) {
-  const Command last = {"--epochs", "60", "--checkpoint-every", "1", "--keep-last", "2", "--no-eval"};
+  const Command last = {"--epochs", "15", "--checkpoint-every", "1", "--keep-last", "2", "--no-eval"};
   const std::string loop =
       "n=0; until \"$@\" & pid=$!; echo $pid > \"" + path("pid") + "\"; wait $pid; do n=$((n + 1)); [ $n -lt 5 ] || exit 9; done; echo rounds $n";
   Command command = {"bash", "-c", loop, "bash"};
@@ -86,7 +86,7 @@ TEST_F(ProcessCheckpoints, AShellLoopFinishesARunWhoseProcessIsKilled) {
   expect_contains(result.output, "rounds 1");
   expect_contains(result.error, "continuing from ");
   ASSERT_EQ(run("whole", last).exit_code, 0);
-  expect_same("run", "whole", 600);
+  expect_same("run", "whole", 150);
 }
 
 TEST_F(ProcessCheckpoints, ARefusalEndsAllProcesses) {

@@ -206,7 +206,7 @@ TEST_F(CheckpointFolder, TheNewestWholeOneIsFound) {
 
 TEST_F(CheckpointFolder, ADirectoryHasOneWriter) {
   expect_mentions(message_of([&] { CheckpointDirectory(Checkpoint::write("x")); }), {"it is a file"});
-  expect_mentions(message_of([&] { CheckpointDirectory("/proc/no/such/folder"); }), {"/proc/no/such/folder", "cannot be written there"});
+  expect_mentions(message_of([&] { CheckpointDirectory("/proc/no/such/folder"); }), {"/proc/no/such/folder", "no checkpoints can be written there"});
   fs::create_directories(folder_ / "runs" / ".tmp-step-00000001-1");
   std::ofstream(path("runs/.tmp-link-1")) << "x";
   {

@@ -30,7 +30,7 @@ TEST_F(Safetensors, MalformedFilesAreRefusedWithTheReason) {
       {"{\"a\": 1}", 0, "expected an object"},
       {R"({"a": {"shape": [1], "data_offsets": [0, 4]}})", 4, "no dtype"},
       {R"({"a": {"dtype": 5, "shape": [1], "data_offsets": [0, 4]}})", 4, "expected a string"},
-      {R"({"a": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}})", 8, "I64"},
+      {R"({"a": {"dtype": "U64", "shape": [1], "data_offsets": [0, 8]}})", 8, "U64"},
       {R"({"a": {"dtype": "F32", "data_offsets": [0, 4]}})", 4, "no list of shape"},
       {R"({"a": {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]}})", 4, "has shape 1, expected a list"},
       {R"({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}})", 4, "-1"},

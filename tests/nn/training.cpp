@@ -93,11 +93,11 @@ TrainingResult train(const TrainingJob& job) {
   const auto buffers_of = [&](const FlatLayout& of) {
     return ctx.allocate({std::max<int64_t>(1, of.parameter_elements())}, DType::f32, Category::parameters, "buffers");
   };
-  const Tensor saved = buffers_of(buffer_layout.saved()), transient = buffers_of(buffer_layout.transient());
-  const std::vector<View> buffers = buffer_layout.views(saved, transient);
+  const Tensor running_buffers = buffers_of(buffer_layout.saved()), transient = buffers_of(buffer_layout.transient());
+  const std::vector<View> buffers = buffer_layout.views(running_buffers, transient);
   std::vector<float> running = buffer_layout.initial().values;
-  running.resize(static_cast<size_t>(saved.numel()));
-  copy(ctx, host_view(running, saved.shape(), DType::f32), saved);
+  running.resize(static_cast<size_t>(running_buffers.numel()));
+  copy(ctx, host_view(running, running_buffers.shape(), DType::f32), running_buffers);
 
   std::vector<float> start(static_cast<size_t>(layout.total_elements()));
   initialize(layout, 0, start);
@@ -126,7 +126,7 @@ TrainingResult train(const TrainingJob& job) {
     devices.synchronize();
     result.losses.push_back(static_cast<double>(host_totals[LossTotals::kLossSum]) / LossTotals::count(host_totals.data(), LossTotals::kValid));
   }
-  copy(ctx, saved, View{running.data(), saved.shape(), DType::f32, DeviceId::host()});
+  copy(ctx, running_buffers, View{running.data(), running_buffers.shape(), DType::f32, DeviceId::host()});
   devices.synchronize();
   for (int i = 0; i < buffer_layout.saved().size(); ++i) {
     const ParamSpec& spec = buffer_layout.saved().specs()[static_cast<size_t>(i)];

@@ -37,11 +37,10 @@ TEST(ParameterGroups, NeighboursWithEqualConstantsAreOneRange) {
   EXPECT_EQ(ranges({{.of = Of::biases, .weight_decay = 0.0}, {.of = Of::norms, .weight_decay = 0.0}}),
             "[0, 64) x1 decay 0; [64, 1088) x1 decay 0.1; [1088, 1280) x1 decay 0; [1280, 1408) x1 decay 0.1; ");
   // A later group overrides what it sets, and nothing else.
-  EXPECT_EQ(ranges({{.of = Of::biases, .weight_decay = 0.0},
-                    {.pattern = "classifier.*", .lr_factor = 10.0},
-                    {.pattern = "c*.b?as", .weight_decay = 0.5}}),
-            "[0, 64) x10 decay 0.5; [64, 1088) x10 decay 0.1; [1088, 1152) x1 decay 0; [1152, 1216) x1 decay 0.1; [1216, 1280) x1 decay 0.5; [1280, "
-            "1408) x1 decay 0.1; ");
+  EXPECT_EQ(
+      ranges({{.of = Of::biases, .weight_decay = 0.0}, {.pattern = "classifier.*", .lr_factor = 10.0}, {.pattern = "c*.b?as", .weight_decay = 0.5}}),
+      "[0, 64) x10 decay 0.5; [64, 1088) x10 decay 0.1; [1088, 1152) x1 decay 0; [1152, 1216) x1 decay 0.1; [1216, 1280) x1 decay 0.5; [1280, "
+      "1408) x1 decay 0.1; ");
   EXPECT_EQ(ranges({{.pattern = "*", .lr_factor = 2.0}}), "[0, 1408) x2 decay 0.1; ");
 }
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine that loads a state continues like the one that saved it.
-#include "nn/parallel/training_state.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <random>
@@ -9,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "nn/parallel/training_checkpoint.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/seeds.h"
@@ -28,6 +27,7 @@ EngineConfig random_config(std::mt19937& random, const Model& model) {
   const std::string optimizer = optimizers[random() % 3];
   const std::optional<double> momentum = optimizer == "sgd" && random() % 2 == 0 ? std::optional(0.9) : std::nullopt;
   config.optimizer = make_optimizer_config(optimizer, 0.01, momentum, momentum.has_value() && random() % 2 == 0, {});
+  if (random() % 2 == 0) config.ema_decay = 0.9;
   const DType computes[] = {DType::f32, DType::f16, DType::bf16};
   config.precision.compute = computes[random() % 3];
   if (config.precision.compute == DType::f16) {
@@ -173,22 +173,28 @@ TEST(TrainingState, TakesThePlannedMemory) {
 }
 
 TEST(TrainingState, OfAnotherOptimizerOrModelIsRefused) {
+  const auto state_of = [](const Model& model, const EngineConfig& config) {
+    DeviceGroup group(test_group(1));
+    return make_engine(model, group, config)->state();
+  };
   const Model model = random_model(1), another = random_model(2);
-  DeviceGroup group(test_group(1));
   const EngineConfig config = small_config(model, 4);
-  EngineConfig adam = config;
+  EngineConfig adam = config, evaluates = config;
   adam.optimizer = make_optimizer_config("adam", {}, {}, false, {});
-  const auto engine = make_engine(model, group, config);
-  for (const TrainingState& state : {make_engine(model, group, adam)->state(), make_engine(another, group, small_config(another, 4))->state()}) {
-    try {
-      engine->load_state(state);
-      FAIL() << "no error";
-    } catch (const ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find("expected parameters of"), std::string::npos) << error.what();
+  evaluates.forward_only = true;
+  {
+    DeviceGroup group(test_group(1));
+    const auto engine = make_engine(model, group, config);
+    for (const TrainingState& state : {state_of(model, adam), state_of(another, small_config(another, 4))}) {
+      try {
+        engine->load_state(state);
+        FAIL() << "no error";
+      } catch (const ConfigError& error) {
+        EXPECT_NE(std::string(error.what()).find("expected parameters of"), std::string::npos) << error.what();
+      }
     }
   }
-  EngineConfig evaluates = config;
-  evaluates.forward_only = true;
+  DeviceGroup group(test_group(1));
   Engine forward_only(model, group, evaluates, {{}, {4}});
   EXPECT_THROW(forward_only.state(), ConfigError);
 }

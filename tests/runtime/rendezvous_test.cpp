@@ -49,7 +49,7 @@ TEST(InitMethod, RefusesAnythingElseWithTheRemedy) {
       parse_init_method(text);
       ADD_FAILURE() << "taken: " << text;
     } catch (const ConfigError& error) {
-      expect_contains(error.what(), std::string("ProcessGroupOptions::rendezvous ") + text + ":");
+      expect_contains(error.what(), std::string("ProcessGroupOptions::rendezvous") + (*text == '\0' ? "" : " ") + text + ":");
       expect_contains(error.what(), "tcp://HOST:PORT");
       expect_contains(error.what(), "file:PATH");
     }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Accuracy on all of Fashion-MNIST and CIFAR-10; minutes of two cores. `ctest -L slow` runs it.
-#include "tests/tools/accuracy.h"
-
 #include "tests/data/temp_folder.h"
+#include "tests/tools/accuracy.h"
 
 namespace vitrine::test {
 namespace {
@@ -16,7 +15,7 @@ TEST(FullAccuracy, FashionMnistReachesNinetyPercent) {
 TEST(FullAccuracy, Cifar10WithAugmentationPassesSeventyFivePercent) {
   const TempFolder folder;
   if (!unpack_cifar10(folder.path())) GTEST_SKIP() << "CIFAR-10 or xz is not here";
-  EXPECT_GE(accuracy_after({"--data", "cifar10:" + folder.str(), "--epochs", "12", "--optimizer", "adam", "--lr", "1e-3", "--lr-schedule", "cosine",
+  EXPECT_GE(accuracy_after({"--data", "cifar10:" + folder.str(), "--epochs", "24", "--optimizer", "adam", "--lr", "1e-3", "--lr-schedule", "cosine",
                             "--augment", "flip,crop:4"}),
             0.75);
 }

@@ -44,7 +44,8 @@ struct Place {
   bool mirrored;
 };
 void write_glyphs(const std::filesystem::path& folder, const std::string& part, uint32_t count, const std::function<Place(std::mt19937&)>& place) {
-  constexpr const char* kGlyphs[4] = {"X....X....X....X....XXXXX", "XXXXX..X....X....X....X..", "XXXXXX...XX...XX...XXXXXX", "X...X.X.X...X...X.X.X...X"};
+  constexpr const char* kGlyphs[4] = {"X....X....X....X....XXXXX", "XXXXXX....XXX..X....X....", "XXXXX...X...X...X...XXXXX",
+                                      "X...XXX..XX.X.XX..XXX...X"};
   std::mt19937 random(count);
   Bytes images{0, 0, 8, 3, 0, 0, static_cast<uint8_t>(count >> 8), static_cast<uint8_t>(count), 0, 0, 0, 12, 0, 0, 0, 12};
   Bytes labels{0, 0, 8, 1, 0, 0, static_cast<uint8_t>(count >> 8), static_cast<uint8_t>(count)};
@@ -64,21 +65,22 @@ void write_glyphs(const std::filesystem::path& folder, const std::string& part, 
   write_file(folder / (part + "-labels-idx1-ubyte"), labels);
 }
 
-/// Trained on glyphs in one place, tested on mirrored ones elsewhere: an mlp knows those from flips and crops alone.
+/// Trained on the letters L, F, Z and N in one place, tested on mirrored ones elsewhere: an mlp knows those from flips and crops alone. Guessing
+/// reaches 0.25.
 TEST(Accuracy, AugmentationTeachesWhatTheTrainingSetLacks) {
   const TempFolder folder;
-  write_glyphs(folder.path(), "train", 800, [](std::mt19937&) { return Place{3, 2, false}; });
+  write_glyphs(folder.path(), "train", 1600, [](std::mt19937&) { return Place{3, 2, false}; });
   write_glyphs(folder.path(), "t10k", 400, [](std::mt19937& random) {
-    return Place{1 + static_cast<int>(random() % 5), static_cast<int>(random() % 5), random() % 2 == 0};
+    return Place{1 + static_cast<int>(random() % 5), static_cast<int>(random() % 5), true};
   });
   const auto accuracy = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> all = {"--model", "mlp", "--data", "idx:" + folder.str(), "--epochs", "25", "--batch-size", "50", "--lr", "2e-3"};
+    std::vector<std::string> all = {"--model", "mlp", "--data", "idx:" + folder.str(), "--epochs", "12", "--batch-size", "50", "--lr", "2e-3"};
     all.insert(all.end(), more.begin(), more.end());
     return accuracy_after(all);
   };
-  EXPECT_GE(accuracy({"--augment", "flip,crop:3"}), 0.85);
-  EXPECT_LE(accuracy({}), 0.70);
-  EXPECT_LE(accuracy({"--augment", "flip"}), 0.75);
+  EXPECT_GE(accuracy({"--augment", "flip,crop:3"}), 0.80);
+  EXPECT_LE(accuracy({"--augment", "crop:3"}), 0.70);
+  EXPECT_LE(accuracy({"--augment", "flip"}), 0.60);
 }
 
 // Guessing reaches 0.10.

@@ -7,8 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/conv2d.h"
-#include "kernels/linear.h"
+#include "kernels/check.h"
 #include "nn/parallel/engine.h"
 #include "nn/parallel/plan_search.h"
 #include "runtime/device.h"
@@ -94,34 +93,28 @@ TEST(Advice, OutOfMemoryProposesWhatFits) {
 }
 
 TEST(Advice, ASmallWorkspaceNamesTheBytesAndTheSetting) {
-  if (test::on_gpu()) GTEST_SKIP() << "cuDNN may need no workspace";
+  if (test::on_gpu()) GTEST_SKIP() << "kernels of a GPU throw at issue";
   DeviceGroup group(test_group(1));
   ExecContext& ctx = group[0].compute();
-  const Shape x{2, 9, 8, 5}, w{7, 3, 3, 5}, y{2, 9, 8, 7};
-  const auto make = [&](const Shape& shape) { return ctx.allocate(shape, DType::f16, Category::activations, "x"); };
-  const Tensor images = make(x), weights = make(w), outputs = make(y);
-  const auto convolve = [&] {
-    const LayerScope layer(ctx, "features.0");
-    conv2d_forward(ctx, {1, 1, false}, images, weights, {}, outputs);
-    ctx.stream().synchronize();
-  };
-  const Words words = words_of<OutOfMemory>(convolve);
-  expect_contains(words.library, "layer 'features.0': conv2d_forward: ");
-  expect_contains(words.library, " bytes are reserved; reserve more with EngineConfig::workspace_bytes ");
-  expect_contains(words.program, " bytes are reserved; reserve more with --workspace ");
+  ctx.reserve_workspace(1000);
+  const LayerScope layer(ctx, "classifier.1");
+  ctx.dispatch({"gemm", {}, {}}, [workspace = ctx.workspace()] { check::throw_small_workspace("gemm", "f16", 65536, int64_t{8} << 20, workspace); });
   try {
-    convolve();
+    ctx.stream().synchronize();
     FAIL() << "it was not refused";
   } catch (const OutOfMemory& error) {
+    const std::string start =
+        "layer 'classifier.1': gemm: f16 needs a workspace of at least 65536 bytes, but 1000 bytes are reserved; reserve more with ";
+    EXPECT_EQ(error.what(), start + "EngineConfig::workspace_bytes 8MiB");
+    EXPECT_EQ(in_program_words(error), start + "--workspace 8MiB");
     const MemoryShortage& shortage = error.shortage();
     EXPECT_EQ(shortage.memory, MemoryShortage::Memory::workspace);
-    EXPECT_EQ(shortage.user, "conv2d_forward");
-    EXPECT_EQ(shortage.layer, "features.0");
-    EXPECT_GT(shortage.needed_bytes, 0);
-    EXPECT_EQ(shortage.capacity_bytes, 0);
-    const auto proposed = error.reason().parts(Reason::Part::Kind::proposed);
-    ASSERT_EQ(proposed.size(), 1U);
-    EXPECT_EQ(proposed[0].setting, Setting::workspace_bytes);
+    EXPECT_EQ(shortage.device, "cpu:0");
+    EXPECT_EQ(shortage.user, "gemm");
+    EXPECT_EQ(shortage.layer, "classifier.1");
+    EXPECT_EQ(shortage.needed_bytes, 65536);
+    EXPECT_EQ(shortage.capacity_bytes, 1000);
+    EXPECT_EQ(error.reason().parts(Reason::Part::Kind::proposed), std::vector{propose(Setting::workspace_bytes, "8MiB")});
   }
 }
 

@@ -36,7 +36,6 @@ std::string documented_name(const std::string& parent, const std::string& name) 
   if (parent == "modes") return "MODE";
   if (parent == "libraries") return "LIBRARY";
   if (parent == "missing") return "PART";
-  if (parent.ends_with("staging_bytes")) return "BUFFER";
   return parent.ends_with("peak_bytes_by_category") ? "CATEGORY" : name;
 }
 
@@ -114,9 +113,11 @@ TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
 }
 
 TEST(JsonKeys, OfPlanAreDocumented) {
-  const Arguments plan = with(with({"plan"}, kQuick), {"--devices", "cpu:0-1", "--split", "auto"});
-  expect_documented("plan",
-                    {json_of(with(plan, {"--checkpoint-dir", "runs"})), json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1)});
+  const Arguments plan = with(with({"plan"}, kQuick), {"--devices", "cpu:0-1"});
+  const Json refused = json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1);
+  EXPECT_EQ(refused["fits"], false);
+  EXPECT_TRUE(refused["remedies"].is_string());
+  expect_documented("plan", {json_of(with(plan, {"--split", "auto"})), refused});
 }
 
 TEST(JsonKeys, OfCompareAreDocumented) {
@@ -136,7 +137,7 @@ TEST(JsonKeys, OfReproduceAreDocumented) {
 
 TEST(JsonKeys, OfCollectivesAreDocumented) {
   const Arguments small = {"--devices", "cpu:0-1", "-b", "48", "-e", "48", "-n", "2", "-w", "0"};
-  expect_documented("collectives", {json_of(with({"collectives", "all_reduce", "all_to_all"}, small)),
+  expect_documented("collectives", {json_of(with({"collectives", "all_reduce", "alltoall"}, small)),
                                     json_of(with({"collectives", "scatter", "--counts", "4,8"}, small))});
 }
 

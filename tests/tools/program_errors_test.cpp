@@ -72,6 +72,27 @@ TEST(ProgramErrors, SizesBeyondAPlanHaveRemedies) {
   expect_failure({"train", "--image-size", "20000", "--steps", "1", "--no-eval"}, 1, "--image-size");
 }
 
+TEST(ProgramErrors, MoreCpuDevicesThanAProcessCanHaveAreRefusedAtOnce) {
+  for (const char* command : {"train", "plan", "compare", "collectives"}) {
+    expect_failure({command, "--devices", "cpu:0-3000"}, 2, "3001 CPU devices, but a process has at most 64; use fewer, or start several processes with mpirun");
+  }
+}
+
+TEST(ProgramErrors, AnEmptyValueIsRefused) {
+  for (const char* option : {"--save", "--report", "--init-weights", "--log", "--tensorboard", "--checkpoint-dir"}) {
+    expect_failure({"train", option, "", "--steps", "1"}, 2, std::string(option) + ": the value is empty");
+  }
+}
+
+TEST(ProgramErrors, DataBeyondTheMemoryIsRefused) {
+  // 92 GB of pixels.
+  expect_failure({"train", "--model", "mlp", "--data", "synthetic:30000000", "--no-eval"}, 1, "of host memory, but only");
+}
+
+TEST(ProgramErrors, AFolderIsNotAFileOfWeights) {
+  expect_failure({"train", "--init-weights", "/proc/self/fd", "--steps", "1"}, 1, "/proc/self/fd");
+}
+
 TEST(ProgramErrors, UnwritableFilesAreReportedBeforeTraining) {
   const std::string folder = std::filesystem::temp_directory_path().string();
   expect_failure({"train", "--data", "synthetic:100", "--save", "/nonexistent/w.safetensors"}, 1, "--save /nonexistent/w.safetensors");

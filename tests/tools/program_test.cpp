@@ -228,8 +228,18 @@ TEST_F(Train, PreprocessingOnTheHostGivesTheSameLosses) {
 
 /// Every part of a training recipe at once: the same losses under every scheme, memory as planned (checked by the program), and the averages saved.
 TEST_F(Train, ARecipeGivesTheSameLossesUnderEveryScheme) {
-  const Arguments recipe = {"--augment", "flip,crop:4,cutout:8", "--label-smoothing", "0.1", "--no-decay", "norms,biases", "--param-group",
-                            "classifier.4.*:lr=0.005", "--ema", "0.9", "--epochs", "2"};
+  const Arguments recipe = {"--augment",
+                            "flip,crop:4,cutout:8",
+                            "--label-smoothing",
+                            "0.1",
+                            "--no-decay",
+                            "norms,biases",
+                            "--param-group",
+                            "classifier.4.*:lr=0.005",
+                            "--ema",
+                            "0.9",
+                            "--epochs",
+                            "2"};
   const Json ddp = run_json("train", with(recipe, {"--save", path("a.safetensors")}));
   EXPECT_EQ(ddp["config"]["augment"], "flip,crop:4,cutout:8");
   EXPECT_EQ(ddp["config"]["ema"], 0.9);
@@ -240,9 +250,7 @@ TEST_F(Train, ARecipeGivesTheSameLossesUnderEveryScheme) {
     }
     EXPECT_NEAR(other["epochs"].back()["test_loss"].get<double>(), ddp["epochs"].back()["test_loss"].get<double>(), 1e-3) << mode;
   }
-  const auto evaluated = [&](const std::string& weights) {
-    return run_json("eval", {"--weights", path(weights)})["test_loss"].get<double>();
-  };
+  const auto evaluated = [&](const std::string& weights) { return run_json("eval", {"--weights", path(weights)})["test_loss"].get<double>(); };
   EXPECT_NEAR(evaluated("a.ema.safetensors"), ddp["epochs"].back()["test_loss"].get<double>(), 1e-6);
   EXPECT_GT(std::abs(evaluated("a.safetensors") - evaluated("a.ema.safetensors")), 1e-4);
 }

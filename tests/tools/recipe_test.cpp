@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flags of the training recipe, the confusion matrix, and what --log and --tensorboard write.
-#include "tools/program/recipe_options.h"
-
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +14,7 @@
 #include "tools/program/confusion.h"
 #include "tools/program/options.h"
 #include "tools/program/png.h"
+#include "tools/program/recipe_options.h"
 #include "tools/program/run_log.h"
 
 namespace vitrine::tools {
@@ -23,7 +22,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Options parsed(const std::vector<std::string>& arguments) {
+Options train_options(const std::vector<std::string>& arguments) {
   std::vector<std::string> all = {"train"};
   all.insert(all.end(), arguments.begin(), arguments.end());
   const CommandLine line = parse_command_line(all);
@@ -40,12 +39,12 @@ void expect_usage_error(const std::vector<std::string>& arguments, const std::st
 }
 
 TEST(Recipe, AugmentationIsAList) {
-  EXPECT_FALSE(resolve_augmentation(parsed({}).recipe).any());
-  const Augmentation all = resolve_augmentation(parsed({"--augment", "flip,crop:4,cutout:8"}).recipe);
+  EXPECT_FALSE(resolve_augmentation(train_options({}).recipe).any());
+  const Augmentation all = resolve_augmentation(train_options({"--augment", "flip,crop:4,cutout:8"}).recipe);
   EXPECT_TRUE(all.flip);
   EXPECT_EQ(all.crop_padding, 4);
   EXPECT_EQ(all.cutout, 8);
-  EXPECT_FALSE(resolve_augmentation(parsed({"--augment", "crop:2"}).recipe).flip);
+  EXPECT_FALSE(resolve_augmentation(train_options({"--augment", "crop:2"}).recipe).flip);
   for (const char* text : {"mirror", "crop", "crop:", "crop:0", "crop:x", "cutout:-1", "flip:1", "flip,flip", "crop:1,crop:2"}) {
     expect_usage_error({"--augment", text}, "--augment " + std::string(text));
   }
@@ -53,8 +52,8 @@ TEST(Recipe, AugmentationIsAList) {
 }
 
 TEST(Recipe, ParameterGroups) {
-  const RecipeOptions recipe = parsed({"--no-decay", "norms,biases", "--param-group", "classifier.*:lr=0.02,weight-decay=0.5", "--param-group",
-                                       "*.weight:weight-decay=0", "--lr", "0.01"})
+  const RecipeOptions recipe = train_options({"--no-decay", "norms,biases", "--param-group", "classifier.*:lr=0.02,weight-decay=0.5", "--param-group",
+                                              "*.weight:weight-decay=0", "--lr", "0.01"})
                                    .recipe;
   const std::vector<ParameterGroup> groups = resolve_parameter_groups(recipe, 0.01);
   ASSERT_EQ(groups.size(), 4U);
@@ -75,8 +74,8 @@ TEST(Recipe, ParameterGroups) {
 }
 
 TEST(Recipe, RangesOfNumbers) {
-  EXPECT_EQ(parsed({"--label-smoothing", "0.1"}).recipe.label_smoothing, 0.1);
-  EXPECT_EQ(parsed({"--ema", "0.999"}).recipe.ema, 0.999);
+  EXPECT_EQ(train_options({"--label-smoothing", "0.1"}).recipe.label_smoothing, 0.1);
+  EXPECT_EQ(train_options({"--ema", "0.999"}).recipe.ema, 0.999);
   expect_usage_error({"--label-smoothing", "1.5"}, "--label-smoothing");
   for (const char* text : {"0", "1", "-1", "x"}) expect_usage_error({"--ema", text}, "--ema");
   EXPECT_EQ(averages_path("a/b.safetensors"), "a/b.ema.safetensors");
@@ -150,7 +149,8 @@ TEST(Png, HoldsThePixels) {
     if (types.back() == "IDAT") {
       std::string rows(4 * 16, 'x');
       uLongf size = rows.size();
-      ASSERT_EQ(uncompress(reinterpret_cast<Bytef*>(rows.data()), &size, reinterpret_cast<const Bytef*>(body.data() + 4), static_cast<uLong>(length)), Z_OK);
+      ASSERT_EQ(uncompress(reinterpret_cast<Bytef*>(rows.data()), &size, reinterpret_cast<const Bytef*>(body.data() + 4), static_cast<uLong>(length)),
+                Z_OK);
       ASSERT_EQ(size, rows.size());
       for (size_t i = 0; i < pixels.size(); ++i) EXPECT_EQ(static_cast<uint8_t>(rows[i / 15 * 16 + 1 + i % 15]), pixels[i]);
     }

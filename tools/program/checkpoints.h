@@ -16,6 +16,7 @@
 #include "tools/program/options.h"
 #include "tools/program/processes.h"
 #include "tools/program/record.h"
+#include "tools/program/run.h"
 #include "tools/program/run_state.h"
 
 namespace vitrine::tools {

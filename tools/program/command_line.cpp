@@ -396,6 +396,15 @@ CommandLine usage_error(const CLI::App* command, const std::string& message) {
 
 }  // namespace
 
+/// An empty value is most often that of a shell variable that is not set.
+void check_values_given(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    if (std::find(values.begin(), values.end(), "") == values.end()) continue;
+    throw ConfigError(fmt::format("{}: the value is empty; give one, or leave the option out", option->get_name()));
+  }
+}
+
 CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   Options options;
   CLI::App app{"Vitrine: the same training step under every data-parallel scheme, with its time and memory on view.", "vitrine"};
@@ -428,6 +437,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
                       : command->get_name() == "plan"        ? Options::Command::plan
                       : command->get_name() == "collectives" ? Options::Command::collectives
                                                              : Options::Command::info;
+    check_values_given(*command);
     if (options.command == Options::Command::reproduce) resolve_as_published(*command, options);
     if (options.command == Options::Command::collectives) resolve_collectives(*command, texts, options.collectives);
     check_combinations(options);

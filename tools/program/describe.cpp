@@ -109,7 +109,8 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
                      describe_job(job, run.engine->layout()), mode, devices, options.batch_size, describe_batch(run.engine->batch_plan()),
                      scheme.split.str(), staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce),
                      communicator.empty() ? "" : " by ", communicator, optimizer.name(), optimizer.learning_rate(),
-                     describe_schedule(options.schedule), describe_recipe(options.recipe), options.seed, precision, describe_memory(run.engine->config()));
+                     describe_schedule(options.schedule), describe_recipe(options.recipe), options.seed, precision,
+                     describe_memory(run.engine->config()));
 }
 
 std::string describe_batch(const BatchPlan& plan) {

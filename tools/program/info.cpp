@@ -11,6 +11,7 @@
 #include "kernels/libraries.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/cpu/affinity.h"
+#include "runtime/memory/available.h"
 #include "runtime/gpu_info.h"
 #include "runtime/units.h"
 #include "tools/program/commands.h"
@@ -133,7 +134,9 @@ Json info_json(const std::vector<int>& cores) {
   json["instruction_set"] = VITRINE_BUILD_ARCH;
   json["processor"] = processor_name();
   json["cores"] = cores;
-  json["memory"] = {{"total_bytes", memory_bytes("MemTotal")}, {"available_bytes", memory_bytes("MemAvailable")}};
+  json["memory"] = {{"total_bytes", memory_bytes("MemTotal")}, {"available_bytes", available_memory().bytes}};
+  const std::optional<double> quota = cpu_quota();
+  json["cpu_quota_cores"] = quota ? Json(*quota) : Json();
   json["devices"] = Json::array();
   for (size_t i = 0; i < cores.size(); ++i) json["devices"].push_back(fmt::format("cpu:{}", i));
   const GpuReport gpus = query_gpus(true);
@@ -155,10 +158,12 @@ Json info_json(const std::vector<int>& cores) {
 
 void print_info(const std::vector<int>& cores) {
   const Style style = Style::of(STDOUT_FILENO);
-  const int64_t total = memory_bytes("MemTotal"), available = memory_bytes("MemAvailable");
+  const int64_t total = memory_bytes("MemTotal");
+  const AvailableMemory available = available_memory();
   fmt::print("vitrine {}, compiled by {} for {}\n", VITRINE_VERSION, VITRINE_BUILD_COMPILER, VITRINE_BUILD_ARCH);
   fmt::print("{}\n{} cores for this process: {}\n", processor_name(), cores.size(), fmt::join(cores, ","));
-  if (total >= 0 && available >= 0) fmt::print("{} of memory, {} available\n", format_bytes(total), format_bytes(available));
+  if (const std::optional<double> quota = cpu_quota()) fmt::print("a control group limits it to the time of {:.3g} cores\n", *quota);
+  if (total >= 0) fmt::print("{} of memory, {} available ({})\n", format_bytes(total), format_bytes(available.bytes), available.source);
 
   Table built({{"part", Table::Align::left}, {"", Table::Align::left}, {"for", Table::Align::left}}, "\nBuilt in");
   Table missing({{"part", Table::Align::left}, {"for", Table::Align::left}, {"why", Table::Align::left}}, "\nMissing");

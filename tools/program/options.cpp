@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/comm/communicator.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
 #include "tools/program/log_file.h"
@@ -132,9 +133,19 @@ void check_for_several_processes(const Options& o, const Scheme& scheme) {
                   option));
 }
 
+/// Before any of the devices is made.
+void check_cpu_devices(const Options& o) {
+  if (o.devices.empty() || o.devices.find("cuda") != std::string::npos) return;
+  const size_t count = parse_device_list(o.devices, 0).size();
+  if (count <= kMostCpuDevices) return;
+  throw ConfigError(fmt::format("--devices {}: {} CPU devices, but a process has at most {}; use fewer, or start several processes with mpirun", o.devices,
+                                count, kMostCpuDevices));
+}
+
 }  // namespace
 
 void check_combinations(const Options& o) {
+  check_cpu_devices(o);
   if (!std::isfinite(o.timeout_seconds)) throw ConfigError(fmt::format("--timeout {}: it must be a number of seconds", o.timeout_seconds));
   if (o.gpu0_batch_size && (o.split || o.choices.split)) throw ConfigError("--gpu0-bsz and --split both give the split; leave one of them out");
   if (o.split) parse_split(*o.split);

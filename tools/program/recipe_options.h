@@ -18,7 +18,7 @@ namespace vitrine::tools {
 
 /// The flags of what makes a model generalize: augmentation, label smoothing, parameter groups, averages of the weights.
 struct RecipeOptions {
-  std::string augment;                // "flip,crop:4,cutout:8"; empty: none
+  std::string augment;  // "flip,crop:4,cutout:8"; empty: none
   double label_smoothing = 0.0;
   std::vector<std::string> no_decay;  // norms, biases
   std::vector<std::string> groups;    // "PATTERN:lr=0.01,weight-decay=0"

@@ -42,17 +42,17 @@ std::optional<WholeCheckpoint> find_checkpoint(const std::string& option, const 
 void check_newest(const CheckpointOptions& o, const WholeCheckpoint& chosen, int64_t step) {
   std::error_code error;
   if (o.directory.empty() || !fs::equivalent(fs::path(chosen.path).parent_path() / ".", fs::path(o.directory), error)) return;
-  for (const NamedCheckpoint& checkpoint : list_checkpoints(o.directory)) {
-    if (checkpoint.step <= step) continue;
+  const std::vector<NamedCheckpoint> found = list_checkpoints(o.directory);
+  for (auto newest = found.rbegin(); newest != found.rend() && newest->step > step; ++newest) {
     try {
-      read_checkpoint(checkpoint.path);
+      read_checkpoint(newest->path);
     } catch (const DataError&) {
       continue;  // it will be replaced
     }
     throw DataError(
         fmt::format("--resume {}: {} has a newer checkpoint, {}; remove it to continue from the older one, or choose another "
                     "--checkpoint-dir",
-                    chosen.path, o.directory, checkpoint_name(checkpoint.step)));
+                    chosen.path, o.directory, checkpoint_name(newest->step)));
   }
 }
 

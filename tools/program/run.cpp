@@ -15,6 +15,7 @@
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "runtime/process_group/agreement.h"
+#include "tools/program/interrupt.h"
 #include "tools/program/resume.h"
 
 namespace vitrine::tools {
@@ -312,14 +313,14 @@ void load_weights(Run& run, const WeightsFile& weights) {
 }
 
 Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const WeightsFile& weights,
-             bool record_memory) {
+             bool record_memory, bool reads_all_samples) {
   Run run;
   run.devices = std::move(devices);
   for (int d = 0; record_memory && d < run.devices->size(); ++d) (*run.devices)[d].pool().record_history(true);
   run.engine = std::make_unique<Engine>(job.model, *run.devices, config, workload);
   if (run.devices->process_count() == 1) {  // otherwise each process loads only its own rows
-    if (!workload.train_batches.empty()) job.data.train.samples->read_ahead();
-    if (!workload.evaluate_batches.empty()) job.data.test.samples->read_ahead();
+    if (!workload.train_batches.empty() && reads_all_samples) job.data.train.samples->read_ahead(interrupted);
+    if (!workload.evaluate_batches.empty()) job.data.test.samples->read_ahead(interrupted);
   }
   if (!weights.path.empty()) load_weights(run, weights);
   return run;

@@ -72,9 +72,10 @@ void load_weights(Run& run, const WeightsFile& weights);
 
 /// Plans on the devices and fills the parameters: from `weights` if given (with several processes, rank 0 reads them),
 /// otherwise from the seed.
-///   record_memory  keep the history of the pools, for a trace file
+///   record_memory      keep the history of the pools, for a trace file
+///   reads_all_samples  the run is long enough to read all of them: what their first read costs is done now
 /// throws DeviceError, UnsupportedError, OutOfMemory, ConfigError, DataError.
 Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const WeightsFile& weights,
-             bool record_memory = false);
+             bool record_memory = false, bool reads_all_samples = true);
 
 }  // namespace vitrine::tools

@@ -60,7 +60,10 @@ RunLog::RunLog(const Target& target) : begin_ns_(steady_now_ns()) {
   }
   if (target.file.empty()) return;
   file_.emplace(target.file, columns_for(target.devices), target.steps_before);
-  if (target.file.ends_with(".jsonl")) file_->add({{"kind", "run"}, {"config", Json::parse(target.config)}, {"steps_before", target.steps_before}});
+  if (!target.file.ends_with(".jsonl")) return;
+  Json run = {{"kind", "run"}, {"config", Json::parse(target.config)}};
+  if (target.steps_before > 0) run["steps_before"] = target.steps_before;
+  file_->add(run);
 }
 
 template <class Write>

@@ -70,13 +70,13 @@ Facts machine_facts(DeviceGroup& devices) {
 Facts run_facts(const Options& options, const Job& job, Run& run, const std::string& mode) {
   const Scheme& scheme = run.engine->config().scheme;
   const OptimizerConfig optimizer = resolve_optimizer(options);  // the engine holds the last learning rate of a schedule
-  Facts facts = {
-      {"model and data", describe_job(job, run.engine->layout())},
-      {"scheme", fmt::format("{}: split {}, staging {}, loss {}, reduce {}", mode, scheme.split.str(), staging_name(scheme.staging),
-                             loss_at_name(scheme.loss_at), reduce_name(scheme.reduce))},
-      {"batch", fmt::format("{} samples per step as {}", options.batch_size, describe_batch(run.engine->batch_plan()))},
-      {"optimizer", fmt::format("{}, lr {}{}{}, seed {}{}{}", optimizer.name(), optimizer.learning_rate(), describe_schedule(options.schedule),
-                                describe_recipe(options.recipe), options.seed, describe_precision(run.engine->config()), describe_memory(run.engine->config()))}};
+  Facts facts = {{"model and data", describe_job(job, run.engine->layout())},
+                 {"scheme", fmt::format("{}: split {}, staging {}, loss {}, reduce {}", mode, scheme.split.str(), staging_name(scheme.staging),
+                                        loss_at_name(scheme.loss_at), reduce_name(scheme.reduce))},
+                 {"batch", fmt::format("{} samples per step as {}", options.batch_size, describe_batch(run.engine->batch_plan()))},
+                 {"optimizer", fmt::format("{}, lr {}{}{}, seed {}{}{}", optimizer.name(), optimizer.learning_rate(),
+                                           describe_schedule(options.schedule), describe_recipe(options.recipe), options.seed,
+                                           describe_precision(run.engine->config()), describe_memory(run.engine->config()))}};
   if (const std::string communicator = run.engine->communicator(); !communicator.empty()) facts.emplace_back("communicator", communicator);
   const Facts machine = machine_facts(*run.devices);
   facts.insert(facts.end(), machine.begin(), machine.end());

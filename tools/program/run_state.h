@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nn/lr_schedule.h"
-#include "nn/parallel/training_state.h"
+#include "nn/parallel/training_checkpoint.h"
 #include "tools/program/record.h"
 
 /// What a run carries from step to step beside the tensors: the "state" in a checkpoint's state.json.

@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace vitrine::tools {
 
@@ -45,18 +46,19 @@ std::string letters(const std::string& word) {
 std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
   const std::string wanted = letters(word);
   if (wanted.empty()) return {};
-  std::string best, begun;
-  int beginnings = 0;
+  std::string best;
+  std::vector<std::string> begun;
   // With more than one error in three letters it is another word.
   size_t best_cost = kEdit * std::max<size_t>(1, wanted.size() / 3) + 1;
   for (const std::string& candidate : known) {
     const std::string name = letters(candidate);
     const size_t cost = edit_cost(wanted, name);
     if (cost < std::min(best_cost, kEdit * name.size())) best_cost = cost, best = candidate;
-    if (wanted.size() >= 3 && name.rfind(wanted, 0) == 0) ++beginnings, begun = candidate;
+    if (wanted.size() >= 3 && name.rfind(wanted, 0) == 0) begun.push_back(candidate);
   }
   if (best_cost <= kEdit) return best;
-  return beginnings == 1 ? begun : best;
+  constexpr size_t kMostBegun = 3;
+  return begun.empty() || begun.size() > kMostBegun ? best : fmt::format("{}", fmt::join(begun, " or "));
 }
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {

@@ -172,7 +172,7 @@ class Training {
   void begin_result() {
     EpochRecord& result = epochs_.emplace_back();
     if (epochs_.size() == 1 && start_.of_run != nullptr && (options_.steps || start_.batch > 0)) result = start_.of_run->epoch_so_far;
-    result.epoch = epoch_ + 1;
+    result.epoch = options_.steps ? 1 : epoch_ + 1;
     result.steps_before = result.steps;
     const int64_t rest = options_.steps ? total_places_ - place() : steps_of_epoch() - batch_;
     result.steps_wanted = result.steps + rest;
@@ -424,7 +424,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
   Run run = open_run(std::move(setup.group), job, engine_config(options, job, scheme, resolve_precision(options)),
                      train_workload(options, job, options.steps, options.evaluate), {options.init_weights, options.allow_non_finite},
-                     RecordedSteps::all(options));
+                     RecordedSteps::all(options), !options.steps || *options.steps * options.batch_size >= job.data.train.size());
   const std::optional<Resumed> resumed = resume_run(options, job, run, processes);
   if (!options.json) fmt::print("{}\n", describe_run(options, job, run, options.mode_name()));
   std::fflush(stdout);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of training in host memory, to and from the devices and the files of a checkpoint.
-#include "nn/parallel/training_state.h"
+#include "nn/parallel/training_checkpoint.h"
 
 #include <algorithm>
 #include <cstring>
@@ -131,6 +131,8 @@ std::vector<CheckpointFile> checkpoint_files(const FlatLayout& layout, const Buf
 }
 
 void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, const BufferLayout& buffers, TrainingState& state, bool optimizer) {
+  // Padding is zero.
+  for (TrainingState::Flat& flat : state.flats) std::fill(flat.values().begin(), flat.values().end(), 0.0F);
   BufferValues values;
   load_parameters(fmt::format("{}/{}", folder, kModelFile), layout, state.flat(kParameters).values(), buffers, values, true);
   state.counters = values.counters;
@@ -143,9 +145,7 @@ void read_checkpoint_files(const std::string& folder, const FlatLayout& layout, 
   const std::string path = fmt::format("{}/{}", folder, kOptimizerFile);
   const std::map<std::string, HostTensor> tensors = optimizer ? read_safetensors(path) : std::map<std::string, HostTensor>();
   for (const std::string& name : state.optimizer_states()) {
-    const std::span<float> flat = state.flat(name).values();
-    std::fill(flat.begin(), flat.end(), 0.0F);
-    if (optimizer) read_tensors(path, tensors, layout, name, flat);
+    if (optimizer) read_tensors(path, tensors, layout, name, state.flat(name).values());
   }
 }
 
