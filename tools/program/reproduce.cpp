@@ -103,8 +103,9 @@ void check_disk(const Options& o, const Job& job, const std::vector<PlannedRun>&
 /// Predicts from the steps so far when all runs are done.
 class Estimate {
  public:
-  ///   evaluations  time of evaluations, as a share of the steps' time      steps_left  of all runs
-  Estimate(double evaluations, int64_t steps_left) : evaluations_(evaluations), steps_left_(steps_left) {}
+  ///   evaluation  time of one evaluation of the test set, as a share of an epoch's steps      steps_left  of all runs
+  Estimate(double evaluation, int64_t steps_per_epoch, int64_t steps_left)
+      : evaluation_(evaluation), steps_per_epoch_(steps_per_epoch), steps_left_(steps_left) {}
 
   void begin_run(const std::string& name) {
     name_ = name;
@@ -140,11 +141,13 @@ class Estimate {
 
   double seconds_left() const {
     const double per_step = static_cast<double>(nanoseconds_) * 1e-9 / static_cast<double>(timed_);
-    return per_step * static_cast<double>(std::max<int64_t>(steps_left_, 0)) * (1.0 + evaluations_);
+    // Each epoch is evaluated by training and again from its files. The time of whole epochs includes the former.
+    const double evaluations = timed_ < steps_per_epoch_ ? 2.0 : 1.0;
+    return per_step * static_cast<double>(std::max<int64_t>(steps_left_, 0)) * (1.0 + evaluations * evaluation_);
   }
 
-  double evaluations_;
-  int64_t steps_left_;
+  double evaluation_;
+  int64_t steps_per_epoch_, steps_left_;
   std::string name_;
   int64_t steps_ = 0, timed_ = 0, begin_ns_ = 0, nanoseconds_ = 0;
   bool printed_ = false;
@@ -179,8 +182,8 @@ class Reproduction {
     }
     const int64_t wanted = std::count(waits.begin(), waits.end(), true);
     const double test = static_cast<double>(job_.data.test.size()), train = static_cast<double>(job_.data.train.size());
-    // Each epoch is evaluated twice, and a forward pass is about a third of a step.
-    Estimate estimate(2.0 / 3.0 * test / train, steps_left);
+    // A forward pass is about a third of a step.
+    Estimate estimate(test / train / 3.0, steps / *asked_.epochs, steps_left);
     for (size_t i = 0, number = 0; i < planned_.size() && !interrupted(); ++i) {
       RunRecord& record = record_.runs[i];
       if (!waits[i]) {
