@@ -221,9 +221,9 @@ std::optional<Table> published_table(const Record& record) {
               "Published figures (RTX 2060, whole minutes) and this reproduction");
   for (const ConfigurationSummary& summary : summarize(record)) {
     const PublishedFigure* published = summary.published;
-    const auto accuracy = published == nullptr ? std::nullopt : published->accuracy;
-    table.add_row({summary.name, accuracy ? accuracy_text(*accuracy) : "-", accuracy_cell(summary),
-                   accuracy && summary.accuracy.count > 0 ? fmt::format("{:+.4f}", summary.accuracy.mean - *accuracy) : "-",
+    const bool known = published != nullptr && published->accuracy.has_value();
+    table.add_row({summary.name, known ? accuracy_text(*published->accuracy) : "-", accuracy_cell(summary),
+                   known && summary.accuracy.count > 0 ? fmt::format("{:+.4f}", summary.accuracy.mean - *published->accuracy) : "-",
                    published != nullptr && published->minutes ? fmt::format("{} min", *published->minutes) : "-",
                    spread_text(summary.seconds, format_duration)});
   }
