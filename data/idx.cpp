@@ -62,11 +62,14 @@ int64_t read_image_header(InputFile& file, IdxKind kind, Dataset& set) {
   return count;
 }
 
-// `classes` is 0 if the labels determine the number.
-std::vector<uint8_t> read_labels(InputFile& file, int64_t image_count, int64_t classes, Dataset& set) {
+void expect_label_count(InputFile& file, int64_t image_count) {
   expect_magic(file, kLabelsMagic, "labels");
   const int64_t count = read_size(file, "number of labels", UINT32_MAX);
   if (count != image_count) file.fail(4, fmt::format("{} labels, one for each image", image_count), fmt::format("{}", count));
+}
+
+// `classes` is 0 if the labels determine the number.
+std::vector<uint8_t> read_labels(InputFile& file, int64_t count, int64_t classes, Dataset& set) {
   const int64_t offset = file.offset();
   std::vector<uint8_t> labels = file.read_all(count, "labels");
   set.classes = classes > 0 ? classes : int64_t{*std::max_element(labels.begin(), labels.end())} + 1;
@@ -82,15 +85,15 @@ Dataset read_part(const fs::path& folder, IdxKind kind, const std::string& part,
   OpenedFile images = open_file(folder, part + "-images-idx3-ubyte", kind);
   OpenedFile labels = open_file(folder, part + "-labels-idx1-ubyte", kind);
   const int64_t count = read_image_header(images.file, kind, set);
+  expect_label_count(labels.file, count);  // before the long read of the images
   const int64_t begin = images.file.offset(), bytes = count * set.bytes_per_image();
   if (images.file.packing() == InputFile::Packing::none) {
     images.file.expect_just(bytes, "pixels");
     set.samples =
         samples_in_files({{images.path, count, begin, set.bytes_per_image()}}, read_labels(labels.file, count, classes, set), set.bytes_per_image());
   } else {
-    // The labels first: they are few, and may not fit the images.
-    const std::vector<uint8_t> small_labels = read_labels(labels.file, count, classes, set);
     std::vector<uint8_t> pixels = images.file.read_all(bytes, "pixels");
+    const std::vector<uint8_t> small_labels = read_labels(labels.file, count, classes, set);
     set.samples = samples_in_memory(std::move(pixels), {small_labels.begin(), small_labels.end()});
   }
   return set;

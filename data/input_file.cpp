@@ -69,7 +69,6 @@ std::vector<uint8_t> InputFile::read_all(int64_t bytes, const std::string& what)
   expect_room(bytes, what);
   require_memory(bytes, fmt::format("{}: {}", path_.string(), what));
   std::vector<uint8_t> data;
-  data.reserve(static_cast<size_t>(bytes));  // takes addresses; memory follows as data arrives
   for (int64_t done = 0; done < bytes;) {
     const int64_t wanted = std::min(bytes, std::max(kFirstPart, kGrowth * done));
     data.resize(static_cast<size_t>(wanted));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <string>
 
 #include "kernels/batch_norm.h"
 #include "kernels/cuda/device.cuh"
@@ -292,7 +293,8 @@ void queue_rows(ExecContext& ctx, const T* x, const T* second, int64_t rows, int
   int lanes = 1;
   while (lanes < kBlockThreads && lanes < groups) lanes *= 2;
   const int64_t columns = ceil_div(groups, lanes);
-  if (columns > kMostY) throw UnsupportedError("batch_norm: " + std::to_string(channels) + " channels, expected at most 16 million on CUDA");
+  if (columns > kMostY)
+    throw UnsupportedError(std::string("batch_norm: ") + std::to_string(channels) + " channels, expected at most 16 million on CUDA");
   const int64_t most = std::max<int64_t>(1, int64_t{32} * properties(ctx).multiprocessors / columns);
   const int64_t blocks = std::clamp<int64_t>(ceil_div(rows * lanes, int64_t{4} * kBlockThreads), 1, most);
   launch(native_stream(ctx), map_rows<T, N, F>, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(columns)), dim3(kBlockThreads), x, second,

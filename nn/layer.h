@@ -60,7 +60,7 @@ struct ParamSpec {
   Shape shape;
   Init init;
   CheckpointLayout layout;
-  bool of_norm = false;  // of a normalization layer: optimizers often do not decay it
+  bool of_norm = false;    // of a normalization layer: optimizers often do not decay it
   bool stays_f32 = false;  // the layer sees it in f32 in every precision
 };
 

@@ -38,8 +38,8 @@ struct ModelOptions {
 /// "alexnet", "vgg16", "resnet18", "resnet50", "resnet18-cifar", "small-cnn", "lenet5", "mlp", "wide-head".
 const std::vector<std::string>& model_names();
 
-/// Height and width of a model's images when ModelOptions has none; 0 when the data set them. throws ConfigError that lists the models when the name is
-/// unknown.
+/// Height and width of a model's images when ModelOptions has none; 0 when the data set them. throws ConfigError that lists the models when the name
+/// is unknown.
 int64_t model_image_size(const std::string& name);
 
 /// throws ConfigError that lists the models when the name is unknown; ShapeError when images are too small for the model.

@@ -73,7 +73,8 @@ std::map<std::string, HostTensor> read_safetensors(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::file_status status = std::filesystem::status(path, ignored);
   if (std::filesystem::is_directory(status)) throw DataError(fmt::format("{}: it is a folder, expected a safetensors file", path));
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) throw DataError(fmt::format("{}: it is not a regular file", path));
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+    throw DataError(fmt::format("{}: it is not a regular file", path));
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) throw DataError(fmt::format("{}: it cannot be opened ({}); check the path", path, std::strerror(errno)));
   const auto end = static_cast<std::streamoff>(file.tellg());

@@ -31,7 +31,8 @@ struct DeviceGroupOptions {
   /// Meta devices only: the names to show in messages; empty: their ids.
   std::vector<std::string> names = {};
   /// Capacity of each device's pool: one value for all, one each, or empty. Empty means, for CPU devices, available_memory() less a reserve, divided
-  /// among the processes of this machine and their devices; for a GPU, its free memory less 5 % and at least 1.5 GiB, divided among its logical devices.
+  /// among the processes of this machine and their devices; for a GPU, its free memory less 5 % and at least 1.5 GiB, divided among its logical
+  /// devices.
   std::vector<int64_t> memory_bytes = {};
   /// Threads of each CPU device: one value for all, one each, or empty (the process's cores divided among the devices).
   std::vector<int> threads_per_device = {};

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/bias_relu.h"
-
 #include "kernels/cuda/index.cuh"
 #include "runtime/cuda/dtype.cuh"
 
@@ -22,8 +21,8 @@ __global__ void __launch_bounds__(kBlockThreads) bias_relu_kernel(T* y, const T*
 void add_bias_relu(ExecContext& ctx, ConstView bias, bool relu, View y) {
   if (y.numel() == 0) return;
   with_storage(y.dtype, [&]<class T>() {
-    launch(native_stream(ctx), bias_relu_kernel<T>, grid_for(ctx, y.numel()), dim3(kBlockThreads), y.as<T>(), bias ? bias.as<T>() : nullptr, y.numel(),
-           y.shape[1], relu);
+    launch(native_stream(ctx), bias_relu_kernel<T>, grid_for(ctx, y.numel()), dim3(kBlockThreads), y.as<T>(), bias ? bias.as<T>() : nullptr,
+           y.numel(), y.shape[1], relu);
   });
 }
 

@@ -25,8 +25,8 @@ struct Matmul {
 };
 
 /// Queues the product. cuBLASLt's heuristic chooses among deterministic algorithms that fit into `scratch`, with TF32 only if ctx.tf32(); the choice
-/// is kept in ctx.plans(). An epilogue that cuBLASLt refuses, or whose bias is not aligned to 16 bytes, runs as a kernel of its own. requires  m >= 1, n >= 1; with k = 0 the product is zero throws CudaError; UnsupportedError with the sizes when cuBLASLt
-/// has no algorithm
+/// is kept in ctx.plans(). An epilogue that cuBLASLt refuses, or whose bias is not aligned to 16 bytes, runs as a kernel of its own. requires  m >=
+/// 1, n >= 1; with k = 0 the product is zero throws CudaError; UnsupportedError with the sizes when cuBLASLt has no algorithm
 void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias, View scratch);
 
 }  // namespace vitrine::cuda

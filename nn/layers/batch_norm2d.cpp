@@ -27,7 +27,8 @@ std::string BatchNorm2d::describe() const {
 }
 
 std::vector<ParamSpec> BatchNorm2d::parameters() const {
-  return {{"weight", {channels_}, {Init::Kind::ones}, {}, /*of_norm=*/true, /*stays_f32=*/true}, {"bias", {channels_}, {Init::Kind::zeros}, {}, /*of_norm=*/true, /*stays_f32=*/true}};
+  return {{"weight", {channels_}, {Init::Kind::ones}, {}, /*of_norm=*/true, /*stays_f32=*/true},
+          {"bias", {channels_}, {Init::Kind::zeros}, {}, /*of_norm=*/true, /*stays_f32=*/true}};
 }
 
 std::vector<BufferSpec> BatchNorm2d::buffers() const {

@@ -17,8 +17,8 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup&
   std::shared_ptr<comm::LocalGroup> group;
   if (devices[0].id().backend == Backend::cpu) {
     if (devices.size() > comm::LocalGroup::kMaxRanks) {
-      throw UnsupportedError(fmt::format("make_communicators: {} CPU devices; a process has at most {}: use fewer, or several processes", devices.size(),
-                                         comm::LocalGroup::kMaxRanks));
+      throw UnsupportedError(fmt::format("make_communicators: {} CPU devices; a process has at most {}: use fewer, or several processes",
+                                         devices.size(), comm::LocalGroup::kMaxRanks));
     }
     std::vector<std::string> names;
     for (int i = 0; i < devices.size(); ++i) names.push_back(devices[i].name());

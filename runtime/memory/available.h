@@ -17,7 +17,8 @@ struct AvailableMemory {
 ///   root  prefix of all paths; tests put their own /proc and /sys/fs/cgroup there
 AvailableMemory available_memory(const std::string& root = {});
 
-/// Least memory that stays outside the pools by default: on a GPU, libraries allocate after the pools have been opened (CUDA's context, cuBLASLt, cuDNN, NCCL).
+/// Least memory that stays outside the pools by default: on a GPU, libraries allocate after the pools have been opened (CUDA's context, cuBLASLt,
+/// cuDNN, NCCL).
 inline constexpr int64_t kCpuReserve = int64_t{256} << 20;
 inline constexpr int64_t kGpuReserve = int64_t{3} << 29;
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "data/dataset.h"
+#include "data/host_memory.h"
 #include "runtime/error.h"
 #include "runtime/philox.h"
 #include "tests/data/counted_set.h"
@@ -158,12 +159,23 @@ TEST(Idx, AGzipFileAllocatesMemoryAsDataArrives) {
   // 1.6 MB that claim to be 1.6 GB: 2,000,000 images of 28 x 28, of which the file has 2,000.
   Bytes images = idx_images(2000, 28, 28, 3);
   images[4] = 0x00, images[5] = 0x1e, images[6] = 0x84, images[7] = 0x80;
+  folder.change(folder.train_labels(), [&](Bytes& b) { std::copy_n(images.begin() + 4, 4, b.begin() + 4); });
   const fs::path packed = folder.train_images().string() + ".gz";
   write_gzip(packed, images);
   ASSERT_GT(fs::file_size(packed), 1'500'000U);
   test::with_memory(int64_t{64} << 20, [&] {
     expect_message(folder.description(), {"DataError", packed.string(), "at offset 16: expected 1568000000 bytes of pixels", "found 1568000"});
   });
+}
+
+TEST(HostMemory, MoreThanIsAvailableIsRefused) {
+  EXPECT_NO_THROW(require_memory(1 << 20, "FILE: pixels"));
+  try {
+    require_memory(int64_t{1} << 60, "FILE: pixels");
+    FAIL() << "it was not refused";
+  } catch (const OutOfMemory& error) {
+    EXPECT_NE(std::string(error.what()).find("FILE: pixels take 1048576.0 TiB of host memory, but only "), std::string::npos) << error.what();
+  }
 }
 
 TEST(Fingerprint, DistinguishesDataSets) {

@@ -57,7 +57,7 @@ TEST_P(BatchNormTest, MomentsKeepTheirDigitsFarFromZero) {
     const std::vector<float> x = activations(size, 1);
     const GuardedTensor moments = device.guarded({2, size.channels});
     batch_norm_moments(ctx(), tensor({size.rows, 1, 1, size.channels}, x), moments);
-    expect_close(device.values(moments), Expected(size, x).moments(), 2e-5, 1e-5, std::to_string(size.rows));
+    expect_close(device.values(moments), Expected(size, x).moments(), 5e-5, 1e-5, std::to_string(size.rows));
   }
 }
 

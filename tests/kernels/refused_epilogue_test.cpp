@@ -29,7 +29,8 @@ TEST_P(RefusedEpilogue, RunsAsAKernelOfItsOwn) {
       const GuardedTensor y = guarded({n, out});
       linear_forward(ctx(), x_device, w_device, with_bias ? ConstView(bias_device) : ConstView(), relu, y);
       // The product, which is below 20, is rounded before the bias is added.
-      expect_rounded(values(y), expected, dtype_name(dtype()) + std::string(with_bias ? " bias" : "") + (relu ? " ReLU" : ""), roundoff(), underflow() + 20 * roundoff());
+      expect_rounded(values(y), expected, dtype_name(dtype()) + std::string(with_bias ? " bias" : "") + (relu ? " ReLU" : ""), roundoff(),
+                     underflow() + 20 * roundoff());
     }
   }
 }

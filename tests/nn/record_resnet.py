@@ -131,7 +131,7 @@ def train(make, samples, size, lr, momentum, dtype):
 def main():
     torch.manual_seed(0)
     record = {"torch": torch.__version__}
-    jobs = {"resnet18": (lambda: resnet18(CLASSES), 8, 64, 0.0001, 0.9)}
+    jobs = {"resnet18": (lambda: resnet18(CLASSES), 8, 64, 0.001, 0.9)}
     for name, (make, samples, size, lr, momentum) in jobs.items():
         losses, running = train(make, samples, size, lr, momentum, torch.float32)
         exact, exact_running = train(make, samples, size, lr, momentum, torch.float64)

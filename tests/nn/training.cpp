@@ -150,7 +150,7 @@ TrainingJob job_of(const std::string& model, const nlohmann::json& record) {
 }  // namespace
 
 void expect_recorded_resnet(const std::string& model) {
-  // Rounding errors of two f32 computations are independent, and grow from step to step like chaos: their size varies by small factors.
+  // Rounding errors of two f32 computations are independent, and grow tenfold from step to step: one may be a step ahead of the other.
   constexpr double kFactor = 4;
   constexpr double kFloor = 2e-6;
   std::ifstream file(VITRINE_TEST_DATA "/resnet.json");
@@ -161,9 +161,10 @@ void expect_recorded_resnet(const std::string& model) {
   TrainingJob job = job_of(model, record);
   job.random_images = true;
   const TrainingResult result = train(job);
-  double largest = 0;  // difference of PyTorch's f32 so far
+  double largest = 0;  // difference of PyTorch's f32 up to the next step
   for (size_t i = 0; i < losses.size(); ++i) {
-    largest = std::max(largest, std::abs(losses[i] - exact[i]) / exact[i]);
+    const size_t next = std::min(i + 1, losses.size() - 1);
+    largest = std::max(largest, std::abs(losses[next] - exact[next]) / exact[next]);
     EXPECT_NEAR(result.losses[i], exact[i], (kFactor * largest + kFloor) * exact[i]) << "step " << i;
   }
   double own = 0, torch = 0, norm = 0;

@@ -129,7 +129,7 @@ TEST_F(CudaCommunicator, AnAsynchronousNcclErrorIsReportedWithItsRank) {
   auto communicators = make_communicators(devices);
   EXPECT_EQ(communicators[0]->failure(), "");
   standins::break_nccl(1);
-  EXPECT_CONTAINS(communicators[0]->failure(), "rank 1 (cuda:1)");
+  EXPECT_CONTAINS(communicators[0]->failure().str(), "rank 1 (cuda:1)");
   const std::vector<std::string> errors = errors_of(3, [&](int r) { communicators[static_cast<size_t>(r)]->barrier(devices[r].compute()); });
   EXPECT_CONTAINS(errors[1], "rank 1 (cuda:1)");
   communicators[0]->abort("given up");

@@ -90,10 +90,10 @@ class GpuCheckTest(unittest.TestCase):
         with open(self.out, encoding="utf-8") as file:
             return run, json.load(file)
 
-    def kernels(self, **programs):
+    def kernels(self, *flags, **programs):
         for name in ("test_kernels_light", "test_kernels_heavy", "test_layers", "test_sequential"):
             self.program(name, programs.get(name, [("A.passes", "pass")]))
-        return self.check("--stages", "kernels", "--seconds", "56")
+        return self.check("--stages", "kernels", *flags)
 
     def test_counts_what_passes(self):
         run, report = self.kernels(test_layers=[("A.a", "pass"), ("A.b", "skip"), ("B.c", "pass")])
@@ -124,8 +124,8 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_kills_what_hangs_with_its_children(self):
         begin = time.monotonic()
-        _, report = self.kernels(test_kernels_light=[("A.a", "pass"), ("A.b", "hang")])
-        self.assertLess(time.monotonic() - begin, 30)
+        _, report = self.kernels("--seconds", "56", test_kernels_light=[("A.a", "pass"), ("A.b", "hang")])
+        self.assertLess(time.monotonic() - begin, 60)
         programs = report["kernels"]["programs"]
         self.assertEqual(programs["test_kernels_light"]["failed"]["A.b"]["verdict"], "timed out")
         with open(self.children, encoding="utf-8") as file:

@@ -98,8 +98,29 @@ TEST_F(Checkpoints, ScalesAndStepsWithinAnEpochContinueToo) {
 }
 
 TEST_F(Checkpoints, RunningStatisticsAveragesAndAugmentationContinueToo) {
-  const Arguments base = {"train", "--model", "resnet18-cifar", "--image-size", "8", "--data", "synthetic:24", "--threads-per-device", "1", "--batch-size", "8",
-                          "--epochs", "2", "--devices", "cpu:0-1", "--ema", "0.9", "--augment", "flip,crop:2", "--label-smoothing", "0.1", "--no-decay", "norms,biases"};
+  const Arguments base = {"train",
+                          "--model",
+                          "resnet18-cifar",
+                          "--image-size",
+                          "8",
+                          "--data",
+                          "synthetic:24",
+                          "--threads-per-device",
+                          "1",
+                          "--batch-size",
+                          "8",
+                          "--epochs",
+                          "2",
+                          "--devices",
+                          "cpu:0-1",
+                          "--ema",
+                          "0.9",
+                          "--augment",
+                          "flip,crop:2",
+                          "--label-smoothing",
+                          "0.1",
+                          "--no-decay",
+                          "norms,biases"};
   const Json whole = json(base + into("whole") + Arguments{"--checkpoint-every", "1", "--save", path("whole.safetensors")});
   ASSERT_FALSE(whole.is_null());
   EXPECT_EQ(whole["checkpoints"]["staging_bytes"], whole["checkpoints"]["planned_staging_bytes"]);
@@ -134,7 +155,8 @@ TEST_F(Checkpoints, LogsContinueWithoutRepeatedSteps) {
     ASSERT_FALSE(every_step(log + "-rest", {"--resume", "auto", "--log", path(log)}).is_null());
     EXPECT_EQ(lines_without_times(), whole);
   }
-  const ChildResult other = run(short_run() + into("log.csv-rest") + Arguments{"--epochs", "4", "--resume", "auto", "--devices", "cpu:0-1", "--log", path("log.csv")});
+  const ChildResult other =
+      run(short_run() + into("log.csv-rest") + Arguments{"--epochs", "4", "--resume", "auto", "--devices", "cpu:0-1", "--log", path("log.csv")});
   EXPECT_EQ(other.exit_code, 1);
   expect_contains(other.error, "it has other columns than this run");
 }

@@ -36,6 +36,7 @@ std::string documented_name(const std::string& parent, const std::string& name) 
   if (parent == "modes") return "MODE";
   if (parent == "libraries") return "LIBRARY";
   if (parent == "missing") return "PART";
+  if (parent.ends_with("staging_bytes")) return "BUFFER";
   return parent.ends_with("peak_bytes_by_category") ? "CATEGORY" : name;
 }
 
@@ -117,7 +118,7 @@ TEST(JsonKeys, OfPlanAreDocumented) {
   const Json refused = json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1);
   EXPECT_EQ(refused["fits"], false);
   EXPECT_TRUE(refused["remedies"].is_string());
-  expect_documented("plan", {json_of(with(plan, {"--split", "auto"})), refused});
+  expect_documented("plan", {json_of(with(plan, {"--split", "auto", "--checkpoint-dir", "run"})), refused});
 }
 
 TEST(JsonKeys, OfCompareAreDocumented) {

@@ -229,7 +229,7 @@ TEST(Options, UnknownFlagSuggestsTheNearest) {
   EXPECT_CONTAINS(usage_error("train --epoch 3"), "did you mean --epochs?");
   EXPECT_CONTAINS(usage_error("train --epoch 3"), "Try 'vitrine train --help'");
   EXPECT_CONTAINS(usage_error("train --modle mlp"), "did you mean --model?");
-  EXPECT_CONTAINS(usage_error("train --batch 3"), "did you mean --batch-norm or --batch-size?");
+  EXPECT_CONTAINS(usage_error("train --batch 3"), "did you mean --batch-size or --batch-norm?");
   EXPECT_CONTAINS(usage_error("train --batch_size 3"), "did you mean --batch-size?");
   EXPECT_CONTAINS(usage_error("train --gpus 2"), "there is no option --gpus");
   EXPECT_CONTAINS(usage_error("train -model mlp"), "did you mean --model?");
@@ -303,7 +303,8 @@ TEST(Options, OldNamesWorkWithAWarning) {
   EXPECT_CONTAINS(usage_error("eval --weights w --init w"), "--rendezvous");
   EXPECT_CONTAINS(usage_error("train --recompute-segments 2 --checkpoint-segments 3"), "--recompute-segments");
   const std::string help = parse_command_line({"train", "--help"}).output;
-  for (const char* old_name : {"--init ", "--checkpoint ", "--checkpoint-segments", "--batch-dim", "shadow"}) EXPECT_EQ(help.find(old_name), std::string::npos) << old_name;
+  for (const char* old_name : {"--init ", "--checkpoint ", "--checkpoint-segments", "--batch-dim", "shadow"})
+    EXPECT_EQ(help.find(old_name), std::string::npos) << old_name;
   EXPECT_CONTAINS(usage_error("train --batch-dim 0"), "--batch-dim");
 }
 

@@ -138,8 +138,8 @@ void check_cpu_devices(const Options& o) {
   if (o.devices.empty() || o.devices.find("cuda") != std::string::npos) return;
   const size_t count = parse_device_list(o.devices, 0).size();
   if (count <= kMostCpuDevices) return;
-  throw ConfigError(fmt::format("--devices {}: {} CPU devices, but a process has at most {}; use fewer, or start several processes with mpirun", o.devices,
-                                count, kMostCpuDevices));
+  throw ConfigError(fmt::format("--devices {}: {} CPU devices, but a process has at most {}; use fewer, or start several processes with mpirun",
+                                o.devices, count, kMostCpuDevices));
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ int run_plan(const Options& asked) {
   record.notes = chosen.notes;
   record.processes = options.processes;
   if (!options.checkpoints.directory.empty()) {
-    record.checkpoints.emplace().planned_staging = plan_checkpoint_staging(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config);
+    record.checkpoints.emplace().planned_staging =
+        plan_checkpoint_staging(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config);
   }
 
   Attempts attempts;

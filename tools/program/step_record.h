@@ -12,7 +12,8 @@ namespace vitrine::tools {
 
 using Json = nlohmann::ordered_json;
 
-/// What happened over the steps of a run: loss scales, skipped steps, gradient norms and losses that were not finite. Steps count from 0 over the whole run.
+/// What happened over the steps of a run: loss scales, skipped steps, gradient norms and losses that were not finite. Steps count from 0 over the
+/// whole run.
 struct StepRecord {
   /// A step whose gradient was not finite.
   struct Overflow {
@@ -26,8 +27,8 @@ struct StepRecord {
   };
 
   Precision precision;
-  int64_t first_step = 0;  // of the run: above 0 if it continues from a checkpoint
-  int64_t steps = 0;       // added
+  int64_t first_step = 0;           // of the run: above 0 if it continues from a checkpoint
+  int64_t steps = 0;                // added
   std::vector<Overflow> overflows;  // the steps that the loss scaler or clipping skipped
   std::vector<Change> scales;       // the first step's scale, then each change
   std::vector<double> norms;
