@@ -49,6 +49,19 @@ class MemorySamples final : public Samples {
   const std::vector<int32_t> labels_;
 };
 
+class FirstSamples final : public Samples {
+ public:
+  FirstSamples(std::shared_ptr<const Samples> all, int64_t count) : all_(std::move(all)), count_(count) {}
+  int64_t size() const override { return count_; }
+  int32_t label(int64_t i) const override { return all_->label(i); }
+  void read_image(int64_t i, std::span<uint8_t> out) const override { all_->read_image(i, out); }
+  int64_t held_bytes() const override { return all_->held_bytes(); }
+
+ private:
+  const std::shared_ptr<const Samples> all_;
+  const int64_t count_;
+};
+
 /// Calls visit(sample) for at most `most` samples, evenly spaced.
 template <typename Visit>
 void visit_evenly(const Dataset& set, int64_t most, Visit visit) {
@@ -61,6 +74,14 @@ void visit_evenly(const Dataset& set, int64_t most, Visit visit) {
 
 std::shared_ptr<const Samples> samples_in_memory(std::vector<uint8_t> pixels, std::vector<int32_t> labels) {
   return std::make_shared<MemorySamples>(std::move(pixels), std::move(labels));
+}
+
+Dataset first_samples(const Dataset& set, int64_t count) {
+  VITRINE_ASSERT(count >= 1, "a data set has at least one sample");
+  if (count >= set.size()) return set;
+  Dataset first = set;
+  first.samples = std::make_shared<FirstSamples>(set.samples, count);
+  return first;
 }
 
 int32_t Dataset::label(int64_t i) const {

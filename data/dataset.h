@@ -52,6 +52,9 @@ struct Dataset {
   std::vector<uint8_t> image(int64_t i) const;
 };
 
+/// The first `count` samples of a set, which share its images, or the whole set if it has no more.   requires  count >= 1
+Dataset first_samples(const Dataset& set, int64_t count);
+
 /// Hash of the set's size and of up to 256 of its samples, evenly spaced. It distinguishes different sets, but not sets that differ in a few samples.
 uint64_t fingerprint(const Dataset& set);
 

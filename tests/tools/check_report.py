@@ -19,6 +19,8 @@ RUNS = {  # page: arguments, charts it has at least, words that must be there
               7, ["equal to the byte", "capacity 20 MiB", "wait for", "loss scale", "test accuracy", "outside the pool", "Findings", "oneDNN|Eigen"]),
     "plan": (["plan", "--mode", "dp", "--accumulate", "2", "--device-memory", "10MiB"], 3,
              ["does not fit", "Held for backward", "reached in", "capacity 10 MiB"]),
+    "reproduce": (["reproduce", "--epochs", "2", "--modes", "single,dp,ddp", "--out", "reproduction"], 20,
+                  ["Test accuracy", "Training loss", "speed-up", "dp fp16:none", "equal to the byte", "saved epoch"]),
     "compare": (["compare", "--steps", "4", "--modes", "dp,ddp"], 5, ["samples/s", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
 }
 
@@ -103,8 +105,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="vitrine_report_") as temporary:
         folder = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else temporary
         for name, (arguments, _, _) in RUNS.items():
-            command = [sys.argv[1], *arguments, *COMMON, "--report", os.path.join(folder, name + ".html")]
-            ended = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+            command = [os.path.abspath(sys.argv[1]), *arguments, *COMMON, "--report", os.path.join(folder, name + ".html")]
+            ended = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, cwd=temporary)
             assert ended.returncode == (1 if name == "plan" else 0), f"{name} ended with {ended.returncode}"
         browser = Browser(path)
         try:

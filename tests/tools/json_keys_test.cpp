@@ -80,6 +80,7 @@ Keys documented_keys(const std::string& command) {
     std::string key = line.substr(3, end - 3);
     const bool of_a_mode = std::any_of(std::begin(kMeasured), std::end(kMeasured), [&](const char* name) { return key.starts_with(name); });
     if (command == "compare" && of_a_mode) key.insert(0, "modes.MODE.");
+    if (command == "reproduce" && (of_a_mode || key.starts_with("epochs[]"))) key.insert(0, "runs[].");
     for (std::string word; commands >> word;) {
       if (word != command) continue;
       EXPECT_TRUE(keys.insert(key).second) << key << " is listed twice";
@@ -109,7 +110,7 @@ TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
                                           (folder.path() / "run").string()})),
                      json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
                     {"convolutions[]"});
-  expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--weights", weights, "--confusion"}))});
+  expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--confusion", "--weights", weights}))});
 }
 
 TEST(JsonKeys, OfPlanAreDocumented) {
@@ -123,6 +124,16 @@ TEST(JsonKeys, OfPlanAreDocumented) {
 TEST(JsonKeys, OfCompareAreDocumented) {
   const Arguments compare = with(with({"compare"}, kQuick), {"--devices", "cpu:0-1", "--steps", "3", "--rounds", "1", "--modes", "dp,ddp"});
   expect_documented("compare", {json_of(compare), json_of(with(compare, {"--precisions", "fp32,fp16", "--optimizer", "sgd"}))});
+}
+
+TEST(JsonKeys, OfReproduceAreDocumented) {
+  const TempFolder folder;
+  const auto reproduce = [&](const std::string& name, const Arguments& more) {
+    return with(with(with({"reproduce"}, kQuick), {"--out", (folder.path() / name).string(), "--epochs", "1", "--precisions", "fp32"}), more);
+  };
+  expect_documented("reproduce", {json_of(reproduce("runs", {"--devices", "cpu:0-1", "--modes", "single,ddp", "--seeds", "2"})),
+                                  json_of(reproduce("published", {"--devices", "cpu:0", "--modes", "single", "--as-published"})),
+                                  json_of(reproduce("sgd", {"--devices", "cpu:0", "--modes", "single", "--optimizer", "sgd", "--momentum", "0.9"}))});
 }
 
 TEST(JsonKeys, OfCollectivesAreDocumented) {

@@ -212,13 +212,13 @@ TEST(Log, CsvHasAColumnForEachValue) {
   const std::vector<std::string> lines = lines_of(path);
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_EQ(lines[0].substr(0, lines[0].find(",memory")),
-            "kind,step,epoch,seconds,loss,lr,loss_scale,samples_per_second,test_loss,test_accuracy,test_top5_accuracy");
+            "kind,step,epoch,seconds,loss,lr,loss_scale,samples_per_second,test_loss,test_accuracy,test_top5_accuracy,samples,train_seconds");
   for (const std::string& line : lines)
     EXPECT_EQ(std::count(line.begin(), line.end(), ','), std::count(lines[0].begin(), lines[0].end(), ',')) << line;
   EXPECT_EQ(lines[1].substr(0, 9), "step,1,1,");
   EXPECT_NE(lines[1].find(",2.5,0.01,,,"), std::string::npos) << lines[1];
   EXPECT_NE(lines[2].find(",nan,0.01,1024,,"), std::string::npos) << lines[2];
-  EXPECT_NE(lines[3].find(",2.25,,,640.5,,0.75,,1000,600,"), std::string::npos) << lines[3];
+  EXPECT_NE(lines[3].find(",2.25,,,640.5,,0.75,,0,0,1000,600,"), std::string::npos) << lines[3];
 }
 
 TEST(Log, RefusesOtherFormatsAndFoldersThatAreMissing) {

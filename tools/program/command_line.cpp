@@ -28,6 +28,7 @@ Examples:
   vitrine train --model small-cnn --data synthetic --devices cpu:0-1 --epochs 2
   vitrine train --model alexnet --data cifar10:DIR --devices cpu:0-3 --mode balanced --split gpu0=4 --batch-size 64
   vitrine compare --model small-cnn --data fashion-mnist:DIR --devices cpu:0-3 --steps 20
+  vitrine reproduce --data cifar10:DIR --out runs --devices cuda:0-1 --seeds 3
   vitrine eval --model small-cnn --data cifar10:DIR --weights model.safetensors
   vitrine plan --model alexnet --devices cuda:0-3 --mode dp --device-memory 8GiB --batch-size max
   mpirun -np 4 vitrine train --model small-cnn --data synthetic
@@ -50,11 +51,18 @@ void add_model_options(CLI::App& app, Options& o) {
                  "image-folder are resized and cropped to it")
       ->check(whole_number(1, 1 << 16))
       ->group(group);
+  app.add_option("--classes", o.classes, "Outputs of the model, at least the data's classes [as many]")
+      ->check(whole_number(1, 1 << 24))
+      ->group(group);
+  app.add_option("--limit-samples", o.limit_samples, "Use only the first N training images, and the same share of the test set [all]")
+      ->check(whole_number(1, kMostSamples))
+      ->group(group);
   app.add_option("--preprocess", o.preprocess, "Where images are resized and normalized: host (the loader) or device")
       ->check(one_of({"host", "device"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--normalize", o.normalize, "Mean and deviation of each channel, for pixels from 0 to 1: 0.5,0.5,0.5/0.2,0.2,0.2 [the data set's]")
+  app.add_option("--normalize", o.normalize,
+                 "Mean and deviation of each channel, for pixels from 0 to 1: 0.5,0.5,0.5/0.2,0.2,0.2; or none [the data set's]")
       ->group(group);
   app.add_option("--workers", o.workers, "Threads that load batches")->check(whole_number(1, 256))->capture_default_str()->group(group);
 }
@@ -210,10 +218,9 @@ void add_precision_option(CLI::App& app, Options& o) {
       ->group("Precision");
 }
 
-void add_precision_options(CLI::App& app, Options& o) {
+/// What every precision takes.
+void add_precision_limits(CLI::App& app, Options& o) {
   const char* group = "Precision";
-  add_precision_option(app, o);
-  app.add_option("--loss-scale", o.loss_scale, "none, dynamic, or a fixed NUMBER [dynamic for fp16, else none]")->group(group);
   app.add_option("--loss-scale-growth-interval", o.loss_scale_growth_interval, "Steps without overflow before the scale doubles [2000]")
       ->check(whole_number(1, 1 << 30))
       ->group(group);
@@ -225,6 +232,12 @@ void add_precision_options(CLI::App& app, Options& o) {
       ->capture_default_str()
       ->group(group);
   add_broadcast_option(app, o, group);
+}
+
+void add_precision_options(CLI::App& app, Options& o) {
+  add_precision_option(app, o);
+  app.add_option("--loss-scale", o.loss_scale, "none, dynamic, or a fixed NUMBER [dynamic for fp16, else none]")->group("Precision");
+  add_precision_limits(app, o);
 }
 
 void add_output_options(CLI::App& app, Options& o) { app.add_flag("--json", o.json, "Print one JSON object on stdout")->group("Output"); }
@@ -342,6 +355,28 @@ void add_compare(CLI::App& parent, Options& o) {
   add_report_option(app, o);
 }
 
+void add_reproduce(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("reproduce", "Train in every mode and precision, one run after the other, and put the results side by side");
+  add_reproduce_options(app, o);
+  add_model_options(app, o);
+  app.get_option("--data")->required();
+  add_device_options(app, o);
+  add_bucket_options(app, o);
+  add_batch_options(app, o, false);
+  add_training_options(app, o, false);
+  app.add_option("--epochs", o.epochs, "Passes over the training set [20]")->check(whole_number(1, kMostSteps))->group("Training");
+  add_schedule_options(app, o.schedule);
+  app.get_option("--lr")->description("Learning rate [0.0001]");
+  app.get_option("--lr-patience")->description("Epochs without improvement before a decay, for plateau [3]");
+  add_precision_limits(app, o);
+  app.add_option("--keep-last", o.checkpoints.keep_last, "Keep the newest K checkpoints of each run [all]")
+      ->check(whole_number(1, kMostSteps))
+      ->group("Checkpoints");
+  add_output_options(app, o);
+  add_log_option(app, o);
+  app.add_option("--report", o.report, "Where the page with tables and charts is written [OUT/report.html]")->group("Output");
+}
+
 void add_collectives(CLI::App& parent, Options& o, CollectiveTexts& t) {
   CLI::App& app = *parent.add_subcommand("collectives", "Time collectives between devices and check their results, as nccl-tests do");
   add_device_options(app, o);
@@ -382,6 +417,8 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   add_plan(app, options);
   add_eval(app, options);
   add_compare(app, options);
+  Options reproduction = reproduction_defaults();
+  add_reproduce(app, reproduction);
   CollectiveTexts texts;
   add_collectives(app, options, texts);
   CLI::App& info = *app.add_subcommand("info", "Show devices, cores, memory, libraries, and what was built in");
@@ -392,13 +429,16 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     command = app.get_subcommands().front();
+    if (command->get_name() == "reproduce") options = reproduction;
     options.command = command->get_name() == "train"         ? Options::Command::train
                       : command->get_name() == "eval"        ? Options::Command::eval
                       : command->get_name() == "compare"     ? Options::Command::compare
+                      : command->get_name() == "reproduce"   ? Options::Command::reproduce
                       : command->get_name() == "plan"        ? Options::Command::plan
                       : command->get_name() == "collectives" ? Options::Command::collectives
                                                              : Options::Command::info;
     check_values_given(*command);
+    if (options.command == Options::Command::reproduce) resolve_as_published(*command, options);
     if (options.command == Options::Command::collectives) resolve_collectives(*command, texts, options.collectives);
     check_combinations(options);
     options.arguments = arguments;

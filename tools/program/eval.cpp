@@ -28,9 +28,7 @@ int run_eval(const Options& options, const Processes& processes) {
   if (processes.leads()) check_writable("--save-logits", options.save_logits);
   const Job job = open_job(options);
   if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
-  EngineConfig config = engine_config(options, job, scheme_preset("ddp"), resolve_precision(options));
-  config.forward_only = true;
-  Run run = open_run(std::move(group), job, config, evaluate_workload(options, job), {options.weights, options.allow_non_finite});
+  Run run = open_evaluation(options, job, std::move(group), options.weights);
 
   std::vector<float> logits;
   const auto result = evaluate_test_set(options, job, run, "evaluating", options.confusion, options.save_logits.empty() ? nullptr : &logits);

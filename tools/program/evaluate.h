@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,9 @@ struct Evaluation {
 
 /// "  top-5 accuracy 0.9876": what follows an accuracy. Empty without it.
 std::string describe_top5(const std::optional<double>& top5);
+
+/// A run that only evaluates, with the weights of a file or checkpoint. throws as open_run().
+Run open_evaluation(const Options& options, const Job& job, std::unique_ptr<DeviceGroup> devices, const std::string& weights);
 
 /// Evaluates every sample of the test set once, over all processes. Returns nothing if the program was interrupted in any process.
 ///   confusion  count the confusion matrix

@@ -11,6 +11,7 @@
 
 #include "tools/program/advice.h"
 #include "tools/program/findings.h"
+#include "tools/program/reproduction.h"
 
 namespace vitrine::tools {
 
@@ -95,6 +96,40 @@ Json checkpoints_json(const std::optional<CheckpointRecord>& checkpoints) {
           {"planned_staging_bytes", staging_json(checkpoints->planned_staging)}};
 }
 
+Json epochs_json(const std::vector<EpochRecord>& epochs) {
+  Json json = Json::array();
+  for (const EpochRecord& e : epochs) {
+    json.push_back({{"epoch", e.epoch},
+                    {"train_loss", e.totals.mean_loss()},
+                    {"test_loss", e.test_loss ? Json(*e.test_loss) : Json()},
+                    {"test_accuracy", e.test_accuracy ? Json(*e.test_accuracy) : Json()},
+                    {"test_top5_accuracy", e.test_top5 ? Json(*e.test_top5) : Json()},
+                    {"samples", e.samples},
+                    {"steps", e.steps},
+                    {"interrupted", !e.whole()},
+                    {"seconds", e.seconds},
+                    {"samples_per_second", e.samples_per_second()}});
+  }
+  return json;
+}
+
+Json spread_json(const SeedSpread& spread) {
+  if (spread.count == 0) return {};
+  return {{"mean", spread.mean}, {"least", spread.least}, {"most", spread.most}, {"deviation", spread.deviation ? Json(*spread.deviation) : Json()}};
+}
+
+Json saved_epochs_json(const std::vector<SavedEpoch>& saved) {
+  Json json = Json::array();
+  for (const SavedEpoch& s : saved) {
+    json.push_back({{"epoch", s.epoch},
+                    {"checkpoint", s.checkpoint},
+                    {"test_loss", s.test_loss},
+                    {"test_accuracy", s.test_accuracy},
+                    {"test_top5_accuracy", s.test_top5 ? Json(*s.test_top5) : Json()}});
+  }
+  return json;
+}
+
 Json measurements_json(const std::vector<DeviceRecord>& devices) {
   Json json;
   json["devices"] = devices_json(devices);
@@ -115,6 +150,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["classes"] = job.model.classes;
   json["preprocess"] = o.preprocess;
   json["normalize"] = text_or_null(o.normalize);
+  json["limit_samples"] = o.limit_samples ? Json(*o.limit_samples) : Json();
   json["workers"] = o.workers;
   for (const DeviceId& device : devices) json["devices"].push_back(device.str());
   json["device_memory"] = parse_memory_list(o.device_memory);
@@ -133,6 +169,15 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
     for (const auto& [name, precision] : resolve_compare_precisions(o)) json["precisions"].push_back(name);
   }
   json["reduce_dtype"] = o.reduce_dtype;
+  if (o.command == Options::Command::reproduce) {
+    json["modes"] = o.reproduce.modes;
+    json["epochs"] = *o.epochs;
+    json["seeds"] = o.reproduce.seeds;
+    json["lr_metric"] = o.schedule.metric;
+    json["as_published"] = o.reproduce.as_published;
+    json["keep_last"] = o.checkpoints.keep_last ? Json(*o.checkpoints.keep_last) : Json();
+    json["out"] = o.reproduce.out;
+  }
   if (o.command != Options::Command::train && o.command != Options::Command::plan) return json;
   json["bucket_mb"] = o.bucket_mb;
   json["first_bucket_mb"] = o.first_bucket_mb;
@@ -162,19 +207,7 @@ Json run_json(const Record& record) {
   json["loss_scale"] = run.steps.loss_scale_json();
   json["reduction_error"] = run.steps.reduction_error_json();
   json["gradient_norms"] = run.steps.gradient_norms_json();
-  json["epochs"] = Json::array();
-  for (const EpochRecord& e : run.epochs) {
-    json["epochs"].push_back({{"epoch", e.epoch},
-                              {"train_loss", e.totals.mean_loss()},
-                              {"test_loss", e.test_loss ? Json(*e.test_loss) : Json()},
-                              {"test_accuracy", e.test_accuracy ? Json(*e.test_accuracy) : Json()},
-                              {"test_top5_accuracy", e.test_top5 ? Json(*e.test_top5) : Json()},
-                              {"samples", e.samples},
-                              {"steps", e.steps},
-                              {"interrupted", !e.whole()},
-                              {"seconds", e.seconds},
-                              {"samples_per_second", e.samples_per_second()}});
-  }
+  json["epochs"] = epochs_json(run.epochs);
   json["confusion"] = run.confusion ? run.confusion->json() : Json();
   json.update(measurements_json(run.devices));
   json["communicator"] = record.communicator;
@@ -207,6 +240,53 @@ Json comparison_json(const Record& record, const std::vector<DeviceId>& devices)
   }
   const std::optional<Finding> speed = compare_speed(record.runs);
   json["speed"] = speed ? Json(speed->text) : Json();
+  json["interrupted"] = record.interrupted;
+  return json;
+}
+
+Json reproduction_json(const Record& record) {
+  const auto number = [](const auto& value) { return value ? Json(*value) : Json(); };
+  Json json;
+  json["config"] = Json::parse(record.config);
+  json["runs"] = Json::array();
+  const std::vector<ConfigurationSummary> summaries = summarize(record);
+  for (const RunRecord& run : record.runs) {
+    const ReproducedRun& of = *run.reproduced;
+    Json& one = json["runs"].emplace_back();
+    one["name"] = run.name;
+    one["mode"] = of.mode;
+    one["precision"] = of.precision;
+    one["seed"] = of.seed;
+    one["folder"] = of.folder;
+    one["state"] = of.state;
+    one["failure"] = text_or_null(of.failure);
+    one["diverged"] = text_or_null(run.diverged);
+    one["seconds"] = training_seconds(run);
+    one["samples_per_second"] = training_rate(run);
+    const auto summary = std::find_if(summaries.begin(), summaries.end(), [&](const auto& s) { return s.name == of.configuration(); });
+    one["speed_up"] = of.state == "complete" ? number(summary->speed_up) : Json();
+    one["test_accuracy"] = number(final_accuracy(run));
+    one["skipped_steps"] = of.skipped_steps;
+    one["epochs"] = epochs_json(run.epochs);
+    one["saved_epochs"] = saved_epochs_json(of.saved);
+    one.update(measurements_json(run.devices));
+  }
+  json["configurations"] = Json::array();
+  for (const ConfigurationSummary& summary : summaries) {
+    const PublishedFigure* published = record.as_published ? summary.published : nullptr;
+    json["configurations"].push_back(
+        {{"name", summary.name},
+         {"complete_runs", summary.seconds.count},
+         {"test_accuracy", spread_json(summary.accuracy)},
+         {"seconds", spread_json(summary.seconds)},
+         {"samples_per_second", summary.samples_per_second > 0.0 ? Json(summary.samples_per_second) : Json()},
+         {"speed_up", number(summary.speed_up)},
+         {"published",
+          published == nullptr ? Json() : Json{{"test_accuracy", number(published->accuracy)}, {"minutes", number(published->minutes)}}}});
+  }
+  json["notes"] = record.notes;
+  json["departures"] = record.departures;
+  json["published_conditions"] = record.as_published ? Json(published_conditions()) : Json::array();
   json["interrupted"] = record.interrupted;
   return json;
 }

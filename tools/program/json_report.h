@@ -13,6 +13,7 @@ Json config_json(const Options& options, const Job& job, const std::vector<Devic
 
 Json run_json(const Record& record);
 Json comparison_json(const Record& record, const std::vector<DeviceId>& devices);
+Json reproduction_json(const Record& record);
 Json plan_json(const Record& record);
 
 Json devices_json(const std::vector<DeviceRecord>& devices);

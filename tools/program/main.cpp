@@ -27,6 +27,9 @@ int run(const vitrine::tools::Options& options, vitrine::tools::Processes& proce
     case Command::compare:
       require_alone(processes, "compare");
       return vitrine::tools::run_compare(options);
+    case Command::reproduce:
+      require_alone(processes, "reproduce");
+      return vitrine::tools::run_reproduce(options, processes);
     case Command::plan:
       require_alone(processes, "plan");
       return vitrine::tools::run_plan(options);

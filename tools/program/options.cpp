@@ -80,7 +80,7 @@ void check_training(const Options& o) {
   parse_recompute_segments(o.recompute_segments);
   resolve_optimizer(o);
   check_recipe(o.recipe, o.host_preprocess());
-  if (o.command == Options::Command::compare) {
+  if (o.command == Options::Command::compare || o.command == Options::Command::reproduce) {
     resolve_compare_precisions(o);
   } else {
     resolve_precision(o);
@@ -164,7 +164,8 @@ void check_combinations(const Options& o) {
                       *o.gpu0_batch_size, *o.mode));
     }
   }
-  if (o.command == Options::Command::train || o.command == Options::Command::compare || o.command == Options::Command::plan) check_training(o);
+  if (o.command == Options::Command::reproduce) configurations(o);
+  if (o.command != Options::Command::eval && o.command != Options::Command::collectives && o.command != Options::Command::info) check_training(o);
 }
 
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {

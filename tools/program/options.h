@@ -14,6 +14,7 @@
 #include "runtime/trace/phase_table.h"
 #include "tools/program/checkpoint_options.h"
 #include "tools/program/recipe_options.h"
+#include "tools/program/reproduce_options.h"
 #include "tools/program/schedule_options.h"
 
 namespace vitrine::tools {
@@ -44,12 +45,13 @@ struct Choices {
 
 /// What the command line says, checked as far as it can be without opening anything.
 struct Options {
-  enum class Command { train, eval, compare, plan, collectives, info } command = Command::train;
+  enum class Command { train, eval, compare, reproduce, plan, collectives, info } command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
   int64_t image_size = 0;  // 0: the model's own, or the data's
   std::string preprocess = "device", normalize;
+  std::optional<int64_t> classes, limit_samples;
   std::optional<float> dropout;
   int workers = 1;
 
@@ -73,7 +75,7 @@ struct Options {
 #endif
 
   std::optional<std::string> mode;
-  std::string modes = "dp,balanced,criterion,ddp";  // compare
+  std::string modes = "dp,balanced,criterion,ddp";  // compare; reproduce has its own
   std::optional<std::string> split, staging, loss_at, reduce, output_device;
   std::optional<int64_t> gpu0_batch_size;
   double bucket_mb = 25, first_bucket_mb = 1;  // MiB
@@ -97,7 +99,7 @@ struct Options {
   bool drop_last = false;
 
   std::string precision = "fp32";
-  std::string precisions;                 // compare; empty: the one precision
+  std::string precisions;                 // compare, reproduce; empty: the one precision
   std::optional<std::string> loss_scale;  // by precision
   std::optional<int> loss_scale_growth_interval;
   std::optional<double> clip_norm;
@@ -110,6 +112,7 @@ struct Options {
   std::string weights, save_logits;  // eval
   bool confusion = false;            // train, eval
   CollectiveOptions collectives;
+  ReproduceOptions reproduce;
 
   std::string trace, report, memory_history, tensorboard, log;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all

@@ -137,6 +137,7 @@ void check_recipe(const RecipeOptions& o, bool host_preprocess) {
 
 Normalization resolve_normalization(const std::string& text, const Dataset& train) {
   if (text.empty()) return {train.mean, train.std};
+  if (text == "none") return {};
   const auto fail = [&](const std::string& why) {
     throw ConfigError(fmt::format("--normalize {}: {}; expected means and deviations of {} channel{}, for pixels from 0 to 1, as {}", text, why,
                                   train.channels, train.channels == 1 ? "" : "s", train.channels == 1 ? "0.5/0.25" : "0.5,0.5,0.5/0.2,0.2,0.2"));

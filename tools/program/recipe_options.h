@@ -32,7 +32,8 @@ void check_recipe(const RecipeOptions& options, bool host_preprocess);
 Augmentation resolve_augmentation(const RecipeOptions& options);
 /// lr  the optimizer's learning rate, whose share a group's is
 std::vector<ParameterGroup> resolve_parameter_groups(const RecipeOptions& options, double lr);
-/// "0.49,0.48,0.45/0.25,0.24,0.26" for as many channels; the data set's where the text is empty. throws ConfigError.
+/// "0.49,0.48,0.45/0.25,0.24,0.26" for as many channels, or "none" for pixels from 0 to 1; the data set's where the text is empty. throws
+/// ConfigError.
 Normalization resolve_normalization(const std::string& text, const Dataset& train);
 
 /// Puts the recipe into an engine's configuration, whose optimizer is set.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/error.h"
 #include "tools/program/tables.h"
 
 namespace vitrine {
@@ -25,14 +26,24 @@ namespace tools {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DeviceRecord, device, samples_per_step, plan, pool, outside_bytes, phases, communication)
 
+std::string devices_text(const std::vector<DeviceRecord>& devices) { return nlohmann::json(devices).dump(); }
+
+std::vector<DeviceRecord> parse_devices(const std::string& path, const std::string& text) {
+  try {
+    return nlohmann::json::parse(text).get<std::vector<DeviceRecord>>();
+  } catch (const nlohmann::json::exception& problem) {
+    throw DataError(fmt::format("{}: it has no measurements of devices: {}", path, problem.what()));
+  }
+}
+
 std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine) {
   if (processes.count() == 1) return mine;
   for (DeviceRecord& d : mine) d.device = fmt::format("rank {} {}", processes.process_group()->rank(), d.device);
-  const std::vector<std::string> parts = processes.process_group()->gather("measurements", nlohmann::json(mine).dump());
+  const std::vector<std::string> parts = processes.process_group()->gather("measurements", devices_text(mine));
   if (parts.empty()) return mine;
   std::vector<DeviceRecord> all;
   for (const std::string& part : parts) {
-    for (const nlohmann::json& device : nlohmann::json::parse(part)) all.push_back(device.get<DeviceRecord>());
+    for (DeviceRecord& device : parse_devices("measurements", part)) all.push_back(std::move(device));
   }
   // The charts of this process's devices stay: rank 0 comes first.
   std::move(mine.begin(), mine.end(), all.begin());

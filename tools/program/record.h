@@ -59,6 +59,7 @@ struct EpochRecord {
   int64_t steps = 0, steps_wanted = 0;  // fewer steps than wanted: the epoch was interrupted
   int64_t steps_before = 0;             // those of them that were trained before this process, which continues from a checkpoint
   double seconds = 0;                   // spent training, without evaluation
+  std::optional<double> last_loss;      // of the last step
   std::optional<double> test_loss, test_accuracy, test_top5;
 
   bool whole() const { return steps == steps_wanted; }
@@ -74,6 +75,28 @@ struct Rates {
   double most() const;
   /// "1,234 ±2 %": the median and half of the range between rounds.
   std::string str() const;
+};
+
+/// A checkpoint at the end of an epoch, evaluated from its files.
+struct SavedEpoch {
+  int64_t epoch = 0;
+  std::string checkpoint;  // name of its folder
+  double test_loss = 0.0, test_accuracy = 0.0;
+  std::optional<double> test_top5;
+};
+
+/// A run of a reproduction, beside what every run has.
+struct ReproducedRun {
+  std::string mode, precision;  // "single", "fp16:none"
+  uint64_t seed = 0;
+  std::string folder;
+  std::string state = "not started";  // complete, diverged, failed, interrupted or not started
+  std::string failure;                // why it failed
+  int64_t skipped_steps = 0;
+  std::vector<SavedEpoch> saved;
+
+  /// "single fp16:none": the same for all seeds.
+  std::string configuration() const { return mode + " " + precision; }
 };
 
 /// One scheme's run.
@@ -101,6 +124,7 @@ struct RunRecord {
   // Of a comparison:
   Rates rates;
   double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
+  std::optional<ReproducedRun> reproduced;
 };
 
 /// A name and its text: {"scheme", "dp, split equal, ..."}.
@@ -121,7 +145,7 @@ struct CheckpointRecord {
 
 /// All that a run, a comparison or a plan reports.
 struct Record {
-  enum class Kind { run, comparison, plan };
+  enum class Kind { run, comparison, plan, reproduction };
   Kind kind = Kind::run;
   std::string title;
   std::string command_line;
@@ -133,6 +157,10 @@ struct Record {
   std::vector<RunRecord> runs;
   int64_t compared_steps = 0;  // a comparison's steps of a round
   int rounds = 1;
+  // Of a reproduction:
+  int64_t seeds = 1;
+  bool as_published = false;
+  std::vector<std::string> departures;  // with as_published: how it differs from the published conditions
   bool interrupted = false;
   std::string communicator;
   std::vector<Conv2dChoice> convolutions;  // of this process's first device
@@ -143,6 +171,10 @@ struct Record {
 
   const RunRecord& run() const { return runs.front(); }
 };
+
+/// Measurements as a JSON array, in which every member survives except charts. parse throws DataError naming `path`.
+std::string devices_text(const std::vector<DeviceRecord>& devices);
+std::vector<DeviceRecord> parse_devices(const std::string& path, const std::string& text);
 
 /// The devices of all processes, in rank order, named "rank 1 cpu:0". Every process calls it; a single process gets `mine` back.
 std::vector<DeviceRecord> gather_devices(const Processes& processes, std::vector<DeviceRecord> mine);

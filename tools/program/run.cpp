@@ -75,11 +75,24 @@ std::vector<int64_t> batch_sizes(int64_t count, int64_t batch_size, bool drop_la
   return sizes;
 }
 
+/// Keeps the first samples of the training set, and of the test set the same share, rounded up.
+void limit_samples(int64_t count, const std::string& description, DatasetPair& data) {
+  if (description.starts_with("image-folder")) {
+    throw ConfigError(
+        fmt::format("--limit-samples {}: the images of an image-folder are sorted by class, so the first ones lack classes; leave it out", count));
+  }
+  const int64_t all = data.train.size();
+  if (count >= all) return;
+  data.test = first_samples(data.test, std::max<int64_t>(1, (data.test.size() * count + all - 1) / all));
+  data.train = first_samples(data.train, count);
+}
+
 }  // namespace
 
 Job open_job(const Options& options) {
   Job job;
   job.data = open_dataset(options.data, kDataSeed, options.image_size != 0 ? options.image_size : model_image_size(options.model));
+  if (options.limit_samples) limit_samples(*options.limit_samples, options.data, job.data);
   const Dataset& train = job.data.train;
   ModelOptions model_options;
   model_options.image_size = options.image_size;
@@ -100,7 +113,11 @@ Job open_job(const Options& options) {
     model_options.image_size = train.height;
   }
   model_options.channels = train.channels;
-  model_options.classes = train.classes;
+  if (options.classes && *options.classes < train.classes) {
+    throw ConfigError(fmt::format("--classes {}: {} has labels of {} classes; give at least as many outputs, or leave it out", *options.classes,
+                                  train.name, train.classes));
+  }
+  model_options.classes = options.classes.value_or(train.classes);
   model_options.dropout = options.dropout;
   job.model = make_model(options.model, model_options);
   job.normalization = resolve_normalization(options.normalize, train);
@@ -281,6 +298,20 @@ void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_
                      {"--verify-replicas", std::to_string(options.verify_replicas)}});
 }
 
+void load_weights(Run& run, const WeightsFile& weights) {
+  const FlatLayout& layout = run.engine->layout();
+  std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
+  const BufferLayout& buffer_layout = run.engine->buffer_layout();
+  BufferValues buffers = buffer_layout.initial();
+  try {
+    if (run.devices->process() == 0) load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.allow_non_finite);
+  } catch (const NonFiniteWeights& error) {
+    throw DataError(fmt::format("{}, or take them as they are with --allow-non-finite", error.what()));
+  }
+  run.engine->set_parameters(flat);
+  run.engine->set_buffers(buffers);
+}
+
 Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineConfig& config, const Workload& workload, const WeightsFile& weights,
              bool record_memory, bool reads_all_samples) {
   Run run;
@@ -291,19 +322,7 @@ Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineC
     if (!workload.train_batches.empty() && reads_all_samples) job.data.train.samples->read_ahead(interrupted);
     if (!workload.evaluate_batches.empty()) job.data.test.samples->read_ahead(interrupted);
   }
-  if (!weights.path.empty()) {
-    const FlatLayout& layout = run.engine->layout();
-    std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
-    const BufferLayout& buffer_layout = run.engine->buffer_layout();
-    BufferValues buffers = buffer_layout.initial();
-    try {
-      if (run.devices->process() == 0) load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.allow_non_finite);
-    } catch (const NonFiniteWeights& error) {
-      throw DataError(fmt::format("{}, or take them as they are with --allow-non-finite", error.what()));
-    }
-    run.engine->set_parameters(flat);
-    run.engine->set_buffers(buffers);
-  }
+  if (!weights.path.empty()) load_weights(run, weights);
   return run;
 }
 

@@ -67,6 +67,9 @@ struct WeightsFile {
   bool allow_non_finite = false;
 };
 
+/// Replaces parameters and buffers by those of a file. With several processes, rank 0 reads them. throws DataError.
+void load_weights(Run& run, const WeightsFile& weights);
+
 /// Plans on the devices and fills the parameters: from `weights` if given (with several processes, rank 0 reads them),
 /// otherwise from the seed.
 ///   record_memory      keep the history of the pools, for a trace file

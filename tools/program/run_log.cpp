@@ -28,8 +28,19 @@ std::string cell(const std::string& text) {
 Json number(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
 std::vector<std::string> columns_for(const std::vector<std::string>& devices) {
-  std::vector<std::string> columns = {
-      "kind", "step", "epoch", "seconds", "loss", "lr", "loss_scale", "samples_per_second", "test_loss", "test_accuracy", "test_top5_accuracy"};
+  std::vector<std::string> columns = {"kind",
+                                      "step",
+                                      "epoch",
+                                      "seconds",
+                                      "loss",
+                                      "lr",
+                                      "loss_scale",
+                                      "samples_per_second",
+                                      "test_loss",
+                                      "test_accuracy",
+                                      "test_top5_accuracy",
+                                      "samples",
+                                      "train_seconds"};
   for (const std::string& device : devices) {
     columns.push_back(fmt::format("memory.{}.peak", device));
     for (int c = 0; c < kCategoryCount; ++c) columns.push_back(fmt::format("memory.{}.{}", device, category_name(static_cast<Category>(c))));
@@ -113,7 +124,9 @@ void RunLog::add_epoch(const Epoch& epoch) {
                 {"samples_per_second", epoch.samples_per_second},
                 {"test_loss", number(epoch.test_loss)},
                 {"test_accuracy", number(epoch.test_accuracy)},
-                {"test_top5_accuracy", number(epoch.test_top5)}};
+                {"test_top5_accuracy", number(epoch.test_top5)},
+                {"samples", epoch.samples},
+                {"train_seconds", epoch.train_seconds}};
     for (const auto& [device, statistics] : epoch.memory) {
       Json& memory = row["memory"][device];
       memory["peak"] = statistics.peak_bytes;

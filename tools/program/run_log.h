@@ -44,6 +44,8 @@ class RunLog {
   struct Epoch {
     int64_t step = 0, epoch = 0;  // the last step of the epoch
     double train_loss = 0.0, samples_per_second = 0.0;
+    int64_t samples = 0;         // trained on
+    double train_seconds = 0.0;  // spent training, without evaluation
     std::optional<double> test_loss, test_accuracy, test_top5;
     std::vector<Memory> memory;
     const ConfusionMatrix* confusion = nullptr;  // TensorBoard shows it as an image

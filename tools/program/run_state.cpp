@@ -36,11 +36,8 @@ Json loss_scale_json(const RunState& s) {
 }
 
 Json epoch_json(const EpochRecord& epoch) {
-  return {{"loss_sum", exact(epoch.totals.loss_sum)},
-          {"valid", epoch.totals.valid},
-          {"samples", epoch.samples},
-          {"steps", epoch.steps},
-          {"seconds", exact(epoch.seconds)}};
+  return {{"loss_sum", exact(epoch.totals.loss_sum)}, {"valid", epoch.totals.valid},        {"samples", epoch.samples}, {"steps", epoch.steps},
+          {"seconds", exact(epoch.seconds)},          {"last_loss", exact(epoch.last_loss)}};
 }
 
 Json schedule_json(const LrSchedule::State& schedule) {
@@ -125,6 +122,7 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
     s.epoch_so_far.samples = epoch.at("samples").get<int64_t>();
     s.epoch_so_far.steps = epoch.at("steps").get<int64_t>();
     s.epoch_so_far.seconds = number(epoch.at("seconds"));
+    if (epoch.contains("last_loss")) s.epoch_so_far.last_loss = optional_number(epoch.at("last_loss"));  // absent in files of earlier versions
     if (const Json& test = json.at("test"); !test.is_null()) {
       s.test_loss = number(test.at("loss"));
       s.test_accuracy = number(test.at("accuracy"));

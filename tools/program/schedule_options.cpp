@@ -66,8 +66,9 @@ void add_schedule_options(CLI::App& app, ScheduleOptions& o) {
   app.add_option("--lr-cooldown", o.cooldown, "Epochs after a decay in which none is counted, for plateau [0]")
       ->check(whole_number(0, kMost))
       ->group(group);
-  app.add_option("--lr-metric", o.metric, "What plateau watches on the test set: loss or accuracy")
-      ->check(one_of({"loss", "accuracy"}))
+  app.add_option("--lr-metric", o.metric,
+                 "What plateau watches after each epoch: loss or accuracy on the test set, or last-batch (training loss of the epoch's last batch)")
+      ->check(one_of({"loss", "accuracy", "last-batch"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("--warmup-steps", o.warmup_steps, "Optimizer steps of linear warm-up before the schedule")
@@ -96,7 +97,7 @@ LrScheduleConfig resolve_schedule(const ScheduleOptions& o, int64_t total_steps,
   if (config.kind == Kind::multi_step && o.milestones.empty()) {
     throw ConfigError("--lr-schedule multi-step: expected the epochs of the decays; give them, for example --lr-milestones 30,60,80");
   }
-  if (config.kind == Kind::plateau && !evaluates_epochs) {
+  if (config.kind == Kind::plateau && !evaluates_epochs && o.metric != "last-batch") {
     throw ConfigError("--lr-schedule plateau watches the test set after each epoch; give --epochs instead of --steps, and no --no-eval");
   }
   if (o.warmup_steps >= total_steps && o.warmup_steps > 0) {

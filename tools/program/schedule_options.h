@@ -20,7 +20,7 @@ struct ScheduleOptions {
   std::optional<int64_t> step_size, patience, cooldown;
   std::vector<int64_t> milestones;
   std::optional<double> gamma, factor, threshold, min_lr;
-  std::string metric = "loss";  // of plateau: loss or accuracy, on the test set
+  std::string metric = "loss";  // of plateau: loss or accuracy on the test set, or last-batch
   int64_t warmup_steps = 0;
   std::optional<double> warmup_factor;
 };

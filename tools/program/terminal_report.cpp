@@ -10,6 +10,7 @@
 #include "tools/program/advice.h"
 #include "tools/program/findings.h"
 #include "tools/program/record_tables.h"
+#include "tools/program/reproduction.h"
 
 namespace vitrine::tools {
 
@@ -88,6 +89,29 @@ std::string comparison_report(const Record& record, const Style& style) {
   for (const RunRecord& run : record.runs) text += fmt::format("  {:<{}} {}\n", run.name, width, run.batch);
   text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record).str(style));
   if (const auto speed = compare_speed(record.runs)) text += fmt::format("\n{} {}\n", speed->text, without_backquotes(speed->remedy));
+  return text;
+}
+
+std::string reproduction_report(const Record& record, const Style& style) {
+  std::string text = reproduction_table(record).str(style);
+  const auto add = [&](const std::optional<Table>& table) {
+    if (table) text += fmt::format("\n{}", table->str(style));
+  };
+  add(published_table(record));
+  add(seeds_table(record));
+  add(saved_epochs_table(record));
+  const Record measured = measured_runs(record);
+  if (!measured.runs.empty()) text += fmt::format("\n{}", scheme_times_table(measured).str(style));
+  const auto list = [&](const char* title, const std::vector<std::string>& lines) {
+    if (!lines.empty()) text += fmt::format("\n{}\n", title);
+    for (const std::string& line : lines) text += fmt::format("{}\n", wrap("  " + line, style.width));
+  };
+  list("Problems:", run_problems(record));
+  list("Notes:", record.notes);
+  if (record.as_published) {
+    list("This reproduction differs from the published conditions:", record.departures);
+    list("The published conditions differ from good practice:", published_conditions());
+  }
   return text;
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "tools/program/train.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -63,7 +65,9 @@ struct Start {
 class Training {
  public:
   /// log  receives each step and epoch      resumed  where the run continues; nothing for a run from the start
-  Training(const Options& options, const Job& job, Run& run, RunLog& log, Checkpoints& checkpoints, const std::optional<Resumed>& resumed)
+  ///   hooks  what watches the steps
+  Training(const Options& options, const Job& job, Run& run, RunLog& log, Checkpoints& checkpoints, const std::optional<Resumed>& resumed,
+           const TrainHooks& hooks)
       : options_(options),
         job_(job),
         run_(run),
@@ -79,6 +83,7 @@ class Training {
                   steps_per_epoch_),
         log_(log),
         checkpoints_(checkpoints),
+        hooks_(hooks),
         source_(job.data.train, loader_from(options, job, run, start_, epoch_count_)),
         recorded_(options, first_step_, total_places_ - start_.shift),
         recorder_(run, recorded_.spans()),
@@ -146,8 +151,7 @@ class Training {
         }
         recorder_.discard();
       }
-      if (epochs_.back().test_loss)
-        schedule_.end_epoch(options_.schedule.metric == "loss" ? *epochs_.back().test_loss : *epochs_.back().test_accuracy);
+      if (!stopped_) end_epoch_of_schedule(epochs_.back());
       if (ends_here || stopped_) {
         log_epoch(epochs_.back());
         print_epoch(epochs_.back());
@@ -156,6 +160,13 @@ class Training {
     }
     // An interrupted run, and a whole one, can be continued from where it ended.
     if (checkpoints_.active() && saved_ != Place{epoch_, batch_} && engine_.steps_issued() > 0) save();
+  }
+
+  void end_epoch_of_schedule(const EpochRecord& result) {
+    const std::string& metric = options_.schedule.metric;
+    const std::optional<double> value = metric == "last-batch" ? result.last_loss : metric == "loss" ? result.test_loss : result.test_accuracy;
+    // The last batch counts only at the end of its epoch; evaluations take place only there.
+    if (value && (metric != "last-batch" || batch_ == steps_per_epoch_)) schedule_.end_epoch(*value);
   }
 
   void begin_result() {
@@ -238,8 +249,10 @@ class Training {
           sum->valid += totals.valid;
         }
         stopped_ = stopped_ || totals.stop_votes > 0;
+        result.last_loss = totals.mean_loss();
         ++result.steps;
         progress.update(++steps_done, done.valid, done.mean_loss());
+        if (hooks_.steps_done) hooks_.steps_done(static_cast<int64_t>(step_losses_.size()));
       }
     };
     const bool alone = run_.devices->process_count() == 1;
@@ -284,6 +297,7 @@ class Training {
     epoch.epoch = result.epoch;
     epoch.train_loss = result.totals.mean_loss();
     epoch.samples_per_second = result.samples_per_second();
+    epoch.samples = result.samples, epoch.train_seconds = result.seconds;
     epoch.test_loss = result.test_loss, epoch.test_accuracy = result.test_accuracy, epoch.test_top5 = result.test_top5;
     for (int d = 0; d < run_.devices->size(); ++d) epoch.memory.push_back({(*run_.devices)[d].name(), (*run_.devices)[d].pool().statistics()});
     if (result.test_loss && confusion_) epoch.confusion = &*confusion_;
@@ -322,6 +336,7 @@ class Training {
   LrSchedule schedule_;
   RunLog& log_;
   Checkpoints& checkpoints_;
+  const TrainHooks& hooks_;
   std::vector<double> rates_;  // learning rates of the steps issued
   BatchSource source_;
   RecordedSteps recorded_;
@@ -394,37 +409,20 @@ Record make_record(const Options& options, const std::vector<std::string>& notes
 
 }  // namespace
 
-int run_train(const Options& asked, const Processes& processes) {
-  // Usage errors before any work.
-  const LrScheduleConfig schedule = resolve_schedule(asked.schedule, std::numeric_limits<int64_t>::max(), asked.evaluate && !asked.steps);
-  const OptimizerConfig optimizer = resolve_optimizer(asked);
+void check_train_schedule(const Options& options) {
+  const LrScheduleConfig schedule = resolve_schedule(options.schedule, std::numeric_limits<int64_t>::max(), options.evaluate && !options.steps);
+  const OptimizerConfig optimizer = resolve_optimizer(options);
   if (schedule.kind == LrScheduleConfig::Kind::one_cycle && optimizer.kind == OptimizerConfig::Kind::sgd && optimizer.sgd.momentum == 0.0) {
     throw ConfigError(
         "--lr-schedule one-cycle changes the momentum, which sgd does not have without --momentum; give one, for example --momentum 0.9");
   }
-  const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
-  if (processes.leads()) {
-    check_writable("--save", asked.save);
-    if (asked.recipe.ema && !asked.save.empty()) check_writable("--save", averages_path(asked.save));
-    check_writable("--report", asked.report);
-    check_writable("--log", asked.log);
-  }
-  const std::string trace = path_of_rank(asked.trace, processes), memory_history = path_of_rank(asked.memory_history, processes);
-  check_writable("--trace", trace);
-  check_writable("--memory-history", memory_history);
-  std::unique_ptr<CheckpointDirectory> checkpoint_directory = open_checkpoint_directory(asked, processes);
-  auto group = std::make_unique<DeviceGroup>(device_group_options(asked, devices, processes.process_group()));
-  resolve_scheme(asked, devices, group->world_size());
-  print_device_warnings(asked, *group);
-  const Job job = open_job(asked);
-  if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
-  Chosen chosen = choose_by_plan(asked, job, *group);
-  if (asked.choices.split && asked.balance == "time") balance_by_time(chosen, job, group);
-  for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", note);
-  const Options& options = chosen.options;
-  const Scheme scheme = resolve_scheme(options, devices, group->world_size());
+}
+
+Trained train_job(const Options& options, const Job& job, TrainSetup setup, const Processes& processes, Attempts& attempts, const TrainHooks& hooks) {
+  const std::vector<DeviceId>& devices = setup.devices;
+  const Scheme scheme = resolve_scheme(options, devices, setup.group->world_size());
   if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
-  Run run = open_run(std::move(group), job, engine_config(options, job, scheme, resolve_precision(options)),
+  Run run = open_run(std::move(setup.group), job, engine_config(options, job, scheme, resolve_precision(options)),
                      train_workload(options, job, options.steps, options.evaluate), {options.init_weights, options.allow_non_finite},
                      RecordedSteps::all(options), !options.steps || *options.steps * options.batch_size >= job.data.train.size());
   const std::optional<Resumed> resumed = resume_run(options, job, run, processes);
@@ -437,25 +435,24 @@ int run_train(const Options& asked, const Processes& processes) {
   if (!processes.leads()) target.tensorboard = target.file = "";
   target.steps_before = run.engine->steps_issued();
   RunLog log(target);
-  Checkpoints checkpoints(options, processes, run, job.model.name, std::move(checkpoint_directory), resumed ? resumed->state.best : std::nullopt);
-  Training training(options, job, run, log, checkpoints, resumed);
+  Checkpoints checkpoints(options, processes, run, job.model.name, std::move(setup.checkpoints), resumed ? resumed->state.best : std::nullopt);
+  Training training(options, job, run, log, checkpoints, resumed, hooks);
   try {
     training.run();
   } catch (...) {
     rescue_weights(options, job.model.name, *run.engine, processes);
     throw;
   }
-  const int stop_status = training.stopped() ? agreed_interrupt_status(processes) : kExitOk;
+  Trained trained;
+  trained.status = training.stopped() ? agreed_interrupt_status(processes) : kExitOk;
   // A failure here does not prevent the rest; the checkpoint and the weights come first.
-  Attempts attempts;
   attempts.run([&] { checkpoints.finish(); });
-  std::string files;
   const bool saved = attempts.run([&] { save_weights(options, job.model.name, *run.engine, processes); });
   if (saved && !options.save.empty()) {
-    files += fmt::format("\nThe {}weights are in {}\n", training.diverged().empty() ? "" : "last finite ", options.save);
+    trained.files += fmt::format("\nThe {}weights are in {}\n", training.diverged().empty() ? "" : "last finite ", options.save);
   }
   if (saved && attempts.run([&] { save_averages(options, job.model.name, *run.engine, processes); }) && options.recipe.ema && !options.save.empty()) {
-    files += fmt::format("The average of the weights is in {}\n", averages_path(options.save));
+    trained.files += fmt::format("The average of the weights is in {}\n", averages_path(options.save));
   }
   attempts.run([&] { log.close(); });
   attempts.run([&] {
@@ -463,29 +460,60 @@ int run_train(const Options& asked, const Processes& processes) {
     run.engine->finish();
     if (options.verify_replicas > 0) run.engine->verify_replicas();
   });
+  const std::string trace = path_of_rank(options.trace, processes), memory_history = path_of_rank(options.memory_history, processes);
   if (!trace.empty()) attempts.run([&] { write_trace_file(trace, *run.devices, training.recorder().kept_spans()); });
   if (!memory_history.empty()) attempts.run([&] { write_memory_history(memory_history, *run.devices, training.recorded()); });
-  attempts.run([&] {
-    const Record record = make_record(options, chosen.notes, job, devices, processes, run, training, checkpoints, resumed);
-    if (!options.report.empty() && processes.leads() && attempts.run([&] { html::write_page(options.report, record); })) {
-      files += fmt::format("\nThe report is in {}\n", options.report);
-    }
-    if (options.json) {
-      print_json(run_json(record));
-    } else {
+  attempts.run([&] { trained.record = make_record(options, setup.notes, job, devices, processes, run, training, checkpoints, resumed); });
+  return trained;
+}
+
+int run_train(const Options& asked, const Processes& processes) {
+  // Usage errors before any work.
+  check_train_schedule(asked);
+  const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
+  if (processes.leads()) {
+    check_writable("--save", asked.save);
+    if (asked.recipe.ema && !asked.save.empty()) check_writable("--save", averages_path(asked.save));
+    check_writable("--report", asked.report);
+    check_writable("--log", asked.log);
+  }
+  check_writable("--trace", path_of_rank(asked.trace, processes));
+  check_writable("--memory-history", path_of_rank(asked.memory_history, processes));
+  std::unique_ptr<CheckpointDirectory> checkpoint_directory = open_checkpoint_directory(asked, processes);
+  auto group = std::make_unique<DeviceGroup>(device_group_options(asked, devices, processes.process_group()));
+  resolve_scheme(asked, devices, group->world_size());
+  print_device_warnings(asked, *group);
+  const Job job = open_job(asked);
+  if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
+  Chosen chosen = choose_by_plan(asked, job, *group);
+  if (asked.choices.split && asked.balance == "time") balance_by_time(chosen, job, group);
+  for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", note);
+  const Options& options = chosen.options;
+  Attempts attempts;
+  Trained trained = train_job(options, job, {devices, std::move(group), std::move(checkpoint_directory), chosen.notes}, processes, attempts);
+  if (trained.record) {
+    attempts.run([&] {
+      const Record& record = *trained.record;
+      if (!options.report.empty() && processes.leads() && attempts.run([&] { html::write_page(options.report, record); })) {
+        trained.files += fmt::format("\nThe report is in {}\n", options.report);
+      }
+      if (options.json) {
+        print_json(run_json(record));
+        return;
+      }
       const Style style = Style::of(STDOUT_FILENO);
-      if (options.confusion && training.confusion()) fmt::print("{}\n", training.confusion()->report(job.data.test.class_names, style));
-      fmt::print("{}{}", run_report(record, style), files);
-    }
-  });
+      if (record.run().confusion) fmt::print("{}\n", record.run().confusion->report(job.data.test.class_names, style));
+      fmt::print("{}{}", run_report(record, style), trained.files);
+    });
+  }
   attempts.rethrow();
-  if (!training.diverged().empty()) {
+  if (const std::string& diverged = trained.record->run().diverged; !diverged.empty()) {
     if (processes.leads()) {
-      fmt::print(stderr, "vitrine: {}: --lr, --clip-norm, --precision; --allow-non-finite trains on with NaN\n", training.diverged());
+      fmt::print(stderr, "vitrine: {}: --lr, --clip-norm, --precision; --allow-non-finite trains on with NaN\n", diverged);
     }
     return kExitFailure;
   }
-  return stop_status;
+  return trained.status;
 }
 
 }  // namespace vitrine::tools

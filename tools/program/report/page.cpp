@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "tools/program/record_tables.h"
 #include "tools/program/report/charts.h"
 #include "tools/program/report/scale.h"
+#include "tools/program/reproduction.h"
 
 namespace vitrine::tools::html {
 
@@ -207,8 +209,8 @@ Sections run_sections(const Record& record) {
       {"Learning", learning_section(run, run.batch_size)}};
 }
 
-Sections comparison_sections(const Record& record) {
-  if (record.runs.empty()) return {};
+/// Peak memory, times and communication of every run, one group of each for a run.
+Sections measurements_sections(const Record& record, const Table& peaks) {
   std::vector<DeviceRecord> all;
   std::vector<Json> times = {text("Each device's phases add up to its step's wall time. Hatched: waits, by what they waited for."),
                              bars_by_scheme(record, "Time of a step by phase", time_bar), scheme_times_table(record).json()};
@@ -221,14 +223,87 @@ Sections comparison_sections(const Record& record) {
   }
   const bool equal = std::all_of(all.begin(), all.end(), [](const DeviceRecord& d) { return d.as_planned(); });
   const auto memory_of = [](const DeviceRecord& d) { return memory_bar(d.device, d.pool.peak_by_category); };
-  return {{"Findings", blocks_of({findings(comparison_findings(record.runs))})},
-          {"Speed and gradients", comparison_speed(record)},
-          {"Peak memory", blocks_of({text(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
+  return {{"Peak memory", blocks_of({text(equal ? "Peak of each device by category. Planned and measured are equal to the byte."
                                                 : "Peak of each device by category, as measured."),
-                                     bars_by_scheme(record, "Peak memory of each device by category", memory_of), schemes_table(record).json(),
+                                     bars_by_scheme(record, "Peak memory of each device by category", memory_of), peaks.json(),
                                      note(describe_outside(record.runs.front().devices, record.dataset_bytes, 1))})},
           {"Time of a step", blocks_of(times)},
           {"Communication", blocks_of(communication)}};
+}
+
+Sections comparison_sections(const Record& record) {
+  if (record.runs.empty()) return {};
+  Sections sections = {{"Findings", blocks_of({findings(comparison_findings(record.runs))})}, {"Speed and gradients", comparison_speed(record)}};
+  const Sections measured = measurements_sections(record, schemes_table(record));
+  sections.insert(sections.end(), measured.begin(), measured.end());
+  return sections;
+}
+
+/// Colours that differ, for one curve each.
+constexpr const char* kCurvePaints[] = {"parameters",    "gradients", "optimizer", "activations", "loss",     "recompute",
+                                        "communication", "exposed",   "staging",   "workspace",   "evaluate", "fragmentation"};
+
+/// Losses and accuracies of all runs on the same axes. Runs of one configuration with several seeds share a colour.
+Json reproduction_curves(const Record& record) {
+  CurveChart losses{"Training loss over the steps, all runs", {}}, accuracies{"Test accuracy over the steps, all runs", {}};
+  std::vector<std::string> configurations;
+  for (const RunRecord& run : record.runs) {
+    const std::string name = run.reproduced->configuration();
+    auto at = std::find(configurations.begin(), configurations.end(), name);
+    if (at == configurations.end()) at = configurations.insert(at, name);
+    const char* paint = kCurvePaints[static_cast<size_t>(at - configurations.begin()) % std::size(kCurvePaints)];
+    Curve loss{run.name, paint, {}}, accuracy{run.name, paint, {}, true};
+    for (size_t i = 0; i < run.step_losses.size(); ++i) loss.points.push_back({static_cast<double>(i + 1), run.step_losses[i]});
+    double step = 0.0;
+    for (const EpochRecord& e : run.epochs) {
+      step += static_cast<double>(e.steps);
+      if (e.test_accuracy) accuracy.points.push_back({step, *e.test_accuracy});
+    }
+    if (!loss.points.empty()) losses.curves.push_back(loss);
+    if (!accuracy.points.empty()) accuracies.curves.push_back(accuracy);
+  }
+  std::vector<Json> blocks;
+  for (const auto& [title, chart] : {std::pair<const char*, const CurveChart&>{"Test accuracy", accuracies}, {"Training loss", losses}}) {
+    const Json drawn = curve_chart(chart);
+    if (!drawn.is_null()) blocks.insert(blocks.end(), {heading(title), drawn});
+  }
+  return blocks_of(blocks);
+}
+
+Json list(const std::vector<std::string>& lines) {
+  Json blocks = Json::array();
+  for (const std::string& line : lines) blocks.push_back(text(line));
+  return blocks;
+}
+
+Json reproduction_times(const Record& record) {
+  std::vector<Bar> bars;
+  for (const ConfigurationSummary& summary : summarize(record)) {
+    const std::string duration = format_duration(summary.seconds.mean);
+    if (summary.seconds.count > 0) bars.push_back({summary.name, {{duration, "forward", summary.seconds.mean, "of training"}}, duration});
+  }
+  Json chart = bar_chart("Time of training in each configuration", {{"", bars}});
+  if (!chart.is_null()) chart["legend"] = false;
+  return chart;
+}
+
+Sections reproduction_sections(const Record& record) {
+  Sections sections = {
+      {"Problems", list(run_problems(record))},
+      {"Results", blocks_of({list(record.notes), reproduction_times(record), reproduction_table(record).json(), table(seeds_table(record))})}};
+  if (record.as_published) {
+    sections.push_back({"Published figures", blocks_of({table(published_table(record)),
+                                                        record.departures.empty() ? Json() : heading("Differences from the published conditions"),
+                                                        list(record.departures)})});
+    sections.push_back({"Published conditions and good practice", list(published_conditions())});
+  }
+  sections.push_back({"Learning", blocks_of({reproduction_curves(record), table(saved_epochs_table(record))})});
+  const Record measured = measured_runs(record);
+  if (!measured.runs.empty()) {
+    const Sections of_devices = measurements_sections(measured, peaks_table(measured));
+    sections.insert(sections.end(), of_devices.begin(), of_devices.end());
+  }
+  return sections;
 }
 
 Sections plan_sections(const Record& record) {
@@ -254,9 +329,10 @@ Json page_data(const Record& record) {
   for (const auto& [name, words] : record.facts) facts["facts"].push_back({name, words});
   using Kind = Record::Kind;
   add(record.kind == Kind::run ? "The run" : record.kind == Kind::plan ? "The plan" : "The runs", Json::array({facts}));
-  const Sections sections = record.kind == Kind::run    ? run_sections(record)
-                            : record.kind == Kind::plan ? plan_sections(record)
-                                                        : comparison_sections(record);
+  const Sections sections = record.kind == Kind::run            ? run_sections(record)
+                            : record.kind == Kind::plan         ? plan_sections(record)
+                            : record.kind == Kind::reproduction ? reproduction_sections(record)
+                                                                : comparison_sections(record);
   for (const auto& [title, blocks] : sections) add(title, blocks);
   return data;
 }

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+// vitrine reproduce: its runs, what interrupts them, and what is made of them.
+#include <csignal>
+#include <limits>
+#include <map>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/checkpoint_runs.h"
+#include "tools/program/reproduction.h"
+
+namespace vitrine::test {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+/// Ten steps an epoch, the last with a shorter batch.
+Arguments tiny() {
+  return {"reproduce", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device", "1", "--batch-size", "20"};
+}
+const Arguments kTwoDevices = {"--devices", "cpu:0-1"};
+
+class Reproduce : public CheckpointRuns {
+ protected:
+  Arguments out(const std::string& name) const { return {"--out", path(name)}; }
+  static Json json_of(const Arguments& arguments, int exit_code = 0) {
+    const ChildResult result = run_vitrine(arguments + Arguments{"--json"});
+    EXPECT_EQ(result.exit_code, exit_code) << result.error;
+    return Json::parse(result.output);
+  }
+  static std::vector<Json> rows_of(const std::string& log) {
+    std::ifstream file(log);
+    std::vector<Json> rows;
+    for (std::string line; std::getline(file, line);) rows.push_back(Json::parse(line));
+    return rows;
+  }
+  static void expect_usage_error(const Arguments& arguments, const std::vector<std::string>& parts) {
+    const ChildResult result = run_vitrine(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.output;
+    for (const std::string& part : parts) EXPECT_NE(result.error.find(part), std::string::npos) << part << "\n" << result.error;
+  }
+};
+
+TEST_F(Reproduce, MakesNineRunsOnceWithAllTheirFiles) {
+  const Arguments command = tiny() + kTwoDevices + out("nine") + Arguments{"--epochs", "2"};
+  const Json json = json_of(command);
+  const std::vector<std::string> names = {"single fp32",     "single fp16:none", "single fp16:dynamic", "dp fp32",         "dp fp16:none",
+                                          "dp fp16:dynamic", "ddp fp32",         "ddp fp16:none",       "ddp fp16:dynamic"};
+  ASSERT_EQ(json["runs"].size(), names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Json& run = json["runs"][i];
+    SCOPED_TRACE(names[i]);
+    EXPECT_EQ(run["name"], names[i]);
+    EXPECT_EQ(run["state"], "complete");
+    EXPECT_EQ(run["devices"].size(), run["mode"] == "single" ? 1U : 2U);
+    for (const Json& device : run["devices"]) EXPECT_EQ(device["peak_bytes"], device["planned_peak_bytes"]);
+    ASSERT_EQ(run["epochs"].size(), 2U);
+    ASSERT_EQ(run["saved_epochs"].size(), 2U);
+    for (size_t e = 0; e < 2; ++e) {
+      EXPECT_EQ(run["epochs"][e]["samples"], 195);
+      EXPECT_EQ(run["epochs"][e]["steps"], 10);
+      // The files have the weights that training evaluated.
+      EXPECT_EQ(run["saved_epochs"][e]["epoch"], e + 1);
+      EXPECT_NEAR(run["saved_epochs"][e]["test_loss"].get<double>(), run["epochs"][e]["test_loss"].get<double>(), 1e-3);
+      EXPECT_NEAR(run["saved_epochs"][e]["test_accuracy"].get<double>(), run["epochs"][e]["test_accuracy"].get<double>(), 0.03);
+    }
+    EXPECT_EQ(run["test_accuracy"], run["saved_epochs"][1]["test_accuracy"]);
+    EXPECT_GT(run["seconds"].get<double>(), 0.0);
+    EXPECT_GT(run["speed_up"].get<double>(), 0.0);
+    if (run["mode"] == "single") {
+      EXPECT_EQ(run["speed_up"], 1.0);
+    }
+    EXPECT_FALSE(run["phases"].empty());
+    const std::string folder = run["folder"].get<std::string>();
+    EXPECT_EQ(CheckpointRuns::names(folder), (std::vector<std::string>{"checkpoints", "log.jsonl", "result.json", "settings.json", "tensorboard"}));
+    EXPECT_EQ(CheckpointRuns::names(folder + "/checkpoints").size(), 2U);
+    EXPECT_EQ(CheckpointRuns::names(folder + "/tensorboard").size(), 1U);
+  }
+  EXPECT_EQ(json["configurations"].size(), 9U);
+  EXPECT_FALSE(json["interrupted"].get<bool>());
+
+  const auto written = fs::last_write_time(path("nine") + "/ddp-fp32/log.jsonl");
+  EXPECT_EQ(json_of(command), json) << "runs that are complete are not repeated";
+  EXPECT_EQ(fs::last_write_time(path("nine") + "/ddp-fp32/log.jsonl"), written);
+  EXPECT_EQ(Json::parse(content(path("nine") + "/runs.json")), json);
+
+  const ChildResult text = run_vitrine(command);
+  EXPECT_EQ(text.exit_code, 0);
+  for (const char* part : {"The runs", "speed-up", "dp fp16:none", "to the byte", "cpu:0 to cpu:1|cpu:0, cpu:1", "Where a step's time went",
+                           "Test accuracy of each saved epoch", "report.html"}) {
+    const std::string word = part;
+    const size_t bar = std::min(word.find('|'), word.size());
+    EXPECT_TRUE(text.output.find(word.substr(0, bar)) != std::string::npos ||
+                (bar < word.size() && text.output.find(word.substr(bar + 1)) != std::string::npos))
+        << part << "\n"
+        << text.output;
+  }
+  const std::string page = content(path("nine") + "/report.html");
+  for (const std::string& name : names) EXPECT_NE(page.find("\"" + name + ": 0."), std::string::npos) << "no curve of " << name;
+}
+
+TEST_F(Reproduce, ContinuesAfterAnInterruptWithTheSameBits) {
+  const Arguments more = kTwoDevices + Arguments{"--precisions", "fp32", "--epochs", "40", "--keep-last", "2"};
+  ASSERT_EQ(run_vitrine(tiny() + more + out("stopped") + Arguments{"--modes", "single"}).exit_code, 0);
+  const Arguments both = tiny() + more + out("stopped") + Arguments{"--modes", "single,ddp", "--json"};
+  ChildProcess child(vitrine_command(both));
+  ASSERT_TRUE(child.wait_for("epoch 2/40"));
+  child.send_signal(SIGINT);
+  const ChildResult stopped = child.wait();
+  EXPECT_EQ(stopped.exit_code, 130) << stopped.error;
+  const Json before = Json::parse(stopped.output);
+  EXPECT_TRUE(before["interrupted"].get<bool>());
+  EXPECT_EQ(before["runs"][0]["state"], "complete");
+  EXPECT_EQ(before["runs"][1]["state"], "interrupted");
+  EXPECT_TRUE(before["runs"][1]["speed_up"].is_null());
+
+  const ChildResult finished = run_vitrine(both);
+  ASSERT_EQ(finished.exit_code, 0) << finished.error;
+  EXPECT_NE(finished.error.find("ddp fp32 (1 of 1)"), std::string::npos) << finished.error;
+  EXPECT_NE(finished.error.find("continuing from"), std::string::npos) << finished.error;
+  const Json after = Json::parse(finished.output);
+  EXPECT_EQ(after["runs"][0], before["runs"][0]);
+  const Json& run = after["runs"][1];
+  EXPECT_EQ(run["state"], "complete");
+  ASSERT_EQ(run["epochs"].size(), 40U);
+  for (const Json& epoch : run["epochs"]) {
+    EXPECT_EQ(epoch["samples"], 195);
+    EXPECT_EQ(epoch["steps"], 10);
+  }
+  ASSERT_EQ(run_vitrine(tiny() + more + out("whole") + Arguments{"--modes", "ddp"}).exit_code, 0);
+  expect_same_tensors(path("stopped") + "/ddp-fp32/checkpoints/step-00000400", path("whole") + "/ddp-fp32/checkpoints/step-00000400");
+}
+
+TEST_F(Reproduce, RefusesAnotherConfigurationInTheSameFolder) {
+  const Arguments one = {"--modes", "single", "--precisions", "fp32", "--epochs", "1", "--devices", "cpu:0"};
+  ASSERT_EQ(run_vitrine(tiny() + one + out("runs")).exit_code, 0);
+  expect_usage_error(tiny() + one + out("runs") + Arguments{"--lr", "0.5"}, {"--lr is 0.5", "0.0001", "single-fp32"});
+  expect_usage_error(tiny() + one + out("runs") + Arguments{"--limit-samples", "100"}, {"--limit-samples is 100", "not set"});
+  expect_usage_error(tiny() + one + out("runs") + Arguments{"--lr-patience", "7"}, {"--lr-patience is 7", "3"});
+  expect_usage_error(tiny() + one + out("runs") + Arguments{"--data", "synthetic:200"}, {"--data is", "195", "200"});
+  EXPECT_EQ(run_vitrine(tiny() + one + out("runs") + Arguments{"--workers", "2"}).exit_code, 0);
+}
+
+TEST_F(Reproduce, RefusesWhatMakesNoSense) {
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "single,both"}, {"'both' is not single, dp, criterion or ddp"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "dp,dp"}, {"dp is there twice"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--precisions", "fp16,fp16:dynamic"}, {"fp16 is fp16:dynamic"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--precisions", "fp64"}, {"'fp64'"});
+  expect_usage_error({"reproduce", "--out", path("x")}, {"--data"});
+  expect_usage_error({"reproduce", "--data", "synthetic"}, {"--out"});
+  expect_usage_error(tiny() + kTwoDevices + out("x") + Arguments{"--as-published"}, {"--devices cpu:0-1 has 2", "one device"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--as-published", "--classes", "20"},
+                     {"--as-published sets --classes 1000"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--as-published", "--shuffle"}, {"--as-published sets --no-shuffle"});
+  EXPECT_FALSE(fs::exists(path("x")));
+}
+
+TEST_F(Reproduce, PutsThePublishedFiguresBesideTheResults) {
+  const Arguments command = tiny() + out("published") + Arguments{"--as-published", "--epochs", "1", "--devices", "cpu:0", "--limit-samples", "100"};
+  const ChildResult text = run_vitrine(command);
+  ASSERT_EQ(text.exit_code, 0) << text.error;
+  for (const char* part : {"0.8191",
+                           "0.8403",
+                           "0.8216",
+                           "0.8188",
+                           "0.8409",
+                           "0.8224",
+                           "0.8162",
+                           "0.8252",
+                           "22 min",
+                           "21 min",
+                           "27 min",
+                           "RTX 2060",
+                           "1000 outputs",
+                           "not normalized",
+                           "not shuffled",
+                           "last batch",
+                           "World size 1",
+                           "model mlp; published: alexnet",
+                           "1 epoch; published: 20",
+                           "the first 100 training images"}) {
+    EXPECT_NE(text.output.find(part), std::string::npos) << part << "\n" << text.output;
+  }
+  const Json json = json_of(command);
+  const Json& config = json["config"];
+  EXPECT_EQ(config["classes"], 1000);
+  EXPECT_EQ(config["normalize"], "none");
+  EXPECT_EQ(config["shuffle"], false);
+  EXPECT_EQ(config["lr_schedule"], "plateau");
+  EXPECT_EQ(config["lr_metric"], "last-batch");
+  EXPECT_EQ(json["configurations"][1]["published"], (Json{{"test_accuracy", 0.8403}, {"minutes", 21}}));
+  EXPECT_EQ(json["configurations"][2]["published"], (Json{{"test_accuracy", nullptr}, {"minutes", 27}}));
+  for (const Json& run : json["runs"]) EXPECT_EQ(run["devices"].size(), 1U);
+  // Without shuffling dp, ddp and the single device train on the same batches, here on one device: the same figures.
+  EXPECT_EQ(json["runs"][0]["epochs"][0]["train_loss"], json["runs"][6]["epochs"][0]["train_loss"]);
+  // The saved weights have 1000 outputs.
+  const Arguments eval = {"eval",
+                          "--model",
+                          "mlp",
+                          "--image-size",
+                          "8",
+                          "--data",
+                          "synthetic:195",
+                          "--limit-samples",
+                          "100",
+                          "--batch-size",
+                          "20",
+                          "--normalize",
+                          "none",
+                          "--weights",
+                          path("published") + "/dp-fp32/checkpoints",
+                          "--json"};
+  EXPECT_NE(run_vitrine(eval).exit_code, 0);
+  const ChildResult evaluated = run_vitrine(eval + Arguments{"--classes", "1000"});
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.error;
+  EXPECT_EQ(Json::parse(evaluated.output)["test_accuracy"], json["runs"][3]["test_accuracy"]);
+}
+
+TEST_F(Reproduce, GoesOnAfterRunsThatDivergeOrFail) {
+  // Weights and activations leave fp16's range, but not that of f32.
+  const Arguments command = tiny() + out("wild") + Arguments{"--modes", "single,dp,ddp", "--precisions", "fp16:none,fp32", "--epochs",
+                                                             "2",       "--lr",          "100",          "--devices",      "cpu:0-1"};
+  fs::create_directories(path("wild") + "/dp-fp32");
+  std::ofstream(path("wild") + "/dp-fp32/checkpoints") << "in the way";
+  const Json json = json_of(command, 1);
+  std::map<std::string, std::string> states;
+  for (const Json& run : json["runs"]) states[run["name"].get<std::string>()] = run["state"].get<std::string>();
+  EXPECT_EQ(states, (std::map<std::string, std::string>{{"single fp16:none", "diverged"},
+                                                        {"single fp32", "complete"},
+                                                        {"dp fp16:none", "diverged"},
+                                                        {"dp fp32", "failed"},
+                                                        {"ddp fp16:none", "diverged"},
+                                                        {"ddp fp32", "complete"}}));
+  EXPECT_FALSE(json["runs"][0]["diverged"].is_null());
+  EXPECT_NE(json["runs"][3]["failure"].get<std::string>().find("checkpoints"), std::string::npos);
+  EXPECT_TRUE(json["configurations"][0]["test_accuracy"].is_null());
+  // The failed run is tried again; the others are there.
+  fs::remove(path("wild") + "/dp-fp32/checkpoints");
+  const ChildResult again = run_vitrine(command);
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_NE(again.output.find("dp fp32 (1 of 1)"), std::string::npos) << again.output;
+  EXPECT_NE(again.output.find("single fp16:none diverged"), std::string::npos) << again.output;
+}
+
+TEST_F(Reproduce, ShowsTheSpreadOfSeeds) {
+  const Arguments command =
+      tiny() + Arguments{"--modes", "single", "--precisions", "fp32", "--epochs", "1", "--seed", "5", "--devices", "cpu:0"} + out("seeds");
+  ASSERT_EQ(run_vitrine(command).exit_code, 0);
+  const Json json = json_of(command + Arguments{"--seeds", "3"});
+  ASSERT_EQ(json["runs"].size(), 3U);
+  EXPECT_EQ(json["runs"][2]["name"], "single fp32 seed 7");
+  EXPECT_EQ(json["runs"][2]["folder"], path("seeds") + "/single-fp32-seed7");
+  EXPECT_EQ(json["runs"][0]["folder"], path("seeds") + "/single-fp32");
+  ASSERT_EQ(json["configurations"].size(), 1U);
+  const Json& configuration = json["configurations"][0];
+  EXPECT_EQ(configuration["complete_runs"], 3);
+  double sum = 0.0;
+  for (const Json& run : json["runs"]) sum += run["test_accuracy"].get<double>();
+  EXPECT_NEAR(configuration["test_accuracy"]["mean"].get<double>(), sum / 3.0, 1e-12);
+  EXPECT_FALSE(configuration["seconds"]["deviation"].is_null());
+  EXPECT_NE(json["runs"][0]["epochs"][0]["train_loss"], json["runs"][1]["epochs"][0]["train_loss"]);
+  const ChildResult text = run_vitrine(command + Arguments{"--seeds", "3"});
+  EXPECT_NE(text.output.find("The spread over seeds"), std::string::npos) << text.output;
+  EXPECT_NE(text.output.find("3 of 3"), std::string::npos) << text.output;
+}
+
+TEST_F(Reproduce, LimitsSamplesAndCountsClasses) {
+  const Arguments train = {"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--batch-size", "20", "--epochs", "1"};
+  const Json json = json_of(train + Arguments{"--limit-samples", "50", "--confusion"});
+  EXPECT_EQ(json["epochs"][0]["samples"], 50);
+  int64_t tested = 0;
+  for (const Json& row : json["confusion"]) {
+    for (const Json& count : row) tested += count.get<int64_t>();
+  }
+  EXPECT_EQ(tested, 10) << "39 test images * 50 / 195";
+  expect_usage_error(train + Arguments{"--classes", "3"}, {"--classes 3", "10 classes"});
+}
+
+/// PyTorch's ReduceLROnPlateau with patience 0 and factor 0.1, of the loss of each epoch's last batch.
+TEST_F(Reproduce, PlateauMayWatchTheLastBatch) {
+  const std::string log = path("plateau.jsonl");
+  const Arguments train = {"train",
+                           "--model",
+                           "mlp",
+                           "--image-size",
+                           "8",
+                           "--data",
+                           "synthetic:195",
+                           "--batch-size",
+                           "20",
+                           "--epochs",
+                           "8",
+                           "--no-eval",
+                           "--lr-schedule",
+                           "plateau",
+                           "--lr-metric",
+                           "last-batch",
+                           "--lr-patience",
+                           "0",
+                           "--lr",
+                           "0.01",
+                           "--log",
+                           log};
+  ASSERT_EQ(run_vitrine(train).exit_code, 0);
+  std::map<int64_t, double> losses, rates;  // of each epoch's last batch
+  for (const Json& row : rows_of(log)) {
+    if (row["kind"] != "step") continue;
+    losses[row["epoch"].get<int64_t>()] = row["loss"].get<double>();
+    rates[row["epoch"].get<int64_t>()] = row["lr"].get<double>();
+  }
+  double lr = 0.01, best = std::numeric_limits<double>::infinity();
+  ASSERT_EQ(losses.size(), 8U);
+  for (const auto& [epoch, loss] : losses) {
+    EXPECT_NEAR(rates[epoch], lr, 1e-12) << epoch;
+    if (loss < best * (1.0 - 1e-4)) {
+      best = loss;
+    } else {
+      lr *= 0.1;
+    }
+  }
+  EXPECT_LT(lr, 0.01) << "the loss never rose, so the test shows nothing";
+  expect_usage_error({"train", "--lr-schedule", "plateau", "--no-eval"}, {"--lr-schedule plateau watches the test set"});
+}
+
+TEST(Reproduction, SpreadsAndDurations) {
+  using namespace tools;
+  const SeedSpread spread = spread_over({0.8, 0.9, 0.7});
+  EXPECT_DOUBLE_EQ(spread.mean, 0.8);
+  EXPECT_DOUBLE_EQ(spread.least, 0.7);
+  EXPECT_DOUBLE_EQ(spread.most, 0.9);
+  EXPECT_NEAR(spread.deviation.value(), 0.1, 1e-12);
+  EXPECT_FALSE(spread_over({0.8}).deviation.has_value());
+  EXPECT_EQ(spread_over({}).count, 0U);
+  EXPECT_EQ(format_duration(0.84), "0.8 s");
+  EXPECT_EQ(format_duration(9.96), "10 s");
+  EXPECT_EQ(format_duration(59.6), "1 min 0 s");
+  EXPECT_EQ(format_duration(1290), "21 min 30 s");
+  EXPECT_EQ(format_duration(3.0 * 3600 + 20 * 60 + 29), "3 h 20 min");
+  EXPECT_EQ(format_duration(7199.9), "2 h 0 min");
+}
+
+TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {
+  using namespace tools;
+  Record record;
+  const auto add = [&](const char* mode, const char* precision, const char* state, double seconds) {
+    RunRecord& run = record.runs.emplace_back();
+    run.name = std::string(mode) + " " + precision;
+    run.reproduced.emplace();
+    run.reproduced->mode = mode, run.reproduced->precision = precision, run.reproduced->state = state;
+    EpochRecord& epoch = run.epochs.emplace_back();
+    epoch.samples = 1000, epoch.seconds = seconds;
+  };
+  add("single", "fp32", "complete", 10.0);
+  add("single", "fp16:none", "diverged", 1.0);
+  add("ddp", "fp32", "complete", 4.0);
+  add("ddp", "fp16:none", "complete", 2.0);
+  const std::vector<ConfigurationSummary> all = summarize(record);
+  ASSERT_EQ(all.size(), 4U);
+  EXPECT_DOUBLE_EQ(all[0].speed_up.value(), 1.0);
+  EXPECT_FALSE(all[1].speed_up.has_value());
+  EXPECT_DOUBLE_EQ(all[2].speed_up.value(), 2.5);
+  EXPECT_FALSE(all[3].speed_up.has_value()) << "the single device has no whole run in fp16:none";
+  EXPECT_EQ(published_figures().size(), 9U);
+  EXPECT_FALSE(published_table(record).has_value());
+}
+
+}  // namespace
+}  // namespace vitrine::test

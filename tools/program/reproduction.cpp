@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/reproduction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "runtime/units.h"
+#include "tools/program/device_sets.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+using Align = Table::Align;
+
+std::string accuracy_text(double accuracy) { return fmt::format("{:.4f}", accuracy); }
+
+/// "0.8123", or over seeds "0.8123 (0.8101 to 0.8150)".
+template <class Format>
+std::string spread_text(const SeedSpread& spread, const Format& format) {
+  if (spread.count == 0) return "-";
+  if (spread.count == 1) return format(spread.mean);
+  return fmt::format("{} ({} to {})", format(spread.mean), format(spread.least), format(spread.most));
+}
+
+bool is_complete(const RunRecord& run) { return run.reproduced->state == "complete"; }
+
+/// What stands in the place of an accuracy: the states of the runs that are not complete.
+std::string accuracy_cell(const ConfigurationSummary& summary) {
+  std::vector<std::string> texts;
+  if (summary.accuracy.count > 0) texts.push_back(spread_text(summary.accuracy, accuracy_text));
+  for (const RunRecord* run : summary.runs) {
+    if (!is_complete(*run) && std::find(texts.begin(), texts.end(), run->reproduced->state) == texts.end()) texts.push_back(run->reproduced->state);
+  }
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : ", ") + text;
+  return all;
+}
+
+std::string peak_text(const DeviceRecord& d) { return format_bytes(d.pool.peak_bytes); }
+std::string planned_text(const DeviceRecord& d) { return d.as_planned() ? "to the byte" : format_bytes(d.plan.peak_bytes); }
+
+}  // namespace
+
+SeedSpread spread_over(const std::vector<double>& values) {
+  SeedSpread spread;
+  spread.count = values.size();
+  if (values.empty()) return spread;
+  spread.least = *std::min_element(values.begin(), values.end());
+  spread.most = *std::max_element(values.begin(), values.end());
+  for (const double value : values) spread.mean += value / static_cast<double>(values.size());
+  if (values.size() < 2) return spread;
+  double squares = 0.0;
+  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
+  spread.deviation = std::sqrt(squares / static_cast<double>(values.size() - 1));
+  return spread;
+}
+
+const std::vector<PublishedFigure>& published_figures() {
+  static const std::vector<PublishedFigure> figures = {
+      {"single", "fp32", 0.8191, 22},        {"single", "fp16:none", 0.8403, 21},        {"single", "fp16:dynamic", std::nullopt, 27},
+      {"dp", "fp32", 0.8216, std::nullopt},  {"dp", "fp16:none", 0.8188, std::nullopt},  {"dp", "fp16:dynamic", 0.8409, std::nullopt},
+      {"ddp", "fp32", 0.8224, std::nullopt}, {"ddp", "fp16:none", 0.8162, std::nullopt}, {"ddp", "fp16:dynamic", 0.8252, std::nullopt}};
+  return figures;
+}
+
+double training_seconds(const RunRecord& run) {
+  double seconds = 0.0;
+  for (const EpochRecord& epoch : run.epochs) seconds += epoch.seconds;
+  return seconds;
+}
+
+double training_rate(const RunRecord& run) {
+  int64_t samples = 0;
+  for (const EpochRecord& epoch : run.epochs) samples += epoch.samples;
+  const double seconds = training_seconds(run);
+  return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0;
+}
+
+std::optional<double> final_accuracy(const RunRecord& run) {
+  const std::vector<SavedEpoch>& saved = run.reproduced->saved;
+  return saved.empty() ? std::nullopt : std::optional(saved.back().test_accuracy);
+}
+
+const SavedEpoch* best_epoch(const RunRecord& run) {
+  const std::vector<SavedEpoch>& saved = run.reproduced->saved;
+  const auto best = std::max_element(saved.begin(), saved.end(), [](const auto& a, const auto& b) { return a.test_accuracy < b.test_accuracy; });
+  return best == saved.end() ? nullptr : &*best;
+}
+
+std::vector<ConfigurationSummary> summarize(const Record& record) {
+  std::vector<ConfigurationSummary> all;
+  for (const RunRecord& run : record.runs) {
+    const ReproducedRun& of = *run.reproduced;
+    const std::string name = of.configuration();
+    auto found = std::find_if(all.begin(), all.end(), [&](const ConfigurationSummary& summary) { return summary.name == name; });
+    if (found == all.end()) {
+      found = all.insert(all.end(), ConfigurationSummary{});
+      found->name = name, found->mode = of.mode, found->precision = of.precision;
+    }
+    found->runs.push_back(&run);
+  }
+  for (ConfigurationSummary& summary : all) {
+    std::vector<double> accuracies, seconds, rates;
+    for (const RunRecord* run : summary.runs) {
+      if (!is_complete(*run)) continue;
+      if (const auto accuracy = final_accuracy(*run)) accuracies.push_back(*accuracy);
+      seconds.push_back(training_seconds(*run));
+      rates.push_back(training_rate(*run));
+    }
+    summary.accuracy = spread_over(accuracies);
+    summary.seconds = spread_over(seconds);
+    summary.samples_per_second = spread_over(rates).mean;
+    for (const PublishedFigure& figure : published_figures()) {
+      if (summary.mode == figure.mode && summary.precision == figure.precision) summary.published = &figure;
+    }
+  }
+  for (ConfigurationSummary& summary : all) {
+    const auto single = std::find_if(all.begin(), all.end(), [&](const ConfigurationSummary& other) {
+      return other.mode == "single" && other.precision == summary.precision && other.samples_per_second > 0.0;
+    });
+    if (single != all.end() && summary.samples_per_second > 0.0) summary.speed_up = summary.samples_per_second / single->samples_per_second;
+  }
+  return all;
+}
+
+Table reproduction_table(const Record& record) {
+  const std::vector<ConfigurationSummary> all = summarize(record);
+  const bool skips = std::any_of(record.runs.begin(), record.runs.end(), [](const RunRecord& run) { return run.reproduced->skipped_steps > 0; });
+  std::vector<Table::Column> columns = {{"run", Align::left}, {"time"}, {"accuracy"}, {"best (epoch)"}, {"samples/s"}, {"speed-up"}};
+  if (skips) columns.push_back({"skipped"});
+  columns.insert(columns.end(), {{"device", Align::left}, {"peak memory"}, {"planned"}});
+  Table table(columns, "The runs");
+  for (const ConfigurationSummary& summary : all) {
+    if (&summary != &all.front()) table.add_rule();
+    const SavedEpoch* best = nullptr;
+    int64_t skipped = 0;
+    const RunRecord* measured = nullptr;
+    for (const RunRecord* run : summary.runs) {
+      const SavedEpoch* of_run = best_epoch(*run);
+      if (of_run != nullptr && (best == nullptr || of_run->test_accuracy > best->test_accuracy)) best = of_run;
+      skipped += run->reproduced->skipped_steps;
+      if (measured == nullptr && !run->devices.empty()) measured = run;
+    }
+    std::vector<std::string> cells = {summary.name,
+                                      spread_text(summary.seconds, format_duration),
+                                      accuracy_cell(summary),
+                                      best == nullptr ? "-" : fmt::format("{:.4f} ({})", best->test_accuracy, best->epoch),
+                                      summary.samples_per_second > 0.0 ? format_count(std::llround(summary.samples_per_second)) : "-",
+                                      summary.speed_up ? fmt::format("{:.2f}", *summary.speed_up) : "-"};
+    if (skips) cells.push_back(format_count(skipped));
+    if (measured == nullptr) {
+      table.add_row(cells);
+      continue;
+    }
+    const std::vector<DeviceRecord>& devices = measured->devices;
+    const auto agree = [&](size_t a, size_t b) {
+      return peak_text(devices[a]) == peak_text(devices[b]) && planned_text(devices[a]) == planned_text(devices[b]);
+    };
+    for (const DeviceSet& set : group_devices(devices.size(), agree)) {
+      const DeviceRecord& d = devices[set.first()];
+      if (set.first() > 0) cells.assign(cells.size(), "");
+      std::vector<std::string> row = cells;
+      row.insert(row.end(), {set.name(names_of(devices)), peak_text(d), planned_text(d)});
+      table.add_row(row);
+    }
+  }
+  std::string hint =
+      "time: training, without evaluation. accuracy: of the last saved epoch, on the test set. speed-up: samples per second against "
+      "the single device in the same precision.";
+  if (record.seeds > 1) hint += " Over several seeds: the mean, and in parentheses the range.";
+  table.set_hint(hint);
+  return table;
+}
+
+std::optional<Table> seeds_table(const Record& record) {
+  if (record.seeds < 2) return std::nullopt;
+  Table table({{"run", Align::left}, {"seeds"}, {"accuracy"}, {"least"}, {"most"}, {"deviation"}, {"time"}, {"shortest"}, {"longest"}, {"deviation"}},
+              "The spread over seeds");
+  for (const ConfigurationSummary& summary : summarize(record)) {
+    const SeedSpread &a = summary.accuracy, &t = summary.seconds;
+    std::vector<std::string> cells = {summary.name, fmt::format("{} of {}", a.count, summary.runs.size())};
+    if (a.count > 0) {
+      cells.insert(cells.end(),
+                   {accuracy_text(a.mean), accuracy_text(a.least), accuracy_text(a.most), a.deviation ? fmt::format("{:.4f}", *a.deviation) : "-",
+                    format_duration(t.mean), format_duration(t.least), format_duration(t.most), t.deviation ? format_duration(*t.deviation) : "-"});
+    }
+    table.add_row(cells);
+  }
+  table.set_hint("deviation: the standard deviation of a sample. A difference between configurations within the spread says nothing about them.");
+  return table;
+}
+
+std::optional<Table> saved_epochs_table(const Record& record) {
+  std::set<int64_t> epochs;
+  std::vector<Table::Column> columns = {{"epoch"}};
+  for (const RunRecord& run : record.runs) {
+    for (const SavedEpoch& saved : run.reproduced->saved) epochs.insert(saved.epoch);
+    columns.push_back({run.name});
+  }
+  if (epochs.empty()) return std::nullopt;
+  Table table(columns, "Test accuracy of each saved epoch, evaluated from its files");
+  for (const int64_t epoch : epochs) {
+    std::vector<std::string> cells = {fmt::format("{}", epoch)};
+    for (const RunRecord& run : record.runs) {
+      const std::vector<SavedEpoch>& saved = run.reproduced->saved;
+      const auto found = std::find_if(saved.begin(), saved.end(), [&](const SavedEpoch& s) { return s.epoch == epoch; });
+      cells.push_back(found == saved.end() ? "-" : accuracy_text(found->test_accuracy));
+    }
+    table.add_row(cells);
+  }
+  return table;
+}
+
+std::optional<Table> published_table(const Record& record) {
+  if (!record.as_published) return std::nullopt;
+  Table table({{"run", Align::left}, {"published accuracy"}, {"accuracy here"}, {"difference"}, {"published time"}, {"time here"}},
+              "Published figures (RTX 2060, whole minutes) and this reproduction");
+  for (const ConfigurationSummary& summary : summarize(record)) {
+    const PublishedFigure* published = summary.published;
+    const bool known = published != nullptr && published->accuracy.has_value();
+    table.add_row({summary.name, known ? accuracy_text(*published->accuracy) : "-", accuracy_cell(summary),
+                   known && summary.accuracy.count > 0 ? fmt::format("{:+.4f}", summary.accuracy.mean - *published->accuracy) : "-",
+                   published != nullptr && published->minutes ? fmt::format("{} min", *published->minutes) : "-",
+                   spread_text(summary.seconds, format_duration)});
+  }
+  table.set_hint("-: not published, or not there yet.");
+  return table;
+}
+
+Table peaks_table(const Record& record) {
+  Table table({{"run", Align::left}, {"device", Align::left}, {"samples/step"}, {"peak memory"}, {"planned"}}, "Peak memory");
+  for (const RunRecord& run : record.runs) {
+    const std::vector<DeviceRecord>& devices = run.devices;
+    const auto agree = [&](size_t a, size_t b) {
+      return devices[a].samples_per_step == devices[b].samples_per_step && peak_text(devices[a]) == peak_text(devices[b]) &&
+             planned_text(devices[a]) == planned_text(devices[b]);
+    };
+    if (&run != &record.runs.front()) table.add_rule();
+    for (const DeviceSet& set : group_devices(devices.size(), agree)) {
+      const DeviceRecord& d = devices[set.first()];
+      table.add_row({set.first() == 0 ? run.name : "", set.name(names_of(devices)), format_count(d.samples_per_step), peak_text(d), planned_text(d)});
+    }
+  }
+  return table;
+}
+
+std::vector<std::string> run_problems(const Record& record) {
+  std::vector<std::string> problems;
+  for (const RunRecord& run : record.runs) {
+    const ReproducedRun& of = *run.reproduced;
+    if (of.state == "diverged") problems.push_back(fmt::format("{} diverged: {}", run.name, run.diverged));
+    if (of.state == "failed") problems.push_back(fmt::format("{} failed: {}", run.name, of.failure));
+  }
+  return problems;
+}
+
+Record measured_runs(const Record& record) {
+  Record measured = record;
+  std::erase_if(measured.runs, [](const RunRecord& run) { return run.devices.empty() || run.devices.front().phases.steps == 0; });
+  return measured;
+}
+
+const std::vector<std::string>& published_conditions() {
+  static const std::vector<std::string> conditions = {
+      "The output layer has 1000 outputs for 10 classes: 990 of them have no sample, and their weights and optimizer state are memory and work "
+      "without "
+      "use. Good practice: one output for each class.",
+      "Pixels are not normalized: inputs lie between 0 and 1 instead of having mean 0 and deviation 1. Good practice: subtract the mean and divide "
+      "by "
+      "the deviation of the training set.",
+      "Samples are not shuffled: every epoch has the same batches in the same order. Good practice: a new order in each epoch.",
+      "The plateau schedule watches the training loss of the last batch of an epoch: one batch, which may be a short one, is mostly noise, and "
+      "training "
+      "loss does not show overfitting. Good practice: the loss on held-out data.",
+      "World size 1: dp and ddp run on one device, so their times show what the schemes cost, and no speed-up. All modes compute the same gradient, "
+      "so "
+      "differences in accuracy between them come from rounding and random numbers. Good practice: at least two devices.",
+      "One run for each figure: differences of the size of the spread between seeds mean nothing. Good practice: several seeds (--seeds 3)."};
+  return conditions;
+}
+
+std::string format_duration(double seconds) {
+  if (seconds < 9.95) return fmt::format("{:.1f} s", seconds);
+  const int64_t whole = std::llround(seconds);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  const int64_t minutes = std::llround(seconds / 60.0);
+  return fmt::format("{} h {} min", minutes / 60, minutes % 60);
+}
+
+}  // namespace vitrine::tools

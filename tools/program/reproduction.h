@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/program/record.h"
+#include "tools/program/tables.h"
+
+/// What the runs of a reproduction come to: figures by configuration, and the published ones. The terminal, the JSON and the page show the same.
+namespace vitrine::tools {
+
+/// Mean and range of a figure over seeds.
+struct SeedSpread {
+  size_t count = 0;
+  double mean = 0.0, least = 0.0, most = 0.0;
+  std::optional<double> deviation;  // of a sample (n - 1); nothing for fewer than two
+};
+SeedSpread spread_over(const std::vector<double>& values);
+
+/// A published figure: accuracy of the last epoch, and the time of training in whole minutes, on an RTX 2060.
+struct PublishedFigure {
+  const char *mode, *precision;
+  std::optional<double> accuracy;
+  std::optional<int> minutes;
+};
+/// The nine configurations; some have no accuracy or no time.
+const std::vector<PublishedFigure>& published_figures();
+
+/// Seconds of training over all epochs, without evaluation; samples per second of them.
+double training_seconds(const RunRecord& run);
+double training_rate(const RunRecord& run);
+/// Accuracy of the last saved epoch; nothing without one.
+std::optional<double> final_accuracy(const RunRecord& run);
+/// The saved epoch with the highest accuracy; null without one.
+const SavedEpoch* best_epoch(const RunRecord& run);
+
+/// One configuration over all seeds.
+struct ConfigurationSummary {
+  std::string name, mode, precision;
+  std::vector<const RunRecord*> runs;
+  // Of the complete runs:
+  SeedSpread accuracy, seconds;
+  double samples_per_second = 0.0;  // the mean
+  std::optional<double> speed_up;   // over the single device in the same precision, in samples per second
+  const PublishedFigure* published = nullptr;
+};
+/// In the order of the runs. Points into the record.
+std::vector<ConfigurationSummary> summarize(const Record& record);
+
+/// One row for each configuration and each set of its devices with the same memory.
+Table reproduction_table(const Record& record);
+/// The spread over seeds; nothing for one seed.
+std::optional<Table> seeds_table(const Record& record);
+/// Test accuracy of each saved epoch, evaluated from its files: a row for each epoch, a column for each run. Nothing without one.
+std::optional<Table> saved_epochs_table(const Record& record);
+/// With --as-published: the published figures beside those of this reproduction. Nothing otherwise.
+std::optional<Table> published_table(const Record& record);
+/// Peak memory of each run's devices; devices that agree share a row.
+Table peaks_table(const Record& record);
+/// A sentence for each run that did not end well.
+std::vector<std::string> run_problems(const Record& record);
+/// The record with those runs only that have measurements of their devices.
+Record measured_runs(const Record& record);
+
+/// How the published conditions differ from good practice, and what follows.
+const std::vector<std::string>& published_conditions();
+
+/// "3 h 20 min", "21 min 30 s", "42 s", "0.8 s".
+std::string format_duration(double seconds);
+
+}  // namespace vitrine::tools

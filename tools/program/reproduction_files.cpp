@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/reproduction_files.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "nn/atomic_file.h"
+#include "runtime/error.h"
+#include "tools/program/json_report.h"
+#include "vitrine_version.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Flags that change neither what a run computes nor what is measured, or that name files.
+constexpr const char* kIgnored[] = {"data", "save", "checkpoint_dir", "checkpoint_every", "trace", "trace_level", "workers"};
+
+void write_text(const std::string& path, const std::string& text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+/// Null without a file.
+Json read_json(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    std::error_code error;
+    if (fs::exists(path, error)) throw DataError(fmt::format("{}: it cannot be read", path));
+    return {};
+  }
+  try {
+    return Json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
+  } catch (const Json::exception& problem) {
+    throw DataError(fmt::format("{}: it is damaged ({}); remove the run's folder to start the run again", path, problem.what()));
+  }
+}
+
+double number_or_nan(const Json& json) { return json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN(); }
+std::optional<double> number_if_any(const Json& json) { return json.is_number() ? std::optional(json.get<double>()) : std::nullopt; }
+
+}  // namespace
+
+std::string run_settings_text(const Options& options, const Job& job, const std::vector<DeviceId>& devices) {
+  Json json = config_json(options, job, devices);
+  for (const char* name : kIgnored) json.erase(name);
+  const Dataset& train = job.data.train;
+  json["data"] = fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(), train.height, train.width,
+                             train.channels, fingerprint(train));
+  const auto given = [](const auto& value) { return value ? Json(*value) : Json(); };
+  const ScheduleOptions& schedule = options.schedule;
+  json["lr_metric"] = schedule.metric;
+  json["lr_patience"] = given(schedule.patience);
+  json["lr_factor"] = given(schedule.factor);
+  json["lr_threshold"] = given(schedule.threshold);
+  json["lr_cooldown"] = given(schedule.cooldown);
+  json["lr_min"] = given(schedule.min_lr);
+  json["lr_step_size"] = given(schedule.step_size);
+  json["lr_milestones"] = schedule.milestones;
+  json["lr_gamma"] = given(schedule.gamma);
+  json["warmup_factor"] = given(schedule.warmup_factor);
+  json["loss_scale_growth_interval"] = given(options.loss_scale_growth_interval);
+  json["tf32"] = options.tf32;
+  return json.dump(1);
+}
+
+void check_run_settings(const std::string& folder, const std::string& settings) {
+  const std::string path = folder + "/settings.json";
+  const Json before = read_json(path);
+  if (before.is_null()) return;
+  const Json now = Json::parse(settings);
+  const auto flag = [](std::string name) {
+    for (char& c : name) c = c == '_' ? '-' : c;
+    return name;
+  };
+  const auto value = [](const Json& all, const std::string& name) { return all.contains(name) ? all.at(name) : Json(); };
+  const auto shown = [](const Json& json) {
+    return json.is_string() ? json.get<std::string>() : json.is_null() ? std::string("not set") : json.dump();
+  };
+  for (const Json* all : {&now, &before}) {
+    for (const auto& [name, ignored] : all->items()) {
+      if (value(before, name) == value(now, name)) continue;
+      throw ConfigError(
+          fmt::format("--out: the run in {} has another configuration: --{} is {}, there {}; use its settings, or choose another folder", folder,
+                      flag(name), shown(value(now, name)), shown(value(before, name))));
+    }
+  }
+}
+
+void write_run_settings(const std::string& folder, const std::string& settings) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw DataError(fmt::format("--out: the folder {} cannot be made ({})", folder, error.message()));
+  write_text(folder + "/settings.json", settings);
+}
+
+std::optional<RunResult> read_run_result(const std::string& folder) {
+  const std::string path = folder + "/result.json";
+  const Json json = read_json(path);
+  if (json.is_null()) return std::nullopt;
+  try {
+    RunResult result;
+    result.state = json.at("state").get<std::string>();
+    result.diverged = json.at("diverged").get<std::string>();
+    result.devices = parse_devices(path, json.at("devices").dump());
+    for (const Json& saved : json.at("saved_epochs")) {
+      result.saved.push_back({saved.at("epoch").get<int64_t>(), saved.at("checkpoint").get<std::string>(), number_or_nan(saved.at("test_loss")),
+                              number_or_nan(saved.at("test_accuracy")), number_if_any(saved.at("test_top5_accuracy"))});
+    }
+    return result;
+  } catch (const Json::exception& problem) {
+    throw DataError(fmt::format("{}: it is not a run's result ({}); remove the run's folder to start the run again", path, problem.what()));
+  }
+}
+
+void write_run_result(const std::string& folder, const RunResult& result) {
+  Json json;
+  json["version"] = VITRINE_VERSION;
+  json["state"] = result.state;
+  json["diverged"] = result.diverged;
+  json["saved_epochs"] = Json::array();
+  for (const SavedEpoch& saved : result.saved) {
+    json["saved_epochs"].push_back({{"epoch", saved.epoch},
+                                    {"checkpoint", saved.checkpoint},
+                                    {"test_loss", saved.test_loss},
+                                    {"test_accuracy", saved.test_accuracy},
+                                    {"test_top5_accuracy", saved.test_top5 ? Json(*saved.test_top5) : Json()}});
+  }
+  json["devices"] = Json::parse(devices_text(result.devices));
+  write_text(folder + "/result.json", json.dump(1));
+}
+
+void read_run_log(const std::string& folder, RunRecord& run) {
+  const std::string path = folder + "/log.jsonl";
+  std::ifstream file(path, std::ios::binary);
+  std::map<int64_t, double> losses;
+  std::map<int64_t, double> scales;
+  std::map<int64_t, EpochRecord> epochs;  // an epoch that was interrupted is there again when it is whole
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const Json row = Json::parse(line, nullptr, false);
+    if (!row.is_object() || !row.contains("kind")) throw DataError(fmt::format("{}: '{}' is not a row of a log", path, line));
+    if (row.at("kind") == "step") {
+      const auto step = row.at("step").get<int64_t>();
+      losses[step] = number_or_nan(row.at("loss"));
+      if (row.at("loss_scale").is_number()) scales[step] = row.at("loss_scale").get<double>();
+    } else if (row.at("kind") == "epoch") {
+      EpochRecord epoch;
+      epoch.epoch = row.at("epoch").get<int64_t>();
+      epoch.samples = row.at("samples").get<int64_t>();
+      epoch.seconds = row.at("train_seconds").get<double>();
+      // The mean, in the form that a record has.
+      epoch.totals.loss_sum = number_or_nan(row.at("loss"));
+      epoch.totals.valid = 1;
+      epoch.test_loss = number_if_any(row.at("test_loss"));
+      epoch.test_accuracy = number_if_any(row.at("test_accuracy"));
+      epoch.test_top5 = number_if_any(row.at("test_top5_accuracy"));
+      epoch.steps = epoch.steps_wanted = row.at("step").get<int64_t>();  // of the run, until below
+      epochs[epoch.epoch] = epoch;
+    }
+  }
+  run.first_step = 0;
+  for (const auto& [step, loss] : losses) run.step_losses.push_back(loss);
+  int64_t before = 0;
+  for (auto& [number, epoch] : epochs) {
+    const int64_t last = epoch.steps;
+    epoch.steps = epoch.steps_wanted = last - before;
+    before = last;
+    run.epochs.push_back(epoch);
+  }
+  // A scale falls only after a step that was skipped.
+  double scale = 0.0;
+  for (const auto& [step, next] : scales) {
+    if (run.reproduced && next < scale) ++run.reproduced->skipped_steps;
+    scale = next;
+  }
+}
+
+}  // namespace vitrine::tools

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/program/record.h"
+#include "tools/program/run.h"
+
+/// The files in which a reproduction keeps a run, in a folder of its own:
+///   settings.json  what the run is; written before its first step
+///   checkpoints/   one for each epoch
+///   tensorboard/   event files
+///   log.jsonl      steps and epochs
+///   result.json    state, measurements and evaluations; written when the run ends
+namespace vitrine::tools {
+
+/// The settings of a run by which it is recognized: the flags in force, without those that change neither results nor measurements, and a hash of the
+/// data set in the place of its path.
+std::string run_settings_text(const Options& options, const Job& job, const std::vector<DeviceId>& devices);
+/// Refuses a folder whose run has other settings, naming one and both values; nothing if there is no run in it. throws  ConfigError, DataError
+void check_run_settings(const std::string& folder, const std::string& settings);
+/// Makes the folder and writes settings.json. throws DataError.
+void write_run_settings(const std::string& folder, const std::string& settings);
+
+/// What result.json says.
+struct RunResult {
+  std::string state;  // trained (its saved epochs are still to be evaluated), complete, diverged or interrupted
+  std::string diverged;
+  std::vector<DeviceRecord> devices;
+  std::vector<SavedEpoch> saved;
+
+  /// There is nothing left to do.
+  bool done() const { return state == "complete" || state == "diverged"; }
+};
+/// Empty without a file. throws DataError if it cannot be read.
+std::optional<RunResult> read_run_result(const std::string& folder);
+void write_run_result(const std::string& folder, const RunResult& result);
+
+/// Fills in epochs, losses of all steps, and skipped steps from log.jsonl; nothing without one. An epoch that was interrupted counts as far as it
+/// went. throws DataError.
+void read_run_log(const std::string& folder, RunRecord& run);
+
+}  // namespace vitrine::tools
