@@ -393,8 +393,11 @@ TEST_F(Checkpoints, StagingIsThePlannedMemory) {
 TEST_F(Checkpoints, AShellLoopFinishesARunThatIsKilled) {
   ASSERT_FALSE(json(short_run() + into("whole")).is_null());
   const std::string loop = "tries=0; until \"$@\"; do tries=$((tries + 1)); [ $tries -lt 9 ] || exit 9; done; echo tries $tries";
+  // The first two tries are killed as soon as they have saved a checkpoint.
   const std::string killed_twice = "n=$(ls \"" + path("marks") + "\" | wc -l); if [ $n -lt 2 ]; then touch \"" + path("marks") +
-                                   "/$n\"; \"$@\" & pid=$!; sleep 0.2; kill -KILL $pid; wait $pid; else exec \"$@\"; fi";
+                                   "/$n\"; saved=$(ls \"" + path("run") + "\"); \"$@\" & pid=$!; until [ \"$(ls \"" + path("run") +
+                                   "\")\" != \"$saved\" ]; do :; done; kill -KILL $pid; wait $pid; else exec \"$@\"; fi";
+  fs::create_directory(path("run"));
   fs::create_directory(path("marks"));
   const Arguments command = Arguments{"bash", "-c", loop, "bash", "bash", "-c", killed_twice, "bash"} +
                             vitrine_command(short_run() + into("run") + Arguments{"--checkpoint-every", "1", "--resume", "auto"});
