@@ -214,7 +214,7 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
   for (const std::string& name : split_list(o.modes)) {
     const auto same_name = [&](const auto& entry) { return entry.first == name; };
     if (std::any_of(schemes.begin(), schemes.end(), same_name))
-      throw ConfigError(fmt::format("--modes {}: {} is there twice; name each once", o.modes, name));
+      throw ConfigError(fmt::format("--modes {}: {} appears twice; name each once", o.modes, name));
     Scheme scheme = scheme_preset(name);
     const bool takes_share = scheme.split.kind == Split::Kind::gpu0;
     if (takes_share) {
@@ -250,7 +250,7 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
   bool any_dynamic = false;
   for (const std::string& item : split_list(o.precisions)) {
     if (std::any_of(precisions.begin(), precisions.end(), [&](const auto& entry) { return entry.first == item; })) {
-      throw ConfigError(fmt::format("--precisions {}: {} is there twice; name each once", o.precisions, item));
+      throw ConfigError(fmt::format("--precisions {}: {} appears twice; name each once", o.precisions, item));
     }
     const size_t colon = std::min(item.find(':'), item.size());
     Options one = o;

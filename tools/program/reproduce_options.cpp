@@ -33,7 +33,7 @@ std::vector<std::string> names_in(const char* option, const std::string& text) {
   if (names.empty()) throw ConfigError(fmt::format("{}: the list is empty; leave it out, or name at least one", option));
   for (size_t i = 0; i < names.size(); ++i) {
     if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) != names.begin() + static_cast<std::ptrdiff_t>(i)) {
-      throw ConfigError(fmt::format("{} {}: {} is there twice; name each once", option, text, names[i]));
+      throw ConfigError(fmt::format("{} {}: {} appears twice; name each once", option, text, names[i]));
     }
   }
   return names;
@@ -96,7 +96,7 @@ void resolve_as_published(const CLI::App& app, Options& o) {
 std::vector<Configuration> configurations(const Options& o) {
   const std::vector<std::string> known = {kSingle, "dp", "criterion", "ddp"};
   std::vector<std::string> precisions;
-  resolve_compare_precisions(o);  // refuses what is none
+  resolve_compare_precisions(o);  // throws for names that are not precisions
   for (const std::string& name : names_in("--precisions", o.precisions)) precisions.push_back(name == "fp16" ? "fp16:dynamic" : name);
   std::vector<Configuration> all;
   for (const std::string& mode : names_in("--modes", o.reproduce.modes)) {
