@@ -90,8 +90,13 @@ void check_training(const Options& o) {
 /// Two outputs in one file would leave the later one alone.
 void check_files(const Options& o) {
   std::map<std::string, const char*> taken;
-  for (const auto& [option, path] :
-       {std::pair{"--save", o.save}, {"--report", o.report}, {"--trace", o.trace}, {"--memory-history", o.memory_history}, {"--log", o.log}}) {
+  const std::string figures = o.command == Options::Command::reproduce ? reproduction_figures_path(o) : std::string();
+  for (const auto& [option, path] : {std::pair{"--save", o.save},
+                                     {"--out", figures},
+                                     {"--report", o.report},
+                                     {"--trace", o.trace},
+                                     {"--memory-history", o.memory_history},
+                                     {"--log", o.log}}) {
     std::error_code error;
     // A pipe, or /dev/stdout, takes what comes; so does a name that says nothing before it is written.
     if (path.empty() || (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))) continue;
@@ -164,7 +169,10 @@ void check_combinations(const Options& o) {
                       *o.gpu0_batch_size, *o.mode));
     }
   }
-  if (o.command == Options::Command::reproduce) configurations(o);
+  if (o.command == Options::Command::reproduce) {
+    check_files(o);
+    configurations(o);
+  }
   if (o.command != Options::Command::eval && o.command != Options::Command::collectives && o.command != Options::Command::info) check_training(o);
 }
 

@@ -39,6 +39,14 @@ std::vector<std::string> names_in(const char* option, const std::string& text) {
   return names;
 }
 
+/// What --as-published sets.
+void set_published_conditions(Options& o) {
+  o.classes = kPublishedClasses;
+  o.normalize = "none";
+  o.shuffle = false;
+  o.schedule.metric = "last-batch";
+}
+
 template <class Value>
 Value sum_of(const std::vector<Value>& values, size_t count) {
   return values.size() == 1 ? values[0] * static_cast<Value>(count) : std::accumulate(values.begin(), values.end(), Value{0});
@@ -87,10 +95,19 @@ void resolve_as_published(const CLI::App& app, Options& o) {
     if (app.get_option(condition.option)->count() == 0) continue;
     throw ConfigError(fmt::format("--as-published sets {}; leave out {}, or leave out --as-published", condition.sets, condition.option));
   }
-  o.classes = kPublishedClasses;
-  o.normalize = "none";
-  o.shuffle = false;
-  o.schedule.metric = "last-batch";
+  set_published_conditions(o);
+}
+
+Options published_options(const Options& options) {
+  Options o = reproduction_defaults();
+  o.command = options.command;
+  set_published_conditions(o);
+  o.reproduce = options.reproduce;
+  o.precisions = options.precisions;
+  o.devices = options.devices;
+  o.device_memory = options.device_memory;
+  o.threads_per_device = options.threads_per_device;
+  return o;
 }
 
 std::vector<Configuration> configurations(const Options& o) {
@@ -142,6 +159,8 @@ Options train_options(const Options& asked, const Configuration& configuration, 
   o.report.clear();
   return o;
 }
+
+std::string reproduction_figures_path(const Options& options) { return options.reproduce.out + "/runs.json"; }
 
 std::string folder_name(const Options& options, const Configuration& configuration, uint64_t seed) {
   std::string name = configuration.mode + "-" + configuration.precision;
