@@ -283,6 +283,8 @@ TEST_F(Checkpoints, BadPlacesAreNamed) {
   const ChildResult first = run(short_run() + into("empty") + Arguments{"--resume", "auto"});
   EXPECT_EQ(first.exit_code, 0) << first.error;
   refused(into("empty"), 1, "it has the checkpoints of another run, up to step-00000030");
+  refused(into("empty" + step(10)) + Arguments{"--resume", "auto"}, 1,
+          "--checkpoint-dir " + path("empty") + step(10) + ": it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it");
   refused(into("empty") + Arguments{"--resume", path("empty") + step(10)}, 1, "has a newer checkpoint, step-00000030");
   refused(into("empty") + Arguments{"--checkpoint-every", "often"}, 2, "--checkpoint-every often: expected epoch");
   refused({"--keep-last", "2"}, 2, "--keep-last needs a place");
@@ -366,6 +368,20 @@ TEST_F(Checkpoints, AFailedSaveCostsNothingButTheExitStatus) {
   EXPECT_EQ(json["step_losses"].size(), 30U);
   EXPECT_EQ(json["checkpoints"]["failed"], 3);
   EXPECT_TRUE(fs::exists(path("w.safetensors")));
+}
+
+TEST_F(Checkpoints, AFailedLinkIsAWarningAndOldOnesAreRemovedAllTheSame) {
+  fs::create_directories(path("run/best"));
+  const ChildResult result = run(short_run() + into("run") + Arguments{"--keep-best", "--keep-last", "1", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.error, "warning: checkpoint step-00000010 is saved, but " + path("run/best") + ": the link to step-00000010 cannot be made");
+  const Json json = Json::parse(result.output);
+  EXPECT_EQ(json["checkpoints"]["saved"], 3);
+  EXPECT_EQ(json["checkpoints"]["failed"], 0);
+  const std::vector<std::string> left = names(path("run"));  // the newest one, the best one, and the folder in the link's place
+  EXPECT_LE(left.size(), 3U);
+  EXPECT_EQ(left.front(), "best");
+  EXPECT_EQ(left.back(), "step-00000030");
 }
 
 TEST_F(Checkpoints, StagingIsThePlannedMemory) {
