@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine train --checkpoint-dir, --resume: saving, continuing, refusing.
+#include <chrono>
 #include <csignal>
 #include <sstream>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -161,6 +163,51 @@ TEST_F(Checkpoints, LogsContinueWithoutRepeatedSteps) {
   expect_contains(other.error, "it has other columns than this run");
 }
 
+TEST_F(Checkpoints, ALogOfAnotherRunIsNotContinued) {
+  for (const std::string log : {"a.jsonl", "a.csv"}) {
+    ASSERT_FALSE(json(short_run() + into(log + "-a") + Arguments{"--log", path(log)}).is_null());
+    ASSERT_FALSE(json(short_run() + into(log + "-b") + Arguments{"--epochs", "1"}).is_null());
+    const std::string before = content(path(log));
+    const ChildResult result = run(short_run() + into(log + "-b") + Arguments{"--resume", "auto", "--log", path(log)});
+    EXPECT_EQ(result.exit_code, 1);
+    expect_contains(result.error, "--log " + path(log) + ": its rows are of another run than the checkpoint");
+    EXPECT_EQ(content(path(log)), before);
+    EXPECT_EQ(names(path(log + "-b")), std::vector<std::string>{"step-00000010"});  // nothing was trained
+  }
+}
+
+TEST_F(Checkpoints, AKilledRunHasTheRowsOfItsCheckpoints) {
+  const std::string log = path("log.jsonl");
+  ChildProcess child(vitrine_command(short_run() + into("run") + Arguments{"--epochs", "1000000", "--checkpoint-every", "1", "--log", log}));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (list_checkpoints(path("run")).size() < 3 && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  child.send_signal(SIGKILL);
+  child.wait();
+  ASSERT_FALSE(list_checkpoints(path("run")).empty());
+  int64_t rows = 0;
+  std::istringstream text(content(log));
+  for (std::string line; std::getline(text, line) && !text.eof();) rows += Json::parse(line)["kind"] == "step" ? 1 : 0;
+  EXPECT_GE(rows, list_checkpoints(path("run")).back().step);
+}
+
+TEST_F(Checkpoints, ACompleteRunIsReported) {
+  ASSERT_FALSE(json(short_run() + into("run")).is_null());
+  const auto completed = [&](const Arguments& more, const std::string& message) {
+    const ChildResult result = run(short_run() + into("run") + Arguments{"--resume", "auto"} + more);
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    expect_contains(result.error, message);
+  };
+  completed({}, "the run is complete: 3 epochs are done, and --epochs is 3; nothing is left to train");
+  completed({"--epochs", "2"}, "the run is complete: 3 epochs are done, and --epochs is 2; nothing is left to train");
+  Arguments steps = short_run();
+  steps.resize(steps.size() - 2);  // without --epochs
+  const ChildResult result = run(steps + into("run") + Arguments{"--steps", "12", "--resume", "auto"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.error, "the run is complete: 30 steps are done, and --steps is 12; nothing is left to train");
+  EXPECT_EQ(names(path("run")).back(), "step-00000030");
+}
+
 TEST_F(Checkpoints, EpochsAreTheDefaultAndTheRestIsRemovedOnRequest) {
   ASSERT_FALSE(json(short_run() + into("all")).is_null());
   EXPECT_EQ(names(path("all")), (std::vector<std::string>{"step-00000010", "step-00000020", "step-00000030"}));
@@ -217,7 +264,11 @@ TEST_F(Checkpoints, EvaluatesTheNewestOfAFolder) {
   const ChildResult broken =
       run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("runs" + step(30))});
   EXPECT_EQ(broken.exit_code, 1);
+  expect_contains(broken.error, "--weights " + path("runs" + step(30)) + "/model.safetensors");
   expect_contains(broken.error, "the file is damaged");
+  fs::create_directory(path("none"));
+  const ChildResult none = run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("none")});
+  expect_contains(none.error, "vitrine: --weights " + path("none") + ": there is no checkpoint in it");
 }
 
 TEST_F(Checkpoints, SigtermSavesAndEndsWith143) {
@@ -262,7 +313,7 @@ TEST_F(Checkpoints, ADamagedOneIsSkippedForTheNextOlder) {
   for (const std::string& resume : {path("none"), std::string("auto")}) {
     const ChildResult none = run(short_run() + into("none") + Arguments{"--resume", resume});
     EXPECT_EQ(none.exit_code, 1);
-    expect_contains(none.error, "none of its checkpoints is whole");
+    expect_contains(none.error, "all of its checkpoints are damaged");
   }
 }
 
@@ -283,8 +334,9 @@ TEST_F(Checkpoints, BadPlacesAreNamed) {
   const ChildResult first = run(short_run() + into("empty") + Arguments{"--resume", "auto"});
   EXPECT_EQ(first.exit_code, 0) << first.error;
   refused(into("empty"), 1, "it has the checkpoints of another run, up to step-00000030");
-  refused(into("empty" + step(10)) + Arguments{"--resume", "auto"}, 1,
-          "--checkpoint-dir " + path("empty") + step(10) + ": it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it");
+  refused(
+      into("empty" + step(10)) + Arguments{"--resume", "auto"}, 1,
+      "--checkpoint-dir " + path("empty") + step(10) + ": it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it");
   refused(into("empty") + Arguments{"--resume", path("empty") + step(10)}, 1, "has a newer checkpoint, step-00000030");
   refused(into("empty") + Arguments{"--checkpoint-every", "often"}, 2, "--checkpoint-every often: expected epoch");
   refused({"--keep-last", "2"}, 2, "--keep-last needs a place");
@@ -305,8 +357,11 @@ TEST_F(Checkpoints, SettingsThatChangeResultsMustBeNamed) {
   EXPECT_EQ(unknown.exit_code, 2);
   expect_contains(unknown.error, "--resume-change learning-rate: a checkpoint has no such setting");
   const ChildResult other_model = continued({"--model", "lenet5", "--image-size", "16", "--resume-change", "model,image-size"});
-  EXPECT_EQ(other_model.exit_code, 1);
-  expect_contains(other_model.error, "does not match the model");
+  EXPECT_EQ(other_model.exit_code, 2);
+  expect_contains(other_model.error, "--model is lenet5, 10 classes, in the checkpoint mlp, 10 classes (cannot be changed: the parameters");
+  const ChildResult other_size = continued({"--image-size", "16", "--resume-change", "image-size"});
+  EXPECT_EQ(other_size.exit_code, 2);
+  expect_contains(other_size.error, "--image-size is 16, in the checkpoint 8 (cannot be changed: the parameters");
 
   const ChildResult allowed = continued({"--lr", "0.01", "--batch-size", "30", "--devices", "cpu:0-1", "--resume-change", "lr,batch-size", "--json"});
   ASSERT_EQ(allowed.exit_code, 0) << allowed.error;

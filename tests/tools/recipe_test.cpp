@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flags of the training recipe, the confusion matrix, and what --log and --tensorboard write.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 
 #include "runtime/error.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/expect_contains.h"
 #include "tools/program/confusion.h"
 #include "tools/program/options.h"
 #include "tools/program/png.h"
@@ -167,7 +169,7 @@ std::vector<std::string> lines_of(const std::string& path) {
 }
 
 void write_log(const std::string& path) {
-  RunLog log({.tensorboard = "", .file = path, .facts = {}, .config = R"({"model": "mlp"})", .devices = {"cpu:0"}});
+  RunLog log({.tensorboard = "", .file = path, .facts = {}, .config = R"({"model": "mlp"})", .devices = {"cpu:0"}, .run_id = "r1"});
   log.add_step({1, 1, 2.5, 0.01, {}});
   log.add_step({2, 1, std::numeric_limits<double>::quiet_NaN(), 0.01, 1024.0});
   PoolStatistics statistics;
@@ -188,7 +190,7 @@ TEST(Log, JsonLines) {
   write_log(path);
   const std::vector<std::string> lines = lines_of(path);
   ASSERT_EQ(lines.size(), 4U);
-  EXPECT_EQ(Json::parse(lines[0]), (Json{{"kind", "run"}, {"config", {{"model", "mlp"}}}}));
+  EXPECT_EQ(Json::parse(lines[0]), (Json{{"kind", "run"}, {"run_id", "r1"}, {"config", {{"model", "mlp"}}}}));
   const Json step = Json::parse(lines[1]), nan = Json::parse(lines[2]), epoch = Json::parse(lines[3]);
   EXPECT_EQ(step["kind"], "step");
   EXPECT_EQ(step["step"], 1);
@@ -213,12 +215,68 @@ TEST(Log, CsvHasAColumnForEachValue) {
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_EQ(lines[0].substr(0, lines[0].find(",memory")),
             "kind,step,epoch,seconds,loss,lr,loss_scale,samples_per_second,test_loss,test_accuracy,test_top5_accuracy,samples,train_seconds");
+  EXPECT_TRUE(lines[0].ends_with(",run_id"));
+  EXPECT_TRUE(lines[1].ends_with(",r1"));
   for (const std::string& line : lines)
     EXPECT_EQ(std::count(line.begin(), line.end(), ','), std::count(lines[0].begin(), lines[0].end(), ',')) << line;
   EXPECT_EQ(lines[1].substr(0, 9), "step,1,1,");
   EXPECT_NE(lines[1].find(",2.5,0.01,,,"), std::string::npos) << lines[1];
   EXPECT_NE(lines[2].find(",nan,0.01,1024,,"), std::string::npos) << lines[2];
   EXPECT_NE(lines[3].find(",2.25,,,640.5,,0.75,,0,0,1000,600,"), std::string::npos) << lines[3];
+}
+
+RunLog::Target continued(const std::string& path, const std::string& run_id) {
+  return {.tensorboard = "", .file = path, .facts = {}, .config = "{}", .devices = {"cpu:0"}, .steps_before = 1, .run_id = run_id};
+}
+
+TEST(Log, OnlyTheSameRunContinuesIt) {
+  const test::TempFolder folder;
+  for (const char* name : {"/log.jsonl", "/log.csv"}) {
+    const std::string path = folder.str() + name;
+    write_log(path);
+    const std::vector<std::string> before = lines_of(path);
+    try {
+      RunLog log(continued(path, "r2"));
+      ADD_FAILURE() << "rows of two runs in " << path;
+    } catch (const DataError& error) {
+      expect_contains(error.what(), "--log " + path + ": its rows are of another run than the checkpoint");
+    }
+    EXPECT_EQ(lines_of(path), before);
+    RunLog(continued(path, "r1")).close();
+    EXPECT_EQ(lines_of(path)[1], before[1]);
+  }
+  const std::string foreign = folder.str() + "/foreign.jsonl";
+  std::ofstream(foreign) << "{\"loss\": 1}\n";
+  EXPECT_THROW(RunLog(continued(foreign, "r1")), DataError);
+}
+
+TEST(Log, SecondsGoOnWhereTheRunWasInterrupted) {
+  const test::TempFolder folder;
+  const std::string jsonl = folder.str() + "/log.jsonl", csv = folder.str() + "/log.csv";
+  for (const std::string& path : {jsonl, csv}) write_log(path);
+  std::ofstream(jsonl) << "{\"kind\":\"run\",\"run_id\":\"r1\",\"config\":{}}\n{\"kind\":\"step\",\"step\":1,\"seconds\":100.5}\n"
+                          "{\"kind\":\"step\",\"step\":2,\"seconds\":900.0}\n";
+  const std::string header = lines_of(csv)[0];
+  const std::string rest(static_cast<size_t>(std::count(header.begin(), header.end(), ',')) - 3, ',');
+  std::ofstream(csv) << header << "\nstep,1,1,100.5" << rest << "r1\nstep,2,1,900" << rest << "r1\n";
+  for (const std::string& path : {jsonl, csv}) {
+    RunLog log(continued(path, "r1"));
+    log.add_step({2, 1, 2.5, 0.01, {}});
+    log.close();
+    const std::string last = lines_of(path).back();
+    const double seconds = path == jsonl ? Json::parse(last)["seconds"].get<double>() : std::stod(last.substr(std::string("step,2,1,").size()));
+    EXPECT_GE(seconds, 100.5) << last;
+    EXPECT_LT(seconds, 500.0) << "the row of a step after the checkpoint counted: " << last;
+  }
+}
+
+TEST(Log, FlushHandsRowsToTheSystem) {
+  const test::TempFolder folder;
+  const std::string path = folder.str() + "/log.jsonl";
+  RunLog log({.tensorboard = "", .file = path, .facts = {}, .config = "{}", .devices = {"cpu:0"}, .run_id = "r1"});
+  log.add_step({1, 1, 2.5, 0.01, {}});
+  log.flush();
+  EXPECT_EQ(lines_of(path).size(), 2U);
 }
 
 TEST(Log, RefusesOtherFormatsAndFoldersThatAreMissing) {

@@ -303,10 +303,15 @@ void load_weights(Run& run, const WeightsFile& weights) {
   std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
   const BufferLayout& buffer_layout = run.engine->buffer_layout();
   BufferValues buffers = buffer_layout.initial();
+  const std::string prefix = weights.option.empty() ? "" : weights.option + " ";
   try {
-    if (run.devices->process() == 0) load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.allow_non_finite);
+    if (run.devices->process() == 0) {
+      load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.allow_non_finite);
+    }
   } catch (const NonFiniteWeights& error) {
-    throw DataError(fmt::format("{}, or take them as they are with --allow-non-finite", error.what()));
+    throw DataError(fmt::format("{}{}, or take them as they are with --allow-non-finite", prefix, error.what()));
+  } catch (const DataError&) {
+    rethrow_with_prefix(std::current_exception(), prefix);
   }
   run.engine->set_parameters(flat);
   run.engine->set_buffers(buffers);
