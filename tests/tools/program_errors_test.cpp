@@ -54,6 +54,13 @@ TEST(ProgramErrors, FailuresExitWithStatus1) {
   expect_failure({"train", "--devices", "cpu:0", "--data", "synthetic:100", "--device-memory", "64KiB"}, 1, "cpu:0");
 }
 
+TEST(ProgramErrors, ValuesThatDependOnDataAndModelAreNamedByTheirFlags) {
+  expect_failure({"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:50", "--augment", "crop:40"}, 2,
+                 "vitrine: --augment crop:40: crop:40 is more than the ");
+  expect_failure({"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:50", "--param-group", "x*:lr=0.1"}, 2,
+                 "vitrine: --param-group: no parameter matches 'x*'; the parameters are ");
+}
+
 TEST(ProgramErrors, MissingGpusHaveOneExitStatusHoweverTheyAreNamed) {
   if (run_vitrine({"info", "--json"}).output.find("\"cuda:0\"") != std::string::npos) GTEST_SKIP() << "there is a GPU";
   for (const std::string command : {"train", "compare", "collectives", "eval"}) {

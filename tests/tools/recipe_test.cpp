@@ -51,6 +51,22 @@ TEST(Recipe, AugmentationIsAList) {
     expect_usage_error({"--augment", text}, "--augment " + std::string(text));
   }
   expect_usage_error({"--augment", "flip", "--preprocess", "host"}, "--preprocess host");
+  EXPECT_EQ(train_options({"--augment", "none"}).recipe.augment, "");
+}
+
+TEST(Recipe, AugmentationFitsTheImages) {
+  const auto message = [](const char* augment, int64_t stored, int64_t input) {
+    try {
+      check_augmentation(train_options({"--augment", augment}).recipe, stored, input);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(message("crop:32,cutout:28", 32, 28), "");
+  EXPECT_EQ(message("flip,crop:33", 32, 28),
+            "--augment flip,crop:33: crop:33 is more than the 32 pixels of the data set's images; use crop:32 or less");
+  EXPECT_EQ(message("cutout:29", 32, 28), "--augment cutout:29: cutout:29 is more than the 28 pixels of the model's input; use cutout:28 or less");
 }
 
 TEST(Recipe, ParameterGroups) {
@@ -69,10 +85,14 @@ TEST(Recipe, ParameterGroups) {
   EXPECT_EQ(groups[3].pattern, "*.weight");
   EXPECT_FALSE(groups[3].lr_factor);
   EXPECT_THROW(resolve_parameter_groups(recipe, 0.0), ConfigError);
-  for (const char* text : {"classifier.*", ":lr=1", "x:", "x:lr", "x:lr=", "x:lr=a", "x:lr=-1", "x:rate=1", "x:lr=inf"}) {
+  for (const char* text : {"classifier.*", ":lr=1", "x:", "x:lr", "x:lr=", "x:lr=a", "x:lr=-1", "x:rate=1", "x:lr=inf", "*:lr=0.1,lr=0.2",
+                           "*:weight-decay=0,weight-decay=0"}) {
     expect_usage_error({"--param-group", text}, "--param-group " + std::string(text));
   }
   expect_usage_error({"--no-decay", "weights"}, "norms, biases");
+  EXPECT_TRUE(train_options({"--no-decay", "none"}).recipe.no_decay.empty());
+  expect_usage_error({"--no-decay", "norms,none"}, "--no-decay norms,none: none excludes the others");
+  expect_usage_error({"--confusion", "--no-eval"}, "--confusion counts predictions on the test set, but --no-eval");
 }
 
 TEST(Recipe, RangesOfNumbers) {
@@ -95,6 +115,12 @@ TEST(Recipe, NormalizationHasAsManyNumbersAsChannels) {
   EXPECT_EQ(given.std[1], 2.0F);
   for (const char* text : {"0.5/0.5", "1,2,3", "1,2,3/1,2,0", "1,2,3/1,2,x", "1,2,3/1,2,3/1", "1,2,nan/1,2,3"}) {
     EXPECT_THROW(resolve_normalization(text, set), ConfigError) << text;
+  }
+  try {
+    resolve_normalization("0/1", set);
+    ADD_FAILURE() << "one number for three channels";
+  } catch (const ConfigError& error) {
+    expect_contains(error.what(), "'0' has 1 number;");
   }
 }
 
