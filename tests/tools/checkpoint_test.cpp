@@ -460,22 +460,54 @@ TEST_F(Checkpoints, StagingIsThePlannedMemory) {
   expect_contains(text.output, "Checkpoint staging in host memory, planned: ");
 }
 
-// "while true": a scheduler that starts the same command again until it succeeds.
+/// The documented loop around a command that saves in `folder`.
+ChildResult restart(const std::string& folder, const Arguments& command) {
+  const Arguments loop = {"bash", VITRINE_SOURCE_DIR "/docs/examples/restart.sh", folder};
+  return ChildProcess(loop + command, ChildProcess::Streams::pipes, {"RESTART_PAUSE=0"}).wait();
+}
+
+int64_t count(const std::string& text, const std::string& part) {
+  int64_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
 TEST_F(Checkpoints, AShellLoopFinishesARunThatIsKilled) {
   ASSERT_FALSE(json(short_run() + into("whole")).is_null());
-  const std::string loop = "tries=0; until \"$@\"; do tries=$((tries + 1)); [ $tries -lt 9 ] || exit 9; done; echo tries $tries";
   // The first two tries are killed as soon as they have saved a checkpoint.
   const std::string killed_twice = "n=$(ls \"" + path("marks") + "\" | wc -l); if [ $n -lt 2 ]; then touch \"" + path("marks") +
                                    "/$n\"; saved=$(ls \"" + path("run") + "\"); \"$@\" & pid=$!; until [ \"$(ls \"" + path("run") +
                                    "\")\" != \"$saved\" ]; do :; done; kill -KILL $pid; wait $pid; else exec \"$@\"; fi";
   fs::create_directory(path("run"));
   fs::create_directory(path("marks"));
-  const Arguments command = Arguments{"bash", "-c", loop, "bash", "bash", "-c", killed_twice, "bash"} +
+  const Arguments command = Arguments{"bash", "-c", killed_twice, "bash"} +
                             vitrine_command(short_run() + into("run") + Arguments{"--checkpoint-every", "1", "--resume", "auto"});
-  const ChildResult result = ChildProcess(command).wait();
+  const ChildResult result = restart(path("run"), command);
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  expect_contains(result.output, "tries 2");
+  EXPECT_EQ(count(result.error, "the command ended with status 137; starting it again from " + path("run") + "/step-"), 2) << result.error;
   expect_same_tensors(path("run") + kLast, path("whole") + kLast);
+}
+
+TEST_F(Checkpoints, TheShellLoopStopsWhereNoRestartHelps) {
+  fs::create_directory(path("run"));
+  const auto runs = [&] { return count(content(path("runs")), "run\n"); };
+  const auto command = [&](const std::string& rest) { return Arguments{"bash", "-c", "echo run >> \"" + path("runs") + "\"; " + rest, "bash"}; };
+  // A usage error.
+  const ChildResult usage = restart(path("run"), command("exec \"$@\"") + vitrine_command({"train", "--no-such-option"}));
+  EXPECT_EQ(usage.exit_code, 2) << usage.error;
+  EXPECT_EQ(runs(), 1);
+  // Training that diverges at the same step each time: the first run saves step 5, and three in a row end there.
+  fs::remove(path("runs"));
+  const ChildResult diverges = restart(path("run"), command("mkdir -p \"" + path("run") + "/step-00000005\"; exit 1"));
+  EXPECT_EQ(diverges.exit_code, 1) << diverges.error;
+  EXPECT_EQ(runs(), 3);
+  expect_contains(diverges.error, "3 runs ended without a new checkpoint; the newest is " + path("run") + "/step-00000005");
+  // As many failures as there is progress.
+  fs::remove(path("runs"));
+  const ChildResult progress = restart(
+      path("run"), command("n=$(ls \"" + path("run") + "\" | wc -l); [ $n -lt 6 ] || exit 0; mkdir \"" + path("run") + "/step-0000001$n\"; exit 1"));
+  EXPECT_EQ(progress.exit_code, 0) << progress.error;
+  EXPECT_EQ(runs(), 6);
 }
 
 }  // namespace
