@@ -95,7 +95,8 @@ CheckpointDirectory::CheckpointDirectory(const std::string& path, double patienc
   if (fs::exists(path, error) && !fs::is_directory(path, error)) refuse(path, "it is a file");
   if (is_checkpoint(path)) {
     const fs::path parent = fs::canonical(path, error).parent_path();
-    throw DataError(fmt::format("{}: it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it, {}", path, parent.string()));
+    throw DataError(
+        fmt::format("{}: it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it, {}", path, parent.string()));
   }
   fs::create_directories(path, error);
   if (error) refuse(path, error.message());
