@@ -124,6 +124,7 @@ TEST(ProgramOutput, OneImageIsSingular) {
   const ChildResult result = run_vitrine({"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:1", "--steps", "1", "--no-eval"});
   EXPECT_EQ(result.exit_code, 0) << result.error;
   expect_contains(result.error, "the training set has 1 image, so every step has 1 sample, and");
+  expect_contains(result.output, "synthetic train: 1 image 32x32x3");
 }
 
 TEST(ProgramInfo, AllocatesNoPools) {
