@@ -195,10 +195,10 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw")->check(one_of({"sgd", "adam", "adamw"}))->capture_default_str()->group(group);
-  app.add_option("--lr", o.lr, "Learning rate [0.001]")->check(number())->group(group);
-  app.add_option("--momentum", o.momentum, "Momentum, for sgd [0]")->check(number())->group(group);
+  app.add_option("--lr", o.lr, "Learning rate [0.001]")->check(number_of_at_least_0())->group(group);
+  app.add_option("--momentum", o.momentum, "Momentum, for sgd [0]")->check(number_of_at_least_0())->group(group);
   app.add_flag("--nesterov", o.nesterov, "Nesterov's momentum, for sgd")->group(group);
-  app.add_option("--weight-decay", o.weight_decay, "Weight decay [0.01 for adamw, else 0]")->check(number())->group(group);
+  app.add_option("--weight-decay", o.weight_decay, "Weight decay [0.01 for adamw, else 0]")->check(number_of_at_least_0())->group(group);
   add_recipe_options(app, o.recipe);
   app.add_option("--dropout", o.dropout, "Probability of dropout [the model's]")->check(number())->group(group);
   app.add_option("--seed", o.seed, "Seed of initial weights, order of samples, dropout and augmentation")

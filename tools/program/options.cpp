@@ -62,6 +62,9 @@ int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices
 }
 
 void check_training(const Options& o) {
+  if (o.confusion && !o.evaluate) {
+    throw ConfigError("--confusion counts predictions on the test set, but --no-eval leaves out its evaluation; leave one of them out");
+  }
   if (o.epochs && o.steps) throw ConfigError("--epochs and --steps both say how long to train; give one of them");
   if (!o.choices.batch_size && o.accumulate > o.batch_size) {
     throw ConfigError(fmt::format("--accumulate {}: a batch of {} samples has no more than {} micro-batches; lower it, or raise --batch-size",

@@ -138,7 +138,7 @@ struct CheckpointRecord {
   std::string folder, newest;  // newest: the name of the last one that this run saved; empty if there is none
   int64_t saved = 0, failed = 0;
   int64_t bytes = 0;           // of the tensor files of the newest
-  double stall_seconds = 0.0;  // for which training stood still
+  double stall_seconds = 0.0;  // for which training waited for saves
   double write_seconds = 0.0;  // on the thread that writes
   StagingBytes planned_staging, staging;
 };
