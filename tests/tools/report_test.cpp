@@ -190,6 +190,40 @@ TEST(TerminalReport, ShowsTheTablesOfThePage) {
   EXPECT_EQ(json["rows"].back()["rule"], true);
 }
 
+TEST(ComparisonReport, EveryRowOfTimesAddsUpToItsStep) {
+  Record record;
+  for (const char* name : {"dp", "ddp"}) {
+    RunRecord& run = record.runs.emplace_back();
+    run.name = name;
+    for (int d = 0; d < 2; ++d) {
+      DeviceRecord& device = run.devices.emplace_back();
+      device.device = "cpu:" + std::to_string(d);
+      PhaseTable& phases = device.phases;
+      phases.ordinal = d;
+      phases.steps = 10;
+      for (int p = 0; p < kPhaseCount; ++p) {
+        const auto phase = static_cast<Phase>(p);
+        if (phase == Phase::evaluate || phase == Phase::checkpoint || phase == Phase::setup || phase == Phase::step) continue;
+        const double seconds = 0.01 * (1 + p + d);  // whole milliseconds in each step
+        phases.rows.push_back({phase, d, seconds, 0.0, 0, 10, 0.0});
+        phases.wall_seconds += seconds;
+      }
+    }
+  }
+  const Json table = scheme_times_table(record).json();
+  ASSERT_EQ(table["rows"].size(), 4U);
+  const size_t columns = table["columns"].size(), step = columns - 2;
+  ASSERT_EQ(table["columns"][step]["title"], "step");
+  for (const Json& row : table["rows"]) {
+    double sum = 0.0;
+    for (size_t c = 2; c < step; ++c) {
+      ASSERT_FALSE(row["cells"][c].get<std::string>().empty()) << table["columns"][c]["title"];
+      sum += std::stod(row["cells"][c].get<std::string>());
+    }
+    EXPECT_DOUBLE_EQ(sum, std::stod(row["cells"][step].get<std::string>()));
+  }
+}
+
 TEST(DeviceSets, AreNamedAsRanges) {
   const std::vector<std::string> names = device_names(20);
   EXPECT_EQ(all_devices(1).name(names), "cpu:0");

@@ -110,7 +110,7 @@ Augmentation resolve_augmentation(const RecipeOptions& o) {
   for (const std::string& item : split(o.augment, ',')) {
     const std::string kind = item.substr(0, item.find(':'));
     if (std::find(given.begin(), given.end(), kind) != given.end())
-      throw ConfigError(fmt::format("--augment {}: {} is there twice", o.augment, kind));
+      throw ConfigError(fmt::format("--augment {}: {} appears twice", o.augment, kind));
     given.push_back(kind);
     if (item == "flip") {
       augmentation.flip = true;

@@ -93,6 +93,8 @@ struct ReproducedRun {
   std::string state = "not started";  // complete, diverged, failed, interrupted or not started
   std::string failure;                // why it failed
   int64_t skipped_steps = 0;
+  int64_t measured_steps = 0;  // of the process that measured the devices; 0: it trained no step, so their peaks are not those of training
+  int64_t lost_epochs = 0;     // of a complete run: those that its log lacks
   std::vector<SavedEpoch> saved;
 
   /// "single fp16:none": the same for all seeds.

@@ -38,13 +38,13 @@ int agreed_interrupt_status(const Processes& processes) {
   return processes.process_group()->sum("the signals", {terminated() ? 1.0 : 0.0})[0] > 0.0 ? kExitTerminated : kExitInterrupted;
 }
 
-Record make_record(const Options& options, const std::vector<std::string>& notes, const Job& job, const std::vector<DeviceId>& devices,
-                   const Processes& processes, Run& run, const Training& training, const Checkpoints& checkpoints,
-                   const std::optional<Resumed>& resumed) {
+Record make_record(const Options& options, const std::string& name, const std::vector<std::string>& notes, const Job& job,
+                   const std::vector<DeviceId>& devices, const Processes& processes, Run& run, const Training& training,
+                   const Checkpoints& checkpoints, const std::optional<Resumed>& resumed) {
   Record record;
-  record.title = fmt::format("{} on {} devices, {}", job.model.name, run.devices->world_size(), options.mode_name());
+  record.title = fmt::format("{} on {} devices, {}", job.model.name, run.devices->world_size(), name);
   record.command_line = command_line(options);
-  record.facts = run_facts(options, job, run, options.mode_name());
+  record.facts = run_facts(options, job, run, name);
   for (const std::string& note : notes) record.facts.emplace_back("chosen", note);
   if (resumed) record.facts.emplace_back("continues from", fmt::format("{}, step {}", resumed->folder, resumed->state.step));
   if (!training.epochs().empty() && !training.epochs().back().whole()) {
@@ -78,6 +78,7 @@ Record make_record(const Options& options, const std::vector<std::string>& notes
 
 Trained train_job(const Options& options, const Job& job, TrainSetup setup, const Processes& processes, Attempts& attempts, const TrainHooks& hooks) {
   const std::vector<DeviceId>& devices = setup.devices;
+  const std::string name = setup.name.empty() ? options.mode_name() : setup.name;
   const Scheme scheme = resolve_scheme(options, devices, setup.group->world_size());
   if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
   Run run =
@@ -85,10 +86,10 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
                train_workload(options, job, options.steps, options.evaluate), {options.init_weights, options.allow_non_finite, "--init-weights"},
                RecordedSteps::all(options), !options.steps || *options.steps * options.batch_size >= job.data.train.size());
   const std::optional<Resumed> resumed = resume_run(options, job, run, processes);
-  if (!options.json) fmt::print("{}\n", describe_run(options, job, run, options.mode_name()));
+  if (!options.json) fmt::print("{}\n", describe_run(options, job, run, name));
   std::fflush(stdout);
 
-  RunLog::Target target{.tensorboard = options.tensorboard, .file = options.log, .facts = run_facts(options, job, run, options.mode_name())};
+  RunLog::Target target{.tensorboard = options.tensorboard, .file = options.log, .facts = run_facts(options, job, run, name)};
   target.config = config_json(options, job, devices, run.devices->world_size()).dump();
   for (int d = 0; d < run.devices->size(); ++d) target.devices.push_back((*run.devices)[d].name());
   if (!processes.leads()) target.tensorboard = target.file = "";
@@ -124,7 +125,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   const std::string trace = path_of_rank(options.trace, processes), memory_history = path_of_rank(options.memory_history, processes);
   if (!trace.empty()) attempts.run([&] { write_trace_file(trace, *run.devices, training.recorder().kept_spans()); });
   if (!memory_history.empty()) attempts.run([&] { write_memory_history(memory_history, *run.devices, training.recorded()); });
-  attempts.run([&] { trained.record = make_record(options, setup.notes, job, devices, processes, run, training, checkpoints, resumed); });
+  attempts.run([&] { trained.record = make_record(options, name, setup.notes, job, devices, processes, run, training, checkpoints, resumed); });
   return trained;
 }
 

@@ -23,6 +23,7 @@ struct TrainSetup {
   std::unique_ptr<DeviceGroup> group;                // of all processes
   std::unique_ptr<CheckpointDirectory> checkpoints;  // open_checkpoint_directory()
   std::vector<std::string> notes = {};               // what the program chose
+  std::string name = {};                             // how the run is described: "single device"; empty: the scheme's name
 };
 
 struct Trained {
