@@ -51,6 +51,7 @@ TrainingStep gathering_step(bool keeps_outputs) {
 double peak_bytes(int micro_batches, bool keeps_outputs) {
   const Model model = make_perceptron({16}, 16, kClasses);
   EngineConfig config = small_config(micro_batches * kSamplesOfMicroBatch);
+  config.scheme = scheme_preset("dp");
   config.accumulate = micro_batches;
   config.step = gathering_step(keeps_outputs);
   DeviceGroup group(cpu_devices(kDevices));

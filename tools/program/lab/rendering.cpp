@@ -71,18 +71,20 @@ Table overview_table(const std::vector<Result>& results) {
   return table;
 }
 
-/// Bars of one number, on a linear axis.
+/// A bar for each number, on a linear axis.
 Json bars_of(const Result& result) {
-  std::vector<html::BarGroup> groups;
+  std::vector<html::Bar> bars;
+  const auto add = [&](const std::string& setting, const char* name, const char* paint, double value) {
+    const std::string number = format_wrongness(value);
+    bars.push_back({fmt::format("{}, {}", setting, name), {{number, paint, value, name}}, number});
+  };
   for (const Pair& pair : pairs_of(result)) {
-    const auto bar = [](const char* label, const char* paint, double value) {
-      const std::string number = format_wrongness(value);
-      return html::Bar{label, {{label, paint, value, number}}, number};
-    };
-    groups.push_back({fmt::format("{}: {}", result.experiment->axis, pair.label),
-                      {bar("with the bug", "exposed", pair.planted), bar("without", "optimizer", pair.without)}});
+    add(pair.label, "with the bug", "exposed", pair.planted);
+    add(pair.label, "without it", "optimizer", pair.without);
   }
-  return html::bar_chart(result.experiment->measures, groups);
+  Json chart = html::bar_chart(result.experiment->measures, {{"", bars}});
+  if (!chart.is_null()) chart["legend"] = false;
+  return chart;
 }
 
 }  // namespace
