@@ -432,7 +432,7 @@ TEST(Warnings, ReportFileNamesWithAWrongEnding) {
 }
 
 TEST(Options, HelpIsNotAnError) {
-  for (const char* arguments : {"--help", "train --help", "eval --help", "compare --help", "info --help", "--version"}) {
+  for (const char* arguments : {"--help", "train --help", "eval --help", "compare --help", "lab --help", "info --help", "--version"}) {
     const CommandLine line = parse_command_line(words(arguments));
     EXPECT_FALSE(line.options.has_value());
     EXPECT_EQ(line.exit_code, kExitOk);

@@ -12,6 +12,7 @@
 #include "tools/program/advice.h"
 #include "tools/program/collective_options.h"
 #include "tools/program/flag_values.h"
+#include "tools/program/lab/experiment.h"
 #include "tools/program/options.h"
 #include "tools/program/renamed_flags.h"
 #include "tools/program/usage_errors.h"
@@ -33,6 +34,7 @@ Examples:
   vitrine plan --model alexnet --devices cuda:0-3 --mode dp --device-memory 8GiB --batch-size max
   mpirun -np 4 vitrine train --model small-cnn --data synthetic
   vitrine collectives all_reduce --devices cpu:0-3 -b 64K -e 64M -f 4
+  vitrine lab average-of-averages
   vitrine info
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 failure, 2 usage, 130 interrupted, 143 terminated
@@ -386,6 +388,17 @@ void add_collectives(CLI::App& parent, Options& o, CollectiveTexts& t) {
   add_output_options(app, o);
 }
 
+void add_lab(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("lab", "Plant known bugs of data-parallel training, and measure how wrong each makes a result");
+  app.add_option("NAME", o.lab.names, "Bugs to show in full [a table of all]")
+      ->check(one_of(lab::experiment_names()))
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  CLI::Option* list = app.add_flag("--list", o.lab.list, "List the bugs and their questions, and run nothing")->group("Output");
+  add_output_options(app, o);
+  add_report_option(app, o);
+  for (const char* other : {"NAME", "--json", "--report"}) list->excludes(app.get_option(other));
+}
+
 CommandLine usage_error(const CLI::App* command, const std::string& message) {
   const std::string name = command == nullptr ? "vitrine" : "vitrine " + command->get_name();
   CommandLine result;
@@ -421,6 +434,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   add_reproduce(app, reproduction);
   CollectiveTexts texts;
   add_collectives(app, options, texts);
+  add_lab(app, options);
   CLI::App& info = *app.add_subcommand("info", "Show devices, cores, memory, libraries, and what was built in");
   add_output_options(info, options);
 
@@ -436,6 +450,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
                       : command->get_name() == "reproduce"   ? Options::Command::reproduce
                       : command->get_name() == "plan"        ? Options::Command::plan
                       : command->get_name() == "collectives" ? Options::Command::collectives
+                      : command->get_name() == "lab"         ? Options::Command::lab
                                                              : Options::Command::info;
     check_values_given(*command);
     if (options.command == Options::Command::reproduce) resolve_as_published(*command, options);

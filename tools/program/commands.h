@@ -13,6 +13,7 @@ int run_compare(const Options& options);
 int run_reproduce(const Options& options, const Processes& processes);
 int run_plan(const Options& options);
 int run_collectives(const Options& options, const Processes& processes);
+int run_lab(const Options& options);
 int run_info(const Options& options);
 
 }  // namespace vitrine::tools

@@ -35,6 +35,9 @@ int run(const vitrine::tools::Options& options, vitrine::tools::Processes& proce
       return vitrine::tools::run_plan(options);
     case Command::collectives:
       return vitrine::tools::run_collectives(options, processes);
+    case Command::lab:
+      require_alone(processes, "lab");
+      return vitrine::tools::run_lab(options);
     case Command::info:
       break;  // needs no other process
   }

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <system_error>
@@ -176,7 +177,9 @@ void check_combinations(const Options& o) {
     check_files(o);
     configurations(o);
   }
-  if (o.command != Options::Command::eval && o.command != Options::Command::collectives && o.command != Options::Command::info) check_training(o);
+  using Command = Options::Command;
+  constexpr Command kWithoutTraining[] = {Command::eval, Command::collectives, Command::lab, Command::info};
+  if (std::find(std::begin(kWithoutTraining), std::end(kWithoutTraining), o.command) == std::end(kWithoutTraining)) check_training(o);
 }
 
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {

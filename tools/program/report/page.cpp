@@ -337,19 +337,23 @@ Json page_data(const Record& record) {
   return data;
 }
 
-std::string page(const Record& record) {
+std::string page_of(const Json& data) {
   constexpr std::string_view kPlace = "{{record}}";
   const std::string_view whole = page_template();
   // Bytes that are not UTF-8 become U+FFFD; "<" is escaped so that no text can end the element.
-  const std::string data = page_data(record).dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
   const size_t at = whole.find(kPlace);
   std::string html(whole.substr(0, at));
-  for (const char c : data) html.append(c == '<' ? "\\u003c" : std::string_view(&c, 1));
+  for (const char c : text) html.append(c == '<' ? "\\u003c" : std::string_view(&c, 1));
   return html.append(whole.substr(at + kPlace.size()));
 }
 
-void write_page(const std::string& path, const Record& record) {
-  write_output_file("--report", path, [&](std::ostream& file) { file << page(record); });
+std::string page(const Record& record) { return page_of(page_data(record)); }
+
+void write_page_data(const std::string& path, const Json& data) {
+  write_output_file("--report", path, [&](std::ostream& file) { file << page_of(data); });
 }
+
+void write_page(const std::string& path, const Record& record) { write_page_data(path, page_data(record)); }
 
 }  // namespace vitrine::tools::html
