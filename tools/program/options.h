@@ -45,7 +45,7 @@ struct Choices {
 
 /// What the command line says, checked as far as it can be without opening anything.
 struct Options {
-  enum class Command { train, eval, compare, reproduce, plan, collectives, info } command = Command::train;
+  enum class Command { train, eval, compare, reproduce, plan, collectives, info, lesson } command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
@@ -113,6 +113,8 @@ struct Options {
   bool confusion = false;            // train, eval
   CollectiveOptions collectives;
   ReproduceOptions reproduce;
+  int lesson = 0;       // 0: the list
+  bool answer = false;  // print the lesson's answer instead of running its command
 
   std::string trace, report, memory_history, tensorboard, log;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all
