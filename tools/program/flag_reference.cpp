@@ -60,10 +60,10 @@ void add_option(const CLI::App& command, const CLI::Option& option, std::vector<
   replace_all(name, "{false}", "");
   if (option.get_group().empty() || name == "-h,--help") return;
   auto flag = std::find_if(flags.begin(), flags.end(), [&](const Flag& f) { return f.name == name; });
-  if (flag == flags.end()) flag = flags.insert(flag, {name, option.get_group(), value_of(option), {}});
+  if (flag == flags.end()) flag = flags.insert(flag, Flag{name, option.get_group(), value_of(option), {}});
   const std::string meaning = meaning_of(option);
   auto variant = std::find_if(flag->variants.begin(), flag->variants.end(), [&](const Variant& v) { return v.meaning == meaning; });
-  if (variant == flag->variants.end()) variant = flag->variants.insert(variant, {meaning, {}});
+  if (variant == flag->variants.end()) variant = flag->variants.insert(variant, Variant{meaning, {}});
   variant->commands.push_back(command.get_name());
 }
 
