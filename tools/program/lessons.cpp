@@ -13,16 +13,16 @@ namespace vitrine::tools {
 
 namespace {
 
-constexpr std::string_view kFence = "```";
+constexpr std::string_view kCodeFence = "```";
 
-std::vector<std::string> lines_of(std::string_view text) {
+std::vector<std::string> page_lines(std::string_view text) {
   std::vector<std::string> lines;
   std::istringstream stream{std::string(text)};
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
 }
 
-std::string trimmed(const std::string& text) {
+std::string without_blank_ends(const std::string& text) {
   const size_t begin = std::min(text.find_first_not_of('\n'), text.size());
   return text.substr(begin, text.find_last_not_of('\n') + 1 - begin);
 }
@@ -33,14 +33,14 @@ std::map<std::string, std::string> sections_of(const std::vector<std::string>& l
   std::string name;
   bool in_code = false;
   for (size_t i = 1; i < lines.size(); ++i) {
-    if (lines[i].starts_with(kFence)) in_code = !in_code;
+    if (lines[i].starts_with(kCodeFence)) in_code = !in_code;
     if (!in_code && lines[i].starts_with("## ")) {
       name = lines[i].substr(3);
     } else {
       sections[name] += lines[i] + "\n";
     }
   }
-  for (auto& [heading, text] : sections) text = trimmed(text);
+  for (auto& [heading, text] : sections) text = without_blank_ends(text);
   return sections;
 }
 
@@ -58,7 +58,7 @@ void read_title(const std::string& line, Lesson& lesson) {
 
 /// Reads the first block of "Run it".
 void read_command(const std::string& section, Lesson& lesson) {
-  const std::vector<std::string> lines = lines_of(section);
+  const std::vector<std::string> lines = page_lines(section);
   const auto block = std::find_if(lines.begin(), lines.end(), [](const std::string& line) { return line.starts_with("```console "); });
   if (block == lines.end() || block + 1 == lines.end() || !block[1].starts_with("$ ")) {
     throw std::invalid_argument(fmt::format("lesson {}: 'Run it' has no block of '```console' with a line '$ COMMAND'", lesson.number));
@@ -103,7 +103,7 @@ std::vector<std::string> Lesson::arguments() const {
 }
 
 Lesson parse_lesson(std::string_view page) {
-  const std::vector<std::string> lines = lines_of(page);
+  const std::vector<std::string> lines = page_lines(page);
   if (lines.empty()) throw std::invalid_argument("the page of a lesson is empty");
   Lesson lesson;
   read_title(lines.front(), lesson);
@@ -125,8 +125,8 @@ Lesson parse_lesson(std::string_view page) {
 std::string plain_text(std::string_view markdown) {
   std::string text;
   bool in_code = false, in_paragraph = false;
-  for (const std::string& line : lines_of(markdown)) {
-    if (line.starts_with(kFence)) {
+  for (const std::string& line : page_lines(markdown)) {
+    if (line.starts_with(kCodeFence)) {
       in_code = !in_code;
       in_paragraph = false;
       continue;
