@@ -188,6 +188,8 @@ TEST(TerminalReport, ShowsTheTablesOfThePage) {
   EXPECT_EQ(json["rows"][0]["rule"], false);
   EXPECT_EQ(json["rows"].back()["cells"][0], "step");
   EXPECT_EQ(json["rows"].back()["rule"], true);
+  EXPECT_EQ(json["rows"].back()["total"], true);
+  EXPECT_EQ(json["rows"][0]["total"], false);
 }
 
 TEST(ComparisonReport, EveryRowOfTimesAddsUpToItsStep) {

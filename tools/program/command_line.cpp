@@ -10,10 +10,11 @@
 #include "nn/model.h"
 #include "runtime/error.h"
 #include "tools/program/advice.h"
-#include "tools/program/collective_options.h"
 #include "tools/program/flag_values.h"
 #include "tools/program/lab/experiment.h"
+#include "tools/program/lessons.h"
 #include "tools/program/options.h"
+#include "tools/program/program_flags.h"
 #include "tools/program/renamed_flags.h"
 #include "tools/program/usage_errors.h"
 #include "vitrine_version.h"
@@ -36,6 +37,7 @@ Examples:
   vitrine collectives all_reduce --devices cpu:0-3 -b 64K -e 64M -f 4
   vitrine lab average-of-averages
   vitrine info
+  vitrine lesson 1
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 failure, 2 usage, 130 interrupted, 143 terminated
 (SIGTERM; checkpoint saved).
@@ -399,6 +401,14 @@ void add_lab(CLI::App& parent, Options& o) {
   for (const char* other : {"NAME", "--json", "--report"}) list->excludes(app.get_option(other));
 }
 
+void add_lesson(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("lesson", "A course in data-parallel training: questions, commands that answer them, and exercises");
+  const char* group = "Lesson";
+  CLI::Option* const number =
+      app.add_option("number", o.lesson, "The lesson to run [list the lessons]")->check(whole_number(1, std::ssize(lesson_pages())))->group(group);
+  app.add_flag("--answer", o.answer, "Print the exercise and its answer instead of running the lesson")->needs(number)->group(group);
+}
+
 CommandLine usage_error(const CLI::App* command, const std::string& message) {
   const std::string name = command == nullptr ? "vitrine" : "vitrine " + command->get_name();
   CommandLine result;
@@ -418,9 +428,9 @@ void check_values_given(const CLI::App& command) {
   }
 }
 
-CommandLine parse_command_line(const std::vector<std::string>& arguments) {
-  Options options;
-  CLI::App app{"Vitrine: the same training step under every data-parallel scheme, with its time and memory on view.", "vitrine"};
+ProgramFlags::ProgramFlags()
+    : reproduction(reproduction_defaults()),
+      app("Vitrine: the same training step under every data-parallel scheme, with its time and memory on view.", "vitrine") {
   app.footer(kExamples);
   app.set_version_flag("--version", "vitrine " VITRINE_VERSION);
   app.require_subcommand(1);
@@ -430,20 +440,24 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   add_plan(app, options);
   add_eval(app, options);
   add_compare(app, options);
-  Options reproduction = reproduction_defaults();
   add_reproduce(app, reproduction);
-  CollectiveTexts texts;
   add_collectives(app, options, texts);
   add_lab(app, options);
   CLI::App& info = *app.add_subcommand("info", "Show devices, cores, memory, libraries, and what was built in");
   add_output_options(info, options);
+  add_lesson(app, options);
+}
 
+CommandLine parse_command_line(const std::vector<std::string>& arguments) {
+  ProgramFlags flags;
+  CLI::App& app = flags.app;
+  Options& options = flags.options;
   CommandLine result;
   const CLI::App* command = nullptr;
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     command = app.get_subcommands().front();
-    if (command->get_name() == "reproduce") options = reproduction;
+    if (command->get_name() == "reproduce") options = flags.reproduction;
     options.command = command->get_name() == "train"         ? Options::Command::train
                       : command->get_name() == "eval"        ? Options::Command::eval
                       : command->get_name() == "compare"     ? Options::Command::compare
@@ -451,10 +465,11 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
                       : command->get_name() == "plan"        ? Options::Command::plan
                       : command->get_name() == "collectives" ? Options::Command::collectives
                       : command->get_name() == "lab"         ? Options::Command::lab
+                      : command->get_name() == "lesson"      ? Options::Command::lesson
                                                              : Options::Command::info;
     check_values_given(*command);
     if (options.command == Options::Command::reproduce) resolve_as_published(*command, options);
-    if (options.command == Options::Command::collectives) resolve_collectives(*command, texts, options.collectives);
+    if (options.command == Options::Command::collectives) resolve_collectives(*command, flags.texts, options.collectives);
     check_combinations(options);
     options.arguments = arguments;
     result.options = options;

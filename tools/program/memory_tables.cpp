@@ -92,7 +92,7 @@ Table memory_of_groups(const std::vector<Group>& groups, const std::vector<Devic
     add(
         category_name(category), [&](const DeviceRecord& d) { return of(d.pool); }, [&](const DeviceRecord& d) { return of(d.plan); });
   }
-  table.add_rule();
+  table.add_rule_above_total();
   add(
       "peak", [](const DeviceRecord& d) { return format_bytes(d.pool.peak_bytes); },
       [](const DeviceRecord& d) { return d.as_planned() ? std::string("to the byte") : format_bytes(d.plan.peak_bytes); });
@@ -128,7 +128,7 @@ Table memory_spread(const std::vector<DeviceRecord>& devices) {
   for (const Category category : held_categories(devices)) {
     add(category_name(category), [c = static_cast<size_t>(category)](const DeviceRecord& d) { return d.pool.peak_by_category[c]; });
   }
-  table.add_rule();
+  table.add_rule_above_total();
   add("peak", [](const DeviceRecord& d) { return d.pool.peak_bytes; });
   add("capacity", [](const DeviceRecord& d) { return d.pool.capacity_bytes; });
   add("outside the pool", [](const DeviceRecord& d) { return d.outside_bytes; });
@@ -183,7 +183,7 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
   for (const Category category : held_categories(devices)) {
     add(category_name(category), [c = static_cast<size_t>(category)](const DeviceRecord& d) { return bytes_or_nothing(d.plan.peak_by_category[c]); });
   }
-  table.add_rule();
+  table.add_rule_above_total();
   add("peak", [](const DeviceRecord& d) { return format_bytes(d.plan.peak_bytes); });
   add("in bytes", [](const DeviceRecord& d) { return format_count(d.plan.peak_bytes); });
   add("reached in", [](const DeviceRecord& d) { return place_name(d.plan.peak_phase, d.plan.peak_layer); });
@@ -219,7 +219,7 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices) {
     for (const Group& group : groups) cells.push_back(bytes_or_nothing(held_bytes(group.device->plan, &layer)));
     table.add_row(cells);
   }
-  table.add_rule();
+  table.add_rule_above_total();
   table.add_row(sum);
   return table;
 }

@@ -51,7 +51,7 @@ struct Choices {
 
 /// What the command line says, checked as far as it can be without opening anything.
 struct Options {
-  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info } command = Command::train;
+  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, lesson } command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
@@ -120,6 +120,8 @@ struct Options {
   CollectiveOptions collectives;
   ReproduceOptions reproduce;
   LabOptions lab;
+  int lesson = 0;       // 0: the list
+  bool answer = false;  // print the lesson's answer instead of running its command
 
   std::string trace, report, memory_history, tensorboard, log;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all
