@@ -44,7 +44,7 @@ struct DeviceGroupOptions {
   /// A cudaStream_t for each device to compute on, created on that device and owned by the caller; empty: the group creates streams.
   std::vector<void*> cuda_compute_streams = {};
   /// An ncclComm_t for each device, where rank i is device i of this group, owned by the caller; empty: the group creates
-  /// communicators.
+  /// communicators. On blocking communicators comm_timeout_ms does not bound a call that waits for its peers; abort() ends it.
   std::vector<void*> nccl_communicators = {};
   /// How long a collective waits on the host for its peers in this process before it fails.
   int64_t comm_timeout_ms = 60000;

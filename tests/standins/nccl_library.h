@@ -27,6 +27,7 @@ struct NcclRanks {
   explicit NcclRanks(int size) : rendezvous(size), members(static_cast<size_t>(size), nullptr) {}
   Rendezvous rendezvous;
   std::atomic<int> joined{0};
+  std::atomic<int> connecting{0};  // ranks that have issued their first collective
   std::vector<ncclComm*> members;  // under NcclLibrary::mutex
 };
 
@@ -46,6 +47,7 @@ struct ncclComm {
   uint64_t collectives = 0;
   int polls_to_go = 0;
   bool finalizing = false;
+  bool connects = false;                       // it has issued its first collective, which waits for those of all ranks
   std::vector<std::function<void()>> pending;  // accepted by polling
 };
 
