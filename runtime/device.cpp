@@ -129,7 +129,13 @@ Device::Device(Parts parts) : parts_(std::move(parts)) {
 }
 
 Device::~Device() {
-  // Streams first: their queued work refers to the contexts.
+  // Plans and handles of libraries refer to their stream, and their work must be done.
+  try {
+    synchronize();
+  } catch (...) {  // NOLINT: a destructor cannot report the error
+  }
+  for (ExecContext* context : {compute_.get(), copy_.get(), communication_.get()}) context->forget_plans();
+  // Streams before contexts, to which their queued work refers.
   parts_.compute.reset();
   parts_.copy.reset();
   parts_.communication.reset();

@@ -52,6 +52,7 @@ cudaStream_t given_stream(const DeviceGroupOptions& options, size_t i) {
                     options.devices[i].str()));
   }
   int gpu = 0;
+  avoid_unused_gpu(options.devices[i].index);
   VITRINE_CUDA_CHECK(cudaStreamGetDevice(stream, &gpu));
   if (gpu != options.devices[i].index) {
     throw DeviceError(

@@ -79,6 +79,7 @@ NcclGroup::~NcclGroup() {
   if (process_group_) process_group_->remove_handler(handler_);
   if (process_group_ && owned_ && process_group_->failure().empty()) leave_peers();
   for (Rank& rank : ranks_) {
+    avoid_unused_gpu(rank.gpu);
     if (rank.comm != nullptr && owned_) ncclCommAbort(rank.comm);  // nothing is in flight: the streams have been synchronized
     if (rank.word != nullptr) cudaFree(rank.word);
   }

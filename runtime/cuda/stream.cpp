@@ -22,26 +22,35 @@ constexpr int64_t kFarFromAnchorNs = 1'000'000'000;
 
 class CudaEvent final : public Event {
  public:
-  CudaEvent(int device, EventTiming timing) {
+  CudaEvent(int device, EventTiming timing) : device_(device) {
     const cuda::DeviceScope scope(device);
     VITRINE_CUDA_CHECK(cudaEventCreateWithFlags(&event_, timing == EventTiming::on ? cudaEventDefault : cudaEventDisableTiming));
   }
-  ~CudaEvent() override { cudaEventDestroy(event_); }
+  ~CudaEvent() override {
+    cuda::avoid_unused_gpu(device_);
+    cudaEventDestroy(event_);
+  }
   cudaEvent_t native() const { return event_; }
   bool reached() const override {
+    cuda::avoid_unused_gpu(device_);
     const cudaError_t code = cudaEventQuery(event_);
     if (code != cudaSuccess) cudaGetLastError();
     return code != cudaErrorNotReady;
   }
 
  private:
-  void do_synchronize() override { VITRINE_CUDA_CHECK(cudaEventSynchronize(event_)); }
+  void do_synchronize() override {
+    cuda::avoid_unused_gpu(device_);
+    VITRINE_CUDA_CHECK_ON(device_, cudaEventSynchronize(event_));
+  }
   double do_elapsed_seconds(const Event& start) const override {
     float milliseconds = 0;
+    cuda::avoid_unused_gpu(device_);
     VITRINE_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(start).event_, event_));
     return static_cast<double>(milliseconds) * 1e-3;
   }
 
+  int device_;
   cudaEvent_t event_ = nullptr;
 };
 
@@ -58,6 +67,7 @@ CudaStream::CudaStream(Identity identity, OrderChecker* checker, cudaStream_t gi
 }
 
 CudaStream::~CudaStream() {
+  cuda::avoid_unused_gpu(identity().device.index);
   cudaStreamSynchronize(stream_);
   const auto destroy = [](const TimedSpan& span) {
     if (span.begin != nullptr) cudaEventDestroy(span.begin);
@@ -87,6 +97,7 @@ cuda::Fault* CudaStream::fault_slot(cuda::FaultMessage message) {
 std::unique_ptr<Event> CudaStream::do_make_event(EventTiming timing) { return std::make_unique<CudaEvent>(identity().device.index, timing); }
 
 void CudaStream::check_owner(const void* data) {
+  cuda::avoid_unused_gpu(identity().device.index);
   cudaPointerAttributes attributes{};
   VITRINE_CUDA_CHECK(cudaPointerGetAttributes(&attributes, data));
   if (attributes.type == cudaMemoryTypeManaged) return;
@@ -107,10 +118,12 @@ void CudaStream::leave(int previous) noexcept {
 }
 
 void CudaStream::do_record(Event& event) {
+  cuda::avoid_unused_gpu(identity().device.index);
   VITRINE_CUDA_CHECK_ON(identity().device.index, cudaEventRecord(static_cast<CudaEvent&>(event).native(), stream_));
 }
 
 void CudaStream::do_wait(Event& event) {
+  cuda::avoid_unused_gpu(identity().device.index);
   VITRINE_CUDA_CHECK_ON(identity().device.index, cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).native(), 0));
 }
 
@@ -122,6 +135,7 @@ std::string CudaStream::raised_fault() const {
 }
 
 void CudaStream::do_synchronize() {
+  cuda::avoid_unused_gpu(identity().device.index);
   const cudaError_t code = cudaStreamSynchronize(stream_);
   if (code != cudaSuccess && handler_) handler_(cudaGetErrorString(code));
   VITRINE_CUDA_CHECK_ON(identity().device.index, code);
@@ -132,12 +146,14 @@ void CudaStream::do_synchronize() {
 }
 
 bool CudaStream::lost() const {
+  cuda::avoid_unused_gpu(identity().device.index);
   const cudaError_t code = cudaStreamQuery(stream_);
   if (code != cudaSuccess) cudaGetLastError();
   return code != cudaSuccess && code != cudaErrorNotReady;
 }
 
 bool CudaStream::failed() const {
+  cuda::avoid_unused_gpu(identity().device.index);
   const cudaError_t code = cudaStreamQuery(stream_);
   const bool broken = code != cudaSuccess && code != cudaErrorNotReady;
   if (code != cudaSuccess) cudaGetLastError();
@@ -149,6 +165,7 @@ bool CudaStream::failed() const {
 // The GPU reached the anchor between the two readings of the host's clock. A host thread that loses its core in between reads too wide a range and
 // tries again. The narrowest range of several tries counts, which bounds the error of every span's position by half its width.
 void CudaStream::set_anchor() {
+  cuda::avoid_unused_gpu(identity().device.index);
   constexpr int kTries = 32;
   constexpr int64_t kNarrow = 100'000;
   int64_t narrowest = INT64_MAX;
@@ -175,6 +192,7 @@ cudaEvent_t CudaStream::timing_event() noexcept {
       spare_.pop_back();
     }
   }
+  cuda::avoid_unused_gpu(identity().device.index);
   if (event == nullptr && cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(identity().device.index) == cudaSuccess) {
     if (cudaEventCreate(&event) != cudaSuccess) event = nullptr;
     cuda::set_device_back(previous);
@@ -217,6 +235,7 @@ bool CudaStream::time_of(cudaEvent_t event, int64_t& time_ns) noexcept {
 }
 
 void CudaStream::settle_spans() noexcept {
+  cuda::avoid_unused_gpu(identity().device.index);
   for (; !closed_.empty(); closed_.pop_front()) {
     TimedSpan& span = closed_.front();
     if (span.end != nullptr) {

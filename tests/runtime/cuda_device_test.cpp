@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/cuda/native.h"
 #include "runtime/error.h"
 #include "runtime/trace/span_log.h"
 #include "tests/support/device_fixture.h"
@@ -248,6 +249,43 @@ TEST(CudaDevice, KeepsTheCurrentDeviceOfTheCaller) {
   int current = -1;
   ASSERT_EQ(cudaGetDevice(&current), cudaSuccess);
   EXPECT_EQ(current, gpu_count - 1);
+}
+
+/// A plan that reports what it finds when it is destroyed.
+struct Witness {
+  struct Findings {
+    bool stream_lives = false;
+    int current_device = -1;
+  };
+  ~Witness() {
+    if (findings == nullptr) return;
+    findings->stream_lives = cudaStreamQuery(stream) == cudaSuccess;
+    cudaGetDevice(&findings->current_device);
+  }
+  cudaStream_t stream = nullptr;
+  Findings* findings = nullptr;
+};
+
+TEST(CudaDevice, PlansAreDestroyedBeforeTheirStreamWithTheirGpuCurrent) {
+  const std::vector<DeviceId> ids = test_devices(2);
+  std::vector<Witness::Findings> findings(6);
+  {
+    DeviceGroup group(gpus(2));
+    size_t next = 0;
+    for (int d = 0; d < 2; ++d) {
+      for (ExecContext* ctx : {&group[d].compute(), &group[d].copy(), &group[d].communication()}) {
+        auto& witness = ctx->plans().get<Witness>();
+        witness.stream = cuda::native_stream(*ctx);
+        witness.findings = &findings[next++];
+      }
+    }
+    ASSERT_EQ(cudaSetDevice(ids[0].index), cudaSuccess);
+  }
+  for (size_t i = 0; i < findings.size(); ++i) {
+    EXPECT_TRUE(findings[i].stream_lives) << i;
+    EXPECT_EQ(findings[i].current_device, ids[i / 3].index) << i;
+  }
+  cudaGetLastError();
 }
 
 #ifdef VITRINE_HOST_CUDA
