@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cuda/stream.h"
 
-#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <utility>
@@ -19,6 +18,8 @@ namespace {
 // Closed spans whose events have not been queried. A query is a CUDA call for each, which can wait while work is issued.
 constexpr size_t kMostUnsettled = 1024;
 constexpr int64_t kFarFromAnchorNs = 1'000'000'000;
+// Spans that the host opens and closes within this time share an event, so an idle stream's next span does not seem to begin at once.
+constexpr int64_t kSameTimeNs = 5000;
 
 class CudaEvent final : public Event {
  public:
@@ -69,13 +70,9 @@ CudaStream::CudaStream(Identity identity, OrderChecker* checker, cudaStream_t gi
 CudaStream::~CudaStream() {
   cuda::avoid_unused_gpu(identity().device.index);
   cudaStreamSynchronize(stream_);
-  const auto destroy = [](const TimedSpan& span) {
-    if (span.begin != nullptr) cudaEventDestroy(span.begin);
-    if (span.end != nullptr) cudaEventDestroy(span.end);
-  };
-  std::for_each(open_.begin(), open_.end(), destroy);
-  std::for_each(closed_.begin(), closed_.end(), destroy);
-  for (cudaEvent_t event : spare_) cudaEventDestroy(event);
+  for (const TimePoint& point : points_) {
+    if (point.event != nullptr) cudaEventDestroy(point.event);
+  }
   cudaEventDestroy(anchor_);
   cudaEventDestroy(next_anchor_);
   for (const FaultSlot& slot : faults_) cuda::free_pinned(slot.memory);
@@ -123,6 +120,7 @@ void CudaStream::do_record(Event& event) {
 }
 
 void CudaStream::do_wait(Event& event) {
+  queued_ = true;
   cuda::avoid_unused_gpu(identity().device.index);
   VITRINE_CUDA_CHECK_ON(identity().device.index, cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).native(), 0));
 }
@@ -182,26 +180,34 @@ void CudaStream::set_anchor() {
 }
 
 // Spans are closed in destructors: an error of CUDA drops the span and is reported by the work that follows.
-cudaEvent_t CudaStream::timing_event() noexcept {
-  cudaEvent_t event = nullptr;
-  int previous = 0;
-  {
-    const std::lock_guard lock(spans_mutex_);
-    if (!spare_.empty()) {
-      event = spare_.back();
-      spare_.pop_back();
-    }
+CudaStream::TimePoint* CudaStream::time_point(bool required) noexcept {
+  const std::lock_guard lock(spans_mutex_);
+  // Work that the caller queues on a stream of the caller's is not seen here.
+  if (!required && owned_ && !queued_ && latest_ != nullptr && steady_now_ns() - latest_->issued_ns < kSameTimeNs) {
+    ++latest_->users;
+    return latest_;
   }
+  if (spare_.empty()) spare_.push_back(&points_.emplace_back());
+  TimePoint* const point = spare_.back();
   cuda::avoid_unused_gpu(identity().device.index);
-  if (event == nullptr && cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(identity().device.index) == cudaSuccess) {
-    if (cudaEventCreate(&event) != cudaSuccess) event = nullptr;
+  int previous = 0;
+  if (point->event == nullptr && cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(identity().device.index) == cudaSuccess) {
+    if (cudaEventCreate(&point->event) != cudaSuccess) point->event = nullptr;
     cuda::set_device_back(previous);
   }
-  if (event != nullptr && cudaEventRecord(event, stream_) != cudaSuccess) {
-    cudaEventDestroy(event);
-    event = nullptr;
-  }
-  return event;
+  if (point->event == nullptr || cudaEventRecord(point->event, stream_) != cudaSuccess) return nullptr;
+  spare_.pop_back();
+  if (latest_ != nullptr) release(latest_);
+  latest_ = point;
+  point->users = 2;
+  point->issued_ns = steady_now_ns();
+  point->known = false;
+  queued_ = false;
+  return point;
+}
+
+void CudaStream::release(TimePoint* point) noexcept {
+  if (--point->users == 0) spare_.push_back(point);
 }
 
 void CudaStream::begin_span(const SpanInfo& info) {
@@ -209,7 +215,8 @@ void CudaStream::begin_span(const SpanInfo& info) {
   TimedSpan span;
   span.record.info = info;
   span.record.depth = static_cast<int>(open_.size());
-  span.begin = timing_event();
+  // A step begins when the host issues it, not when the step before ended.
+  span.begin = time_point(info.phase == Phase::step);
   open_.push_back(span);
 }
 
@@ -218,19 +225,21 @@ void CudaStream::end_span(int64_t bytes) {
   TimedSpan span = open_.back();
   open_.pop_back();
   span.record.bytes = bytes;
-  span.end = timing_event();
+  span.end = time_point(false);
   const std::lock_guard lock(spans_mutex_);
   closed_.push_back(span);
   if (closed_.size() >= kMostUnsettled) settle_spans();
 }
 
-bool CudaStream::time_of(cudaEvent_t event, int64_t& time_ns) noexcept {
+bool CudaStream::find_time(TimePoint& point) noexcept {
+  if (point.known) return true;
   float milliseconds = 0;
-  if (cudaEventElapsedTime(&milliseconds, anchor_, event) != cudaSuccess) {
+  if (cudaEventElapsedTime(&milliseconds, anchor_, point.event) != cudaSuccess) {
     cudaGetLastError();
     return false;
   }
-  time_ns = anchor_ns_ + static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
+  point.time_ns = anchor_ns_ + static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
+  point.known = true;
   return true;
 }
 
@@ -238,23 +247,25 @@ void CudaStream::settle_spans() noexcept {
   cuda::avoid_unused_gpu(identity().device.index);
   for (; !closed_.empty(); closed_.pop_front()) {
     TimedSpan& span = closed_.front();
-    if (span.end != nullptr) {
-      const cudaError_t state = cudaEventQuery(span.end);
+    if (span.end != nullptr && !span.end->known) {
+      const cudaError_t state = cudaEventQuery(span.end->event);
       if (state != cudaSuccess) cudaGetLastError();
       if (state == cudaErrorNotReady) return;
     }
     SpanRecord& record = span.record;
-    const bool timed = span.begin != nullptr && span.end != nullptr && time_of(span.begin, record.begin_ns) && time_of(span.end, record.end_ns);
-    if (timed) {
+    if (span.begin != nullptr && span.end != nullptr && find_time(*span.begin) && find_time(*span.end)) {
+      record.begin_ns = span.begin->time_ns;
+      record.end_ns = span.end->time_ns;
       records_.add(record);
-      // Elapsed times are floats in milliseconds: near the anchor they resolve half a microsecond. Spans closed later began later.
+      // Elapsed times are floats in milliseconds: near the anchor they resolve half a microsecond. Spans closed later began later, or share this end,
+      // whose time is known.
       if (record.depth == 0 && record.end_ns - anchor_ns_ > kFarFromAnchorNs) {
-        std::swap(anchor_, span.end);
+        std::swap(anchor_, span.end->event);
         anchor_ns_ = record.end_ns;
       }
     }
-    for (cudaEvent_t event : {span.begin, span.end}) {
-      if (event != nullptr) spare_.push_back(event);
+    for (TimePoint* point : {span.begin, span.end}) {
+      if (point != nullptr) release(point);
     }
   }
 }

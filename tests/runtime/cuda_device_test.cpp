@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contracts of opening and using GPUs, on real ones and on the stand-ins.
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include <cuda_runtime_api.h>
 
@@ -339,6 +341,33 @@ TEST_F(CudaStandins, OutOfMemoryNamesTheDeviceAndReleasesEverything) {
     EXPECT_NO_THROW(allocate(2));  // the next one succeeds
   }
   EXPECT_EQ(standins::live_objects(), before);
+}
+
+TEST_F(CudaStandins, SpansWithoutWorkInBetweenShareAnEvent) {
+  DeviceGroupOptions options = gpus(1);
+  options.trace = TraceLevel::phase;
+  DeviceGroup group(options);
+  ExecContext& ctx = group[0].compute();
+  const Tensor t = ctx.allocate({100}, DType::u8, Category::staging, "t");
+  constexpr int64_t kRounds = 100;
+  standins::take_call_counts();
+  for (int64_t i = 0; i < kRounds; ++i) {
+    const PhaseScope outer(ctx, Phase::forward, "outer"), inner(ctx, Phase::forward, "inner");
+    zero(ctx, t);
+  }
+  const int64_t records = standins::take_call_counts().timed_records;
+  EXPECT_GE(records, kRounds + 1) << "work lies between the begin and the end";
+  EXPECT_LE(records, 3 * kRounds) << "not four for each round, even if the host sometimes loses its core in between";
+  group.synchronize();
+  ctx.stream().take_spans();
+  { const PhaseScope phase(ctx, Phase::forward, "before"); }
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const int64_t now = steady_now_ns();
+  { const PhaseScope phase(ctx, Phase::forward, "after"); }
+  group.synchronize();
+  const std::vector<SpanRecord> spans = ctx.stream().take_spans();
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_GE(spans[1].begin_ns, now - 5000000) << "an idle stream's next span begins when the host opens it";
 }
 
 TEST_F(CudaStandins, CapacityIsFreeMemoryDividedByTheDevicesThatShareAGpu) {
