@@ -46,6 +46,9 @@ struct DeviceGroupOptions {
   /// An ncclComm_t for each device, where rank i is device i of this group, owned by the caller; empty: the group creates
   /// communicators. On blocking communicators comm_timeout_ms does not bound a call that waits for its peers; abort() ends it.
   std::vector<void*> nccl_communicators = {};
+  /// Lets NCCL choose its algorithm and protocol. Otherwise they are Ring and Simple, unless the environment sets NCCL_ALGO or NCCL_PROTO, so that
+  /// sums have the same bits in every run. NCCL reads them once, so what the first group of a process chooses holds for all.
+  bool nccl_defaults = false;
   /// How long a collective waits on the host for its peers in this process before it fails.
   int64_t comm_timeout_ms = 60000;
 };

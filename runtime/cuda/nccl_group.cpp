@@ -199,8 +199,10 @@ void NcclGroup::leave_peers() noexcept {
 }
 
 void NcclGroup::create(DeviceGroup& devices) {
-  setenv("NCCL_ALGO", "Ring", 0);
-  setenv("NCCL_PROTO", "Simple", 0);
+  if (!devices.options().nccl_defaults) {
+    setenv("NCCL_ALGO", "Ring", 0);
+    setenv("NCCL_PROTO", "Simple", 0);
+  }
   allocate_words(devices);
   ncclUniqueId id{};
   if (!process_group_ || process_group_->rank() == 0) VITRINE_NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
