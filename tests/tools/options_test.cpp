@@ -75,6 +75,8 @@ TEST(Options, CollectivesAcceptTheFlagsOfNcclTests) {
   EXPECT_CONTAINS(usage_error("collectives broadcastt"), "broadcastt");
   EXPECT_CONTAINS(usage_error("collectives -b 2M -e 1M"), "larger than -e");
   EXPECT_CONTAINS(usage_error("collectives -b x"), "-b x");
+  EXPECT_CONTAINS(usage_error("collectives alltoall sendrecv -o max"), "-o max: alltoall, sendrecv are no reduction");
+  EXPECT_EQ(parsed("collectives alltoall reduce -o max").collectives.op, ReduceOp::max);
   EXPECT_CONTAINS(usage_error("collectives -b 2"), "one element");
   EXPECT_CONTAINS(usage_error("collectives -f 2 -i 4"), "give one of them");
   EXPECT_CONTAINS(usage_error("collectives -o prod"), "prod");

@@ -32,7 +32,8 @@
 #include "tools/program/run_record.h"
 #include "tools/program/run_state.h"
 #include "tools/program/terminal_report.h"
-#include "tools/program/train.h"
+#include "tools/program/train_job.h"
+#include "tools/program/training.h"
 #include "tools/program/warnings.h"
 
 namespace vitrine::tools {
