@@ -143,6 +143,11 @@ Device::~Device() {
 
 int64_t Device::gpu_used_bytes() const { return parts_.id.backend == Backend::cuda ? cuda::used_bytes(parts_.id.index) : 0; }
 
+std::vector<OutsideBytes> Device::outside_bytes() {
+  if (parts_.id.backend != Backend::cuda) return {};
+  return cuda::outside_bytes(parts_.context_bytes, {compute_.get(), copy_.get(), communication_.get()});
+}
+
 void Device::begin_synchronize() {
   for (Stream* stream : {parts_.compute.get(), parts_.copy.get(), parts_.communication.get()}) stream->begin_synchronize();
 }

@@ -56,6 +56,12 @@ struct DeviceGroupOptions {
 /// Name of a device that a list contains several times, with its position in the list: "cuda:0#1".
 std::string logical_name(DeviceId id, size_t place);
 
+/// Memory of a GPU outside the pools.
+struct OutsideBytes {
+  const char* owner = "";  // "context" (CUDA's, and other processes), "cublaslt", "cudnn", "nccl"
+  int64_t bytes = 0;
+};
+
 /// One logical device: a pool and three streams, each with a context.
 class Device {
  public:
@@ -69,6 +75,7 @@ class Device {
     int thread_count = 1;
     TraceLevel trace = TraceLevel::off;
     bool tf32 = false;
+    int64_t context_bytes = 0;  // GPUs: in use before the pool and libraries take memory
   };
   explicit Device(Parts parts);
   ~Device();
@@ -86,6 +93,10 @@ class Device {
   ExecContext& communication() { return *communication_; }
   /// Bytes in use on this device's GPU by pools, the CUDA context, libraries and other processes. 0 if the device is not a GPU.
   int64_t gpu_used_bytes() const;
+  /// Parts of that: what was in use when the device was opened, and what libraries have taken for this device since, each measured as the difference
+  /// that its creation made (other users of the GPU may take or free memory at the same time). Empty if the device is not a GPU. requires that no
+  /// thread issues work to the device
+  std::vector<OutsideBytes> outside_bytes();
   /// Blocks the host until all three streams are idle. throws the first error of any stream; afterwards all three are idle and without error.
   void synchronize();
   /// See Stream::begin_synchronize().

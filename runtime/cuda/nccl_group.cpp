@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <thread>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/outside_memory.h"
 #include "runtime/error.h"
 
 namespace vitrine::cuda {
@@ -212,6 +214,8 @@ void NcclGroup::create(DeviceGroup& devices) {
   }
   std::optional<ProcessGroup::Waiting> waiting;
   if (process_group_) waiting.emplace(*process_group_, "the initialization of NCCL");
+  std::deque<OutsideMeter> meters;
+  for (int i = 0; i < devices.size(); ++i) meters.emplace_back(devices[i].communication(), "nccl");
   start_joining(devices, id);
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
   for (Rank& rank : ranks_) {

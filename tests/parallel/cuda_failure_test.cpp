@@ -2,6 +2,7 @@
 // What only the stand-ins show of an engine on GPUs. Injected failures end the step on all devices, are reported with device and cause, and leak
 // nothing; GPUs of older generations refuse what they do not support; no GPU gives memory or objects that it should not.
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -152,6 +153,26 @@ TEST_F(CudaUse, OnlyTheGroupsGpusGiveMemoryOnWhateverThread) {
   for (size_t i = 0; i < std::size(uses); ++i) {
     on_a_new_thread(uses[i]);
     for (int gpu = 0; gpu < 8; ++gpu) ASSERT_EQ(standins::has_context(gpu), gpu == 3 || gpu == 5) << "cuda:" << gpu << " after use " << i;
+  }
+}
+
+TEST_F(CudaUse, MemoryOutsideThePoolsHasOwners) {
+  const Model model = random_model(1);
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config_of(model, "ddp"), {{9}, {}});
+  engine.train_step(random_batch(model, 9, 1, 0).view());
+  engine.take_step_results(true);
+  const bool apart = group[0].id() != group[1].id();
+  for (int d = 0; d < 2; ++d) {
+    std::map<std::string, int64_t> owners;
+    for (const OutsideBytes& owner : group[d].outside_bytes()) owners[owner.owner] = owner.bytes;
+    std::map<std::string, int64_t> expected = {{"context", standins::kContextBytes}, {"cublaslt", standins::kHandleBytes}};
+    if (apart) expected["nccl"] = standins::kCommunicatorBytes;
+    EXPECT_EQ(owners, expected) << group[d].name();
+    if (apart) {
+      EXPECT_EQ(group[d].gpu_used_bytes(),
+                standins::allocated_bytes(d) + standins::kContextBytes + standins::kHandleBytes + standins::kCommunicatorBytes);
+    }
   }
 }
 

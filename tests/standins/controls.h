@@ -16,7 +16,8 @@ struct Machine {
   int compute_major = 9, compute_minor = 0;
   Driver driver = Driver::present;
 };
-inline constexpr int64_t kContextBytes = int64_t{8} << 20;
+// What else takes memory of a device.
+inline constexpr int64_t kContextBytes = int64_t{8} << 20, kHandleBytes = int64_t{1} << 20, kCommunicatorBytes = int64_t{2} << 20;
 
 /// Creates another machine: new devices without errors, with full capacity. Objects of the old one must have been destroyed.
 /// throws std::logic_error listing the remaining ones.

@@ -26,8 +26,7 @@ struct cublasLtContext {
 
 namespace {
 
-constexpr int64_t kHandleBytes = int64_t{1} << 20;  // of the device, which the real one also takes
-constexpr size_t kScratchBytes = 512;               // the most that the only algorithm uses
+constexpr size_t kScratchBytes = 512;  // the most that the only algorithm uses
 
 std::atomic<bool> epilogues_refused{false}, products_refused{false};
 
@@ -208,8 +207,8 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   standins::Device* const device = standins::current_device(code);
   if (device == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
   const std::unique_lock lock(standins::state().mutex);
-  if (device->used_bytes + kHandleBytes > standins::state().machine.capacity_bytes) return CUBLAS_STATUS_ALLOC_FAILED;
-  device->used_bytes += kHandleBytes;
+  if (device->used_bytes + standins::kHandleBytes > standins::state().machine.capacity_bytes) return CUBLAS_STATUS_ALLOC_FAILED;
+  device->used_bytes += standins::kHandleBytes;
   *handle = new cublasLtContext{device};
   standins::state().cublas_handles.insert(*handle);
   return CUBLAS_STATUS_SUCCESS;
@@ -221,7 +220,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   if (!standins::state().cublas_handles.contains(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!is_current(*handle->device, "cublasLtDestroy")) return CUBLAS_STATUS_INVALID_VALUE;
   standins::state().cublas_handles.erase(handle);
-  handle->device->used_bytes -= kHandleBytes;
+  handle->device->used_bytes -= standins::kHandleBytes;
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }

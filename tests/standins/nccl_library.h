@@ -19,8 +19,7 @@
 /// The communicators of the stand-in for NCCL, and the calls that they accept. nccl.cpp has the entry points.
 namespace vitrine::standins {
 
-inline constexpr int64_t kCommunicatorBytes = int64_t{2} << 20;  // of the device, which the real one also takes
-inline constexpr int kPolls = 2;                                 // until a non-blocking communicator has accepted a call
+inline constexpr int kPolls = 2;  // until a non-blocking communicator has accepted a call
 
 /// The ranks that share an id.
 struct NcclRanks {
