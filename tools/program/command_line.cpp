@@ -85,6 +85,10 @@ void add_device_options(CLI::App& app, Options& o) {
       ->group(group);
   app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, divided]")->group(group);
   app.add_flag("--tf32", o.tf32, "Let GPUs round the inputs of matrix products and convolutions to TF32: faster, 10 bits of mantissa")->group(group);
+  app.add_flag(
+         "--nccl-defaults", o.nccl_defaults,
+         "Let NCCL choose its algorithm and protocol, not Ring and Simple: often faster, but results may differ in their last bits from run to run")
+      ->group(group);
   app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);
 }
 

@@ -3,8 +3,10 @@
 #include <cctype>
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/units.h"
 #include "tools/program/device_sets.h"
@@ -157,10 +159,22 @@ std::string describe_outside(const std::vector<DeviceRecord>& devices, int64_t d
   int64_t outside = 0;
   for (const DeviceRecord& d : devices) outside += d.outside_bytes;
   if (!devices.empty() && devices.front().device.find("cuda:") != std::string::npos) {
+    std::map<std::string, int64_t> by_owner;
+    for (const DeviceRecord& d : devices) {
+      for (const auto& [owner, bytes] : d.outside_by_owner) by_owner[owner] += bytes;
+    }
+    std::vector<std::string> parts;
+    for (const auto& [owner, name] : {std::pair{"context", "CUDA's context and other processes"},
+                                      {"cublaslt", "cuBLASLt"},
+                                      {"cudnn", "cuDNN"},
+                                      {"nccl", "NCCL"},
+                                      {"other", "kernels and what libraries take later"}}) {
+      if (const auto bytes = by_owner.find(owner); bytes != by_owner.end()) parts.push_back(fmt::format("{} {}", name, format_bytes(bytes->second)));
+    }
     return fmt::format(
-        "Categories are those at the moment of the peak. {} of GPU memory lie outside the pools: CUDA's context, libraries (NCCL, cuBLAS, cuDNN) and "
-        "other processes. They are measured, not planned, and shared equally by the logical devices of one GPU.",
-        format_bytes(outside));
+        "Categories are those at the moment of the peak. {} of GPU memory lie outside the pools{}{}. They are measured, each as the difference that "
+        "its creation made, not planned, and shared equally by the logical devices of one GPU.",
+        format_bytes(outside), parts.empty() ? "" : ": ", fmt::join(parts, ", "));
   }
   return fmt::format(
       "Categories are those at the moment of the peak. {} {} outside the pools: the data set ({}{}), loader, libraries and code. This is the "

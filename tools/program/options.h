@@ -74,6 +74,7 @@ struct Options {
   std::string workspace;  // empty: by backend and model
   std::string threads_per_device;
   bool tf32 = false;
+  bool nccl_defaults = false;
 #ifdef VITRINE_CHECK_ORDER
   bool check_order = true;
 #else

@@ -200,6 +200,7 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
     throw ConfigError("--threads-per-device: GPUs have no team of threads; leave it out, or use cpu devices");
   }
   if (!on_gpus && options.tf32) throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
+  if (!on_gpus && options.nccl_defaults) throw ConfigError("--nccl-defaults: NCCL is for GPUs; leave it out, or use cuda devices");
   DeviceGroupOptions group;
   group.devices = devices;
   group.process_group = std::move(process_group);
@@ -207,6 +208,7 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   group.threads_per_device = parse_thread_list(options.threads_per_device);
   group.check_order = options.check_order;
   group.tf32 = options.tf32;
+  group.nccl_defaults = options.nccl_defaults;
   group.trace = resolve_trace_level(options);
   return group;
 }

@@ -119,6 +119,7 @@ void add_precision(Settings& s, const Options& o, const EngineConfig& config) {
   s.add("reduce-dtype", o.reduce_dtype);
   s.add("broadcast", o.broadcast.value_or(""), SettingEffect::rounding);
   s.add("tf32", on_off(o.tf32));
+  s.add("nccl-defaults", o.nccl_defaults ? "on" : "", SettingEffect::rounding);
 }
 
 /// Settings that determine the shapes of the parameters, the most likely cause of a difference first.
