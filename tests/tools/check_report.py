@@ -22,6 +22,7 @@ RUNS = {  # page: arguments, charts it has at least, words that must be there
     "reproduce": (["reproduce", "--epochs", "2", "--modes", "single,dp,ddp", "--out", "reproduction"], 20,
                   ["Test accuracy", "Training loss", "speed-up", "dp fp16:none", "equal to the byte", "saved epoch"]),
     "compare": (["compare", "--steps", "4", "--modes", "dp,ddp"], 5, ["samples/s", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
+    "lab": (["lab"], 12, ["average-of-averages", "with the bug", "How to notice it", "missing-event"]),
 }
 
 # Problems of the page, and the number of its charts.
@@ -105,7 +106,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="vitrine_report_") as temporary:
         folder = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else temporary
         for name, (arguments, _, _) in RUNS.items():
-            command = [os.path.abspath(sys.argv[1]), *arguments, *COMMON, "--report", os.path.join(folder, name + ".html")]
+            command = [os.path.abspath(sys.argv[1]), *arguments, *(COMMON if name != "lab" else []), "--report", os.path.join(folder, name + ".html")]
             ended = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, cwd=temporary)
             assert ended.returncode == (1 if name == "plan" else 0), f"{name} ended with {ended.returncode}"
         browser = Browser(path)

@@ -142,6 +142,8 @@ TEST(JsonKeys, OfCollectivesAreDocumented) {
                                     json_of(with({"collectives", "scatter", "--counts", "4,8"}, small))});
 }
 
+TEST(JsonKeys, OfLabAreDocumented) { expect_documented("lab", {json_of({"lab", "missing-event"})}); }
+
 TEST(JsonKeys, OfInfoAreDocumented) { expect_documented("info", {json_of({"info"})}, {"cuda.gpus[]", "cuda.gpus[].peers[]", "missing"}); }
 
 }  // namespace

@@ -24,6 +24,17 @@ int64_t nanoseconds(double minutes) { return static_cast<int64_t>(minutes * 60e9
 
 double seconds_since(int64_t begin_ns) { return static_cast<double>(steady_now_ns() - begin_ns) * 1e-9; }
 
+/// Does what follows a save: an error is reported on stderr, and the run goes on.
+template <class Work>
+void warn_if_it_fails(const std::string& checkpoint, const Work& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "vitrine: warning: checkpoint {} is saved, but {}\n", checkpoint, error.what());
+    std::fflush(stderr);
+  }
+}
+
 }  // namespace
 
 StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config) {
@@ -180,15 +191,19 @@ void Checkpoints::write(const RunState& state) {
     record_.newest = name;
     record_.bytes = bytes;
     broken_.erase(name);
-    if (state.best && state.best->step == state.step) directory_->point_link(kBestLink, name);
-    remove_old(state);
     record_.write_seconds += seconds_since(begin_ns);
   } catch (const std::exception& error) {
     ++record_.failed;
     error_ = error.what();
     fmt::print(stderr, "vitrine: warning: checkpoint {} is not saved: {}. The run goes on, and earlier checkpoints are unchanged\n", name, error_);
     std::fflush(stderr);
+    return;
   }
+  // The checkpoint is saved, whatever happens to the link and to older ones.
+  warn_if_it_fails(name, [&] {
+    if (state.best && state.best->step == state.step) directory_->point_link(kBestLink, name);
+  });
+  warn_if_it_fails(name, [&] { remove_old(state); });
 }
 
 /// Later checkpoints are broken ones, or this run will replace them.

@@ -305,6 +305,7 @@ Json plan_json(const Record& record) {
     const DeviceRecord& d = devices[i];
     Json& device = json["devices"][i];
     device.erase("outside_bytes");
+    device.erase("outside_bytes_by_owner");
     if (d.pool.capacity_bytes == 0) device["capacity_bytes"] = Json();
     device["fits"] = d.fits();
     device["peak"] = {{"phase", phase_name(d.plan.peak_phase)}, {"layer", d.plan.peak_layer}};
@@ -328,7 +329,8 @@ Json devices_json(const std::vector<DeviceRecord>& devices) {
                     {"planned_peak_bytes", d.plan.peak_bytes},
                     {"planned_peak_bytes_by_category", bytes_by_category_json(d.plan.peak_by_category)},
                     {"capacity_bytes", d.pool.capacity_bytes},
-                    {"outside_bytes", d.outside_bytes}});
+                    {"outside_bytes", d.outside_bytes},
+                    {"outside_bytes_by_owner", d.outside_by_owner}});
   }
   return json;
 }

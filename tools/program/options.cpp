@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <system_error>
@@ -62,6 +63,9 @@ int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices
 }
 
 void check_training(const Options& o) {
+  if (o.confusion && !o.evaluate) {
+    throw ConfigError("--confusion counts predictions on the test set, but --no-eval leaves out its evaluation; leave one of them out");
+  }
   if (o.epochs && o.steps) throw ConfigError("--epochs and --steps both say how long to train; give one of them");
   if (!o.choices.batch_size && o.accumulate > o.batch_size) {
     throw ConfigError(fmt::format("--accumulate {}: a batch of {} samples has no more than {} micro-batches; lower it, or raise --batch-size",
@@ -173,7 +177,9 @@ void check_combinations(const Options& o) {
     check_files(o);
     configurations(o);
   }
-  if (o.command != Options::Command::eval && o.command != Options::Command::collectives && o.command != Options::Command::info) check_training(o);
+  using Command = Options::Command;
+  constexpr Command kWithoutTraining[] = {Command::eval, Command::collectives, Command::lab, Command::info, Command::lesson};
+  if (std::find(std::begin(kWithoutTraining), std::end(kWithoutTraining), o.command) == std::end(kWithoutTraining)) check_training(o);
 }
 
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count) {

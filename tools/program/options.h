@@ -33,6 +33,12 @@ struct CollectiveOptions {
   std::vector<int64_t> counts = {};  // of scatter and gather: the ranks' parts, one to another; empty: equal
 };
 
+/// Which experiments `vitrine lab` runs.
+struct LabOptions {
+  std::vector<std::string> names;  // empty: all
+  bool list = false;
+};
+
 /// What is left to choose by plans: tools/choose.h does.
 struct Choices {
   bool batch_size = false;          // --batch-size max
@@ -45,7 +51,7 @@ struct Choices {
 
 /// What the command line says, checked as far as it can be without opening anything.
 struct Options {
-  enum class Command { train, eval, compare, reproduce, plan, collectives, info } command = Command::train;
+  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, lesson } command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
@@ -68,6 +74,7 @@ struct Options {
   std::string workspace;  // empty: by backend and model
   std::string threads_per_device;
   bool tf32 = false;
+  bool nccl_defaults = false;
 #ifdef VITRINE_CHECK_ORDER
   bool check_order = true;
 #else
@@ -113,6 +120,9 @@ struct Options {
   bool confusion = false;            // train, eval
   CollectiveOptions collectives;
   ReproduceOptions reproduce;
+  LabOptions lab;
+  int lesson = 0;       // 0: the list
+  bool answer = false;  // print the lesson's answer instead of running its command
 
   std::string trace, report, memory_history, tensorboard, log;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all

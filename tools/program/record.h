@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,6 +28,8 @@ struct DeviceRecord {
   DevicePlan plan;
   PoolStatistics pool;        // as measured; in a plan only the capacity. A capacity of 0 is not known.
   int64_t outside_bytes = 0;  // outside the pool
+  /// GPUs: parts of outside_bytes, each what its owner's creation took, and the rest as "other".
+  std::map<std::string, int64_t> outside_by_owner;
   PhaseTable phases;
   CommunicationTable communication;
   // The step that charts show; only for devices of this process.
@@ -140,7 +143,7 @@ struct CheckpointRecord {
   std::string folder, newest;  // newest: the name of the last one that this run saved; empty if there is none
   int64_t saved = 0, failed = 0;
   int64_t bytes = 0;           // of the tensor files of the newest
-  double stall_seconds = 0.0;  // for which training stood still
+  double stall_seconds = 0.0;  // for which training waited for saves
   double write_seconds = 0.0;  // on the thread that writes
   StagingBytes planned_staging, staging;
 };

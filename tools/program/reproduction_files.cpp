@@ -76,6 +76,7 @@ std::string run_settings_text(const Options& options, const Job& job, const std:
   json["warmup_factor"] = given(schedule.warmup_factor);
   json["loss_scale_growth_interval"] = given(options.loss_scale_growth_interval);
   json["tf32"] = options.tf32;
+  if (options.nccl_defaults) json["nccl_defaults"] = true;
   return json.dump(1);
 }
 

@@ -81,9 +81,10 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   const std::string name = setup.name.empty() ? options.mode_name() : setup.name;
   const Scheme scheme = resolve_scheme(options, devices, setup.group->world_size());
   if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
-  Run run = open_run(std::move(setup.group), job, engine_config(options, job, scheme, resolve_precision(options)),
-                     train_workload(options, job, options.steps, options.evaluate), {options.init_weights, options.allow_non_finite},
-                     RecordedSteps::all(options), !options.steps || *options.steps * options.batch_size >= job.data.train.size());
+  Run run =
+      open_run(std::move(setup.group), job, engine_config(options, job, scheme, resolve_precision(options)),
+               train_workload(options, job, options.steps, options.evaluate), {options.init_weights, options.allow_non_finite, "--init-weights"},
+               RecordedSteps::all(options), !options.steps || *options.steps * options.batch_size >= job.data.train.size());
   const std::optional<Resumed> resumed = resume_run(options, job, run, processes);
   if (!options.json) fmt::print("{}\n", describe_run(options, job, run, name));
   std::fflush(stdout);
@@ -93,9 +94,11 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   for (int d = 0; d < run.devices->size(); ++d) target.devices.push_back((*run.devices)[d].name());
   if (!processes.leads()) target.tensorboard = target.file = "";
   target.steps_before = run.engine->steps_issued();
+  target.run_id = resumed ? resumed->state.run_id : new_run_id();
   RunLog log(target);
   Checkpoints checkpoints(options, processes, run, job.model.name, std::move(setup.checkpoints), resumed ? resumed->state.best : std::nullopt);
-  Training training(options, job, run, log, checkpoints, resumed, hooks);
+  Training training(options, job, run, target.run_id, log, checkpoints, resumed, hooks);
+  if (processes.leads() && training.is_complete()) fmt::print(stderr, "vitrine: {}\n", training.describe_completion());
   try {
     training.run();
   } catch (...) {

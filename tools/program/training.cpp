@@ -37,11 +37,12 @@ Training::Start::Start(const RunState* state, int64_t steps_per_epoch, int64_t b
   shift = epoch * steps_per_epoch + batch - state->step;
 }
 
-Training::Training(const Options& options, const Job& job, Run& run, RunLog& log, Checkpoints& checkpoints, const std::optional<Resumed>& resumed,
-                   const TrainHooks& hooks)
+Training::Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log, Checkpoints& checkpoints,
+                   const std::optional<Resumed>& resumed, const TrainHooks& hooks)
     : options_(options),
       job_(job),
       run_(run),
+      run_id_(std::move(run_id)),
       engine_(*run.engine),
       steps_per_epoch_(batches_per_epoch({options.shuffle, options.drop_last, options.seed}, job.data.train.size(), options.batch_size)),
       start_(resumed ? &resumed->state : nullptr, steps_per_epoch_, options.batch_size),
@@ -69,7 +70,16 @@ Training::Training(const Options& options, const Job& job, Run& run, RunLog& log
   saved_ = {start_.epoch, start_.batch};
 }
 
+std::string Training::describe_completion() const {
+  const int64_t done = options_.steps ? start_.of_run->step : epoch_;
+  const bool within = !options_.steps && batch_ > 0;
+  return fmt::format("the run is complete: {}{} {}{} {} done, and --{} is {}; nothing is left to train (give a larger number to train on)",
+                     within ? "more than " : "", done, options_.steps ? "step" : "epoch", done == 1 ? "" : "s", done == 1 && !within ? "is" : "are",
+                     options_.steps ? "steps" : "epochs", options_.steps ? *options_.steps : options_.epochs.value_or(1));
+}
+
 void Training::run() {
+  if (is_complete()) return;
   try {
     run_epochs();
   } catch (const DivergedError& error) {
@@ -145,8 +155,11 @@ bool Training::end_epoch() {
 }
 
 void Training::save() {
+  log_.flush();  // a checkpoint never has steps whose rows are lost
   RunState state;
   state.version = VITRINE_VERSION;
+  state.run_id = run_id_;
+  state.parameters = parameters_hash(engine_.layout());
   state.epoch = epoch_;
   state.batch = batch_;
   state.batches_per_epoch = steps_per_epoch_;

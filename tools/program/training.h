@@ -37,11 +37,15 @@ void check_train_schedule(const Options& options);
 /// checkpoint begins at a later one.
 class Training {
  public:
-  /// log  receives each step and epoch      resumed  where the run continues; nothing for a run from the start
+  /// run_id  for the checkpoints      log  receives each step and epoch      resumed  where the run continues; nothing for a run from the start
   ///   hooks  what watches the steps
-  Training(const Options& options, const Job& job, Run& run, RunLog& log, Checkpoints& checkpoints, const std::optional<Resumed>& resumed,
-           const TrainHooks& hooks);
+  Training(const Options& options, const Job& job, Run& run, std::string run_id, RunLog& log, Checkpoints& checkpoints,
+           const std::optional<Resumed>& resumed, const TrainHooks& hooks);
 
+  /// Whether the checkpoint from which the run continues is at its end already, or beyond it: run() has nothing to do then.
+  bool is_complete() const { return start_.of_run != nullptr && (epoch_ >= epoch_count_ || place() > total_places_); }
+  /// "the run is complete: 3 epochs are done, ...". requires is_complete()
+  std::string describe_completion() const;
   /// Trains to the end, until interrupted, or until training diverges.
   void run();
   /// Called when all steps are done.
@@ -99,6 +103,7 @@ class Training {
   const Options& options_;
   const Job& job_;
   Run& run_;
+  std::string run_id_;
   Engine& engine_;
   bool stopped_ = false;
   std::string diverged_;

@@ -18,6 +18,11 @@ std::string page(const Record& record);
 /// template.html as it was built in.
 std::string_view page_template();
 
+/// template.html with other data of that form.
+std::string page_of(const Json& data);
+/// Writes that page. throws DataError naming --report.
+void write_page_data(const std::string& path, const Json& data);
+
 /// Writes the page. throws DataError naming --report.
 void write_page(const std::string& path, const Record& record);
 

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// vitrine lab: every planted bug does harm, and there is none by default.
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <limits>
+#include <set>
+#include <sstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/data/temp_folder.h"
+#include "tests/support/expect_contains.h"
+#include "tests/tools/run_vitrine.h"
+#include "tools/program/lab/experiment.h"
+#include "tools/program/lab/problem.h"
+#include "tools/program/lab/rendering.h"
+
+namespace vitrine::test {
+namespace {
+
+using Json = nlohmann::json;
+using tools::lab::Experiment;
+using tools::lab::Result;
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class Lab : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Lab, DoesHarmWhenPlantedAndNoneByDefault) {
+  const Experiment& experiment = tools::lab::experiment(GetParam());
+  const Result result = tools::lab::run(experiment);
+  ASSERT_EQ(result.planted.size(), experiment.settings.size());
+  EXPECT_GT(result.planted.back(), experiment.harm);
+  for (size_t i = 0; i < result.without.size(); ++i) {
+    EXPECT_LE(result.without[i], experiment.noise) << experiment.settings[i];
+    EXPECT_GE(result.without[i], 0.0) << experiment.settings[i];
+  }
+  EXPECT_TRUE(result.as_stated());
+  EXPECT_LT(100 * experiment.noise, experiment.harm) << "harm stands out from noise";
+  // The settings lead from mild to severe.
+  EXPECT_TRUE(std::is_sorted(result.planted.begin(), result.planted.end()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Bugs, Lab, ::testing::ValuesIn(tools::lab::experiment_names()), [](const auto& param) {
+  std::string name = param.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(LabExperiments, AreTwelveWithNamesTextsAndLinksOfTheirOwn) {
+  std::set<std::string> names, links;
+  for (const Experiment& e : tools::lab::experiments()) {
+    names.insert(e.name);
+    links.insert(e.link);
+    const std::string name = e.name;
+    EXPECT_TRUE(std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; })) << name;
+    EXPECT_EQ(std::string(e.question).back(), '?') << e.name;
+    EXPECT_EQ(std::string(e.link).rfind("https://", 0), 0U) << e.name;
+    EXPECT_GE(e.settings.size(), 2U) << e.name;
+  }
+  EXPECT_EQ(names.size(), 12U);
+  EXPECT_EQ(links.size(), 12U);
+}
+
+TEST(LabExperiments, AreDocumented) {
+  const std::string page = read_file(VITRINE_SOURCE_DIR "/docs/lab.md");
+  for (const Experiment& e : tools::lab::experiments()) {
+    expect_contains(page, "## " + std::string(e.name) + "\n");
+    expect_contains(page, std::string("| [") + e.name + "](#" + e.name + ") |");
+    expect_contains(page, e.link);
+  }
+}
+
+TEST(LabResults, ReportWhatDoesNotShowWhatItStates) {
+  Experiment experiment = tools::lab::experiment("divided-twice");
+  experiment.wrongness = [](size_t, bool planted) { return planted ? 0.8 : 0.0; };
+  EXPECT_TRUE(tools::lab::run(experiment).as_stated());
+  experiment.wrongness = [](size_t, bool) { return 0.8; };  // wrong also without the bug
+  EXPECT_FALSE(tools::lab::run(experiment).as_stated());
+  experiment.wrongness = [](size_t, bool) { return 0.0; };  // a bug without harm
+  EXPECT_FALSE(tools::lab::run(experiment).as_stated());
+  experiment.wrongness = [](size_t, bool planted) { return planted ? 0.8 : std::numeric_limits<double>::quiet_NaN(); };
+  EXPECT_FALSE(tools::lab::run(experiment).as_stated());
+}
+
+TEST(LabResults, DistancesAreRelativeToTheWayOfTheReference) {
+  const std::vector<float> x = {1, 4}, reference = {1, 1}, origin = {1, 0};
+  EXPECT_DOUBLE_EQ(tools::lab::relative_distance(x, reference, origin), 3.0);
+  EXPECT_DOUBLE_EQ(tools::lab::relative_distance(reference, reference), 0.0);
+}
+
+TEST(LabProgram, PrintsATableAndBarsOfAll) {
+  const ChildResult result = run_vitrine({"lab"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(result.error, "");
+  const size_t bars = result.output.find("Wrongness on a logarithmic axis");
+  ASSERT_NE(bars, std::string::npos) << result.output;
+  for (const Experiment& e : tools::lab::experiments()) {
+    const std::string row = "\n" + std::string(e.name) + "  ";
+    EXPECT_LT(result.output.find(row), bars) << e.name;
+    const size_t bar = result.output.find(row, bars);
+    ASSERT_NE(bar, std::string::npos) << e.name;
+    expect_contains(result.output.substr(bar, result.output.find('\n', bar + 1) - bar), "#");
+  }
+}
+
+TEST(LabProgram, PrintsThePagesOfTheNamedBugs) {
+  const ChildResult result = run_vitrine({"lab", "missing-event", "divided-twice"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  const size_t second = result.output.find("\ndivided-twice\n");
+  ASSERT_NE(second, std::string::npos) << result.output;
+  const std::string page = result.output.substr(second);
+  for (const char* part : {"Who divides by the number of devices?", "What is wrong: ", "devices  with the bug  without", "The number is ||gradient",
+                           "How to notice it in PyTorch: ", "Where it happened: https://"}) {
+    expect_contains(page, part);
+  }
+  EXPECT_EQ(result.output.find("average-of-averages"), std::string::npos);
+}
+
+TEST(LabProgram, ListsWithoutRunning) {
+  const ChildResult result = run_vitrine({"lab", "--list"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  for (const Experiment& e : tools::lab::experiments()) expect_contains(result.output, e.name);
+  EXPECT_EQ(result.output.find("logarithmic"), std::string::npos);
+}
+
+TEST(LabProgram, SuggestsTheNameThatWasMeant) {
+  const ChildResult result = run_vitrine({"lab", "divided-twise"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.output, "");
+  expect_contains(result.error, "got 'divided-twise'; did you mean divided-twice?");
+  EXPECT_EQ(run_vitrine({"lab", "--list", "divided-twice"}).exit_code, 2);
+}
+
+TEST(LabProgram, JsonHasTheNumbersOfThePage) {
+  const ChildResult result = run_vitrine({"lab", "divided-twice", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  const Json json = Json::parse(result.output);
+  ASSERT_EQ(json["experiments"].size(), 1U);
+  const Json& e = json["experiments"][0];
+  EXPECT_EQ(e["name"], "divided-twice");
+  EXPECT_TRUE(e["as_stated"].get<bool>());
+  ASSERT_EQ(e["settings"].size(), 3U);
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(e["settings"][i]["planted"].get<double>(), 1.0 - 1.0 / static_cast<double>(2 + i), 1e-5);
+  EXPECT_EQ(e["planted"], e["settings"][2]["planted"]);
+}
+
+TEST(LabProgram, WritesAPage) {
+  const TempFolder folder;
+  const std::string file = (folder.path() / "lab.html").string();
+  const ChildResult result = run_vitrine({"lab", "missing-event", "--report", file});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.output, "The report is in " + file);
+  const std::string page = read_file(file);
+  expect_contains(page, "\"title\":\"missing-event\"");
+  expect_contains(page, "\"kind\":\"bars\"");
+  EXPECT_EQ(run_vitrine({"lab", "missing-event", "--report", "/nonexistent/lab.html"}).exit_code, 1);
+}
+
+}  // namespace
+}  // namespace vitrine::test
