@@ -59,7 +59,8 @@ Capacity capacity_for(const EngineConfig& config, const Workload& workload, cons
   }
   for (const int64_t samples : workload.evaluate_batches) {
     const std::vector<int64_t> sizes = evaluation_sizes(config, samples, devices.world_size());
-    for (int d = 0; d < devices.size(); ++d) capacity.evaluate_slice = std::max(capacity.evaluate_slice, sizes[static_cast<size_t>(first) + static_cast<size_t>(d)]);
+    for (int d = 0; d < devices.size(); ++d)
+      capacity.evaluate_slice = std::max(capacity.evaluate_slice, sizes[static_cast<size_t>(first) + static_cast<size_t>(d)]);
   }
   return capacity;
 }
