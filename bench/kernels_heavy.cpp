@@ -44,7 +44,8 @@ void add_convolution(const Place& place, const ConvolutionLayer& layer, Pass pas
     const Shape x_shape = layer.x.with_dim0(layer.x[0] * batch_factor(place));
     const Shape y_shape = conv2d_output_shape(layer.config, x_shape, layer.w);
     const Tensor x = b.filled(x_shape), w = b.filled(layer.w), bias = b.filled({layer.w[0]}), y = b.filled(y_shape);
-    const double flop = 2.0 * static_cast<double>(y_shape.numel()) * static_cast<double>(layer.w.numel() / layer.w[0]);
+    const int64_t taps = layer.w.numel() / layer.w[0];
+    const double flop = 2.0 * static_cast<double>(y_shape.numel()) * static_cast<double>(taps);
     b.run_flop(state, flop, [&] {
       if (pass == Pass::forward) conv2d_forward(b.ctx(), layer.config, x, w, bias, y);
       if (pass == Pass::backward_data) conv2d_backward_data(b.ctx(), layer.config, y, w, x);

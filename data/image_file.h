@@ -18,7 +18,7 @@ struct RgbImage {
 /// Larger images are refused, so that one file cannot take all memory.
 inline constexpr int64_t kMostImagePixels = int64_t{1} << 27;
 
-/// Reads and decodes a JPEG or PNG file, told apart by its first bytes, as Pillow's Image.open(path).convert("RGB") does: grey values become three
+/// Reads and decodes a JPEG or PNG file, recognized by its first bytes, as Pillow's Image.open(path).convert("RGB") does: grey values become three
 /// equal channels, transparency is dropped, 16 bits become the upper 8, CMYK is converted without a profile, the Exif orientation is ignored.
 /// throws DataError with the path: another format, a damaged or incomplete file, too many pixels; UnsupportedError for a format that was not built
 /// in.

@@ -32,9 +32,9 @@ struct LossTotals {
     double rest = count(totals, place) + static_cast<double>(more);
     if (rest != rest) return;
     for (int64_t i = 0; i < kDigits; ++i) {
-      const auto whole = static_cast<int64_t>(rest);
+      const auto whole = static_cast<int64_t>(rest), next = whole / kDigitBase;
       totals[place + i * kDigitStep] = static_cast<float>(i + 1 < kDigits ? whole % kDigitBase : whole);
-      rest = static_cast<double>(whole / kDigitBase);
+      rest = static_cast<double>(next);
     }
   }
 };

@@ -70,7 +70,7 @@ void check_names(const std::string& path, const FlatLayout& layout, const Buffer
     if (!known.contains(name)) unexpected.push_back(name);
   }
   if (missing.empty() && unexpected.empty()) return;
-  std::string message = fmt::format("load_parameters: {} does not match the model:", path);
+  std::string message = fmt::format("{} does not match the model:", path);
   if (!missing.empty()) message += fmt::format(" missing parameters:{}.", list_names(missing));
   if (!unexpected.empty()) message += fmt::format(" unexpected parameters:{}.", list_names(unexpected));
   throw DataError(message);
@@ -98,10 +98,10 @@ void check_finite(const std::string& path, const std::string& name, const Shape&
   const auto is_bad = [](float value) { return !std::isfinite(value); };
   const auto bad = std::find_if(values.begin(), values.end(), is_bad);
   if (bad == values.end()) return;
-  throw NonFiniteWeights(fmt::format(
-      "load_parameters: {}: {} is {} at index {}; {} of its {} values are not finite: the training that saved them diverged, use an earlier "
-      "file",
-      path, name, *bad, index_text(shape, bad - values.begin()), std::count_if(bad, values.end(), is_bad), values.size()));
+  throw NonFiniteWeights(
+      fmt::format("{}: {} is {} at index {}; {} of its {} values are not finite: the training that saved them diverged, use an earlier "
+                  "file",
+                  path, name, *bad, index_text(shape, bad - values.begin()), std::count_if(bad, values.end(), is_bad), values.size()));
 }
 
 using Tensors = std::map<std::string, HostTensor>;
@@ -112,12 +112,10 @@ void check_tensors(const std::string& path, const FlatLayout& layout, const Tens
     const HostTensor& tensor = tensors.at(spec.name);
     const Order order = order_of(spec);
     if (!(tensor.shape == order.checkpoint_shape)) {
-      throw DataError(
-          fmt::format("load_parameters: {}: {} has shape {}, expected {}", path, spec.name, tensor.shape.str(), order.checkpoint_shape.str()));
+      throw DataError(fmt::format("{}: {} has shape {}, expected {}", path, spec.name, tensor.shape.str(), order.checkpoint_shape.str()));
     }
     if (tensor.dtype != DType::f32) {
-      throw DataError(
-          fmt::format("load_parameters: {}: {} has dtype {}, expected f32; save it as float32", path, spec.name, dtype_name(tensor.dtype)));
+      throw DataError(fmt::format("{}: {} has dtype {}, expected f32; save it as float32", path, spec.name, dtype_name(tensor.dtype)));
     }
   }
   if (allow_non_finite) return;
@@ -130,8 +128,7 @@ void check_counters(const std::string& path, const std::vector<std::string>& nam
     if (found == tensors.end()) continue;
     const HostTensor& tensor = found->second;
     if (tensor.shape == Shape{} && tensor.dtype == DType::i64) continue;
-    throw DataError(fmt::format("load_parameters: {}: {} has shape {} and dtype {}, expected () and i64", path, name, tensor.shape.str(),
-                                dtype_name(tensor.dtype)));
+    throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected () and i64", path, name, tensor.shape.str(), dtype_name(tensor.dtype)));
   }
 }
 

@@ -93,6 +93,11 @@ std::optional<WholeCheckpoint> newest_whole_checkpoint(const std::string& direct
 CheckpointDirectory::CheckpointDirectory(const std::string& path, double patience_seconds) : path_(path) {
   std::error_code error;
   if (fs::exists(path, error) && !fs::is_directory(path, error)) refuse(path, "it is a file");
+  if (is_checkpoint(path)) {
+    const fs::path parent = fs::canonical(path, error).parent_path();
+    throw DataError(
+        fmt::format("{}: it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it, {}", path, parent.string()));
+  }
   fs::create_directories(path, error);
   if (error) refuse(path, error.message());
   lock_ = open((fs::path(path) / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -106,7 +111,7 @@ CheckpointDirectory::CheckpointDirectory(const std::string& path, double patienc
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   try {
-    // Whoever left them is gone, because it held the lock. Without locks nobody knows.
+    // Their writer has exited, because this process holds the lock now. Without locks it may still be running.
     if (locked_) remove_temporaries(path);
   } catch (...) {
     close(lock_);
@@ -128,7 +133,10 @@ void CheckpointDirectory::point_link(const std::string& link, const std::string&
   fs::remove(temporary, error);
   fs::create_symlink(name, temporary, error);
   if (!error) fs::rename(temporary, path, error);
-  if (error) throw DataError(fmt::format("{}: the link to {} cannot be made ({})", path.string(), name, error.message()));
+  if (!error) return;
+  std::error_code ignored;
+  fs::remove(temporary, ignored);
+  throw DataError(fmt::format("{}: the link to {} cannot be made ({})", path.string(), name, error.message()));
 }
 
 }  // namespace vitrine

@@ -36,14 +36,15 @@ class CheckpointDirectory {
  public:
   /// Makes the directory if it is missing and locks `.lock` in it, which the system releases when the process ends in any way. A lock that another
   /// process holds is waited for up to `patience_seconds`: it may be ending. Temporary folders that a process has left are removed.
-  /// throws  DataError: the path is a file, the directory cannot be made or written to, another process writes there
+  /// throws  DataError: the path is a file or a checkpoint, the directory cannot be made or written to, another process writes there
   explicit CheckpointDirectory(const std::string& path, double patience_seconds = 10.0);
   ~CheckpointDirectory();
   CheckpointDirectory(const CheckpointDirectory&) = delete;
   CheckpointDirectory& operator=(const CheckpointDirectory&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Names a checkpoint of this directory: the symbolic link path()/link points to it afterwards.   throws  DataError
+  /// Names a checkpoint of this directory: the symbolic link path()/link points to it afterwards.
+  /// throws  DataError; the directory is unchanged then
   void point_link(const std::string& link, const std::string& name);
 
  private:

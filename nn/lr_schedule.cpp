@@ -34,7 +34,6 @@ void check(const LrScheduleConfig& c, double lr, int64_t steps_per_epoch) {
   }
   if (c.kind == Kind::one_cycle) {
     const LrScheduleConfig::OneCycle& o = c.one_cycle;
-    require(c.warmup_steps == 0, "warmup_steps", "to be 0 with one_cycle, which warms up by itself", number(c.warmup_steps));
     require(o.start_fraction >= 0.0 && o.start_fraction <= 1.0, "start_fraction", "between 0 and 1", o.start_fraction);
     require(o.initial_divisor > 0.0, "initial_divisor", "above 0", o.initial_divisor);
     require(o.final_divisor > 0.0, "final_divisor", "above 0", o.final_divisor);
@@ -61,11 +60,13 @@ LrSchedule::LrSchedule(const LrScheduleConfig& config, double lr, int64_t steps_
 }
 
 ScheduledValues LrSchedule::at(int64_t step) const {
-  if (config_.kind == Kind::one_cycle) return one_cycle(std::min(step, config_.total - 1));
   const double warmup = step >= config_.warmup_steps ? 1.0
                                                      : config_.warmup_start_factor + (1.0 - config_.warmup_start_factor) * static_cast<double>(step) /
                                                                                          static_cast<double>(config_.warmup_steps);
-  return {scheduled(step) * warmup, {}};
+  if (config_.kind != Kind::one_cycle) return {scheduled(step) * warmup, {}};
+  ScheduledValues values = one_cycle(std::clamp<int64_t>(step - config_.warmup_steps, 0, config_.total - 1));
+  values.lr *= warmup;
+  return values;
 }
 
 /// Without warm-up.

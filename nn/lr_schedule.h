@@ -21,7 +21,7 @@ struct LrScheduleConfig {
     step,        // StepLR: lr * gamma^floor(tick / step_size)
     multi_step,  // MultiStepLR: lr * gamma^(number of milestones reached)
     cosine,      // CosineAnnealingLR: from lr to min_lr over `total` ticks
-    one_cycle,   // OneCycleLR: lr is its max_lr; `total` ticks, always optimizer steps, without warm-up
+    one_cycle,   // OneCycleLR: lr is its max_lr; `total` ticks, always optimizer steps
     plateau,     // ReduceLROnPlateau: lr * factor when the metric has not improved for `patience` epochs
   } kind = Kind::constant;
   enum class Unit { step, epoch } unit = Unit::epoch;  // of step_size, milestones and total
@@ -49,8 +49,9 @@ struct LrScheduleConfig {
     double eps = 1e-8;  // smaller changes of the rate are not made
   } plateau;
 
-  /// Linear warm-up over this many optimizer steps from warmup_start_factor * lr (LinearLR). The schedule starts after it, at tick 0; with unit epoch
-  /// the epochs are counted from the first step all the same, so that milestones mean epochs of training.
+  /// Linear warm-up over this many optimizer steps (LinearLR before the schedule in a SequentialLR): from warmup_start_factor times the schedule's
+  /// first rate up to that rate, which is lr, and lr / initial_divisor for one_cycle, whose momentum stays at max_momentum. The schedule starts after
+  /// it, at tick 0; with unit epoch the epochs are counted from the first step all the same, so that milestones mean epochs of training.
   int64_t warmup_steps = 0;
   double warmup_start_factor = 1.0 / 3.0;
 };

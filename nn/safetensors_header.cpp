@@ -277,7 +277,7 @@ std::vector<Entry> parse_header(const std::string& path, std::string_view text, 
 }
 
 void fail(const std::string& path, uint64_t offset, const std::string& what) {
-  throw DataError(fmt::format("read_safetensors: {}, offset {}: {}", path, offset, what));
+  throw DataError(fmt::format("{}, offset {}: {}", path, offset, what));
 }
 
 std::string excerpt(std::string_view text, size_t most_bytes) {

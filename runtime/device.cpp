@@ -129,13 +129,24 @@ Device::Device(Parts parts) : parts_(std::move(parts)) {
 }
 
 Device::~Device() {
-  // Streams first: their queued work refers to the contexts.
+  // Plans and handles of libraries refer to their stream, and their work must be done.
+  try {
+    synchronize();
+  } catch (...) {  // NOLINT: a destructor cannot report the error
+  }
+  for (ExecContext* context : {compute_.get(), copy_.get(), communication_.get()}) context->forget_plans();
+  // Streams before contexts, to which their queued work refers.
   parts_.compute.reset();
   parts_.copy.reset();
   parts_.communication.reset();
 }
 
 int64_t Device::gpu_used_bytes() const { return parts_.id.backend == Backend::cuda ? cuda::used_bytes(parts_.id.index) : 0; }
+
+std::vector<OutsideBytes> Device::outside_bytes() {
+  if (parts_.id.backend != Backend::cuda) return {};
+  return cuda::outside_bytes(parts_.context_bytes, {compute_.get(), copy_.get(), communication_.get()});
+}
 
 void Device::begin_synchronize() {
   for (Stream* stream : {parts_.compute.get(), parts_.copy.get(), parts_.communication.get()}) stream->begin_synchronize();

@@ -44,14 +44,23 @@ struct DeviceGroupOptions {
   /// A cudaStream_t for each device to compute on, created on that device and owned by the caller; empty: the group creates streams.
   std::vector<void*> cuda_compute_streams = {};
   /// An ncclComm_t for each device, where rank i is device i of this group, owned by the caller; empty: the group creates
-  /// communicators.
+  /// communicators. On blocking communicators comm_timeout_ms does not bound a call that waits for its peers; abort() ends it.
   std::vector<void*> nccl_communicators = {};
+  /// Lets NCCL choose its algorithm and protocol. Otherwise they are Ring and Simple, unless the environment sets NCCL_ALGO or NCCL_PROTO, so that
+  /// sums have the same bits in every run. NCCL reads them once, so what the first group of a process chooses holds for all.
+  bool nccl_defaults = false;
   /// How long a collective waits on the host for its peers in this process before it fails.
   int64_t comm_timeout_ms = 60000;
 };
 
 /// Name of a device that a list contains several times, with its position in the list: "cuda:0#1".
 std::string logical_name(DeviceId id, size_t place);
+
+/// Memory of a GPU outside the pools.
+struct OutsideBytes {
+  const char* owner = "";  // "context" (CUDA's, and other processes), "cublaslt", "cudnn", "nccl"
+  int64_t bytes = 0;
+};
 
 /// One logical device: a pool and three streams, each with a context.
 class Device {
@@ -66,6 +75,7 @@ class Device {
     int thread_count = 1;
     TraceLevel trace = TraceLevel::off;
     bool tf32 = false;
+    int64_t context_bytes = 0;  // GPUs: in use before the pool and libraries take memory
   };
   explicit Device(Parts parts);
   ~Device();
@@ -83,6 +93,10 @@ class Device {
   ExecContext& communication() { return *communication_; }
   /// Bytes in use on this device's GPU by pools, the CUDA context, libraries and other processes. 0 if the device is not a GPU.
   int64_t gpu_used_bytes() const;
+  /// Parts of that: what was in use when the device was opened, and what libraries have taken for this device since, each measured as the difference
+  /// that its creation made (other users of the GPU may take or free memory at the same time). Empty if the device is not a GPU. requires that no
+  /// thread issues work to the device
+  std::vector<OutsideBytes> outside_bytes();
   /// Blocks the host until all three streams are idle. throws the first error of any stream; afterwards all three are idle and without error.
   void synchronize();
   /// See Stream::begin_synchronize().

@@ -69,6 +69,16 @@ void ExecContext::reserve_workspace(int64_t bytes) {
   workspace_ = allocate({bytes}, DType::u8, Category::workspace, "workspace");
 }
 
+void ExecContext::forget_plans() noexcept {
+  int previous = -1;
+  try {
+    previous = stream_.enter();
+  } catch (...) {  // NOLINT: a lost GPU; its plans are destroyed wherever this thread is
+  }
+  plans_.clear();
+  stream_.leave(previous);
+}
+
 void ExecContext::wait(Event& event, const char* cause) {
   begin_span({Phase::wait, layer_, "", cause, step_});
   stream_.wait(event);

@@ -32,6 +32,7 @@ class PlanCache {
     if (!slot) slot = std::make_shared<T>();
     return *static_cast<T*>(slot.get());
   }
+  void clear() { entries_.clear(); }
 
  private:
   std::unordered_map<std::type_index, std::shared_ptr<void>> entries_;
@@ -82,6 +83,8 @@ class ExecContext {
   /// The arena as u8, shape (n); empty before reserve_workspace. Its content is valid during one operation.
   View workspace() const { return workspace_.view(); }
   PlanCache& plans() { return plans_; }
+  /// Destroys the plans, with the stream's GPU current. requires an idle stream
+  void forget_plans() noexcept;
 
   /// Issues one operation: checks its order, records it, and runs `cpu` on the stream's worker, or `cuda` immediately with the stream's GPU current
   /// (it queues work there), or neither on meta. Both take no arguments; `cpu` is moved into the queue, so capture views by value.

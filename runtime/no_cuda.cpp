@@ -30,6 +30,7 @@ void* allocate_pinned(int64_t) {
 int64_t default_capacity(const DeviceGroupOptions&, size_t) { return 0; }
 Device::Parts make_parts(const DeviceGroupOptions&, size_t, int64_t, OrderChecker*) { return {}; }
 int64_t used_bytes(int) { return 0; }
+std::vector<OutsideBytes> outside_bytes(int64_t, const std::vector<ExecContext*>&) { return {}; }
 void free_pinned(void*) noexcept {}
 void copy_on_gpu(ExecContext&, const ConstView&, const View&) {}
 void zero_on_gpu(ExecContext&, const View&) {}

@@ -58,9 +58,11 @@ class Reason {
       given,     // a setting with the value that it has
       proposed,  // a setting with a value that helps: part of a remedy
     };
+    // NOLINTBEGIN(google-explicit-constructor): messages are lists of texts and settings
     Part(const char* words) : text(words) {}
     Part(std::string words) : text(std::move(words)) {}
     Part(Setting named) : kind(Kind::setting), setting(named) {}
+    // NOLINTEND(google-explicit-constructor)
     Part(Kind of, Setting named, std::string value) : kind(of), setting(named), text(std::move(value)) {}
     friend bool operator==(const Part&, const Part&) = default;
 
@@ -70,6 +72,7 @@ class Reason {
   };
 
   Reason() = default;
+  // NOLINTBEGIN(google-explicit-constructor): every text is a reason, and every reason has a text
   Reason(const char* text) { append(text); }
   Reason(std::string text) { append(std::move(text)); }
   Reason(Part part) { append(std::move(part)); }
@@ -78,6 +81,7 @@ class Reason {
   /// In the API's words: "set EngineConfig::workspace_bytes 64MiB".
   const std::string& str() const { return text_; }
   operator const std::string&() const { return text_; }
+  // NOLINTEND(google-explicit-constructor)
   /// With the names that a program or binding gives the settings: "set workspace 64MiB".
   std::string str(const char* (*name)(Setting)) const;
   bool empty() const { return text_.empty(); }

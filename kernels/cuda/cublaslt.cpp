@@ -11,6 +11,7 @@
 #include "kernels/cuda/cublaslt_library.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
+#include "runtime/cuda/outside_memory.h"
 #include "runtime/error.h"
 
 namespace vitrine::cuda {
@@ -80,10 +81,12 @@ class Library {
     plans_.clear();
     if (handle_ != nullptr) cublaslt().Destroy(handle_);
   }
-  cublasLtHandle_t handle() {
-    if (handle_ == nullptr) VITRINE_CUBLAS_CHECK(cublaslt().Create(&handle_));
-    return handle_;
+  void open(ExecContext& ctx) {
+    if (handle_ != nullptr) return;
+    const OutsideMeter meter(ctx, "cublaslt");
+    VITRINE_CUBLAS_CHECK(cublaslt().Create(&handle_));
   }
+  cublasLtHandle_t handle() const { return handle_; }
   std::unique_ptr<Plan>& plan(const Key& key) { return plans_[key]; }
 
  private:
@@ -197,6 +200,7 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
     scratch = View(static_cast<uint8_t*>(scratch.data) + copied, {scratch.bytes() - copied}, DType::u8, scratch.device);
   }
   auto& library = ctx.plans().get<Library>();
+  library.open(ctx);
   const int64_t scratch_bytes = scratch ? scratch.bytes() : 0;
   const Key key{product.m,       product.n,        product.k,       product.transpose_a, product.transpose_b, product.accumulate, product.dtype,
                 product.c_dtype, product.epilogue, alignment_of(a), alignment_of(b),     alignment_of(c),     scratch_bytes};

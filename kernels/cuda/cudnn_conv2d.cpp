@@ -11,6 +11,7 @@
 #include "kernels/cuda/cudnn_conv2d_plan.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
+#include "runtime/cuda/outside_memory.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -25,8 +26,12 @@ class CudnnLibrary {
     choices_.clear();
     if (handle_ != nullptr) cudnnDestroy(handle_);
   }
-  cudnnHandle_t handle(cudaStream_t stream) {
-    if (handle_ == nullptr) VITRINE_CUDNN_CHECK(cudnnCreate(&handle_));
+  cudnnHandle_t handle(ExecContext& ctx) {
+    if (handle_ == nullptr) {
+      const OutsideMeter meter(ctx, "cudnn");
+      VITRINE_CUDNN_CHECK(cudnnCreate(&handle_));
+    }
+    const cudaStream_t stream = native_stream(ctx);
     if (!stream_set_ || stream != stream_) VITRINE_CUDNN_CHECK(cudnnSetStream(handle_, stream));
     stream_ = stream;
     stream_set_ = true;
@@ -73,7 +78,7 @@ Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const
   convolution.alignment = alignment_of({x, w, y, bias});
   convolution.workspace_bytes = workspace ? workspace.bytes() : 0;
   auto& library = ctx.plans().get<CudnnLibrary>();
-  const cudnnHandle_t handle = library.handle(native_stream(ctx));
+  const cudnnHandle_t handle = library.handle(ctx);
   const CudnnChoice& choice = library.choice(convolution, handle);
   if (choice.plan == nullptr) return choice.refusal;
   // cuDNN has one pointer type for inputs and outputs.

@@ -30,6 +30,14 @@ std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t sample
   return plan_batch(config.scheme.split, samples, 1, world_size).sizes[0];
 }
 
+/// Makes a GPU current on this thread for good, so that no operation has to.
+void stay_on_gpu(Device& device) noexcept {
+  try {
+    device.compute().stream().enter();
+  } catch (...) {  // NOLINT: a lost GPU, which the first operation reports
+  }
+}
+
 /// The largest numbers of samples in the batches that are planned for.
 struct Capacity {
   std::vector<int64_t> slice;  // of each device in one micro-batch
@@ -51,7 +59,7 @@ Capacity capacity_for(const EngineConfig& config, const Workload& workload, cons
   }
   for (const int64_t samples : workload.evaluate_batches) {
     const std::vector<int64_t> sizes = evaluation_sizes(config, samples, devices.world_size());
-    for (int d = 0; d < devices.size(); ++d) capacity.evaluate_slice = std::max(capacity.evaluate_slice, sizes[static_cast<size_t>(first + d)]);
+    for (int d = 0; d < devices.size(); ++d) capacity.evaluate_slice = std::max(capacity.evaluate_slice, sizes[static_cast<size_t>(first) + static_cast<size_t>(d)]);
   }
   return capacity;
 }
@@ -105,7 +113,7 @@ void Engine::State::make_replicas() {
     replicas.push_back(
         std::make_unique<Replica>(devices[i], model, config, layout, buffer_layout, images, labels, devices.first_rank() + i, devices.world_size()));
   }
-  if (devices.size() > 1 && on_gpus()) threads = std::make_unique<ReplicaThreads>(devices.size());
+  if (devices.size() > 1 && on_gpus()) threads = std::make_unique<ReplicaThreads>(devices.size(), [this](int i) { stay_on_gpu(devices[i]); });
   open_communicators();
 }
 

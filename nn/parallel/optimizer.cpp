@@ -93,8 +93,7 @@ void check_group(const FlatLayout& layout, const ParameterGroup& group) {
   constexpr size_t kShown = 8;
   const std::string more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
   names.resize(std::min(names.size(), kShown));
-  throw ConfigError(
-      fmt::format("optimizer: no parameter matches '{}' of a parameter group; the parameters are {}{}", group.pattern, fmt::join(names, ", "), more));
+  throw ConfigError(fmt::format("no parameter matches '{}'; the parameters are {}{}", group.pattern, fmt::join(names, ", "), more));
 }
 
 }  // namespace

@@ -344,11 +344,11 @@ Reason describe_remedies(const PlanSearch& search) {
         ")"};
   }
   const bool had_share = search.config().scheme.split.kind == Split::Kind::gpu0;
-  Reason text = "What would fit: ";
+  Reason text = kFirstRemedy;
   const char* separator = "";
   for (const Remedy& remedy : remedies) {
     text += separator;
-    separator = "; or ";
+    separator = kNextRemedy;
     for (size_t i = 0; i < remedy.size(); ++i) {
       text += Reason({i == 0 ? "" : " ", remedy[i]});
       if (had_share && remedy[i].setting == Setting::split) text += " (instead of the given share of device 0)";

@@ -81,6 +81,8 @@ using Remedy = std::vector<Reason::Part>;
 
 /// What to change if the configuration does not fit: alternatives, each found with the plan; empty if nothing helps.
 std::vector<Remedy> find_remedies(const PlanSearch& search);
+/// What is before the first of them in a text, and before each other one.
+inline constexpr const char *kFirstRemedy = "What would fit: ", *kNextRemedy = "; or ";
 /// The same as text: "What would fit: EngineConfig::batch_size 48; or EngineConfig::accumulate 2; ...".
 Reason describe_remedies(const PlanSearch& search);
 

@@ -51,11 +51,12 @@ struct ReplicaThreads::State {
   }
 };
 
-ReplicaThreads::ReplicaThreads(int count) : state_(std::make_unique<State>()) {
+ReplicaThreads::ReplicaThreads(int count, const std::function<void(int)>& start) : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.spin = std::thread::hardware_concurrency() > static_cast<unsigned>(count);
   s.threads.resize(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) s.threads[static_cast<size_t>(i)] = std::thread([&s, i] { s.serve(i); });
+  run(start);
 }
 
 ReplicaThreads::~ReplicaThreads() {

@@ -10,7 +10,8 @@ namespace vitrine {
 /// One thread per replica, which issues that replica's work: GPUs are launched concurrently, and each thread calls its own communicator.
 class ReplicaThreads {
  public:
-  explicit ReplicaThreads(int count);
+  /// start(i) is called first on thread i; it must not throw.
+  ReplicaThreads(int count, const std::function<void(int)>& start);
   ~ReplicaThreads();
   ReplicaThreads(const ReplicaThreads&) = delete;
   ReplicaThreads& operator=(const ReplicaThreads&) = delete;

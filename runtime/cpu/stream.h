@@ -41,7 +41,11 @@ class CpuStream final : public Stream {
   };
   /// Queues a callable without arguments. If it throws, the stream goes into error (see Stream).
   template <class F>
-  void enqueue(F f, Origin origin = {}) {
+  void enqueue(F f) {
+    enqueue(std::move(f), Origin());
+  }
+  template <class F>
+  void enqueue(F f, Origin origin) {
     Task* const task = make_task(std::move(f));
     task->origin = origin;
     push(task);

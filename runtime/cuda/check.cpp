@@ -27,6 +27,19 @@ const char* remedy(cudaError_t code) {
   }
 }
 
+/// Whether the process uses the GPU that is current on this thread.
+bool current_is_in_use() noexcept {
+  // A GPU stays in use until the process ends, so the driver is asked once for each GPU that a thread makes current.
+  thread_local int known = -1;
+  int current = 0;
+  if (cudaGetDevice(&current) != cudaSuccess) {
+    cudaGetLastError();
+    return true;  // the call that follows fails too and is checked
+  }
+  if (current != known && is_in_use(current)) known = current;
+  return current == known;
+}
+
 }  // namespace
 
 void check(cudaError_t code, const char* expression, const char* file, int line, int device) {
@@ -73,6 +86,18 @@ int device_in_use() {
     if (is_in_use(device)) return device;
   }
   return current;
+}
+
+void avoid_unused_gpu(int device) noexcept {
+  if (!current_is_in_use() && cudaSetDevice(device) != cudaSuccess) cudaGetLastError();
+}
+
+void avoid_unused_gpu() noexcept {
+  int count = 0;
+  if (current_is_in_use() || cudaGetDeviceCount(&count) != cudaSuccess) return;
+  for (int device = 0; device < count; ++device) {
+    if (is_in_use(device)) return avoid_unused_gpu(device);
+  }
 }
 
 void set_device_back(int device) noexcept {

@@ -24,6 +24,13 @@ int device_in_use();
 /// made current, and the GPU may belong to another process.
 void set_device_back(int device) noexcept;
 
+/// Call before CUDA functions that take a stream, an event or memory, which belong to a device whichever is current: the first call of a thread takes
+/// memory of the GPU that is current there, and that is GPU 0 on a new thread. Makes `device` current unless the process already uses the current
+/// one.
+void avoid_unused_gpu(int device) noexcept;
+/// The same for pinned memory, which belongs to no device.
+void avoid_unused_gpu() noexcept;
+
 /// Makes `device` current on this thread for its lifetime, then restores the previous one as set_device_back() does.
 class DeviceScope {
  public:

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/outside_memory.h"
 #include "runtime/cuda/slab.h"
 #include "runtime/cuda/stream.h"
 #include "runtime/error.h"
@@ -52,6 +54,7 @@ cudaStream_t given_stream(const DeviceGroupOptions& options, size_t i) {
                     options.devices[i].str()));
   }
   int gpu = 0;
+  avoid_unused_gpu(options.devices[i].index);
   VITRINE_CUDA_CHECK(cudaStreamGetDevice(stream, &gpu));
   if (gpu != options.devices[i].index) {
     throw DeviceError(
@@ -108,6 +111,7 @@ Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   parts.ordinal = ordinal;
   parts.trace = options.trace;
   parts.tf32 = options.tf32;
+  parts.context_bytes = memory.total_bytes - memory.free_bytes;
   parts.pool = std::make_shared<Pool>(parts.name.empty() ? id.str() : parts.name, std::make_unique<CudaSlab>(id.index), capacity);
   const auto stream = [&](StreamRole role, cudaStream_t given) {
     return std::make_unique<CudaStream>(Stream::Identity{id, ordinal, role}, checker, given);
@@ -116,6 +120,17 @@ Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   parts.copy = stream(StreamRole::copy, nullptr);
   parts.communication = stream(StreamRole::communication, nullptr);
   return parts;
+}
+
+std::vector<OutsideBytes> outside_bytes(int64_t context_bytes, const std::vector<ExecContext*>& contexts) {
+  std::vector<OutsideBytes> owners = {{"context", context_bytes}};
+  for (ExecContext* ctx : contexts) {
+    for (const OutsideBytes& more : ctx->plans().get<OutsideMemory>().owners) {
+      const auto known = std::find_if(owners.begin(), owners.end(), [&](const OutsideBytes& o) { return std::string_view(o.owner) == more.owner; });
+      known == owners.end() ? owners.push_back(more) : static_cast<void>(known->bytes += more.bytes);
+    }
+  }
+  return owners;
 }
 
 int64_t used_bytes(int gpu) {

@@ -21,4 +21,7 @@ Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
 /// Bytes in use on a GPU by all processes. throws CudaError.
 int64_t used_bytes(int gpu);
 
+/// See Device::outside_bytes().
+std::vector<OutsideBytes> outside_bytes(int64_t context_bytes, const std::vector<ExecContext*>& contexts);
+
 }  // namespace vitrine::cuda

@@ -54,7 +54,9 @@ class NcclCommunicator final : public CheckedCommunicator {
       const char* const value = std::getenv(name);
       return std::string(value == nullptr ? "its own choice" : value);
     };
-    return fmt::format("NCCL {}, {} ranks, algorithm {}, protocol {}", nccl_version(), size(), of("NCCL_ALGO"), of("NCCL_PROTO"));
+    const bool fixed = std::getenv("NCCL_ALGO") != nullptr && std::getenv("NCCL_PROTO") != nullptr;
+    return fmt::format("NCCL {}, {} ranks, algorithm {}, protocol {}{}", nccl_version(), size(), of("NCCL_ALGO"), of("NCCL_PROTO"),
+                       fixed ? "" : " (sums may have other last bits in the next run)");
   }
   void abort(const Reason& reason) override {
     // NCCL also reports a lost peer, but the process group knows better which one.

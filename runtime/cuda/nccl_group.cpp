@@ -3,14 +3,17 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/outside_memory.h"
 #include "runtime/error.h"
 
 namespace vitrine::cuda {
@@ -21,6 +24,8 @@ using Clock = std::chrono::steady_clock;
 // NCCL accepts a call within microseconds, on a separate thread, unless it must connect to a peer first. A sleep takes longer than that.
 constexpr std::chrono::microseconds kSpin{200};
 constexpr std::chrono::milliseconds kAcceptedWithin{2};
+// An abort lets calls return by themselves for so long. Only calls on blocking communicators that wait for their peers take longer.
+constexpr std::chrono::milliseconds kReturnsWithin{100};
 constexpr std::chrono::seconds kLongestFarewell{2};
 
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
@@ -76,6 +81,7 @@ NcclGroup::~NcclGroup() {
   if (process_group_) process_group_->remove_handler(handler_);
   if (process_group_ && owned_ && process_group_->failure().empty()) leave_peers();
   for (Rank& rank : ranks_) {
+    avoid_unused_gpu(rank.gpu);
     if (rank.comm != nullptr && owned_) ncclCommAbort(rank.comm);  // nothing is in flight: the streams have been synchronized
     if (rank.word != nullptr) cudaFree(rank.word);
   }
@@ -84,16 +90,32 @@ NcclGroup::~NcclGroup() {
 
 void NcclGroup::call(int index, const char* operation, const std::function<void(ncclComm_t)>& work) {
   Rank& rank = at(index);
+  ncclComm_t comm = nullptr;
   {
     const std::lock_guard lock(rank.mutex);
     throw_if_broken();
     // The process group aborts this group shortly after it has failed.
     if (const Reason verdict = process_group_ ? process_group_->failure() : Reason(); !verdict.empty()) throw CommError(verdict);
-    try {
-      work(rank.comm);
-    } catch (...) {
-      rethrow_with_prefix(std::current_exception(), rank.name + ": ");
-    }
+    comm = rank.comm;
+    rank.in_call = true;
+  }
+  rank.begun.fetch_add(1, std::memory_order_relaxed);
+  const auto leave_call = [&rank] {
+    const std::lock_guard lock(rank.mutex);
+    rank.in_call = false;
+    rank.returned.notify_all();
+  };
+  try {
+    // Without the lock: on a blocking communicator the call may wait for its peers until another thread aborts it.
+    work(comm);
+    leave_call();
+  } catch (const CommError&) {
+    leave_call();
+    throw_if_broken();  // the reason of the abort that ended the call
+    rethrow_with_prefix(std::current_exception(), rank.name + ": ");
+  } catch (...) {
+    leave_call();
+    rethrow_with_prefix(std::current_exception(), rank.name + ": ");
   }
   const Clock::time_point begin = Clock::now(), deadline = begin + std::chrono::milliseconds(timeout_ms_);
   std::optional<ProcessGroup::Waiting> waiting;
@@ -114,7 +136,6 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }
-  rank.issued.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool NcclGroup::in_progress(Rank& rank) {
@@ -134,9 +155,9 @@ void NcclGroup::throw_if_broken() {
 
 std::string NcclGroup::late_peers(int index) {
   std::string late;
-  const int64_t mine = at(index).issued.load(std::memory_order_relaxed);
+  const int64_t mine = at(index).begun.load(std::memory_order_relaxed);
   for (Rank& rank : ranks_) {
-    if (&rank != &at(index) && rank.issued.load(std::memory_order_relaxed) <= mine) late += (late.empty() ? "" : ", ") + rank.name;
+    if (rank.begun.load(std::memory_order_relaxed) < mine) late += (late.empty() ? "" : ", ") + rank.name;
   }
   return late.empty() ? "no rank is known to be behind" : late;
 }
@@ -180,8 +201,10 @@ void NcclGroup::leave_peers() noexcept {
 }
 
 void NcclGroup::create(DeviceGroup& devices) {
-  setenv("NCCL_ALGO", "Ring", 0);
-  setenv("NCCL_PROTO", "Simple", 0);
+  if (!devices.options().nccl_defaults) {
+    setenv("NCCL_ALGO", "Ring", 0);
+    setenv("NCCL_PROTO", "Simple", 0);
+  }
   allocate_words(devices);
   ncclUniqueId id{};
   if (!process_group_ || process_group_->rank() == 0) VITRINE_NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
@@ -191,6 +214,8 @@ void NcclGroup::create(DeviceGroup& devices) {
   }
   std::optional<ProcessGroup::Waiting> waiting;
   if (process_group_) waiting.emplace(*process_group_, "the initialization of NCCL");
+  std::deque<OutsideMeter> meters;
+  for (int i = 0; i < devices.size(); ++i) meters.emplace_back(devices[i].communication(), "nccl");
   start_joining(devices, id);
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
   for (Rank& rank : ranks_) {
@@ -230,14 +255,19 @@ void NcclGroup::abort(const Reason& reason) {
     reason_ = reason.empty() ? Reason("the group was aborted") : reason;
     if (!owned_) reason_ += "; the caller's NCCL communicators are aborted: open the devices again with new ones";
   }
+  const Clock::time_point deadline = Clock::now() + kReturnsWithin;
   for (Rank& rank : ranks_) {
-    const std::lock_guard lock(rank.mutex);
-    if (rank.comm == nullptr) continue;
+    ncclComm_t comm = nullptr;
+    {
+      std::unique_lock lock(rank.mutex);
+      rank.returned.wait_until(lock, deadline, [&] { return !rank.in_call; });
+      comm = std::exchange(rank.comm, nullptr);
+    }
+    if (comm == nullptr) continue;
     int previous = 0;
     const bool known = cudaGetDevice(&previous) == cudaSuccess;
     cudaSetDevice(rank.gpu);  // NCCL restores the current device, which must be one that is in use
-    ncclCommAbort(rank.comm);
-    rank.comm = nullptr;
+    ncclCommAbort(comm);
     if (known) set_device_back(previous);
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,7 @@ class NcclGroup {
   void adopt(DeviceGroup& devices);
   /// Calls NCCL for a rank and waits until the call has been accepted; only then may an event be recorded after it.
   void call(int index, const char* operation, const std::function<void(ncclComm_t)>& work);
+  /// Aborts the communicators, and with them calls that wait for their peers, from any thread.
   void abort(const Reason& reason);
   /// Why the group is broken, or empty.
   Reason failure();
@@ -47,12 +49,14 @@ class NcclGroup {
 
  private:
   struct Rank {
-    std::mutex mutex;  // held during calls to NCCL, because an abort frees the communicator
-    ncclComm_t comm = nullptr;
+    std::mutex mutex;           // guards comm and in_call; held during queries of comm, because an abort frees it
+    ncclComm_t comm = nullptr;  // null after an abort
+    bool in_call = false;       // a thread is in a call to NCCL
+    std::condition_variable returned;
     int gpu = 0;
     void* word = nullptr;  // one float in device memory, for barriers
     std::string name;
-    std::atomic<int64_t> issued{0};
+    std::atomic<int64_t> begun{0};  // calls
   };
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   void start_joining(DeviceGroup& devices, const ncclUniqueId& id);

@@ -31,13 +31,15 @@ class PeerGroup {
     for (int i = 0; i < size_; ++i) {
       Rank& rank = at(i);
       rank.name = fmt::format("rank {} ({})", i, devices[i].name());
-      const DeviceScope scope(devices[i].id().index);
+      rank.gpu = devices[i].id().index;
+      const DeviceScope scope(rank.gpu);
       VITRINE_CUDA_CHECK(cudaEventCreateWithFlags(&rank.ready, cudaEventDisableTiming));
       VITRINE_CUDA_CHECK(cudaEventCreateWithFlags(&rank.done, cudaEventDisableTiming));
     }
   }
   ~PeerGroup() {
     for (const Rank& rank : ranks_) {
+      avoid_unused_gpu(rank.gpu);
       if (rank.ready != nullptr) cudaEventDestroy(rank.ready);
       if (rank.done != nullptr) cudaEventDestroy(rank.done);
     }
@@ -53,6 +55,7 @@ class PeerGroup {
  private:
   struct Rank {
     std::string name;
+    int gpu = 0;
     const Call* call = nullptr;
     cudaEvent_t ready = nullptr, done = nullptr;
     uint64_t sequence = 0;

@@ -23,6 +23,7 @@ void* allocate_pinned(int64_t bytes) {
 }
 
 void free_pinned(void* memory) noexcept {
+  avoid_unused_gpu();
   if (cudaFreeHost(memory) != cudaSuccess) cudaGetLastError();
 }
 

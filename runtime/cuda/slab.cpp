@@ -10,6 +10,8 @@
 namespace vitrine {
 
 CudaSlab::~CudaSlab() {
+  if (base_ == nullptr) return;
+  cuda::avoid_unused_gpu(device_);
   if (cudaFree(base_) != cudaSuccess) cudaGetLastError();
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cuda/stream.h"
 
-#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <utility>
@@ -19,29 +18,40 @@ namespace {
 // Closed spans whose events have not been queried. A query is a CUDA call for each, which can wait while work is issued.
 constexpr size_t kMostUnsettled = 1024;
 constexpr int64_t kFarFromAnchorNs = 1'000'000'000;
+// Spans that the host opens and closes within this time share an event, so an idle stream's next span does not seem to begin at once.
+constexpr int64_t kSameTimeNs = 5000;
 
 class CudaEvent final : public Event {
  public:
-  CudaEvent(int device, EventTiming timing) {
+  CudaEvent(int device, EventTiming timing) : device_(device) {
     const cuda::DeviceScope scope(device);
     VITRINE_CUDA_CHECK(cudaEventCreateWithFlags(&event_, timing == EventTiming::on ? cudaEventDefault : cudaEventDisableTiming));
   }
-  ~CudaEvent() override { cudaEventDestroy(event_); }
+  ~CudaEvent() override {
+    cuda::avoid_unused_gpu(device_);
+    cudaEventDestroy(event_);
+  }
   cudaEvent_t native() const { return event_; }
   bool reached() const override {
+    cuda::avoid_unused_gpu(device_);
     const cudaError_t code = cudaEventQuery(event_);
     if (code != cudaSuccess) cudaGetLastError();
     return code != cudaErrorNotReady;
   }
 
  private:
-  void do_synchronize() override { VITRINE_CUDA_CHECK(cudaEventSynchronize(event_)); }
+  void do_synchronize() override {
+    cuda::avoid_unused_gpu(device_);
+    VITRINE_CUDA_CHECK_ON(device_, cudaEventSynchronize(event_));
+  }
   double do_elapsed_seconds(const Event& start) const override {
     float milliseconds = 0;
+    cuda::avoid_unused_gpu(device_);
     VITRINE_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(start).event_, event_));
     return static_cast<double>(milliseconds) * 1e-3;
   }
 
+  int device_;
   cudaEvent_t event_ = nullptr;
 };
 
@@ -58,14 +68,11 @@ CudaStream::CudaStream(Identity identity, OrderChecker* checker, cudaStream_t gi
 }
 
 CudaStream::~CudaStream() {
+  cuda::avoid_unused_gpu(identity().device.index);
   cudaStreamSynchronize(stream_);
-  const auto destroy = [](const TimedSpan& span) {
-    if (span.begin != nullptr) cudaEventDestroy(span.begin);
-    if (span.end != nullptr) cudaEventDestroy(span.end);
-  };
-  std::for_each(open_.begin(), open_.end(), destroy);
-  std::for_each(closed_.begin(), closed_.end(), destroy);
-  for (cudaEvent_t event : spare_) cudaEventDestroy(event);
+  for (const TimePoint& point : points_) {
+    if (point.event != nullptr) cudaEventDestroy(point.event);
+  }
   cudaEventDestroy(anchor_);
   cudaEventDestroy(next_anchor_);
   for (const FaultSlot& slot : faults_) cuda::free_pinned(slot.memory);
@@ -87,6 +94,7 @@ cuda::Fault* CudaStream::fault_slot(cuda::FaultMessage message) {
 std::unique_ptr<Event> CudaStream::do_make_event(EventTiming timing) { return std::make_unique<CudaEvent>(identity().device.index, timing); }
 
 void CudaStream::check_owner(const void* data) {
+  cuda::avoid_unused_gpu(identity().device.index);
   cudaPointerAttributes attributes{};
   VITRINE_CUDA_CHECK(cudaPointerGetAttributes(&attributes, data));
   if (attributes.type == cudaMemoryTypeManaged) return;
@@ -107,10 +115,13 @@ void CudaStream::leave(int previous) noexcept {
 }
 
 void CudaStream::do_record(Event& event) {
+  cuda::avoid_unused_gpu(identity().device.index);
   VITRINE_CUDA_CHECK_ON(identity().device.index, cudaEventRecord(static_cast<CudaEvent&>(event).native(), stream_));
 }
 
 void CudaStream::do_wait(Event& event) {
+  queued_ = true;
+  cuda::avoid_unused_gpu(identity().device.index);
   VITRINE_CUDA_CHECK_ON(identity().device.index, cudaStreamWaitEvent(stream_, static_cast<CudaEvent&>(event).native(), 0));
 }
 
@@ -122,6 +133,7 @@ std::string CudaStream::raised_fault() const {
 }
 
 void CudaStream::do_synchronize() {
+  cuda::avoid_unused_gpu(identity().device.index);
   const cudaError_t code = cudaStreamSynchronize(stream_);
   if (code != cudaSuccess && handler_) handler_(cudaGetErrorString(code));
   VITRINE_CUDA_CHECK_ON(identity().device.index, code);
@@ -132,12 +144,14 @@ void CudaStream::do_synchronize() {
 }
 
 bool CudaStream::lost() const {
+  cuda::avoid_unused_gpu(identity().device.index);
   const cudaError_t code = cudaStreamQuery(stream_);
   if (code != cudaSuccess) cudaGetLastError();
   return code != cudaSuccess && code != cudaErrorNotReady;
 }
 
 bool CudaStream::failed() const {
+  cuda::avoid_unused_gpu(identity().device.index);
   const cudaError_t code = cudaStreamQuery(stream_);
   const bool broken = code != cudaSuccess && code != cudaErrorNotReady;
   if (code != cudaSuccess) cudaGetLastError();
@@ -149,6 +163,7 @@ bool CudaStream::failed() const {
 // The GPU reached the anchor between the two readings of the host's clock. A host thread that loses its core in between reads too wide a range and
 // tries again. The narrowest range of several tries counts, which bounds the error of every span's position by half its width.
 void CudaStream::set_anchor() {
+  cuda::avoid_unused_gpu(identity().device.index);
   constexpr int kTries = 32;
   constexpr int64_t kNarrow = 100'000;
   int64_t narrowest = INT64_MAX;
@@ -165,25 +180,34 @@ void CudaStream::set_anchor() {
 }
 
 // Spans are closed in destructors: an error of CUDA drops the span and is reported by the work that follows.
-cudaEvent_t CudaStream::timing_event() noexcept {
-  cudaEvent_t event = nullptr;
-  int previous = 0;
-  {
-    const std::lock_guard lock(spans_mutex_);
-    if (!spare_.empty()) {
-      event = spare_.back();
-      spare_.pop_back();
-    }
+CudaStream::TimePoint* CudaStream::time_point(bool required) noexcept {
+  const std::lock_guard lock(spans_mutex_);
+  // Work that the caller queues on a stream of the caller's is not seen here.
+  if (!required && owned_ && !queued_ && latest_ != nullptr && steady_now_ns() - latest_->issued_ns < kSameTimeNs) {
+    ++latest_->users;
+    return latest_;
   }
-  if (event == nullptr && cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(identity().device.index) == cudaSuccess) {
-    if (cudaEventCreate(&event) != cudaSuccess) event = nullptr;
+  if (spare_.empty()) spare_.push_back(&points_.emplace_back());
+  TimePoint* const point = spare_.back();
+  cuda::avoid_unused_gpu(identity().device.index);
+  int previous = 0;
+  if (point->event == nullptr && cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(identity().device.index) == cudaSuccess) {
+    if (cudaEventCreate(&point->event) != cudaSuccess) point->event = nullptr;
     cuda::set_device_back(previous);
   }
-  if (event != nullptr && cudaEventRecord(event, stream_) != cudaSuccess) {
-    cudaEventDestroy(event);
-    event = nullptr;
-  }
-  return event;
+  if (point->event == nullptr || cudaEventRecord(point->event, stream_) != cudaSuccess) return nullptr;
+  spare_.pop_back();
+  if (latest_ != nullptr) release(latest_);
+  latest_ = point;
+  point->users = 2;
+  point->issued_ns = steady_now_ns();
+  point->known = false;
+  queued_ = false;
+  return point;
+}
+
+void CudaStream::release(TimePoint* point) noexcept {
+  if (--point->users == 0) spare_.push_back(point);
 }
 
 void CudaStream::begin_span(const SpanInfo& info) {
@@ -191,7 +215,8 @@ void CudaStream::begin_span(const SpanInfo& info) {
   TimedSpan span;
   span.record.info = info;
   span.record.depth = static_cast<int>(open_.size());
-  span.begin = timing_event();
+  // A step begins when the host issues it, not when the step before ended.
+  span.begin = time_point(info.phase == Phase::step);
   open_.push_back(span);
 }
 
@@ -200,42 +225,47 @@ void CudaStream::end_span(int64_t bytes) {
   TimedSpan span = open_.back();
   open_.pop_back();
   span.record.bytes = bytes;
-  span.end = timing_event();
+  span.end = time_point(false);
   const std::lock_guard lock(spans_mutex_);
   closed_.push_back(span);
   if (closed_.size() >= kMostUnsettled) settle_spans();
 }
 
-bool CudaStream::time_of(cudaEvent_t event, int64_t& time_ns) noexcept {
+bool CudaStream::find_time(TimePoint& point) noexcept {
+  if (point.known) return true;
   float milliseconds = 0;
-  if (cudaEventElapsedTime(&milliseconds, anchor_, event) != cudaSuccess) {
+  if (cudaEventElapsedTime(&milliseconds, anchor_, point.event) != cudaSuccess) {
     cudaGetLastError();
     return false;
   }
-  time_ns = anchor_ns_ + static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
+  point.time_ns = anchor_ns_ + static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
+  point.known = true;
   return true;
 }
 
 void CudaStream::settle_spans() noexcept {
+  cuda::avoid_unused_gpu(identity().device.index);
   for (; !closed_.empty(); closed_.pop_front()) {
     TimedSpan& span = closed_.front();
-    if (span.end != nullptr) {
-      const cudaError_t state = cudaEventQuery(span.end);
+    if (span.end != nullptr && !span.end->known) {
+      const cudaError_t state = cudaEventQuery(span.end->event);
       if (state != cudaSuccess) cudaGetLastError();
       if (state == cudaErrorNotReady) return;
     }
     SpanRecord& record = span.record;
-    const bool timed = span.begin != nullptr && span.end != nullptr && time_of(span.begin, record.begin_ns) && time_of(span.end, record.end_ns);
-    if (timed) {
+    if (span.begin != nullptr && span.end != nullptr && find_time(*span.begin) && find_time(*span.end)) {
+      record.begin_ns = span.begin->time_ns;
+      record.end_ns = span.end->time_ns;
       records_.add(record);
-      // Elapsed times are floats in milliseconds: near the anchor they resolve half a microsecond. Spans closed later began later.
+      // Elapsed times are floats in milliseconds: near the anchor they resolve half a microsecond. Spans closed later began later, or share this end,
+      // whose time is known.
       if (record.depth == 0 && record.end_ns - anchor_ns_ > kFarFromAnchorNs) {
-        std::swap(anchor_, span.end);
+        std::swap(anchor_, span.end->event);
         anchor_ns_ = record.end_ns;
       }
     }
-    for (cudaEvent_t event : {span.begin, span.end}) {
-      if (event != nullptr) spare_.push_back(event);
+    for (TimePoint* point : {span.begin, span.end}) {
+      if (point != nullptr) release(point);
     }
   }
 }

@@ -15,8 +15,9 @@
 
 namespace vitrine {
 
-/// Stream of a GPU. Spans are timed by pairs of events against an anchor, so tracing adds no synchronization; spans are NVTX ranges too. Private, so
-/// that public headers need no CUDA types.
+/// Stream of a GPU. Spans are timed by events against an anchor, so tracing adds no synchronization; spans are NVTX ranges too. Events are reused,
+/// and spans that begin or end one after the other with no work in between share one: at the default level, recording them is most of tracing's cost.
+/// Private, so that public headers need no CUDA types.
 ///
 /// A GPU reports failures only when it is queried, which failed() and synchronize() do. An error of CUDA itself (for example, an illegal address)
 /// calls the error handler and is permanent: the process must be restarted. A fault that a kernel raised (see cuda::Fault) is reported once and
@@ -27,7 +28,11 @@ class CudaStream final : public Stream {
   CudaStream(Identity identity, OrderChecker* checker, cudaStream_t given = nullptr);
   ~CudaStream() override;
 
-  cudaStream_t native() const { return stream_; }
+  /// The stream, to queue work on it.
+  cudaStream_t native() {
+    queued_ = true;
+    return stream_;
+  }
   /// The slot for faults with this `message`; created by the first call.
   cuda::Fault* fault_slot(cuda::FaultMessage message);
 
@@ -43,9 +48,17 @@ class CudaStream final : public Stream {
   void set_error_handler(std::function<void(const Reason&)> handler) override { handler_ = std::move(handler); }
 
  private:
+  /// A point in the stream's work whose time is known once it has been reached.
+  struct TimePoint {
+    cudaEvent_t event = nullptr;
+    int64_t issued_ns = 0;  // on the host's clock
+    int64_t time_ns = 0;
+    bool known = false;  // time_ns
+    int users = 0;       // spans, and latest_
+  };
   struct TimedSpan {
     SpanRecord record;
-    cudaEvent_t begin = nullptr, end = nullptr;  // null: the event could not be created, and the span is dropped
+    TimePoint *begin = nullptr, *end = nullptr;  // null: the event could not be created or recorded, and the span is dropped
   };
   struct FaultSlot {
     cuda::FaultMessage message;
@@ -55,12 +68,15 @@ class CudaStream final : public Stream {
   void do_record(Event& event) override;
   void do_wait(Event& event) override;
   void do_synchronize() override;
-  cudaEvent_t timing_event() noexcept;
+  /// A point after all work queued so far; the latest one if it is that, unless a new one is required.
+  TimePoint* time_point(bool required) noexcept;
+  /// Ends one use. requires the lock of the spans
+  void release(TimePoint* point) noexcept;
   void set_anchor();
-  /// Turns the closed spans whose work is done into records, and reuses their events. requires the lock of the spans
+  /// Turns the closed spans whose work is done into records, and releases their events. requires the lock of the spans
   void settle_spans() noexcept;
-  /// False if CUDA does not report it.
-  bool time_of(cudaEvent_t event, int64_t& time_ns) noexcept;
+  /// Finds the time of a point that has been reached. False if CUDA does not report it.
+  bool find_time(TimePoint& point) noexcept;
   /// Message of a raised fault, or empty.
   std::string raised_fault() const;
 
@@ -71,9 +87,12 @@ class CudaStream final : public Stream {
   cudaEvent_t anchor_ = nullptr, next_anchor_ = nullptr;
   int64_t anchor_ns_ = 0;
   std::vector<TimedSpan> open_;
+  bool queued_ = false;     // work may have been queued since latest_ was recorded
   std::mutex spans_mutex_;  // guards the following members
   std::deque<TimedSpan> closed_;
-  std::vector<cudaEvent_t> spare_;
+  std::deque<TimePoint> points_;  // all that were ever made
+  std::vector<TimePoint*> spare_;
+  TimePoint* latest_ = nullptr;  // the last one recorded
   SpanLog records_;
 };
 

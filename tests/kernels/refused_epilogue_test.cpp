@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products whose epilogue cuBLASLt refuses, on the stand-ins.
+// Products that cuBLASLt refuses, or their epilogues, on the stand-ins.
 #include "kernels/linear.h"
+#include "runtime/error.h"
 #include "tests/standins/controls.h"
 #include "tests/support/stored.h"
 
@@ -13,7 +14,10 @@ class RefusedEpilogue : public DtypeTest {
     if (!on_gpu()) GTEST_SKIP() << "cuBLASLt is for GPUs";
     standins::refuse_epilogues(true);
   }
-  void TearDown() override { standins::refuse_epilogues(false); }
+  void TearDown() override {
+    standins::refuse_epilogues(false);
+    standins::refuse_products(false);
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Dtypes, RefusedEpilogue, ::testing::ValuesIn(kStorageTypes), dtype_test_name);
 
@@ -32,6 +36,18 @@ TEST_P(RefusedEpilogue, RunsAsAKernelOfItsOwn) {
       expect_rounded(values(y), expected, dtype_name(dtype()) + std::string(with_bias ? " bias" : "") + (relu ? " ReLU" : ""), roundoff(),
                      underflow() + 20 * roundoff());
     }
+  }
+}
+
+TEST_P(RefusedEpilogue, AProductWithoutAnAlgorithmIsReportedWithItsSizes) {
+  standins::refuse_products(true);
+  const Tensor x = tensor({33, 20}, random(33 * 20, 1)), w = tensor({17, 20}, random(17 * 20, 2)), bias = tensor({17}, random(17, 3));
+  const GuardedTensor y = guarded({33, 17});
+  try {
+    linear_forward(ctx(), x, w, bias, true, y);
+    FAIL() << "no error";
+  } catch (const UnsupportedError& error) {
+    EXPECT_NE(std::string(error.what()).find("no algorithm for m 33, n 17, k 20"), std::string::npos) << error.what();
   }
 }
 

@@ -204,9 +204,24 @@ TEST_F(CheckpointFolder, TheNewestWholeOneIsFound) {
   expect_mentions(skipped[1], {"step-00000020/state.json"});
 }
 
+TEST_F(CheckpointFolder, ALinkThatFailsLeavesNoTemporaryFile) {
+  CheckpointDirectory directory(folder_.string());
+  directory.point_link("newest", "step-00000001");
+  directory.point_link("newest", "step-00000002");
+  EXPECT_EQ(fs::read_symlink(path("newest")), "step-00000002");
+  fs::create_directory(folder_ / "best");
+  expect_mentions(message_of([&] { directory.point_link("best", "step-00000002"); }), {path("best"), "the link to step-00000002 cannot be made"});
+  EXPECT_EQ(names(folder_), (std::vector<std::string>{".lock", "best", "newest"}));
+}
+
 TEST_F(CheckpointFolder, ADirectoryHasOneWriter) {
   expect_mentions(message_of([&] { CheckpointDirectory(Checkpoint::write("x")); }), {"it is a file"});
   expect_mentions(message_of([&] { CheckpointDirectory("/proc/no/such/folder"); }), {"/proc/no/such/folder", "no checkpoints can be written there"});
+  // A checkpoint in a checkpoint would never be the newest one of its run.
+  CheckpointFolder::write("step-00000007", 1);
+  expect_mentions(message_of([&] { CheckpointDirectory(path("step-00000007/")); }),
+                  {"it is a checkpoint itself", "name the folder that contains it, " + fs::canonical(folder_).string()});
+  EXPECT_FALSE(fs::exists(path("step-00000007/.lock")));
   fs::create_directories(folder_ / "runs" / ".tmp-step-00000001-1");
   std::ofstream(path("runs/.tmp-link-1")) << "x";
   {

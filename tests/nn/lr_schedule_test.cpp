@@ -123,6 +123,30 @@ TEST(LrSchedule, KeepsItsLastValueAfterTheEnd) {
   EXPECT_DOUBLE_EQ(cycle.at(1000).lr, cycle.at(9).lr);
 }
 
+// SequentialLR([LinearLR(start_factor=0.5, total_iters=4), OneCycleLR(max_lr=1, total_steps=10)], milestones=[4]): OneCycleLR sets the initial rate
+// to max_lr / 25, from which LinearLR takes its share, and the momentum to its maximum.
+TEST(LrSchedule, WarmupComesBeforeOneCycle) {
+  LrScheduleConfig config = config_of(Kind::one_cycle);
+  config.total = 10;
+  const LrSchedule cycle(config, 1.0, 1);
+  config.warmup_steps = 4;
+  config.warmup_start_factor = 0.5;
+  const LrSchedule warmed(config, 1.0, 1);
+  const std::vector<double> rising = {0.02, 0.025, 0.03, 0.035};
+  for (size_t step = 0; step < rising.size(); ++step) {
+    const ScheduledValues found = warmed.at(static_cast<int64_t>(step));
+    EXPECT_NEAR(found.lr, rising[step], 1e-15) << step;
+    EXPECT_DOUBLE_EQ(found.momentum.value(), 0.95) << step;
+  }
+  EXPECT_NEAR(warmed.at(4).lr, 0.04, 1e-15);
+  EXPECT_NEAR(warmed.at(6).lr, 1.0, 1e-15);  // 30% of the ticks after the warm-up, less one
+  EXPECT_NEAR(warmed.at(13).lr, 0.04 / 1e4, 1e-15);
+  for (int64_t tick = 0; tick < 20; ++tick) {
+    EXPECT_DOUBLE_EQ(warmed.at(4 + tick).lr, cycle.at(tick).lr) << tick;
+    EXPECT_DOUBLE_EQ(warmed.at(4 + tick).momentum.value(), cycle.at(tick).momentum.value()) << tick;
+  }
+}
+
 TEST(LrSchedule, ContinuesFromARestoredState) {
   LrScheduleConfig config = config_of(Kind::plateau, Unit::epoch);
   config.plateau.patience = 1;
@@ -156,10 +180,6 @@ TEST(LrSchedule, RefusesInvalidValues) {
   config = config_of(Kind::plateau);
   config.plateau.factor = 1.0;
   expect_contains(message(config), "factor");
-  config = config_of(Kind::one_cycle);
-  config.total = 10;
-  config.warmup_steps = 3;
-  expect_contains(message(config), "warms up by itself");
   config = config_of(Kind::step);
   config.step_size = 0;
   expect_contains(message(config), "step_size");

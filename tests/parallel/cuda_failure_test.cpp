@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failures that are rare on real GPUs, injected by the stand-ins: they end the step on all devices, are reported with device and cause, and leak
-// nothing. GPUs of older generations refuse what they do not support.
+// What only the stand-ins show of an engine on GPUs. Injected failures end the step on all devices, are reported with device and cause, and leak
+// nothing; GPUs of older generations refuse what they do not support; no GPU gives memory or objects that it should not.
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -32,6 +36,7 @@ class CudaTest : public ::testing::Test {
 };
 class CudaFailure : public CudaTest, public ::testing::WithParamInterface<const char*> {};
 using CudaPrecision = CudaTest;
+using CudaUse = CudaTest;
 
 EngineConfig config_of(const Model& model, const char* mode) {
   EngineConfig config = small_config(model, 9);
@@ -107,6 +112,88 @@ TEST_F(CudaPrecision, Bf16IsRefusedBelowComputeCapability8) {
     EXPECT_EQ(refusal(8, 0, compute, reduce), "");
   }
   EXPECT_EQ(refusal(7, 5, DType::f16, DType::f16), "");
+}
+
+/// GPU 0 is current on a new thread.
+void on_a_new_thread(const std::function<void()>& work) { std::thread(work).join(); }
+
+TEST_F(CudaUse, OnlyTheGroupsGpusGiveMemoryOnWhateverThread) {
+  const Model model = random_model(1);
+  const OwnedBatch batch = random_batch(model, 9, 1, 0);
+  std::optional<DeviceGroup> group;
+  std::optional<Engine> engine;
+  std::optional<HostBuffer> buffer;
+  std::unique_ptr<Event> event;
+  const std::function<void()> uses[] = {
+      [&] {
+        DeviceGroupOptions options = test_group(2);
+        options.devices = {{Backend::cuda, 3}, {Backend::cuda, 5}};
+        group.emplace(options);
+      },
+      [&] {
+        engine.emplace(model, *group, config_of(model, "ddp"), Workload{{9}, {}});
+      },
+      [&] { engine->train_step(batch.view()); },
+      [&] { engine->take_step_results(true); },
+      [&] { event = (*group)[1].copy().stream().make_event(EventTiming::on); },
+      [&] { (*group)[1].copy().record(*event); },
+      [&] { (*group)[0].copy().wait(*event, "the event"); },
+      [&] { event->synchronize(); },
+      [&] { EXPECT_TRUE(event->reached()); },
+      [&] { EXPECT_EQ(event->elapsed_seconds(*event), 0); },
+      [&] { event.reset(); },
+      [&] { EXPECT_FALSE((*group)[1].compute().stream().poll_spans().empty()); },
+      [&] { EXPECT_FALSE((*group)[1].compute().stream().failed()); },
+      [&] { group->synchronize(); },
+      [&] { buffer.emplace(100, HostMemory::pinned); },
+      [&] { buffer.reset(); },
+      [&] { engine.reset(); },
+      [&] { group.reset(); },
+  };
+  for (size_t i = 0; i < std::size(uses); ++i) {
+    on_a_new_thread(uses[i]);
+    for (int gpu = 0; gpu < 8; ++gpu) ASSERT_EQ(standins::has_context(gpu), gpu == 3 || gpu == 5) << "cuda:" << gpu << " after use " << i;
+  }
+}
+
+TEST_F(CudaUse, MemoryOutsideThePoolsHasOwners) {
+  const Model model = random_model(1);
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config_of(model, "ddp"), {{9}, {}});
+  engine.train_step(random_batch(model, 9, 1, 0).view());
+  engine.take_step_results(true);
+  const bool apart = group[0].id() != group[1].id();
+  for (int d = 0; d < 2; ++d) {
+    std::map<std::string, int64_t> owners;
+    for (const OutsideBytes& owner : group[d].outside_bytes()) owners[owner.owner] = owner.bytes;
+    std::map<std::string, int64_t> expected = {{"context", standins::kContextBytes}, {"cublaslt", standins::kHandleBytes}};
+    if (apart) expected["nccl"] = standins::kCommunicatorBytes;
+    EXPECT_EQ(owners, expected) << group[d].name();
+    if (apart) {
+      EXPECT_EQ(group[d].gpu_used_bytes(),
+                standins::allocated_bytes(d) + standins::kContextBytes + standins::kHandleBytes + standins::kCommunicatorBytes);
+    }
+  }
+}
+
+TEST_F(CudaUse, AThousandStepsMakeNoObjects) {
+  const Model model = random_model(1);
+  DeviceGroup group(test_group(2));
+  Engine engine(model, group, config_of(model, "ddp"), {{9}, {}});
+  const OwnedBatch batch = random_batch(model, 9, 1, 0);
+  int64_t objects = 0;
+  for (int step = 1; step <= 1000; ++step) {
+    engine.train_step(batch.view());
+    if (step % 10 != 0) continue;
+    engine.take_step_results(true);
+    group.synchronize();
+    for (int d = 0; d < group.size(); ++d) {
+      for (ExecContext* ctx : {&group[d].compute(), &group[d].copy(), &group[d].communication()}) ctx->stream().poll_spans();
+    }
+    if (step == 20) objects = standins::live_objects();
+  }
+  EXPECT_EQ(standins::live_objects(), objects) << "streams, events, memory, handles, descriptors";
+  engine.finish();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/parallel/agreement.h"
 #include "tests/parallel/random_model.h"
 
 namespace vitrine::test {
@@ -22,7 +23,9 @@ void expect_parity(const Model& model, const EngineConfig& config, int devices, 
   DeviceGroup cpus(options_for(Backend::cpu, devices)), gpus(options_for(Backend::cuda, devices));
   const Workload workload{{config.batch_size}, {}};
   Engine cpu(model, cpus, config, workload), gpu(model, gpus, config, workload);
+  Agreement agreement(kTolerance);
   for (uint32_t step = 0; step < steps; ++step) {
+    agreement.begin_case(what + ", step " + std::to_string(step));
     const OwnedBatch batch = random_batch(model, config.batch_size, 1000 + step, 0.1);
     gpu.set_parameters(cpu.parameters());
     cpu.train_step(batch.view());
@@ -31,9 +34,12 @@ void expect_parity(const Model& model, const EngineConfig& config, int devices, 
     ASSERT_EQ(actual.valid, expected.valid) << what << ", step " << step;
     ASSERT_NEAR(actual.loss_sum, expected.loss_sum, kTolerance * std::abs(expected.loss_sum)) << what << ", step " << step;
     for (int d = 0; d < devices; ++d) {
-      ASSERT_LT(relative_difference(gpu.gradients(d), cpu.gradients(d)), kTolerance) << what << ", step " << step << ", device " << d;
+      agreement.expect(gpu.gradients(d), cpu.gradients(d), Agreement::Effect::one_step, "gradients of device " + std::to_string(d));
     }
-    ASSERT_LT(relative_difference(gpu.parameters(), cpu.parameters()), kTolerance) << what << ", step " << step;
+    // Gradients that once differed stay in the optimizer's state.
+    const double tolerance = agreement.flipped() ? 0.05 : kTolerance;
+    ASSERT_LT(relative_difference(gpu.parameters(), cpu.parameters()), tolerance) << what << ", step " << step;
+    if (::testing::Test::HasFailure()) return;
   }
   cpu.finish();
   gpu.finish();

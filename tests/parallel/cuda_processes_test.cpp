@@ -191,11 +191,11 @@ class CudaFault : public CudaProcesses {
       }
     });
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kPatientMs));
-    std::set<std::string> told(verdicts.begin(), verdicts.end());
-    told.erase("");
-    EXPECT_EQ(told.size(), 1U) << (told.empty() ? "nobody learnt of it" : *told.begin() + "\n" + *told.rbegin());
+    std::set<std::string> reported(verdicts.begin(), verdicts.end());
+    reported.erase("");
+    EXPECT_EQ(reported.size(), 1U) << (reported.empty() ? "no rank reported the failure" : *reported.begin() + "\n" + *reported.rbegin());
     for (int rank = 0; rank < kProcesses; ++rank) EXPECT_TRUE(rank == culprit || !verdicts[static_cast<size_t>(rank)].empty()) << rank;
-    return told.empty() ? std::string() : *told.begin();
+    return reported.empty() ? std::string() : *reported.begin();
   }
 
   std::string own_error_;           // of the culprit
@@ -285,7 +285,7 @@ TEST_F(CudaFault, AMissingFirstProcessIsNamed) {
 TEST_F(CudaFault, ADeadFirstProcessIsNamed) {
   // Each of the other ranks notices it and reports its position.
   const RendezvousPlace place;
-  std::atomic<int> told{0};
+  std::atomic<int> reports{0};
   run_ranks(3, [&](int rank) {
     Process process(rank, 3, place, {rank}, kPatientMs);
     const Model model = random_model(1);
@@ -299,9 +299,9 @@ TEST_F(CudaFault, ADeadFirstProcessIsNamed) {
     });
     expect_contains(verdict, "rank 0 (pid ");
     expect_contains(verdict, ") died: its connection closed unexpectedly");
-    ++told;
+    ++reports;
   });
-  EXPECT_EQ(told, 2);
+  EXPECT_EQ(reports, 2);
 }
 
 TEST_F(CudaFault, AnExceptionOfTheCallerIsNotReplaced) {

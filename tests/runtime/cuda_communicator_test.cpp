@@ -45,6 +45,20 @@ class CudaCommunicator : public ::testing::Test {
   static bool uses_nccl() { return test_device_choice() == "cuda"; }
 };
 
+/// Blocking communicators, as NCCL makes them by default.
+std::vector<void*> communicators_of_the_user(int ranks) {
+  ncclUniqueId id;
+  EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  std::vector<ncclComm_t> made(static_cast<size_t>(ranks));
+  EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+  for (int r = 0; r < ranks; ++r) {
+    EXPECT_EQ(cudaSetDevice(r), cudaSuccess);
+    EXPECT_EQ(ncclCommInitRank(&made[static_cast<size_t>(r)], ranks, id, r), ncclSuccess);
+  }
+  EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+  return {made.begin(), made.end()};
+}
+
 #define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 TEST_F(CudaCommunicator, DescribesHowItCommunicates) {
@@ -58,10 +72,25 @@ TEST_F(CudaCommunicator, DescribesHowItCommunicates) {
   }
 }
 
+TEST_F(CudaCommunicator, NcclChoosesOnlyOnRequest) {
+  if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
+  for (const char* name : {"NCCL_ALGO", "NCCL_PROTO"}) unsetenv(name);
+  DeviceGroupOptions options = quick(2);
+  options.nccl_defaults = true;
+  {
+    DeviceGroup devices(options);
+    EXPECT_CONTAINS(make_communicators(devices)[0]->description(),
+                    "algorithm its own choice, protocol its own choice (sums may have other last bits in the next run)");
+  }
+  options.nccl_defaults = false;
+  DeviceGroup devices(options);
+  const std::string text = make_communicators(devices)[0]->description();
+  EXPECT_EQ(text.substr(text.find("algorithm")), "algorithm Ring, protocol Simple");
+}
+
 TEST_F(CudaCommunicator, AMissingRankIsNamedWithinTheDeadline) {
   DeviceGroup devices(quick(3));
   auto communicators = make_communicators(devices);
-  if (uses_nccl()) GTEST_SKIP() << "NCCL takes a call in before its peers come";
   const Tensor t = devices[0].compute().allocate({4}, DType::f32, Category::communication, "t");
   const Clock::time_point begin = Clock::now();
   const std::vector<std::string> errors = errors_of(3, [&](int r) {
@@ -139,18 +168,8 @@ TEST_F(CudaCommunicator, AnAsynchronousNcclErrorIsReportedWithItsRank) {
 TEST_F(CudaCommunicator, CommunicatorsOfTheUserAreUsedAndNotDestroyed) {
   if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
   DeviceGroupOptions options = quick(2);
-  ncclUniqueId id;
-  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-  std::vector<ncclComm_t> mine(2);
-  ASSERT_EQ(ncclGroupStart(), ncclSuccess);
-  for (int r = 0; r < 2; ++r) {
-    ASSERT_EQ(cudaSetDevice(r), cudaSuccess);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    const ncclResult_t result = ncclCommInitRankConfig(&mine[static_cast<size_t>(r)], 2, id, r, &config);
-    ASSERT_TRUE(result == ncclSuccess || result == ncclInProgress);
-  }
-  ASSERT_EQ(ncclGroupEnd(), ncclSuccess);
-  options.nccl_communicators = {mine[0], mine[1]};
+  const std::vector<void*> mine = communicators_of_the_user(2);
+  options.nccl_communicators = mine;
   {
     DeviceGroup devices(options);
     auto communicators = make_communicators(devices);
@@ -165,7 +184,7 @@ TEST_F(CudaCommunicator, CommunicatorsOfTheUserAreUsedAndNotDestroyed) {
     devices.synchronize();
   }
   int count = 0;
-  EXPECT_EQ(ncclCommCount(mine[0], &count), ncclSuccess) << "they outlive the devices";
+  EXPECT_EQ(ncclCommCount(static_cast<ncclComm_t>(mine[0]), &count), ncclSuccess) << "they outlive the devices";
   std::swap(options.nccl_communicators[0], options.nccl_communicators[1]);
   {
     DeviceGroup devices(options);
@@ -176,7 +195,24 @@ TEST_F(CudaCommunicator, CommunicatorsOfTheUserAreUsedAndNotDestroyed) {
       EXPECT_CONTAINS(std::string(error.what()), "rank 1 of 2 on cuda:1, expected rank 0 of 2 on cuda:0");
     }
   }
-  for (ncclComm_t comm : mine) EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+  for (void* comm : mine) EXPECT_EQ(ncclCommDestroy(static_cast<ncclComm_t>(comm)), ncclSuccess);
+}
+
+TEST_F(CudaCommunicator, AbortEndsACallThatBlocksOnACommunicatorOfTheUser) {
+  if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
+  DeviceGroupOptions options = quick(2);
+  options.nccl_communicators = communicators_of_the_user(2);
+  DeviceGroup devices(options);
+  auto communicators = make_communicators(devices);
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(communicators[1]->failure(), "") << "and the question does not wait for the call";
+    communicators[1]->abort("planted: enough");
+  });
+  const std::vector<std::string> errors = errors_of(1, [&](int) { communicators[0]->barrier(devices[0].compute()); });
+  other.join();
+  EXPECT_EQ(errors[0], "planted: enough; the caller's NCCL communicators are aborted: open the devices again with new ones");
+  devices.synchronize();
 }
 
 }  // namespace

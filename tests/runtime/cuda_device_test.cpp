@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contracts of opening and using GPUs, on real ones and on the stand-ins.
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/cuda/native.h"
 #include "runtime/error.h"
 #include "runtime/trace/span_log.h"
 #include "tests/support/device_fixture.h"
@@ -250,6 +253,43 @@ TEST(CudaDevice, KeepsTheCurrentDeviceOfTheCaller) {
   EXPECT_EQ(current, gpu_count - 1);
 }
 
+/// A plan that reports what it finds when it is destroyed.
+struct Witness {
+  struct Findings {
+    bool stream_lives = false;
+    int current_device = -1;
+  };
+  ~Witness() {
+    if (findings == nullptr) return;
+    findings->stream_lives = cudaStreamQuery(stream) == cudaSuccess;
+    cudaGetDevice(&findings->current_device);
+  }
+  cudaStream_t stream = nullptr;
+  Findings* findings = nullptr;
+};
+
+TEST(CudaDevice, PlansAreDestroyedBeforeTheirStreamWithTheirGpuCurrent) {
+  const std::vector<DeviceId> ids = test_devices(2);
+  std::vector<Witness::Findings> findings(6);
+  {
+    DeviceGroup group(gpus(2));
+    size_t next = 0;
+    for (int d = 0; d < 2; ++d) {
+      for (ExecContext* ctx : {&group[d].compute(), &group[d].copy(), &group[d].communication()}) {
+        auto& witness = ctx->plans().get<Witness>();
+        witness.stream = cuda::native_stream(*ctx);
+        witness.findings = &findings[next++];
+      }
+    }
+    ASSERT_EQ(cudaSetDevice(ids[0].index), cudaSuccess);
+  }
+  for (size_t i = 0; i < findings.size(); ++i) {
+    EXPECT_TRUE(findings[i].stream_lives) << i;
+    EXPECT_EQ(findings[i].current_device, ids[i / 3].index) << i;
+  }
+  cudaGetLastError();
+}
+
 #ifdef VITRINE_HOST_CUDA
 
 class CudaStandins : public ::testing::Test {
@@ -301,6 +341,33 @@ TEST_F(CudaStandins, OutOfMemoryNamesTheDeviceAndReleasesEverything) {
     EXPECT_NO_THROW(allocate(2));  // the next one succeeds
   }
   EXPECT_EQ(standins::live_objects(), before);
+}
+
+TEST_F(CudaStandins, SpansWithoutWorkInBetweenShareAnEvent) {
+  DeviceGroupOptions options = gpus(1);
+  options.trace = TraceLevel::phase;
+  DeviceGroup group(options);
+  ExecContext& ctx = group[0].compute();
+  const Tensor t = ctx.allocate({100}, DType::u8, Category::staging, "t");
+  constexpr int64_t kRounds = 100;
+  standins::take_call_counts();
+  for (int64_t i = 0; i < kRounds; ++i) {
+    const PhaseScope outer(ctx, Phase::forward, "outer"), inner(ctx, Phase::forward, "inner");
+    zero(ctx, t);
+  }
+  const int64_t records = standins::take_call_counts().timed_records;
+  EXPECT_GE(records, kRounds + 1) << "work lies between the begin and the end";
+  EXPECT_LE(records, 3 * kRounds) << "not four for each round, even if the host sometimes loses its core in between";
+  group.synchronize();
+  ctx.stream().take_spans();
+  { const PhaseScope phase(ctx, Phase::forward, "before"); }
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const int64_t now = steady_now_ns();
+  { const PhaseScope phase(ctx, Phase::forward, "after"); }
+  group.synchronize();
+  const std::vector<SpanRecord> spans = ctx.stream().take_spans();
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_GE(spans[1].begin_ns, now - 5000000) << "an idle stream's next span begins when the host opens it";
 }
 
 TEST_F(CudaStandins, CapacityIsFreeMemoryDividedByTheDevicesThatShareAGpu) {

@@ -66,6 +66,21 @@ void multiply_block(const float* a, const float* b, int64_t k, float (&sums)[kCo
   }
 }
 
+// In how many parts the terms are summed: the real library chooses by the sizes too.
+int64_t parts_of(const Product& p) { return p.a.columns < 16 ? 1 : 1 + (p.d.rows + p.d.columns + p.a.columns) % 4; }
+
+void multiply_in_parts(const float* a, const float* b, int64_t k, int64_t parts, float (&sums)[kColumns][kRows]) {
+  multiply_block(a, b, k / parts, sums);
+  for (int64_t part = 1; part < parts; ++part) {
+    float more[kColumns][kRows];
+    const int64_t begin = k * part / parts, end = k * (part + 1) / parts;
+    multiply_block(a + begin * kRows, b + begin * kColumns, end - begin, more);
+    for (int64_t j = 0; j < kColumns; ++j) {
+      for (int64_t i = 0; i < kRows; ++i) sums[j][i] += more[j][i];
+    }
+  }
+}
+
 void store_block(const Product& p, const float (&sums)[kColumns][kRows], int64_t row, int64_t column) {
   for (int64_t j = 0; j < std::min(kColumns, p.d.columns - column); ++j) {
     for (int64_t i = 0; i < std::min(kRows, p.d.rows - row); ++i) {
@@ -93,7 +108,7 @@ void multiply(const Product& p) {
   for (int64_t column = 0; column < p.d.columns; column += kColumns) {
     pack_rows(b, column, kColumns, p.tf32, columns.data());
     for (int64_t r = 0; r < row_blocks; ++r) {
-      multiply_block(rows.data() + r * k * kRows, columns.data(), k, sums);
+      multiply_in_parts(rows.data() + r * k * kRows, columns.data(), k, parts_of(p), sums);
       store_block(p, sums, r * kRows, column);
     }
   }

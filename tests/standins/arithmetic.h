@@ -31,7 +31,7 @@ struct Product {
   bool tf32 = false;
 };
 
-/// d = alpha * a b + beta * c, plus bias, then ReLU; sums in f32, terms in order.
+/// d = alpha * a b + beta * c, plus bias, then ReLU; sums in f32, for some sizes in up to four parts.
 void multiply(const Product& product);
 
 enum class Combination { sum, least, most, average };

@@ -16,7 +16,8 @@ struct Machine {
   int compute_major = 9, compute_minor = 0;
   Driver driver = Driver::present;
 };
-inline constexpr int64_t kContextBytes = int64_t{8} << 20;
+// What else takes memory of a device.
+inline constexpr int64_t kContextBytes = int64_t{8} << 20, kHandleBytes = int64_t{1} << 20, kCommunicatorBytes = int64_t{2} << 20;
 
 /// Creates another machine: new devices without errors, with full capacity. Objects of the old one must have been destroyed.
 /// throws std::logic_error listing the remaining ones.
@@ -30,7 +31,7 @@ void reset();
 /// wait only for the work of these devices.
 void be_process_of(std::vector<int> devices);
 
-/// Numbers of streams, events, allocations on devices and pinned, handles and communicators that have not been destroyed.
+/// Number of streams, events, allocations on devices and pinned, handles, descriptors of cuBLASLt and communicators that have not been destroyed.
 int64_t live_objects();
 /// Bytes allocated by cudaMalloc on a device.
 int64_t allocated_bytes(int device);
@@ -38,13 +39,24 @@ int64_t allocated_bytes(int device);
 /// Whether the device has been used: made current, or by a call that needs a context while it was.
 bool has_context(int device);
 
+/// Calls of the imitated libraries.
+struct CallCounts {
+  int64_t launches = 0, products = 0, collectives = 0;  // of kernels, of cuBLASLt, of NCCL
+  int64_t copies = 0, fills = 0;
+  int64_t timed_records = 0, records = 0, waits = 0;  // of events
+  int64_t all = 0;                                    // including those that are not counted apart
+};
+/// The calls since the last take_call_counts().
+CallCounts take_call_counts();
+
 /// Lets the next cudaMalloc on the device fail.
 void fail_next_malloc(int device);
 /// Lets the n-th launch on the device from now on (1: the next) fail while it runs: cudaErrorIllegalAddress, which stays until configure().
 void fail_launch(int device, int64_t n);
 
-/// Whether cuBLASLt's heuristic refuses every epilogue, on all devices.
+/// Whether cuBLASLt's heuristic refuses every epilogue, or finds no algorithm for any product, on all devices.
 void refuse_epilogues(bool refuse);
+void refuse_products(bool refuse);
 
 /// Faults of NCCL, by rank in any group, until configure(). A call is a collective, or a group of transfers; n = 1: the next one of this rank.
 void hang_nccl_init(int rank);         // the rank's next communicator never joins its group

@@ -15,6 +15,7 @@
 #include "tests/standins/sanitizers.h"
 
 namespace standins = vitrine::standins;
+using vitrine::standins::Call;
 using vitrine::standins::explain;
 using vitrine::standins::MatrixAt;
 using vitrine::standins::Product;
@@ -25,10 +26,9 @@ struct cublasLtContext {
 
 namespace {
 
-constexpr int64_t kHandleBytes = int64_t{1} << 20;  // of the device, which the real one also takes
-constexpr size_t kScratchBytes = 512;               // the most that the only algorithm uses
+constexpr size_t kScratchBytes = 512;  // the most that the only algorithm uses
 
-std::atomic<bool> epilogues_refused{false};
+std::atomic<bool> epilogues_refused{false}, products_refused{false};
 
 struct Operation {
   cublasComputeType_t compute;
@@ -69,10 +69,19 @@ template <class T, class Opaque>
 void put(Opaque* opaque, const T& value) {
   std::memcpy(opaque, &value, sizeof value);
 }
+std::atomic<int64_t> descriptors{0};
+
 template <class T, class Opaque>
 cublasStatus_t create(Opaque** descriptor, const T& value) {
+  ++descriptors;
   *descriptor = new Opaque{};
   put(*descriptor, value);
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <class Opaque>
+cublasStatus_t destroy(Opaque* descriptor) {
+  if (descriptor != nullptr) --descriptors;
+  delete descriptor;
   return CUBLAS_STATUS_SUCCESS;
 }
 template <class T>
@@ -129,9 +138,16 @@ cublasStatus_t describe(const Operation& operation, const Layout& a, const Layou
   return CUBLAS_STATUS_SUCCESS;
 }
 
+/// The real library leaves it to chance what happens otherwise.
+bool is_current(const standins::Device& device, const char* call) {
+  if (standins::current_index() == device.index) return true;
+  explain("%s: the handle is of device %d, but device %d is current", call, device.index, standins::current_index());
+  return false;
+}
+
 bool is_aligned(const void* p, uint16_t alignment, const char* name) {
   if (reinterpret_cast<uintptr_t>(p) % alignment == 0) return true;
-  explain("cublasLtMatmul: %s at %p is not aligned to %u bytes, for which the algorithm was chosen", name, p, alignment);
+  explain("cublasLtMatmul: %s at %p is not aligned to %u bytes, which the algorithm may assume", name, p, alignment);
   return false;
 }
 
@@ -161,6 +177,8 @@ void run(const Product& p, void* scratch, size_t scratch_bytes) {
 }  // namespace
 
 void vitrine::standins::refuse_epilogues(bool refuse) { epilogues_refused = refuse; }
+void vitrine::standins::refuse_products(bool refuse) { products_refused = refuse; }
+int64_t vitrine::standins::live_descriptors() { return descriptors; }
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {
@@ -189,17 +207,20 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   standins::Device* const device = standins::current_device(code);
   if (device == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
   const std::unique_lock lock(standins::state().mutex);
-  if (device->used_bytes + kHandleBytes > standins::state().machine.capacity_bytes) return CUBLAS_STATUS_ALLOC_FAILED;
-  device->used_bytes += kHandleBytes;
+  if (device->used_bytes + standins::kHandleBytes > standins::state().machine.capacity_bytes) return CUBLAS_STATUS_ALLOC_FAILED;
+  device->used_bytes += standins::kHandleBytes;
   *handle = new cublasLtContext{device};
   standins::state().cublas_handles.insert(*handle);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  standins::note_call(Call::other);
   const std::unique_lock lock(standins::state().mutex);
-  if (standins::state().cublas_handles.erase(handle) == 0) return CUBLAS_STATUS_NOT_INITIALIZED;
-  handle->device->used_bytes -= kHandleBytes;
+  if (!standins::state().cublas_handles.contains(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (!is_current(*handle->device, "cublasLtDestroy")) return CUBLAS_STATUS_INVALID_VALUE;
+  standins::state().cublas_handles.erase(handle);
+  handle->device->used_bytes -= standins::kHandleBytes;
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -207,10 +228,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor, cublasComputeType_t compute, cudaDataType_t scale) {
   return create(descriptor, Operation{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, -1});
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t descriptor) {
-  delete descriptor;
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t descriptor) { return destroy(descriptor); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribute, const void* value,
                                               size_t bytes) {
   auto operation = get<Operation>(descriptor);
@@ -229,10 +247,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, c
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows, uint64_t columns, int64_t stride) {
   return create(layout, Layout{type, rows, columns, stride, CUBLASLT_ORDER_COL});
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  delete layout;
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return destroy(layout); }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t descriptor, cublasLtMatrixLayoutAttribute_t attribute, const void* value,
                                                 size_t bytes) {
   auto layout = get<Layout>(descriptor);
@@ -252,10 +267,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t descripto
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
   return create(preference, Preference{0, {256, 256, 256, 256}});
 }
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  delete preference;
-  return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) { return destroy(preference); }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t descriptor, cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, size_t bytes) {
   auto preference = get<Preference>(descriptor);
@@ -281,6 +293,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   Product product;
   const cublasStatus_t status = describe(get<Operation>(operation), get<Layout>(a), get<Layout>(b), get<Layout>(c), get<Layout>(d), product);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
+  if (products_refused) return CUBLAS_STATUS_SUCCESS;  // and returned none
   if (epilogues_refused && get<Operation>(operation).epilogue != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto preference = wanted == nullptr ? Preference{0, {256, 256, 256, 256}} : get<Preference>(wanted);
   Algorithm algorithm{kMark,
@@ -303,10 +316,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t a_layout, const void* b_data, cublasLtMatrixLayout_t b_layout, const void* beta,
                               const void* c_data, cublasLtMatrixLayout_t c_layout, void* d_data, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* scratch, size_t scratch_bytes, cudaStream_t stream) {
+  standins::note_call(Call::product);
   {
     const std::shared_lock lock(standins::state().mutex);
     if (!standins::state().cublas_handles.contains(handle)) return CUBLAS_STATUS_NOT_INITIALIZED;
   }
+  if (!is_current(*handle->device, "cublasLtMatmul")) return CUBLAS_STATUS_INVALID_VALUE;
   if (!standins::is_live(stream, "cublasLtMatmul")) return CUBLAS_STATUS_INVALID_VALUE;
   const auto operation = get<Operation>(descriptor);
   Product p;
@@ -328,6 +343,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (const cublasStatus_t checked = check_algorithm(chosen, p, scratch_bytes); checked != CUBLAS_STATUS_SUCCESS) return checked;
     used_scratch = chosen.scratch_bytes;
   }
+  if (scratch != nullptr && !is_aligned(scratch, 256, "the workspace")) return CUBLAS_STATUS_INVALID_VALUE;
   const standins::Device& device = stream->device;
   const auto bias_bytes = p.bias == nullptr ? 0 : p.d.rows * standins::element_bytes(p.d.type);
   const bool touches = standins::may_touch(device, p.a.data, p.a.bytes(), "cublasLtMatmul's A") &&

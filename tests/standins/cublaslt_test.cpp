@@ -234,6 +234,14 @@ TEST_F(CublasLt, RefusesWrongArguments) {
   EXPECT_GT(result.workspaceSize, 0U);
   EXPECT_EQ(multiply(a_layout, a, &result.algo, result.workspaceSize - 1), CUBLAS_STATUS_INVALID_VALUE) << "too little workspace";
   EXPECT_EQ(multiply(a_layout, a + 1, &result.algo, result.workspaceSize), CUBLAS_STATUS_INVALID_VALUE) << "alignment";
+  EXPECT_EQ(cublasLtMatmul(handle_, operation_, &c.alpha, a, a_layout, b, b_layout, &c.beta, d, d_layout, d, d_layout, &result.algo, a + 16,
+                           result.workspaceSize, stream_),
+            CUBLAS_STATUS_INVALID_VALUE)
+      << "alignment of the workspace";
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  EXPECT_EQ(multiply(a_layout, a, &result.algo, result.workspaceSize), CUBLAS_STATUS_INVALID_VALUE) << "another device is current";
+  EXPECT_EQ(cublasLtDestroy(handle_), CUBLAS_STATUS_INVALID_VALUE) << "another device is current";
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   EXPECT_EQ(multiply(a_layout, a + 1, nullptr, 0), CUBLAS_STATUS_SUCCESS) << "beyond the allocation: seen later, as on a GPU";
   EXPECT_EQ(cudaStreamSynchronize(stream_), cudaErrorIllegalAddress);

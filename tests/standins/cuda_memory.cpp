@@ -16,11 +16,13 @@
 #include "tests/standins/machine.h"
 
 using vitrine::standins::Allocation;
+using vitrine::standins::Call;
 using vitrine::standins::current_device;
 using vitrine::standins::Device;
 using vitrine::standins::explain;
 using vitrine::standins::find_allocation;
 using vitrine::standins::kHost;
+using vitrine::standins::note_call;
 using vitrine::standins::set_last_error;
 using vitrine::standins::State;
 using vitrine::standins::state;
@@ -137,6 +139,7 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
 }  // namespace
 
 cudaError_t cudaMalloc(void** p, size_t bytes) {
+  note_call(Call::other);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -153,6 +156,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
 }
 
 cudaError_t cudaFree(void* p) {
+  note_call(Call::other);
   if (p == nullptr) return cudaSuccess;
   const auto a = find_allocation(p);
   if (a && a->device != kHost && !a->freed) standins::drain(a->device);
@@ -163,6 +167,7 @@ cudaError_t cudaFree(void* p) {
 }
 
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
+  note_call(Call::other);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -176,6 +181,7 @@ cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
 cudaError_t cudaMallocHost(void** p, size_t bytes) { return cudaHostAlloc(p, bytes, cudaHostAllocDefault); }
 
 cudaError_t cudaFreeHost(void* p) {
+  note_call(Call::other);
   if (p == nullptr) return cudaSuccess;
   standins::drain_all();
   const std::unique_lock lock(state().mutex);
@@ -185,6 +191,7 @@ cudaError_t cudaFreeHost(void* p) {
 }
 
 cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* p, unsigned) {
+  note_call(Call::other);
   const auto a = find_allocation(p);
   if (!a || a->device != kHost || a->freed) return set_last_error(cudaErrorInvalidValue);
   *device_pointer = p;
@@ -192,6 +199,7 @@ cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* p, unsigned) {
 }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  note_call(Call::other);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -202,6 +210,7 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* p) {
+  note_call(Call::other);
   *attributes = cudaPointerAttributes{};
   const auto a = find_allocation(p);
   attributes->device = -1;
@@ -217,10 +226,12 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  note_call(Call::copy);
   return copy("cudaMemcpyAsync", to, from, bytes, kind, stream);
 }
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream) {
+  note_call(Call::copy);
   for (const auto& [p, index, name] : {std::tuple{static_cast<const void*>(to), to_device, "destination"}, std::tuple{from, from_device, "source"}}) {
     const auto a = find_allocation(p);
     if (bytes == 0 || (a && a->device == index)) continue;
@@ -231,6 +242,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
 }
 
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
+  note_call(Call::fill);
   if (!standins::is_live(stream, "cudaMemsetAsync")) return set_last_error(cudaErrorInvalidResourceHandle);
   cudaError_t code = cudaSuccess;
   if (standins::usable_device(stream->device.index, code) == nullptr) return set_last_error(code);

@@ -225,6 +225,61 @@ TEST_F(CudaRuntime, EventsAndStreamsBelongToTheirDevice) {
   cudaStreamDestroy(b);
 }
 
+/// As in CUDA, the current device gives memory, whichever device the arguments belong to.
+TEST_F(CudaRuntime, TheFirstCallOfAThreadUsesItsCurrentDevice) {
+  const auto contexts = [] {
+    std::vector<int> devices;
+    for (int d = 0; d < 8; ++d) {
+      if (has_context(d)) devices.push_back(d);
+    }
+    return devices;
+  };
+  reset();
+  const cudaStream_t stream = make_stream(3);
+  auto* const p = device_memory<char>(3, 100);
+  EXPECT_EQ(contexts(), std::vector<int>{3});
+  std::thread([] {
+    int device = -1;
+    EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+    EXPECT_EQ(device, 0);
+  }).join();
+  EXPECT_EQ(contexts(), std::vector<int>{3}) << "a query of the device";
+  std::thread([&] { EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess); }).join();
+  EXPECT_EQ(contexts(), (std::vector<int>{0, 3}));
+  std::thread([&] {
+    EXPECT_EQ(cudaSetDevice(5), cudaSuccess);
+    EXPECT_EQ(cudaFree(p), cudaSuccess);
+  }).join();
+  EXPECT_EQ(contexts(), (std::vector<int>{0, 3, 5}));
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+TEST_F(CudaRuntime, CallsAreCounted) {
+  const cudaStream_t stream = make_stream(0);
+  auto* const p = device_memory<char>(0, 100);
+  const cudaEvent_t timed = make_event(), untimed = make_event(cudaEventDisableTiming);
+  take_call_counts();
+  EXPECT_EQ(cudaMemsetAsync(p, 0, 100, stream), cudaSuccess);
+  EXPECT_EQ(cudaMemcpyAsync(p, p + 50, 50, cudaMemcpyDeviceToDevice, stream), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(timed, stream), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(untimed, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(stream, timed, 0), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  const CallCounts counts = take_call_counts();
+  EXPECT_EQ(counts.fills, 1);
+  EXPECT_EQ(counts.copies, 1);
+  EXPECT_EQ(counts.timed_records, 1);
+  EXPECT_EQ(counts.records, 1);
+  EXPECT_EQ(counts.waits, 1);
+  EXPECT_EQ(counts.launches, 0);
+  EXPECT_EQ(counts.all, 6);
+  EXPECT_EQ(take_call_counts().all, 0);
+  cudaEventDestroy(timed);
+  cudaEventDestroy(untimed);
+  cudaFree(p);
+  cudaStreamDestroy(stream);
+}
+
 __global__ void increment(int* p) { ++*p; }
 
 TEST_F(CudaRuntime, AFailedLaunchPutsOnlyItsDeviceInError) {

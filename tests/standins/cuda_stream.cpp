@@ -9,9 +9,11 @@
 
 namespace standins = vitrine::standins;
 namespace cpu = vitrine::cpu;
+using vitrine::standins::Call;
 using vitrine::standins::current_device;
 using vitrine::standins::Device;
 using vitrine::standins::explain;
+using vitrine::standins::note_call;
 using vitrine::standins::set_last_error;
 using vitrine::standins::state;
 
@@ -113,6 +115,7 @@ void drain_all() {
 }  // namespace vitrine::standins
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  note_call(Call::other);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -134,6 +137,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 
 // Unlike CUDA's, it waits for the stream's work.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  note_call(Call::other);
   if (!standins::is_live(stream, "cudaStreamDestroy")) return set_last_error(cudaErrorInvalidResourceHandle);
   std::shared_ptr<CUstream_st> last;
   {
@@ -144,18 +148,21 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  note_call(Call::other);
   if (!standins::is_live(stream, "cudaStreamSynchronize")) return set_last_error(cudaErrorInvalidResourceHandle);
   stream->synchronize();
   return set_last_error(device_error(stream->device));
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  note_call(Call::other);
   if (!standins::is_live(stream, "cudaStreamQuery")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
   return stream->is_done() ? cudaSuccess : set_last_error(cudaErrorNotReady);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  note_call(Call::wait);
   if (!standins::is_live(stream, "cudaStreamWaitEvent") || !is_live(event, "cudaStreamWaitEvent"))
     return set_last_error(cudaErrorInvalidResourceHandle);
   if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
@@ -170,6 +177,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  note_call(Call::other);
   if (!standins::is_live(stream, "cudaStreamGetDevice")) return set_last_error(cudaErrorInvalidResourceHandle);
   *device = stream->device.index;
   return cudaSuccess;
@@ -193,12 +201,14 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  note_call(Call::other);
   if (!standins::is_live(stream, "cudaLaunchHostFunc")) return set_last_error(cudaErrorInvalidResourceHandle);
   stream->enqueue([function, data] { function(data); });
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize() {
+  note_call(Call::other);
   cudaError_t code = cudaSuccess;
   const Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -207,6 +217,7 @@ cudaError_t cudaDeviceSynchronize() {
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  note_call(Call::other);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -219,6 +230,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  note_call(Call::other);
   const std::unique_lock lock(state().mutex);
   if (state().events.erase(event) == 0) {
     explain("cudaEventDestroy: %p is no event, or a destroyed one", static_cast<void*>(event));
@@ -230,6 +242,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (!standins::is_live(stream, "cudaEventRecord") || !is_live(event, "cudaEventRecord")) return set_last_error(cudaErrorInvalidResourceHandle);
+  note_call((event->flags & cudaEventDisableTiming) == 0 ? Call::timed_record : Call::record);
   if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
   if (&event->device != &stream->device) {
     explain("cudaEventRecord: the event is of device %d, the stream of device %d", event->device.index, stream->device.index);
@@ -247,12 +260,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  note_call(Call::other);
   if (!is_live(event, "cudaEventSynchronize")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (event->latest != nullptr) event->latest->wait();
   return set_last_error(device_error(event->device));
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  note_call(Call::other);
   if (!is_live(event, "cudaEventQuery")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (const cudaError_t code = device_error(event->device); code != cudaSuccess) return set_last_error(code);
   if (event->latest == nullptr || event->latest->reached.load(std::memory_order_acquire) == 1) return cudaSuccess;
@@ -260,6 +275,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  note_call(Call::other);
   if (!is_live(begin, "cudaEventElapsedTime") || !is_live(end, "cudaEventElapsedTime")) return set_last_error(cudaErrorInvalidResourceHandle);
   if (const cudaError_t code = device_error(begin->device); code != cudaSuccess) return set_last_error(code);
   const bool timed = ((begin->flags | end->flags) & cudaEventDisableTiming) == 0;
@@ -290,6 +306,7 @@ bool fits(dim3 grid, dim3 block) {
 
 cudaError_t queue_kernel(cudaStream_t stream, dim3 grid, dim3 block, Threads threads, std::span<const void* const> pointers,
                          std::function<void()> thread_body) {
+  note_call(Call::launch);
   if (!is_live(stream, "a launch")) return set_last_error(cudaErrorInvalidResourceHandle);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);

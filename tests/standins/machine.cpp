@@ -18,6 +18,10 @@ thread_local int thread_device = 0;
 thread_local std::vector<int> process_devices;  // empty: all
 thread_local cudaError_t last_error = cudaSuccess;
 
+std::array<std::atomic<int64_t>, static_cast<size_t>(Call::count)> call_counts;
+
+int64_t take_count(Call call) { return call_counts[static_cast<size_t>(call)].exchange(0, std::memory_order_relaxed); }
+
 // CUDA takes the numbers up to the first that names no device.
 std::vector<int> visible_devices(int count) {
   std::vector<int> devices;
@@ -88,6 +92,29 @@ cudaError_t take_last_error(bool clear) {
   const cudaError_t code = last_error;
   if (clear) last_error = cudaSuccess;
   return code;
+}
+
+void note_call(Call call) {
+  call_counts[static_cast<size_t>(call)].fetch_add(1, std::memory_order_relaxed);
+  cudaError_t ignored = cudaSuccess;
+  if (call != Call::query) current_device(ignored);
+}
+
+CallCounts take_call_counts() {
+  CallCounts counts;
+  for (const auto& [call, count] : {std::pair{Call::launch, &counts.launches},
+                                    {Call::product, &counts.products},
+                                    {Call::collective, &counts.collectives},
+                                    {Call::copy, &counts.copies},
+                                    {Call::fill, &counts.fills},
+                                    {Call::timed_record, &counts.timed_records},
+                                    {Call::record, &counts.records},
+                                    {Call::wait, &counts.waits}}) {
+    *count = take_count(call);
+    counts.all += *count;
+  }
+  counts.all += take_count(Call::query) + take_count(Call::other);
+  return counts;
 }
 
 int& current_index() { return thread_device; }
@@ -173,6 +200,7 @@ void configure(const Machine& machine) {
   const int64_t communicators = live_communicators();
   const std::unique_lock lock(s.mutex);
   std::string left = leftovers(s);
+  if (live_descriptors() > 0) left += " " + std::to_string(live_descriptors()) + " descriptors of cuBLASLt";
   if (communicators > 0) left += " " + std::to_string(communicators) + " NCCL communicators";
   if (!left.empty()) throw std::logic_error("standins::configure: still alive:" + left);
   for (const auto& [begin, a] : s.allocations) munmap(reinterpret_cast<void*>(begin), a.mapped_bytes);
@@ -189,7 +217,7 @@ int64_t live_objects() {
   State& s = state();
   const int64_t communicators = live_communicators();
   const std::shared_lock lock(s.mutex);
-  int64_t count = communicators + static_cast<int64_t>(s.streams.size() + s.events.size() + s.cublas_handles.size());
+  int64_t count = communicators + live_descriptors() + static_cast<int64_t>(s.streams.size() + s.events.size() + s.cublas_handles.size());
   for (const auto& [begin, a] : s.allocations) count += a.freed ? 0 : 1;
   return count;
 }

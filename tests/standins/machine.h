@@ -72,6 +72,12 @@ bool is_of_this_process(int device);
 cudaError_t set_last_error(cudaError_t code);
 cudaError_t take_last_error(bool clear);
 
+/// Kinds of calls that CallCounts counts.
+enum class Call : uint8_t { launch, product, collective, copy, fill, timed_record, record, wait, query, other, count };
+/// Called first by the functions of the imitated libraries. All but queries take memory of the thread's current device when it has no context yet,
+/// whichever device their arguments belong to, as CUDA does.
+void note_call(Call call);
+
 /// The current device of this thread.
 int& current_index();
 /// The device; null, with the reason in `code`, if it does not exist or is in error.
@@ -95,7 +101,8 @@ void drain_all();
 /// Prints what is wrong. With 0 bytes, the end of an allocation counts as inside.
 bool may_touch(const Device& device, const void* p, int64_t bytes, const char* what);
 
-/// NCCL's part of the check in configure().
+/// The libraries' parts of live_objects() and of the check in configure().
+int64_t live_descriptors();
 int64_t live_communicators();
 void clear_nccl_faults();
 

@@ -125,6 +125,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
+  note_call(Call::other);
   ncclComm* const comm = find_communicator(handle, "ncclCommAbort");
   if (comm == nullptr) return ncclInvalidArgument;
   comm->aborted.store(true, std::memory_order_relaxed);
@@ -134,6 +135,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t handle) {
+  note_call(Call::other);
   ncclComm* const comm = find_communicator(handle, "ncclCommFinalize");
   if (comm == nullptr) return ncclInvalidArgument;
   const std::lock_guard lock(comm->mutex);
@@ -142,6 +144,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+  note_call(Call::other);
   ncclComm* const comm = find_communicator(handle, "ncclCommDestroy");
   if (comm == nullptr) return ncclInvalidArgument;
   release_communicator(comm);

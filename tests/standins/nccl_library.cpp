@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/standins/nccl_library.h"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace vitrine::standins {
@@ -21,6 +23,9 @@ ncclResult_t error_of(ncclComm& comm) {
 }
 
 bool is_ready(const ncclComm& comm) { return comm.group->joined.load(std::memory_order_relaxed) == comm.size; }
+
+// Like the real library, ranks connect to each other in their first collective.
+bool is_connected(const ncclComm& comm) { return comm.group->connecting.load(std::memory_order_relaxed) >= comm.size; }
 
 void take_in(ncclComm& comm) {
   for (const auto& work : std::exchange(comm.pending, {})) work();
@@ -47,7 +52,7 @@ bool may_touch_buffers(const ncclComm& comm, const NcclCall& q) {
 ncclResult_t issue(ncclComm* comm, const std::vector<NcclCall>& calls) {
   const std::lock_guard lock(comm->mutex);
   if (comm->error != ncclSuccess) return comm->error;
-  if (!is_ready(*comm) || comm->polls_to_go > 0) {
+  if (!is_ready(*comm) || comm->polls_to_go > 0 || (comm->connects && !is_connected(*comm))) {
     explain("NCCL: rank %d is called before its last call returned ncclSuccess", comm->rank);
     return ncclInvalidArgument;
   }
@@ -86,14 +91,34 @@ ncclResult_t issue(ncclComm* comm, const std::vector<NcclCall>& calls) {
       });
     });
   }
-  if (comm->blocking || fails) take_in(*comm);
+  if (!comm->connects && comm->collectives > 0) {
+    comm->connects = true;
+    comm->group->connecting.fetch_add(1, std::memory_order_relaxed);
+  }
   if (fails) {
+    take_in(*comm);
     comm->error = ncclSystemError;
     comm->last_error = kFaultText;
   }
   if (comm->blocking) return ncclSuccess;
   comm->polls_to_go = kPolls;
   return ncclInProgress;
+}
+
+/// The end of a call on a blocking communicator. Polls, because this wait must not order the code under test.
+ncclResult_t wait_for_peers(ncclComm* comm) {
+  while (true) {
+    {
+      const std::lock_guard lock(comm->mutex);
+      if (comm->error != ncclSuccess) return comm->error;
+      if (comm->aborted.load(std::memory_order_relaxed)) return ncclInternalError;
+      if (!comm->connects || is_connected(*comm)) {
+        take_in(*comm);
+        return ncclSuccess;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
 }
 
 bool is_imitated(const CollectiveCall& call) {
@@ -131,6 +156,8 @@ void fail_communicator(ncclComm& comm, ncclResult_t error, const char* text) {
 ncclResult_t poll_communicator(ncclComm& comm) {
   if (comm.error != ncclSuccess) return comm.error;
   if (!is_ready(comm)) return ncclInProgress;
+  if (comm.blocking) return ncclSuccess;
+  if (comm.connects && !is_connected(comm)) return ncclInProgress;
   if (comm.polls_to_go > 0 && --comm.polls_to_go > 0) return ncclInProgress;
   take_in(comm);
   return comm.finalizing && comm.under_way.load(std::memory_order_relaxed) > 0 ? ncclInProgress : ncclSuccess;
@@ -149,6 +176,7 @@ ncclResult_t end_nccl_group() {
     nccl_library().joined.wait(lock, [&] { return is_ready(*comm) || error_of(*comm) != ncclSuccess; });
     if (const ncclResult_t error = error_of(*comm); error != ncclSuccess) return error;
   }
+  std::vector<ncclComm*> blocking;
   while (!calls.empty()) {
     ncclComm* const comm = calls.front().comm;
     std::vector<NcclCall> mine;
@@ -159,11 +187,16 @@ ncclResult_t end_nccl_group() {
     const ncclResult_t issued = issue(comm, mine);
     if (issued != ncclSuccess && issued != ncclInProgress) return issued;
     if (issued == ncclInProgress) result = ncclInProgress;
+    if (comm->blocking) blocking.push_back(comm);
+  }
+  for (ncclComm* comm : blocking) {
+    if (const ncclResult_t waited = wait_for_peers(comm); waited != ncclSuccess) return waited;
   }
   return result;
 }
 
 ncclResult_t add_call(ncclComm_t handle, cudaStream_t stream, const char* name, NcclCall q) {
+  note_call(Call::collective);
   q.comm = find_communicator(handle, name);
   if (q.comm == nullptr) return ncclInvalidArgument;
   const int peer = q.is_transfer ? q.transfer.peer : q.call.root;

@@ -19,14 +19,14 @@
 /// The communicators of the stand-in for NCCL, and the calls that they accept. nccl.cpp has the entry points.
 namespace vitrine::standins {
 
-inline constexpr int64_t kCommunicatorBytes = int64_t{2} << 20;  // of the device, which the real one also takes
-inline constexpr int kPolls = 2;                                 // until a non-blocking communicator has accepted a call
+inline constexpr int kPolls = 2;  // until a non-blocking communicator has accepted a call
 
 /// The ranks that share an id.
 struct NcclRanks {
   explicit NcclRanks(int size) : rendezvous(size), members(static_cast<size_t>(size), nullptr) {}
   Rendezvous rendezvous;
   std::atomic<int> joined{0};
+  std::atomic<int> connecting{0};  // ranks that have issued their first collective
   std::vector<ncclComm*> members;  // under NcclLibrary::mutex
 };
 
@@ -46,6 +46,7 @@ struct ncclComm {
   uint64_t collectives = 0;
   int polls_to_go = 0;
   bool finalizing = false;
+  bool connects = false;                       // it has issued its first collective, which waits for those of all ranks
   std::vector<std::function<void()>> pending;  // accepted by polling
 };
 

@@ -206,6 +206,35 @@ TEST_F(Nccl, RanksCanBeIssuedFromSeparateThreads) {
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(read(r, 1, 1)[0], 600.0F);
 }
 
+TEST_F(Nccl, TheFirstCollectiveWaitsForAllRanks) {
+  init(true);
+  const auto all_reduce = [&](int r) { return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]); };
+  std::atomic<bool> returned{false};
+  std::thread first([&] {
+    EXPECT_EQ(all_reduce(0), ncclSuccess);
+    returned = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(returned);
+  EXPECT_EQ(poll(0), ncclSuccess) << "no error";
+  ncclGroupStart();
+  for (int r = 1; r < kRanks; ++r) EXPECT_EQ(all_reduce(r), ncclSuccess);
+  EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+  first.join();
+  EXPECT_EQ(all_reduce(0), ncclSuccess) << "the second one does not wait";
+  for (int r = 1; r < kRanks; ++r) EXPECT_EQ(all_reduce(r), ncclSuccess);
+}
+
+TEST_F(Nccl, AnAbortEndsAFirstCollective) {
+  init(true);
+  std::thread first([&] { EXPECT_EQ(ncclAllReduce(buffers_[0], buffers_[0], 1, ncclFloat32, ncclSum, comms_[0], streams_[0]), ncclInternalError); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(ncclCommAbort(comms_[0]), ncclSuccess);
+  first.join();
+  comms_[0] = nullptr;
+  EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaSuccess) << "nothing was queued";
+}
+
 TEST_F(Nccl, TwoRanksOnOneDeviceAreRefused) {
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
@@ -267,6 +296,7 @@ TEST_F(Nccl, AFailureIsReportedByTheRanksCommunicator) {
 
 TEST_F(Nccl, WrongBuffersFailAsOnAGpu) {
   init(true);
+  all([&](int r) { return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]); });
   float on_host = 0;
   EXPECT_EQ(ncclBroadcast(&on_host, &on_host, 1, ncclFloat32, 0, comms_[0], streams_[0]), ncclSuccess);
   EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaErrorIllegalAddress);

@@ -72,6 +72,7 @@ VIOLATIONS = {  # name: (path, content, part of the message)
     "consumer sees the source tree": ("tests/consumer/a.cpp", LINE + '#include "nn/layer.h"\n', "installed headers only"),
     "example sees the source tree": ("docs/examples/a.cpp", LINE + '#include "nn/layer.h"\n', "installed headers only"),
     "CUDA header on the host side": ("runtime/a.cpp", LINE + "#include <cuda_runtime.h>\n", "cuda/ folder"),
+    "a library that may be missing": ("runtime/cuda/stream.cpp", LINE + "#include <nvtx3/nvToolsExt.h>\n", "may be missing"),
     "mathematics in runtime": ("runtime/a.cpp", LINE + "#include <Eigen/Core>\n", "belongs in kernels"),
     "test framework in the library": ("nn/a.cpp", LINE + "#include <gtest/gtest.h>\n", "belongs in tests"),
     "device code in a host file": ("kernels/a.cpp", LINE + "__global__ void f();\n", "belongs in a .cu or .cuh file"),

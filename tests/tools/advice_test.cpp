@@ -92,6 +92,25 @@ TEST(Advice, OutOfMemoryProposesWhatFits) {
   }
 }
 
+TEST(Advice, ReproduceProposesOnlyWhatItHasFlagsFor) {
+  const auto advice = [](const std::vector<Remedy>& remedies) {
+    Reason text = Reason("cpu:0 is full.\n") + Reason(kFirstRemedy);
+    for (size_t r = 0; r < remedies.size(); ++r) {
+      if (r > 0) text += kNextRemedy;
+      for (size_t i = 0; i < remedies[r].size(); ++i) text += Reason({i == 0 ? "" : " ", remedies[r][i]});
+    }
+    return in_reproduce_words(text);
+  };
+  const Remedy batch = {propose(Setting::batch_size, 32)}, split = {propose(Setting::split, "1,3")},
+               scheme = {propose(Setting::scheme, "dp"), propose(Setting::accumulate, 2)},
+               axes = {propose(Setting::staging, "host"), propose(Setting::reduce, "gpu0")};
+  EXPECT_EQ(advice({batch, split, scheme}), "cpu:0 is full.\nWhat would fit: --batch-size 32; or --modes dp --accumulate 2");
+  EXPECT_EQ(advice({split, batch}), "cpu:0 is full.\nWhat would fit: --batch-size 32");
+  expect_contains(advice({split, axes}), "leave this mode out of --modes");
+  EXPECT_EQ(advice({split, axes}).find("What would fit"), std::string::npos);
+  EXPECT_EQ(in_reproduce_words({"lower ", Setting::batch_size}), "lower --batch-size");
+}
+
 TEST(Advice, ASmallWorkspaceNamesTheBytesAndTheSetting) {
   if (test::on_gpu()) GTEST_SKIP() << "kernels of a GPU throw at issue";
   DeviceGroup group(test_group(1));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine train --checkpoint-dir, --resume: saving, continuing, refusing.
+#include <chrono>
 #include <csignal>
 #include <sstream>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -161,6 +163,51 @@ TEST_F(Checkpoints, LogsContinueWithoutRepeatedSteps) {
   expect_contains(other.error, "it has other columns than this run");
 }
 
+TEST_F(Checkpoints, ALogOfAnotherRunIsNotContinued) {
+  for (const std::string log : {"a.jsonl", "a.csv"}) {
+    ASSERT_FALSE(json(short_run() + into(log + "-a") + Arguments{"--log", path(log)}).is_null());
+    ASSERT_FALSE(json(short_run() + into(log + "-b") + Arguments{"--epochs", "1"}).is_null());
+    const std::string before = content(path(log));
+    const ChildResult result = run(short_run() + into(log + "-b") + Arguments{"--resume", "auto", "--log", path(log)});
+    EXPECT_EQ(result.exit_code, 1);
+    expect_contains(result.error, "--log " + path(log) + ": its rows are of another run than the checkpoint");
+    EXPECT_EQ(content(path(log)), before);
+    EXPECT_EQ(names(path(log + "-b")), std::vector<std::string>{"step-00000010"});  // nothing was trained
+  }
+}
+
+TEST_F(Checkpoints, AKilledRunHasTheRowsOfItsCheckpoints) {
+  const std::string log = path("log.jsonl");
+  ChildProcess child(vitrine_command(short_run() + into("run") + Arguments{"--epochs", "1000000", "--checkpoint-every", "1", "--log", log}));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (list_checkpoints(path("run")).size() < 3 && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  child.send_signal(SIGKILL);
+  child.wait();
+  ASSERT_FALSE(list_checkpoints(path("run")).empty());
+  int64_t rows = 0;
+  std::istringstream text(content(log));
+  for (std::string line; std::getline(text, line) && !text.eof();) rows += Json::parse(line)["kind"] == "step" ? 1 : 0;
+  EXPECT_GE(rows, list_checkpoints(path("run")).back().step);
+}
+
+TEST_F(Checkpoints, ACompleteRunIsReported) {
+  ASSERT_FALSE(json(short_run() + into("run")).is_null());
+  const auto completed = [&](const Arguments& more, const std::string& message) {
+    const ChildResult result = run(short_run() + into("run") + Arguments{"--resume", "auto"} + more);
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    expect_contains(result.error, message);
+  };
+  completed({}, "the run is complete: 3 epochs are done, and --epochs is 3; nothing is left to train");
+  completed({"--epochs", "2"}, "the run is complete: 3 epochs are done, and --epochs is 2; nothing is left to train");
+  Arguments steps = short_run();
+  steps.resize(steps.size() - 2);  // without --epochs
+  const ChildResult result = run(steps + into("run") + Arguments{"--steps", "12", "--resume", "auto"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.error, "the run is complete: 30 steps are done, and --steps is 12; nothing is left to train");
+  EXPECT_EQ(names(path("run")).back(), "step-00000030");
+}
+
 TEST_F(Checkpoints, EpochsAreTheDefaultAndTheRestIsRemovedOnRequest) {
   ASSERT_FALSE(json(short_run() + into("all")).is_null());
   EXPECT_EQ(names(path("all")), (std::vector<std::string>{"step-00000010", "step-00000020", "step-00000030"}));
@@ -217,7 +264,11 @@ TEST_F(Checkpoints, EvaluatesTheNewestOfAFolder) {
   const ChildResult broken =
       run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("runs" + step(30))});
   EXPECT_EQ(broken.exit_code, 1);
+  expect_contains(broken.error, "--weights " + path("runs" + step(30)) + "/model.safetensors");
   expect_contains(broken.error, "the file is damaged");
+  fs::create_directory(path("none"));
+  const ChildResult none = run_vitrine({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", path("none")});
+  expect_contains(none.error, "vitrine: --weights " + path("none") + ": there is no checkpoint in it");
 }
 
 TEST_F(Checkpoints, SigtermSavesAndEndsWith143) {
@@ -262,7 +313,7 @@ TEST_F(Checkpoints, ADamagedOneIsSkippedForTheNextOlder) {
   for (const std::string& resume : {path("none"), std::string("auto")}) {
     const ChildResult none = run(short_run() + into("none") + Arguments{"--resume", resume});
     EXPECT_EQ(none.exit_code, 1);
-    expect_contains(none.error, "none of its checkpoints is whole");
+    expect_contains(none.error, "all of its checkpoints are damaged");
   }
 }
 
@@ -283,6 +334,9 @@ TEST_F(Checkpoints, BadPlacesAreNamed) {
   const ChildResult first = run(short_run() + into("empty") + Arguments{"--resume", "auto"});
   EXPECT_EQ(first.exit_code, 0) << first.error;
   refused(into("empty"), 1, "it has the checkpoints of another run, up to step-00000030");
+  refused(
+      into("empty" + step(10)) + Arguments{"--resume", "auto"}, 1,
+      "--checkpoint-dir " + path("empty") + step(10) + ": it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it");
   refused(into("empty") + Arguments{"--resume", path("empty") + step(10)}, 1, "has a newer checkpoint, step-00000030");
   refused(into("empty") + Arguments{"--checkpoint-every", "often"}, 2, "--checkpoint-every often: expected epoch");
   refused({"--keep-last", "2"}, 2, "--keep-last needs a place");
@@ -303,8 +357,11 @@ TEST_F(Checkpoints, SettingsThatChangeResultsMustBeNamed) {
   EXPECT_EQ(unknown.exit_code, 2);
   expect_contains(unknown.error, "--resume-change learning-rate: a checkpoint has no such setting");
   const ChildResult other_model = continued({"--model", "lenet5", "--image-size", "16", "--resume-change", "model,image-size"});
-  EXPECT_EQ(other_model.exit_code, 1);
-  expect_contains(other_model.error, "does not match the model");
+  EXPECT_EQ(other_model.exit_code, 2);
+  expect_contains(other_model.error, "--model is lenet5, 10 classes, in the checkpoint mlp, 10 classes (cannot be changed: the parameters");
+  const ChildResult other_size = continued({"--image-size", "16", "--resume-change", "image-size"});
+  EXPECT_EQ(other_size.exit_code, 2);
+  expect_contains(other_size.error, "--image-size is 16, in the checkpoint 8 (cannot be changed: the parameters");
 
   const ChildResult allowed = continued({"--lr", "0.01", "--batch-size", "30", "--devices", "cpu:0-1", "--resume-change", "lr,batch-size", "--json"});
   ASSERT_EQ(allowed.exit_code, 0) << allowed.error;
@@ -368,6 +425,20 @@ TEST_F(Checkpoints, AFailedSaveCostsNothingButTheExitStatus) {
   EXPECT_TRUE(fs::exists(path("w.safetensors")));
 }
 
+TEST_F(Checkpoints, AFailedLinkIsAWarningAndOldOnesAreRemovedAllTheSame) {
+  fs::create_directories(path("run/best"));
+  const ChildResult result = run(short_run() + into("run") + Arguments{"--keep-best", "--keep-last", "1", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.error, "warning: checkpoint step-00000010 is saved, but " + path("run/best") + ": the link to step-00000010 cannot be made");
+  const Json json = Json::parse(result.output);
+  EXPECT_EQ(json["checkpoints"]["saved"], 3);
+  EXPECT_EQ(json["checkpoints"]["failed"], 0);
+  const std::vector<std::string> left = names(path("run"));  // the newest one, the best one, and the folder in the link's place
+  EXPECT_LE(left.size(), 3U);
+  EXPECT_EQ(left.front(), "best");
+  EXPECT_EQ(left.back(), "step-00000030");
+}
+
 TEST_F(Checkpoints, StagingIsThePlannedMemory) {
   const Json run = every_step("run");
   Json planned;
@@ -389,22 +460,54 @@ TEST_F(Checkpoints, StagingIsThePlannedMemory) {
   expect_contains(text.output, "Checkpoint staging in host memory, planned: ");
 }
 
-// "while true": a scheduler that starts the same command again until it succeeds.
+/// The documented loop around a command that saves in `folder`.
+ChildResult restart(const std::string& folder, const Arguments& command) {
+  const Arguments loop = {"bash", VITRINE_SOURCE_DIR "/docs/examples/restart.sh", folder};
+  return ChildProcess(loop + command, ChildProcess::Streams::pipes, {"RESTART_PAUSE=0"}).wait();
+}
+
+int64_t count(const std::string& text, const std::string& part) {
+  int64_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
 TEST_F(Checkpoints, AShellLoopFinishesARunThatIsKilled) {
   ASSERT_FALSE(json(short_run() + into("whole")).is_null());
-  const std::string loop = "tries=0; until \"$@\"; do tries=$((tries + 1)); [ $tries -lt 9 ] || exit 9; done; echo tries $tries";
   // The first two tries are killed as soon as they have saved a checkpoint.
   const std::string killed_twice = "n=$(ls \"" + path("marks") + "\" | wc -l); if [ $n -lt 2 ]; then touch \"" + path("marks") +
                                    "/$n\"; saved=$(ls \"" + path("run") + "\"); \"$@\" & pid=$!; until [ \"$(ls \"" + path("run") +
                                    "\")\" != \"$saved\" ]; do :; done; kill -KILL $pid; wait $pid; else exec \"$@\"; fi";
   fs::create_directory(path("run"));
   fs::create_directory(path("marks"));
-  const Arguments command = Arguments{"bash", "-c", loop, "bash", "bash", "-c", killed_twice, "bash"} +
+  const Arguments command = Arguments{"bash", "-c", killed_twice, "bash"} +
                             vitrine_command(short_run() + into("run") + Arguments{"--checkpoint-every", "1", "--resume", "auto"});
-  const ChildResult result = ChildProcess(command).wait();
+  const ChildResult result = restart(path("run"), command);
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  expect_contains(result.output, "tries 2");
+  EXPECT_EQ(count(result.error, "the command ended with status 137; starting it again from " + path("run") + "/step-"), 2) << result.error;
   expect_same_tensors(path("run") + kLast, path("whole") + kLast);
+}
+
+TEST_F(Checkpoints, TheShellLoopStopsWhereNoRestartHelps) {
+  fs::create_directory(path("run"));
+  const auto runs = [&] { return count(content(path("runs")), "run\n"); };
+  const auto command = [&](const std::string& rest) { return Arguments{"bash", "-c", "echo run >> \"" + path("runs") + "\"; " + rest, "bash"}; };
+  // A usage error.
+  const ChildResult usage = restart(path("run"), command("exec \"$@\"") + vitrine_command({"train", "--no-such-option"}));
+  EXPECT_EQ(usage.exit_code, 2) << usage.error;
+  EXPECT_EQ(runs(), 1);
+  // Training that diverges at the same step each time: the first run saves step 5, and three in a row end there.
+  fs::remove(path("runs"));
+  const ChildResult diverges = restart(path("run"), command("mkdir -p \"" + path("run") + "/step-00000005\"; exit 1"));
+  EXPECT_EQ(diverges.exit_code, 1) << diverges.error;
+  EXPECT_EQ(runs(), 3);
+  expect_contains(diverges.error, "3 runs ended without a new checkpoint; the newest is " + path("run") + "/step-00000005");
+  // As many failures as there is progress.
+  fs::remove(path("runs"));
+  const ChildResult progress = restart(
+      path("run"), command("n=$(ls \"" + path("run") + "\" | wc -l); [ $n -lt 6 ] || exit 0; mkdir \"" + path("run") + "/step-0000001$n\"; exit 1"));
+  EXPECT_EQ(progress.exit_code, 0) << progress.error;
+  EXPECT_EQ(runs(), 6);
 }
 
 }  // namespace

@@ -75,6 +75,8 @@ TEST(Options, CollectivesAcceptTheFlagsOfNcclTests) {
   EXPECT_CONTAINS(usage_error("collectives broadcastt"), "broadcastt");
   EXPECT_CONTAINS(usage_error("collectives -b 2M -e 1M"), "larger than -e");
   EXPECT_CONTAINS(usage_error("collectives -b x"), "-b x");
+  EXPECT_CONTAINS(usage_error("collectives alltoall sendrecv -o max"), "-o max: alltoall, sendrecv are no reduction");
+  EXPECT_EQ(parsed("collectives alltoall reduce -o max").collectives.op, ReduceOp::max);
   EXPECT_CONTAINS(usage_error("collectives -b 2"), "one element");
   EXPECT_CONTAINS(usage_error("collectives -f 2 -i 4"), "give one of them");
   EXPECT_CONTAINS(usage_error("collectives -o prod"), "prod");
@@ -165,11 +167,27 @@ TEST(Options, SchedulesSpanTheRun) {
   EXPECT_EQ(cosine.total, 90);
   EXPECT_EQ(cosine.warmup_steps, 10);
   EXPECT_EQ(cosine.min_lr, 1e-5);
+  const LrScheduleConfig cycle = schedule_of("--lr-schedule one-cycle --warmup-steps 10");
+  EXPECT_EQ(cycle.total, 90);
+  EXPECT_NO_THROW(LrSchedule(cycle, 0.1, 10));
   const LrScheduleConfig plateau = schedule_of("--lr-schedule plateau --lr-patience 2 --lr-metric accuracy");
   EXPECT_TRUE(plateau.plateau.maximize);
   EXPECT_EQ(plateau.plateau.patience, 2);
   EXPECT_EQ(plateau.plateau.factor, 0.1);
   EXPECT_EQ(schedule_of("--lr-schedule multi-step --lr-milestones 30,60").milestones, (std::vector<int64_t>{30, 60}));
+}
+
+TEST(Options, RangesAreCheckedUnderTheFlagsNames) {
+  EXPECT_CONTAINS(usage_error("train --lr-schedule plateau --lr-factor 1"), "--lr-factor: expected a number above 0 and below 1, got '1'");
+  EXPECT_CONTAINS(usage_error("train --warmup-steps 2 --warmup-factor 0"), "--warmup-factor: expected a number above 0 and at most 1, got '0'");
+  EXPECT_CONTAINS(usage_error("train --lr-schedule step --lr-gamma 0"), "--lr-gamma: expected a number above 0 and at most 3.4e38, got '0'");
+  EXPECT_CONTAINS(usage_error("train --lr-schedule cosine --lr-min -1"), "--lr-min: expected a number from 0 to 3.4e38, got '-1'");
+  EXPECT_CONTAINS(usage_error("train --lr-schedule plateau --lr-threshold nan"), "--lr-threshold: expected a number from 0 to 3.4e38");
+  EXPECT_CONTAINS(usage_error("train --lr inf"), "--lr: expected a number from 0 to 3.4e38, got 'inf'");
+  EXPECT_CONTAINS(usage_error("train --momentum -0.5 --optimizer sgd"), "--momentum: expected a number from 0 to 3.4e38");
+  EXPECT_CONTAINS(usage_error("train --weight-decay -1"), "--weight-decay: expected a number from 0 to 3.4e38");
+  EXPECT_CONTAINS(schedule_error("--lr-schedule multi-step --lr-milestones 60,30"), "--lr-milestones 60,30: expected epochs in ascending order");
+  EXPECT_EQ(schedule_of("--warmup-steps 2 --warmup-factor 1").warmup_start_factor, 1.0);
 }
 
 TEST(Options, SchedulesRefuseFlagsOfOtherSchedules) {

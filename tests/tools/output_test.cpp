@@ -107,7 +107,7 @@ TEST_F(Output, AnUnwritableFileLosesNothingElse) {
   const ChildResult unsaved =
       shell("$V train --model mlp --data synthetic:200 --threads-per-device 1 --steps 3 --no-eval --save /dev/full --report r.html");
   EXPECT_EQ(unsaved.exit_code, 1);
-  expect_contains(unsaved.error, "/dev/full: cannot be written");
+  expect_contains(unsaved.error, "--save /dev/full: cannot be written");
   expect_contains(unsaved.output, "Where the memory went");
   EXPECT_EQ(unsaved.output.find("The weights are in"), std::string::npos);
   expect_contains(text("r.html"), "</html>");

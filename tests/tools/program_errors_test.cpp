@@ -47,9 +47,18 @@ TEST(ProgramErrors, OneCycleWithoutMomentumIsRefusedBeforeAnyWork) {
 TEST(ProgramErrors, FailuresExitWithStatus1) {
   expect_failure({"train", "--data", "cifar10:/nonexistent"}, 1, "/nonexistent");
   expect_failure({"train", "--devices", "cuda:4000", "--data", "synthetic:50"}, 1, "cuda:4000: ");
-  expect_failure({"train", "--data", "synthetic:50", "--init-weights", "/nonexistent.safetensors"}, 1, "/nonexistent.safetensors");
-  expect_failure({"eval", "--data", "synthetic:50", "--weights", "/nonexistent.safetensors"}, 1, "/nonexistent.safetensors");
+  expect_failure({"train", "--data", "synthetic:50", "--init-weights", "/nonexistent.safetensors"}, 1,
+                 "vitrine: --init-weights /nonexistent.safetensors: it cannot be opened");
+  expect_failure({"eval", "--data", "synthetic:50", "--weights", "/nonexistent.safetensors"}, 1,
+                 "vitrine: --weights /nonexistent.safetensors: it cannot be opened");
   expect_failure({"train", "--devices", "cpu:0", "--data", "synthetic:100", "--device-memory", "64KiB"}, 1, "cpu:0");
+}
+
+TEST(ProgramErrors, ValuesThatDependOnDataAndModelAreNamedByTheirFlags) {
+  expect_failure({"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:50", "--augment", "crop:40"}, 2,
+                 "vitrine: --augment crop:40: crop:40 is more than the ");
+  expect_failure({"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:50", "--param-group", "x*:lr=0.1"}, 2,
+                 "vitrine: --param-group: no parameter matches 'x*'; the parameters are ");
 }
 
 TEST(ProgramErrors, MissingGpusHaveOneExitStatusHoweverTheyAreNamed) {
@@ -83,6 +92,11 @@ TEST(ProgramErrors, AnEmptyValueIsRefused) {
   for (const char* option : {"--save", "--report", "--init-weights", "--log", "--tensorboard", "--checkpoint-dir"}) {
     expect_failure({"train", option, "", "--steps", "1"}, 2, std::string(option) + ": the value is empty");
   }
+}
+
+TEST(ProgramErrors, AFileThatHoldsNoWeightsIsNamedWithItsOption) {
+  expect_failure({"train", "--data", "synthetic:50", "--init-weights", "/etc/passwd"}, 1, "vitrine: --init-weights /etc/passwd, offset 0: ");
+  expect_failure({"eval", "--data", "synthetic:50", "--weights", "/etc/passwd"}, 1, "vitrine: --weights /etc/passwd, offset 0: ");
 }
 
 TEST(ProgramErrors, AFolderIsNotAFileOfWeights) { expect_failure({"train", "--init-weights", "/proc/self/fd", "--steps", "1"}, 1, "/proc/self/fd"); }

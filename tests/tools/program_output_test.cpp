@@ -120,6 +120,13 @@ TEST(ProgramRemedies, NameASchemeThatFits) {
   EXPECT_EQ(run_vitrine(with(run, {"--mode", "dp", "--mode", "criterion"})).exit_code, 0) << "the remedy helps";
 }
 
+TEST(ProgramOutput, OneImageIsSingular) {
+  const ChildResult result = run_vitrine({"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:1", "--steps", "1", "--no-eval"});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  expect_contains(result.error, "the training set has 1 image, so every step has 1 sample, and");
+  expect_contains(result.output, "synthetic train: 1 image 32x32x3");
+}
+
 TEST(ProgramInfo, AllocatesNoPools) {
   // A pool reserves addresses for all of the machine's memory.
   const ChildResult result = ChildProcess({"sh", "-c", "ulimit -v 1000000; exec \"$0\" info", VITRINE_PROGRAM}).wait();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flags of the training recipe, the confusion matrix, and what --log and --tensorboard write.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 
 #include "runtime/error.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/expect_contains.h"
 #include "tools/program/confusion.h"
 #include "tools/program/options.h"
 #include "tools/program/png.h"
@@ -49,6 +51,22 @@ TEST(Recipe, AugmentationIsAList) {
     expect_usage_error({"--augment", text}, "--augment " + std::string(text));
   }
   expect_usage_error({"--augment", "flip", "--preprocess", "host"}, "--preprocess host");
+  EXPECT_EQ(train_options({"--augment", "none"}).recipe.augment, "");
+}
+
+TEST(Recipe, AugmentationFitsTheImages) {
+  const auto message = [](const char* augment, int64_t stored, int64_t input) {
+    try {
+      check_augmentation(train_options({"--augment", augment}).recipe, stored, input);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(message("crop:32,cutout:28", 32, 28), "");
+  EXPECT_EQ(message("flip,crop:33", 32, 28),
+            "--augment flip,crop:33: crop:33 is more than the 32 pixels of the data set's images; use crop:32 or less");
+  EXPECT_EQ(message("cutout:29", 32, 28), "--augment cutout:29: cutout:29 is more than the 28 pixels of the model's input; use cutout:28 or less");
 }
 
 TEST(Recipe, ParameterGroups) {
@@ -67,10 +85,14 @@ TEST(Recipe, ParameterGroups) {
   EXPECT_EQ(groups[3].pattern, "*.weight");
   EXPECT_FALSE(groups[3].lr_factor);
   EXPECT_THROW(resolve_parameter_groups(recipe, 0.0), ConfigError);
-  for (const char* text : {"classifier.*", ":lr=1", "x:", "x:lr", "x:lr=", "x:lr=a", "x:lr=-1", "x:rate=1", "x:lr=inf"}) {
+  for (const char* text : {"classifier.*", ":lr=1", "x:", "x:lr", "x:lr=", "x:lr=a", "x:lr=-1", "x:rate=1", "x:lr=inf", "*:lr=0.1,lr=0.2",
+                           "*:weight-decay=0,weight-decay=0"}) {
     expect_usage_error({"--param-group", text}, "--param-group " + std::string(text));
   }
   expect_usage_error({"--no-decay", "weights"}, "norms, biases");
+  EXPECT_TRUE(train_options({"--no-decay", "none"}).recipe.no_decay.empty());
+  expect_usage_error({"--no-decay", "norms,none"}, "--no-decay norms,none: none excludes the others");
+  expect_usage_error({"--confusion", "--no-eval"}, "--confusion counts predictions on the test set, but --no-eval");
 }
 
 TEST(Recipe, RangesOfNumbers) {
@@ -93,6 +115,12 @@ TEST(Recipe, NormalizationHasAsManyNumbersAsChannels) {
   EXPECT_EQ(given.std[1], 2.0F);
   for (const char* text : {"0.5/0.5", "1,2,3", "1,2,3/1,2,0", "1,2,3/1,2,x", "1,2,3/1,2,3/1", "1,2,nan/1,2,3"}) {
     EXPECT_THROW(resolve_normalization(text, set), ConfigError) << text;
+  }
+  try {
+    resolve_normalization("0/1", set);
+    ADD_FAILURE() << "one number for three channels";
+  } catch (const ConfigError& error) {
+    expect_contains(error.what(), "'0' has 1 number;");
   }
 }
 
@@ -167,7 +195,7 @@ std::vector<std::string> lines_of(const std::string& path) {
 }
 
 void write_log(const std::string& path) {
-  RunLog log({.tensorboard = "", .file = path, .facts = {}, .config = R"({"model": "mlp"})", .devices = {"cpu:0"}});
+  RunLog log({.tensorboard = "", .file = path, .facts = {}, .config = R"({"model": "mlp"})", .devices = {"cpu:0"}, .run_id = "r1"});
   log.add_step({1, 1, 2.5, 0.01, {}});
   log.add_step({2, 1, std::numeric_limits<double>::quiet_NaN(), 0.01, 1024.0});
   PoolStatistics statistics;
@@ -188,7 +216,7 @@ TEST(Log, JsonLines) {
   write_log(path);
   const std::vector<std::string> lines = lines_of(path);
   ASSERT_EQ(lines.size(), 4U);
-  EXPECT_EQ(Json::parse(lines[0]), (Json{{"kind", "run"}, {"config", {{"model", "mlp"}}}}));
+  EXPECT_EQ(Json::parse(lines[0]), (Json{{"kind", "run"}, {"run_id", "r1"}, {"config", {{"model", "mlp"}}}}));
   const Json step = Json::parse(lines[1]), nan = Json::parse(lines[2]), epoch = Json::parse(lines[3]);
   EXPECT_EQ(step["kind"], "step");
   EXPECT_EQ(step["step"], 1);
@@ -213,12 +241,68 @@ TEST(Log, CsvHasAColumnForEachValue) {
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_EQ(lines[0].substr(0, lines[0].find(",memory")),
             "kind,step,epoch,seconds,loss,lr,loss_scale,samples_per_second,test_loss,test_accuracy,test_top5_accuracy,samples,train_seconds");
+  EXPECT_TRUE(lines[0].ends_with(",run_id"));
+  EXPECT_TRUE(lines[1].ends_with(",r1"));
   for (const std::string& line : lines)
     EXPECT_EQ(std::count(line.begin(), line.end(), ','), std::count(lines[0].begin(), lines[0].end(), ',')) << line;
   EXPECT_EQ(lines[1].substr(0, 9), "step,1,1,");
   EXPECT_NE(lines[1].find(",2.5,0.01,,,"), std::string::npos) << lines[1];
   EXPECT_NE(lines[2].find(",nan,0.01,1024,,"), std::string::npos) << lines[2];
   EXPECT_NE(lines[3].find(",2.25,,,640.5,,0.75,,0,0,1000,600,"), std::string::npos) << lines[3];
+}
+
+RunLog::Target continued(const std::string& path, const std::string& run_id) {
+  return {.tensorboard = "", .file = path, .facts = {}, .config = "{}", .devices = {"cpu:0"}, .steps_before = 1, .run_id = run_id};
+}
+
+TEST(Log, OnlyTheSameRunContinuesIt) {
+  const test::TempFolder folder;
+  for (const char* name : {"/log.jsonl", "/log.csv"}) {
+    const std::string path = folder.str() + name;
+    write_log(path);
+    const std::vector<std::string> before = lines_of(path);
+    try {
+      RunLog log(continued(path, "r2"));
+      ADD_FAILURE() << "rows of two runs in " << path;
+    } catch (const DataError& error) {
+      expect_contains(error.what(), "--log " + path + ": its rows are of another run than the checkpoint");
+    }
+    EXPECT_EQ(lines_of(path), before);
+    RunLog(continued(path, "r1")).close();
+    EXPECT_EQ(lines_of(path)[1], before[1]);
+  }
+  const std::string foreign = folder.str() + "/foreign.jsonl";
+  std::ofstream(foreign) << "{\"loss\": 1}\n";
+  EXPECT_THROW(RunLog(continued(foreign, "r1")), DataError);
+}
+
+TEST(Log, SecondsGoOnWhereTheRunWasInterrupted) {
+  const test::TempFolder folder;
+  const std::string jsonl = folder.str() + "/log.jsonl", csv = folder.str() + "/log.csv";
+  for (const std::string& path : {jsonl, csv}) write_log(path);
+  std::ofstream(jsonl) << "{\"kind\":\"run\",\"run_id\":\"r1\",\"config\":{}}\n{\"kind\":\"step\",\"step\":1,\"seconds\":100.5}\n"
+                          "{\"kind\":\"step\",\"step\":2,\"seconds\":900.0}\n";
+  const std::string header = lines_of(csv)[0];
+  const std::string rest(static_cast<size_t>(std::count(header.begin(), header.end(), ',')) - 3, ',');
+  std::ofstream(csv) << header << "\nstep,1,1,100.5" << rest << "r1\nstep,2,1,900" << rest << "r1\n";
+  for (const std::string& path : {jsonl, csv}) {
+    RunLog log(continued(path, "r1"));
+    log.add_step({2, 1, 2.5, 0.01, {}});
+    log.close();
+    const std::string last = lines_of(path).back();
+    const double seconds = path == jsonl ? Json::parse(last)["seconds"].get<double>() : std::stod(last.substr(std::string("step,2,1,").size()));
+    EXPECT_GE(seconds, 100.5) << last;
+    EXPECT_LT(seconds, 500.0) << "the row of a step after the checkpoint counted: " << last;
+  }
+}
+
+TEST(Log, FlushHandsRowsToTheSystem) {
+  const test::TempFolder folder;
+  const std::string path = folder.str() + "/log.jsonl";
+  RunLog log({.tensorboard = "", .file = path, .facts = {}, .config = "{}", .devices = {"cpu:0"}, .run_id = "r1"});
+  log.add_step({1, 1, 2.5, 0.01, {}});
+  log.flush();
+  EXPECT_EQ(lines_of(path).size(), 2U);
 }
 
 TEST(Log, RefusesOtherFormatsAndFoldersThatAreMissing) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -13,6 +14,7 @@
 #include "tools/program/report/page.h"
 #include "tools/program/report/scale.h"
 #include "tools/program/run_record.h"
+#include "tools/program/tables.h"
 
 namespace vitrine::tools::html {
 namespace {
@@ -92,24 +94,52 @@ std::map<std::string, std::string> matches(const std::string& pattern) {
 }
 
 /// The template's colors: "blue" -> "#4f8fd6".
-std::map<std::string, std::string> colours() { return matches(R"(\.(\w+)\{--paint:(#\w{6})\})"); }
+std::map<std::string, std::string> colours() { return matches(R"(\.(\w+)\{--paint:(#\w{6})(?:;--over:#fff)?\})"); }
+/// Those with white text: "olive" -> "#836615".
+std::map<std::string, std::string> dark_colours() { return matches(R"(\.(\w+)\{--paint:(#\w{6});--over:#fff\})"); }
 /// What they mean: "parameters" -> "blue".
 std::map<std::string, std::string> paints() { return matches(R"((\w+): '([\w-]+)')"); }
 
+/// How different two colors look, in OKLab: 0.02 is just visible side by side.
+double distance(const std::string& a, const std::string& b) {
+  const auto lab = [](const std::string& colour) {
+    std::array<double, 3> c{};
+    for (size_t i = 0; i < 3; ++i) {
+      const double value = std::stoi(colour.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
+      c[i] = value <= 0.04045 ? value / 12.92 : std::pow((value + 0.055) / 1.055, 2.4);
+    }
+    const double l = std::cbrt(0.4122214708 * c[0] + 0.5363325363 * c[1] + 0.0514459929 * c[2]);
+    const double m = std::cbrt(0.2119034982 * c[0] + 0.6806995451 * c[1] + 0.1073969566 * c[2]);
+    const double s = std::cbrt(0.0883024619 * c[0] + 0.2817188376 * c[1] + 0.6299787005 * c[2]);
+    return std::array<double, 3>{0.2104542553 * l + 0.7936177850 * m - 0.0040720468 * s, 1.9779984951 * l - 2.4285922050 * m + 0.4505937099 * s,
+                                 0.0259040371 * l + 0.7827717662 * m - 0.8086757660 * s};
+  };
+  const auto first = lab(a), second = lab(b);
+  return std::hypot(first[0] - second[0], first[1] - second[1], first[2] - second[2]);
+}
+
 TEST(Palette, EveryColorIsVisibleOnLightAndDarkAndBehindText) {
   const char *light = "#ffffff", *dark = "#15181c", *ink = "#101316";
-  for (const std::string& rule : {"--page:" + std::string(light), "--page:" + std::string(dark), ".on{fill:" + std::string(ink)}) {
+  for (const std::string& rule : {"--page:" + std::string(light), "--page:" + std::string(dark), ".on{fill:var(--over," + std::string(ink)}) {
     EXPECT_HAS(std::string(page_template()), rule);
   }
-  EXPECT_EQ(colours().size(), 12U);
+  EXPECT_EQ(colours().size(), 22U);
+  const auto dark_ones = dark_colours();
   for (const auto& [name, colour] : colours()) {
     EXPECT_GE(contrast(colour, light), 3.0) << name;
     EXPECT_GE(contrast(colour, dark), 3.0) << name;
-    EXPECT_GE(contrast(colour, ink), 4.5) << name;
+    EXPECT_GE(contrast(colour, dark_ones.contains(name) ? light : ink), 4.5) << name;
   }
 }
 
-TEST(Palette, CategoriesDifferAndPhasesHaveAColor) {
+TEST(Palette, ColorsDifferVisibly) {
+  const auto all = colours();
+  for (auto a = all.begin(); a != all.end(); ++a) {
+    for (auto b = std::next(a); b != all.end(); ++b) EXPECT_GE(distance(a->second, b->second), 0.05) << a->first << " and " << b->first;
+  }
+}
+
+TEST(Palette, CategoriesDifferFromEachOtherAndFromPhases) {
   std::map<std::string, std::string> all = paints(), known = colours();
   std::set<std::string> used;
   for (int c = 0; c < kCategoryCount; ++c) {
@@ -117,7 +147,16 @@ TEST(Palette, CategoriesDifferAndPhasesHaveAColor) {
     EXPECT_EQ(known.count(colour), 1U) << category_name(static_cast<Category>(c));
     EXPECT_TRUE(used.insert(colour).second) << colour;
   }
-  for (int p = 0; p < kPhaseCount; ++p) EXPECT_NE(all[phase_name(static_cast<Phase>(p))], "") << phase_name(static_cast<Phase>(p));
+  EXPECT_NE(all["outside"], all["wait"]);
+  for (int p = 0; p < kPhaseCount; ++p) {
+    const auto phase = static_cast<Phase>(p);
+    const std::string colour = all[phase_paint(phase)];
+    EXPECT_NE(colour, "") << phase_name(phase);
+    EXPECT_FALSE(used.contains(colour)) << phase_name(phase) << " has the color of a category of memory";
+  }
+  for (const char* other : {"hidden", "exposed", "series1", "series2", "series3", "series4"}) {
+    EXPECT_TRUE(used.insert(all[other]).second) << other;
+  }
 }
 
 /// A step in which a block is held throughout, and another one comes and goes.
@@ -213,7 +252,7 @@ TEST(StepChart, SpansAreInTheirLanesWithDescriptions) {
 }
 
 TEST(CurveCharts, LongCurvesKeepTheirExtremes) {
-  Curve curve{"loss", "forward", {}};
+  Curve curve{"loss", "series1", {}};
   for (int i = 0; i < 20000; ++i) curve.points.push_back({static_cast<double>(i), 1.0});
   curve.points[12345].y = 50;
   const Json chart = curve_chart({"Loss", {curve}});
@@ -225,9 +264,30 @@ TEST(CurveCharts, LongCurvesKeepTheirExtremes) {
 }
 
 TEST(CurveCharts, LossScaleTicksArePowersOfTwo) {
-  const Json chart = curve_chart({"Loss scale", {{"loss scale", "backward", {{1, 65536}, {5, 32768}, {9, 32768}}, false, true}}, true});
-  EXPECT_EQ(chart["ticks"][0][1], "32768");
-  EXPECT_EQ(chart["ticks"][1][1], "65536");
+  const Json chart = curve_chart({"Loss scale", {{"loss scale", "series4", {{1, 65536}, {5, 32768}, {9, 32768}}, false, true}}, true});
+  EXPECT_EQ(chart["ticks"][0][1], "32,768");
+  EXPECT_EQ(chart["ticks"][1][1], "65,536");
+}
+
+TEST(CurveCharts, LegendsHaveRoundedNumbers) {
+  EXPECT_EQ(curve_chart({"Loss", {{"loss", "series1", {{1, 2.3}, {2, 0.0980392}}}}})["curves"][0]["name"], "loss, at the end 0.10");
+  EXPECT_EQ(short_number(65536), "65,536");
+  EXPECT_EQ(short_number(123.4), "123");
+  EXPECT_EQ(short_number(12.34), "12.3");
+  EXPECT_EQ(short_number(-1.239), "-1.24");
+  EXPECT_EQ(short_number(0.00213), "0.0021");
+  EXPECT_EQ(short_number(0), "0.00");
+}
+
+TEST(Tables, OnlyTotalsAreBold) {
+  const std::string whole(page_template());
+  EXPECT_EQ(whole.find("tr:last-child"), std::string::npos);
+  EXPECT_HAS(whole, "tr.total>*{font-weight:600}");
+  Table table({{"a"}, {"b"}});
+  table.add_row({"first", "1"});
+  table.add_rule();
+  table.add_row({"second group", "2"});
+  EXPECT_EQ(table.json()["rows"][1]["total"], false) << "the last row below a line need not be a total";
 }
 
 DeviceRecord example_device() {

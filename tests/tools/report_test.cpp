@@ -166,6 +166,21 @@ TEST(MemoryReport, EqualDevicesShareAColumn) {
   EXPECT_LE(longest_line(text), static_cast<size_t>(Style::kDefaultWidth)) << text;
 }
 
+TEST(MemoryReport, NamesTheOwnersOfGpuMemoryOutsideThePools) {
+  std::vector<DeviceRecord> devices(2, example_devices()[0]);
+  for (size_t d = 0; d < 2; ++d) {
+    devices[d].device = "cuda:" + std::to_string(d);
+    devices[d].outside_by_owner = {{"context", 3 << 20}, {"nccl", 512 << 10}, {"other", 1536 << 10}};
+  }
+  const std::string text = describe_outside(devices, 0, 1);
+  EXPECT_NE(text.find("10.0 MiB of GPU memory lie outside the pools: CUDA's context and other processes 6.0 MiB, NCCL 1.0 MiB, kernels and what "
+                      "libraries take later 3.0 MiB. They"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(devices_json(devices)[1]["outside_bytes_by_owner"]["nccl"], 512 << 10);
+  EXPECT_EQ(parse_devices("a result", devices_text(devices))[1].outside_by_owner, devices[1].outside_by_owner);
+}
+
 TEST(MemoryReport, ManyDifferentDevicesAreSummarizedAsASpread) {
   std::vector<DeviceRecord> devices(16, example_devices()[0]);
   for (int d = 0; d < 16; ++d) {
@@ -188,6 +203,42 @@ TEST(TerminalReport, ShowsTheTablesOfThePage) {
   EXPECT_EQ(json["rows"][0]["rule"], false);
   EXPECT_EQ(json["rows"].back()["cells"][0], "step");
   EXPECT_EQ(json["rows"].back()["rule"], true);
+  EXPECT_EQ(json["rows"].back()["total"], true);
+  EXPECT_EQ(json["rows"][0]["total"], false);
+}
+
+TEST(ComparisonReport, EveryRowOfTimesAddsUpToItsStep) {
+  Record record;
+  for (const char* name : {"dp", "ddp"}) {
+    RunRecord& run = record.runs.emplace_back();
+    run.name = name;
+    for (int d = 0; d < 2; ++d) {
+      DeviceRecord& device = run.devices.emplace_back();
+      device.device = "cpu:" + std::to_string(d);
+      PhaseTable& phases = device.phases;
+      phases.ordinal = d;
+      phases.steps = 10;
+      for (int p = 0; p < kPhaseCount; ++p) {
+        const auto phase = static_cast<Phase>(p);
+        if (phase == Phase::evaluate || phase == Phase::checkpoint || phase == Phase::setup || phase == Phase::step) continue;
+        const double seconds = 0.01 * (1 + p + d);  // whole milliseconds in each step
+        phases.rows.push_back({phase, d, seconds, 0.0, 0, 10, 0.0});
+        phases.wall_seconds += seconds;
+      }
+    }
+  }
+  const Json table = scheme_times_table(record).json();
+  ASSERT_EQ(table["rows"].size(), 4U);
+  const size_t columns = table["columns"].size(), step = columns - 2;
+  ASSERT_EQ(table["columns"][step]["title"], "step");
+  for (const Json& row : table["rows"]) {
+    double sum = 0.0;
+    for (size_t c = 2; c < step; ++c) {
+      ASSERT_FALSE(row["cells"][c].get<std::string>().empty()) << table["columns"][c]["title"];
+      sum += std::stod(row["cells"][c].get<std::string>());
+    }
+    EXPECT_DOUBLE_EQ(sum, std::stod(row["cells"][step].get<std::string>()));
+  }
 }
 
 TEST(DeviceSets, AreNamedAsRanges) {

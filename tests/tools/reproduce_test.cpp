@@ -7,8 +7,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/error.h"
 #include "tests/tools/checkpoint_runs.h"
+#include "tools/program/checkpoints.h"
+#include "tools/program/folder_lock.h"
 #include "tools/program/reproduction.h"
+#include "tools/program/reproduction_files.h"
 
 namespace vitrine::test {
 namespace {
@@ -21,6 +25,8 @@ Arguments tiny() {
   return {"reproduce", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device", "1", "--batch-size", "20"};
 }
 const Arguments kTwoDevices = {"--devices", "cpu:0-1"};
+/// One short run.
+const Arguments kSingle = {"--modes", "single", "--precisions", "fp32", "--devices", "cpu:0"};
 
 class Reproduce : public CheckpointRuns {
  protected:
@@ -143,9 +149,145 @@ TEST_F(Reproduce, RefusesAnotherConfigurationInTheSameFolder) {
   EXPECT_EQ(run_vitrine(tiny() + one + out("runs") + Arguments{"--workers", "2"}).exit_code, 0);
 }
 
+TEST_F(Reproduce, EvaluatesTheAveragesOfTheWeightsWithEma) {
+  const Arguments recipe = {"--ema", "0.9", "--lr", "0.01", "--epochs", "2"};
+  const Json run = json_of(tiny() + kSingle + recipe + out("ema"))["runs"][0];
+  ASSERT_EQ(run["saved_epochs"].size(), 2U);
+  for (size_t e = 0; e < 2; ++e) {
+    EXPECT_NEAR(run["saved_epochs"][e]["test_loss"].get<double>(), run["epochs"][e]["test_loss"].get<double>(), 1e-5);
+    EXPECT_DOUBLE_EQ(run["saved_epochs"][e]["test_accuracy"].get<double>(), run["epochs"][e]["test_accuracy"].get<double>());
+  }
+  const std::string weights = path("ema") + "/single-fp32/checkpoints/step-00000020/model.safetensors";
+  const Json of_weights = json_of({"eval", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--weights", weights});
+  EXPECT_GT(std::abs(of_weights["test_loss"].get<double>() - run["saved_epochs"][1]["test_loss"].get<double>()), 1e-4);
+}
+
+TEST_F(Reproduce, OneCallAtATimeWorksInAFolder) {
+  fs::create_directories(path("runs"));
+  const Arguments command = tiny() + kSingle + out("runs") + Arguments{"--epochs", "1"};
+  {
+    const tools::FolderLock lock("--out", path("runs"));
+    EXPECT_THROW(tools::FolderLock("--out", path("runs"), 0.0), DataError);
+    const ChildResult refused = run_vitrine(command);
+    EXPECT_EQ(refused.exit_code, 1);
+    EXPECT_NE(refused.error.find("--out " + path("runs") + ": another process works in this folder"), std::string::npos) << refused.error;
+    EXPECT_FALSE(fs::exists(path("runs") + "/single-fp32"));
+  }
+  EXPECT_EQ(run_vitrine(command).exit_code, 0);
+}
+
+/// As after a kill between the last checkpoint and result.json.
+TEST_F(Reproduce, AProcessThatTrainedNoStepMeasuresNothing) {
+  const Arguments command = tiny() + kSingle + out("runs") + Arguments{"--epochs", "2"};
+  const Json whole = json_of(command)["runs"][0];
+  fs::remove(path("runs") + "/single-fp32/result.json");
+  const Json run = json_of(command)["runs"][0];
+  EXPECT_EQ(run["state"], "complete");
+  EXPECT_EQ(run["saved_epochs"], whole["saved_epochs"]);
+  EXPECT_EQ(run["seconds"], whole["seconds"]) << "the log has the time of every epoch";
+  EXPECT_TRUE(run["samples_per_second"].is_null());
+  for (const char* name : {"peak_bytes", "peak_bytes_by_category", "outside_bytes"}) EXPECT_TRUE(run["devices"][0][name].is_null()) << name;
+  EXPECT_EQ(run["devices"][0]["planned_peak_bytes"], whole["devices"][0]["planned_peak_bytes"]);
+  const ChildResult text = run_vitrine(command);
+  EXPECT_NE(text.output.find("not measured"), std::string::npos) << text.output;
+  EXPECT_NE(content(path("runs") + "/report.html").find("not measured"), std::string::npos);
+
+  fs::remove(path("runs") + "/single-fp32/log.jsonl");
+  const ChildResult without_log = run_vitrine(command + Arguments{"--json"});
+  EXPECT_TRUE(Json::parse(without_log.output)["runs"][0]["seconds"].is_null());
+  EXPECT_NE(without_log.error.find("lacks 2 of 2 epochs"), std::string::npos) << without_log.error;
+}
+
+TEST_F(Reproduce, KeepsMeasurementsWhenTheLogCannotBeWritten) {
+  const Arguments command = tiny() + kSingle + out("runs") + Arguments{"--epochs", "1"};
+  const std::string folder = path("runs") + "/single-fp32";
+  fs::create_directories(folder);
+  fs::create_symlink("/dev/full", folder + "/log.jsonl");
+  EXPECT_EQ(json_of(command, 1)["runs"][0]["state"], "failed");
+  ASSERT_TRUE(fs::exists(folder + "/result.json"));
+  EXPECT_EQ(Json::parse(content(folder + "/result.json"))["measured_steps"], 10);
+  fs::remove(folder + "/log.jsonl");
+  const Json run = json_of(command)["runs"][0];
+  EXPECT_EQ(run["state"], "complete");
+  EXPECT_EQ(run["devices"][0]["peak_bytes"], run["devices"][0]["planned_peak_bytes"]);
+  EXPECT_TRUE(run["seconds"].is_null());
+}
+
+TEST_F(Reproduce, SkipsADamagedEpochAndTrainsADamagedLastOneAgain) {
+  const Arguments command = tiny() + kSingle + out("runs") + Arguments{"--epochs", "2"};
+  const std::string folder = path("runs") + "/single-fp32";
+  const Json whole = json_of(command)["runs"][0];
+  const auto damage = [&](const std::string& checkpoint) {
+    // The saved epochs are still to be evaluated.
+    Json result = Json::parse(content(folder + "/result.json"));
+    result["state"] = "trained";
+    std::ofstream(folder + "/result.json") << result.dump();
+    std::ofstream(folder + "/checkpoints/" + checkpoint + "/model.safetensors", std::ios::app) << "x";
+  };
+  damage("step-00000010");
+  const ChildResult skipped = run_vitrine(command + Arguments{"--json"});
+  EXPECT_EQ(skipped.exit_code, 0) << skipped.error;
+  EXPECT_NE(skipped.error.find("warning: single fp32: step-00000010 is not evaluated"), std::string::npos) << skipped.error;
+  const Json run = Json::parse(skipped.output)["runs"][0];
+  ASSERT_EQ(run["saved_epochs"].size(), 1U);
+  EXPECT_EQ(run["saved_epochs"][0], whole["saved_epochs"][1]);
+
+  fs::remove_all(path("runs"));
+  ASSERT_EQ(run_vitrine(command).exit_code, 0);
+  damage("step-00000020");
+  const Json failed = json_of(command, 1)["runs"][0];
+  EXPECT_EQ(failed["state"], "failed");
+  EXPECT_NE(failed["failure"].get<std::string>().find("trains this epoch again"), std::string::npos) << failed["failure"];
+  const Json again = json_of(command)["runs"][0];
+  EXPECT_EQ(again["state"], "complete");
+  EXPECT_EQ(again["saved_epochs"], whole["saved_epochs"]);
+}
+
+TEST_F(Reproduce, ADamagedResultFailsItsRunAloneAndADamagedLogNone) {
+  const Arguments command =
+      tiny() + kTwoDevices + Arguments{"--modes", "single,ddp", "--precisions", "fp32"} + out("runs") + Arguments{"--epochs", "2"};
+  const Json whole = json_of(command);
+  const std::string result = path("runs") + "/single-fp32/result.json";
+  std::ofstream(result) << "{";
+  const Json json = json_of(command, 1);
+  EXPECT_EQ(json["runs"][0]["state"], "failed");
+  EXPECT_NE(json["runs"][0]["failure"].get<std::string>().find("remove this file"), std::string::npos) << json["runs"][0]["failure"];
+  EXPECT_EQ(json["runs"][1], whole["runs"][1]);
+  fs::remove(result);
+  EXPECT_EQ(json_of(command)["runs"][0]["saved_epochs"], whole["runs"][0]["saved_epochs"]);
+
+  // The first epoch's row.
+  const std::string log = path("runs") + "/ddp-fp32/log.jsonl";
+  std::string rows = content(log);
+  rows.replace(rows.find("{\"kind\":\"epoch\""), 3, "???");
+  std::ofstream(log) << rows;
+  const ChildResult damaged = run_vitrine(command + Arguments{"--json"});
+  EXPECT_EQ(damaged.exit_code, 0) << damaged.error;
+  EXPECT_NE(damaged.error.find("ddp-fp32/log.jsonl: line 12 cannot be read"), std::string::npos) << damaged.error;
+  const Json run = Json::parse(damaged.output)["runs"][1];
+  EXPECT_EQ(run["state"], "complete");
+  EXPECT_TRUE(run["seconds"].is_null());
+  ASSERT_EQ(run["epochs"].size(), 1U);
+  EXPECT_EQ(run["epochs"][0]["steps"], 10);
+}
+
+TEST_F(Reproduce, AdvisesOnlyFlagsThatItHasWhenMemoryIsShort) {
+  const Arguments small = {"reproduce", "--model",      "lenet5", "--image-size", "12",   "--data",       "synthetic:40", "--threads-per-device",
+                           "1",         "--batch-size", "20",     "--workspace",  "1MiB", "--precisions", "fp32",         "--epochs",
+                           "1"};
+  const Json fits = json_of(small + kTwoDevices + out("fits") + Arguments{"--modes", "dp,ddp"});
+  const auto peak = [&](size_t run) { return fits["runs"][run]["devices"][0]["planned_peak_bytes"].get<int64_t>(); };
+  ASSERT_GT(peak(0), peak(1)) << "ddp needs less";
+  const std::string memory = std::to_string((peak(0) + peak(1)) / 2);
+  const Json json = json_of(small + kTwoDevices + out("small") + Arguments{"--modes", "dp", "--device-memory", memory}, 1);
+  const std::string failure = json["runs"][0]["failure"].get<std::string>();
+  for (const char* part : {"What would fit: --batch-size", "--modes ddp"}) EXPECT_NE(failure.find(part), std::string::npos) << failure;
+  for (const char* flag : {"--mode ", "--split"}) EXPECT_EQ(failure.find(flag), std::string::npos) << failure;
+}
+
 TEST_F(Reproduce, RefusesWhatMakesNoSense) {
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "single,both"}, {"'both' is not single, dp, criterion or ddp"});
-  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "dp,dp"}, {"dp is there twice"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "dp,dp"}, {"dp appears twice"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--precisions", "fp16,fp16:dynamic"}, {"fp16 is fp16:dynamic"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--precisions", "fp64"}, {"'fp64'"});
   expect_usage_error({"reproduce", "--out", path("x")}, {"--data"});
@@ -154,6 +296,7 @@ TEST_F(Reproduce, RefusesWhatMakesNoSense) {
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--as-published", "--classes", "20"},
                      {"--as-published sets --classes 1000"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--as-published", "--shuffle"}, {"--as-published sets --no-shuffle"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--report", path("x") + "/runs.json"}, {"--out and --report name one file"});
   EXPECT_FALSE(fs::exists(path("x")));
 }
 
@@ -193,6 +336,8 @@ TEST_F(Reproduce, PutsThePublishedFiguresBesideTheResults) {
   EXPECT_EQ(json["configurations"][1]["published"], (Json{{"test_accuracy", 0.8403}, {"minutes", 21}}));
   EXPECT_EQ(json["configurations"][2]["published"], (Json{{"test_accuracy", nullptr}, {"minutes", 27}}));
   for (const Json& run : json["runs"]) EXPECT_EQ(run["devices"].size(), 1U);
+  for (const Json& departure : json["departures"]) EXPECT_FALSE(departure.get<std::string>().starts_with("--")) << departure;
+  EXPECT_NE(text.output.find("single device on cpu:0"), std::string::npos) << text.output;
   // Without shuffling dp, ddp and the single device train on the same batches, here on one device: the same figures.
   EXPECT_EQ(json["runs"][0]["epochs"][0]["train_loss"], json["runs"][6]["epochs"][0]["train_loss"]);
   // The saved weights have 1000 outputs.
@@ -216,6 +361,21 @@ TEST_F(Reproduce, PutsThePublishedFiguresBesideTheResults) {
   const ChildResult evaluated = run_vitrine(eval + Arguments{"--classes", "1000"});
   ASSERT_EQ(evaluated.exit_code, 0) << evaluated.error;
   EXPECT_EQ(Json::parse(evaluated.output)["test_accuracy"], json["runs"][3]["test_accuracy"]);
+}
+
+TEST_F(Reproduce, ListsEveryDepartureFromThePublishedConditions) {
+  const Arguments optimizer = {"--optimizer", "sgd", "--momentum", "0.9", "--weight-decay", "0.05", "--clip-norm", "1", "--drop-last"};
+  const Arguments recipe = {"--augment", "flip", "--ema", "0.9", "--label-smoothing", "0.1", "--param-group", "*.bias:lr=0.02"};
+  const Arguments schedule = {"--lr-factor", "0.5", "--lr-patience", "7", "--warmup-steps", "2"};
+  const Json json = json_of(tiny() + kSingle + out("published") + Arguments{"--as-published", "--epochs", "1"} + optimizer + recipe + schedule);
+  const std::string all = json["departures"].dump();
+  for (const char* part : {"optimizer sgd; published: adamw", "--momentum 0.9; published: not set", "--weight-decay 0.05; published: 0.01",
+                           "--clip-norm 1", "--drop-last true; published: false", "--augment flip; published: not set",
+                           "--ema 0.9; published: not set", "--label-smoothing 0.1; published: 0", "--param-group [",
+                           "--lr-factor 0.5; published: not set", "--lr-patience 7; published: 3", "--warmup-steps 2; published: 0"}) {
+    EXPECT_NE(all.find(part), std::string::npos) << part << "\n" << all;
+  }
+  for (const char* part : {"--seed", "--betas", "--nesterov"}) EXPECT_EQ(all.find(part), std::string::npos) << all;
 }
 
 TEST_F(Reproduce, GoesOnAfterRunsThatDivergeOrFail) {
@@ -341,6 +501,34 @@ TEST(Reproduction, SpreadsAndDurations) {
   EXPECT_EQ(format_duration(7199.9), "2 h 0 min");
 }
 
+TEST(Reproduction, TheDiskNeedsTheCheckpointsThatStayAndOneThatIsBeingWritten) {
+  using tools::missing_checkpoints;
+  EXPECT_EQ(missing_checkpoints(20, std::nullopt, {0, 0, 5}), 55);
+  EXPECT_EQ(missing_checkpoints(20, 2, {0, 0, 1}), 6) << "2 + 2 + 1, and one more while the oldest is still there";
+  EXPECT_EQ(missing_checkpoints(20, 20, {0}), 20) << "none is removed";
+  EXPECT_EQ(missing_checkpoints(20, 2, {}), 0);
+}
+
+TEST_F(Reproduce, TheBytesOfACheckpointAreThoseOfItsFiles) {
+  using namespace tools;
+  for (const bool ema : {false, true}) {
+    const std::string name = ema ? "ema" : "plain";
+    Arguments arguments = {"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:60", "--steps", "1", "--no-eval"};
+    if (ema) arguments = arguments + Arguments{"--ema", "0.9"};
+    arguments = arguments + Arguments{"--checkpoint-dir", path(name)};
+    ASSERT_EQ(run_vitrine(arguments).exit_code, 0);
+    int64_t bytes = 0;
+    for (const auto& entry : fs::directory_iterator(path(name) + "/step-00000001")) bytes += static_cast<int64_t>(entry.file_size());
+    const CommandLine line = parse_command_line(arguments);
+    ASSERT_TRUE(line.options) << line.error;
+    const Job job = open_job(*line.options);
+    const EngineConfig config = engine_config(*line.options, job, scheme_preset("ddp"), resolve_precision(*line.options));
+    const int64_t expected = checkpoint_bytes(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config);
+    EXPECT_LT(expected, bytes + 4096) << name << ": padding";
+    EXPECT_GT(expected, bytes - 16384) << name << ": headers and state.json";
+  }
+}
+
 TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {
   using namespace tools;
   Record record;
@@ -350,7 +538,10 @@ TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {
     run.reproduced.emplace();
     run.reproduced->mode = mode, run.reproduced->precision = precision, run.reproduced->state = state;
     EpochRecord& epoch = run.epochs.emplace_back();
-    epoch.samples = 1000, epoch.seconds = seconds;
+    // The first step takes three times as long as the others.
+    epoch.samples = 1000, epoch.steps = 10, epoch.seconds = seconds * 1.2;
+    PhaseTable& phases = run.devices.emplace_back().phases;
+    phases.steps = 9, phases.wall_seconds = seconds * 0.9;
   };
   add("single", "fp32", "complete", 10.0);
   add("single", "fp16:none", "diverged", 1.0);
@@ -358,6 +549,8 @@ TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {
   add("ddp", "fp16:none", "complete", 2.0);
   const std::vector<ConfigurationSummary> all = summarize(record);
   ASSERT_EQ(all.size(), 4U);
+  EXPECT_DOUBLE_EQ(all[0].samples_per_second, 100.0) << "without the first step";
+  EXPECT_DOUBLE_EQ(all[0].seconds.mean, 12.0) << "with the first step";
   EXPECT_DOUBLE_EQ(all[0].speed_up.value(), 1.0);
   EXPECT_FALSE(all[1].speed_up.has_value());
   EXPECT_DOUBLE_EQ(all[2].speed_up.value(), 2.5);

@@ -42,6 +42,8 @@ TEST(RunState, EveryNumberSurvivesTheJson) {
   s.best = BestCheckpoint{36, 1.0 / 3.0};
   s.settings = {{"lr", "0.1"}, {"data", "a \"set\" \xFF"}};
   s.version = "1.2.3";
+  s.run_id = "0123456789abcdef";
+  s.parameters = "fedcba9876543210";
   const RunState read = parse_run_state("x", run_state_json(s));
   EXPECT_EQ(read.step, s.step);
   EXPECT_EQ(read.updates, s.updates);
@@ -69,6 +71,18 @@ TEST(RunState, EveryNumberSurvivesTheJson) {
   EXPECT_EQ(read.settings[0], s.settings[0]);
   EXPECT_EQ(read.settings[1].first, "data");  // whose value was not UTF-8
   EXPECT_EQ(read.version, s.version);
+  EXPECT_EQ(read.run_id, s.run_id);
+  EXPECT_EQ(read.parameters, s.parameters);
+}
+
+TEST(RunState, HasNothingThatIsNeverRead) {
+  const nlohmann::json random = nlohmann::json::parse(run_state_json({}))["random"];
+  EXPECT_EQ(random, (nlohmann::json{{"generator", "philox4x32-10"}, {"seed", 0}}));
+}
+
+TEST(RunState, RunsHaveDifferentIds) {
+  EXPECT_EQ(new_run_id().size(), 16U);
+  EXPECT_NE(new_run_id(), new_run_id());
 }
 
 TEST(RunState, WhatIsMissingOrImpossibleIsNamed) {
@@ -85,7 +99,7 @@ TEST(RunState, WhatIsMissingOrImpossibleIsNamed) {
     expect_contains(message, name);
   }
   json["batch"] = 2;
-  expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }), "batch 2 of 1 of epoch 0");
+  expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }), "an impossible position: step 0, batch 2 of 1 of epoch 0");
   EXPECT_THROW(parse_run_state("DIR", "[]"), DataError);
 }
 
@@ -112,6 +126,34 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
   EXPECT_THROW(compare_settings({}, now("0.1", "equal", ""), {}), ConfigError);
   expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.1", "equal", ""), {"rate"}); }),
                   "rate: a checkpoint has no such setting");
+}
+
+TEST(RunSettings, OtherParametersCannotBeAllowed) {
+  const std::vector<std::pair<std::string, std::string>> before = {{"model", "mlp"}, {"data", "a"}, {"image-size", "8"}, {"lr", "0.1"}};
+  const auto now = [](const std::string& model, const std::string& data, const std::string& size) {
+    return std::vector<RunSetting>{{"model", model}, {"data", data}, {"image-size", size}, {"lr", "0.2"}};
+  };
+  const std::vector<std::string> all = {"model", "data", "image-size", "lr"};
+  const auto refusal = [&](const std::vector<RunSetting>& settings) {
+    return message_of<ConfigError>([&] { compare_settings(before, settings, all, false); });
+  };
+  const std::string fixed = " (cannot be changed: the parameters would have other names or shapes); use the checkpoint's settings";
+  expect_contains(refusal(now("lenet5", "b", "16")), "--resume: --model is lenet5, in the checkpoint mlp" + fixed);
+  expect_contains(refusal(now("mlp", "b", "16")), "--resume: --image-size is 16, in the checkpoint 8" + fixed);
+  expect_contains(refusal(now("mlp", "b", "8")), "--resume: --data is b, in the checkpoint a" + fixed);
+  EXPECT_EQ(compare_settings(before, now("other", "b", "16"), all, true).size(), 4U);
+}
+
+TEST(RunSettings, AHashStandsForNamesAndShapesOfParameters) {
+  const auto hash = [](const std::string& name, const Shape& shape) {
+    ParamSpec spec;
+    spec.name = name;
+    spec.shape = shape;
+    return parameters_hash(FlatLayout({spec}, 0));
+  };
+  EXPECT_EQ(hash("a", {2, 3}), hash("a", {2, 3}));
+  EXPECT_NE(hash("a", {2, 3}), hash("b", {2, 3}));
+  EXPECT_NE(hash("a", {2, 3}), hash("a", {3, 2}));
 }
 
 TEST(CheckpointOptions, IntervalsAreEpochsStepsOrMinutes) {

@@ -11,6 +11,8 @@ class Attempts {
  public:
   /// Returns whether the step succeeded. Errors after the first go to stderr, unless they say the same.
   bool run(const std::function<void()>& step);
+  /// Whether a step has failed.
+  bool failed() const { return first_ != nullptr; }
   /// throws the first error, if any.
   void rethrow() const;
 

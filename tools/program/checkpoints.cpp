@@ -24,12 +24,32 @@ int64_t nanoseconds(double minutes) { return static_cast<int64_t>(minutes * 60e9
 
 double seconds_since(int64_t begin_ns) { return static_cast<double>(steady_now_ns() - begin_ns) * 1e-9; }
 
+/// Does what follows a save: an error is reported on stderr, and the run goes on.
+template <class Work>
+void warn_if_it_fails(const std::string& checkpoint, const Work& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "vitrine: warning: checkpoint {} is saved, but {}\n", checkpoint, error.what());
+    std::fflush(stderr);
+  }
+}
+
 }  // namespace
 
 StagingBytes plan_checkpoint_staging(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config) {
   StagingBytes bytes = training_state_bytes(layout, buffers, config);
   bytes.emplace_back("tensor being written", checkpoint_scratch_elements(layout, buffers) * size_of(DType::f32));
   return bytes;
+}
+
+int64_t checkpoint_bytes(const FlatLayout& layout, const BufferLayout& buffers, const EngineConfig& config) {
+  int64_t bytes = 0;
+  for (const auto& [name, part] : training_state_bytes(layout, buffers, config)) bytes += part;
+  const int64_t counter_bytes = static_cast<int64_t>(buffers.counters().size()) * size_of(DType::i64);
+  if (config.ema_decay <= 0.0) return bytes + counter_bytes;
+  // The file of the averages has the buffers and the counters too.
+  return bytes + buffers.saved().parameter_elements() * size_of(DType::f32) + 2 * counter_bytes;
 }
 
 std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& options, const Processes& processes) {
@@ -171,15 +191,19 @@ void Checkpoints::write(const RunState& state) {
     record_.newest = name;
     record_.bytes = bytes;
     broken_.erase(name);
-    if (state.best && state.best->step == state.step) directory_->point_link(kBestLink, name);
-    remove_old(state);
     record_.write_seconds += seconds_since(begin_ns);
   } catch (const std::exception& error) {
     ++record_.failed;
     error_ = error.what();
     fmt::print(stderr, "vitrine: warning: checkpoint {} is not saved: {}. The run goes on, and earlier checkpoints are unchanged\n", name, error_);
     std::fflush(stderr);
+    return;
   }
+  // The checkpoint is saved, whatever happens to the link and to older ones.
+  warn_if_it_fails(name, [&] {
+    if (state.best && state.best->step == state.step) directory_->point_link(kBestLink, name);
+  });
+  warn_if_it_fails(name, [&] { remove_old(state); });
 }
 
 /// Later checkpoints are broken ones, or this run will replace them.

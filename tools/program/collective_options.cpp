@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/error.h"
 #include "runtime/units.h"
@@ -90,6 +91,13 @@ void resolve_collectives(const CLI::App& app, const CollectiveTexts& t, Collecti
   if (c.names.empty()) c.names = collective_names();
   c.dtype = t.dtype == "half" || t.dtype == "f16" ? DType::f16 : t.dtype == "bfloat16" || t.dtype == "bf16" ? DType::bf16 : DType::f32;
   if (t.dtype == "int32" || t.dtype == "i32") c.dtype = DType::i32;
+  const auto reduces = [&](Collective collective) {
+    return sums(collective) && std::find(c.names.begin(), c.names.end(), collective_name(collective)) != c.names.end();
+  };
+  if (app.count("-o") > 0 && std::none_of(std::begin(kCollectives), std::end(kCollectives), reduces)) {
+    throw ConfigError(fmt::format("-o {}: {} {} no reduction; it goes with reduce, all_reduce, reduce_scatter and gpu0_star", t.redop,
+                                  fmt::join(c.names, ", "), c.names.size() == 1 ? "is" : "are"));
+  }
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::average}) {
     if (t.redop == reduce_op_name(op)) c.op = op;
   }

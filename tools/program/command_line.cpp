@@ -10,10 +10,11 @@
 #include "nn/model.h"
 #include "runtime/error.h"
 #include "tools/program/advice.h"
-#include "tools/program/collective_options.h"
 #include "tools/program/flag_values.h"
 #include "tools/program/lab/experiment.h"
+#include "tools/program/lessons.h"
 #include "tools/program/options.h"
+#include "tools/program/program_flags.h"
 #include "tools/program/renamed_flags.h"
 #include "tools/program/usage_errors.h"
 #include "vitrine_version.h"
@@ -36,6 +37,7 @@ Examples:
   vitrine collectives all_reduce --devices cpu:0-3 -b 64K -e 64M -f 4
   vitrine lab average-of-averages
   vitrine info
+  vitrine lesson 1
 
 Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 failure, 2 usage, 130 interrupted, 143 terminated
 (SIGTERM; checkpoint saved).
@@ -83,6 +85,10 @@ void add_device_options(CLI::App& app, Options& o) {
       ->group(group);
   app.add_option("--threads-per-device", o.threads_per_device, "Threads of each CPU device: 2, or a list [the cores, divided]")->group(group);
   app.add_flag("--tf32", o.tf32, "Let GPUs round the inputs of matrix products and convolutions to TF32: faster, 10 bits of mantissa")->group(group);
+  app.add_flag(
+         "--nccl-defaults", o.nccl_defaults,
+         "Let NCCL choose its algorithm and protocol, not Ring and Simple: often faster, but results may differ in their last bits from run to run")
+      ->group(group);
   app.add_flag("--check-order", o.check_order, "Check that operations on the same memory are ordered")->group(group);
 }
 
@@ -197,10 +203,10 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--optimizer", o.optimizer, "sgd, adam or adamw")->check(one_of({"sgd", "adam", "adamw"}))->capture_default_str()->group(group);
-  app.add_option("--lr", o.lr, "Learning rate [0.001]")->check(number())->group(group);
-  app.add_option("--momentum", o.momentum, "Momentum, for sgd [0]")->check(number())->group(group);
+  app.add_option("--lr", o.lr, "Learning rate [0.001]")->check(number_of_at_least_0())->group(group);
+  app.add_option("--momentum", o.momentum, "Momentum, for sgd [0]")->check(number_of_at_least_0())->group(group);
   app.add_flag("--nesterov", o.nesterov, "Nesterov's momentum, for sgd")->group(group);
-  app.add_option("--weight-decay", o.weight_decay, "Weight decay [0.01 for adamw, else 0]")->check(number())->group(group);
+  app.add_option("--weight-decay", o.weight_decay, "Weight decay [0.01 for adamw, else 0]")->check(number_of_at_least_0())->group(group);
   add_recipe_options(app, o.recipe);
   app.add_option("--dropout", o.dropout, "Probability of dropout [the model's]")->check(number())->group(group);
   app.add_option("--seed", o.seed, "Seed of initial weights, order of samples, dropout and augmentation")
@@ -399,6 +405,14 @@ void add_lab(CLI::App& parent, Options& o) {
   for (const char* other : {"NAME", "--json", "--report"}) list->excludes(app.get_option(other));
 }
 
+void add_lesson(CLI::App& parent, Options& o) {
+  CLI::App& app = *parent.add_subcommand("lesson", "A course in data-parallel training: questions, commands that answer them, and exercises");
+  const char* group = "Lesson";
+  CLI::Option* const number =
+      app.add_option("number", o.lesson, "The lesson to run [list the lessons]")->check(whole_number(1, std::ssize(lesson_pages())))->group(group);
+  app.add_flag("--answer", o.answer, "Print the exercise and its answer instead of running the lesson")->needs(number)->group(group);
+}
+
 CommandLine usage_error(const CLI::App* command, const std::string& message) {
   const std::string name = command == nullptr ? "vitrine" : "vitrine " + command->get_name();
   CommandLine result;
@@ -418,9 +432,9 @@ void check_values_given(const CLI::App& command) {
   }
 }
 
-CommandLine parse_command_line(const std::vector<std::string>& arguments) {
-  Options options;
-  CLI::App app{"Vitrine: the same training step under every data-parallel scheme, with its time and memory on view.", "vitrine"};
+ProgramFlags::ProgramFlags()
+    : reproduction(reproduction_defaults()),
+      app("Vitrine: the same training step under every data-parallel scheme, with its time and memory on view.", "vitrine") {
   app.footer(kExamples);
   app.set_version_flag("--version", "vitrine " VITRINE_VERSION);
   app.require_subcommand(1);
@@ -430,20 +444,24 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   add_plan(app, options);
   add_eval(app, options);
   add_compare(app, options);
-  Options reproduction = reproduction_defaults();
   add_reproduce(app, reproduction);
-  CollectiveTexts texts;
   add_collectives(app, options, texts);
   add_lab(app, options);
   CLI::App& info = *app.add_subcommand("info", "Show devices, cores, memory, libraries, and what was built in");
   add_output_options(info, options);
+  add_lesson(app, options);
+}
 
+CommandLine parse_command_line(const std::vector<std::string>& arguments) {
+  ProgramFlags flags;
+  CLI::App& app = flags.app;
+  Options& options = flags.options;
   CommandLine result;
   const CLI::App* command = nullptr;
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
     command = app.get_subcommands().front();
-    if (command->get_name() == "reproduce") options = reproduction;
+    if (command->get_name() == "reproduce") options = flags.reproduction;
     options.command = command->get_name() == "train"         ? Options::Command::train
                       : command->get_name() == "eval"        ? Options::Command::eval
                       : command->get_name() == "compare"     ? Options::Command::compare
@@ -451,10 +469,11 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
                       : command->get_name() == "plan"        ? Options::Command::plan
                       : command->get_name() == "collectives" ? Options::Command::collectives
                       : command->get_name() == "lab"         ? Options::Command::lab
+                      : command->get_name() == "lesson"      ? Options::Command::lesson
                                                              : Options::Command::info;
     check_values_given(*command);
     if (options.command == Options::Command::reproduce) resolve_as_published(*command, options);
-    if (options.command == Options::Command::collectives) resolve_collectives(*command, texts, options.collectives);
+    if (options.command == Options::Command::collectives) resolve_collectives(*command, flags.texts, options.collectives);
     check_combinations(options);
     options.arguments = arguments;
     result.options = options;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ bool same_row(const DeviceRecord& a, const DeviceRecord& b) {
 /// A column: phases that serve one purpose.
 struct PhaseGroup {
   const char* title;
-  std::initializer_list<Phase> phases;
+  std::vector<Phase> phases;
 
   double seconds(const PhaseTable& table) const {
     double sum = 0.0;
@@ -90,7 +90,7 @@ Table scheme_times_table(const Record& record) {
   const bool recomputes = std::any_of(record.runs.begin(), record.runs.end(), [](const RunRecord& run) {
     return std::any_of(run.devices.begin(), run.devices.end(), [](const DeviceRecord& d) { return phase_row(d.phases, Phase::recompute).calls > 0; });
   });
-  if (!recomputes) std::erase_if(groups, [](const PhaseGroup& group) { return *group.phases.begin() == Phase::recompute; });
+  if (!recomputes) std::erase_if(groups, [](const PhaseGroup& group) { return group.phases.front() == Phase::recompute; });
   std::vector<Table::Column> columns = {{"mode", Table::Align::left}, {"device", Table::Align::left}};
   for (const PhaseGroup& group : groups) columns.push_back({group.title});
   columns.insert(columns.end(), {{"step"}, {"waits most for", Table::Align::left}});

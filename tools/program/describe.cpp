@@ -32,9 +32,10 @@ std::string describe_job(const Job& job, const FlatLayout& layout) {
     return fmt::format("{}, {} parameters, sequences of {} positions with {} features, {} classes at each", job.model.name,
                        format_count(layout.parameter_count()), job.model.height, job.model.channels, format_count(job.model.classes));
   }
-  return fmt::format("{}, {} parameters, images {}x{}x{}; {}: {} images {}x{}x{}, test set: {}", job.model.name,
+  return fmt::format("{}, {} parameters, images {}x{}x{}; {}: {} image{} {}x{}x{}, test set: {}", job.model.name,
                      format_count(layout.parameter_count()), job.model.height, job.model.width, job.model.channels, train.name,
-                     format_count(train.size()), train.height, train.width, train.channels, format_count(job.data.test.size()));
+                     format_count(train.size()), train.size() == 1 ? "" : "s", train.height, train.width, train.channels,
+                     format_count(job.data.test.size()));
 }
 
 std::string describe_memory(const EngineConfig& config) {

@@ -71,7 +71,8 @@ std::string describe_top5(const std::optional<double>& top5) { return top5 ? fmt
 Run open_evaluation(const Options& options, const Job& job, std::unique_ptr<DeviceGroup> devices, const std::string& weights) {
   EngineConfig config = engine_config(options, job, scheme_preset("ddp"), resolve_precision(options));
   config.forward_only = true;
-  return open_run(std::move(devices), job, config, evaluate_workload(options, job), {weights, options.allow_non_finite});
+  return open_run(std::move(devices), job, config, evaluate_workload(options, job),
+                  {weights, options.allow_non_finite, options.weights.empty() ? "" : "--weights"});
 }
 
 std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& job, Run& run, const std::string& label, bool confusion,

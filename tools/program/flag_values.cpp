@@ -54,6 +54,33 @@ CLI::Validator number(double least, double most) {
       fmt::format("a number from {} to {}", least, most));
 }
 
+CLI::Validator number_of_at_least_0() {
+  return validator(
+      [](const std::string& text) {
+        const std::optional<double> value = read<double>(text);
+        return value && *value >= 0.0 && *value <= std::numeric_limits<float>::max();
+      },
+      "a number from 0 to 3.4e38");
+}
+
+CLI::Validator number_above_0() {
+  return validator(
+      [](const std::string& text) {
+        const std::optional<double> value = read<double>(text);
+        return value && *value > 0.0 && *value <= std::numeric_limits<float>::max();
+      },
+      "a number above 0 and at most 3.4e38");
+}
+
+CLI::Validator fraction(bool with_0, bool with_1) {
+  return validator(
+      [with_0, with_1](const std::string& text) {
+        const std::optional<double> value = read<double>(text);
+        return value && (with_0 ? *value >= 0.0 : *value > 0.0) && (with_1 ? *value <= 1.0 : *value < 1.0);
+      },
+      fmt::format("a number {} 0 and {} 1", with_0 ? "of at least" : "above", with_1 ? "at most" : "below"));
+}
+
 CLI::Validator one_of(const std::vector<std::string>& words) {
   return CLI::Validator(
       [words](std::string& text) {

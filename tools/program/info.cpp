@@ -16,6 +16,7 @@
 #include "runtime/units.h"
 #include "tools/program/commands.h"
 #include "tools/program/json_report.h"
+#include "tools/program/machine.h"
 #include "tools/program/tables.h"
 #include "vitrine_version.h"
 
@@ -56,16 +57,6 @@ std::vector<LibraryInfo> libraries() {
       {"nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH), "JSON"});
   all.push_back({"CLI11", CLI11_VERSION, "the command line"});
   return all;
-}
-
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) != 0) continue;
-    const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);
-    return begin == std::string::npos ? std::string{} : line.substr(begin);
-  }
-  return "unknown";
 }
 
 /// An entry of /proc/meminfo such as "MemTotal" in bytes; -1 if it cannot be read.

@@ -261,8 +261,8 @@ Json reproduction_json(const Record& record) {
     one["state"] = of.state;
     one["failure"] = text_or_null(of.failure);
     one["diverged"] = text_or_null(run.diverged);
-    one["seconds"] = training_seconds(run);
-    one["samples_per_second"] = training_rate(run);
+    one["seconds"] = number(training_seconds(run));
+    one["samples_per_second"] = number(training_rate(run));
     const auto summary = std::find_if(summaries.begin(), summaries.end(), [&](const auto& s) { return s.name == of.configuration(); });
     one["speed_up"] = of.state == "complete" ? number(summary->speed_up) : Json();
     one["test_accuracy"] = number(final_accuracy(run));
@@ -270,13 +270,17 @@ Json reproduction_json(const Record& record) {
     one["epochs"] = epochs_json(run.epochs);
     one["saved_epochs"] = saved_epochs_json(of.saved);
     one.update(measurements_json(run.devices));
+    if (has_measurements(run)) continue;
+    for (Json& device : one["devices"]) {
+      for (const char* name : {"peak_bytes", "peak_bytes_by_category", "outside_bytes"}) device[name] = nullptr;
+    }
   }
   json["configurations"] = Json::array();
   for (const ConfigurationSummary& summary : summaries) {
     const PublishedFigure* published = record.as_published ? summary.published : nullptr;
     json["configurations"].push_back(
         {{"name", summary.name},
-         {"complete_runs", summary.seconds.count},
+         {"complete_runs", summary.complete},
          {"test_accuracy", spread_json(summary.accuracy)},
          {"seconds", spread_json(summary.seconds)},
          {"samples_per_second", summary.samples_per_second > 0.0 ? Json(summary.samples_per_second) : Json()},
@@ -301,6 +305,7 @@ Json plan_json(const Record& record) {
     const DeviceRecord& d = devices[i];
     Json& device = json["devices"][i];
     device.erase("outside_bytes");
+    device.erase("outside_bytes_by_owner");
     if (d.pool.capacity_bytes == 0) device["capacity_bytes"] = Json();
     device["fits"] = d.fits();
     device["peak"] = {{"phase", phase_name(d.plan.peak_phase)}, {"layer", d.plan.peak_layer}};
@@ -324,7 +329,8 @@ Json devices_json(const std::vector<DeviceRecord>& devices) {
                     {"planned_peak_bytes", d.plan.peak_bytes},
                     {"planned_peak_bytes_by_category", bytes_by_category_json(d.plan.peak_by_category)},
                     {"capacity_bytes", d.pool.capacity_bytes},
-                    {"outside_bytes", d.outside_bytes}});
+                    {"outside_bytes", d.outside_bytes},
+                    {"outside_bytes_by_owner", d.outside_by_owner}});
   }
   return json;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/log_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
@@ -52,35 +53,80 @@ std::string csv_header(const std::vector<std::string>& columns) {
   return columns.empty() ? text : text.append(1, '\n');
 }
 
-/// The step of a row: 0 for the first lines of a run, none for what is no row.
-std::optional<int64_t> step_of(const std::string& line, bool csv) {
-  if (!csv) {
-    const Json row = Json::parse(line, nullptr, false);
-    if (!row.is_object()) return std::nullopt;
-    const auto step = row.find("step");
-    return step == row.end() ? 0 : step->is_number_integer() ? std::optional(step->get<int64_t>()) : std::nullopt;
+/// What continuing a log needs of a row.
+struct Row {
+  int64_t step = 0;  // 0 for the lines that begin a run
+  double seconds = 0.0;
+  std::optional<std::string> run_id;
+};
+
+std::optional<Row> parse_json_row(const std::string& line) {
+  const Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  Row row;
+  for (const auto& [key, value] : json.items()) {
+    if (key == "step" && !value.is_number_integer()) return std::nullopt;
+    if (key == "step") row.step = value.get<int64_t>();
+    if (key == "seconds" && value.is_number()) row.seconds = value.get<double>();
+    if (key == "run_id" && value.is_string()) row.run_id = value.get<std::string>();
   }
-  const size_t begin = line.find(',') + 1;  // the second column
-  int64_t step = 0;
-  const auto [end, error] = std::from_chars(line.data() + begin, line.data() + line.size(), step);
-  return begin > 0 && error == std::errc{} && end != line.data() + line.size() && *end == ',' ? std::optional(step) : std::nullopt;
+  return row;
 }
 
-/// The complete lines of an existing log up to a step; empty if there is none. throws DataError for a CSV file with other columns.
-std::string rows_until(const std::string& path, const std::string& header, int64_t last_step) {
+/// The columns of a line begin with kind, step, epoch and seconds and end with run_id, which need no quotes.
+std::optional<Row> parse_csv_row(const std::string& line) {
+  std::vector<std::string> fields;
+  for (size_t begin = 0; fields.size() < 4;) {
+    const size_t end = line.find(',', begin);
+    if (end == std::string::npos) return std::nullopt;
+    fields.push_back(line.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  const auto read = [](const std::string& text, auto& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc{} && end == text.data() + text.size();
+  };
+  Row row;
+  if (!read(fields[1], row.step)) return std::nullopt;
+  if (!read(fields[3], row.seconds)) row.seconds = 0.0;
+  row.run_id = line.substr(line.rfind(',') + 1);
+  return row;
+}
+
+/// The rows of an existing log that stay.
+struct Kept {
+  std::string text;  // with the header of a CSV file; empty if there is no log yet
+  double seconds = 0.0;
+};
+
+/// The complete lines of an existing log up to a step.   header  of a CSV file, else empty
+/// throws DataError for a CSV file with other columns, and for rows of another run.
+Kept rows_of(const std::string& path, const std::string& header, const std::string& run_id, int64_t last_step) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return {};
   std::ifstream file(path, std::ios::binary);
-  std::string kept, line;
-  if (!header.empty()) {
-    if (!std::getline(file, line)) return {};
+  const bool csv = !header.empty();
+  Kept kept;
+  std::string line;
+  if (csv) {
+    if (!std::getline(file, line) || file.eof()) return {};
     if (fmt::format("{}\n", line) != header) {
       throw DataError(fmt::format("--log {}: it has other columns than this run, so it cannot be continued; name another file", path));
     }
-    kept = header;
+    kept.text = header;
   }
+  bool of_this_run = csv;                            // a row of a CSV file names its run; in JSON lines the row that begins a process does
   while (std::getline(file, line) && !file.eof()) {  // a line that a killed process has not finished has no end
-    if (const auto step = step_of(line, !header.empty()); step && *step <= last_step) kept.append(line).append(1, '\n');
+    const std::optional<Row> row = csv ? parse_csv_row(line) : parse_json_row(line);
+    if (!row) continue;
+    if (row->run_id) of_this_run = *row->run_id == run_id;
+    if (!of_this_run) {
+      throw DataError(
+          fmt::format("--log {}: its rows are of another run than the checkpoint, so it cannot be continued; name another file, or remove it", path));
+    }
+    if (row->step > last_step) continue;
+    kept.text.append(line).append(1, '\n');
+    kept.seconds = std::max(kept.seconds, row->seconds);
   }
   return kept;
 }
@@ -94,19 +140,24 @@ void LogFile::check_path(const std::string& path) {
   throw ConfigError(fmt::format("--log {}: the name says the format; end it in .jsonl (an object per line) or .csv", path));
 }
 
-LogFile::LogFile(const std::string& path, std::vector<std::string> columns, int64_t steps_before) : path_(path) {
-  if (is_csv(path)) columns_ = std::move(columns);
+LogFile::LogFile(const std::string& path, std::vector<std::string> columns, std::string run_id, int64_t steps_before)
+    : path_(path), run_id_(std::move(run_id)) {
+  if (is_csv(path)) {
+    columns_ = std::move(columns);
+    columns_.emplace_back("run_id");
+  }
   const std::string header = csv_header(columns_);
-  const std::string kept = steps_before > 0 ? rows_until(path, header, steps_before) : std::string();
-  if (!kept.empty()) {
+  const Kept kept = steps_before > 0 ? rows_of(path, header, run_id_, steps_before) : Kept{};
+  seconds_before_ = kept.seconds;
+  if (!kept.text.empty()) {
     // The old rows are not lost if this process is killed here.
     AtomicFile file(path);
-    file.write(kept);
+    file.write(kept.text);
     file.commit();
   }
-  file_.open(path, std::ios::binary | (kept.empty() ? std::ios::trunc : std::ios::app));
+  file_.open(path, std::ios::binary | (kept.text.empty() ? std::ios::trunc : std::ios::app));
   if (!file_) throw DataError(fmt::format("--log {}: cannot be written ({}); name a file that you may write to", path, std::strerror(errno)));
-  if (kept.empty()) file_ << header;
+  if (kept.text.empty()) file_ << header;
   flush();
 }
 
@@ -116,6 +167,7 @@ void LogFile::add(const Json& row) {
   } else {
     std::map<std::string, std::string> cells;
     flatten(row, "", cells);
+    cells["run_id"] = run_id_;
     for (size_t c = 0; c < columns_.size(); ++c) file_ << (c > 0 ? "," : "") << field(cells[columns_[c]]);
     file_ << '\n';
   }

@@ -4,6 +4,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -39,14 +40,15 @@ int run(const vitrine::tools::Options& options, vitrine::tools::Processes& proce
       require_alone(processes, "lab");
       return vitrine::tools::run_lab(options);
     case Command::info:
-      break;  // needs no other process
+    case Command::lesson:
+      break;  // need no other process
   }
   return vitrine::tools::run_info(options);
 }
 
-int run_program(int argc, char** argv) {
+int run_program(const std::vector<std::string>& arguments) {
   using namespace vitrine::tools;
-  const CommandLine line = parse_command_line({argv + 1, argv + argc});
+  const CommandLine line = parse_command_line(arguments);
   std::fputs(line.output.c_str(), stdout);
   std::fputs(line.error.c_str(), stderr);
   if (!line.options) return line.exit_code;
@@ -63,6 +65,7 @@ int run_program(int argc, char** argv) {
   };
   try {
     if (options.command == Options::Command::info) return run_info(options);
+    if (options.command == Options::Command::lesson) return run_lesson(options, run_program);
     processes.emplace(options);
     print_warnings(options, options.warnings);
     print_warnings(options, file_warnings(options));
@@ -80,7 +83,7 @@ int run_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   vitrine::tools::keep_standard_streams();
-  const int status = run_program(argc, argv);
+  const int status = run_program({argv + 1, argv + argc});
   const std::string problem = vitrine::tools::finish_stdout();
   if (problem.empty()) return status;
   fmt::print(stderr, "vitrine: the results could not be written to stdout: {}\n", problem);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <string_view>
 
 #include <unistd.h>
 
@@ -82,7 +83,24 @@ void measure_outside_on_gpus(DeviceGroup& devices, std::vector<DeviceRecord>& fi
     int64_t outside = devices[static_cast<int>(members[0])].gpu_used_bytes();
     for (const size_t d : members) outside -= figures[d].pool.reserved_bytes;
     const std::vector<int64_t> parts = equal_parts(std::max<int64_t>(0, outside), static_cast<int>(members.size()));
-    for (size_t i = 0; i < members.size(); ++i) figures[members[i]].outside_bytes = parts[i];
+    std::map<std::string, int64_t> owners;
+    for (const size_t d : members) {
+      for (const OutsideBytes& owner : devices[static_cast<int>(d)].outside_bytes()) {
+        // All of them found the same context.
+        owners[owner.owner] = owner.owner == std::string_view("context") ? owner.bytes : owners[owner.owner] + owner.bytes;
+      }
+    }
+    for (size_t i = 0; i < members.size(); ++i) {
+      DeviceRecord& figure = figures[members[i]];
+      figure.outside_bytes = parts[i];
+      int64_t rest = parts[i];
+      for (const auto& [owner, bytes] : owners) {
+        const int64_t part = equal_parts(bytes, static_cast<int>(members.size()))[i];
+        figure.outside_by_owner[owner] = part;
+        rest -= part;
+      }
+      figure.outside_by_owner["other"] = std::max<int64_t>(0, rest);
+    }
   }
 }
 

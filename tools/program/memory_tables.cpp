@@ -3,8 +3,10 @@
 #include <cctype>
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/units.h"
 #include "tools/program/device_sets.h"
@@ -92,7 +94,7 @@ Table memory_of_groups(const std::vector<Group>& groups, const std::vector<Devic
     add(
         category_name(category), [&](const DeviceRecord& d) { return of(d.pool); }, [&](const DeviceRecord& d) { return of(d.plan); });
   }
-  table.add_rule();
+  table.add_rule_above_total();
   add(
       "peak", [](const DeviceRecord& d) { return format_bytes(d.pool.peak_bytes); },
       [](const DeviceRecord& d) { return d.as_planned() ? std::string("to the byte") : format_bytes(d.plan.peak_bytes); });
@@ -128,7 +130,7 @@ Table memory_spread(const std::vector<DeviceRecord>& devices) {
   for (const Category category : held_categories(devices)) {
     add(category_name(category), [c = static_cast<size_t>(category)](const DeviceRecord& d) { return d.pool.peak_by_category[c]; });
   }
-  table.add_rule();
+  table.add_rule_above_total();
   add("peak", [](const DeviceRecord& d) { return d.pool.peak_bytes; });
   add("capacity", [](const DeviceRecord& d) { return d.pool.capacity_bytes; });
   add("outside the pool", [](const DeviceRecord& d) { return d.outside_bytes; });
@@ -157,10 +159,22 @@ std::string describe_outside(const std::vector<DeviceRecord>& devices, int64_t d
   int64_t outside = 0;
   for (const DeviceRecord& d : devices) outside += d.outside_bytes;
   if (!devices.empty() && devices.front().device.find("cuda:") != std::string::npos) {
+    std::map<std::string, int64_t> by_owner;
+    for (const DeviceRecord& d : devices) {
+      for (const auto& [owner, bytes] : d.outside_by_owner) by_owner[owner] += bytes;
+    }
+    std::vector<std::string> parts;
+    for (const auto& [owner, name] : {std::pair{"context", "CUDA's context and other processes"},
+                                      {"cublaslt", "cuBLASLt"},
+                                      {"cudnn", "cuDNN"},
+                                      {"nccl", "NCCL"},
+                                      {"other", "kernels and what libraries take later"}}) {
+      if (const auto bytes = by_owner.find(owner); bytes != by_owner.end()) parts.push_back(fmt::format("{} {}", name, format_bytes(bytes->second)));
+    }
     return fmt::format(
-        "Categories are those at the moment of the peak. {} of GPU memory lie outside the pools: CUDA's context, libraries (NCCL, cuBLAS, cuDNN) and "
-        "other processes. They are measured, not planned, and shared equally by the logical devices of one GPU.",
-        format_bytes(outside));
+        "Categories are those at the moment of the peak. {} of GPU memory lie outside the pools{}{}. They are measured, each as the difference that "
+        "its creation made, not planned, and shared equally by the logical devices of one GPU.",
+        format_bytes(outside), parts.empty() ? "" : ": ", fmt::join(parts, ", "));
   }
   return fmt::format(
       "Categories are those at the moment of the peak. {} {} outside the pools: the data set ({}{}), loader, libraries and code. This is the "
@@ -183,7 +197,7 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
   for (const Category category : held_categories(devices)) {
     add(category_name(category), [c = static_cast<size_t>(category)](const DeviceRecord& d) { return bytes_or_nothing(d.plan.peak_by_category[c]); });
   }
-  table.add_rule();
+  table.add_rule_above_total();
   add("peak", [](const DeviceRecord& d) { return format_bytes(d.plan.peak_bytes); });
   add("in bytes", [](const DeviceRecord& d) { return format_count(d.plan.peak_bytes); });
   add("reached in", [](const DeviceRecord& d) { return place_name(d.plan.peak_phase, d.plan.peak_layer); });
@@ -219,7 +233,7 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices) {
     for (const Group& group : groups) cells.push_back(bytes_or_nothing(held_bytes(group.device->plan, &layer)));
     table.add_row(cells);
   }
-  table.add_rule();
+  table.add_rule_above_total();
   table.add_row(sum);
   return table;
 }

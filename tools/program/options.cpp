@@ -63,6 +63,9 @@ int output_ordinal(const std::string& name, const std::vector<DeviceId>& devices
 }
 
 void check_training(const Options& o) {
+  if (o.confusion && !o.evaluate) {
+    throw ConfigError("--confusion counts predictions on the test set, but --no-eval leaves out its evaluation; leave one of them out");
+  }
   if (o.epochs && o.steps) throw ConfigError("--epochs and --steps both say how long to train; give one of them");
   if (!o.choices.batch_size && o.accumulate > o.batch_size) {
     throw ConfigError(fmt::format("--accumulate {}: a batch of {} samples has no more than {} micro-batches; lower it, or raise --batch-size",
@@ -91,8 +94,13 @@ void check_training(const Options& o) {
 /// Two outputs in one file would leave the later one alone.
 void check_files(const Options& o) {
   std::map<std::string, const char*> taken;
-  for (const auto& [option, path] :
-       {std::pair{"--save", o.save}, {"--report", o.report}, {"--trace", o.trace}, {"--memory-history", o.memory_history}, {"--log", o.log}}) {
+  const std::string figures = o.command == Options::Command::reproduce ? reproduction_figures_path(o) : std::string();
+  for (const auto& [option, path] : {std::pair{"--save", o.save},
+                                     {"--out", figures},
+                                     {"--report", o.report},
+                                     {"--trace", o.trace},
+                                     {"--memory-history", o.memory_history},
+                                     {"--log", o.log}}) {
     std::error_code error;
     // A pipe, or /dev/stdout, takes what comes; so does a name that says nothing before it is written.
     if (path.empty() || (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))) continue;
@@ -165,9 +173,12 @@ void check_combinations(const Options& o) {
                       *o.gpu0_batch_size, *o.mode));
     }
   }
-  if (o.command == Options::Command::reproduce) configurations(o);
+  if (o.command == Options::Command::reproduce) {
+    check_files(o);
+    configurations(o);
+  }
   using Command = Options::Command;
-  constexpr Command kWithoutTraining[] = {Command::eval, Command::collectives, Command::lab, Command::info};
+  constexpr Command kWithoutTraining[] = {Command::eval, Command::collectives, Command::lab, Command::info, Command::lesson};
   if (std::find(std::begin(kWithoutTraining), std::end(kWithoutTraining), o.command) == std::end(kWithoutTraining)) check_training(o);
 }
 
@@ -217,7 +228,7 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
   for (const std::string& name : split_list(o.modes)) {
     const auto same_name = [&](const auto& entry) { return entry.first == name; };
     if (std::any_of(schemes.begin(), schemes.end(), same_name))
-      throw ConfigError(fmt::format("--modes {}: {} is there twice; name each once", o.modes, name));
+      throw ConfigError(fmt::format("--modes {}: {} appears twice; name each once", o.modes, name));
     Scheme scheme = scheme_preset(name);
     const bool takes_share = scheme.split.kind == Split::Kind::gpu0;
     if (takes_share) {
@@ -253,7 +264,7 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
   bool any_dynamic = false;
   for (const std::string& item : split_list(o.precisions)) {
     if (std::any_of(precisions.begin(), precisions.end(), [&](const auto& entry) { return entry.first == item; })) {
-      throw ConfigError(fmt::format("--precisions {}: {} is there twice; name each once", o.precisions, item));
+      throw ConfigError(fmt::format("--precisions {}: {} appears twice; name each once", o.precisions, item));
     }
     const size_t colon = std::min(item.find(':'), item.size());
     Options one = o;

@@ -51,7 +51,7 @@ struct Choices {
 
 /// What the command line says, checked as far as it can be without opening anything.
 struct Options {
-  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info } command = Command::train;
+  enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, lesson } command = Command::train;
 
   std::string model = "small-cnn";
   std::string data = "synthetic";
@@ -74,6 +74,7 @@ struct Options {
   std::string workspace;  // empty: by backend and model
   std::string threads_per_device;
   bool tf32 = false;
+  bool nccl_defaults = false;
 #ifdef VITRINE_CHECK_ORDER
   bool check_order = true;
 #else
@@ -120,6 +121,8 @@ struct Options {
   CollectiveOptions collectives;
   ReproduceOptions reproduce;
   LabOptions lab;
+  int lesson = 0;       // 0: the list
+  bool answer = false;  // print the lesson's answer instead of running its command
 
   std::string trace, report, memory_history, tensorboard, log;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all

@@ -80,6 +80,7 @@ int run_plan(const Options& asked) {
   record.command_line = command_line(options);
   record.facts = {{"model and data", model}, {"scheme", step}};
   for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);
+  for (const auto& fact : program_facts()) record.facts.push_back(fact);
   record.config = config_json(options, job, devices, group->world_size()).dump();
   record.notes = chosen.notes;
   record.processes = options.processes;

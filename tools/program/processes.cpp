@@ -107,6 +107,14 @@ void Processes::close() {
   if (process_group_) process_group_->close();
 }
 
+std::string path_of_rank(const std::string& path, const Processes& processes) {
+  if (path.empty() || processes.leads()) return path;
+  const size_t dot = path.rfind('.');
+  const bool has_ending = dot != std::string::npos && path.find('/', dot) == std::string::npos;
+  const std::string rank = fmt::format(".rank{}", processes.process_group()->rank());
+  return has_ending ? path.substr(0, dot) + rank + path.substr(dot) : path + rank;
+}
+
 void require_alone(const Processes& processes, const char* command) {
   if (processes.count() == 1) return;
   throw ConfigError(

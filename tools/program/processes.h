@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "runtime/process_group/launch.h"
 #include "runtime/process_group/process_group.h"
@@ -30,6 +31,9 @@ class Processes {
  private:
   std::shared_ptr<ProcessGroup> process_group_;
 };
+
+/// Returns the path of this process's own file: FILE.json for rank 0, FILE.rank1.json for rank 1, and so on; empty for an empty path.
+std::string path_of_rank(const std::string& path, const Processes& processes);
 
 /// Throws ConfigError if there are several processes: for commands that support only one.
 void require_alone(const Processes& processes, const char* command);

@@ -55,6 +55,7 @@ ParameterGroup parse_group(const std::string& text, double lr) {
     const std::optional<double> value = read_number<double>(equals < item.size() ? item.substr(equals + 1) : "");
     if (name != "lr" && name != "weight-decay") fail(fmt::format("unknown setting '{}'", name));
     if (!value || !std::isfinite(*value) || *value < 0.0) fail(fmt::format("{} needs a number of at least 0", name));
+    if (name == "lr" ? group.lr_factor : group.weight_decay) fail(fmt::format("{} is given twice", name));
     if (name == "weight-decay") {
       group.weight_decay = value;
     } else {
@@ -70,17 +71,26 @@ ParameterGroup parse_group(const std::string& text, double lr) {
 
 void add_recipe_options(CLI::App& app, RecipeOptions& o) {
   const char* group = "Training";
-  app.add_option("--augment", o.augment,
-                 "Random changes of training images on the device, a list: flip (mirrored with probability 1/2), crop:N (padded with N zero pixels, "
-                 "then cropped), cutout:N (a square of N x N pixels set to the mean) [none]")
+  // The word none stands for an empty list.
+  const auto take_augment = [&o](const std::string& text) { o.augment = text == "none" ? "" : text; };
+  const auto take_no_decay = [&o](const std::vector<std::string>& kinds) {
+    const bool none = std::find(kinds.begin(), kinds.end(), "none") != kinds.end();
+    if (none && kinds.size() > 1) throw ConfigError(fmt::format("--no-decay {}: none excludes the others", fmt::join(kinds, ",")));
+    o.no_decay = none ? std::vector<std::string>() : kinds;
+  };
+  app.add_option_function<std::string>(
+         "--augment", take_augment,
+         "Random changes of training images on the device, a list: flip (mirrored with probability 1/2), crop:N (padded with N zero pixels, "
+         "then cropped), cutout:N (a square of N x N pixels set to the mean) [none]")
       ->group(group);
   app.add_option("--label-smoothing", o.label_smoothing, "Share of the target distribution that is spread over all classes, in training")
       ->check(number(0, 1))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--no-decay", o.no_decay, "Parameters without weight decay, a list: norms (of normalization layers), biases [none]")
+  app.add_option_function<std::vector<std::string>>("--no-decay", take_no_decay,
+                                                    "Parameters without weight decay, a list: norms (of normalization layers), biases [none]")
       ->delimiter(',')
-      ->check(one_of({"norms", "biases"}))
+      ->check(one_of({"norms", "biases", "none"}))
       ->group(group);
   app.add_option("--param-group", o.groups,
                  fmt::format("Constants of parameters whose names match: {}, as 'classifier.*:lr=0.01'; the rate keeps its ratio to --lr under a "
@@ -100,7 +110,7 @@ Augmentation resolve_augmentation(const RecipeOptions& o) {
   for (const std::string& item : split(o.augment, ',')) {
     const std::string kind = item.substr(0, item.find(':'));
     if (std::find(given.begin(), given.end(), kind) != given.end())
-      throw ConfigError(fmt::format("--augment {}: {} is there twice", o.augment, kind));
+      throw ConfigError(fmt::format("--augment {}: {} appears twice", o.augment, kind));
     given.push_back(kind);
     if (item == "flip") {
       augmentation.flip = true;
@@ -113,6 +123,17 @@ Augmentation resolve_augmentation(const RecipeOptions& o) {
     }
   }
   return augmentation;
+}
+
+void check_augmentation(const RecipeOptions& o, int64_t stored, int64_t input) {
+  const Augmentation augmentation = resolve_augmentation(o);
+  const auto check = [&](const char* kind, int64_t pixels, int64_t most, const char* images) {
+    if (pixels <= most) return;
+    throw ConfigError(
+        fmt::format("--augment {}: {}:{} is more than the {} pixels of {}; use {}:{} or less", o.augment, kind, pixels, most, images, kind, most));
+  };
+  check("crop", augmentation.crop_padding, stored, "the data set's images");
+  check("cutout", augmentation.cutout, input, "the model's input");
 }
 
 std::vector<ParameterGroup> resolve_parameter_groups(const RecipeOptions& o, double lr) {
@@ -147,7 +168,9 @@ Normalization resolve_normalization(const std::string& text, const Dataset& trai
   if (parts.size() != 2) fail("there is not one slash");
   for (size_t part = 0; part < 2; ++part) {
     const std::vector<std::string> items = split(parts[part], ',');
-    if (static_cast<int64_t>(items.size()) != train.channels) fail(fmt::format("'{}' has {} numbers", parts[part], items.size()));
+    if (static_cast<int64_t>(items.size()) != train.channels) {
+      fail(fmt::format("'{}' has {} number{}", parts[part], items.size(), items.size() == 1 ? "" : "s"));
+    }
     for (size_t c = 0; c < items.size(); ++c) {
       const std::optional<float> value = read_number<float>(items[c]);
       if (!value || !std::isfinite(*value) || (part == 1 && !(*value > 0.0F))) {

@@ -30,6 +30,9 @@ void add_recipe_options(CLI::App& app, RecipeOptions& options);
 /// throws ConfigError for what cannot be read, and where --augment meets --preprocess host.
 void check_recipe(const RecipeOptions& options, bool host_preprocess);
 Augmentation resolve_augmentation(const RecipeOptions& options);
+/// throws ConfigError if --augment needs larger images.
+///   stored  the smaller side of the data set's images     input  that of the model's input
+void check_augmentation(const RecipeOptions& options, int64_t stored, int64_t input);
 /// lr  the optimizer's learning rate, whose share a group's is
 std::vector<ParameterGroup> resolve_parameter_groups(const RecipeOptions& options, double lr);
 /// "0.49,0.48,0.45/0.25,0.24,0.26" for as many channels, or "none" for pixels from 0 to 1; the data set's where the text is empty. throws

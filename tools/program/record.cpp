@@ -24,7 +24,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CommunicationTable, ordinal, steps, rows)
 
 namespace tools {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DeviceRecord, device, samples_per_step, plan, pool, outside_bytes, phases, communication)
+// Results that an older version has written have no owners.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DeviceRecord, device, samples_per_step, plan, pool, outside_bytes, outside_by_owner, phases,
+                                                communication)
 
 std::string devices_text(const std::vector<DeviceRecord>& devices) { return nlohmann::json(devices).dump(); }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,6 +28,8 @@ struct DeviceRecord {
   DevicePlan plan;
   PoolStatistics pool;        // as measured; in a plan only the capacity. A capacity of 0 is not known.
   int64_t outside_bytes = 0;  // outside the pool
+  /// GPUs: parts of outside_bytes, each what its owner's creation took, and the rest as "other".
+  std::map<std::string, int64_t> outside_by_owner;
   PhaseTable phases;
   CommunicationTable communication;
   // The step that charts show; only for devices of this process.
@@ -93,6 +96,8 @@ struct ReproducedRun {
   std::string state = "not started";  // complete, diverged, failed, interrupted or not started
   std::string failure;                // why it failed
   int64_t skipped_steps = 0;
+  int64_t measured_steps = 0;  // of the process that measured the devices; 0: it trained no step, so their peaks are not those of training
+  int64_t lost_epochs = 0;     // of a complete run: those that its log lacks
   std::vector<SavedEpoch> saved;
 
   /// "single fp16:none": the same for all seeds.
@@ -138,7 +143,7 @@ struct CheckpointRecord {
   std::string folder, newest;  // newest: the name of the last one that this run saved; empty if there is none
   int64_t saved = 0, failed = 0;
   int64_t bytes = 0;           // of the tensor files of the newest
-  double stall_seconds = 0.0;  // for which training stood still
+  double stall_seconds = 0.0;  // for which training waited for saves
   double write_seconds = 0.0;  // on the thread that writes
   StagingBytes planned_staging, staging;
 };

@@ -3,7 +3,9 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -23,6 +25,7 @@
 #include "tools/program/commands.h"
 #include "tools/program/describe.h"
 #include "tools/program/evaluate.h"
+#include "tools/program/folder_lock.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
 #include "tools/program/output_file.h"
@@ -32,7 +35,8 @@
 #include "tools/program/run_record.h"
 #include "tools/program/run_state.h"
 #include "tools/program/terminal_report.h"
-#include "tools/program/train.h"
+#include "tools/program/train_job.h"
+#include "tools/program/training.h"
 #include "tools/program/warnings.h"
 
 namespace vitrine::tools {
@@ -77,21 +81,33 @@ int64_t steps_of(const PlannedRun& run) {
   return checkpoints.empty() ? 0 : checkpoints.back().step;
 }
 
-int64_t optimizer_states(const OptimizerConfig& optimizer) {
-  return optimizer.kind != OptimizerConfig::Kind::sgd ? 2 : optimizer.sgd.momentum != 0.0 ? 1 : 0;
+/// The result of a run. Nothing if it cannot be read: then the run fails with the reason when its turn comes.
+std::optional<RunResult> result_of(const PlannedRun& run) {
+  try {
+    return read_run_result(run.folder);
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
+}
+
+void print_file_warning(const std::string& text) {
+  fmt::print(stderr, "vitrine: warning: {}\n", text);
+  std::fflush(stderr);
+}
+
+EngineConfig config_of(const PlannedRun& run, const Job& job) {
+  return engine_config(run.options, job, resolve_scheme(run.options, run.devices), resolve_precision(run.options));
 }
 
 /// Refuses to start what would fill the disk: hours later a checkpoint could not be saved.
 void check_disk(const Options& o, const Job& job, const std::vector<PlannedRun>& runs) {
-  const int64_t elements = FlatLayout(job.model.net->parameters(), 0).parameter_elements();
-  const int64_t bytes = elements * size_of(DType::f32) * (1 + optimizer_states(resolve_optimizer(o)));
-  const int64_t epochs = std::min(*o.epochs, o.checkpoints.keep_last.value_or(*o.epochs));
-  int64_t missing = 0;
+  const int64_t bytes = checkpoint_bytes(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config_of(runs.front(), job));
+  std::vector<int64_t> saved;
   for (const PlannedRun& run : runs) {
-    const std::optional<RunResult> result = read_run_result(run.folder);
-    if (result && result->state != "interrupted") continue;
-    missing += std::max<int64_t>(0, epochs - static_cast<int64_t>(checkpoints_of(run).size()));
+    const std::optional<RunResult> result = result_of(run);
+    if (!result || result->state == "interrupted") saved.push_back(static_cast<int64_t>(checkpoints_of(run).size()));
   }
+  const int64_t missing = missing_checkpoints(*o.epochs, o.checkpoints.keep_last, saved);
   std::error_code error;
   const fs::space_info space = fs::space(o.reproduce.out, error);
   if (error || missing * bytes <= static_cast<int64_t>(space.available)) return;
@@ -161,10 +177,11 @@ class Reproduction {
     for (int64_t s = 0; s < asked.reproduce.seeds; ++s) {
       for (const Configuration& configuration : configurations(asked)) add(configuration, names, asked.seed + static_cast<uint64_t>(s));
     }
-    for (const PlannedRun& run : planned_) check_run_settings(run.folder, run.settings);
     std::error_code error;
     fs::create_directories(asked.reproduce.out, error);
     if (error) throw DataError(fmt::format("--out {}: the folder cannot be made ({})", asked.reproduce.out, error.message()));
+    lock_.emplace("--out", asked.reproduce.out);
+    for (const PlannedRun& run : planned_) check_run_settings(run.folder, run.settings);
     check_disk(asked, job_, planned_);
     find_facts();
   }
@@ -176,7 +193,7 @@ class Reproduction {
     int64_t steps_left = 0;
     std::vector<bool> waits(planned_.size(), false);
     for (size_t i = 0; i < planned_.size(); ++i) {
-      const std::optional<RunResult> result = read_run_result(planned_[i].folder);
+      const std::optional<RunResult> result = result_of(planned_[i]);
       waits[i] = !result || !result->done();
       if (waits[i]) steps_left += steps - steps_of(planned_[i]);
     }
@@ -187,31 +204,23 @@ class Reproduction {
     for (size_t i = 0, number = 0; i < planned_.size() && !interrupted(); ++i) {
       RunRecord& record = record_.runs[i];
       if (!waits[i]) {
-        load(planned_[i], record);
+        attempt(record, [&] { load(planned_[i], record); });
         continue;
       }
       const int64_t before = steps_of(planned_[i]);
       print_progress(fmt::format("{} ({} of {})", record.name, ++number, wanted));
       estimate.begin_run(record.name);
       const TrainHooks hooks{.steps_done = [&](int64_t) { estimate.add_step(wanted - static_cast<int64_t>(number) + 1); }};
-      try {
-        make(planned_[i], record, hooks);
-      } catch (const Error& error) {
-        fail(record, in_program_words(error.reason()));
-      } catch (const std::exception& error) {
-        fail(record, error.what());
-      }
+      attempt(record, [&] { make(planned_[i], record, hooks); });
       estimate.drop_steps(steps - before - estimate.steps_of_run());
       if (!interrupted()) estimate.end_run(static_cast<int64_t>(number), wanted);
     }
     for (size_t i = 0; i < planned_.size(); ++i) {
       RunRecord& record = record_.runs[i];
-      try {
+      attempt(record, [&] {
         if (record.reproduced->state == "not started" && fs::exists(planned_[i].folder)) load(planned_[i], record);
-        read_run_log(planned_[i].folder, record);
-      } catch (const std::exception& error) {
-        fail(record, error.what());
-      }
+        read_log(planned_[i], record);
+      });
     }
     record_.interrupted = interrupted();
   }
@@ -225,11 +234,9 @@ class Reproduction {
     if (configuration.mode == "single") run.devices.resize(1);
     check_combinations(run.options);
     device_group_options(run.options, run.devices);
-    const Scheme scheme = resolve_scheme(run.options, run.devices);
     run.folder = fs::path(run.options.log).parent_path().string();
     run.settings = run_settings_text(run.options, job_, run.devices);
-    RunRecord& record =
-        record_.runs.emplace_back(configured_run(run.options, engine_config(run.options, job_, scheme, resolve_precision(run.options)), {}));
+    RunRecord& record = record_.runs.emplace_back(configured_run(run.options, config_of(run, job_), {}));
     record.name = configuration.name();
     if (asked_.reproduce.seeds > 1) record.name += fmt::format(" seed {}", seed);
     ReproducedRun& of = record.reproduced.emplace();
@@ -251,6 +258,27 @@ class Reproduction {
     std::fflush(stderr);
   }
 
+  /// Does the work of a run. What is thrown fails this run alone.
+  static void attempt(RunRecord& record, const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      fail(record, in_reproduce_words(error.reason()));
+    } catch (const std::exception& error) {
+      fail(record, error.what());
+    }
+  }
+
+  void read_log(const PlannedRun& planned, RunRecord& record) const {
+    if (const std::string damage = read_run_log(planned.folder, record); !damage.empty()) print_file_warning(damage);
+    if (record.reproduced->state != "complete") return;
+    record.reproduced->lost_epochs = std::max<int64_t>(0, *asked_.epochs - static_cast<int64_t>(record.epochs.size()));
+    if (record.reproduced->lost_epochs == 0) return;
+    print_file_warning(
+        fmt::format("{}/log.jsonl lacks {} of {} epochs: the run's time is shown as not measured; remove the run's folder to make the run again",
+                    planned.folder, record.reproduced->lost_epochs, *asked_.epochs));
+  }
+
   /// The result of an earlier call.
   static void load(const PlannedRun& planned, RunRecord& record) {
     if (const std::optional<RunResult> result = read_run_result(planned.folder)) {
@@ -263,6 +291,7 @@ class Reproduction {
   static void take(const RunResult& result, RunRecord& record) {
     record.reproduced->state = result.state == "trained" ? "interrupted" : result.state;
     record.reproduced->saved = result.saved;
+    record.reproduced->measured_steps = result.measured_steps;
     record.diverged = result.diverged;
     record.devices = result.devices;
   }
@@ -270,19 +299,25 @@ class Reproduction {
   /// Trains what is left of a run, then evaluates its saved epochs.
   void make(const PlannedRun& planned, RunRecord& record, const TrainHooks& hooks) {
     RunResult result = read_run_result(planned.folder).value_or(RunResult{});
+    if (result.done()) return take(result, record);
     std::string ended = "complete";
     if (result.state != "trained") {
       write_run_settings(planned.folder, planned.settings);
-      std::vector<DeviceRecord> before = std::move(result.devices);
-      result = train(planned, hooks);
-      // A run whose last step was made by an earlier call has its measurements from there.
-      if (!result.devices.empty() && result.devices.front().phases.steps == 0 && !before.empty()) result.devices = std::move(before);
+      result = train(planned, hooks, result);
       if (result.state == "diverged") ended = "diverged", result.state = "interrupted";
       write_run_result(planned.folder, result);
       take(result, record);
       if (result.state == "interrupted" && ended != "diverged") return;
     }
-    std::optional<std::vector<SavedEpoch>> saved = evaluate_saved(planned, record.name);
+    std::optional<std::vector<SavedEpoch>> saved;
+    try {
+      saved = evaluate_saved(planned, record.name, ended == "complete");
+    } catch (const DataError&) {
+      // The next call goes back to the newest whole checkpoint.
+      result.state = "interrupted";
+      write_run_result(planned.folder, result);
+      throw;
+    }
     if (!saved) return;
     result.saved = std::move(*saved);
     result.state = ended;
@@ -290,42 +325,78 @@ class Reproduction {
     take(result, record);
   }
 
-  RunResult train(const PlannedRun& planned, const TrainHooks& hooks) {
+  /// Returns what came of training. If a checkpoint or the log could not be written, the result is written as that of an interrupted run, and the
+  /// error is thrown.
+  ///   before  the result of an earlier call
+  RunResult train(const PlannedRun& planned, const TrainHooks& hooks, const RunResult& before) {
     auto directory = open_checkpoint_directory(planned.options, processes_);
     auto group = std::make_unique<DeviceGroup>(device_group_options(planned.options, planned.devices));
+    const std::string name = planned.configuration.mode == "single" ? "single device" : planned.configuration.mode;
     Attempts attempts;
-    const Trained trained = train_job(planned.options, job_, {planned.devices, std::move(group), std::move(directory)}, processes_, attempts, hooks);
-    attempts.rethrow();
-    const RunRecord& run = trained.record->run();
+    const Trained trained =
+        train_job(planned.options, job_, {planned.devices, std::move(group), std::move(directory), {}, name}, processes_, attempts, hooks);
     RunResult result;
-    result.state = !run.diverged.empty() ? "diverged" : trained.status != kExitOk ? "interrupted" : "trained";
-    result.diverged = run.diverged;
-    result.devices = run.devices;
+    if (trained.record) {
+      const RunRecord& run = trained.record->run();
+      result.state = !run.diverged.empty() ? "diverged" : trained.status != kExitOk ? "interrupted" : "trained";
+      result.diverged = run.diverged;
+      result.devices = run.devices;
+      result.measured_steps = static_cast<int64_t>(run.step_losses.size());
+      const bool timed = !run.devices.empty() && run.devices.front().phases.steps > 0;
+      // A run whose last steps were made by an earlier call has its measurements from there.
+      if (!timed && before.measured_steps > result.measured_steps) {
+        result.devices = before.devices;
+        result.measured_steps = before.measured_steps;
+      }
+    }
+    if (attempts.failed()) {
+      RunResult kept = trained.record ? result : before;
+      kept.state = "interrupted";
+      kept.diverged.clear();
+      attempts.run([&] { write_run_result(planned.folder, kept); });
+    }
+    attempts.rethrow();
     return result;
   }
 
-  /// Evaluates every checkpoint at the end of an epoch from its files, as vitrine eval does. Nothing if the program was interrupted.
-  std::optional<std::vector<SavedEpoch>> evaluate_saved(const PlannedRun& planned, const std::string& name) {
+  /// Evaluates every checkpoint at the end of an epoch from its files, as vitrine eval does. A damaged one is left out with a warning. Nothing if the
+  /// program was interrupted.
+  ///   needs_last  the newest must be whole
+  /// throws  DataError if it is not
+  std::optional<std::vector<SavedEpoch>> evaluate_saved(const PlannedRun& planned, const std::string& name, bool needs_last) {
     Options options = planned.options;
+    const char* const file = options.recipe.ema ? "/ema.safetensors" : "/model.safetensors";  // what training evaluates
     options.command = Options::Command::eval;
     options.loss_scale = "none";
     options.loss_scale_growth_interval.reset();
     options.clip_norm.reset();
+    options.recipe = {};
     std::vector<SavedEpoch> all;
     std::optional<Run> run;
-    for (const NamedCheckpoint& checkpoint : list_checkpoints(options.checkpoints.directory)) {
-      const RunState state = parse_run_state(checkpoint.path, read_checkpoint(checkpoint.path));
-      if (state.batch != 0) continue;  // where a run was interrupted
-      const std::string weights = checkpoint.path + "/model.safetensors";
-      if (run) {
-        load_weights(*run, {weights, options.allow_non_finite});
-      } else {
-        auto group = std::make_unique<DeviceGroup>(device_group_options(options, planned.devices));
-        run = open_evaluation(options, job_, std::move(group), weights);
+    const std::vector<NamedCheckpoint> checkpoints = list_checkpoints(options.checkpoints.directory);
+    for (const NamedCheckpoint& checkpoint : checkpoints) {
+      int64_t epoch = 0;
+      try {
+        const RunState state = parse_run_state(checkpoint.path, read_checkpoint(checkpoint.path));
+        if (state.batch != 0) continue;  // where a run was interrupted
+        epoch = state.epoch;
+        const std::string weights = checkpoint.path + file;
+        if (run) {
+          load_weights(*run, {weights, options.allow_non_finite});
+        } else {
+          auto group = std::make_unique<DeviceGroup>(device_group_options(options, planned.devices));
+          run = open_evaluation(options, job_, std::move(group), weights);
+        }
+      } catch (const DataError& error) {
+        if (needs_last && &checkpoint == &checkpoints.back()) {
+          throw DataError(fmt::format("{}; the same command continues from the newest whole checkpoint and trains this epoch again", error.what()));
+        }
+        print_file_warning(fmt::format("{}: {} is not evaluated: {}", name, checkpoint_name(checkpoint.step), error.what()));
+        continue;
       }
-      const auto found = evaluate_test_set(options, job_, *run, fmt::format("{}, evaluating epoch {}", name, state.epoch), false);
+      const auto found = evaluate_test_set(options, job_, *run, fmt::format("{}, evaluating epoch {}", name, epoch), false);
       if (!found) return std::nullopt;
-      all.push_back({state.epoch, checkpoint_name(checkpoint.step), found->loss, found->accuracy, found->top5});
+      all.push_back({epoch, checkpoint_name(checkpoint.step), found->loss, found->accuracy, found->top5});
     }
     if (run) run->engine->finish();
     return all;
@@ -364,7 +435,7 @@ class Reproduction {
       if (different) record_.departures.push_back(fmt::format("{}; published: {}", here, published));
     };
     const Options& o = asked_;
-    const Options published = reproduction_defaults();
+    const Options published = published_options(o);
     const OptimizerConfig optimizer = resolve_optimizer(o);
     differs(o.model != published.model, "model " + o.model, published.model);
     differs(!o.data.starts_with("cifar10"), "data " + o.data, "CIFAR-10");
@@ -374,15 +445,31 @@ class Reproduction {
     differs(o.batch_size != published.batch_size, fmt::format("batch size {}", o.batch_size), fmt::format("{}", published.batch_size));
     differs(std::string(optimizer.name()) != "adamw", fmt::format("optimizer {}", optimizer.name()), "adamw");
     differs(optimizer.learning_rate() != *published.lr, fmt::format("lr {}", optimizer.learning_rate()), fmt::format("{}", *published.lr));
-    differs(o.schedule.patience != published.schedule.patience, fmt::format("patience {}", o.schedule.patience.value_or(10)),
-            fmt::format("{}", *published.schedule.patience));
     const auto device = std::find_if(machine.begin(), machine.end(), [&](const auto& fact) { return fact.first == devices_.front().str(); });
     const std::string text = device == machine.end() ? devices_.front().str() : fmt::format("{}: {}", device->first, device->second);
     differs(text.find("RTX 2060") == std::string::npos, fmt::format("device {}", text), "an RTX 2060");
+    add_other_departures(published);
+  }
+
+  /// All other settings of the runs that are not those of the published ones.
+  void add_other_departures(const Options& published) {
+    // Named above, or no part of the published conditions.
+    const std::set<std::string> named = {"epochs", "batch-size", "optimizer", "lr", "limit-samples", "seed"};
+    std::set<std::string> found;
+    for (const PlannedRun& run : planned_) {
+      const Options same = train_options(published, run.configuration, device_names(devices_), published.seed);
+      for (const SettingDifference& difference : compare_run_settings(run.settings, run_settings_text(same, job_, run.devices))) {
+        // Optimizers have settings of their own.
+        const bool off = difference.only_here && (difference.here == "0.0" || difference.here == "false");
+        if (difference.only_there || off || named.contains(difference.name) || !found.insert(difference.name).second) continue;
+        record_.departures.push_back(fmt::format("--{} {}; published: {}", difference.name, difference.here, difference.there));
+      }
+    }
   }
 
   const Options& asked_;
   const Processes& processes_;
+  std::optional<FolderLock> lock_;  // of --out
   std::vector<DeviceId> devices_;
   Job job_;
   std::vector<PlannedRun> planned_;
@@ -395,7 +482,7 @@ int run_reproduce(const Options& options, const Processes& processes) {
   check_train_schedule(options);
   Reproduction reproduction(options, processes, reproduction_devices(options));
   const std::string page = options.report.empty() ? options.reproduce.out + "/report.html" : options.report;
-  const std::string figures = options.reproduce.out + "/runs.json";
+  const std::string figures = reproduction_figures_path(options);
   check_writable("--report", page);
   reproduction.run();
   const Record& record = reproduction.record();

@@ -33,10 +33,18 @@ std::vector<std::string> names_in(const char* option, const std::string& text) {
   if (names.empty()) throw ConfigError(fmt::format("{}: the list is empty; leave it out, or name at least one", option));
   for (size_t i = 0; i < names.size(); ++i) {
     if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) != names.begin() + static_cast<std::ptrdiff_t>(i)) {
-      throw ConfigError(fmt::format("{} {}: {} is there twice; name each once", option, text, names[i]));
+      throw ConfigError(fmt::format("{} {}: {} appears twice; name each once", option, text, names[i]));
     }
   }
   return names;
+}
+
+/// What --as-published sets.
+void set_published_conditions(Options& o) {
+  o.classes = kPublishedClasses;
+  o.normalize = "none";
+  o.shuffle = false;
+  o.schedule.metric = "last-batch";
 }
 
 template <class Value>
@@ -87,16 +95,25 @@ void resolve_as_published(const CLI::App& app, Options& o) {
     if (app.get_option(condition.option)->count() == 0) continue;
     throw ConfigError(fmt::format("--as-published sets {}; leave out {}, or leave out --as-published", condition.sets, condition.option));
   }
-  o.classes = kPublishedClasses;
-  o.normalize = "none";
-  o.shuffle = false;
-  o.schedule.metric = "last-batch";
+  set_published_conditions(o);
+}
+
+Options published_options(const Options& options) {
+  Options o = reproduction_defaults();
+  o.command = options.command;
+  set_published_conditions(o);
+  o.reproduce = options.reproduce;
+  o.precisions = options.precisions;
+  o.devices = options.devices;
+  o.device_memory = options.device_memory;
+  o.threads_per_device = options.threads_per_device;
+  return o;
 }
 
 std::vector<Configuration> configurations(const Options& o) {
   const std::vector<std::string> known = {kSingle, "dp", "criterion", "ddp"};
   std::vector<std::string> precisions;
-  resolve_compare_precisions(o);  // refuses what is none
+  resolve_compare_precisions(o);  // throws for names that are not precisions
   for (const std::string& name : names_in("--precisions", o.precisions)) precisions.push_back(name == "fp16" ? "fp16:dynamic" : name);
   std::vector<Configuration> all;
   for (const std::string& mode : names_in("--modes", o.reproduce.modes)) {
@@ -142,6 +159,8 @@ Options train_options(const Options& asked, const Configuration& configuration, 
   o.report.clear();
   return o;
 }
+
+std::string reproduction_figures_path(const Options& options) { return options.reproduce.out + "/runs.json"; }
 
 std::string folder_name(const Options& options, const Configuration& configuration, uint64_t seed) {
   std::string name = configuration.mode + "-" + configuration.precision;

@@ -27,6 +27,9 @@ void add_reproduce_options(CLI::App& app, Options& options);
 /// Adds what --as-published sets, and refuses the flags that it replaces.   app  the subcommand, parsed      throws  ConfigError
 void resolve_as_published(const CLI::App& app, Options& options);
 
+/// The options of the published runs, with the files, runs and devices of `options`.
+Options published_options(const Options& options);
+
 /// A configuration of a reproduction: a mode in a precision.
 struct Configuration {
   std::string mode;       // "single", or a scheme
@@ -41,6 +44,8 @@ std::vector<Configuration> configurations(const Options& options);
 /// The options of `vitrine train` for a run.   devices  the devices of dp and ddp, of which `single` has the first, with the threads and memory of
 /// all
 Options train_options(const Options& options, const Configuration& configuration, const std::vector<std::string>& devices, uint64_t seed);
+/// OUT/runs.json: where the figures of all runs are written.
+std::string reproduction_figures_path(const Options& options);
 /// "dp-fp16-none", with "-seed3" for other seeds than the first: the name of a run's folder.
 std::string folder_name(const Options& options, const Configuration& configuration, uint64_t seed);
 

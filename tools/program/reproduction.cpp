@@ -16,6 +16,8 @@ namespace {
 
 using Align = Table::Align;
 
+constexpr const char* kNotMeasured = "not measured";
+
 std::string accuracy_text(double accuracy) { return fmt::format("{:.4f}", accuracy); }
 
 /// "0.8123", or over seeds "0.8123 (0.8101 to 0.8150)".
@@ -38,6 +40,11 @@ std::string accuracy_cell(const ConfigurationSummary& summary) {
   std::string all;
   for (const std::string& text : texts) all += (all.empty() ? "" : ", ") + text;
   return all;
+}
+
+/// The time of training: "-" before a run is complete.
+std::string time_cell(const ConfigurationSummary& summary) {
+  return summary.complete > 0 && summary.seconds.count == 0 ? kNotMeasured : spread_text(summary.seconds, format_duration);
 }
 
 std::string peak_text(const DeviceRecord& d) { return format_bytes(d.pool.peak_bytes); }
@@ -67,17 +74,24 @@ const std::vector<PublishedFigure>& published_figures() {
   return figures;
 }
 
-double training_seconds(const RunRecord& run) {
+bool has_measurements(const RunRecord& run) { return !run.devices.empty() && run.reproduced->measured_steps > 0; }
+
+std::optional<double> training_seconds(const RunRecord& run) {
+  if (run.epochs.empty() || run.reproduced->lost_epochs > 0) return std::nullopt;
   double seconds = 0.0;
   for (const EpochRecord& epoch : run.epochs) seconds += epoch.seconds;
   return seconds;
 }
 
-double training_rate(const RunRecord& run) {
-  int64_t samples = 0;
-  for (const EpochRecord& epoch : run.epochs) samples += epoch.samples;
-  const double seconds = training_seconds(run);
-  return seconds > 0.0 ? static_cast<double>(samples) / seconds : 0.0;
+std::optional<double> training_rate(const RunRecord& run) {
+  double seconds = 0.0;  // of a step, on the slowest device
+  for (const DeviceRecord& device : run.devices) seconds = std::max(seconds, per_step(device.phases.wall_seconds, device.phases));
+  if (seconds <= 0.0) return std::nullopt;
+  int64_t samples = 0, steps = 0;
+  for (const EpochRecord& epoch : run.epochs) samples += epoch.samples, steps += epoch.steps;
+  // The last batch of an epoch may be shorter.
+  const double samples_per_step = steps > 0 ? static_cast<double>(samples) / static_cast<double>(steps) : static_cast<double>(run.batch_size);
+  return samples_per_step / seconds;
 }
 
 std::optional<double> final_accuracy(const RunRecord& run) {
@@ -107,9 +121,10 @@ std::vector<ConfigurationSummary> summarize(const Record& record) {
     std::vector<double> accuracies, seconds, rates;
     for (const RunRecord* run : summary.runs) {
       if (!is_complete(*run)) continue;
+      ++summary.complete;
       if (const auto accuracy = final_accuracy(*run)) accuracies.push_back(*accuracy);
-      seconds.push_back(training_seconds(*run));
-      rates.push_back(training_rate(*run));
+      if (const auto duration = training_seconds(*run)) seconds.push_back(*duration);
+      if (const auto rate = training_rate(*run)) rates.push_back(*rate);
     }
     summary.accuracy = spread_over(accuracies);
     summary.seconds = spread_over(seconds);
@@ -138,40 +153,40 @@ Table reproduction_table(const Record& record) {
     if (&summary != &all.front()) table.add_rule();
     const SavedEpoch* best = nullptr;
     int64_t skipped = 0;
-    const RunRecord* measured = nullptr;
+    const RunRecord* shown = nullptr;
     for (const RunRecord* run : summary.runs) {
       const SavedEpoch* of_run = best_epoch(*run);
       if (of_run != nullptr && (best == nullptr || of_run->test_accuracy > best->test_accuracy)) best = of_run;
       skipped += run->reproduced->skipped_steps;
-      if (measured == nullptr && !run->devices.empty()) measured = run;
+      if (!run->devices.empty() && (shown == nullptr || (has_measurements(*run) && !has_measurements(*shown)))) shown = run;
     }
     std::vector<std::string> cells = {summary.name,
-                                      spread_text(summary.seconds, format_duration),
+                                      time_cell(summary),
                                       accuracy_cell(summary),
                                       best == nullptr ? "-" : fmt::format("{:.4f} ({})", best->test_accuracy, best->epoch),
                                       summary.samples_per_second > 0.0 ? format_count(std::llround(summary.samples_per_second)) : "-",
                                       summary.speed_up ? fmt::format("{:.2f}", *summary.speed_up) : "-"};
     if (skips) cells.push_back(format_count(skipped));
-    if (measured == nullptr) {
+    if (shown == nullptr) {
       table.add_row(cells);
       continue;
     }
-    const std::vector<DeviceRecord>& devices = measured->devices;
-    const auto agree = [&](size_t a, size_t b) {
-      return peak_text(devices[a]) == peak_text(devices[b]) && planned_text(devices[a]) == planned_text(devices[b]);
-    };
+    const std::vector<DeviceRecord>& devices = shown->devices;
+    const bool measured = has_measurements(*shown);
+    const auto peak = [&](size_t d) { return measured ? peak_text(devices[d]) : kNotMeasured; };
+    const auto planned = [&](size_t d) { return measured ? planned_text(devices[d]) : format_bytes(devices[d].plan.peak_bytes); };
+    const auto agree = [&](size_t a, size_t b) { return peak(a) == peak(b) && planned(a) == planned(b); };
     for (const DeviceSet& set : group_devices(devices.size(), agree)) {
-      const DeviceRecord& d = devices[set.first()];
       if (set.first() > 0) cells.assign(cells.size(), "");
       std::vector<std::string> row = cells;
-      row.insert(row.end(), {set.name(names_of(devices)), peak_text(d), planned_text(d)});
+      row.insert(row.end(), {set.name(names_of(devices)), peak(set.first()), planned(set.first())});
       table.add_row(row);
     }
   }
   std::string hint =
-      "time: training, without evaluation. accuracy: of the last saved epoch, on the test set. speed-up: samples per second against "
-      "the single device in the same precision.";
-  if (record.seeds > 1) hint += " Over several seeds: the mean, and in parentheses the range.";
+      "time: training, without evaluation. accuracy: of the last saved epoch, on the test set. best: the highest accuracy of any saved epoch, and "
+      "that epoch. samples/s: in the steps after the first. speed-up: samples/s against the single device in the same precision.";
+  if (record.seeds > 1) hint += " Over several seeds: the mean, and in parentheses the range; best is the highest of all seeds.";
   table.set_hint(hint);
   return table;
 }
@@ -182,11 +197,12 @@ std::optional<Table> seeds_table(const Record& record) {
               "The spread over seeds");
   for (const ConfigurationSummary& summary : summarize(record)) {
     const SeedSpread &a = summary.accuracy, &t = summary.seconds;
+    const auto duration = [&](double seconds) { return t.count > 0 ? format_duration(seconds) : kNotMeasured; };
     std::vector<std::string> cells = {summary.name, fmt::format("{} of {}", a.count, summary.runs.size())};
     if (a.count > 0) {
       cells.insert(cells.end(),
                    {accuracy_text(a.mean), accuracy_text(a.least), accuracy_text(a.most), a.deviation ? fmt::format("{:.4f}", *a.deviation) : "-",
-                    format_duration(t.mean), format_duration(t.least), format_duration(t.most), t.deviation ? format_duration(*t.deviation) : "-"});
+                    duration(t.mean), duration(t.least), duration(t.most), t.deviation ? format_duration(*t.deviation) : "-"});
     }
     table.add_row(cells);
   }
@@ -224,8 +240,7 @@ std::optional<Table> published_table(const Record& record) {
     const bool known = published != nullptr && published->accuracy.has_value();
     table.add_row({summary.name, known ? accuracy_text(*published->accuracy) : "-", accuracy_cell(summary),
                    known && summary.accuracy.count > 0 ? fmt::format("{:+.4f}", summary.accuracy.mean - *published->accuracy) : "-",
-                   published != nullptr && published->minutes ? fmt::format("{} min", *published->minutes) : "-",
-                   spread_text(summary.seconds, format_duration)});
+                   published != nullptr && published->minutes ? fmt::format("{} min", *published->minutes) : "-", time_cell(summary)});
   }
   table.set_hint("-: not published, or not there yet.");
   return table;
@@ -266,19 +281,15 @@ Record measured_runs(const Record& record) {
 
 const std::vector<std::string>& published_conditions() {
   static const std::vector<std::string> conditions = {
-      "The output layer has 1000 outputs for 10 classes: 990 of them have no sample, and their weights and optimizer state are memory and work "
-      "without "
-      "use. Good practice: one output for each class.",
+      "The output layer has 1000 outputs for 10 classes: 990 of them have no sample, and their weights and optimizer state take memory and time for "
+      "nothing. Good practice: one output for each class.",
       "Pixels are not normalized: inputs lie between 0 and 1 instead of having mean 0 and deviation 1. Good practice: subtract the mean and divide "
-      "by "
-      "the deviation of the training set.",
+      "by the deviation of the training set.",
       "Samples are not shuffled: every epoch has the same batches in the same order. Good practice: a new order in each epoch.",
       "The plateau schedule watches the training loss of the last batch of an epoch: one batch, which may be a short one, is mostly noise, and "
-      "training "
-      "loss does not show overfitting. Good practice: the loss on held-out data.",
+      "training loss does not show overfitting. Good practice: the loss on held-out data.",
       "World size 1: dp and ddp run on one device, so their times show what the schemes cost, and no speed-up. All modes compute the same gradient, "
-      "so "
-      "differences in accuracy between them come from rounding and random numbers. Good practice: at least two devices.",
+      "so differences in accuracy between them come from rounding and random numbers. Good practice: at least two devices.",
       "One run for each figure: differences of the size of the spread between seeds mean nothing. Good practice: several seeds (--seeds 3)."};
   return conditions;
 }

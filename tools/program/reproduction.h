@@ -28,9 +28,12 @@ struct PublishedFigure {
 /// The nine configurations; some have no accuracy or no time.
 const std::vector<PublishedFigure>& published_figures();
 
-/// Seconds of training over all epochs, without evaluation; samples per second of them.
-double training_seconds(const RunRecord& run);
-double training_rate(const RunRecord& run);
+/// Whether the devices were measured in training: not if the process that ended the run trained no step.
+bool has_measurements(const RunRecord& run);
+/// Seconds of training over all epochs, without evaluation; nothing if the log lacks epochs.
+std::optional<double> training_seconds(const RunRecord& run);
+/// Samples per second of the measured steps, which are those after a process's first; nothing without any.
+std::optional<double> training_rate(const RunRecord& run);
 /// Accuracy of the last saved epoch; nothing without one.
 std::optional<double> final_accuracy(const RunRecord& run);
 /// The saved epoch with the highest accuracy; null without one.
@@ -41,6 +44,7 @@ struct ConfigurationSummary {
   std::string name, mode, precision;
   std::vector<const RunRecord*> runs;
   // Of the complete runs:
+  int64_t complete = 0;
   SeedSpread accuracy, seconds;
   double samples_per_second = 0.0;  // the mean
   std::optional<double> speed_up;   // over the single device in the same precision, in samples per second

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/reproduction_files.h"
 
-#include <cmath>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -32,8 +32,8 @@ void write_text(const std::string& path, const std::string& text) {
   file.commit();
 }
 
-/// Null without a file.
-Json read_json(const std::string& path) {
+/// Null without a file.   remedy  what to do if it is damaged
+Json read_json(const std::string& path, const char* remedy) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     std::error_code error;
@@ -43,9 +43,13 @@ Json read_json(const std::string& path) {
   try {
     return Json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
   } catch (const Json::exception& problem) {
-    throw DataError(fmt::format("{}: it is damaged ({}); remove the run's folder to start the run again", path, problem.what()));
+    throw DataError(fmt::format("{}: it is damaged ({}); {}", path, problem.what(), remedy));
   }
 }
+
+constexpr const char* kSettingsRemedy = "remove this file if the run was made with the settings of this command, otherwise the run's folder";
+constexpr const char* kResultRemedy =
+    "remove this file: the same command then evaluates the saved epochs again; only the measured memory and phases are lost";
 
 double number_or_nan(const Json& json) { return json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN(); }
 std::optional<double> number_if_any(const Json& json) { return json.is_number() ? std::optional(json.get<double>()) : std::nullopt; }
@@ -72,30 +76,41 @@ std::string run_settings_text(const Options& options, const Job& job, const std:
   json["warmup_factor"] = given(schedule.warmup_factor);
   json["loss_scale_growth_interval"] = given(options.loss_scale_growth_interval);
   json["tf32"] = options.tf32;
+  if (options.nccl_defaults) json["nccl_defaults"] = true;
   return json.dump(1);
 }
 
-void check_run_settings(const std::string& folder, const std::string& settings) {
-  const std::string path = folder + "/settings.json";
-  const Json before = read_json(path);
-  if (before.is_null()) return;
-  const Json now = Json::parse(settings);
+std::vector<SettingDifference> compare_run_settings(const std::string& here, const std::string& there) {
+  const Json now = Json::parse(here), other = Json::parse(there);
   const auto flag = [](std::string name) {
-    for (char& c : name) c = c == '_' ? '-' : c;
+    if (name == "param_groups") return std::string("param-group");
+    std::replace(name.begin(), name.end(), '_', '-');
     return name;
   };
   const auto value = [](const Json& all, const std::string& name) { return all.contains(name) ? all.at(name) : Json(); };
   const auto shown = [](const Json& json) {
     return json.is_string() ? json.get<std::string>() : json.is_null() ? std::string("not set") : json.dump();
   };
-  for (const Json* all : {&now, &before}) {
-    for (const auto& [name, ignored] : all->items()) {
-      if (value(before, name) == value(now, name)) continue;
-      throw ConfigError(
-          fmt::format("--out: the run in {} has another configuration: --{} is {}, there {}; use its settings, or choose another folder", folder,
-                      flag(name), shown(value(now, name)), shown(value(before, name))));
-    }
+  std::vector<SettingDifference> found;
+  const auto add = [&](const std::string& name) {
+    const Json a = value(now, name), b = value(other, name);
+    if (a != b) found.push_back({flag(name), shown(a), shown(b), !other.contains(name), !now.contains(name)});
+  };
+  for (const auto& [name, ignored] : now.items()) add(name);
+  for (const auto& [name, ignored] : other.items()) {
+    if (!now.contains(name)) add(name);
   }
+  return found;
+}
+
+void check_run_settings(const std::string& folder, const std::string& settings) {
+  const Json before = read_json(folder + "/settings.json", kSettingsRemedy);
+  if (before.is_null()) return;
+  const std::vector<SettingDifference> differences = compare_run_settings(settings, before.dump());
+  if (differences.empty()) return;
+  const SettingDifference& first = differences.front();
+  throw ConfigError(fmt::format("--out: the run in {} has another configuration: --{} is {}, there {}; use its settings, or choose another folder",
+                                folder, first.name, first.here, first.there));
 }
 
 void write_run_settings(const std::string& folder, const std::string& settings) {
@@ -107,20 +122,28 @@ void write_run_settings(const std::string& folder, const std::string& settings) 
 
 std::optional<RunResult> read_run_result(const std::string& folder) {
   const std::string path = folder + "/result.json";
-  const Json json = read_json(path);
+  const Json json = read_json(path, kResultRemedy);
   if (json.is_null()) return std::nullopt;
+  const auto refuse = [&](const std::exception& problem) {
+    return DataError(fmt::format("{}: it is not a run's result ({}); {}", path, problem.what(), kResultRemedy));
+  };
   try {
     RunResult result;
     result.state = json.at("state").get<std::string>();
     result.diverged = json.at("diverged").get<std::string>();
     result.devices = parse_devices(path, json.at("devices").dump());
+    // Version 0.4 did not write it.
+    const int64_t recorded_steps = result.devices.empty() ? 0 : result.devices.front().phases.steps;
+    result.measured_steps = json.value("measured_steps", recorded_steps);
     for (const Json& saved : json.at("saved_epochs")) {
       result.saved.push_back({saved.at("epoch").get<int64_t>(), saved.at("checkpoint").get<std::string>(), number_or_nan(saved.at("test_loss")),
                               number_or_nan(saved.at("test_accuracy")), number_if_any(saved.at("test_top5_accuracy"))});
     }
     return result;
   } catch (const Json::exception& problem) {
-    throw DataError(fmt::format("{}: it is not a run's result ({}); remove the run's folder to start the run again", path, problem.what()));
+    throw refuse(problem);
+  } catch (const DataError& problem) {
+    throw refuse(problem);
   }
 }
 
@@ -129,6 +152,7 @@ void write_run_result(const std::string& folder, const RunResult& result) {
   json["version"] = VITRINE_VERSION;
   json["state"] = result.state;
   json["diverged"] = result.diverged;
+  json["measured_steps"] = result.measured_steps;
   json["saved_epochs"] = Json::array();
   for (const SavedEpoch& saved : result.saved) {
     json["saved_epochs"].push_back({{"epoch", saved.epoch},
@@ -141,19 +165,21 @@ void write_run_result(const std::string& folder, const RunResult& result) {
   write_text(folder + "/result.json", json.dump(1));
 }
 
-void read_run_log(const std::string& folder, RunRecord& run) {
+std::string read_run_log(const std::string& folder, RunRecord& run) {
   const std::string path = folder + "/log.jsonl";
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return {};
   std::ifstream file(path, std::ios::binary);
   std::map<int64_t, double> losses;
   std::map<int64_t, double> scales;
-  std::map<int64_t, EpochRecord> epochs;  // an epoch that was interrupted is there again when it is whole
-  for (std::string line; std::getline(file, line) && !file.eof();) {
-    const Json row = Json::parse(line, nullptr, false);
-    if (!row.is_object() || !row.contains("kind")) throw DataError(fmt::format("{}: '{}' is not a row of a log", path, line));
+  std::map<int64_t, EpochRecord> epochs;  // the row of an interrupted epoch is replaced by that of the whole epoch
+  std::vector<int64_t> damaged;           // numbers of lines
+  const auto add = [&](const Json& row) {
     if (row.at("kind") == "step") {
       const auto step = row.at("step").get<int64_t>();
+      const Json& scale = row.at("loss_scale");
       losses[step] = number_or_nan(row.at("loss"));
-      if (row.at("loss_scale").is_number()) scales[step] = row.at("loss_scale").get<double>();
+      if (scale.is_number()) scales[step] = scale.get<double>();
     } else if (row.at("kind") == "epoch") {
       EpochRecord epoch;
       epoch.epoch = row.at("epoch").get<int64_t>();
@@ -168,14 +194,25 @@ void read_run_log(const std::string& folder, RunRecord& run) {
       epoch.steps = epoch.steps_wanted = row.at("step").get<int64_t>();  // of the run, until below
       epochs[epoch.epoch] = epoch;
     }
+  };
+  int64_t number = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    ++number;
+    try {
+      add(Json::parse(line));
+    } catch (const Json::exception&) {
+      damaged.push_back(number);
+    }
   }
   run.first_step = 0;
   for (const auto& [step, loss] : losses) run.step_losses.push_back(loss);
-  int64_t before = 0;
-  for (auto& [number, epoch] : epochs) {
+  int64_t steps_before = 0, epochs_before = 0;
+  for (auto& [epoch_number, epoch] : epochs) {
     const int64_t last = epoch.steps;
-    epoch.steps = epoch.steps_wanted = last - before;
-    before = last;
+    // Several epochs where rows are missing: all have the same number of steps.
+    epoch.steps = epoch.steps_wanted = (last - steps_before) / std::max<int64_t>(epoch_number - epochs_before, 1);
+    steps_before = last;
+    epochs_before = epoch_number;
     run.epochs.push_back(epoch);
   }
   // A scale falls only after a step that was skipped.
@@ -184,6 +221,16 @@ void read_run_log(const std::string& folder, RunRecord& run) {
     if (run.reproduced && next < scale) ++run.reproduced->skipped_steps;
     scale = next;
   }
+  if (damaged.empty()) return {};
+  return fmt::format("{}: line {}{} cannot be read and {} left out of curves and times; remove the run's folder to make the run again", path,
+                     damaged.front(), damaged.size() == 1 ? "" : fmt::format(" and {} more", damaged.size() - 1), damaged.size() == 1 ? "is" : "are");
+}
+
+int64_t missing_checkpoints(int64_t epochs, std::optional<int64_t> keep_last, const std::vector<int64_t>& saved) {
+  const int64_t kept = std::min(epochs, keep_last.value_or(epochs));
+  int64_t missing = 0;
+  for (const int64_t count : saved) missing += std::max<int64_t>(0, kept - count);
+  return kept < epochs && !saved.empty() ? missing + 1 : missing;
 }
 
 }  // namespace vitrine::tools

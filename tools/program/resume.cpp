@@ -21,24 +21,22 @@ void warn(const std::string& reason) {
 }
 
 /// The checkpoint in `path`, a folder of checkpoints or one of them; nothing if the folder has none.
-///   option  that named the path
-std::optional<WholeCheckpoint> find_checkpoint(const std::string& option, const std::string& path) {
+std::optional<WholeCheckpoint> find_checkpoint(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
-    throw DataError(fmt::format("{} {}: {}; name a folder of checkpoints, or one checkpoint's folder", option, path,
+    throw DataError(fmt::format("{}: {}; name a folder of checkpoints, or one checkpoint's folder", path,
                                 fs::exists(path, error) ? "it is not a folder" : "there is no such folder"));
   }
   if (is_checkpoint(path)) return WholeCheckpoint{path, read_checkpoint(path)};
   const std::optional<WholeCheckpoint> found = newest_whole_checkpoint(path, warn);
-  if (!found && !list_checkpoints(path).empty()) throw DataError(fmt::format("{} {}: none of its checkpoints is whole", option, path));
+  if (!found && !list_checkpoints(path).empty())
+    throw DataError(fmt::format("{}: all of its checkpoints are damaged; the warnings above name the files", path));
   return found;
 }
 
-[[noreturn]] void throw_none(const std::string& option, const std::string& path) {
-  throw DataError(fmt::format("{} {}: there is no checkpoint in it", option, path));
-}
+[[noreturn]] void throw_none(const std::string& path) { throw DataError(fmt::format("{}: there is no checkpoint in it", path)); }
 
-/// Checkpoints of a future that this run leaves would be taken for its newest ones.
+/// Refuses to continue from an older checkpoint of --checkpoint-dir: the next --resume would choose the newer ones, which are not of this run.
 void check_newest(const CheckpointOptions& o, const WholeCheckpoint& chosen, int64_t step) {
   std::error_code error;
   if (o.directory.empty() || !fs::equivalent(fs::path(chosen.path).parent_path() / ".", fs::path(o.directory), error)) return;
@@ -61,18 +59,29 @@ std::string without_slash(std::string path) {
   return path;
 }
 
+/// Calls `read`; its DataError begins with --resume.
+template <class Read>
+auto of_resume(const Read& read) {
+  try {
+    return read();
+  } catch (const DataError&) {
+    rethrow_with_prefix(std::current_exception(), "--resume ");
+  }
+}
+
 /// The checkpoint on rank 0, as "FOLDER\nJSON"; empty for a start from scratch.
 std::string choose(const Options& options, const Job& job, Run& run) {
   const CheckpointOptions& o = options.checkpoints;
   const std::string path = without_slash(o.resumes_automatically() ? o.directory : o.resume);
-  const std::optional<WholeCheckpoint> found = find_checkpoint("--resume", path);
-  if (!found) {
-    if (!o.resumes_automatically()) throw_none("--resume", path);
-    return {};
-  }
-  const RunState state = parse_run_state(found->path, found->state_json);
+  const std::optional<WholeCheckpoint> found = of_resume([&] {
+    std::optional<WholeCheckpoint> checkpoint = find_checkpoint(path);
+    if (!checkpoint && !o.resumes_automatically()) throw_none(path);
+    return checkpoint;
+  });
+  if (!found) return {};
+  const RunState state = of_resume([&] { return parse_run_state(found->path, found->state_json); });
   check_newest(o, *found, state.step);
-  compare_settings(state.settings, run_settings(options, job, run), o.resume_change);
+  compare_settings(state.settings, run_settings(options, job, run), o.resume_change, state.parameters == parameters_hash(run.engine->layout()));
   return fmt::format("{}\n{}", found->path, found->state_json);
 }
 
@@ -105,11 +114,7 @@ bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) 
   const bool optimizer_fits = state.optimizer_states() == resumed.state.optimizer_states;
   if (!optimizer_fits) state.updates = 0;
   if (reads) {
-    try {
-      read_checkpoint_files(resumed.folder, engine.layout(), engine.buffer_layout(), state, optimizer_fits);
-    } catch (const DataError&) {
-      rethrow_with_prefix(std::current_exception(), "--resume ");
-    }
+    of_resume([&] { read_checkpoint_files(resumed.folder, engine.layout(), engine.buffer_layout(), state, optimizer_fits); });
   }
   engine.load_state(state);
   // The configured values are in force, and a schedule sets its own before each step.
@@ -124,8 +129,8 @@ bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) 
 std::string find_weights(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return path;
-  const std::optional<WholeCheckpoint> found = find_checkpoint("weights", path);
-  if (!found) throw_none("weights", path);
+  const std::optional<WholeCheckpoint> found = find_checkpoint(path);
+  if (!found) throw_none(path);
   return (fs::path(found->path) / "model.safetensors").string();
 }
 
@@ -136,8 +141,9 @@ std::optional<Resumed> resume_run(const Options& options, const Job& job, Run& r
   if (chosen.empty()) return std::nullopt;
   const size_t end = chosen.find('\n');
   Resumed resumed{chosen.substr(0, end), parse_run_state(chosen.substr(0, end), chosen.substr(end + 1))};
+  const bool same_parameters = resumed.state.parameters == parameters_hash(run.engine->layout());
   const std::vector<SettingChange> changes =
-      compare_settings(resumed.state.settings, run_settings(options, job, run), options.checkpoints.resume_change);
+      compare_settings(resumed.state.settings, run_settings(options, job, run), options.checkpoints.resume_change, same_parameters);
   adapt(options, changes, resumed.state);
   const bool optimizer_fits = load(options, resumed, run, processes.leads());
   if (processes.process_group()) run.engine->verify_replicas();

@@ -200,6 +200,7 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
     throw ConfigError("--threads-per-device: GPUs have no team of threads; leave it out, or use cpu devices");
   }
   if (!on_gpus && options.tf32) throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
+  if (!on_gpus && options.nccl_defaults) throw ConfigError("--nccl-defaults: NCCL is for GPUs; leave it out, or use cuda devices");
   DeviceGroupOptions group;
   group.devices = devices;
   group.process_group = std::move(process_group);
@@ -207,6 +208,7 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
   group.threads_per_device = parse_thread_list(options.threads_per_device);
   group.check_order = options.check_order;
   group.tf32 = options.tf32;
+  group.nccl_defaults = options.nccl_defaults;
   group.trace = resolve_trace_level(options);
   return group;
 }
@@ -253,6 +255,11 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);
   apply_recipe(options.recipe, config);
+  try {
+    make_update_ranges(FlatLayout(job.model.net->parameters(), 0), config.parameter_groups, 0.0);
+  } catch (const ConfigError&) {
+    rethrow_with_prefix(std::current_exception(), "--param-group: ");
+  }
   config.precision = precision_for(options, job.model, precision);
   config.allow_non_finite = options.allow_non_finite;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
@@ -262,6 +269,9 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.workspace_bytes = parse_workspace(options).value_or(default_workspace(job.model, backend_of(options), precision));
   // No data set has samples for a model that does not take images; they are planned in the model's own shape.
   const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
+  if (!ready_made) {
+    check_augmentation(options.recipe, std::min(job.data.train.height, job.data.train.width), std::min(job.model.height, job.model.width));
+  }
   config.image_dtype = ready_made ? DType::f32 : DType::u8;
   config.image_height = ready_made ? job.model.height : job.data.train.height;
   config.image_width = ready_made ? job.model.width : job.data.train.width;
@@ -303,10 +313,15 @@ void load_weights(Run& run, const WeightsFile& weights) {
   std::vector<float> flat(static_cast<size_t>(layout.parameter_elements()));
   const BufferLayout& buffer_layout = run.engine->buffer_layout();
   BufferValues buffers = buffer_layout.initial();
+  const std::string prefix = weights.option.empty() ? "" : weights.option + " ";
   try {
-    if (run.devices->process() == 0) load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.allow_non_finite);
+    if (run.devices->process() == 0) {
+      load_parameters(find_weights(weights.path), layout, flat, buffer_layout, buffers, weights.allow_non_finite);
+    }
   } catch (const NonFiniteWeights& error) {
-    throw DataError(fmt::format("{}, or take them as they are with --allow-non-finite", error.what()));
+    throw DataError(fmt::format("{}{}, or take them as they are with --allow-non-finite", prefix, error.what()));
+  } catch (const DataError&) {
+    rethrow_with_prefix(std::current_exception(), prefix);
   }
   run.engine->set_parameters(flat);
   run.engine->set_buffers(buffers);

@@ -65,6 +65,7 @@ void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_
 struct WeightsFile {
   std::string path;  // empty: none
   bool allow_non_finite = false;
+  std::string option = {};  // that named it: errors begin with it
 };
 
 /// Replaces parameters and buffers by those of a file. With several processes, rank 0 reads them. throws DataError.

@@ -59,12 +59,15 @@ RunLog::RunLog(const Target& target) : begin_ns_(steady_now_ns()) {
     tensorboard_->add_text("configuration", table, target.steps_before);
   }
   if (target.file.empty()) return;
-  file_.emplace(target.file, columns_for(target.devices), target.steps_before);
+  file_.emplace(target.file, columns_for(target.devices), target.run_id, target.steps_before);
   if (!target.file.ends_with(".jsonl")) return;
-  Json run = {{"kind", "run"}, {"config", Json::parse(target.config)}};
+  Json run = {{"kind", "run"}, {"run_id", target.run_id}, {"config", Json::parse(target.config)}};
   if (target.steps_before > 0) run["steps_before"] = target.steps_before;
   file_->add(run);
+  file_->flush();
 }
+
+double RunLog::seconds() const { return file_->seconds_before() + static_cast<double>(steady_now_ns() - begin_ns_) * 1e-9; }
 
 template <class Write>
 void RunLog::attempt(const Write& write) {
@@ -87,7 +90,7 @@ void RunLog::add_step(const Step& step) {
     file_->add({{"kind", "step"},
                 {"step", step.step},
                 {"epoch", step.epoch},
-                {"seconds", static_cast<double>(steady_now_ns() - begin_ns_) * 1e-9},
+                {"seconds", seconds()},
                 {"loss", step.loss},
                 {"lr", step.lr},
                 {"loss_scale", number(step.loss_scale)}});
@@ -119,7 +122,7 @@ void RunLog::add_epoch(const Epoch& epoch) {
     Json row = {{"kind", "epoch"},
                 {"step", epoch.step},
                 {"epoch", epoch.epoch},
-                {"seconds", static_cast<double>(steady_now_ns() - begin_ns_) * 1e-9},
+                {"seconds", seconds()},
                 {"loss", epoch.train_loss},
                 {"samples_per_second", epoch.samples_per_second},
                 {"test_loss", number(epoch.test_loss)},
@@ -137,11 +140,15 @@ void RunLog::add_epoch(const Epoch& epoch) {
   });
 }
 
-void RunLog::close() {
+void RunLog::flush() {
   attempt([&] {
     if (tensorboard_) tensorboard_->flush();
     if (file_) file_->flush();
   });
+}
+
+void RunLog::close() {
+  flush();
   if (error_) std::rethrow_exception(error_);
 }
 

@@ -26,8 +26,9 @@ class RunLog {
     std::string config = {};                                 // a JSON object: the first line of a .jsonl file
     std::vector<std::string> devices = {};                   // for the memory columns of a .csv file
     int64_t steps_before = 0;  // of the run that this one continues: TensorBoard drops what earlier files in the folder have beyond them
+    std::string run_id = {};   // of the run, kept in its checkpoints: a log of another run is not continued
   };
-  /// throws DataError if a file cannot be created.
+  /// throws DataError if a file cannot be created, or `file` has the rows of another run than the one that continues.
   explicit RunLog(const Target& target);
 
   struct Step {
@@ -51,6 +52,8 @@ class RunLog {
     const ConfusionMatrix* confusion = nullptr;  // TensorBoard shows it as an image
   };
   void add_epoch(const Epoch& epoch);
+  /// Hands the rows so far to the operating system, so that they are not lost if the process is killed. Called before a checkpoint is saved.
+  void flush();
   /// throws the first write error.
   void close();
 
@@ -58,6 +61,8 @@ class RunLog {
   /// Calls `write` unless an earlier call has failed.
   template <class Write>
   void attempt(const Write& write);
+  /// Of the run up to now. A run that continues a log counts on from its last row.
+  double seconds() const;
 
   std::optional<TensorboardWriter> tensorboard_;
   std::optional<LogFile> file_;

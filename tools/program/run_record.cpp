@@ -7,9 +7,11 @@
 
 #include "kernels/libraries.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/cpu/affinity.h"
 #include "runtime/units.h"
 #include "tools/program/describe.h"
 #include "tools/program/findings.h"
+#include "tools/program/machine.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
@@ -34,8 +36,12 @@ std::string describe_device(Device& device, const GpuReport& gpus) {
   return fmt::format("{}, capacity {}", text, format_bytes(device.pool().capacity_bytes()));
 }
 
+std::string program_version() {
+  return fmt::format("vitrine {}, compiled by {} for {}", VITRINE_VERSION, VITRINE_BUILD_COMPILER, VITRINE_BUILD_ARCH);
+}
+
 std::string versions(const GpuReport& gpus) {
-  std::string text = fmt::format("vitrine {}, compiled by {} for {}", VITRINE_VERSION, VITRINE_BUILD_COMPILER, VITRINE_BUILD_ARCH);
+  std::string text = program_version();
   const auto add = [&](Backend backend) {
     for (const LibraryInfo& library : kernel_libraries(backend)) text += fmt::format("; {} {}", library.name, library.version);
   };
@@ -55,15 +61,23 @@ std::string command_line(const Options& options) {
   return text;
 }
 
+Facts program_facts() {
+  const size_t cores = available_cores().size();
+  return {{"date", local_time()},
+          {"host", host_name()},
+          {"processor", fmt::format("{}, {} core{} for this process", processor_name(), cores, cores == 1 ? "" : "s")},
+          {"versions", program_version()}};
+}
+
 Facts machine_facts(DeviceGroup& devices) {
   const GpuReport gpus = query_gpus(false);
-  Facts facts;
+  Facts facts = program_facts();
+  facts.back().second = versions(gpus);
   for (int d = 0; d < devices.size(); ++d) facts.emplace_back(devices[d].name(), describe_device(devices[d], gpus));
   if (devices.process_count() > 1) {
     facts.emplace_back("other processes",
                        fmt::format("{}, with {} more devices", devices.process_count() - 1, devices.world_size() - devices.size()));
   }
-  facts.emplace_back("versions", versions(gpus));
   return facts;
 }
 

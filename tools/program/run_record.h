@@ -16,7 +16,9 @@ std::string command_line(const Options& options);
 
 /// Model, data, scheme, optimizer, machine.
 Facts run_facts(const Options& options, const Job& job, Run& run, const std::string& mode);
-/// Devices with threads or GPU and capacity, and the versions of what was built in.
+/// Date, host, processor and the version of the program.
+Facts program_facts();
+/// The same with devices (threads or GPU, and capacity) and the versions of what was built in.
 Facts machine_facts(DeviceGroup& devices);
 
 /// The configuration of a run; without measurements.

@@ -5,11 +5,13 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
+#include "runtime/hash.h"
 #include "tools/program/describe.h"
 
 namespace vitrine::tools {
@@ -117,6 +119,21 @@ void add_precision(Settings& s, const Options& o, const EngineConfig& config) {
   s.add("reduce-dtype", o.reduce_dtype);
   s.add("broadcast", o.broadcast.value_or(""), SettingEffect::rounding);
   s.add("tf32", on_off(o.tf32));
+  s.add("nccl-defaults", o.nccl_defaults ? "on" : "", SettingEffect::rounding);
+}
+
+/// Settings that determine the shapes of the parameters, the most likely cause of a difference first.
+constexpr const char* kShapeSettings[] = {"model", "image-size", "data"};
+
+void mark_fixed(std::vector<SettingChange>& changes) {
+  for (const char* const name : kShapeSettings) {
+    for (SettingChange& change : changes) {
+      if (change.name == name) {
+        change.fixed = true;
+        return;
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -130,8 +147,17 @@ std::vector<RunSetting> run_settings(const Options& options, const Job& job, Run
   return settings.take();
 }
 
+std::string parameters_hash(const FlatLayout& layout) {
+  StreamingHash hash;
+  for (const ParamSpec& spec : layout.specs()) {
+    const std::string text = fmt::format("{} {}\n", spec.name, spec.shape.str());
+    hash.add(std::as_bytes(std::span(text)));
+  }
+  return fmt::format("{:016x}", hash.value());
+}
+
 std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::string, std::string>>& before, const std::vector<RunSetting>& now,
-                                            const std::vector<std::string>& allowed) {
+                                            const std::vector<std::string>& allowed, bool same_parameters) {
   std::map<std::string, std::string> old(before.begin(), before.end());
   const std::set<std::string> named(allowed.begin(), allowed.end());
   std::set<std::string> unknown = named;
@@ -146,12 +172,17 @@ std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::str
   }
   if (!unknown.empty()) {
     throw ConfigError(
-        fmt::format("--resume-change {}: a checkpoint has no such setting; use names from {}", *unknown.begin(), fmt::join(names, ", ")));
+        fmt::format("--resume-change {}: a checkpoint has no such setting; use names from {} ({} only while the parameters keep their shapes)",
+                    *unknown.begin(), fmt::join(names, ", "), fmt::join(kShapeSettings, ", ")));
   }
+  if (!same_parameters) mark_fixed(changes);
   std::vector<SettingChange> refused;
   std::copy_if(changes.begin(), changes.end(), std::back_inserter(refused),
-               [](const SettingChange& change) { return change.effect == SettingEffect::result && !change.named; });
+               [](const SettingChange& change) { return change.fixed || (change.effect == SettingEffect::result && !change.named); });
   if (refused.empty()) return changes;
+  if (std::any_of(refused.begin(), refused.end(), [](const SettingChange& change) { return change.fixed; })) {
+    throw ConfigError(fmt::format("--resume: {}; use the checkpoint's settings, or start a new run", fmt::join(describe_changes(refused), "; ")));
+  }
   std::vector<std::string> refused_names;
   for (const SettingChange& change : refused) refused_names.push_back(change.name);
   throw ConfigError(fmt::format("--resume: {}. This changes results; use the checkpoint's settings, or allow it with --resume-change {}",
@@ -162,9 +193,10 @@ std::vector<std::string> describe_changes(const std::vector<SettingChange>& chan
   const auto shown = [](const std::string& value) { return value.empty() ? std::string("not set") : value; };
   std::vector<std::string> texts;
   for (const SettingChange& change : changes) {
-    const char* const consequence = change.effect == SettingEffect::rounding ? ": results differ by rounding"
-                                    : change.named                           ? ", allowed by --resume-change"
-                                                                             : "";
+    const char* const consequence = change.fixed ? " (cannot be changed: the parameters would have other names or shapes)"
+                                    : change.effect == SettingEffect::rounding ? ": results differ by rounding"
+                                    : change.named                             ? ", allowed by --resume-change"
+                                                                               : "";
     texts.push_back(fmt::format("--{} is {}, in the checkpoint {}{}", change.name, shown(change.now), shown(change.before), consequence));
   }
   return texts;

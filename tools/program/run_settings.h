@@ -27,19 +27,23 @@ struct RunSetting {
 ///   run  whose engine has the settings that are in force
 std::vector<RunSetting> run_settings(const Options& options, const Job& job, Run& run);
 
+/// A hash of the names and shapes of a model's parameters. A checkpoint continues only with the same ones.
+std::string parameters_hash(const FlatLayout& layout);
+
 /// A setting that differs.
 struct SettingChange {
   std::string name, before, now;
   SettingEffect effect = SettingEffect::result;
   bool named = false;  // by --resume-change
+  bool fixed = false;  // cannot be changed: the parameters have other shapes because of it
 };
 
 /// The differences between the settings of a checkpoint and those of a run. A setting that only one of them knows differs from "".
-/// throws  ConfigError when --resume-change names no setting, and when settings that change results differ without being named: with all of them,
-/// both
-///         values of each, and the remedy
+///   same_parameters  parameters_hash() of the run is the checkpoint's
+/// throws  ConfigError when --resume-change names no setting, when the parameters are not the same, and when settings that change results differ
+///         without being named: with all of them, both values of each, and the remedy
 std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::string, std::string>>& before, const std::vector<RunSetting>& now,
-                                            const std::vector<std::string>& allowed);
+                                            const std::vector<std::string>& allowed, bool same_parameters = true);
 
 /// "--lr is 0.01, 0.001 in the checkpoint (--resume-change)": one for each change, for stderr.
 std::vector<std::string> describe_changes(const std::vector<SettingChange>& changes);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -50,6 +51,11 @@ Json schedule_json(const LrSchedule::State& schedule) {
 
 }  // namespace
 
+std::string new_run_id() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}", device() & 0xffffffffU, device() & 0xffffffffU);
+}
+
 void RunState::take_counters(const TrainingState& state) {
   step = state.step;
   updates = state.updates;
@@ -72,6 +78,8 @@ void RunState::give_counters(TrainingState& state) const {
 std::string run_state_json(const RunState& s) {
   Json json;
   json["version"] = s.version;
+  json["run_id"] = s.run_id;
+  json["parameters"] = s.parameters;
   json["step"] = s.step;
   json["updates"] = s.updates;
   json["skipped_in_row"] = s.skipped_in_row;
@@ -79,8 +87,8 @@ std::string run_state_json(const RunState& s) {
   json["batch"] = s.batch;
   json["batches_per_epoch"] = s.batches_per_epoch;
   json["batch_size"] = s.batch_size;
-  // Random numbers are functions of these; there is no other random state.
-  json["random"] = {{"generator", "philox4x32-10"}, {"seed", s.seed}, {"dropout_step", s.step}, {"shuffle_epoch", s.epoch}};
+  // Random numbers are functions of the seed, the step and the epoch; there is no other random state.
+  json["random"] = {{"generator", "philox4x32-10"}, {"seed", s.seed}};
   json["learning_rate"] = exact(s.learning_rate);
   json["momentum"] = exact(s.momentum);
   json["loss_scale"] = loss_scale_json(s);
@@ -99,6 +107,8 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
   try {
     const Json json = Json::parse(text);
     s.version = json.at("version").get<std::string>();
+    s.run_id = json.at("run_id").get<std::string>();
+    s.parameters = json.at("parameters").get<std::string>();
     s.step = json.at("step").get<int64_t>();
     s.updates = json.at("updates").get<int64_t>();
     s.skipped_in_row = json.at("skipped_in_row").get<int>();
@@ -122,7 +132,7 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
     s.epoch_so_far.samples = epoch.at("samples").get<int64_t>();
     s.epoch_so_far.steps = epoch.at("steps").get<int64_t>();
     s.epoch_so_far.seconds = number(epoch.at("seconds"));
-    if (epoch.contains("last_loss")) s.epoch_so_far.last_loss = optional_number(epoch.at("last_loss"));  // absent in files of earlier versions
+    s.epoch_so_far.last_loss = optional_number(epoch.at("last_loss"));
     if (const Json& test = json.at("test"); !test.is_null()) {
       s.test_loss = number(test.at("loss"));
       s.test_accuracy = number(test.at("accuracy"));
@@ -133,8 +143,8 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
     throw DataError(fmt::format("{}: the checkpoint is not one of vitrine train: {}", path, problem.what()));
   }
   if (s.step < 0 || s.epoch < 0 || s.batch < 0 || s.batches_per_epoch < 1 || s.batch > s.batches_per_epoch || s.batch_size < 1) {
-    throw DataError(
-        fmt::format("{}: the checkpoint is at batch {} of {} of epoch {}, which is no place in a run", path, s.batch, s.batches_per_epoch, s.epoch));
+    throw DataError(fmt::format("{}: the checkpoint has an impossible position: step {}, batch {} of {} of epoch {}, batch size {}", path, s.step,
+                                s.batch, s.batches_per_epoch, s.epoch, s.batch_size));
   }
   return s;
 }

@@ -20,7 +20,13 @@ struct BestCheckpoint {
   double accuracy = 0.0;
 };
 
+/// 16 random hexadecimal digits, which name a run across its interruptions.
+std::string new_run_id();
+
 struct RunState {
+  std::string run_id;      // new_run_id() of the start from scratch
+  std::string parameters;  // parameters_hash()
+
   /// Of the engine; its flat buffers are in the checkpoint's files.
   int64_t step = 0, updates = 0;
   int skipped_in_row = 0;

@@ -36,7 +36,11 @@ struct Weights {
   BufferValues buffers;
 
   void write(const WriteProgress& progress = {}) const {
-    save_parameters(path, layout, values, buffer_layout, buffers, {{"format", "pt"}, {"model", model}}, progress);
+    try {
+      save_parameters(path, layout, values, buffer_layout, buffers, {{"format", "pt"}, {"model", model}}, progress);
+    } catch (const DataError&) {
+      rethrow_with_prefix(std::current_exception(), "--save ");
+    }
   }
 };
 

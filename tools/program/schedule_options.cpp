@@ -56,13 +56,15 @@ void add_schedule_options(CLI::App& app, ScheduleOptions& o) {
       ->delimiter(',')
       ->check(whole_number(1, kMost))
       ->group(group);
-  app.add_option("--lr-gamma", o.gamma, "Factor of each decay, for step and multi-step [0.1]")->check(number())->group(group);
-  app.add_option("--lr-min", o.min_lr, "Lowest learning rate, for cosine and plateau [0]")->check(number())->group(group);
+  app.add_option("--lr-gamma", o.gamma, "Factor of each decay, for step and multi-step [0.1]")->check(number_above_0())->group(group);
+  app.add_option("--lr-min", o.min_lr, "Lowest learning rate, for cosine and plateau [0]")->check(number_of_at_least_0())->group(group);
   app.add_option("--lr-patience", o.patience, "Epochs without improvement before a decay, for plateau [10]")
       ->check(whole_number(0, kMost))
       ->group(group);
-  app.add_option("--lr-factor", o.factor, "Factor of each decay, for plateau [0.1]")->check(number())->group(group);
-  app.add_option("--lr-threshold", o.threshold, "Relative change that counts as an improvement, for plateau [0.0001]")->check(number())->group(group);
+  app.add_option("--lr-factor", o.factor, "Factor of each decay, for plateau [0.1]")->check(fraction(false, false))->group(group);
+  app.add_option("--lr-threshold", o.threshold, "Relative change that counts as an improvement, for plateau [0.0001]")
+      ->check(number_of_at_least_0())
+      ->group(group);
   app.add_option("--lr-cooldown", o.cooldown, "Epochs after a decay in which none is counted, for plateau [0]")
       ->check(whole_number(0, kMost))
       ->group(group);
@@ -71,12 +73,12 @@ void add_schedule_options(CLI::App& app, ScheduleOptions& o) {
       ->check(one_of({"loss", "accuracy", "last-batch"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--warmup-steps", o.warmup_steps, "Optimizer steps of linear warm-up before the schedule")
+  app.add_option("--warmup-steps", o.warmup_steps, "Optimizer steps of linear warm-up before the schedule, whichever it is")
       ->check(whole_number(0, kMost))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--warmup-factor", o.warmup_factor, "Share of the learning rate at the first step of the warm-up [1/3]")
-      ->check(number())
+  app.add_option("--warmup-factor", o.warmup_factor, "Share of the schedule's first learning rate at the first step of the warm-up [1/3]")
+      ->check(fraction(false, true))
       ->group(group);
 }
 
@@ -94,6 +96,9 @@ LrScheduleConfig resolve_schedule(const ScheduleOptions& o, int64_t total_steps,
 
   LrScheduleConfig config;
   config.kind = kind_of(o.schedule);
+  if (!std::is_sorted(o.milestones.begin(), o.milestones.end())) {
+    throw ConfigError(fmt::format("--lr-milestones {}: expected epochs in ascending order", fmt::join(o.milestones, ",")));
+  }
   if (config.kind == Kind::multi_step && o.milestones.empty()) {
     throw ConfigError("--lr-schedule multi-step: expected the epochs of the decays; give them, for example --lr-milestones 30,60,80");
   }

@@ -45,6 +45,11 @@ void Table::add_row(std::vector<std::string> cells) {
 
 void Table::add_rule() { rows_.emplace_back(); }
 
+void Table::add_rule_above_total() {
+  add_rule();
+  totals_.push_back(rows_.size());
+}
+
 std::vector<Table::Columns> Table::blocks(size_t width, std::vector<size_t>& widths) const {
   Columns keys(std::min(key_columns_, columns_.size()));
   std::iota(keys.begin(), keys.end(), size_t{0});
@@ -150,9 +155,10 @@ nlohmann::ordered_json Table::json() const {
   OrderedJson columns = OrderedJson::array(), rows = OrderedJson::array();
   for (const Column& column : columns_) columns.push_back({{"title", column.title}, {"left", column.align == Align::left}});
   bool rule = false;
-  for (const auto& row : rows_) {
-    if (!row.empty()) rows.push_back({{"cells", row}, {"rule", rule}});
-    rule = row.empty();
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    const bool total = std::find(totals_.begin(), totals_.end(), r) != totals_.end();
+    if (!rows_[r].empty()) rows.push_back({{"cells", rows_[r]}, {"rule", rule}, {"total", total}});
+    rule = rows_[r].empty();
   }
   return {{"kind", "table"}, {"title", title_}, {"columns", columns}, {"rows", rows}, {"hint", hint_}};
 }

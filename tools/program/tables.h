@@ -27,13 +27,15 @@ class Table {
   void add_row(std::vector<std::string> cells);
   /// A line across the table.
   void add_rule();
+  /// A line above the row that is added next, the total of those above it. Pages show that row in bold.
+  void add_rule_above_total();
   void set_hint(std::string hint) { hint_ = std::move(hint); }
   /// The first `count` columns name a row, and are repeated in every block; 1 by default.
   void set_key_columns(size_t count) { key_columns_ = count; }
   /// The table as text for the terminal.
   std::string str(const Style& style) const;
-  /// The table for a page: {"kind": "table", "title", "columns": [{"title", "left"}], "rows": [{"cells", "rule"}], "hint"}; "rule": a line above the
-  /// row.
+  /// The table for a page: {"kind": "table", "title", "columns": [{"title", "left"}], "rows": [{"cells", "rule", "total"}], "hint"}; "rule": a line
+  /// above the row; "total": the total of the rows above.
   nlohmann::ordered_json json() const;
 
  private:
@@ -45,6 +47,7 @@ class Table {
   std::string title_, hint_;
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;  // an empty row is a rule
+  std::vector<size_t> totals_;                  // positions in rows_
   size_t key_columns_ = 1;
 };
 

@@ -48,7 +48,7 @@ std::string checkpoint_report(const std::optional<CheckpointRecord>& checkpoints
   text += fmt::format("Checkpoints: {} saved", checkpoints->saved);
   if (checkpoints->failed > 0) text += fmt::format(", {} failed", checkpoints->failed);
   if (checkpoints->saved > 0) {
-    text += fmt::format(", training stood still for {:.3f} s, written in {:.3f} s; the newest is {}/{}", checkpoints->stall_seconds,
+    text += fmt::format(", training waited {:.3f} s for them, writing took {:.3f} s; the newest is {}/{}", checkpoints->stall_seconds,
                         checkpoints->write_seconds, checkpoints->folder, checkpoints->newest);
   }
   return text + "\n";

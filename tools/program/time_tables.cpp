@@ -77,7 +77,7 @@ Table times_apart(const std::vector<const DeviceRecord*>& devices, const std::st
   Table table(columns, title);
   const std::vector<TimeRow> rows = time_rows(devices);
   for (const TimeRow& row : rows) {
-    if (&row == &rows.back()) table.add_rule();
+    if (&row == &rows.back()) table.add_rule_above_total();
     std::vector<std::string> cells = {row.name};
     for (const DeviceRecord* d : devices) {
       const PhaseTable& t = d->phases;
@@ -100,7 +100,7 @@ Table times_of_set(const DeviceSet& set, const std::vector<DeviceRecord>& device
   for (const size_t member : set.members) members.push_back(&devices[member]);
   const std::vector<TimeRow> rows = time_rows(members);
   for (const TimeRow& row : rows) {
-    if (&row == &rows.back()) table.add_rule();
+    if (&row == &rows.back()) table.add_rule_above_total();
     const auto spread = [&](const auto& value) {
       return spread_of(set, [&](size_t d) { return value(row.of(devices[d].phases), devices[d].phases); });
     };
@@ -172,7 +172,7 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
                    bandwidth(row.algbw()), bandwidth(row.busbw())});
   };
   for (const CommunicationRow& row : communication.rows) add(row.name(), row);
-  table.add_rule();
+  table.add_rule_above_total();
   add("all", communication.total());
   table.set_hint(
       "time: from the arrival of the last device until all are done. 'hidden' ran beside forward, backward or update; during 'exposed' the device "

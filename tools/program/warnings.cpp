@@ -47,8 +47,9 @@ std::vector<std::string> file_warnings(const Options& options) {
 std::vector<std::string> batch_warnings(const Options& options, const Job& job) {
   const int64_t samples = job.data.train.size();
   if (options.batch_size <= samples || options.drop_last || job.model.targets_per_sample > 1) return {};
-  return {fmt::format("--batch-size {}: the training set has {} images, so every step has {} samples, and an epoch is one step", options.batch_size,
-                      format_count(samples), format_count(samples))};
+  const char* const plural = samples == 1 ? "" : "s";
+  return {fmt::format("--batch-size {}: the training set has {} image{}, so every step has {} sample{}, and an epoch is one step", options.batch_size,
+                      format_count(samples), plural, format_count(samples), plural)};
 }
 
 void print_warnings(const Options& options, const std::vector<std::string>& warnings) {

@@ -50,7 +50,7 @@ Json lane_json(const char* name, const std::vector<SpanRecord>& spans, int64_t b
     json["spans"].push_back({{"begin", span.begin_ns - begin_ns},
                              {"length", duration_ns},
                              {"depth", span.depth},
-                             {"paint", phase_name(span.info.phase)},
+                             {"paint", phase_paint(span.info.phase)},
                              {"name", label},
                              {"title", title}});
   }
@@ -81,6 +81,8 @@ Json bar_chart(const std::string& label, const std::vector<BarGroup>& groups) {
   return largest > 0 ? json : Json();
 }
 
+const char* phase_paint(Phase phase) { return phase == Phase::optimizer ? "update" : phase_name(phase); }
+
 Bar memory_bar(const std::string& label, const BytesByCategory& bytes) {
   Bar bar{label, {}, {}};
   int64_t total = 0;
@@ -98,7 +100,7 @@ Bar time_bar(const DeviceRecord& device) {
   Bar bar{device.device, {}, {}};
   const auto add = [&](const std::string& name, Phase phase, double seconds) {
     const double value = per_step(seconds, table);
-    bar.parts.push_back({name, phase_name(phase), value, short_seconds(value)});
+    bar.parts.push_back({name, phase_paint(phase), value, short_seconds(value)});
   };
   for (const PhaseRow& row : table.rows) {
     if (row.phase != Phase::wait) add(phase_name(row.phase), row.phase, row.seconds);
@@ -161,8 +163,9 @@ Json curve_chart(const CurveChart& chart) {
       last = p.y;
       points.push_back({p.x, y, fmt::format("{}, step {:.0f}: {:.4g}", curve.name, p.x, p.y)});
     }
-    const std::string name = std::isfinite(last) ? fmt::format("{}: {:.6g} at last", curve.name, last) : curve.name;
-    curves.push_back({{"name", name}, {"paint", curve.paint}, {"dots", curve.dots}, {"steps", curve.steps}, {"points", points}});
+    const std::string name = std::isfinite(last) ? fmt::format("{}, at the end {}", curve.name, short_number(last)) : curve.name;
+    curves.push_back(
+        {{"name", name}, {"paint", curve.paint}, {"dots", curve.dots}, {"steps", curve.steps}, {"dashes", curve.dashes}, {"points", points}});
   }
   if (!(low <= high)) return {};
   if (low == high) high = low + 1;
@@ -171,7 +174,7 @@ Json curve_chart(const CurveChart& chart) {
   for (const double tick : ticks(span, chart.logarithmic ? std::clamp(static_cast<int>(span), 1, 4) : 4)) {
     if (tick > span * 1.001) continue;
     const double at = low + tick;
-    axis.push_back({at, chart.logarithmic ? fmt::format("{:.6g}", std::exp2(at)) : fmt::format("{:.3g}", at)});
+    axis.push_back({at, chart.logarithmic ? short_number(std::exp2(at)) : fmt::format("{:.3g}", at)});
   }
   return {{"kind", "curves"}, {"label", chart.label}, {"x", {left, right}}, {"y", {low, high}}, {"ticks", axis}, {"curves", curves}};
 }

@@ -33,6 +33,9 @@ struct BarGroup {
 ///   label  what the chart shows, for readers who cannot see it
 Json bar_chart(const std::string& label, const std::vector<BarGroup>& groups);
 
+/// The name of a phase among template.html's colours. Phases and categories of memory have no colour in common.
+const char* phase_paint(Phase phase);
+
 /// A device's memory by category, and the time of its step by phase.
 Bar memory_bar(const std::string& label, const BytesByCategory& bytes);
 Bar time_bar(const DeviceRecord& device);
@@ -56,6 +59,7 @@ struct Curve {
   std::vector<CurvePoint> points;
   bool dots = false;   // each point has a dot
   bool steps = false;  // a value holds until the next one
+  int dashes = 0;      // 0: a solid line; 1 to 3: kinds of dashes
 };
 
 struct CurveChart {

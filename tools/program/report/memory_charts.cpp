@@ -87,7 +87,7 @@ Json layers_json(const MemoryTimeline& timeline) {
   return layers;
 }
 
-/// [{"phase", "begin", "end", "name", "title"}]
+/// [{"paint", "begin", "end", "name", "title"}]
 Json bands_json(const std::vector<MemoryMoment>& moments) {
   Json bands = Json::array();
   for (size_t begin = 0; begin < moments.size();) {
@@ -95,7 +95,7 @@ Json bands_json(const std::vector<MemoryMoment>& moments) {
     size_t end = begin + 1;
     while (end < moments.size() && moments[end].phase == phase) ++end;
     const char* name = phase == Phase::step ? "start" : phase_name(phase);
-    bands.push_back({{"phase", phase_name(phase)},
+    bands.push_back({{"paint", phase_paint(phase)},
                      {"begin", begin},
                      {"end", end},
                      {"name", name},

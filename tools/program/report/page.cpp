@@ -112,10 +112,10 @@ Json communication_section(const RunRecord& run) {
 }
 
 Json learning_section(const RunRecord& run, int64_t batch_size) {
-  Curve losses{"loss of each step", "forward", {}};
+  Curve losses{"loss of each step", "series1", {}};
   for (size_t i = 0; i < run.step_losses.size(); ++i)
     losses.points.push_back({static_cast<double>(run.first_step + static_cast<int64_t>(i) + 1), run.step_losses[i]});
-  Curve test{"test loss", "loss", {}, true}, accuracy{"test accuracy", "optimizer", {}, true};
+  Curve test{"test loss", "series2", {}, true}, accuracy{"test accuracy", "series3", {}, true};
   Table epochs({{"", Table::Align::left}, {"after step"}, {"train loss"}, {"test loss"}, {"test accuracy"}});
   double step = run.epochs.empty() ? 0.0 : static_cast<double>(run.first_step - run.epochs.front().steps_before);
   for (const EpochRecord& e : run.epochs) {
@@ -126,7 +126,7 @@ Json learning_section(const RunRecord& run, int64_t batch_size) {
     epochs.add_row(
         {fmt::format("epoch {}", e.epoch), fmt::format("{:.0f}", step), cell(e.totals.mean_loss()), cell(e.test_loss), cell(e.test_accuracy)});
   }
-  Curve scale{"loss scale", "backward", {}, false, true};
+  Curve scale{"loss scale", "series4", {}, false, true};
   for (const StepRecord::Change& change : run.steps.loss_scales()) scale.points.push_back({static_cast<double>(change.step + 1), change.loss_scale});
   if (!scale.points.empty())
     scale.points.push_back(
@@ -176,7 +176,7 @@ Json comparison_speed(const Record& record) {
   const double first = record.runs.front().rates.median();
   for (const RunRecord& run : record.runs) {
     const std::string rate = run.rates.str();
-    bars.push_back({run.name, {{rate, "forward", run.rates.median(), "samples/s"}}, rate + " samples/s"});
+    bars.push_back({run.name, {{rate, "series1", run.rates.median(), "samples/s"}}, rate + " samples/s"});
     table.add_row({run.name, rate, first > 0 ? fmt::format("{:.2f}", run.rates.median() / first) : "–", format_count(run.steps.skipped()),
                    describe_difference(run), run.batch});
   }
@@ -184,6 +184,9 @@ Json comparison_speed(const Record& record) {
   chart["legend"] = false;
   return blocks_of({chart, table.json(), note(rounding_hint(record.runs))});
 }
+
+// Colours of curves, and kinds of lines (solid and dashed ones), in template.html.
+constexpr size_t kSeriesPaints = 4, kLineKinds = 4;
 
 using Sections = std::vector<std::pair<const char*, Json>>;
 
@@ -239,20 +242,21 @@ Sections comparison_sections(const Record& record) {
   return sections;
 }
 
-/// Colours that differ, for one curve each.
-constexpr const char* kCurvePaints[] = {"parameters",    "gradients", "optimizer", "activations", "loss",     "recompute",
-                                        "communication", "exposed",   "staging",   "workspace",   "evaluate", "fragmentation"};
+/// The position of a name in the order in which names are first asked for.
+size_t position_of(const std::string& name, std::vector<std::string>& names) {
+  const auto position = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+  if (position == names.size()) names.push_back(name);
+  return position;
+}
 
-/// Losses and accuracies of all runs on the same axes. Runs of one configuration with several seeds share a colour.
+/// Losses and accuracies of all runs on the same axes. A mode has a colour and a precision a kind of line, which are those of all seeds.
 Json reproduction_curves(const Record& record) {
   CurveChart losses{"Training loss over the steps, all runs", {}}, accuracies{"Test accuracy over the steps, all runs", {}};
-  std::vector<std::string> configurations;
+  std::vector<std::string> modes, precisions;
   for (const RunRecord& run : record.runs) {
-    const std::string name = run.reproduced->configuration();
-    auto at = std::find(configurations.begin(), configurations.end(), name);
-    if (at == configurations.end()) at = configurations.insert(at, name);
-    const char* paint = kCurvePaints[static_cast<size_t>(at - configurations.begin()) % std::size(kCurvePaints)];
-    Curve loss{run.name, paint, {}}, accuracy{run.name, paint, {}, true};
+    const std::string paint = fmt::format("series{}", position_of(run.reproduced->mode, modes) % kSeriesPaints + 1);
+    const auto dashes = static_cast<int>(position_of(run.reproduced->precision, precisions) % kLineKinds);
+    Curve loss{run.name, paint, {}, false, false, dashes}, accuracy{run.name, paint, {}, true, false, dashes};
     for (size_t i = 0; i < run.step_losses.size(); ++i) loss.points.push_back({static_cast<double>(i + 1), run.step_losses[i]});
     double step = 0.0;
     for (const EpochRecord& e : run.epochs) {
@@ -280,7 +284,7 @@ Json reproduction_times(const Record& record) {
   std::vector<Bar> bars;
   for (const ConfigurationSummary& summary : summarize(record)) {
     const std::string duration = format_duration(summary.seconds.mean);
-    if (summary.seconds.count > 0) bars.push_back({summary.name, {{duration, "forward", summary.seconds.mean, "of training"}}, duration});
+    if (summary.seconds.count > 0) bars.push_back({summary.name, {{duration, "series1", summary.seconds.mean, "of training"}}, duration});
   }
   Json chart = bar_chart("Time of training in each configuration", {{"", bars}});
   if (!chart.is_null()) chart["legend"] = false;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/units.h"
+#include "tools/program/tables.h"
 
 namespace vitrine::tools::html {
 
@@ -53,6 +54,13 @@ std::string short_seconds(double seconds) {
   if (seconds == 0) return "0";
   if (seconds >= 1) return three_digits(seconds) + " s";
   return seconds >= 1e-3 ? three_digits(seconds * 1e3) + " ms" : three_digits(seconds * 1e6) + " us";
+}
+
+std::string short_number(double value) {
+  const double size = std::fabs(value);
+  if (size >= 999.5) return format_count(std::llround(value));
+  const int digits = size >= 99.5 ? 0 : size >= 9.95 ? 1 : 2;
+  return size == 0.0 || size >= 0.095 ? fmt::format("{:.{}f}", value, digits) : fmt::format("{:.2g}", value);
 }
 
 std::string percent(double share) {

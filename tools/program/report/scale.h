@@ -16,6 +16,8 @@ std::vector<int64_t> byte_ticks(int64_t largest, int count = 4);
 std::string short_bytes(int64_t bytes);
 /// Milliseconds, or a better unit: "12.3 ms", "45 us", "1.2 s".
 std::string short_seconds(double seconds);
+/// A number for people: "65,536", "123", "12.3", "1.23", "0.10", "0.0021".
+std::string short_number(double value);
 /// "12 %", "0.4 %".
 std::string percent(double share);
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,15 +12,10 @@
 #include "tools/program/processes.h"
 #include "tools/program/record.h"
 #include "tools/program/run.h"
+#include "tools/program/training.h"
 
 /// One training run, which `vitrine train` and `vitrine reproduce` share.
 namespace vitrine::tools {
-
-/// What watches a run while it trains.
-struct TrainHooks {
-  /// Called on the thread that trains after the results of a step have been read, with the number of such steps of this process.
-  std::function<void(int64_t steps)> steps_done = {};
-};
 
 /// What a run takes over.
 struct TrainSetup {
@@ -29,6 +23,7 @@ struct TrainSetup {
   std::unique_ptr<DeviceGroup> group;                // of all processes
   std::unique_ptr<CheckpointDirectory> checkpoints;  // open_checkpoint_directory()
   std::vector<std::string> notes = {};               // what the program chose
+  std::string name = {};                             // how the run is described: "single device"; empty: the scheme's name
 };
 
 struct Trained {
@@ -36,9 +31,6 @@ struct Trained {
   std::string files;             // sentences that name the weights that were saved
   int status = 0;                // 130 or 143 if training was interrupted
 };
-
-/// Refuses schedules that the options of the run rule out. throws ConfigError.
-void check_train_schedule(const Options& options);
 
 /// Trains as the options say, from the checkpoint that --resume names if there is one: prints the run and its epochs, writes --log, --tensorboard,
 /// checkpoints, --save, --trace and --memory-history. The record says whether training diverged. Errors after the last step go to `attempts`.

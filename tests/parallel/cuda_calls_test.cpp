@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the host issues in a step: launches, copies, records of events and all calls of CUDA, counted by the stand-ins.
+#include <iostream>
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/parallel/random_model.h"
+#include "tests/standins/controls.h"
+
+namespace vitrine::test {
+namespace {
+
+// small-cnn has two convolutions, and its input has no gradient. The stand-ins have no cuDNN: each pass takes a kernel and a product, and in f32 the
+// gradient of the input is cleared first.
+constexpr int64_t kConvolutionPasses = 5;
+
+/// The calls of a training step of small-cnn once the first ones have passed, without those that wait for its results.
+standins::CallCounts calls_of_a_step(DType dtype, TraceLevel trace) {
+  const Model model = make_model("small-cnn", {.image_size = 32});
+  DeviceGroupOptions options = test_group(1, false);
+  options.trace = trace;
+  DeviceGroup group(options);
+  EngineConfig config = small_config(model, 4);
+  config.workspace_bytes = int64_t{32} << 20;  // a convolution is one product
+  config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
+  config.precision.compute = dtype;
+  if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
+  Engine engine(model, group, config, {{4}, {}});
+  const OwnedBatch batch = random_batch(model, 4, 1, 0);
+  standins::CallCounts counts;
+  for (int step = 0; step < 4; ++step) {
+    standins::take_call_counts();
+    engine.train_step(batch.view());
+    counts = standins::take_call_counts();
+    engine.take_step_results(true);
+  }
+  return counts;
+}
+
+/// Launches on a GPU with cuDNN: kernels, and calls of libraries.
+int64_t launches_of(const standins::CallCounts& counts) { return counts.launches + counts.products - kConvolutionPasses; }
+
+/// The figures of 0.4, which must not grow, and what the step is to reach (see docs/developing.md).
+struct Figures {
+  DType dtype;
+  int64_t launches, target_launches, records, calls;
+};
+const Figures kFigures[] = {{DType::f32, 32, 20, 28, 1000}, {DType::bf16, 35, 21, 30, 1000}, {DType::f16, 38, 22, 32, 1000}};
+
+class CudaCalls : public ::testing::TestWithParam<Figures> {
+ protected:
+  ~CudaCalls() override { standins::reset(); }
+};
+
+TEST_P(CudaCalls, OfAStepDoNotGrow) {
+  const Figures& figures = GetParam();
+  const standins::CallCounts untraced = calls_of_a_step(figures.dtype, TraceLevel::off), traced = calls_of_a_step(figures.dtype, TraceLevel::phase);
+  std::cout << fmt::format(
+      "small-cnn {}, one step: {} launches (in 0.4 {}, target {}), {} copies, {} fills, {} waits, {} records without time; {} records with time at "
+      "the default trace level, {} without trace; {} calls of CUDA, {} without trace\n",
+      dtype_name(figures.dtype), launches_of(untraced), figures.launches, figures.target_launches, untraced.copies, untraced.fills, untraced.waits,
+      untraced.records, traced.timed_records, untraced.timed_records, traced.all, untraced.all);
+  EXPECT_LE(launches_of(untraced), figures.launches);
+  EXPECT_EQ(launches_of(traced), launches_of(untraced));
+  EXPECT_EQ(untraced.timed_records, 0);
+  EXPECT_LE(traced.timed_records, figures.records);
+  EXPECT_LE(untraced.all, figures.calls);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, CudaCalls, ::testing::ValuesIn(kFigures),
+                         [](const auto& param) { return std::string(dtype_name(param.param.dtype)); });
+
+}  // namespace
+}  // namespace vitrine::test

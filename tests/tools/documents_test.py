@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tools/documents finds what is wrong with documents: one mistake at a time, in a tree of its own.
+
+usage: documents_test.py DOCUMENTS VITRINE VITRINE_COMMAND_LINE
+"""
+import os
+import subprocess
+import sys
+import tempfile
+
+GOOD = {
+    "README.md": """# Project
+
+See [the page](docs/page.md#a-part-of-it) and [below](#project).
+
+    vitrine train --model mlp --data cifar10:DIR --devices cuda:all   # a comment's apostrophe
+    for i in 1 2; do
+      mpirun -np 2 vitrine train --seed $i ... --checkpoint-dir $(mktemp -d)
+    done
+""",
+    "docs/page.md": """# Page
+
+## A part of it
+
+<!-- CI: add --steps 2 -->
+
+    vitrine train --model mlp --data synthetic:64 --steps 1000000 --devices cpu:0 --no-eval
+
+```console exact exit=1
+$ vitrine plan --model mlp --devices meta:0 --device-memory 1KiB --batch-size 1 | grep -c "does not fit"; exit 1
+1
+```
+""",
+}
+# file, what is replaced, by what, the words of the report
+MISTAKES = [
+    ("README.md", "docs/page.md#a", "docs/pages.md#a", "README.md:3: the link docs/pages.md#a-part-of-it leads to no file"),
+    ("README.md", "#a-part", "#the-part", "docs/page.md has no heading #the-part-of-it"),
+    ("README.md", "--model mlp", "--model mpl", "README.md:5: vitrine train"),
+    ("README.md", "--seed $i", "--sead $i", "README.md:7: vitrine train"),
+    ("docs/page.md", "A part", "The part", "README.md:3: docs/page.md has no heading"),
+    ("docs/page.md", "--no-eval", "--mode dp --output-device cpu:7", "docs/page.md:7: 'vitrine train"),
+    ("docs/page.md", "\n1\n", "\n2\n", "docs/page.md:10: the program prints something else"),
+    ("docs/page.md", " exit=1", "", "docs/page.md:10: 'vitrine plan"),
+]
+
+
+def check(files):
+    with tempfile.TemporaryDirectory() as root:
+        for path, text in files.items():
+            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                file.write(text)
+        ended = subprocess.run([sys.executable, sys.argv[1], "check", "--root", root, "--program", sys.argv[2], "--command-line", sys.argv[3]],
+                               capture_output=True, text=True, check=False)
+        return ended.returncode, ended.stdout + ended.stderr
+
+
+status, report = check(GOOD)
+assert status == 0 and "4 commands parsed, 2 run, 0 problems" in report, report
+for path, good, bad, words in MISTAKES:
+    assert good in GOOD[path], good
+    status, report = check({**GOOD, path: GOOD[path].replace(good, bad, 1)})
+    assert status == 1 and words in report, f"{bad} in {path}: '{words}' is not reported:\n{report}"
+print(f"{len(MISTAKES)} mistakes found")

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// `vitrine lesson` as a user calls it.
+#include <gtest/gtest.h>
+
+#include "tests/support/expect_contains.h"
+#include "tests/tools/run_vitrine.h"
+
+namespace vitrine::test {
+namespace {
+
+TEST(LessonCommand, ListsTheLessons) {
+  const ChildResult listed = run_vitrine({"lesson"});
+  EXPECT_EQ(listed.exit_code, 0) << listed.error;
+  expect_contains(listed.output, "vitrine lesson 1  Why does GPU 0 fill first?");
+  expect_contains(listed.output, "vitrine lesson 8  ");
+}
+
+TEST(LessonCommand, RunsTheCommandBetweenQuestionAndExercise) {
+  const ChildResult lesson = run_vitrine({"lesson", "1"});
+  EXPECT_EQ(lesson.exit_code, 0) << lesson.error;
+  const size_t begin = lesson.output.find("$ vitrine plan "), end = lesson.output.find("\n", begin);
+  ASSERT_NE(begin, std::string::npos) << lesson.output;
+  std::vector<std::string> arguments;
+  std::string word;
+  for (const char c : lesson.output.substr(begin + 10, end - begin - 10) + " ") {
+    if (c == ' ') {
+      arguments.push_back(word);
+      word.clear();
+    } else {
+      word += c;
+    }
+  }
+  const size_t printed = lesson.output.find(run_vitrine(arguments).output, end);
+  ASSERT_NE(printed, std::string::npos) << "the output is that of the command";
+  EXPECT_LT(lesson.output.find("half empty"), begin) << "the question comes first";
+  EXPECT_NE(lesson.output.find("What to look at", printed), std::string::npos);
+  EXPECT_NE(lesson.output.find("Exercise", printed), std::string::npos);
+  EXPECT_EQ(lesson.output.find("```"), std::string::npos);
+}
+
+TEST(LessonCommand, PrintsTheAnswerOnly) {
+  const ChildResult answer = run_vitrine({"lesson", "2", "--answer"});
+  EXPECT_EQ(answer.exit_code, 0) << answer.error;
+  expect_contains(answer.output, "Exercise");
+  expect_contains(answer.output, "--split 4,6,6");
+  EXPECT_EQ(answer.output.find("What to look at"), std::string::npos);
+}
+
+TEST(LessonCommand, RefusesOtherNumbers) {
+  const ChildResult refused = run_vitrine({"lesson", "9"});
+  EXPECT_EQ(refused.exit_code, 2);
+  expect_contains(refused.error, "from 1 to 8");
+  EXPECT_EQ(run_vitrine({"lesson", "--answer"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace vitrine::test

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/program/lessons.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/expect_contains.h"
+#include "tools/program/flag_reference.h"
+#include "tools/program/options.h"
+
+namespace vitrine::tools {
+namespace {
+
+constexpr const char* kPage = R"(# Lesson 3: What is it?
+
+A question
+in two lines?
+
+## Run it
+
+```console varies exit=1
+$ vitrine plan --model mlp
+## not a heading
+```
+
+## What to look at
+
+* a **row** of
+  the table
+
+## Why
+
+See [the page](../memory.md).
+
+## Exercise
+
+Do it.
+
+## Answer
+
+Done:
+
+```console exact
+$ vitrine info
+```
+)";
+
+TEST(LessonPage, HasACommandAndSections) {
+  const Lesson lesson = parse_lesson(kPage);
+  EXPECT_EQ(lesson.number, 3);
+  EXPECT_EQ(lesson.title, "What is it?");
+  EXPECT_EQ(plain_text(lesson.question), "A question in two lines?");
+  EXPECT_EQ(lesson.command, "vitrine plan --model mlp");
+  EXPECT_EQ(lesson.arguments(), (std::vector<std::string>{"plan", "--model", "mlp"}));
+  EXPECT_EQ(lesson.expected_status, 1);
+  EXPECT_EQ(plain_text(lesson.look_at), "* a row of the table");
+  EXPECT_EQ(plain_text(lesson.why), "See the page.");
+  EXPECT_EQ(plain_text(lesson.answer), "Done:\n\n    $ vitrine info");
+}
+
+TEST(LessonPage, SaysWhatItLacks) {
+  const auto without = [](const std::string& part) {
+    std::string page = kPage;
+    page.erase(page.find(part), part.size());
+    try {
+      parse_lesson(page);
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  expect_contains(without("# Lesson 3: "), "begins with");
+  expect_contains(without("A question\nin two lines?\n"), "no question");
+  expect_contains(without("$ vitrine plan --model mlp\n"), "Run it");
+  expect_contains(without("Do it.\n"), "'Exercise'");
+  expect_contains(without("## Answer\n"), "'Answer'");
+}
+
+TEST(LessonPage, KeepsCodeAndTablesAsTheyAre) {
+  EXPECT_EQ(plain_text("a\n\n| x | y |\n| z | w |\n\n```\n[i](j) **\n  k\n```\nb"), "a\n\n| x | y |\n| z | w |\n\n    [i](j) **\n      k\nb");
+}
+
+TEST(Lessons, AreThePagesOfTheDocuments) {
+  std::vector<std::string> pages;
+  for (const auto& entry : std::filesystem::directory_iterator(VITRINE_SOURCE_DIR "/docs/lessons")) {
+    if (entry.path().filename() == "README.md") continue;
+    std::ifstream file(entry.path());
+    std::stringstream text;
+    text << file.rdbuf();
+    pages.push_back(text.str());
+  }
+  std::sort(pages.begin(), pages.end());
+  EXPECT_TRUE(std::equal(pages.begin(), pages.end(), lesson_pages().begin(), lesson_pages().end()))
+      << pages.size() << " pages in docs/lessons; list each in tools/program/CMakeLists.txt";
+}
+
+TEST(Lessons, AreNumberedAndTheirCommandsParse) {
+  int number = 0;
+  for (const std::string_view page : lesson_pages()) {
+    const Lesson lesson = parse_lesson(page);
+    EXPECT_EQ(lesson.number, ++number);
+    if (lesson.arguments().empty()) continue;
+    EXPECT_EQ(lesson.command.find_first_of("'\"$|;&<>*"), std::string::npos) << "needs a shell: " << lesson.command;
+    EXPECT_EQ(parse_command_line(lesson.arguments()).error, "") << lesson.command;
+  }
+}
+
+TEST(FlagReference, NamesEachFlagOnceWithItsCommands) {
+  std::map<std::string, std::string> rows;
+  std::istringstream text(flag_reference());
+  for (std::string line; std::getline(text, line);) {
+    if (!line.starts_with("| `")) continue;
+    const std::string flag = line.substr(3, line.find_first_of(" `", 3) - 3);
+    EXPECT_TRUE(rows.emplace(flag, line).second) << flag << " has two rows";
+  }
+  expect_contains(rows["--mode"], "`--mode dp\\|balanced\\|criterion\\|ddp`");
+  expect_contains(rows["--seed"], "| train, plan, compare, reproduce |");
+  expect_contains(rows["--seed"], "[0]");
+  expect_contains(rows["--steps"], "<br>compare: ");
+  expect_contains(rows["-b,--minbytes"], "| collectives |");
+  expect_contains(rows["--weights"], "required");
+  EXPECT_FALSE(rows.contains("--checkpoint-segments")) << "a deprecated name";
+  EXPECT_FALSE(rows.contains("-h,--help"));
+}
+
+}  // namespace
+}  // namespace vitrine::tools

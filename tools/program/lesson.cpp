@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// `vitrine lesson`: the list of lessons, a lesson with its command, or the answer to its exercise.
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/error.h"
+#include "tools/program/commands.h"
+#include "tools/program/lessons.h"
+#include "tools/program/terminal.h"
+
+namespace vitrine::tools {
+
+namespace {
+
+void print_section(const char* title, const std::string& markdown, const Style& style) {
+  fmt::print("{}\n{}\n\n", style.bold(title), wrap(plain_text(markdown), style.width));
+}
+
+void list_lessons(const Style& style) {
+  for (const std::string_view page : lesson_pages()) {
+    const Lesson lesson = parse_lesson(page);
+    fmt::print("{}  {}\n", style.bold(fmt::format("vitrine lesson {}", lesson.number)), lesson.title);
+  }
+  fmt::print("\nA lesson asks a question, runs a command and explains what it prints. It ends with an exercise; --answer prints the answer.\n");
+}
+
+/// Runs a line of the shell, in which `vitrine` is this program. Returns its exit status.
+int run_in_shell(const Lesson& lesson) {
+  if (std::system("command -v mpirun >/dev/null") != 0) {
+    throw UnsupportedError(fmt::format(
+        "lesson {} starts several processes with mpirun, which is not on PATH; install it with: apt-get install openmpi-bin", lesson.number));
+  }
+  const std::string folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
+  const char* const path = std::getenv("PATH");
+  setenv("PATH", path == nullptr ? folder.c_str() : fmt::format("{}:{}", folder, path).c_str(), 1);
+  const int status = std::system(lesson.command.c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailure;
+}
+
+}  // namespace
+
+int run_lesson(const Options& options, const RunArguments& run_arguments) {
+  const Style style = Style::of(STDOUT_FILENO);
+  if (options.lesson == 0) {
+    list_lessons(style);
+    return kExitOk;
+  }
+  const Lesson lesson = parse_lesson(lesson_pages()[static_cast<size_t>(options.lesson - 1)]);
+  fmt::print("{}\n\n", style.bold(fmt::format("Lesson {}: {}", lesson.number, lesson.title)));
+  if (options.answer) {
+    print_section("Exercise", lesson.exercise, style);
+    print_section("Answer", lesson.answer, style);
+    return kExitOk;
+  }
+  fmt::print("{}\n\n{}\n\n", wrap(plain_text(lesson.question), style.width), style.bold("$ " + lesson.command));
+  std::fflush(stdout);
+  const std::vector<std::string> arguments = lesson.arguments();
+  const int status = arguments.empty() ? run_in_shell(lesson) : run_arguments(arguments);
+  if (status != lesson.expected_status) {
+    std::fflush(stdout);
+    fmt::print(stderr, "vitrine: the command of lesson {} ended with status {}, not {} as expected\n", lesson.number, status, lesson.expected_status);
+    return status == kExitOk ? kExitFailure : status;
+  }
+  fmt::print("\n");
+  print_section("What to look at", lesson.look_at, style);
+  print_section("Why", lesson.why, style);
+  print_section("Exercise", lesson.exercise, style);
+  fmt::print("vitrine lesson {} --answer prints the answer.\n", lesson.number);
+  return kExitOk;
+}
+
+}  // namespace vitrine::tools
