@@ -23,6 +23,7 @@ namespace {
 
 constexpr uint64_t kSeed = 5;
 constexpr int64_t kSamples = 16;
+constexpr double kMaxNorm = 1.0;  // above the norm of the gradient, which is not to be clipped
 
 /// Multiplies the gradients by max_norm / norm if their norm is larger: torch.nn.utils.clip_grad_norm_ on what backward computed.
 void clip_in_place(ExecContext& ctx, const View& gradients, double max_norm) {
@@ -50,7 +51,6 @@ class ClippingReducer final : public OneAllReduce {
 
 double measure_clip_before_unscale(size_t setting, bool planted) {
   constexpr std::array<double, 3> kScales = {1, 4, 65536};
-  constexpr double kMaxNorm = 1.0;  // above the norm of the gradient, which is not to be clipped
   const Model model = make_perceptron({8}, 16, 4);
   const HostBatch batch = batch_of(model, draw_samples(model, kSamples, kSeed));
   EngineConfig config = small_config(kSamples);
