@@ -3,9 +3,11 @@
 #include <csignal>
 #include <limits>
 #include <map>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include "runtime/error.h"
 #include "tests/tools/checkpoint_runs.h"
@@ -104,7 +106,7 @@ TEST_F(Reproduce, MakesNineRunsOnceWithAllTheirFiles) {
         << text.output;
   }
   const std::string page = content(path("nine") + "/report.html");
-  for (const std::string& name : names) EXPECT_NE(page.find("\"" + name + ": 0."), std::string::npos) << "no curve of " << name;
+  for (const std::string& name : names) EXPECT_NE(page.find("\"" + name + ", at the end 0."), std::string::npos) << "no curve of " << name;
 }
 
 TEST_F(Reproduce, ContinuesAfterAnInterruptWithTheSameBits) {
@@ -202,11 +204,19 @@ TEST_F(Reproduce, KeepsMeasurementsWhenTheLogCannotBeWritten) {
   const Arguments command = tiny() + kSingle + out("runs") + Arguments{"--epochs", "1"};
   const std::string folder = path("runs") + "/single-fp32";
   fs::create_directories(folder);
-  fs::create_symlink("/dev/full", folder + "/log.jsonl");
+  // A reader that goes away after the first row.
+  const std::string log = folder + "/log.jsonl";
+  ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);
+  std::thread reader([&] {
+    std::ifstream rows(log);
+    std::string row;
+    std::getline(rows, row);
+  });
   EXPECT_EQ(json_of(command, 1)["runs"][0]["state"], "failed");
+  reader.join();
   ASSERT_TRUE(fs::exists(folder + "/result.json"));
   EXPECT_EQ(Json::parse(content(folder + "/result.json"))["measured_steps"], 10);
-  fs::remove(folder + "/log.jsonl");
+  fs::remove(log);
   const Json run = json_of(command)["runs"][0];
   EXPECT_EQ(run["state"], "complete");
   EXPECT_EQ(run["devices"][0]["peak_bytes"], run["devices"][0]["planned_peak_bytes"]);
@@ -252,7 +262,11 @@ TEST_F(Reproduce, ADamagedResultFailsItsRunAloneAndADamagedLogNone) {
   const Json json = json_of(command, 1);
   EXPECT_EQ(json["runs"][0]["state"], "failed");
   EXPECT_NE(json["runs"][0]["failure"].get<std::string>().find("remove this file"), std::string::npos) << json["runs"][0]["failure"];
-  EXPECT_EQ(json["runs"][1], whole["runs"][1]);
+  Json other = json["runs"][1], other_before = whole["runs"][1];
+  EXPECT_TRUE(other["speed_up"].is_null()) << "there is no single device to compare with";
+  other.erase("speed_up");
+  other_before.erase("speed_up");
+  EXPECT_EQ(other, other_before);
   fs::remove(result);
   EXPECT_EQ(json_of(command)["runs"][0]["saved_epochs"], whole["runs"][0]["saved_epochs"]);
 
