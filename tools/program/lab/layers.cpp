@@ -145,34 +145,32 @@ double measure_repeated_dropout(size_t setting, bool planted) {
 }  // namespace
 
 Experiment batch_norm_per_shard() {
-  return {
-      .name = "batch-norm-per-shard",
-      .question = "Over which samples does batch norm take its statistics?",
-      .bug =
-          "Each device normalizes with the mean and variance of its own samples. The result depends on the number of devices, and with few samples "
-          "on "
-          "each the statistics are noise. It is the default of PyTorch's DataParallel and DistributedDataParallel, and harmless with large shards.",
-      .measures = "||gradient - gradient of one device|| / ||gradient of one device||, of 12 samples",
-      .axis = "devices x samples",
-      .settings = {"2 x 6", "3 x 4", "4 x 3"},
-      .wrongness = measure_batch_norm_per_shard,
-      .harm = 0.1,
-      .noise = 1e-4,
-      .notice =
-          "Train with the same global batch on 1 and on N processes and compare the loss curves. If they part and each process has fewer than about "
-          "16 "
-          "samples, use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or a norm within the sample (GroupNorm, LayerNorm).",
-      .link = "https://github.com/pytorch/pytorch/issues/2584"};
+  return {.name = "batch-norm-per-shard",
+          .question = "Over which samples does batch norm take its statistics?",
+          .bug =
+              "Each device normalizes with the mean and variance of its own samples. The result depends on the number of devices, and with "
+              "few samples on each the statistics are noise. It is the default of PyTorch's DataParallel and DistributedDataParallel, and "
+              "harmless with large shards.",
+          .measures = "||gradient - one device's|| / ||one device's||",
+          .axis = "devices x samples of each",
+          .settings = {"2 x 6", "3 x 4", "4 x 3"},
+          .wrongness = measure_batch_norm_per_shard,
+          .harm = 0.2,
+          .noise = 1e-4,
+          .notice =
+              "Train with the same global batch on 1 and on N processes and compare the loss curves. If they part and each process has "
+              "fewer than about 16 samples, use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model), or a norm within the sample "
+              "(GroupNorm, LayerNorm).",
+          .link = "https://github.com/pytorch/pytorch/issues/2584"};
 }
 
 Experiment repeated_dropout() {
   return {.name = "repeated-dropout",
           .question = "Do two devices drop the same elements?",
           .bug =
-              "Every rank seeds its generator alike, so the first sample of each rank gets the same dropout mask, and so do the second ones. The "
-              "masks of a "
-              "step are fewer than its samples, and their noise does not average out over ranks.",
-          .measures = "samples of a step whose mask another sample had before / samples of the step",
+              "Every rank seeds its generator alike, so the first sample of each rank gets the same dropout mask, and so do the second "
+              "ones. The masks of a step are fewer than its samples, and their noise does not average out over ranks.",
+          .measures = "samples with the mask of an earlier sample / samples of the step",
           .axis = "devices",
           .settings = {"2", "3", "4"},
           .wrongness = measure_repeated_dropout,

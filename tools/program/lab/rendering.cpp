@@ -35,7 +35,7 @@ std::string chart(const std::vector<Pair>& pairs, const Style& style) {
     return std::string(static_cast<size_t>(std::clamp(static_cast<int>(std::lround(share * longest)), 1, longest)), mark);
   };
   const auto line = [&](const std::string& label, const std::string& drawn, double value) {
-    return fmt::format("{:<{}}  {}{}{}\n", label, label_width, drawn, drawn.empty() ? "" : " ", format_wrongness(value));
+    return fmt::format("{:<{}}  {}{}{}\n", label, label_width, drawn, drawn.empty() ? "" :, format_wrongness(value));
   };
   std::string text = style.bold(wrap(fmt::format("Wrongness on a logarithmic axis from {:.0e} to {:.0f}: # with the bug, - without it",
                                                  std::pow(10.0, kAxisBegin), std::pow(10.0, kAxisEnd)),
@@ -95,7 +95,7 @@ std::string overview(const std::vector<Result>& results, const Style& style) {
   std::vector<Pair> pairs;
   for (const Result& result : results) pairs.push_back({result.experiment->name, result.most_planted(), result.most_without()});
   Table table = overview_table(results);
-  table.set_hint("With the bug: under its worst setting. `vitrine lab NAME` shows all settings, how to notice the bug in PyTorch code, and a link.");
+  table.set_hint("With the bug: under the last setting. `vitrine lab NAME` shows all settings, how to notice the bug in PyTorch code, and a link.");
   return fmt::format("{}\n{}", table.str(style), chart(pairs, style));
 }
 
