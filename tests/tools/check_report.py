@@ -49,10 +49,11 @@ LOOK = r"""
   return {wrong, charts: charts.length, text: document.body.textContent, page: getComputedStyle(document.body).backgroundColor};
 })()
 """
-# Scrolls to the first shape and returns its center when scrolling has ended.
+# Scrolls to the first shape that is wide enough to point at, and returns its center when scrolling has ended.
 POINT = r"""
 (async () => {
-  const middle = () => { const b = document.querySelector('svg.chart .part').getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2]; };
+  const shape = [...document.querySelectorAll('svg.chart .part')].find((s) => s.getBoundingClientRect().width > 2);
+  const middle = () => { const b = shape.getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2]; };
   scrollTo(0, middle()[1] + scrollY - 300);
   for (let i = 0; i < 3; ++i) await new Promise(requestAnimationFrame);
   return middle();
