@@ -36,7 +36,7 @@ std::string chart(const std::vector<Pair>& pairs, const Style& style) {
     return std::string(static_cast<size_t>(std::clamp(static_cast<int>(std::lround(share * longest)), 1, longest)), mark);
   };
   const auto line = [&](const std::string& label, const std::string& drawn, double value) {
-    return fmt::format("{:<{}}  {}{}{}\n", label, label_width, drawn, drawn.empty() ? "" :, format_wrongness(value));
+    return fmt::format("{:<{}}  {}{}{}\n", label, label_width, drawn, drawn.empty() ? "" : " ", format_wrongness(value));
   };
   std::string text = style.bold(wrap(fmt::format("Wrongness on a logarithmic axis from {:.0e} to {:.0f}: # with the bug, - without it",
                                                  std::pow(10.0, kAxisBegin), std::pow(10.0, kAxisEnd)),
