@@ -138,11 +138,11 @@ TEST(CudaDevice, SpansAreBoundedAndTheirEventsReused) {
       if (step % 512 == 511) group.synchronize();
     }
   };
-  run(4096);
-  const int64_t objects = live_cuda_objects();
+  // Two events for each span whose work is not known to be done, less those that spans share.
+  const int64_t most_objects = live_cuda_objects() + 2 * (1024 + 512);
   const auto spans = static_cast<int64_t>(2 * SpanLog::kMostSpans);
   run(spans);
-  EXPECT_LE(live_cuda_objects(), objects) << "events";
+  EXPECT_LE(live_cuda_objects(), most_objects) << "events";
   group.synchronize();
   const std::vector<SpanRecord> kept = ctx.stream().take_spans();
   EXPECT_LE(kept.size(), SpanLog::kMostSpans);
