@@ -402,6 +402,7 @@ void add_lab(CLI::App& parent, Options& o) {
   CLI::Option* list = app.add_flag("--list", o.lab.list, "List the bugs and their questions, and run nothing")->group("Output");
   add_output_options(app, o);
   add_report_option(app, o);
+  app.get_option("--report")->description("Write a page with a chart for each bug to FILE.html");
   for (const char* other : {"NAME", "--json", "--report"}) list->excludes(app.get_option(other));
 }
 

@@ -17,6 +17,7 @@ namespace {
 
 // The axis of charts in text, in powers of ten: from below the rounding of f32 to above every number.
 constexpr double kAxisBegin = -8, kAxisEnd = 1;
+constexpr double kThinnestShare = 1e-3;  // of the longest bar on a page
 constexpr int kLongestBar = 60, kShortestBar = 10, kNumberWidth = 9;
 
 struct Pair {
@@ -71,12 +72,13 @@ Table overview_table(const std::vector<Result>& results) {
   return table;
 }
 
-/// A bar for each number, on a linear axis.
+/// A bar for each number, on a linear axis: what is mere rounding has no width.
 Json bars_of(const Result& result) {
   std::vector<html::Bar> bars;
+  const double thinnest = kThinnestShare * *std::max_element(result.planted.begin(), result.planted.end());
   const auto add = [&](const std::string& setting, const char* name, const char* paint, double value) {
     const std::string number = format_wrongness(value);
-    bars.push_back({fmt::format("{}, {}", setting, name), {{number, paint, value, name}}, number});
+    bars.push_back({fmt::format("{}, {}", setting, name), {{number, paint, value < thinnest ? 0.0 : value, name}}, number});
   };
   for (const Pair& pair : pairs_of(result)) {
     add(pair.label, "with the bug", "exposed", pair.planted);
