@@ -46,6 +46,7 @@ Do it.
 
 Done:
 
+<!-- CI: parse -->
 ```console exact
 $ vitrine info
 ```

@@ -131,6 +131,7 @@ std::string plain_text(std::string_view markdown) {
       in_paragraph = false;
       continue;
     }
+    if (!in_code && line.starts_with("<!--")) continue;
     const bool starts_anew = in_code || line.empty() || line.starts_with("* ") || line.starts_with("| ");
     if (!text.empty()) text += in_paragraph && !starts_anew ? " " : "\n";
     const size_t indentation = in_paragraph && !starts_anew ? std::min(line.find_first_not_of(' '), line.size()) : 0;

@@ -31,7 +31,7 @@ std::span<const std::string_view> lesson_pages();
 /// Reads a page. throws std::invalid_argument naming what the page lacks.
 Lesson parse_lesson(std::string_view page);
 
-/// A section as text for a terminal: paragraphs are one line each, links are their words, and marks of bold text are left out.
+/// A section as text for a terminal: paragraphs are one line each, links are their words, and comments and marks of bold text are left out.
 std::string plain_text(std::string_view markdown);
 
 }  // namespace vitrine::tools
