@@ -27,13 +27,11 @@ function(vitrine_compile_options target)
   endif()
   if(VITRINE_SANITIZE)
     target_compile_options(${target} PRIVATE "$<${cxx}:-fsanitize=${VITRINE_SANITIZE};-fno-omit-frame-pointer;-g1>")
-    # Optimizing instrumented code takes most of the time of a build; only the kernels are worth it. Checking every pointer for null and alignment
-    # doubles that time: outside the kernels AddressSanitizer reports null, and no code depends on alignment.
-    if(NOT target STREQUAL "vitrine_kernels")
-      target_compile_options(${target} PRIVATE "$<${cxx}:-O1>")
-      if(VITRINE_SANITIZE MATCHES "undefined")
-        target_compile_options(${target} PRIVATE "$<${cxx}:-fno-sanitize=null,alignment>")
-      endif()
+    # Optimizing instrumented code takes most of the time of a build.
+    target_compile_options(${target} PRIVATE "$<${cxx}:-O1>")
+    if(VITRINE_SANITIZE MATCHES "undefined")
+      # Checking every pointer for null and alignment doubles that time again. AddressSanitizer reports null; only device code depends on alignment.
+      target_compile_options(${target} PRIVATE "$<${cxx}:-fno-sanitize=null,alignment>")
     endif()
     target_link_options(${target} PUBLIC "-fsanitize=${VITRINE_SANITIZE}")
   endif()
@@ -102,6 +100,9 @@ function(vitrine_cuda_sources target)
     list(FILTER device_code INCLUDE REGEX "\\.cu$")
     # __fmul_rn and its like must round once; under sanitizers g++ takes guarded elements for uninitialised.
     set_source_files_properties(${device_code} PROPERTIES LANGUAGE CXX SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "-xc++;-ffp-contract=off;-Wno-unknown-pragmas;-Wno-maybe-uninitialized")
+    if(VITRINE_SANITIZE MATCHES "undefined")
+      set_property(SOURCE ${device_code} APPEND PROPERTY COMPILE_OPTIONS "-fsanitize=null,alignment")
+    endif()
     # The interface through which device code sees the stand-ins; see kernels/cuda/device.cuh.
     target_compile_definitions(${target} PRIVATE "VITRINE_STANDIN_DEVICE_HEADER=\"tests/standins/device_interface.h\"")
     target_include_directories(${target} SYSTEM PRIVATE "${VITRINE_CUDA_HEADERS}" "${NCCL_INCLUDE_DIR}")

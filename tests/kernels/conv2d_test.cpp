@@ -331,7 +331,7 @@ TEST_P(Conv2dHalfTest, NamesTheWorkspaceThatItNeeds) {
 /// AlexNet's first layer in the default arena of a CPU device; all images are equal.
 TEST_P(Conv2dHalfTest, AlexNetsFirstLayerFitsTheDefaultWorkspace) {
   ctx().reserve_workspace(int64_t{32} << 20);
-  constexpr int64_t kImages = 64;
+  constexpr int64_t kImages = 16;  // their patches take 35 MiB
   const Layer layer{{kImages, 227, 227, 3}, {64, 11, 11, 3}, {4, 2, false}};
   const Shape y_shape = conv2d_output_shape(layer.config, layer.x, layer.w);
   const ConvolutionGeometry one{layer.x.with_dim0(1), layer.w, y_shape.with_dim0(1), layer.config.stride, layer.config.pad};

@@ -2,7 +2,9 @@
 #include "tests/standins/fibers.h"
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include <pthread.h>
@@ -128,6 +130,21 @@ void switch_stacks(void** from, void* to) {
 
 namespace vitrine::standins {
 
+bool races_within_blocks() {
+#if defined(VITRINE_STANDINS_TSAN)
+  static const bool within = [] {
+    const char* const value = std::getenv("VITRINE_STANDINS_RACES");
+    if (value == nullptr) return true;
+    if (std::strcmp(value, "between_blocks") == 0) return false;
+    std::fprintf(stderr, "standins: VITRINE_STANDINS_RACES: expected between_blocks, got \"%s\"\n", value);
+    std::abort();
+  }();
+  return within;
+#else
+  return false;
+#endif
+}
+
 Fiber::Fiber() {
 #if defined(__SANITIZE_ADDRESS__)
   pthread_attr_t attributes;
@@ -138,7 +155,7 @@ Fiber::Fiber() {
   bottom_ = bottom;
 #endif
 #if defined(VITRINE_STANDINS_TSAN)
-  tsan_ = __tsan_get_current_fiber();
+  if (races_within_blocks()) tsan_ = __tsan_get_current_fiber();
 #endif
 }
 
@@ -149,14 +166,14 @@ Fiber::Fiber(void (*function)(void*), void* argument) : bytes_(kStackBytes), fun
   bottom_ = stack_ + kGuardBytes;
   stack_pointer_ = first_frame(stack_ + kGuardBytes + kStackBytes, this);
 #if defined(VITRINE_STANDINS_TSAN)
-  tsan_ = __tsan_create_fiber(0);
+  if (races_within_blocks()) tsan_ = __tsan_create_fiber(0);
 #endif
 }
 
 Fiber::~Fiber() {
   if (stack_ == nullptr) return;
 #if defined(VITRINE_STANDINS_TSAN)
-  __tsan_destroy_fiber(tsan_);
+  if (tsan_ != nullptr) __tsan_destroy_fiber(tsan_);
 #endif
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(stack_, kStackBytes + kGuardBytes);
@@ -170,7 +187,7 @@ void Fiber::switch_to(Fiber& next) {
 #endif
 #if defined(VITRINE_STANDINS_TSAN)
   // Threads of a block are ordered by their synchronization, not by the order in which they happen to run.
-  __tsan_switch_to_fiber(next.tsan_, __tsan_switch_to_fiber_no_sync);
+  if (next.tsan_ != nullptr) __tsan_switch_to_fiber(next.tsan_, __tsan_switch_to_fiber_no_sync);
 #endif
   switch_stacks(&stack_pointer_, next.stack_pointer_);
 #if defined(__SANITIZE_ADDRESS__)

@@ -23,8 +23,12 @@ namespace {
 constexpr uint32_t kWarp = 32;
 
 #if defined(VITRINE_STANDINS_TSAN)
-void give_order(void* point) { __tsan_release(point); }
-void take_order(void* point) { __tsan_acquire(point); }
+void give_order(void* point) {
+  if (races_within_blocks()) __tsan_release(point);
+}
+void take_order(void* point) {
+  if (races_within_blocks()) __tsan_acquire(point);
+}
 #else
 void give_order(void*) {}
 void take_order(void*) {}

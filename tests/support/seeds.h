@@ -3,10 +3,12 @@
 
 namespace vitrine::test {
 
-/// Step between the seeds of tests on random models. Under ThreadSanitizer a fifth of them run: it is slow, and data races do not depend on the
+/// Step between the seeds of tests on random models. Sanitizers are slow, so a part of the seeds runs under them; data races do not even depend on the
 /// model.
 #if defined(__SANITIZE_THREAD__)
 constexpr unsigned kSeedStep = 5;
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr unsigned kSeedStep = 3;
 #else
 constexpr unsigned kSeedStep = 1;
 #endif
