@@ -6,9 +6,9 @@
 /// Stacks that a host thread runs in turn.
 namespace vitrine::standins {
 
-/// Whether ThreadSanitizer takes each device thread of a block for a thread of its own, so that it finds races between them: true unless the environment
-/// variable VITRINE_STANDINS_RACES is "between_blocks", with which tests of whole training steps take a fraction of the time. False without
-/// ThreadSanitizer.
+/// Whether ThreadSanitizer takes each device thread of a block for a thread of its own, so that it finds races between them: true unless the
+/// environment variable VITRINE_STANDINS_RACES is "between_blocks", with which tests of whole training steps take a fraction of the time. False
+/// without ThreadSanitizer.
 bool races_within_blocks();
 
 /// A stack and the point where it stopped. A fiber created without a function represents the thread's own stack.
@@ -31,7 +31,7 @@ class Fiber {
   const void* bottom_ = nullptr;  // the lowest address, for AddressSanitizer
   size_t bytes_ = 0;
   void* fake_stack_ = nullptr;  // AddressSanitizer's
-  void* tsan_ = nullptr;  // null where races_within_blocks() is false
+  void* tsan_ = nullptr;        // null where races_within_blocks() is false
   void (*function_)(void*) = nullptr;
   void* argument_ = nullptr;
 };
