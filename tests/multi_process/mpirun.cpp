@@ -44,6 +44,13 @@ Command mpirun_command(int processes, const Command& command, int seconds) {
   return all;
 }
 
+Command with_output_in(const std::string& folder, const Command& command) {
+  std::string script = "exec";
+  for (const std::string& word : command) script += " " + quoted(word);
+  const std::string rank = ".$OMPI_COMM_WORLD_RANK";
+  return {"sh", "-c", script + " >" + quoted(folder) + "/out" + rank + " 2>" + quoted(folder) + "/err" + rank};
+}
+
 std::vector<std::string> mpirun_environment() {
   return {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_WAIT_POLICY=passive", "RANK", "WORLD_SIZE", "LOCAL_RANK",
           "LOCAL_WORLD_SIZE"};

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -14,10 +18,10 @@ using Json = nlohmann::json;
 
 class ProcessInterrupts : public MpirunTest {
  protected:
-  /// mpirun with three processes that train until they are interrupted.
+  /// Training until it is interrupted.
   Command endless() const {
-    return mpirun_command(3, vitrine_command({"train", "--model", "mlp", "--data", "synthetic:200", "--threads-per-device", "1", "--epochs",
-                                              "1000000000", "--json", "--save", weights()}));
+    return vitrine_command(
+        {"train", "--model", "mlp", "--data", "synthetic:200", "--threads-per-device", "1", "--epochs", "1000000000", "--json", "--save", weights()});
   }
   std::string weights() const { return folder_.path("w.safetensors"); }
   void expect_weights() const {
@@ -26,13 +30,12 @@ class ProcessInterrupts : public MpirunTest {
     EXPECT_EQ(result.exit_code, 0) << result.error;
   }
 
- private:
   TempFolder folder_;
 };
 
 TEST_F(ProcessInterrupts, ASignalToOneProcessEndsAllAfterTheSameStep) {
   for (const int rank : {0, 2}) {
-    ChildProcess child(endless(), ChildProcess::Streams::pipes, mpirun_environment());
+    ChildProcess child(mpirun_command(3, endless()), ChildProcess::Streams::pipes, mpirun_environment());
     ASSERT_TRUE(child.wait_for("epoch 2/"));
     kill(process_of_rank(child.pid(), rank), SIGTERM);
     const ChildResult result = child.wait();
@@ -48,16 +51,24 @@ TEST_F(ProcessInterrupts, ASignalToOneProcessEndsAllAfterTheSameStep) {
 
 TEST_F(ProcessInterrupts, WeightsAreSavedWhenMpirunIsInterrupted) {
   // Seconds that mpirun waits before it sends SIGTERM, and again before SIGKILL.
-  Command command = endless();
+  Command command = mpirun_command(3, with_output_in(folder_.path(), endless()));
   command.insert(command.begin() + 1, {"--mca", "odls_base_sigkill_timeout", "2"});
   ChildProcess child(command, ChildProcess::Streams::pipes, mpirun_environment());
-  ASSERT_TRUE(child.wait_for("epoch 2/"));
+  const auto said = [&](const char* rank) {
+    std::ifstream file(folder_.path("err.") + rank);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  for (int tries = 0; tries < 600 && said("0").find("epoch 2/") == std::string::npos; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  ASSERT_NE(said("0").find("epoch 2/"), std::string::npos) << said("0");
   child.send_signal(SIGINT);
-  const ChildResult result = child.wait();
-  EXPECT_NE(result.exit_code, 0);
-  EXPECT_NE(result.error.find("ending after the current step"), std::string::npos) << result.error;
-  EXPECT_EQ(result.error.find("died"), std::string::npos) << result.error;
-  EXPECT_EQ(result.error.find("failed"), std::string::npos) << result.error;
+  EXPECT_NE(child.wait().exit_code, 0);
+  std::string all;
+  for (const char* rank : {"0", "1", "2"}) all += said(rank);
+  EXPECT_NE(all.find("ending after the current step"), std::string::npos) << all;
+  EXPECT_EQ(all.find("died"), std::string::npos) << all;
+  EXPECT_EQ(all.find("failed"), std::string::npos) << all;
   expect_weights();
 }
 

@@ -91,13 +91,17 @@ TEST_F(Processes, FollowLearningRateSchedulesToTheSameWeights) {
 
 TEST_F(Processes, StopTogetherWhenTrainingDiverges) {
   const std::string weights = folder_.path("w.safetensors");
-  const ChildResult result =
-      mpirun(3, vitrine_command(with(with({"train"}, kJob), {"--steps", "20", "--no-eval", "--lr", "1e30", "--save", weights, "--json"})));
+  const Command training = vitrine_command(with(with({"train"}, kJob), {"--steps", "20", "--no-eval", "--lr", "1e30", "--save", weights, "--json"}));
+  const ChildResult result = mpirun(3, with_output_in(folder_.path(), training));
   EXPECT_EQ(result.exit_code, 1) << result.error;
-  EXPECT_NE(result.error.find("training has diverged: the "), std::string::npos) << result.error;
-  EXPECT_NE(result.error.find("first in the output of "), std::string::npos) << result.error;
-  EXPECT_EQ(result.error.find("training has diverged"), result.error.rfind("training has diverged")) << "one rank says it\n" << result.error;
-  EXPECT_TRUE(Json::parse(result.output)["diverged"].is_string());
+  const std::string error = content(folder_.path("err.0"));
+  EXPECT_NE(error.find("training has diverged: the "), std::string::npos) << error;
+  EXPECT_NE(error.find("first in the output of "), std::string::npos) << error;
+  EXPECT_EQ(error.find("training has diverged"), error.rfind("training has diverged")) << error;
+  for (const char* others : {"err.1", "err.2"}) {
+    EXPECT_EQ(content(folder_.path(others)).find("training has diverged"), std::string::npos) << "one rank says it";
+  }
+  EXPECT_TRUE(Json::parse(content(folder_.path("out.0")))["diverged"].is_string());
   EXPECT_FALSE(content(weights).empty());
 }
 

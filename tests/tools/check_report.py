@@ -16,9 +16,10 @@ from browser import Browser, find_browser
 COMMON = ["--model", "mlp", "--data", "synthetic:200", "--devices", "cpu:0-1", "--threads-per-device", "1", "--batch-size", "32"]
 RUNS = {  # page: arguments, charts it has at least, words that must be there
     "train": (["train", "--mode", "dp", "--epochs", "2", "--precision", "fp16", "--device-memory", "20MiB", "--workspace", "1MiB", "--trace-level", "operation"],
-              7, ["equal to the byte", "capacity 20 MiB", "wait for", "loss scale", "test accuracy", "outside the pool", "Findings", "oneDNN|Eigen"]),
+              7, ["equal to the byte", "capacity 20 MiB", "wait for", "loss scale", "test accuracy", "outside the pool", "Findings", "What moves where", "broadcast",
+                  "Why cpu:0 holds more than cpu:1", "oneDNN|Eigen"]),
     "plan": (["plan", "--mode", "dp", "--accumulate", "2", "--device-memory", "10MiB"], 3,
-             ["does not fit", "Held for backward", "reached in", "capacity 10 MiB"]),
+             ["does not fit", "Held for backward", "reached in", "capacity 10 MiB", "Why cpu:0 holds more than cpu:1", "large"]),
     "reproduce": (["reproduce", "--epochs", "2", "--modes", "single,dp,ddp", "--out", "reproduction"], 20,
                   ["Test accuracy", "Training loss", "speed-up", "dp fp16:none", "equal to the byte", "saved epoch"]),
     "compare": (["compare", "--steps", "4", "--modes", "dp,ddp"], 5, ["samples/s", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),

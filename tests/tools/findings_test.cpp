@@ -186,6 +186,30 @@ TEST(Findings, ReportSkippedSteps) {
   EXPECT_TELLS(skipped_steps(in), "`--loss-scale 2048`");
 }
 
+TEST(Findings, WhatCostsMostComesFirst) {
+  RunRecord in = calm();
+  grow(in, 0, Category::activations, 10 * kMiB);  // a ninth more
+  in.steps.steps = 100;
+  in.steps.overflows.resize(40);
+  const std::vector<Finding> all = find_findings(in);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].cost, 0.4);
+  EXPECT_NE(all[0].text.find("were skipped"), std::string::npos) << all[0].text;
+  EXPECT_NEAR(all[1].cost.value(), 10.0 / 110, 1e-12);
+}
+
+TEST(Findings, APlanHasThoseOfMemory) {
+  RunRecord plan = calm();
+  grow(plan, 0, Category::activations, 100 * kMiB);
+  plan.devices[0].pool.capacity_bytes = 210 * kMiB;
+  plan.steps.overflows.resize(11);
+  const std::vector<Finding> all = plan_findings(plan);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_TELLS(std::optional(all[0]), "cpu:0 holds 100 MiB more");
+  EXPECT_TELLS(std::optional(all[1]), "a larger batch will not fit");
+  EXPECT_TRUE(plan_findings(calm()).empty());
+}
+
 TEST(Findings, AllOfThemAreReported) {
   RunRecord in = calm();
   in.steps.steps = 5;

@@ -147,7 +147,6 @@ TEST(Palette, CategoriesDifferFromEachOtherAndFromPhases) {
     EXPECT_EQ(known.count(colour), 1U) << category_name(static_cast<Category>(c));
     EXPECT_TRUE(used.insert(colour).second) << colour;
   }
-  EXPECT_NE(all["outside"], all["wait"]);
   for (int p = 0; p < kPhaseCount; ++p) {
     const auto phase = static_cast<Phase>(p);
     const std::string colour = all[phase_paint(phase)];
@@ -249,6 +248,112 @@ TEST(StepChart, SpansAreInTheirLanesWithDescriptions) {
   EXPECT_EQ(lanes[1]["spans"][1]["paint"], "wait");
   EXPECT_EQ(lanes[1]["spans"][1]["title"], "wait for backward: 100 us, moved 2 KiB, in step 3");
   EXPECT_TRUE(step_chart({}).is_null());
+}
+
+PhaseRow phase_of(Phase phase, double seconds, int64_t bytes, int64_t calls) {
+  PhaseRow row;
+  row.phase = phase;
+  row.seconds = seconds;
+  row.bytes = bytes;
+  row.calls = calls;
+  return row;
+}
+
+/// Ten steps of dp on `devices` devices, each with 16 samples. One of the ten copies to each device lies outside the measured steps.
+RunRecord moving_run(int devices) {
+  RunRecord run;
+  run.scheme = scheme_preset("dp");
+  for (int d = 0; d < devices; ++d) {
+    DeviceRecord& device = run.devices.emplace_back();
+    device.device = "cpu:" + std::to_string(d);
+    device.samples_per_step = 16;
+    device.phases.steps = 10;
+    device.phases.wall_seconds = 1;
+    device.phases.rows = {d == 0 ? phase_of(Phase::stage, 0.0, 90 * 4096, 90) : phase_of(Phase::scatter, 0.0, 9 * 2048, 9),
+                          phase_of(Phase::forward, 0.1, 0, 10)};
+    if (d == 0) {
+      device.phases.rows.push_back(phase_of(Phase::gather, 0.01, 10 * 3072, 10));
+      device.phases.rows.push_back(phase_of(Phase::loss, 0.02, 0, 10));
+    }
+    CommunicationRow sum;
+    sum.buffer_bytes = 10 * (int64_t{1} << 20);
+    device.communication.steps = 10;
+    device.communication.rows = {sum};
+  }
+  return run;
+}
+
+TEST(MovementChart, ShowsFromWhereToWhereEachPhaseMovesItsBytes) {
+  RunRecord run = moving_run(3);
+  Json chart = movement_chart(run);
+  ASSERT_EQ(chart["columns"].size(), 4U);
+  EXPECT_EQ(chart["columns"][1]["note"], "16 samples");
+  std::map<std::string, Json> rows;
+  std::string order;
+  for (const Json& row : chart["rows"]) {
+    rows[row["name"]] = row;
+    order += row["name"].get<std::string>() + " ";
+  }
+  EXPECT_EQ(order, "stage scatter forward gather loss reduce ");
+  EXPECT_EQ(rows["stage"]["sources"], Json({0}));
+  EXPECT_EQ(rows["stage"]["sinks"], Json({1})) << "only the first device is given samples by the host";
+  EXPECT_EQ(rows["stage"]["marks"][0]["text"], "36 KiB") << "nine copies in each step";
+  EXPECT_EQ(rows["scatter"]["sources"], Json({1}));
+  EXPECT_EQ(rows["scatter"]["sinks"], Json({2, 3}));
+  EXPECT_EQ(rows["scatter"]["marks"], Json({{{"column", 2}, {"text", "2 KiB"}}, {{"column", 3}, {"text", "2 KiB"}}}));
+  EXPECT_EQ(rows["gather"]["sources"], Json({2, 3}));
+  EXPECT_EQ(rows["gather"]["marks"], Json({{{"column", 1}, {"text", "3 KiB"}}}));
+  EXPECT_EQ(rows["loss"]["boxes"].size(), 1U);
+  EXPECT_EQ(rows["loss"]["boxes"][0]["text"], "2 ms");
+  EXPECT_EQ(rows["forward"]["boxes"].size(), 3U);
+  EXPECT_EQ(rows["reduce"]["sinks"], Json({1}));
+  EXPECT_EQ(rows["reduce"]["sources"], Json({2, 3}));
+  run.scheme = scheme_preset("ddp");
+  chart = movement_chart(run);
+  EXPECT_EQ(chart["rows"].back()["sources"], Json({1, 2, 3}));
+  EXPECT_EQ(chart["rows"].back()["sinks"], Json({1, 2, 3}));
+  EXPECT_EQ(chart["rows"].back()["marks"][0]["text"], "1 MiB");
+}
+
+TEST(MovementChart, ManyDevicesThatDoTheSameShareAColumn) {
+  const Json chart = movement_chart(moving_run(64));
+  ASSERT_EQ(chart["columns"].size(), 3U);
+  EXPECT_EQ(chart["columns"][2]["name"], "cpu:1 to cpu:63");
+  EXPECT_EQ(chart["columns"][2]["note"], "16 samples each");
+  EXPECT_TRUE(movement_chart(moving_run(1)).is_null());
+}
+
+TEST(DifferenceChart, LeadsFromTheEmptiestDeviceToTheFullest) {
+  std::vector<DeviceRecord> devices(3);
+  const int64_t activations[] = {8 << 20, 4 << 20, 2 << 20}, staging[] = {0, 0, 1 << 20};
+  for (size_t d = 0; d < devices.size(); ++d) {
+    devices[d].device = "cpu:" + std::to_string(d);
+    devices[d].pool.peak_by_category[static_cast<size_t>(Category::activations)] = activations[d];
+    devices[d].pool.peak_by_category[static_cast<size_t>(Category::staging)] = staging[d];
+    devices[d].pool.peak_bytes = activations[d] + staging[d];
+  }
+  const auto holds = [](const std::string& tensor, int64_t bytes) {
+    MemoryTimeline timeline;
+    timeline.moments.resize(1);
+    timeline.blocks = {{0, bytes, Category::activations, Phase::gather, tensor, "", 0, 1}};
+    return timeline;
+  };
+  devices[0].memory = holds("gathered outputs", 6 << 20);
+  devices[2].memory = holds("outputs", 1 << 20);
+  const Json chart = difference_chart(devices);
+  const Json& rows = chart["rows"];
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[0]["label"], "cpu:2 at its peak");
+  EXPECT_EQ(rows[1]["label"], "activations: gathered outputs 6 MiB");
+  EXPECT_EQ(rows[1]["text"], "+6 MiB");
+  EXPECT_EQ(rows[2]["label"], "staging");
+  EXPECT_EQ(rows[2]["text"], "\u22121 MiB");
+  EXPECT_EQ(rows[3]["label"], "cpu:0 at its peak");
+  for (size_t i = 1; i + 1 < rows.size(); ++i) EXPECT_EQ(rows[i]["begin"], rows[i - 1]["end"]) << i;
+  EXPECT_EQ(rows[2]["end"], rows[3]["end"]);
+  EXPECT_EQ(chart["largest"], 9 << 20);
+  devices[0] = devices[1] = devices[2];
+  EXPECT_TRUE(difference_chart(devices).is_null());
 }
 
 TEST(CurveCharts, LongCurvesKeepTheirExtremes) {

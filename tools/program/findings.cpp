@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -23,6 +24,8 @@ using html::short_seconds;
 constexpr double kUneven = 0.05, kNearCapacity = 0.9, kLargeWorkspace = 0.5, kDataWait = 0.05, kHostWait = 0.1, kIdle = 0.1, kExposed = 0.1,
                  kLateBucket = 0.5, kSkipped = 0.05;
 constexpr int64_t kFewestSteps = 8;
+// A full device costs nothing until the batch grows.
+constexpr double kLittleHeadroomCost = 0.1;
 // Smaller differences between schemes are not reported.
 constexpr double kDiffers = 0.03;
 
@@ -96,7 +99,7 @@ std::optional<Finding> divergence(const RunRecord& run) {
                                ? run.diverged + "."
                                : fmt::format("The loss was not finite in {} of {} steps, from step {} on: the weights are of no use.",
                                              format_count(run.steps.non_finite), format_count(run.steps.steps), run.steps.first_non_finite + 1);
-  return Finding{text, "A smaller `--lr` or `--clip-norm 1` keeps values finite; so may `--precision fp32` or `bf16` in place of fp16."};
+  return Finding{text, "A smaller `--lr` or `--clip-norm 1` keeps values finite; so may `--precision fp32` or `bf16` in place of fp16.", 1.0};
 }
 
 std::optional<Finding> uneven_memory(const RunRecord& run) {
@@ -113,7 +116,7 @@ std::optional<Finding> uneven_memory(const RunRecord& run) {
   const Finding reason = reason_of_excess(run, device, category);
   return Finding{fmt::format("{} holds {} more than the others, mostly {} ({}): {}.", run.devices[device].device, short_bytes(more),
                              category_name(category), short_bytes(*most), reason.text),
-                 reason.remedy + "."};
+                 reason.remedy + ".", static_cast<double>(more) / static_cast<double>(peak)};
 }
 
 std::optional<Finding> little_headroom(const RunRecord& run) {
@@ -127,7 +130,8 @@ std::optional<Finding> little_headroom(const RunRecord& run) {
       fmt::format("{} uses {} of its {}: a larger batch will not fit.", tightest->device, percent(share(*tightest)),
                   short_bytes(tightest->pool.capacity_bytes)),
       fmt::format("`--accumulate {}` halves the activations, `--recompute-segments sqrt` computes most of them again; neither changes a gradient.",
-                  run.accumulate * 2)};
+                  run.accumulate * 2),
+      kLittleHeadroomCost};
 }
 
 std::optional<Finding> large_workspace(const RunRecord& run) {
@@ -138,7 +142,8 @@ std::optional<Finding> large_workspace(const RunRecord& run) {
   if (share < kLargeWorkspace) return std::nullopt;
   return Finding{fmt::format("{} of {}'s memory is the libraries' workspace ({}).", percent(share), device.device, short_bytes(workspace)),
                  fmt::format("`--workspace {}MiB` would save the rest, where the algorithms that fit it are fast enough.",
-                             std::max<int64_t>(1, workspace / 4 >> 20))};
+                             std::max<int64_t>(1, workspace / 4 >> 20)),
+                 share};
 }
 
 std::optional<Finding> waits_for_data(const RunRecord& run) {
@@ -147,7 +152,7 @@ std::optional<Finding> waits_for_data(const RunRecord& run) {
   if (share < kDataWait) return std::nullopt;
   const std::string workers = fmt::format("raise `--workers`, which is {}, say to {}", run.workers, run.workers * 2);
   return Finding{fmt::format("{} of the step waits for data.", percent(share)),
-                 (run.host_preprocess ? "`--preprocess device` takes the work from the loader; or " : "") + workers + "."};
+                 (run.host_preprocess ? "`--preprocess device` takes the work from the loader; or " : "") + workers + ".", share};
 }
 
 std::optional<Finding> waits_for_host(const RunRecord& run) {
@@ -155,7 +160,7 @@ std::optional<Finding> waits_for_host(const RunRecord& run) {
     const double share = wait_row(d.phases, "host").share;
     if (share < kHostWait) continue;
     return Finding{fmt::format("{} of the step {} has nothing to do, because the host has not issued more yet.", percent(share), d.device),
-                   fmt::format("`--batch-size {}` gives each launch more work.", run.batch_size * 2)};
+                   fmt::format("`--batch-size {}` gives each launch more work.", run.batch_size * 2), share};
   }
   return std::nullopt;
 }
@@ -180,7 +185,7 @@ std::optional<Finding> idle_device(const RunRecord& run) {
   const auto time_of = [&](size_t d) { return short_seconds(per_step(busy[d], run.devices[d].phases)); };
   return Finding{fmt::format("{} idles {} of the step: its {} samples take it {}, those of {} take {}.", run.devices[fast].device, percent(idle),
                              run.devices[fast].samples_per_step, time_of(fast), run.devices[slow].device, time_of(slow)),
-                 fmt::format("`--split {}` would share them out by speed.", fmt::join(shares, ","))};
+                 fmt::format("`--split {}` would share them out by speed.", fmt::join(shares, ",")), idle};
 }
 
 std::optional<Finding> waits_for_peers(const RunRecord& run) {
@@ -198,7 +203,7 @@ std::optional<Finding> waits_for_peers(const RunRecord& run) {
   return Finding{
       fmt::format("{} waits {} of the step for peers that reach a collective later, a different one each time: no split would change that.",
                   longest->device, percent(share)),
-      "`--threads-per-device` with fewer threads than cores in all, or an otherwise idle machine, lets them arrive together."};
+      "`--threads-per-device` with fewer threads than cores in all, or an otherwise idle machine, lets them arrive together.", share};
 }
 
 std::optional<Finding> single_bucket(const RunRecord& run) {
@@ -213,7 +218,8 @@ std::optional<Finding> single_bucket(const RunRecord& run) {
   return Finding{fmt::format("All gradients ({}) are in one bucket, which starts only when backward is done: {} of its time is exposed.",
                              short_bytes(bytes), percent(row.exposed_seconds / row.seconds())),
                  fmt::format("`--bucket-mb {0:.2g} --first-bucket-mb {0:.2g}` would make four of them, the first of which overlap with backward.",
-                             std::max(1e-3, static_cast<double>(bytes) / 4 / (1 << 20)))};
+                             std::max(1e-3, static_cast<double>(bytes) / 4 / (1 << 20))),
+                 share_of(slowest->phases, row.exposed_seconds)};
 }
 
 std::optional<Finding> late_first_bucket(const RunRecord& run) {
@@ -225,7 +231,8 @@ std::optional<Finding> late_first_bucket(const RunRecord& run) {
   return Finding{fmt::format("The first bucket ({}) starts when {} of backward is over; the buckets after it have little left to overlap with.",
                              short_bytes(bytes), percent(*run.first_bucket_begins)),
                  fmt::format("`--first-bucket-mb {:.2g}` lets it start earlier, unless one parameter fills it.",
-                             static_cast<double>(std::min(bytes, run.first_bucket_bytes)) / 4 / (1 << 20))};
+                             static_cast<double>(std::min(bytes, run.first_bucket_bytes)) / 4 / (1 << 20)),
+                 0.0};
 }
 
 std::optional<Finding> exposed_communication(const RunRecord& run) {
@@ -238,7 +245,8 @@ std::optional<Finding> exposed_communication(const RunRecord& run) {
       fmt::format("Communication holds up {} of the step.", percent(share)),
       star ? "`--mode ddp` reduces in buckets during backward and broadcasts nothing."
            : fmt::format("`--batch-size {} --accumulate {}` takes twice the samples to each reduction; `--reduce-dtype f16` halves its bytes.",
-                         run.batch_size * 2, run.accumulate * 2)};
+                         run.batch_size * 2, run.accumulate * 2),
+      share};
 }
 
 std::optional<Finding> skipped_steps(const RunRecord& run) {
@@ -248,7 +256,8 @@ std::optional<Finding> skipped_steps(const RunRecord& run) {
   return Finding{
       fmt::format("{} of {} steps were skipped, because the gradient was not finite.", format_count(skipped), format_count(run.steps.steps)),
       fmt::format("`--loss-scale {:.6g}`, where the scale settled, starts without the search.",
-                  run.steps.scales.empty() ? 1.0 : run.steps.scales.back().loss_scale)};
+                  run.steps.scales.empty() ? 1.0 : run.steps.scales.back().loss_scale),
+      share};
 }
 
 std::optional<double> first_bucket_begin(const StepView& view) {
@@ -271,14 +280,25 @@ std::optional<double> first_bucket_begin(const StepView& view) {
   return std::nullopt;
 }
 
-std::vector<Finding> find_findings(const RunRecord& run) {
+namespace {
+
+std::vector<Finding> all_of(const RunRecord& run, std::initializer_list<std::optional<Finding> (*)(const RunRecord&)> kinds) {
   std::vector<Finding> all;
-  for (const auto find : {divergence, uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host, idle_device, waits_for_peers,
-                          single_bucket, late_first_bucket, exposed_communication, skipped_steps}) {
+  for (const auto find : kinds) {
     if (auto finding = find(run)) all.push_back(std::move(*finding));
   }
+  std::stable_sort(all.begin(), all.end(), [](const Finding& a, const Finding& b) { return a.cost > b.cost; });
   return all;
 }
+
+}  // namespace
+
+std::vector<Finding> find_findings(const RunRecord& run) {
+  return all_of(run, {divergence, uneven_memory, little_headroom, large_workspace, waits_for_data, waits_for_host, idle_device, waits_for_peers,
+                      single_bucket, late_first_bucket, exposed_communication, skipped_steps});
+}
+
+std::vector<Finding> plan_findings(const RunRecord& plan) { return all_of(plan, {uneven_memory, little_headroom, large_workspace}); }
 
 bool is_faster(const Rates& fast, const Rates& slow) {
   if (fast.rounds.size() < 2 || slow.rounds.size() < 2) return false;

@@ -13,10 +13,15 @@ namespace vitrine::tools {
 struct Finding {
   std::string text;
   std::string remedy;  // "`--workers 4` loads with more threads"; options are in backquotes
+  /// The share of the step's time, of the fullest device's memory or of the steps that it is about, 0 to 1; nothing for a result that costs nothing.
+  std::optional<double> cost = std::nullopt;
 };
 
-/// In order of subject: divergence, memory, waiting, communication, loss scale. Empty when nothing stands out.
+/// What costs most comes first. Empty when nothing stands out.
 std::vector<Finding> find_findings(const RunRecord& run);
+
+/// Those that do not need a measurement: memory. Empty when nothing stands out.
+std::vector<Finding> plan_findings(const RunRecord& plan);
 
 /// RunRecord::first_bucket_begins of a device's step. Nothing if the step has no backward or no bucket.
 std::optional<double> first_bucket_begin(const StepView& view);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/program/device_sets.h"
 #include "tools/program/findings.h"
 #include "tools/program/output_file.h"
 #include "tools/program/record_tables.h"
@@ -45,28 +46,53 @@ Json tables(const std::vector<Table>& all) {
 }
 Json table(const std::optional<Table>& t) { return t ? t->json() : Json(); }
 
-Json findings(const std::vector<Finding>& all) {
+/// "large" from a fourth of the step or of the memory on, "moderate" from a tenth on, else "small"; "result" for what costs nothing.
+const char* severity_of(const Finding& finding) {
+  if (!finding.cost) return "result";
+  return *finding.cost >= 0.25 ? "large" : *finding.cost >= 0.1 ? "moderate" : "small";
+}
+
+Json findings(const std::vector<Finding>& all, const char* none) {
   Json json = {{"kind", "findings"}, {"findings", Json::array()}};
-  if (all.empty()) json["none"] = "Nothing stands out: no device waits for long, and none holds much more than the others.";
-  for (const Finding& finding : all) json["findings"].push_back({{"text", finding.text}, {"remedy", finding.remedy}});
+  if (all.empty()) json["none"] = none;
+  for (const Finding& finding : all) {
+    json["findings"].push_back({{"text", finding.text}, {"remedy", finding.remedy}, {"severity", severity_of(finding)}});
+  }
   return json;
+}
+
+constexpr const char* kNoFinding = "Nothing stands out: no device waits for long, and none holds much more than the others.";
+constexpr const char* kNoPlanFinding = "Nothing stands out: no device is nearly full, and none holds much more than the others.";
+
+/// Why one device holds more than another; null if none does.
+Json difference_section(const std::vector<DeviceRecord>& devices) {
+  const Json chart = difference_chart(devices);
+  return chart.is_null() ? Json() : blocks_of({heading(chart["label"]), chart});
 }
 
 Json memory_section(const Record& record) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   const bool equal = std::all_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.as_planned(); });
+  // One bar where plan and measurement agree, and for all devices that hold the same.
   std::vector<Bar> bars;
-  for (const DeviceRecord& d : devices) {
-    if (d.plan.peak_bytes > 0) bars.push_back(memory_bar(d.device + ", planned", d.plan.peak_by_category));
-    Bar bar = memory_bar(d.device + ", measured", d.pool.peak_by_category);
-    bar.parts.push_back({"outside the pool", "outside", static_cast<double>(d.outside_bytes), short_bytes(d.outside_bytes)});
-    if (d.outside_bytes > 0) bar.total += fmt::format(" + {} outside", short_bytes(d.outside_bytes));
+  const std::vector<std::string> names = names_of(devices);
+  const auto same = [&](size_t i, size_t j) {
+    const DeviceRecord &a = devices[i], &b = devices[j];
+    return a.pool.peak_by_category == b.pool.peak_by_category && a.plan.peak_by_category == b.plan.peak_by_category &&
+           a.outside_bytes == b.outside_bytes;
+  };
+  for (const DeviceSet& set : group_devices(devices.size(), same)) {
+    const DeviceRecord& d = devices[set.first()];
+    const std::string name = set.name(names);
+    if (!d.as_planned() && d.plan.peak_bytes > 0) bars.push_back(memory_bar(name + ", planned", d.plan.peak_by_category));
+    Bar bar = memory_bar(d.as_planned() ? name : name + ", measured", d.pool.peak_by_category);
+    if (d.outside_bytes > 0) bar.total += fmt::format(" + {} outside the pool", short_bytes(d.outside_bytes));
     bars.push_back(bar);
   }
   return blocks_of({text(equal ? "Planned and measured are equal to the byte, on every device and in every category."
                                : "Planned and measured differ: the run did not cover the whole workload of the plan, or an error ended it early."),
                     bar_chart("Peak memory of each device, planned and measured, by category", {{"", bars}}), memory_table(devices).json(),
-                    note(describe_outside(devices, record.dataset_bytes, record.processes))});
+                    difference_section(devices), note(describe_outside(devices, record.dataset_bytes, record.processes))});
 }
 
 /// Charts over time show this process's devices only.
@@ -159,9 +185,11 @@ std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
   std::vector<Finding> all = compare_findings(runs);
   for (const RunRecord& run : runs) {
     for (const auto find : {uneven_memory, idle_device, waits_for_peers, exposed_communication}) {
-      if (const auto finding = find(run)) all.push_back({run.name + ": " + finding->text, finding->remedy});
+      if (const auto finding = find(run)) all.push_back({run.name + ": " + finding->text, finding->remedy, finding->cost});
     }
   }
+  // Results first, then what costs most.
+  std::stable_sort(all.begin(), all.end(), [](const Finding& a, const Finding& b) { return a.cost.value_or(2) > b.cost.value_or(2); });
   return all;
 }
 
@@ -198,8 +226,16 @@ Sections run_sections(const Record& record) {
                             which_devices(record)),
                        steps});
   }
+  Json movement = movement_chart(run);
+  if (!movement.is_null()) {
+    movement = blocks_of(
+        {text("A step from top to bottom. Arrows carry bytes, in the mean step, from one memory to another; boxes are the work of a device, with "
+              "its time."),
+         movement});
+  }
   return {
-      {"Findings", blocks_of({findings(find_findings(run))})},
+      {"Findings", blocks_of({findings(find_findings(run), kNoFinding)})},
+      {"What moves where", movement},
       {"Memory: planned and measured", memory_section(record)},
       {"Memory over one step",
        memory_over_time(run.devices, fmt::format("Step {}, change by change: the host allocates and frees memory ahead of the device's work, so the "
@@ -236,7 +272,8 @@ Sections measurements_sections(const Record& record, const Table& peaks) {
 
 Sections comparison_sections(const Record& record) {
   if (record.runs.empty()) return {};
-  Sections sections = {{"Findings", blocks_of({findings(comparison_findings(record.runs))})}, {"Speed and gradients", comparison_speed(record)}};
+  Sections sections = {{"Findings", blocks_of({findings(comparison_findings(record.runs), kNoFinding)})},
+                       {"Speed and gradients", comparison_speed(record)}};
   const Sections measured = measurements_sections(record, schemes_table(record));
   sections.insert(sections.end(), measured.begin(), measured.end());
   return sections;
@@ -316,7 +353,9 @@ Sections plan_sections(const Record& record) {
   for (const DeviceRecord& d : devices) bars.push_back(memory_bar(d.device, d.plan.peak_by_category));
   return {{"Does it fit?", blocks_of({text(record.remedies.empty() ? "Every device whose capacity is known has room for its plan."
                                                                    : "It does not fit. " + record.remedies)})},
-          {"Peak memory", blocks_of({bar_chart("Planned peak of each device, by category", {{"", bars}}), plan_table(devices).json()})},
+          {"Findings", blocks_of({findings(plan_findings(record.run()), kNoPlanFinding)})},
+          {"Peak memory",
+           blocks_of({bar_chart("Planned peak of each device, by category", {{"", bars}}), plan_table(devices).json(), difference_section(devices)})},
           {"Memory over one step",
            memory_over_time(devices, "A steady step, change by change. The bands above are the phases that the changes belong to.")},
           {"Held for backward", blocks_of({table(held_table(devices))})}};
