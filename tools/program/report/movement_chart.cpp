@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -117,8 +118,9 @@ Json arrows_json(const RunRecord& run, const Columns& columns, Phase phase, Way 
   } else {
     const size_t centre = way == Way::first_to_others || way == Way::others_to_first ? 0 : output;
     const bool inwards = way == Way::others_to_first || way == Way::others_to_output;
-    (inwards ? sinks : sources) = {columns.of(centre)};
-    (inwards ? sources : sinks) = columns.without(centre);
+    sources = {columns.of(centre)};
+    sinks = columns.without(centre);
+    if (inwards) std::swap(sources, sinks);
   }
   // The bytes stand where each device's part is: at the other end from a single source or sink, unless only the sink counts them.
   const auto bytes_at = [&](size_t column) { return column == 0 ? int64_t{0} : bytes_of(run.devices[columns.sets[column - 1].first()], phase); };
