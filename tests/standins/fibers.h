@@ -6,7 +6,7 @@
 /// Stacks that a host thread runs in turn.
 namespace vitrine::standins {
 
-/// Whether ThreadSanitizer takes each device thread of a block for a thread of its own, so that it finds races between them: true unless the
+/// Whether ThreadSanitizer treats each device thread of a block as a separate thread, so that it finds races between them: true unless the
 /// environment variable VITRINE_STANDINS_RACES is "between_blocks", with which tests of whole training steps take a fraction of the time. False
 /// without ThreadSanitizer.
 bool races_within_blocks();

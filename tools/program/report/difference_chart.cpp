@@ -14,7 +14,7 @@ namespace vitrine::tools::html {
 
 namespace {
 
-// A category whose bytes differ by less than this share of the fullest device's peak has no row of its own.
+// Categories that differ by less than this share of the fullest device's peak share a row.
 constexpr double kShareShown = 0.005;
 constexpr size_t kTensorsNamed = 2;
 
@@ -84,7 +84,7 @@ Json difference_chart(const std::vector<DeviceRecord>& devices) {
     const std::string reason = bytes > 0 ? reason_of(fullest, emptiest, category) : reason_of(emptiest, fullest, category);
     add(reason.empty() ? name : fmt::format("{}: {}", name, reason), name, bytes);
   }
-  if (rest != 0) add("smaller differences", "fragmentation", rest);
+  if (rest != 0) add("smaller differences", "", rest);  // of several categories: no color of its own
   add_total(fullest);
   return {{"kind", "waterfall"},
           {"label", fmt::format("Why {} holds more than {}", fullest.device, emptiest.device)},

@@ -40,7 +40,7 @@ Way way_of(Phase phase, const Scheme& scheme) {
   }
 }
 
-/// What a phase's arrows carry, or what its boxes do.
+/// What a phase's arrows carry.
 const char* meaning_of(Phase phase) {
   switch (phase) {
     case Phase::stage:
@@ -57,7 +57,7 @@ const char* meaning_of(Phase phase) {
     case Phase::reduce:
       return "sums of gradients";
     default:
-      return "work on the device";
+      return "bytes";
   }
 }
 
@@ -80,7 +80,6 @@ int64_t bytes_of(const DeviceRecord& device, Phase phase) {
 struct Columns {
   std::vector<DeviceSet> sets;
 
-  size_t count() const { return sets.size() + 1; }
   std::vector<size_t> without(size_t device) const {
     std::vector<size_t> columns;
     for (size_t s = 0; s < sets.size(); ++s) {
@@ -141,20 +140,14 @@ Json arrows_json(const RunRecord& run, const Columns& columns, Phase phase, Way 
           {"title", fmt::format("{}: {}", phase_name(phase), meaning_of(phase))}};
 }
 
-// A device that works for less than this share of the longest time has no box: it only issues the phase.
-constexpr double kShareOfLongest = 0.1;
-
-/// A row of boxes: who works, and how long; null if nobody does.
+/// A row of boxes: the devices that work, with their time; null if none does.
 Json boxes_json(const RunRecord& run, const Columns& columns, Phase phase) {
   Json boxes = Json::array();
-  const auto seconds_of = [&](const DeviceRecord& device) { return per_step(phase_row(device.phases, phase).seconds, device.phases); };
-  double longest = 0;
-  for (const DeviceRecord& device : run.devices) longest = std::max(longest, seconds_of(device));
   const char* name = phase == Phase::optimizer ? "update" : phase_name(phase);
   for (size_t s = 0; s < columns.sets.size(); ++s) {
     const DeviceRecord& device = run.devices[columns.sets[s].first()];
-    const double seconds = seconds_of(device);
-    if (seconds <= 0 || seconds < kShareOfLongest * longest) continue;
+    const double seconds = per_step(phase_row(device.phases, phase).seconds, device.phases);
+    if (!(seconds > 0)) continue;
     boxes.push_back(
         {{"column", s + 1}, {"text", short_seconds(seconds)}, {"title", fmt::format("{} on {}: {}", name, device.device, short_seconds(seconds))}});
   }
