@@ -253,22 +253,27 @@ TEST_F(Reproduce, SkipsADamagedEpochAndTrainsADamagedLastOneAgain) {
   EXPECT_EQ(again["saved_epochs"], whole["saved_epochs"]);
 }
 
-TEST_F(Reproduce, ADamagedResultFailsItsRunAloneAndADamagedLogNone) {
+TEST_F(Reproduce, DamagedSettingsOrResultsFailTheirRunAloneAndADamagedLogNone) {
   const Arguments command =
       tiny() + kTwoDevices + Arguments{"--modes", "single,ddp", "--precisions", "fp32"} + out("runs") + Arguments{"--epochs", "2"};
   const Json whole = json_of(command);
-  const std::string result = path("runs") + "/single-fp32/result.json";
-  std::ofstream(result) << "{";
-  const Json json = json_of(command, 1);
-  EXPECT_EQ(json["runs"][0]["state"], "failed");
-  EXPECT_NE(json["runs"][0]["failure"].get<std::string>().find("remove this file"), std::string::npos) << json["runs"][0]["failure"];
-  Json other = json["runs"][1], other_before = whole["runs"][1];
-  EXPECT_TRUE(other["speed_up"].is_null()) << "there is no single device to compare with";
-  other.erase("speed_up");
-  other_before.erase("speed_up");
-  EXPECT_EQ(other, other_before);
-  fs::remove(result);
-  EXPECT_EQ(json_of(command)["runs"][0]["saved_epochs"], whole["runs"][0]["saved_epochs"]);
+  for (const char* name : {"settings.json", "result.json"}) {
+    SCOPED_TRACE(name);
+    const std::string file = path("runs") + "/single-fp32/" + name;
+    const std::string before = content(file);
+    std::ofstream(file) << "{";
+    const Json json = json_of(command, 1);
+    EXPECT_EQ(json["runs"][0]["state"], "failed");
+    EXPECT_NE(json["runs"][0]["failure"].get<std::string>().find("remove this file"), std::string::npos) << json["runs"][0]["failure"];
+    Json other = json["runs"][1], other_before = whole["runs"][1];
+    EXPECT_TRUE(other["speed_up"].is_null()) << "there is no single device to compare with";
+    other.erase("speed_up");
+    other_before.erase("speed_up");
+    EXPECT_EQ(other, other_before);
+    fs::remove(file);
+    EXPECT_EQ(json_of(command)["runs"][0]["saved_epochs"], whole["runs"][0]["saved_epochs"]);
+    std::ofstream(file) << before;
+  }
 
   // The first epoch's row.
   const std::string log = path("runs") + "/ddp-fp32/log.jsonl";

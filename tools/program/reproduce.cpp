@@ -181,7 +181,7 @@ class Reproduction {
     fs::create_directories(asked.reproduce.out, error);
     if (error) throw DataError(fmt::format("--out {}: the folder cannot be made ({})", asked.reproduce.out, error.message()));
     lock_.emplace("--out", asked.reproduce.out);
-    for (const PlannedRun& run : planned_) check_run_settings(run.folder, run.settings);
+    check_settings();
     check_disk(asked, job_, planned_);
     find_facts();
   }
@@ -251,6 +251,16 @@ class Reproduction {
     std::fflush(asked_.json ? stderr : stdout);
   }
 
+  /// Refuses runs with other settings before the first one starts. One whose settings cannot be read fails alone, when its turn comes.
+  void check_settings() const {
+    for (const PlannedRun& run : planned_) {
+      try {
+        check_run_settings(run.folder, run.settings);
+      } catch (const DataError&) {
+      }
+    }
+  }
+
   static void fail(RunRecord& record, const std::string& reason) {
     record.reproduced->state = "failed";
     record.reproduced->failure = reason;
@@ -281,6 +291,7 @@ class Reproduction {
 
   /// The result of an earlier call.
   static void load(const PlannedRun& planned, RunRecord& record) {
+    check_run_settings(planned.folder, planned.settings);
     if (const std::optional<RunResult> result = read_run_result(planned.folder)) {
       take(*result, record);
     } else if (steps_of(planned) > 0) {
@@ -298,6 +309,7 @@ class Reproduction {
 
   /// Trains what is left of a run, then evaluates its saved epochs.
   void make(const PlannedRun& planned, RunRecord& record, const TrainHooks& hooks) {
+    check_run_settings(planned.folder, planned.settings);
     RunResult result = read_run_result(planned.folder).value_or(RunResult{});
     if (result.done()) return take(result, record);
     std::string ended = "complete";
