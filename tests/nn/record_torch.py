@@ -13,18 +13,21 @@ import torch
 DATA = pathlib.Path(__file__).parent / "data"
 
 
+DTYPES = {torch.float32: ("F32", "<f4"), torch.int64: ("I64", "<i8")}  # of safetensors and of NumPy
+
+
 def write_safetensors(path, tensors, metadata):
     header = {"__metadata__": metadata}
     offset = 0
     for name, tensor in tensors.items():
-        size = tensor.numel() * 4
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPES[tensor.dtype][0], "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for tensor in tensors.values():
-            file.write(tensor.contiguous().numpy().astype("<f4").tobytes())
+            file.write(tensor.contiguous().numpy().astype(DTYPES[tensor.dtype][1]).tobytes())
 
 
 def main():
