@@ -22,7 +22,7 @@ RUNS = {  # page: arguments, charts it has at least, words that must be there
              ["does not fit", "Held for backward", "reached in", "capacity 10 MiB", "Why cpu:0 holds more than cpu:1", "large"]),
     "reproduce": (["reproduce", "--epochs", "2", "--modes", "single,dp,ddp", "--out", "reproduction"], 20,
                   ["Test accuracy", "Training loss", "speed-up", "dp fp16:none", "equal to the byte", "saved epoch"]),
-    "compare": (["compare", "--steps", "4", "--modes", "dp,ddp"], 5, ["samples/s", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
+    "compare": (["compare", "--steps", "4", "--modes", "dp,ddp"], 7, ["samples/s", "The device that holds most", "The device that holds least", "gradient difference", "dp", "ddp", "peak", "equal to the byte"]),
     "lab": (["lab"], 12, ["average-of-averages", "with the bug", "How to notice it", "missing-event"]),
 }
 

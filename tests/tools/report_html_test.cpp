@@ -191,6 +191,50 @@ TEST(MemoryCharts, NameEveryLayerAndThePeak) {
   EXPECT_TRUE(memory_charts({device_with(MemoryTimeline{}, 0, 0)}).empty());
 }
 
+TEST(MemoryOverlays, PartsOfTheStepHaveOneWidthUnderAllSchemes) {
+  // Under dp, the first device also holds a gathered batch, for two changes more.
+  MemoryHistory history;
+  history.at_start = {{0, 0, 4096, Category::parameters, Phase::setup, "weight", "fc"}};
+  history.changes = {{10, 4096, 4096, Category::activations, Phase::forward, "fc.output", "fc"},
+                     {11, 8192, 1024, Category::activations, Phase::gather, "outputs", ""},
+                     {12, 8192, -1024, Category::activations, Phase::gather, "outputs", ""},
+                     {20, 4096, -4096, Category::activations, Phase::backward, "fc.output", "fc"}};
+  RunRecord ddp, dp;
+  ddp.name = "ddp fp16";
+  ddp.devices = {device_with(example_timeline(), 0, 0), device_with(example_timeline(), 0, 0, "cpu:1")};
+  dp.name = "dp fp16";
+  dp.devices = {device_with(make_memory_timeline(history), 0, 0), device_with(example_timeline(), 0, 0, "cpu:1")};
+  const std::vector<Json> charts = memory_overlays({ddp, dp});
+  ASSERT_EQ(charts.size(), 2U) << "the devices of dp differ";
+  for (const Json& chart : charts) {
+    ASSERT_EQ(chart["curves"].size(), 2U);
+    EXPECT_EQ(chart["y"], Json({0.0, 9216.0})) << "one scale for both";
+    EXPECT_NE(chart["curves"][0]["paint"], chart["curves"][1]["paint"]);
+    EXPECT_EQ(chart["curves"][0]["dashes"], chart["curves"][1]["dashes"]) << "one precision";
+  }
+  EXPECT_EQ(charts[0]["curves"][1]["name"], "dp fp16, cpu:0, at most 9 KiB");
+  EXPECT_EQ(charts[1]["curves"][1]["name"], "dp fp16, cpu:1, at most 9 KiB");
+  // The first change of forward, and the first of backward.
+  const auto bytes_at = [&](size_t curve, double x) {
+    double bytes = -1;
+    for (const Json& point : charts[0]["curves"][curve]["points"]) {
+      if (point[0].get<double>() <= x + 1e-9) bytes = point[1].get<double>();
+    }
+    return bytes;
+  };
+  EXPECT_EQ(bytes_at(0, 0.05), 4096);
+  EXPECT_EQ(bytes_at(0, 0.1), 6144);
+  EXPECT_EQ(bytes_at(1, 0.1), 8192);
+  EXPECT_EQ(bytes_at(1, 0.3), 9216);
+  EXPECT_EQ(bytes_at(0, 0.5), 9216) << "two blocks and the gap between them";
+  EXPECT_EQ(bytes_at(1, 0.5), 4096);
+  EXPECT_EQ(bytes_at(1, 1.0), 4096);
+  EXPECT_EQ(memory_overlays({ddp}).size(), 1U) << "its devices hold the same";
+  ddp.devices.resize(1);
+  ddp.devices[0].memory.reset();
+  EXPECT_TRUE(memory_overlays({ddp}).empty());
+}
+
 TEST(MemoryCharts, LayersAddUpToTheExtent) {
   const MemoryTimeline timeline = example_timeline();
   const Json chart = memory_charts({device_with(timeline, 0, 0)}).at(0);

@@ -119,6 +119,16 @@ class Comparison {
     return true;
   }
 
+  /// Adds how each run's devices hold memory over a steady step, which is as planned.
+  void add_timelines(std::vector<RunRecord>& runs) const {
+    const auto group = DeviceGroup::planned(device_group_options(options_, devices_));
+    for (RunRecord& run : runs) {
+      const std::vector<DevicePlan> plans = Engine::plan(job_.model, *group, engine_config(options_, job_, run.scheme, run.precision),
+                                                         train_workload(options_, job_, steps_, false), PlanDetail::layers);
+      for (size_t d = 0; d < run.devices.size(); ++d) run.devices[d].memory = steady_step(plans[d]);
+    }
+  }
+
   const std::vector<DeviceId>& devices() const { return devices_; }
   int64_t steps() const { return steps_; }
   /// Facts of the last run.
@@ -200,6 +210,7 @@ int run_compare(const Options& options) {
     for (size_t i = 0; i < runs.size() && !interrupted(); ++i) comparison.run_round(runs[round % 2 == 0 ? i : runs.size() - 1 - i]);
   }
   std::erase_if(runs, [](const RunRecord& run) { return run.rates.rounds.empty(); });
+  if (!options.report.empty()) comparison.add_timelines(runs);
   const Record record = make_record(options, job, comparison, std::move(runs));
   Attempts attempts;
   const bool reported = !options.report.empty() && !record.runs.empty() && attempts.run([&] { html::write_page(options.report, record); });

@@ -76,7 +76,7 @@ int run_plan(const Options& asked) {
                   scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
                   options.processes > 1 ? fmt::format("; the first of {} processes", options.processes) : std::string());
   record.kind = Record::Kind::plan;
-  record.title = fmt::format("The plan of {} on {} devices, {}", job.model.name, group->size(), options.mode_name());
+  record.title = fmt::format("The plan of {} on {} device{}, {}", job.model.name, group->size(), group->size() == 1 ? "" : "s", options.mode_name());
   record.command_line = command_line(options);
   record.facts = {{"model and data", model}, {"scheme", step}};
   for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);

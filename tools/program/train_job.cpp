@@ -42,7 +42,7 @@ Record make_record(const Options& options, const std::string& name, const std::v
                    const std::vector<DeviceId>& devices, const Processes& processes, Run& run, const Training& training,
                    const Checkpoints& checkpoints, const std::optional<Resumed>& resumed) {
   Record record;
-  record.title = fmt::format("{} on {} devices, {}", job.model.name, run.devices->world_size(), name);
+  record.title = fmt::format("{} on {} device{}, {}", job.model.name, run.devices->world_size(), run.devices->world_size() == 1 ? "" : "s", name);
   record.command_line = command_line(options);
   record.facts = run_facts(options, job, run, name);
   for (const std::string& note : notes) record.facts.emplace_back("chosen", note);

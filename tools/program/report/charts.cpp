@@ -33,6 +33,31 @@ std::vector<CurvePoint> thinned(const std::vector<CurvePoint>& points) {
   return few;
 }
 
+/// The position of a name in the order in which names are first asked for.
+size_t position_of(const std::string& name, std::vector<std::string>& names) {
+  const auto position = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+  if (position == names.size()) names.push_back(name);
+  return position;
+}
+
+/// [[place, text], ...] on the vertical axis of curves. On a logarithmic one, places are logarithms.
+Json curve_ticks(const CurveChart& chart, double low, double high) {
+  Json all = Json::array();
+  if (chart.bytes) {
+    for (const int64_t tick : byte_ticks(static_cast<int64_t>(high))) {
+      if (static_cast<double>(tick) <= high) all.push_back({tick, short_bytes(tick)});
+    }
+    return all;
+  }
+  const double span = high - low;
+  for (const double tick : ticks(span, chart.logarithmic ? std::clamp(static_cast<int>(span), 1, 4) : 4)) {
+    if (tick > span * 1.001) continue;
+    const double at = low + tick;
+    all.push_back({at, chart.logarithmic ? short_number(std::exp2(at)) : fmt::format("{:.3g}", at)});
+  }
+  return all;
+}
+
 std::string span_name(const SpanInfo& info) {
   if (info.phase == Phase::wait) return std::string("wait for ") + info.cause;
   return info.operation[0] != '\0' ? info.operation : place_name(info.phase, info.layer);
@@ -143,13 +168,18 @@ Json step_chart(const std::vector<DeviceRecord>& devices) {
   return {{"kind", "lanes"}, {"label", "One step by device and stream"}, {"length", length}, {"ticks", axis}, {"groups", groups}};
 }
 
+LineStyles::Style LineStyles::of(const std::string& coloured, const std::string& dashed) {
+  constexpr size_t kPaints = 4, kLines = 4;  // in template.html, solid lines included
+  return {fmt::format("series{}", position_of(coloured, coloured_) % kPaints + 1), static_cast<int>(position_of(dashed, dashed_) % kLines)};
+}
+
 Json curve_chart(const CurveChart& chart) {
-  double left = INFINITY, right = -INFINITY, low = chart.logarithmic ? INFINITY : 0, high = -INFINITY;
+  double left = INFINITY, right = -INFINITY, low = chart.logarithmic ? INFINITY : 0, high = chart.high > 0 ? chart.high : -INFINITY;
   const auto value = [&](double y) { return chart.logarithmic ? std::log2(y) : y; };
   Json curves = Json::array();
   for (const Curve& curve : chart.curves) {
     Json points = Json::array();
-    double last = NAN;
+    double last = NAN, most = 0.0;
     for (const CurvePoint& p : thinned(curve.points)) {
       left = std::min(left, p.x);
       right = std::max(right, p.x);
@@ -161,22 +191,30 @@ Json curve_chart(const CurveChart& chart) {
       low = std::min(low, y);
       high = std::max(high, y);
       last = p.y;
-      points.push_back({p.x, y, fmt::format("{}, step {:.0f}: {:.4g}", curve.name, p.x, p.y)});
+      most = std::max(most, p.y);
+      points.push_back({p.x, y});
+      if (curve.dots) points.back().push_back(fmt::format("{}, step {:.0f}: {:.4g}", curve.name, p.x, p.y));
     }
-    const std::string name = std::isfinite(last) ? fmt::format("{}, at the end {}", curve.name, short_number(last)) : curve.name;
+    const std::string name = chart.bytes           ? fmt::format("{}, at most {}", curve.name, short_bytes(static_cast<int64_t>(most)))
+                             : std::isfinite(last) ? fmt::format("{}, at the end {}", curve.name, short_number(last))
+                                                   : curve.name;
     curves.push_back(
         {{"name", name}, {"paint", curve.paint}, {"dots", curve.dots}, {"steps", curve.steps}, {"dashes", curve.dashes}, {"points", points}});
   }
-  if (!(low <= high)) return {};
+  if (!(low <= high) || !std::isfinite(left)) return {};
   if (low == high) high = low + 1;
-  const double span = high - low;
-  Json axis = Json::array();
-  for (const double tick : ticks(span, chart.logarithmic ? std::clamp(static_cast<int>(span), 1, 4) : 4)) {
-    if (tick > span * 1.001) continue;
-    const double at = low + tick;
-    axis.push_back({at, chart.logarithmic ? short_number(std::exp2(at)) : fmt::format("{:.3g}", at)});
+  Json json = {{"kind", "curves"}, {"label", chart.label}, {"x", {left, right}}, {"y", {low, high}}, {"ticks", curve_ticks(chart, low, high)},
+               {"curves", curves}};
+  const auto step = [](double x) { return fmt::format("step {:.0f}", x); };
+  if (!chart.bands.empty()) {
+    json["ends"] = {"start of the step", "end of the step"};
+  } else {
+    json["ends"] = {step(left), left == right ? std::string() : step(right)};
   }
-  return {{"kind", "curves"}, {"label", chart.label}, {"x", {left, right}}, {"y", {low, high}}, {"ticks", axis}, {"curves", curves}};
+  for (const Band& band : chart.bands) {
+    json["bands"].push_back({{"name", band.name}, {"paint", band.paint}, {"begin", band.begin}, {"end", band.end}});
+  }
+  return json;
 }
 
 }  // namespace vitrine::tools::html

@@ -71,13 +71,41 @@ struct Curve {
   int dashes = 0;      // 0: a solid line; 1 to 3: kinds of dashes
 };
 
+/// A part of the horizontal axis, named above the curves.
+struct Band {
+  std::string name;
+  std::string paint;
+  double begin = 0, end = 0;
+};
+
+/// Gives each name of one kind (a scheme) a colour and each name of another kind (a precision) a kind of line, the same whenever it is asked.
+class LineStyles {
+ public:
+  struct Style {
+    std::string paint;
+    int dashes = 0;
+  };
+  Style of(const std::string& coloured, const std::string& dashed);
+
+ private:
+  std::vector<std::string> coloured_, dashed_;
+};
+
 struct CurveChart {
   std::string label;  // what it shows
   std::vector<Curve> curves;
   bool logarithmic = false;  // an axis in powers of two; otherwise it begins at 0
+  bool bytes = false;        // values are bytes, and a curve's largest one stands beside its name; otherwise it is the last one
+  double high = 0;           // the axis goes at least so far
+  std::vector<Band> bands;   // of one step, which is the axis; without bands the axis is the number of the step
 };
 
-/// {"kind": "curves", ...}: curves over the steps. Of each stretch of a long curve only the smallest and the largest value stay. null without points.
+/// {"kind": "curves", ...}: curves over the steps, or over one. Of each stretch of a long curve only the smallest and the largest value stay. null
+/// without points.
 Json curve_chart(const CurveChart& chart);
+
+/// Curves of the devices that hold most under each scheme, over a step of which forward and backward take the same width under all; and of those that
+/// hold least, where these differ. Empty if no device has a timeline.
+std::vector<Json> memory_overlays(const std::vector<RunRecord>& runs);
 
 }  // namespace vitrine::tools::html

@@ -170,7 +170,79 @@ Json chart_json(const std::string& name, const DeviceRecord& d, int64_t scale) {
   return json;
 }
 
+/// Where the parts of a step lie on the axis that all schemes share.
+constexpr struct {
+  const char* name;
+  Phase paint;
+  double begin, end;
+} kParts[] = {{"start", Phase::stage, 0.0, 0.1},
+              {"forward and loss", Phase::forward, 0.1, 0.5},
+              {"backward", Phase::backward, 0.5, 0.9},
+              {"update", Phase::optimizer, 0.9, 1.0}};
+
+/// The first moment of each part, and the number of moments; empty for a step without forward or backward.
+std::vector<size_t> parts_of(const MemoryTimeline& timeline) {
+  const auto& moments = timeline.moments;
+  const auto in = [](Phase phase) { return [phase](const MemoryMoment& m) { return m.phase == phase; }; };
+  const auto forward = std::find_if(moments.begin(), moments.end(), in(Phase::forward));
+  const auto backward = std::find_if(forward, moments.end(), in(Phase::backward));
+  if (backward == moments.end()) return {};
+  const auto after = std::find_if(moments.rbegin(), moments.rend(), in(Phase::backward)).base();
+  const auto at = [&](auto moment) { return static_cast<size_t>(moment - moments.begin()); };
+  return {0, at(forward), at(backward), at(after), moments.size()};
+}
+
+/// Bytes over the shared axis. Within a part, changes lie at equal distances.
+std::vector<CurvePoint> overlay_points(const MemoryTimeline& timeline) {
+  const std::vector<size_t> parts = parts_of(timeline);
+  std::vector<CurvePoint> points;
+  for (size_t p = 0; p + 1 < parts.size(); ++p) {
+    const double width = (kParts[p].end - kParts[p].begin) / static_cast<double>(parts[p + 1] - parts[p]);
+    for (size_t m = parts[p]; m < parts[p + 1]; ++m) {
+      points.push_back({kParts[p].begin + width * static_cast<double>(m - parts[p]), static_cast<double>(timeline.moments[m].extent_bytes)});
+    }
+  }
+  if (!points.empty()) points.push_back({1.0, points.back().y});
+  return points;
+}
+
 }  // namespace
+
+std::vector<Json> memory_overlays(const std::vector<RunRecord>& runs) {
+  CurveChart fullest{"Memory over one step of the device that holds most, under each scheme", {}}, emptiest = fullest;
+  emptiest.label = "Memory over one step of the device that holds least, under each scheme";
+  fullest.bytes = emptiest.bytes = true;
+  for (const auto& part : kParts) fullest.bands.push_back({part.name, phase_paint(part.paint), part.begin, part.end});
+  emptiest.bands = fullest.bands;
+  bool differ = false;
+  LineStyles styles;
+  const auto holds_less = [](const DeviceRecord* a, const DeviceRecord* b) { return peak_bytes(*a->memory) < peak_bytes(*b->memory); };
+  for (const RunRecord& run : runs) {
+    std::vector<const DeviceRecord*> devices;
+    for (const DeviceRecord& d : run.devices) {
+      if (d.memory && d.memory->moments.size() > 1) devices.push_back(&d);
+    }
+    if (devices.empty()) continue;
+    const DeviceRecord& most = **std::max_element(devices.begin(), devices.end(), holds_less);
+    const DeviceRecord& least = **std::min_element(devices.begin(), devices.end(), holds_less);
+    // "ddp fp16": a scheme has a colour, a precision a kind of line.
+    const size_t space = std::min(run.name.find(' '), run.name.size());
+    const LineStyles::Style style = styles.of(run.name.substr(0, space), run.name.substr(space));
+    const auto add = [&](CurveChart& chart, const DeviceRecord& d) {
+      chart.curves.push_back({fmt::format("{}, {}", run.name, d.device), style.paint, overlay_points(*d.memory), false, true, style.dashes});
+    };
+    add(fullest, most);
+    add(emptiest, least);
+    emptiest.high = std::max(emptiest.high, static_cast<double>(peak_bytes(*most.memory)));
+    differ = differ || !same_chart(most, least);
+  }
+  std::vector<Json> charts;
+  for (const CurveChart& chart : {fullest, emptiest}) {
+    Json json = curve_chart(chart);
+    if (!json.is_null() && (charts.empty() || differ)) charts.push_back(std::move(json));
+  }
+  return charts;
+}
 
 std::vector<Json> memory_charts(const std::vector<DeviceRecord>& devices) {
   std::vector<DeviceRecord> shown;

@@ -102,7 +102,11 @@ std::string which_devices(const Record& record) {
 
 Json memory_over_time(const std::vector<DeviceRecord>& devices, const std::string& introduction) {
   const std::vector<Json> charts = memory_charts(devices);
-  return charts.empty() ? Json() : blocks_of({text(introduction), charts});
+  return charts.empty() ? Json()
+                        : blocks_of({text(introduction),
+                                     note("Fragmentation is what lies between blocks: memory reaches to the highest block, and what "
+                                          "is free below it counts until a block fits in."),
+                                     charts});
 }
 
 Json times_section(const RunRecord& run) {
@@ -213,9 +217,6 @@ Json comparison_speed(const Record& record) {
   return blocks_of({chart, table.json(), note(rounding_hint(record.runs))});
 }
 
-// Colours of curves, and kinds of lines (solid and dashed ones), in template.html.
-constexpr size_t kSeriesPaints = 4, kLineKinds = 4;
-
 using Sections = std::vector<std::pair<const char*, Json>>;
 
 Sections run_sections(const Record& record) {
@@ -248,6 +249,21 @@ Sections run_sections(const Record& record) {
       {"Learning", learning_section(run, run.batch_size)}};
 }
 
+/// Memory over a step under all schemes, one curve for each.
+Json memory_curves(const std::vector<RunRecord>& runs) {
+  const std::vector<Json> charts = memory_overlays(runs);
+  if (charts.empty()) return {};
+  Json blocks =
+      blocks_of({text("A steady step, change by change. Each part of the step takes the same width under every scheme, so the axis is no time.")});
+  for (const Json& chart : charts) {
+    blocks.push_back(heading(charts.size() == 1          ? "Every device"
+                             : &chart == &charts.front() ? "The device that holds most"
+                                                         : "The device that holds least"));
+    blocks.push_back(chart);
+  }
+  return blocks;
+}
+
 /// Peak memory, times and communication of every run, one group of each for a run.
 Sections measurements_sections(const Record& record, const Table& peaks) {
   std::vector<DeviceRecord> all;
@@ -274,25 +290,18 @@ Sections comparison_sections(const Record& record) {
   if (record.runs.empty()) return {};
   Sections sections = {{"Findings", blocks_of({findings(comparison_findings(record.runs), kNoFinding)})},
                        {"Speed and gradients", comparison_speed(record)}};
-  const Sections measured = measurements_sections(record, schemes_table(record));
+  Sections measured = measurements_sections(record, schemes_table(record));
+  measured.insert(measured.begin() + 1, {"Memory over one step", memory_curves(record.runs)});
   sections.insert(sections.end(), measured.begin(), measured.end());
   return sections;
-}
-
-/// The position of a name in the order in which names are first asked for.
-size_t position_of(const std::string& name, std::vector<std::string>& names) {
-  const auto position = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
-  if (position == names.size()) names.push_back(name);
-  return position;
 }
 
 /// Losses and accuracies of all runs on the same axes. A mode has a colour and a precision a kind of line, which are those of all seeds.
 Json reproduction_curves(const Record& record) {
   CurveChart losses{"Training loss over the steps, all runs", {}}, accuracies{"Test accuracy over the steps, all runs", {}};
-  std::vector<std::string> modes, precisions;
+  LineStyles styles;
   for (const RunRecord& run : record.runs) {
-    const std::string paint = fmt::format("series{}", position_of(run.reproduced->mode, modes) % kSeriesPaints + 1);
-    const auto dashes = static_cast<int>(position_of(run.reproduced->precision, precisions) % kLineKinds);
+    const auto [paint, dashes] = styles.of(run.reproduced->mode, run.reproduced->precision);
     Curve loss{run.name, paint, {}, false, false, dashes}, accuracy{run.name, paint, {}, true, false, dashes};
     for (size_t i = 0; i < run.step_losses.size(); ++i) loss.points.push_back({static_cast<double>(i + 1), run.step_losses[i]});
     double step = 0.0;
