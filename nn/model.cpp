@@ -10,9 +10,9 @@
 
 #include "nn/layers/conv2d.h"
 #include "nn/layers/dropout.h"
-#include "nn/layers/flatten.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/pool2d.h"
+#include "nn/model_builder.h"
 #include "nn/resnet.h"
 #include "runtime/error.h"
 
@@ -21,10 +21,10 @@ namespace {
 
 constexpr int64_t kWideHeadFeatures = 512;
 
-// Adds parts one by one and tracks the input shape of the next one.
-class Builder {
+/// Adds the layers of the models below.
+class Builder : public ModelBuilder {
  public:
-  explicit Builder(const Shape& input) : shape_(input) {}
+  using ModelBuilder::ModelBuilder;
 
   /// Layers added afterwards start with normal weights and zero biases: convolutions as in He et al. 2015 with fan_out, Linear with deviation 0.01.
   void start_normal() { normal_ = true; }
@@ -38,41 +38,24 @@ class Builder {
     conv(std::move(conv_name), out_channels, window, stride, pad, false);
     add(std::move(pool_name), std::make_unique<MaxPool2d>(Pool2dConfig{.window = pool_window, .stride = pool_stride}, true));
   }
-  void flatten() {
-    if (shape_.rank() == 4) flattened_ = {CheckpointLayout::Kind::linear_chw, shape_[1], shape_[2], shape_[3]};
-    add("flatten", std::make_unique<Flatten>());
-  }
+  void flatten() { add_flatten("flatten"); }
   void linear(std::string name, int64_t out_features, bool relu) {
     add(std::move(name),
-        std::make_unique<Linear>(LinearConfig{.in_features = shape_[shape_.rank() - 1],
+        std::make_unique<Linear>(LinearConfig{.in_features = shape()[shape().rank() - 1],
                                               .out_features = out_features,
                                               .relu = relu,
                                               .weight_init = normal_ ? std::optional<Init>({Init::Kind::normal, 0.01F}) : std::nullopt,
-                                              .weight_layout = std::exchange(flattened_, {})}));
+                                              .weight_layout = take_flattened()}));
   }
-  /// Channels of the images that the next layer gets.
-  int64_t channels() const { return shape_[3]; }
-  void add(std::string name, std::unique_ptr<Layer> layer) {
-    try {
-      shape_ = layer->output_shape(shape_);
-    } catch (const ShapeError&) {
-      rethrow_with_prefix(std::current_exception(), name + ": ");
-    }
-    parts_.push_back({std::move(name), std::move(layer)});
-  }
-  std::unique_ptr<Sequential> build() { return std::make_unique<Sequential>(std::move(parts_)); }
 
  private:
   void conv(std::string name, int64_t out_channels, int64_t window, int64_t stride, int64_t pad, bool relu) {
-    Conv2dLayerConfig config{.in_channels = shape_[3], .out_channels = out_channels, .window = window, .conv = {stride, pad, relu}};
+    Conv2dLayerConfig config{.in_channels = shape()[3], .out_channels = out_channels, .window = window, .conv = {stride, pad, relu}};
     if (normal_) config.weight_init = {Init::Kind::normal, static_cast<float>(std::sqrt(2.0 / static_cast<double>(out_channels * window * window)))};
     add(std::move(name), std::make_unique<Conv2d>(config));
   }
 
-  Shape shape_;
   bool normal_ = false;
-  CheckpointLayout flattened_;  // layout for the next Linear, if it follows a flatten
-  std::vector<Sequential::Part> parts_;
 };
 
 // Krizhevsky 2014, as in torchvision. Indices missing here are ReLUs, merged into the layer before.
@@ -145,7 +128,7 @@ void build_wide_head(Builder& b, const ModelOptions&, int64_t classes) {
 }
 
 void add_resnet(Builder& b, const ResNetConfig& config, int64_t classes) {
-  for (Sequential::Part& part : resnet_parts(config, b.channels(), classes)) {
+  for (Sequential::Part& part : resnet_parts(config, b.shape()[3], classes)) {
     b.add(std::move(part.name), std::move(part.layer));
   }
 }

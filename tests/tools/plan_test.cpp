@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine plan, and what train chooses with it.
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include <fmt/format.h>
@@ -7,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
@@ -246,6 +249,53 @@ TEST(Choose, RefusesContradictions) {
   expect_usage_error({"train", "--balance", "time"}, "add --split auto");
   expect_usage_error({"plan", "--split", "auto", "--balance", "time"}, "a plan measures no time");
   expect_usage_error({"compare", "--batch-size", "max"}, "--batch-size");
+}
+
+/// The file that docs/model_files.md shows.
+std::string documented_model() {
+  std::ifstream page(std::filesystem::path(VITRINE_SOURCE_DIR) / "docs" / "model_files.md");
+  std::string text;
+  for (std::string line; std::getline(page, line);) {
+    if (line == "    {" || !text.empty()) text += line + "\n";
+    if (line == "    }") break;
+  }
+  return text;
+}
+
+TEST(ModelFiles, ArePlannedForMachinesThatAreNotHereAndTrained) {
+  const TempFolder folder;
+  const std::string file = folder.str() + "/my_net.json";
+  std::ofstream(file) << documented_model();
+  const Json gpus = json_of({"plan", "--model", file, "--devices", "cuda:0-3", "--mode", "dp"});
+  EXPECT_EQ(gpus["config"]["model"], "my-net");
+  EXPECT_GT(gpus["devices"][0]["peak_bytes"], gpus["devices"][1]["peak_bytes"]);
+  const Arguments small = {"--model", file, "--devices", "cpu:0-1", "--threads-per-device", "1", "--data", "synthetic:40", "--batch-size", "16"};
+  const Json plan = json_of(with({"plan"}, small));
+  const Json run = json_of(with({"train", "--epochs", "1"}, small));
+  for (size_t d = 0; d < 2; ++d) {
+    EXPECT_EQ(run["devices"][d]["peak_bytes"], run["devices"][d]["planned_peak_bytes"]);
+    EXPECT_EQ(run["devices"][d]["peak_bytes"], plan["devices"][d]["peak_bytes"]);
+  }
+  for (const auto& [flag, value] : {std::pair<const char*, const char*>{"--image-size", "16"}, {"--classes", "16"}, {"--dropout", "0.5"}}) {
+    expect_contains(run_vitrine(with({"plan", flag, value}, small)).error, fmt::format("{}: the file {} sets it", flag, file));
+  }
+  expect_contains(run_vitrine({"plan", "--model", "mini.jso"}).error, "wide-head, FILE.json");
+}
+
+TEST(ModelFiles, MustMatchTheDataExceptThatAPlanDrawsNone) {
+  const TempFolder folder;
+  const std::string file = folder.str() + "/gray.json";
+  std::ofstream(file) << R"({"input": [1, 8, 8], "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]})";
+  const ChildResult channels = run_vitrine({"train", "--model", file, "--data", "synthetic:40"});
+  EXPECT_EQ(channels.exit_code, 2);
+  expect_contains(channels.error, "its images have 1 channels, but those of synthetic");
+  EXPECT_EQ(run_vitrine({"plan", "--model", file, "--devices", "cpu:0-1"}).exit_code, 0);
+  std::ofstream(file) << R"({"input": [3, 8, 8], "layers": [{"type": "Flatten"}, {"type": "Linear", "out_features": 2}]})";
+  expect_contains(run_vitrine({"train", "--model", file, "--data", "synthetic:40"}).error, "its output has 2 classes, but synthetic");
+  std::ofstream(file) << R"({"input": [3, 8, 8], "layers": [{"type": "Mamba"}]})";
+  const ChildResult unknown = run_vitrine({"plan", "--model", file});
+  EXPECT_EQ(unknown.exit_code, 1);
+  expect_contains(unknown.error, "layer 0 (Mamba 0): 'Mamba' is no layer that can be read");
 }
 
 }  // namespace

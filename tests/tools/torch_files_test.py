@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Weights go both ways between Vitrine and PyTorch modules with torchvision's names, and the logits are equal to 1e-4.
+"""Weights go both ways between Vitrine and PyTorch modules with torchvision's names, and the logits are equal to 1e-4. The model "sequential" goes
+to Vitrine as a file, written by docs/examples/export_model.py.
 
 usage: torch_files_test.py VITRINE MODEL...     exits with 77 without PyTorch
 """
@@ -34,7 +35,9 @@ use_python_with_torch()
 import numpy  # noqa: E402
 import torch  # noqa: E402
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "nn"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "nn"), str(ROOT / "docs" / "examples")]
+from export_model import export  # noqa: E402
 from record_resnet import resnet18, resnet50  # noqa: E402
 
 
@@ -55,7 +58,18 @@ class AlexNet(torch.nn.Module):
         return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
 
 
+def sequential(classes, in_channels):
+    """Every layer of a model file, and every ReLU that is merged."""
+    nn = torch.nn
+    features = nn.Sequential(nn.Conv2d(in_channels, 8, 5, stride=2, padding=2), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
+                             nn.Conv2d(8, 12, 3, padding=1, bias=False), nn.BatchNorm2d(12, eps=1e-3, momentum=0.2), nn.ReLU(inplace=True),
+                             nn.Conv2d(12, 12, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(12, 16, 1), nn.GELU(), nn.MaxPool2d(2), nn.ReLU())
+    return nn.Sequential(features, nn.AdaptiveAvgPool2d((2, 3)), nn.Flatten(), nn.Dropout(0.25), nn.Linear(96, 20), nn.ReLU(),
+                         nn.Linear(20, classes, bias=False))
+
+
 MODELS = {
+    "sequential": sequential,
     "alexnet": AlexNet,
     "resnet18": resnet18,
     "resnet18-cifar": lambda classes, channels: resnet18(classes, channels, small_images=True),
@@ -109,9 +123,15 @@ def vitrine(*arguments):
     subprocess.run([sys.argv[1], *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
 
 
+def model_flags(model, folder):
+    if model == "sequential":
+        return ["--model", folder / "sequential.json"]
+    return ["--model", model, "--image-size", SIZE]
+
+
 def logits_of(model, folder, weights):
     out = folder / "logits.npy"
-    vitrine("eval", "--model", model, "--data", f"idx:{folder}", "--image-size", SIZE, "--weights", weights, "--save-logits", out)
+    vitrine("eval", *model_flags(model, folder), "--data", f"idx:{folder}", "--weights", weights, "--save-logits", out)
     return torch.from_numpy(numpy.load(out))
 
 
@@ -125,6 +145,8 @@ def test(model, folder):
     images = write_images(folder)
     torch.manual_seed(5)
     net = MODELS[model](CLASSES, 1)
+    if model == "sequential":
+        export(net, (1, SIZE, SIZE), folder / "sequential.json")
     with torch.no_grad():
         net.train()
         net(images)  # running statistics that are not the initial ones
@@ -134,7 +156,7 @@ def test(model, folder):
         check(f"{model}, PyTorch to Vitrine", logits_of(model, folder, weights), net(images))
 
         trained = folder / "trained.safetensors"
-        vitrine("train", "--model", model, "--data", f"idx:{folder}", "--image-size", SIZE, "--devices", "cpu:0-1", "--batch-size", IMAGES, "--steps", 2,
+        vitrine("train", *model_flags(model, folder), "--data", f"idx:{folder}", "--devices", "cpu:0-1", "--batch-size", IMAGES, "--steps", 2,
                 "--no-eval", "--lr", "0.0001", "--init-weights", weights, "--save", trained)
         tensors = read_safetensors(trained)
         before = net.state_dict()

@@ -45,7 +45,10 @@ Results go to stdout, progress and messages to stderr. Exit status: 0 ok, 1 fail
 
 void add_model_options(CLI::App& app, Options& o) {
   const char* group = "Model and data";
-  app.add_option("--model", o.model, "Model to train")->check(one_of(model_names()))->capture_default_str()->group(group);
+  app.add_option("--model", o.model, "Model to train; a FILE.json describes one by its layers (see docs/model_files.md)")
+      ->check(one_of_or_file(model_names(), "FILE.json"))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--data", o.data,
                  "cifar10:DIR, fashion-mnist:DIR, idx:DIR, image-folder:DIR (a folder per class in train and val) or synthetic[:COUNT]")
       ->capture_default_str()

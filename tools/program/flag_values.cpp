@@ -90,4 +90,13 @@ CLI::Validator one_of(const std::vector<std::string>& words) {
       fmt::format("{{{}}}", fmt::join(words, ",")));
 }
 
+CLI::Validator one_of_or_file(const std::vector<std::string>& words, const std::string& file) {
+  std::vector<std::string> all = words;
+  all.push_back(file);
+  const std::string ending = file.substr(file.rfind('.'));
+  CLI::Validator word = one_of(all);
+  return CLI::Validator([word, ending](std::string& text) { return text.ends_with(ending) ? std::string() : word(text); },
+                        fmt::format("{{{}}}", fmt::join(all, ",")));
+}
+
 }  // namespace vitrine::tools

@@ -21,5 +21,7 @@ CLI::Validator number_above_0();
 /// A number above 0 and below 1, or from 0 (`with_0`) or to 1 (`with_1`).
 CLI::Validator fraction(bool with_0, bool with_1);
 CLI::Validator one_of(const std::vector<std::string>& words);
+/// A word, or a file whose name ends as that of `file` ("FILE.json").
+CLI::Validator one_of_or_file(const std::vector<std::string>& words, const std::string& file);
 
 }  // namespace vitrine::tools

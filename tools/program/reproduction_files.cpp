@@ -60,6 +60,7 @@ std::string run_settings_text(const Options& options, const Job& job, const std:
   Json json = config_json(options, job, devices);
   for (const char* name : kIgnored) json.erase(name);
   const Dataset& train = job.data.train;
+  json["model"] = identify_model(job);
   json["data"] = fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(), train.height, train.width,
                              train.channels, fingerprint(train));
   const auto given = [](const auto& value) { return value ? Json(*value) : Json(); };

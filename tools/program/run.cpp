@@ -11,9 +11,11 @@
 
 #include "kernels/libraries.h"
 #include "nn/checkpoint.h"
+#include "nn/model_file.h"
 #include "nn/parallel/process_part.h"
 #include "nn/segments.h"
 #include "runtime/error.h"
+#include "runtime/hash.h"
 #include "runtime/process_group/agreement.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/resume.h"
@@ -87,9 +89,58 @@ void limit_samples(int64_t count, const std::string& description, DatasetPair& d
   data.train = first_samples(data.train, count);
 }
 
+/// The model that --model FILE.json describes, and data for it.
+Job open_model_file(const Options& o) {
+  if (o.image_size != 0 || o.classes || o.dropout) {
+    throw ConfigError(fmt::format("--{}: the file {} sets it; leave it out, or change the file",
+                                  o.image_size != 0 ? "image-size"
+                                  : o.classes       ? "classes"
+                                                    : "dropout",
+                                  o.model));
+  }
+  Job job;
+  job.model = read_model_file(o.model);
+  const Model& model = job.model;
+  if (o.data.starts_with("image-folder") && model.height != model.width) {
+    throw ConfigError(fmt::format("--data {}: images of an image-folder become square, but {} takes images of {} x {}", o.data, o.model, model.height,
+                                  model.width));
+  }
+  job.data = open_dataset(o.data, kDataSeed, model.height);
+  if (o.limit_samples) limit_samples(*o.limit_samples, o.data, job.data);
+  if (o.command == Options::Command::plan && o.data.starts_with("synthetic")) {
+    // Nothing is drawn, so its images may have any channels and its labels any classes.
+    for (Dataset* set : {&job.data.train, &job.data.test}) {
+      for (int64_t c = set->channels; c < model.channels; ++c) {
+        set->mean[static_cast<size_t>(c)] = set->mean[0];
+        set->std[static_cast<size_t>(c)] = set->std[0];
+      }
+      set->channels = model.channels;
+      set->classes = model.classes;
+    }
+  }
+  const Dataset& train = job.data.train;
+  if (train.channels != model.channels) {
+    throw ConfigError(
+        fmt::format("--model {}: its images have {} channels, but those of {} have {}", o.model, model.channels, train.name, train.channels));
+  }
+  if (train.classes > model.classes) {
+    throw ConfigError(
+        fmt::format("--model {}: its output has {} classes, but {} has labels of {}", o.model, model.classes, train.name, train.classes));
+  }
+  job.normalization = resolve_normalization(o.normalize, train);
+  const std::string layers = model.net->describe();
+  job.model_hash = hash_bytes(0, layers.data(), static_cast<int64_t>(layers.size()));
+  return job;
+}
+
 }  // namespace
 
+std::string identify_model(const Job& job) {
+  return job.model_hash ? fmt::format("{} (layers {:016x})", job.model.name, *job.model_hash) : job.model.name;
+}
+
 Job open_job(const Options& options) {
+  if (options.model.ends_with(".json")) return open_model_file(options);
   Job job;
   job.data = open_dataset(options.data, kDataSeed, options.image_size != 0 ? options.image_size : model_image_size(options.model));
   if (options.limit_samples) limit_samples(*options.limit_samples, options.data, job.data);
@@ -287,6 +338,7 @@ void agree_on_run(const Options& options, const Job& job, ProcessGroup& process_
   const Dataset& train = job.data.train;
   require_agreement(process_group, "how they train",
                     {{"command", options.command == Options::Command::train ? "train" : "eval"},
+                     {"--model", identify_model(job)},
                      {"data set", fmt::format("{}: {} and {} images {}x{}x{} of {} classes", train.name, train.size(), job.data.test.size(),
                                               train.height, train.width, train.channels, train.classes)},
                      {"images and labels (hash)", fmt::format("{:016x} {:016x}", fingerprint(train), fingerprint(job.data.test))},

@@ -21,7 +21,11 @@ struct Job {
   DatasetPair data;
   Model model;
   Normalization normalization;
+  std::optional<uint64_t> model_hash;  // of the layers of a model that comes from a file
 };
+
+/// "alexnet"; for a model from a file its name and a hash of its layers.
+std::string identify_model(const Job& job);
 
 /// A model on devices, under a scheme. Its Job must outlive it.
 struct Run {

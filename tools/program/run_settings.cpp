@@ -36,7 +36,7 @@ class Settings {
 
 void add_data(Settings& s, const Options& o, const Job& job) {
   const Dataset& train = job.data.train;
-  s.add("model", fmt::format("{}, {} classes", job.model.name, job.model.classes));
+  s.add("model", fmt::format("{}, {} classes", identify_model(job), job.model.classes));
   // The hash covers part of the samples; the path may differ between machines.
   s.add("data", fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(), train.height, train.width,
                             train.channels, fingerprint(train)));

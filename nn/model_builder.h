@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nn/layers/flatten.h"
+#include "nn/sequential.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+
+/// Adds the parts of a model one by one and tracks the shape that the next one gets.
+class ModelBuilder {
+ public:
+  explicit ModelBuilder(const Shape& input) : shape_(input) {}
+
+  /// The input of the next part.
+  const Shape& shape() const { return shape_; }
+  /// throws ShapeError, which begins with the name, when the layer does not take such an input
+  void add(std::string name, std::unique_ptr<Layer> layer) {
+    try {
+      shape_ = layer->output_shape(shape_);
+    } catch (const ShapeError&) {
+      rethrow_with_prefix(std::current_exception(), name + ": ");
+    }
+    parts_.push_back({std::move(name), std::move(layer)});
+  }
+  void add_flatten(std::string name) {
+    if (shape_.rank() == 4) flattened_ = {CheckpointLayout::Kind::linear_chw, shape_[1], shape_[2], shape_[3]};
+    add(std::move(name), std::make_unique<Flatten>());
+  }
+  /// The layout that files give to the weight of the first Linear after a flatten. Other layers get none.
+  CheckpointLayout take_flattened() { return std::exchange(flattened_, {}); }
+  std::unique_ptr<Sequential> build() { return std::make_unique<Sequential>(std::move(parts_)); }
+
+ private:
+  Shape shape_;
+  CheckpointLayout flattened_;
+  std::vector<Sequential::Part> parts_;
+};
+
+}  // namespace vitrine

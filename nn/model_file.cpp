@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/model_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "nn/layers/batch_norm2d.h"
+#include "nn/layers/conv2d.h"
+#include "nn/layers/dropout.h"
+#include "nn/layers/gelu.h"
+#include "nn/layers/linear.h"
+#include "nn/layers/pool2d.h"
+#include "nn/layers/relu.h"
+#include "nn/model_builder.h"
+#include "runtime/error.h"
+#include "runtime/printable.h"
+
+namespace vitrine {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kLargestFile = int64_t{16} << 20;
+constexpr size_t kMostLayers = 10'000, kLongestName = 100;
+constexpr int64_t kLargestSize = int64_t{1} << 24;          // of channels, features, heights and widths
+constexpr double kMostElements = double{int64_t{1} << 36};  // of a parameter or of an image's activation
+constexpr int64_t kMostChannels = 4;                        // of images (see Dataset)
+
+/// What is wrong with a layer, without the file and the layer.
+struct Problem : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+std::string shown(const Json& json) {
+  std::string text = printable(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (text.size() > kLongestName) text = text.substr(0, kLongestName) + "...";
+  return text;
+}
+
+/// The settings of one layer. Each is asked for by name; those that nobody asked for are unknown.
+class Settings {
+ public:
+  explicit Settings(const Json& layer) : layer_(layer), known_{"name", "type"} {}
+
+  const Json* find(const char* name) {
+    known_.insert(name);
+    const auto found = layer_.find(name);
+    return found == layer_.end() || found->is_null() ? nullptr : &*found;
+  }
+  /// A whole number, or a list of two equal ones. Without `standard` it must be there.
+  int64_t size(const char* name, int64_t least, std::optional<int64_t> standard = {}) {
+    const Json* value = find(name);
+    if (value == nullptr) {
+      if (standard) return *standard;
+      throw Problem(fmt::format("{} is missing", name));
+    }
+    if (value->is_array() && value->size() == 2) {
+      if ((*value)[0] != (*value)[1]) throw Problem(fmt::format("{} is {}, but windows, strides and padding are square", name, shown(*value)));
+      value = &(*value)[0];
+    }
+    return whole(name, *value, least);
+  }
+  /// Height and width: a whole number for both, or a list of two.
+  std::pair<int64_t, int64_t> sizes(const char* name, int64_t least) {
+    const Json* value = find(name);
+    if (value != nullptr && value->is_array() && value->size() == 2) return {whole(name, (*value)[0], least), whole(name, (*value)[1], least)};
+    const int64_t both = size(name, least);
+    return {both, both};
+  }
+  double number(const char* name, double standard, double least, double most) {
+    const Json* value = find(name);
+    if (value == nullptr) return standard;
+    const double x = value->is_number() ? value->get<double>() : NAN;
+    if (!(x >= least && x <= most)) throw Problem(fmt::format("{} is {}, expected a number from {} to {}", name, shown(*value), least, most));
+    return x;
+  }
+  bool flag(const char* name, bool standard) {
+    const Json* value = find(name);
+    if (value == nullptr) return standard;
+    if (!value->is_boolean()) throw Problem(fmt::format("{} is {}, expected true or false", name, shown(*value)));
+    return value->get<bool>();
+  }
+  /// A setting of PyTorch for which Vitrine has one value only.
+  void only(const char* name, const Json& wanted) {
+    const Json* value = find(name);
+    const bool pair = value != nullptr && value->is_array() && value->size() == 2 && (*value)[0] == wanted && (*value)[1] == wanted;
+    if (value != nullptr && *value != wanted && !pair)
+      throw Problem(fmt::format("{} is {}, but only {} is supported", name, shown(*value), shown(wanted)));
+  }
+  /// The number of inputs, which the layer before has set.
+  void expect(const char* name, int64_t there) {
+    const Json* value = find(name);
+    if (value != nullptr && whole(name, *value, 1) != there) throw Problem(fmt::format("{} is {}, but its input has {}", name, shown(*value), there));
+  }
+  /// Settings that change nothing here.
+  void ignore(const char* name) { known_.insert(name); }
+  void finish() const {
+    for (const auto& [name, value] : layer_.items()) {
+      if (!known_.contains(name)) throw Problem(fmt::format("'{}' is no setting of this layer", printable(name)));
+    }
+  }
+
+ private:
+  static int64_t whole(const char* name, const Json& value, int64_t least) {
+    const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(kLargestSize));
+    if (!fits || value.get<int64_t>() < least || value.get<int64_t>() > kLargestSize) {
+      throw Problem(fmt::format("{} is {}, expected a whole number from {} to {}", name, shown(value), least, kLargestSize));
+    }
+    return value.get<int64_t>();
+  }
+
+  const Json& layer_;
+  std::set<std::string> known_;
+};
+
+/// What follows the layer that is added, and is merged into it.
+enum class Next { other, relu, relu_and_max_pool };
+
+class FileModel {
+ public:
+  explicit FileModel(const Shape& input) : builder_(input) {}
+
+  static bool takes_relu(const std::string& type) { return type == "Conv2d" || type == "Linear" || type == "BatchNorm2d"; }
+  void add(const std::string& name, const std::string& type, Settings& s, Next next) {
+    const auto found = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const auto& known) { return type == known.name; });
+    if (found == std::end(kTypes)) {
+      std::vector<std::string> names;
+      for (const auto& known : kTypes) names.emplace_back(known.name);
+      throw Problem(fmt::format("'{}' is no layer that can be read; those are {}", printable(type), fmt::join(names, ", ")));
+    }
+    (this->*found->add)(name, s, next);
+    s.finish();
+    const double elements = elements_of(builder_.shape());
+    if (elements > kMostElements)
+      throw Problem(fmt::format("its output has {:.0f} elements for each image, expected at most {:.0f}", elements, kMostElements));
+  }
+  /// The classes that the last layer tells apart.
+  int64_t classes() const {
+    const Shape& shape = builder_.shape();
+    if (shape.rank() != 2) {
+      throw Problem(fmt::format("the output has shape {}, expected (N, classes): end with Flatten and Linear", shape.str()));
+    }
+    return shape[1];
+  }
+  std::unique_ptr<Sequential> build() { return builder_.build(); }
+
+ private:
+  static double elements_of(const Shape& shape) {
+    double all = 1.0;
+    for (int i = 0; i < shape.rank(); ++i) all *= static_cast<double>(shape[i]);
+    return all;
+  }
+  static void check_weight(std::initializer_list<int64_t> sizes) {
+    double all = 1.0;
+    for (const int64_t size : sizes) all *= static_cast<double>(size);
+    if (all > kMostElements) throw Problem(fmt::format("its weight has {:.0f} elements, expected at most {:.0f}", all, kMostElements));
+  }
+  int64_t channels(const char* what) const {
+    if (builder_.shape().rank() != 4) throw Problem(fmt::format("{} needs images, but its input has shape {}", what, builder_.shape().str()));
+    return builder_.shape()[3];
+  }
+
+  void conv2d(const std::string& name, Settings& s, Next next) {
+    const int64_t in = channels("Conv2d");
+    s.expect("in_channels", in);
+    s.only("dilation", 1);
+    s.only("groups", 1);
+    s.only("padding_mode", "zeros");
+    s.only("output_padding", 0);
+    const int64_t window = s.size("kernel_size", 1);
+    Conv2dLayerConfig config{.in_channels = in,
+                             .out_channels = s.size("out_channels", 1),
+                             .window = window,
+                             .bias = s.flag("bias", true),
+                             .conv = {s.size("stride", 1, 1), s.size("padding", 0, 0), next == Next::relu}};
+    relu_waits_ = next == Next::relu_and_max_pool;
+    check_weight({in, config.out_channels, window, window});
+    builder_.add(name, std::make_unique<Conv2d>(config));
+  }
+  void linear(const std::string& name, Settings& s, Next next) {
+    if (builder_.shape().rank() != 2) throw Problem(fmt::format("Linear needs a Flatten before it: its input has shape {}", builder_.shape().str()));
+    const int64_t in = builder_.shape()[1], out = s.size("out_features", 1);
+    s.expect("in_features", in);
+    check_weight({in, out});
+    builder_.add(name, std::make_unique<Linear>(LinearConfig{.in_features = in,
+                                                             .out_features = out,
+                                                             .bias = s.flag("bias", true),
+                                                             .relu = next != Next::other,
+                                                             .weight_layout = builder_.take_flattened()}));
+  }
+  void batch_norm(const std::string& name, Settings& s, Next next) {
+    const int64_t in = channels("BatchNorm2d");
+    s.expect("num_features", in);
+    s.only("affine", true);
+    s.only("track_running_stats", true);
+    const double eps = s.number("eps", 1e-5, 1e-30, 1.0), momentum = s.number("momentum", 0.1, 0.0, 1.0);
+    builder_.add(name,
+                 std::make_unique<BatchNorm2d>(
+                     in, BatchNormConfig{.eps = static_cast<float>(eps), .momentum = static_cast<float>(momentum), .relu = next != Next::other}));
+  }
+  static Pool2dConfig pool(Settings& s) {
+    s.only("ceil_mode", false);
+    const int64_t window = s.size("kernel_size", 1);
+    return {.window = window, .stride = s.size("stride", 1, window), .pad = s.size("padding", 0, 0)};
+  }
+  void max_pool(const std::string& name, Settings& s, Next) {
+    channels("MaxPool2d");
+    s.only("dilation", 1);
+    s.only("return_indices", false);
+    builder_.add(name, std::make_unique<MaxPool2d>(pool(s), std::exchange(relu_waits_, false)));
+  }
+  void avg_pool(const std::string& name, Settings& s, Next) {
+    channels("AvgPool2d");
+    s.only("count_include_pad", true);
+    s.only("divisor_override", nullptr);
+    builder_.add(name, std::make_unique<AvgPool2d>(pool(s)));
+  }
+  void adaptive_avg_pool(const std::string& name, Settings& s, Next) {
+    channels("AdaptiveAvgPool2d");
+    const auto [height, width] = s.sizes("output_size", 1);
+    builder_.add(name, std::make_unique<AdaptiveAvgPool2d>(height, width));
+  }
+  void relu(const std::string& name, Settings& s, Next) {
+    s.ignore("inplace");
+    builder_.add(name, std::make_unique<ReLU>());
+  }
+  void gelu(const std::string& name, Settings& s, Next) {
+    s.only("approximate", "none");
+    builder_.add(name, std::make_unique<GELU>());
+  }
+  void dropout(const std::string& name, Settings& s, Next) {
+    s.ignore("inplace");
+    const double p = s.number("p", 0.5, 0.0, 1.0);
+    builder_.add(name, std::make_unique<Dropout>(static_cast<float>(p), dropouts_++));
+  }
+  void flatten(const std::string& name, Settings& s, Next) {
+    s.only("start_dim", 1);
+    s.only("end_dim", -1);
+    builder_.add_flatten(name);
+  }
+
+  struct Type {
+    const char* name;
+    void (FileModel::*add)(const std::string& name, Settings& s, Next next);
+  };
+  static constexpr Type kTypes[] = {{"AdaptiveAvgPool2d", &FileModel::adaptive_avg_pool},
+                                    {"AvgPool2d", &FileModel::avg_pool},
+                                    {"BatchNorm2d", &FileModel::batch_norm},
+                                    {"Conv2d", &FileModel::conv2d},
+                                    {"Dropout", &FileModel::dropout},
+                                    {"Flatten", &FileModel::flatten},
+                                    {"GELU", &FileModel::gelu},
+                                    {"Linear", &FileModel::linear},
+                                    {"MaxPool2d", &FileModel::max_pool},
+                                    {"ReLU", &FileModel::relu}};
+
+  ModelBuilder builder_;
+  bool relu_waits_ = false;  // for the maximum that comes next
+  int64_t dropouts_ = 0;
+};
+
+/// A text of the file that names something: letters, digits and "._-", as in the names of PyTorch's parameters.
+std::string name_in(const Json& json, const std::string& what) {
+  const std::string name = json.is_string() ? json.get<std::string>() : std::string();
+  constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  if (name.empty() || name.size() > kLongestName || name.find_first_not_of(kAllowed) != std::string::npos) {
+    throw Problem(fmt::format("{} is {}, expected at most {} letters, digits, dots, dashes and underscores", what, shown(json), kLongestName));
+  }
+  return name;
+}
+
+Json parse_file(const std::string& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  if (error) throw Problem(fmt::format("it cannot be read ({})", error.message()));
+  if (bytes > static_cast<uintmax_t>(kLargestFile)) throw Problem(fmt::format("it has {} bytes, expected at most {}", bytes, kLargestFile));
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) throw Problem("it cannot be read");
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& problem) {
+    throw Problem(printable(problem.what()));
+  }
+}
+
+/// [channels, height, width] of one image.
+Shape input_of(const Json& input) {
+  const auto fits = [](const Json& size, int64_t most) {
+    return size.is_number_unsigned() && size.get<uint64_t>() >= 1 && size.get<uint64_t>() <= static_cast<uint64_t>(most);
+  };
+  constexpr int64_t kLargestSide = int64_t{1} << 16;
+  if (!input.is_array() || input.size() != 3 || !fits(input[0], kMostChannels) || !fits(input[1], kLargestSide) || !fits(input[2], kLargestSide)) {
+    throw Problem(fmt::format("input is {}, expected [channels, height, width] with 1 to {} channels and sides of 1 to {}", shown(input),
+                              kMostChannels, kLargestSide));
+  }
+  return {1, input[1].get<int64_t>(), input[2].get<int64_t>(), input[0].get<int64_t>()};
+}
+
+struct NamedLayer {
+  std::string name, type;
+  const Json* json;
+};
+
+std::vector<NamedLayer> layers_of(const Json& layers) {
+  if (!layers.is_array() || layers.empty() || layers.size() > kMostLayers) {
+    throw Problem(fmt::format("layers must be a list of 1 to {} layers", kMostLayers));
+  }
+  std::vector<NamedLayer> all;
+  for (const Json& layer : layers) {
+    const std::string place = fmt::format("layer {}", all.size());
+    if (!layer.is_object() || !layer.contains("type") || !layer["type"].is_string()) throw Problem(place + " has no type, such as \"Conv2d\"");
+    std::string name = layer.contains("name") ? name_in(layer["name"], place + ": name") : std::to_string(all.size());
+    all.push_back({std::move(name), layer["type"].get<std::string>(), &layer});
+  }
+  return all;
+}
+
+Model model_of(const Json& json, const std::string& path) {
+  for (const char* key : {"input", "layers"}) {
+    if (!json.is_object() || !json.contains(key)) throw Problem(fmt::format("'{}' is missing", key));
+  }
+  for (const auto& [key, value] : json.items()) {
+    if (key != "name" && key != "input" && key != "layers")
+      throw Problem(fmt::format("'{}' is unknown; a model has name, input and layers", printable(key)));
+  }
+  const Shape input = input_of(json["input"]);
+  const std::vector<NamedLayer> layers = layers_of(json["layers"]);
+  FileModel model(input);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto& [name, type, settings] = layers[i];
+    const auto is = [&](size_t index, const char* wanted) { return index < layers.size() && layers[index].type == wanted; };
+    Next next = Next::other;
+    if (FileModel::takes_relu(type) && is(i + 1, "ReLU")) next = is(i + 2, "MaxPool2d") && type == "Conv2d" ? Next::relu_and_max_pool : Next::relu;
+    size_t at = i;
+    try {
+      Settings own(*settings);
+      model.add(name, type, own, next);
+      if (next != Next::other) {
+        Settings relu(*layers[at = ++i].json);
+        relu.ignore("inplace");
+        relu.finish();
+      }
+    } catch (const std::runtime_error& problem) {
+      throw Problem(fmt::format("layer {} ({} {}): {}", at, printable(layers[at].type), layers[at].name, problem.what()));
+    }
+  }
+  const std::string name = json.contains("name") ? name_in(json["name"], "name") : std::filesystem::path(path).stem().string();
+  Model result{.name = name, .height = input[1], .width = input[2], .channels = input[3], .classes = model.classes(), .net = model.build()};
+  if (result.net->parameters().empty()) throw Problem("no layer has parameters");
+  return result;
+}
+
+}  // namespace
+
+Model read_model_file(const std::string& path) {
+  try {
+    return model_of(parse_file(path), path);
+  } catch (const std::runtime_error& problem) {
+    throw DataError(fmt::format("{}: {}", path, problem.what()));
+  }
+}
+
+}  // namespace vitrine
