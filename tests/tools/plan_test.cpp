@@ -33,7 +33,7 @@ Json json_of(const Arguments& arguments, int exit_code = 0) {
 /// A train command without "train"; small enough for its epoch to take well below a second.
 Arguments random_command(std::mt19937& random) {
   const auto pick = [&](const Arguments& values) { return values[random() % values.size()]; };
-  const std::string model = pick({"mlp", "lenet5", "small-cnn", "small-cnn", "alexnet", "vgg16"});
+  const std::string model = pick({"mlp", "lenet5", "small-cnn", "small-cnn", "alexnet", "resnet18"});
   const int devices = std::vector<int>{1, 2, 4}[random() % 3];
   const std::string mode = pick({"dp", "balanced", "criterion", "ddp"});
   Arguments command = {"--model",
@@ -60,7 +60,7 @@ Arguments random_command(std::mt19937& random) {
                        pick({"1", "2", "3", "sqrt"})};
   if (mode == "balanced") command = with(command, {"--split", devices == 1 ? "gpu0=16" : "gpu0=3"});
   if (model == "alexnet") command = with(command, {"--image-size", "63"});
-  if (model == "vgg16") command = with(command, {"--image-size", "32"});
+  if (model == "resnet18") command = with(command, {"--image-size", "32"});
   return command;
 }
 

@@ -2,6 +2,7 @@
 // Warnings, progress, and the text that the program prints to terminals and files.
 #include <algorithm>
 #include <csignal>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -56,8 +57,9 @@ TEST(ProgramWarnings, ReportABatchLargerThanTheTrainingSet) {
 }
 
 TEST(ProgramWarnings, ReportDevicesThatShareCoresOnce) {
+  const std::string all_cores = std::to_string(std::thread::hardware_concurrency());
   const ChildResult result = run_vitrine(with(with({"compare"}, {"--model", "mlp", "--data", "synthetic:200", "--steps", "2"}),
-                                              {"--devices", "cpu:0-1", "--threads-per-device", "512"}));
+                                              {"--devices", "cpu:0-1", "--threads-per-device", all_cores}));
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_EQ(count_of(result.error, "slow each other down"), 1U) << result.error;
 }
