@@ -45,8 +45,7 @@ int64_t bytes_of(const TensorSource& tensor) { return tensor.shape.numel() * siz
 
 /// The header, padded so that the data is aligned.
 std::string make_header(const std::string& path, std::span<const TensorSource> tensors, const std::map<std::string, std::string>& metadata) {
-  using Json = nlohmann::json;
-  Json header = Json::object();
+  nlohmann::json header = nlohmann::json::object();
   if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
   int64_t offset = 0;
   for (const TensorSource& tensor : tensors) {
@@ -60,7 +59,7 @@ std::string make_header(const std::string& path, std::span<const TensorSource> t
   std::string text;
   try {
     text = header.dump();
-  } catch (const Json::exception& e) {
+  } catch (const nlohmann::json::exception& e) {
     throw DataError(fmt::format("write_safetensors: {}: a name or metadata is not UTF-8: {}", path, e.what()));
   }
   text.append((kSizeBytes - text.size() % kSizeBytes) % kSizeBytes, ' ');

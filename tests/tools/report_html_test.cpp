@@ -196,8 +196,8 @@ TEST(MemoryOverlays, PartsOfTheStepHaveOneWidthUnderAllSchemes) {
   MemoryHistory history;
   history.at_start = {{0, 0, 4096, Category::parameters, Phase::setup, "weight", "fc"}};
   history.changes = {{10, 4096, 4096, Category::activations, Phase::forward, "fc.output", "fc"},
-                     {11, 8192, 1024, Category::activations, Phase::gather, "outputs", ""},
-                     {12, 8192, -1024, Category::activations, Phase::gather, "outputs", ""},
+                     {11, 8192, 2048, Category::activations, Phase::gather, "outputs", ""},
+                     {12, 8192, -2048, Category::activations, Phase::gather, "outputs", ""},
                      {20, 4096, -4096, Category::activations, Phase::backward, "fc.output", "fc"}};
   RunRecord ddp, dp;
   ddp.name = "ddp fp16";
@@ -208,11 +208,11 @@ TEST(MemoryOverlays, PartsOfTheStepHaveOneWidthUnderAllSchemes) {
   ASSERT_EQ(charts.size(), 2U) << "the devices of dp differ";
   for (const Json& chart : charts) {
     ASSERT_EQ(chart["curves"].size(), 2U);
-    EXPECT_EQ(chart["y"], Json({0.0, 9216.0})) << "one scale for both";
+    EXPECT_EQ(chart["y"], Json({0.0, 10240.0})) << "one scale for both";
     EXPECT_NE(chart["curves"][0]["paint"], chart["curves"][1]["paint"]);
     EXPECT_EQ(chart["curves"][0]["dashes"], chart["curves"][1]["dashes"]) << "one precision";
   }
-  EXPECT_EQ(charts[0]["curves"][1]["name"], "dp fp16, cpu:0, at most 9 KiB");
+  EXPECT_EQ(charts[0]["curves"][1]["name"], "dp fp16, cpu:0, at most 10 KiB");
   EXPECT_EQ(charts[1]["curves"][1]["name"], "dp fp16, cpu:1, at most 9 KiB");
   // The first change of forward, and the first of backward.
   const auto bytes_at = [&](size_t curve, double x) {
@@ -225,7 +225,7 @@ TEST(MemoryOverlays, PartsOfTheStepHaveOneWidthUnderAllSchemes) {
   EXPECT_EQ(bytes_at(0, 0.05), 4096);
   EXPECT_EQ(bytes_at(0, 0.1), 6144);
   EXPECT_EQ(bytes_at(1, 0.1), 8192);
-  EXPECT_EQ(bytes_at(1, 0.3), 9216);
+  EXPECT_EQ(bytes_at(1, 0.3), 10240);
   EXPECT_EQ(bytes_at(0, 0.5), 9216) << "two blocks and the gap between them";
   EXPECT_EQ(bytes_at(1, 0.5), 4096);
   EXPECT_EQ(bytes_at(1, 1.0), 4096);

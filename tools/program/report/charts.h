@@ -94,10 +94,10 @@ class LineStyles {
 struct CurveChart {
   std::string label;  // what it shows
   std::vector<Curve> curves;
-  bool logarithmic = false;  // an axis in powers of two; otherwise it begins at 0
-  bool bytes = false;        // values are bytes, and a curve's largest one stands beside its name; otherwise it is the last one
-  double high = 0;           // the axis goes at least so far
-  std::vector<Band> bands;   // of one step, which is the axis; without bands the axis is the number of the step
+  bool logarithmic = false;      // an axis in powers of two; otherwise it begins at 0
+  bool bytes = false;            // values are bytes, and a curve's largest one stands beside its name; otherwise it is the last one
+  double high = 0;               // the axis goes at least so far
+  std::vector<Band> bands = {};  // of one step, which is the axis; without bands the axis is the number of the step
 };
 
 /// {"kind": "curves", ...}: curves over the steps, or over one. Of each stretch of a long curve only the smallest and the largest value stay. null
