@@ -12,14 +12,7 @@
 namespace vitrine::test {
 namespace {
 
-using Arguments = std::vector<std::string>;
-
 const Arguments kQuick = {"--model", "mlp", "--data", "synthetic:200", "--threads-per-device", "1", "--steps", "12", "--no-eval"};
-
-Arguments with(Arguments first, const Arguments& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
 
 size_t count_of(const std::string& text, const std::string& part) {
   size_t count = 0;
