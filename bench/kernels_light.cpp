@@ -18,45 +18,25 @@ namespace {
 
 using State = benchmark::State;
 
-void add_copy(const Place& place, int64_t elements, const std::string& size) {
-  add_kernel("copy_peer/" + size, place, [=](State& state) {
+using Map = void (*)(ExecContext& ctx, const Tensor& x, const Tensor& y, const Tensor& result);
+
+/// A pass over flat buffers: x, and y if there are two inputs. The result takes the place of the last input, or has a buffer of its own.
+void add_map(const Place& place, const std::string& name, int64_t elements, int inputs, bool in_place, Map map) {
+  add_kernel(name, place, [=](State& state) {
     KernelBench b(place);
-    const Tensor x = b.filled({elements}), y = b.make({elements});
-    b.run_bytes(state, 2 * x.bytes(), [&] { copy(b.ctx(), x, y); });
+    const Tensor x = b.filled({elements}), y = inputs > 1 ? b.filled({elements}) : x, result = in_place ? y : b.make({elements});
+    b.run_bytes(state, (inputs + 1) * x.bytes(), [&] { map(b.ctx(), x, y, result); });
   });
 }
 
 void add_elementwise(const Place& place, int64_t elements, const std::string& size) {
-  add_kernel("relu_forward_in_place/" + size, place, [=](State& state) {
-    KernelBench b(place);
-    const Tensor x = b.filled({elements});
-    b.run_bytes(state, 2 * x.bytes(), [&] { relu_forward(b.ctx(), x, x); });
-  });
-  add_kernel("relu_forward/" + size, place, [=](State& state) {
-    KernelBench b(place);
-    const Tensor x = b.filled({elements}), y = b.make({elements});
-    b.run_bytes(state, 2 * x.bytes(), [&] { relu_forward(b.ctx(), x, y); });
-  });
-  add_kernel("relu_backward_in_place/" + size, place, [=](State& state) {
-    KernelBench b(place);
-    const Tensor y = b.filled({elements}), g = b.filled({elements});
-    b.run_bytes(state, 3 * y.bytes(), [&] { relu_backward(b.ctx(), y, g, g); });
-  });
-  add_kernel("gelu_forward/" + size, place, [=](State& state) {
-    KernelBench b(place);
-    const Tensor x = b.filled({elements}), y = b.make({elements});
-    b.run_bytes(state, 2 * x.bytes(), [&] { gelu_forward(b.ctx(), x, y); });
-  });
-  add_kernel("gelu_backward/" + size, place, [=](State& state) {
-    KernelBench b(place);
-    const Tensor x = b.filled({elements}), g = b.filled({elements});
-    b.run_bytes(state, 3 * x.bytes(), [&] { gelu_backward(b.ctx(), x, g, g); });
-  });
-  add_kernel("add_three/" + size, place, [=](State& state) {
-    KernelBench b(place);
-    const Tensor x = b.filled({elements}), y = b.filled({elements}), z = b.make({elements});
-    b.run_bytes(state, 3 * x.bytes(), [&] { add(b.ctx(), x, y, z); });
-  });
+  add_map(place, "copy_peer/" + size, elements, 1, false, [](auto& ctx, auto& x, auto&, auto& to) { copy(ctx, x, to); });
+  add_map(place, "relu_forward_in_place/" + size, elements, 1, true, [](auto& ctx, auto& x, auto&, auto& to) { relu_forward(ctx, x, to); });
+  add_map(place, "relu_forward/" + size, elements, 1, false, [](auto& ctx, auto& x, auto&, auto& to) { relu_forward(ctx, x, to); });
+  add_map(place, "relu_backward_in_place/" + size, elements, 2, true, [](auto& ctx, auto& y, auto& g, auto& to) { relu_backward(ctx, y, g, to); });
+  add_map(place, "gelu_forward/" + size, elements, 1, false, [](auto& ctx, auto& x, auto&, auto& to) { gelu_forward(ctx, x, to); });
+  add_map(place, "gelu_backward/" + size, elements, 2, true, [](auto& ctx, auto& x, auto& g, auto& to) { gelu_backward(ctx, x, g, to); });
+  add_map(place, "add_three/" + size, elements, 2, false, [](auto& ctx, auto& x, auto& y, auto& to) { add(ctx, x, y, to); });
 }
 
 /// The passes of a batch norm over one activation.
@@ -186,7 +166,6 @@ void add_light_kernels(const Place& place) {
   for (const int64_t mib : place.on_gpu() ? std::vector<int64_t>{64, 256} : std::vector<int64_t>{64}) {
     const int64_t elements = mib << 18;
     const std::string size = std::to_string(mib) + "MiB";
-    add_copy(place, elements, size);
     add_elementwise(place, elements, size);
   }
   const int64_t batch = place.on_gpu() ? 512 : 64;

@@ -42,6 +42,11 @@ void rank(const char* operation, const char* argument, const ConstView& v, int r
       fmt::format("{}: {} has shape {} of rank {}, expected rank {}: {}", operation, argument, v.shape.str(), v.shape.rank(), rank, layout));
 }
 
+void shape(const char* operation, const char* argument, const ConstView& v, const Shape& shape) {
+  if (v.shape == shape) return;
+  throw ShapeError(fmt::format("{}: {} has shape {}, expected {}", operation, argument, v.shape.str(), shape.str()));
+}
+
 void tensor(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx) {
   if (v.dtype != DType::f32 && v.dtype != DType::f16 && v.dtype != DType::bf16) {
     throw DtypeError(fmt::format("{}: {} is {}, expected f32, f16 or bf16", operation, argument, dtype_name(v.dtype)));
@@ -57,8 +62,7 @@ void tensor(const char* operation, const char* argument, const ConstView& v, DTy
 
 void tensor(const char* operation, const char* argument, const ConstView& v, const Shape& shape, DType dtype, const ExecContext& ctx) {
   tensor(operation, argument, v, dtype, ctx);
-  if (v.shape == shape) return;
-  throw ShapeError(fmt::format("{}: {} has shape {}, expected {}", operation, argument, v.shape.str(), shape.str()));
+  check::shape(operation, argument, v, shape);
 }
 
 void no_overlap(const char* operation, const Argument& a, std::initializer_list<Argument> others) {

@@ -15,8 +15,9 @@ struct Argument {
   ConstView view;
 };
 
-/// throws ShapeError unless v has this rank. `layout` describes it: "(N, H, W, C)".
+/// throws ShapeError unless v has this rank or shape. `layout` describes it: "(N, H, W, C)".
 void rank(const char* operation, const char* argument, const ConstView& v, int rank, const char* layout);
+void shape(const char* operation, const char* argument, const ConstView& v, const Shape& shape);
 
 /// A tensor on ctx's device. throws DeviceError unless it is; DtypeError unless it is f32, f16 or bf16 (or `dtype`); ShapeError unless it has
 /// `shape`.

@@ -8,15 +8,11 @@ namespace {
 __device__ inline float distribution(float x) { return 0.5F * (1.0F + erff(x * 0.70710678F)); }  // x / sqrt(2)
 __device__ inline float density(float x) { return 0.39894228F * expf(-0.5F * x * x); }           // 1 / sqrt(2 pi)
 
-struct GeluForward {
-  static constexpr int kReads = 1, kWrites = 1;
-  __device__ bool begin() { return true; }
+struct GeluForward : Stateless<1> {
   __device__ void operator()(const float (&x)[1], float (&y)[1]) const { y[0] = x[0] * distribution(x[0]); }
 };
 
-struct GeluBackward {
-  static constexpr int kReads = 2, kWrites = 1;
-  __device__ bool begin() { return true; }
+struct GeluBackward : Stateless<2> {
   __device__ void operator()(const float (&x)[2], float (&y)[1]) const { y[0] = x[1] * (distribution(x[0]) + x[0] * density(x[0])); }
 };
 

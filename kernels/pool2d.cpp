@@ -292,7 +292,7 @@ void adaptive_avg_pool2d_backward(ExecContext&, ConstView grad_y, View grad_x) {
 }  // namespace
 }  // namespace cpu
 
-namespace cuda {  // pool2d.cu, mean_pool2d.cu
+namespace cuda {  // max_pool2d.cu, mean_pool2d.cu
 void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices);
 void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x);
 void avg_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y);

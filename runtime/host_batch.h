@@ -16,7 +16,7 @@ struct HostBatch {
   ConstView images;            // (B, h, w, C) u8 or (B, H, W, C) f32; or other inputs (B, ...) f32
   ConstView labels;            // i32, of Model::label_shape(B)
   std::shared_ptr<void> hold;  // keeps the memory alive; a loader reuses its buffers once the last copy is gone
-  /// Samples of the global batch, over all processes: each process has the rows that rows_of_processes() names, one range after the other, and B may
+  /// Samples of the global batch, over all processes: each process has the rows that part_of_process() names, one range after the other, and B may
   /// be 0. 0: this batch is all of it.
   int64_t global_samples = 0;
 

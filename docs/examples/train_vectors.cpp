@@ -68,6 +68,6 @@ int main() try {
   std::printf("accuracy: %.3f\n", accuracy);
   return accuracy > 0.95 ? 0 : 1;
 } catch (const std::exception& error) {
-  std::fprintf(stderr, "%s\n", error.what());
+  std::fprintf(stderr, "train_vectors: %s\n", error.what());
   return 1;
 }

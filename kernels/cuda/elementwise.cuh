@@ -19,6 +19,14 @@ struct Pointers {
 ///   static constexpr int kReads, kWrites
 ///   __device__ bool begin()                                                       once per thread, before the first element; false: nothing to do
 ///   __device__ void operator()(const float (&in)[kReads], float (&out)[kWrites])  one element
+///
+/// Base of operations without state:
+template <int kInputs, int kOutputs = 1>
+struct Stateless {
+  static constexpr int kReads = kInputs, kWrites = kOutputs;
+  __device__ bool begin() { return true; }
+};
+
 template <class T, class F>
 struct FlatBuffers {
   Pointers<const T*, F::kReads> in;

@@ -22,7 +22,9 @@ struct MicroBatch {
 /// What one process needs to know about a step; its size does not depend on the number of processes.
 struct ProcessPart {
   std::vector<MicroBatch> micro_batches;  // up to the last one in which any process has a sample
-  std::vector<RowRange> rows;             // of the global batch, as rows_of_processes() returns them
+  /// Of the global batch, in the order in which the devices take them: at most one range per micro-batch, because a process's devices are
+  /// consecutive.
+  std::vector<RowRange> rows;
 };
 ///   first_device  the process's first device among those of all processes
 ProcessPart part_of_process(const BatchPlan& plan, int first_device, int device_count);

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "nn/parallel/process_part.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -183,16 +182,6 @@ BatchPlan plan_batch(const Split& split, int64_t batch_size, int accumulate, int
     }
   }
   return plan;
-}
-
-std::vector<std::vector<RowRange>> rows_of_processes(const BatchPlan& plan, const std::vector<int>& devices) {
-  std::vector<std::vector<RowRange>> rows;
-  int first_device = 0;
-  for (const int count : devices) {
-    rows.push_back(part_of_process(plan, first_device, count).rows);
-    first_device += count;
-  }
-  return rows;
 }
 
 int64_t row_count(const std::vector<RowRange>& rows) {

@@ -61,10 +61,6 @@ struct BatchPlan {
   int64_t largest_slice(int d) const;
 };
 
-/// The rows of each process in a step, in the order in which its devices take them: for each micro-batch one range, because a process's devices are
-/// consecutive.
-///   devices  number of devices of each process; their sum is the plan's
-std::vector<std::vector<RowRange>> rows_of_processes(const BatchPlan& plan, const std::vector<int>& devices);
 int64_t row_count(const std::vector<RowRange>& rows);
 
 /// `total` in `parts` sizes that differ by at most one, larger first.

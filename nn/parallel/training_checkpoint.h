@@ -17,10 +17,8 @@
 
 namespace vitrine {
 
-/// All that an engine carries from one step to the next, in host memory: what a checkpoint contains. Random numbers need no separate state: they
-/// are functions of the seed and counters (Philox), of which `step` is the only one that the engine counts; the order of samples depends on the
-/// epoch. The memory of a custom step or reducer (EngineConfig::step, reducer) is not part of it.
-struct TrainingState {
+/// The single numbers of a TrainingState.
+struct TrainingScalars {
   int64_t step = 0;        // optimizer steps so far: the number of the next one, which selects dropout's masks
   int64_t updates = 0;     // those that changed the parameters: PyTorch's `step` of adam; 0: sgd's momentum buffer is not initialized
   int skipped_in_row = 0;  // steps that were skipped last, for Engine::kMostSkipped
@@ -28,6 +26,13 @@ struct TrainingState {
   std::optional<double> momentum;                       // of sgd, or beta1 of adam and adamw; none for sgd without momentum
   std::optional<std::pair<float, int32_t>> loss_scale;  // scale and growth tracker, where losses are scaled
 
+  void take_scalars(const TrainingScalars& other) { *this = other; }
+};
+
+/// All that an engine carries from one step to the next, in host memory: what a checkpoint contains. Random numbers need no separate state: they
+/// are functions of the seed and counters (Philox), of which `step` is the only one that the engine counts; the order of samples depends on the
+/// epoch. The memory of a custom step or reducer (EngineConfig::step, reducer) is not part of it.
+struct TrainingState : TrainingScalars {
   std::vector<int64_t> counters;  // of the model's layers, in the order of BufferLayout::counters()
 
   /// f32 values with the engine's layout() or, for "buffers", that of buffer_layout().saved() (FlatLayout::parameter_elements() of them).

@@ -147,30 +147,26 @@ void CheckedCommunicator::reduce(ExecContext& ctx, ConstView input, View output,
   check_root("reduce", root, size_);
   check_combines("reduce", "input", input);
   check_present("reduce", "input", input);
-  const bool is_root = rank_ == root;
-  if (is_root) {
+  if (rank_ == root) {
     check_combines("reduce", "output", output);
     check_present("reduce", "output", output);
     check_same("reduce", input, output);
   }
-  const Call call{.operation = Operation::reduce,
-                  .dtype = input.dtype,
-                  .count = input.numel(),
-                  .root = root,
-                  .reduction = reduction(op),
-                  .input = input.data,
-                  .output = is_root ? output.data : nullptr};
-  issue(ctx, call, input, is_root ? output : nothing(), input.bytes() * (is_root ? size_ - 1 : 1));
+  issue_reduce(ctx, input, output, root, op, std::nullopt);
 }
 
 void CheckedCommunicator::reduce_unrounded(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op) {
+  issue_reduce(ctx, input, output, root, op, DType::f32);
+}
+
+void CheckedCommunicator::issue_reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op, std::optional<DType> sum_dtype) {
   const bool is_root = rank_ == root;
   const Call call{.operation = Operation::reduce,
                   .dtype = input.dtype,
                   .count = input.numel(),
                   .root = root,
                   .reduction = reduction(op),
-                  .sum_dtype = DType::f32,
+                  .sum_dtype = sum_dtype,
                   .input = input.data,
                   .output = is_root ? output.data : nullptr};
   issue(ctx, call, input, is_root ? output : nothing(), input.bytes() * (is_root ? size_ - 1 : 1));

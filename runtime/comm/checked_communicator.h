@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include "runtime/comm/call.h"
 #include "runtime/comm/communicator.h"
 
@@ -38,6 +40,7 @@ class CheckedCommunicator : public Communicator {
 
  private:
   comm::Reduction reduction(ReduceOp op) const { return {op, op == ReduceOp::average ? size_ : 1}; }
+  void issue_reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op, std::optional<DType> sum_dtype);
   void issue(ExecContext& ctx, comm::Call call, ConstView read, View write, int64_t bytes_moved);
 
   int rank_;

@@ -59,8 +59,7 @@ OwnedBatch rows_of(const Model& model, const OwnedBatch& whole, const std::vecto
 }
 
 HostBatch part_of(const Model& model, const OwnedBatch& whole, const BatchPlan& plan, const DeviceGroup& devices) {
-  const auto rows = rows_of_processes(plan, devices.devices_of_processes())[static_cast<size_t>(devices.process())];
-  HostBatch batch = rows_of(model, whole, rows).view();
+  HostBatch batch = rows_of(model, whole, part_of_process(plan, devices.first_rank(), devices.size()).rows).view();
   batch.global_samples = plan.batch_size;
   return batch;
 }

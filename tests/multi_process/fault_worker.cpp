@@ -2,6 +2,7 @@
 // One of several processes that train, or issue collectives, until one of them fails:
 //   fault_worker FAULT RANK STEP DELAY_US TIMEOUT_MS MARKER
 // FAULT: none; kill, stop, exit, throw, hang (in training); order, count, skip (of collectives). MARKER lets the test find the process.
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -17,6 +18,7 @@
 #include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/process_group/process_group.h"
+#include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
 
 namespace vitrine::test {
@@ -48,28 +50,9 @@ void strike(const Fault& fault) {
   }).detach();
 }
 
-/// The identity, until its device runs out of memory.
-class Planted final : public Layer {
- public:
-  explicit Planted(const bool& armed) : armed_(armed) {}
-  std::string describe() const override { return "planted"; }
-  Shape output_shape(const Shape& x) const override { return x; }
-  Saved forward(const ForwardCall& call) const override {
-    if (armed_ && call.ctx.backend() != Backend::meta) call.ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
-    copy(call.ctx, call.x, call.y);
-    return {};
-  }
-  void backward(const BackwardCall& call) const override {
-    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
-  }
-
- private:
-  const bool& armed_;
-};
-
 void train(ProcessGroup& process_group, DeviceGroup& devices, const Fault& fault) {
-  bool armed = false;
-  const Model model = planted_model(std::make_unique<Planted>(armed));
+  std::atomic<bool> armed = false;
+  const Model model = planted_model(std::make_unique<RunsOutOfMemory>(armed));
   EngineConfig config = small_config(model, kBatch);
   config.scheme = scheme_preset("ddp");
   config.bucket_bytes = config.first_bucket_bytes = 4096;

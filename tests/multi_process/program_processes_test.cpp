@@ -18,11 +18,6 @@ using Json = nlohmann::json;
 // The test set has 43 more. Neither number is divisible by four.
 const Command kJob = {"--model", "small-cnn", "--data", "synthetic:215", "--threads-per-device", "1", "--batch-size", "32"};
 
-Command with(Command first, const Command& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
-
 Json parse(const ChildResult& result) {
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_EQ(result.output.find('\n'), result.output.size() - 1) << "stdout holds more than one line";

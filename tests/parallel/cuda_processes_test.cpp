@@ -13,6 +13,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
+#include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
 #include "tests/runtime/processes.h"
 #include "tests/standins/controls.h"
@@ -25,25 +26,6 @@ constexpr int64_t kBatch = 24;
 constexpr int kSteps = 4;
 // Deadlines after the first step, and a delay beyond them.
 constexpr int64_t kImpatientMs = 3000;
-
-/// The identity, until its device runs out of memory.
-class Planted final : public Layer {
- public:
-  explicit Planted(const std::atomic<bool>& armed) : armed_(armed) {}
-  std::string describe() const override { return "planted"; }
-  Shape output_shape(const Shape& x) const override { return x; }
-  Saved forward(const ForwardCall& call) const override {
-    if (armed_ && call.ctx.backend() != Backend::meta) call.ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
-    copy(call.ctx, call.x, call.y);
-    return {};
-  }
-  void backward(const BackwardCall& call) const override {
-    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
-  }
-
- private:
-  const std::atomic<bool>& armed_;
-};
 
 DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<ProcessGroup> process_group) {
   DeviceGroupOptions options;
@@ -166,7 +148,7 @@ class CudaFault : public CudaProcesses {
       const bool is_culprit = rank == culprit;
       static const std::atomic<bool> kNever{false};
       Process process(rank, kProcesses, place, {rank}, timeout_ms);
-      const Model model = planted_model(std::make_unique<Planted>(is_culprit ? armed_ : kNever));
+      const Model model = planted_model(std::make_unique<RunsOutOfMemory>(is_culprit ? armed_ : kNever));
       Engine engine(model, process.devices, small_config(model, kBatch), {{kBatch}, {}});
       const OwnedBatch whole = random_batch(model, kBatch, 1, 0);
       const auto train = [&] {

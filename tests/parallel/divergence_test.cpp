@@ -42,8 +42,8 @@ class Divergence : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Modes, Divergence, ::testing::ValuesIn(scheme_names()), [](const auto& mode) { return mode.param; });
 
 TEST_P(Divergence, ANonFiniteGradientOnOneDeviceStopsAllDevices) {
-  Planted::Trigger trigger;
-  const Model model = planted_model(std::make_unique<Planted>(trigger));
+  ReturnsInfinity::Trigger trigger;
+  const Model model = planted_model(std::make_unique<ReturnsInfinity>(trigger));
   for (int culprit = 0; culprit < 3; ++culprit) {
     DeviceGroup group(test_group(3));
     Engine engine(model, group, config_of(model, 12, GetParam()), {{12}, {}});
@@ -70,8 +70,8 @@ TEST_P(Divergence, ANonFiniteGradientOnOneDeviceStopsAllDevices) {
 }
 
 TEST_P(Divergence, ANonFiniteLossIsTracedToItsLayerByRunningTheBatchAgain) {
-  Planted::Trigger trigger;
-  const Model model = planted_model(std::make_unique<Planted>(trigger));
+  ReturnsInfinity::Trigger trigger;
+  const Model model = planted_model(std::make_unique<ReturnsInfinity>(trigger));
   for (const DType compute : {DType::f32, DType::f16}) {
     EngineConfig config = config_of(model, 12, GetParam());
     config.accumulate = 2;
@@ -148,8 +148,8 @@ TEST(DivergenceOfParameters, IsReported) {
 }
 
 TEST(AllowNonFinite, ContinuesTrainingWithNan) {
-  Planted::Trigger trigger;
-  const Model model = planted_model(std::make_unique<Planted>(trigger));
+  ReturnsInfinity::Trigger trigger;
+  const Model model = planted_model(std::make_unique<ReturnsInfinity>(trigger));
   EngineConfig config = config_of(model, 8, "ddp");
   config.allow_non_finite = true;
   DeviceGroup group(test_group(2));

@@ -135,8 +135,8 @@ class Overflow : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Modes, Overflow, ::testing::ValuesIn(scheme_names()), [](const auto& mode) { return mode.param; });
 
 TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
-  Planted::Trigger trigger;
-  const Model model = planted_model(std::make_unique<Planted>(trigger));
+  ReturnsInfinity::Trigger trigger;
+  const Model model = planted_model(std::make_unique<ReturnsInfinity>(trigger));
   for (const DType compute : {DType::f16, DType::f32}) {
     for (int culprit = 0; culprit < 3; ++culprit) {
       EngineConfig config = mixed_config(model, 12, GetParam().c_str(), compute);
@@ -174,8 +174,8 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
 }
 
 TEST(LossScale, FallsToItsMinimumThenTrainingHasDiverged) {
-  Planted::Trigger trigger{true, 1};
-  const Model model = planted_model(std::make_unique<Planted>(trigger));
+  ReturnsInfinity::Trigger trigger{true, 1};
+  const Model model = planted_model(std::make_unique<ReturnsInfinity>(trigger));
   DeviceGroup group(test_group(2));
   Engine engine(model, group, mixed_config(model, 8, "ddp", DType::f16), {{8}, {}});
   const std::vector<float> before = engine.parameters();
@@ -259,8 +259,8 @@ TEST(LossScale, IsLoweredWhenItIsTooLarge) {
 TEST(LossScale, PreservesGradientsThatWouldVanish) {
   constexpr int64_t kSamples = 16;
   constexpr float kSmall = 0x1p-24F;
-  Planted::Trigger trigger;
-  const Model model = planted_model(std::make_unique<Planted>(trigger));
+  ReturnsInfinity::Trigger trigger;
+  const Model model = planted_model(std::make_unique<ReturnsInfinity>(trigger));
   const OwnedBatch batch = random_batch(model, kSamples, 5, 0);
   const auto small_loss = [&](Engine& engine, const HostBatch& host) {
     ExecContext& ctx = engine.devices()[0].compute();
@@ -352,8 +352,8 @@ TEST(Clipping, ScalesTheMeanGradientUnderEveryScheme) {
 }
 
 TEST(Clipping, AnInfiniteGradientThatIsAllowedSkipsTheStep) {
-  Planted::Trigger trigger{true, 0};
-  const Model model = planted_model(std::make_unique<Planted>(trigger));
+  ReturnsInfinity::Trigger trigger{true, 0};
+  const Model model = planted_model(std::make_unique<ReturnsInfinity>(trigger));
   EngineConfig config = mixed_config(model, 8, "dp", DType::f32);
   config.precision.clip_norm = 1.0;
   config.allow_non_finite = true;

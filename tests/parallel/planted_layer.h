@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <limits>
 
 #include "nn/layer.h"
@@ -8,15 +9,34 @@
 
 namespace vitrine::test {
 
+/// The identity, until its device runs out of memory.
+class RunsOutOfMemory final : public Layer {
+ public:
+  explicit RunsOutOfMemory(const std::atomic<bool>& armed) : armed_(armed) {}
+  std::string describe() const override { return "planted"; }
+  Shape output_shape(const Shape& x) const override { return x; }
+  Saved forward(const ForwardCall& call) const override {
+    if (armed_ && call.ctx.backend() != Backend::meta) call.ctx.allocate({int64_t{1} << 40}, DType::f32, Category::activations, "what does not fit");
+    copy(call.ctx, call.x, call.y);
+    return {};
+  }
+  void backward(const BackwardCall& call) const override {
+    if (call.grad_x) copy(call.ctx, call.grad_y, call.grad_x);
+  }
+
+ private:
+  const std::atomic<bool>& armed_;
+};
+
 /// The identity, which returns an infinity on one device when it is armed: in its gradient, or in its output of one step.
-class Planted final : public Layer {
+class ReturnsInfinity final : public Layer {
  public:
   struct Trigger {
     bool armed = false;
     int device = 0;
     int64_t forward_step = -1;  // from 0
   };
-  explicit Planted(const Trigger& trigger) : trigger_(trigger) {}
+  explicit ReturnsInfinity(const Trigger& trigger) : trigger_(trigger) {}
 
   std::string describe() const override { return "planted"; }
   Shape output_shape(const Shape& x) const override { return x; }

@@ -80,8 +80,7 @@ class Resuming : public ::testing::TestWithParam<uint32_t> {
     read_checkpoint((folder_ / "state").string());
     TrainingState loaded = to.make_state();
     for (TrainingState::Flat& flat : loaded.flats) std::fill(flat.values().begin(), flat.values().end(), 7.0F);
-    loaded.step = saved.step, loaded.updates = saved.updates, loaded.skipped_in_row = saved.skipped_in_row;
-    loaded.learning_rate = saved.learning_rate, loaded.momentum = saved.momentum, loaded.loss_scale = saved.loss_scale;
+    loaded.take_scalars(saved);
     read_checkpoint_files((folder_ / "state").string(), to.layout(), to.buffer_layout(), loaded);
     return loaded;
   }

@@ -95,17 +95,6 @@ Reference reference_conv2d_backward_weight(const ConvolutionGeometry& g, std::sp
   return grad_w;
 }
 
-double relative_error(std::span<const float> actual, std::span<const double> expected) {
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const double d = static_cast<double>(actual[i]) - expected[i];
-    difference += d * d;
-    norm += expected[i] * expected[i];
-  }
-  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
-}
-
 void expect_rounded(std::span<const float> actual, const Reference& expected, const std::string& what, double unit_roundoff, double half_smallest) {
   ASSERT_EQ(actual.size(), expected.values.size()) << what;
   const double bound = 4 * std::sqrt(static_cast<double>(expected.terms) + 4) * 0x1p-24;

@@ -49,7 +49,4 @@ Reference reference_conv2d_backward_weight(const ConvolutionGeometry& g, std::sp
 void expect_rounded(std::span<const float> actual, const Reference& expected, const std::string& what, double unit_roundoff = 0,
                     double half_smallest = 0);
 
-/// |actual - expected| / |expected| in the 2-norm.
-double relative_error(std::span<const float> actual, std::span<const double> expected);
-
 }  // namespace vitrine::test

@@ -15,8 +15,6 @@
 /// Short runs of the program that save checkpoints.
 namespace vitrine::test {
 
-using Arguments = std::vector<std::string>;
-
 inline Arguments operator+(Arguments a, const Arguments& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;

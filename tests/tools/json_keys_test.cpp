@@ -16,14 +16,8 @@ namespace {
 
 using Json = nlohmann::json;
 using Keys = std::set<std::string>;
-using Arguments = std::vector<std::string>;
 
 const Arguments kQuick = {"--model", "lenet5", "--image-size", "12", "--data", "synthetic:60", "--threads-per-device", "1", "--batch-size", "20"};
-
-Arguments with(Arguments first, const Arguments& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
 
 Json json_of(const Arguments& arguments, int exit_code = 0) {
   const ChildResult result = run_vitrine(with(arguments, {"--json"}));

@@ -17,12 +17,6 @@ namespace vitrine::test {
 namespace {
 
 using Json = nlohmann::json;
-using Arguments = std::vector<std::string>;
-
-Arguments with(Arguments first, const Arguments& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
 
 Json json_of(const Arguments& arguments, int exit_code = 0) {
   const ChildResult result = run_vitrine(with(arguments, {"--json"}));

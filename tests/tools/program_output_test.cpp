@@ -1,41 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Warnings, progress, and the text that the program prints to terminals and files.
-#include <algorithm>
 #include <csignal>
 #include <thread>
 
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_contains.h"
+#include "tests/support/text.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
 namespace {
 
-using Arguments = std::vector<std::string>;
-
 const Arguments kQuick = {"--model", "mlp", "--data", "synthetic:200", "--threads-per-device", "1", "--steps", "12", "--no-eval"};
-
-Arguments with(Arguments first, const Arguments& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
-
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
-  return count;
-}
-
-size_t longest_line(const std::string& text) {
-  size_t longest = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    longest = std::max(longest, end - begin);
-    begin = end + 1;
-  }
-  return longest;
-}
 
 /// The part of `text` from `title` on.
 std::string from(const std::string& text, const std::string& title) {

@@ -19,14 +19,8 @@ namespace vitrine::test {
 namespace {
 
 using Json = nlohmann::json;
-using Arguments = std::vector<std::string>;
 
 const Arguments kQuick = {"--model", "mlp", "--data", "synthetic:200", "--devices", "cpu:0-1", "--threads-per-device", "1", "--batch-size", "32"};
-
-Arguments with(Arguments first, const Arguments& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
 
 /// The JSON object on stdout of a run that must succeed.
 Json run_json(const std::string& command, const Arguments& arguments) {

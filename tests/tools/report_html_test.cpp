@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/text.h"
 #include "tools/program/report/charts.h"
 #include "tools/program/report/page.h"
 #include "tools/program/report/scale.h"
@@ -18,12 +19,6 @@
 
 namespace vitrine::tools::html {
 namespace {
-
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
 
 #define EXPECT_HAS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/text.h"
 #include "tools/program/device_sets.h"
 #include "tools/program/json_report.h"
 #include "tools/program/measure.h"
@@ -51,16 +50,6 @@ TEST(PhaseReport, ShowsMillisecondsPerStepSharesHiddenAndCauses) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
   EXPECT_EQ(text.find("backward"), std::string::npos);
-}
-
-size_t longest_line(const std::string& text) {
-  size_t longest = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    longest = std::max(longest, end - begin);
-    begin = end + 1;
-  }
-  return longest;
 }
 
 std::vector<std::string> device_names(int count) {

@@ -9,13 +9,21 @@
 
 namespace vitrine::test {
 
+using Arguments = std::vector<std::string>;
+
+/// Both lists, one after the other.
+inline Arguments with(Arguments first, const Arguments& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
 /// The vitrine program with these arguments.
-inline std::vector<std::string> vitrine_command(std::vector<std::string> arguments) {
+inline Arguments vitrine_command(Arguments arguments) {
   arguments.insert(arguments.begin(), VITRINE_PROGRAM);
   return arguments;
 }
 
 /// Runs the program to its end.
-inline ChildResult run_vitrine(std::vector<std::string> arguments) { return ChildProcess(vitrine_command(std::move(arguments))).wait(); }
+inline ChildResult run_vitrine(Arguments arguments) { return ChildProcess(vitrine_command(std::move(arguments))).wait(); }
 
 }  // namespace vitrine::test

@@ -9,6 +9,7 @@
 #include <pty.h>
 #include <unistd.h>
 
+#include "tests/support/text.h"
 #include "tools/program/progress.h"
 
 namespace vitrine::tools {
@@ -34,16 +35,6 @@ TEST(Table, ColorDoesNotChangeWidths) {
   Table table({{"a"}, {"b"}});
   table.add_row({"10", "200"});
   EXPECT_EQ(table.str(Style{true}), "\033[1m a    b\033[0m\n-------\n10  200\n");
-}
-
-size_t longest_line(const std::string& text) {
-  size_t longest = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    longest = std::max(longest, end - begin);
-    begin = end + 1;
-  }
-  return longest;
 }
 
 TEST(Table, IsNeverWiderThanTheTerminal) {

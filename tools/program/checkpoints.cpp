@@ -162,7 +162,8 @@ void Checkpoints::save(RunState state) {
   last_step_ = engine_.steps_issued();
   if (!directory_) return;
   engine_.copy_state(*staging_);
-  state.take_counters(*staging_);
+  state.take_scalars(*staging_);
+  state.optimizer_states = staging_->optimizer_states();
   state.best = best_;
   saving_ = true;
   const auto work = [this, state = std::move(state)] {

@@ -110,7 +110,7 @@ void report(const Resumed& resumed, const std::vector<SettingChange>& changes, b
 bool load(const Options& options, const Resumed& resumed, Run& run, bool reads) {
   Engine& engine = *run.engine;
   TrainingState state = engine.make_state();
-  resumed.state.give_counters(state);
+  state.take_scalars(resumed.state);
   const bool optimizer_fits = state.optimizer_states() == resumed.state.optimizer_states;
   if (!optimizer_fits) state.updates = 0;
   if (reads) {

@@ -56,25 +56,6 @@ std::string new_run_id() {
   return fmt::format("{:08x}{:08x}", device() & 0xffffffffU, device() & 0xffffffffU);
 }
 
-void RunState::take_counters(const TrainingState& state) {
-  step = state.step;
-  updates = state.updates;
-  skipped_in_row = state.skipped_in_row;
-  learning_rate = state.learning_rate;
-  momentum = state.momentum;
-  loss_scale = state.loss_scale;
-  optimizer_states = state.optimizer_states();
-}
-
-void RunState::give_counters(TrainingState& state) const {
-  state.step = step;
-  state.updates = updates;
-  state.skipped_in_row = skipped_in_row;
-  state.learning_rate = learning_rate;
-  state.momentum = momentum;
-  state.loss_scale = loss_scale;
-}
-
 std::string run_state_json(const RunState& s) {
   Json json;
   json["version"] = s.version;

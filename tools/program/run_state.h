@@ -23,17 +23,11 @@ struct BestCheckpoint {
 /// 16 random hexadecimal digits, which name a run across its interruptions.
 std::string new_run_id();
 
-struct RunState {
-  std::string run_id;      // new_run_id() of the start from scratch
-  std::string parameters;  // parameters_hash()
-
-  /// Of the engine; its flat buffers are in the checkpoint's files.
-  int64_t step = 0, updates = 0;
-  int skipped_in_row = 0;
-  double learning_rate = 0.0;
-  std::optional<double> momentum;
-  std::optional<std::pair<float, int32_t>> loss_scale;
-  std::vector<std::string> optimizer_states;  // their names
+/// The engine's flat buffers and counters are in the checkpoint's files.
+struct RunState : TrainingScalars {
+  std::string run_id;                         // new_run_id() of the start from scratch
+  std::string parameters;                     // parameters_hash()
+  std::vector<std::string> optimizer_states;  // TrainingState::optimizer_states()
 
   /// The place in the data: `batch` batches of epoch `epoch` (from 0) have been trained. A whole epoch whose evaluation is still to come has
   /// batch == batches_per_epoch.
@@ -46,10 +40,6 @@ struct RunState {
   std::optional<BestCheckpoint> best;
   std::vector<std::pair<std::string, std::string>> settings;  // run_settings()
   std::string version;                                        // of the program
-
-  void take_counters(const TrainingState& state);
-  /// The reverse, without `flats`.
-  void give_counters(TrainingState& state) const;
 };
 
 /// A JSON object. Numbers survive exactly; those that are not finite are strings.

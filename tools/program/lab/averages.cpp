@@ -54,11 +54,7 @@ TrainingStep step_with(const TargetWeight& weight) {
       weighted_loss(engine, batch, k, weight);
       engine.backward_and_reduce(micro_batch.last);
     }
-    engine.finish_reduction();
-    engine.decide_step();
-    engine.update_parameters();
-    engine.update_loss_scale();
-    engine.distribute_parameters();
+    finish_step(engine);
   };
 }
 

@@ -126,11 +126,7 @@ double measure_repeated_dropout(size_t setting, bool planted) {
     }
     engine.loss();
     engine.backward_and_reduce(true);
-    engine.finish_reduction();
-    engine.decide_step();
-    engine.update_parameters();
-    engine.update_loss_scale();
-    engine.distribute_parameters();
+    finish_step(engine);
   };
   train(model, devices_of(setting), config, batch_of(model, draw_samples(model, kSamples, kSeed)));
   std::set<std::vector<bool>> masks;

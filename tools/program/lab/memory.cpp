@@ -39,11 +39,7 @@ TrainingStep gathering_step(bool keeps_outputs) {
       }
       engine.backward_and_reduce(micro_batch.last);
     }
-    engine.finish_reduction();
-    engine.decide_step();
-    engine.update_parameters();
-    engine.update_loss_scale();
-    engine.distribute_parameters();
+    finish_step(engine);
   };
 }
 

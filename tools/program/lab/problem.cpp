@@ -93,6 +93,14 @@ Trained train(const Model& model, int devices, const EngineConfig& config, const
   return trained;
 }
 
+void finish_step(Engine& engine) {
+  engine.finish_reduction();
+  engine.decide_step();
+  engine.update_parameters();
+  engine.update_loss_scale();
+  engine.distribute_parameters();
+}
+
 double relative_distance(std::span<const float> x, std::span<const float> reference, std::span<const float> origin) {
   VITRINE_ASSERT(x.size() == reference.size() && (origin.empty() || origin.size() == x.size()), "vectors of one layout are compared");
   double distance = 0.0, length = 0.0;
