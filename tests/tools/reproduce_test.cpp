@@ -12,6 +12,7 @@
 #include "runtime/error.h"
 #include "tests/tools/checkpoint_runs.h"
 #include "tools/program/checkpoints.h"
+#include "tools/program/findings.h"
 #include "tools/program/folder_lock.h"
 #include "tools/program/reproduction.h"
 #include "tools/program/reproduction_files.h"
@@ -567,7 +568,7 @@ TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {
   add("single", "fp16:none", "diverged", 1.0);
   add("ddp", "fp32", "complete", 4.0);
   add("ddp", "fp16:none", "complete", 2.0);
-  const std::vector<ConfigurationSummary> all = summarize(record);
+  const std::vector<ConfigurationSummary> all = summarize(record.runs);
   ASSERT_EQ(all.size(), 4U);
   EXPECT_DOUBLE_EQ(all[0].samples_per_second, 100.0) << "without the first step";
   EXPECT_DOUBLE_EQ(all[0].seconds.mean, 12.0) << "with the first step";
@@ -577,6 +578,39 @@ TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {
   EXPECT_FALSE(all[3].speed_up.has_value()) << "the single device has no whole run in fp16:none";
   EXPECT_EQ(published_figures().size(), 9U);
   EXPECT_FALSE(published_table(record).has_value());
+}
+
+TEST(Reproduction, ASummaryCoversAllSeedsOfItsConfiguration) {
+  using namespace tools;
+  Record record;
+  record.kind = Record::Kind::reproduction;
+  record.seeds = 3;
+  const auto add = [&](const char* state, std::vector<SavedEpoch> saved, int64_t skipped, bool measured) {
+    RunRecord& run = record.runs.emplace_back();
+    run.reproduced.emplace();
+    run.reproduced->mode = "ddp", run.reproduced->precision = "fp32", run.reproduced->state = state;
+    run.reproduced->saved = std::move(saved);
+    run.reproduced->skipped_steps = skipped;
+    run.reproduced->measured_steps = measured ? 5 : 0;
+    run.devices.emplace_back().device = "cpu:0";
+  };
+  add("failed", {{1, "step-1", 0.0, 0.9, {}}}, 1, false);
+  add("complete", {{1, "step-1", 0.0, 0.6, {}}, {2, "step-2", 0.0, 0.5, {}}}, 2, true);
+  add("failed", {}, 4, true);
+  conclude(record);
+  ASSERT_EQ(record.summaries.size(), 1U);
+  const ConfigurationSummary& summary = record.summaries[0];
+  EXPECT_EQ(summary.runs, 3U);
+  EXPECT_EQ(summary.complete, 1);
+  EXPECT_EQ(summary.unfinished, std::vector<std::string>{"failed"});
+  EXPECT_EQ(summary.best.value().test_accuracy, 0.9) << "of any saved epoch";
+  EXPECT_DOUBLE_EQ(summary.accuracy.mean, 0.5) << "of the complete run's last epoch";
+  EXPECT_EQ(summary.skipped_steps, 7);
+  EXPECT_EQ(summary.shown, 1U) << "the first run that was measured";
+  const Json row = reproduction_table(record).json()["rows"][0]["cells"];
+  EXPECT_EQ(row[2], "0.5000, failed");
+  EXPECT_EQ(row[3], "0.9000 (1)");
+  EXPECT_TRUE(measured_runs(record).summaries.empty());
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/program/advice.h"
-#include "tools/program/findings.h"
 #include "tools/program/reproduction.h"
 
 namespace vitrine::tools {
@@ -238,8 +237,7 @@ Json comparison_json(const Record& record, const std::vector<DeviceId>& devices)
     mode.update(measurements_json(run.devices));
     mode["max_gradient_difference"] = run.gradient_difference;
   }
-  const std::optional<Finding> speed = compare_speed(record.runs);
-  json["speed"] = speed ? Json(speed->text) : Json();
+  json["speed"] = record.speed ? Json(record.speed->text) : Json();
   json["interrupted"] = record.interrupted;
   return json;
 }
@@ -249,7 +247,7 @@ Json reproduction_json(const Record& record) {
   Json json;
   json["config"] = Json::parse(record.config);
   json["runs"] = Json::array();
-  const std::vector<ConfigurationSummary> summaries = summarize(record);
+  const std::vector<ConfigurationSummary>& summaries = record.summaries;
   for (const RunRecord& run : record.runs) {
     const ReproducedRun& of = *run.reproduced;
     Json& one = json["runs"].emplace_back();
