@@ -14,6 +14,7 @@
 #include "tools/program/checkpoints.h"
 #include "tools/program/findings.h"
 #include "tools/program/folder_lock.h"
+#include "tools/program/json_report.h"
 #include "tools/program/reproduction.h"
 #include "tools/program/reproduction_files.h"
 
@@ -548,6 +549,44 @@ TEST_F(Reproduce, TheBytesOfACheckpointAreThoseOfItsFiles) {
     EXPECT_LT(expected, bytes + 4096) << name << ": padding";
     EXPECT_GT(expected, bytes - 16384) << name << ": headers and state.json";
   }
+}
+
+TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
+  using namespace tools;
+  const auto config_of = [](const Arguments& more) {
+    const CommandLine line = parse_command_line(Arguments{"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:60"} + more);
+    EXPECT_TRUE(line.options) << line.error;
+    const Options options = line.options.value_or(Options{});
+    return Json(config_json(options, open_job(options), {{Backend::cpu, 0}}));
+  };
+  const Json config = config_of({"--lr-schedule", "multi-step", "--lr-milestones", "3,5", "--lr-gamma", "0.5", "--warmup-steps", "4",
+                                 "--warmup-factor", "0.1", "--workspace", "1MiB", "--tf32", "--nccl-defaults"});
+  EXPECT_EQ(config["lr_milestones"], (Json{3, 5}));
+  EXPECT_EQ(config["lr_gamma"], 0.5);
+  EXPECT_EQ(config["warmup_factor"], 0.1);
+  EXPECT_EQ(config["workspace"], 1 << 20);
+  EXPECT_EQ(config["tf32"], true);
+  EXPECT_EQ(config["nccl_defaults"], true);
+  const Json plain = config_of({});
+  for (const char* name : {"lr_gamma", "lr_step_size", "lr_patience", "workspace", "loss_scale_growth_interval"}) {
+    EXPECT_TRUE(plain.contains(name) && plain[name].is_null()) << name;
+  }
+  const Json growing = config_of({"--precision", "fp16", "--loss-scale-growth-interval", "7"});
+  EXPECT_EQ(growing["loss_scale_growth_interval"], 7);
+}
+
+TEST(Reproduction, SettingsOfOlderFoldersHaveNoWorkspace) {
+  using tools::compare_run_settings;
+  const std::string old = R"({"lr": 0.1, "tf32": false})";
+  EXPECT_TRUE(compare_run_settings(R"({"lr": 0.1, "tf32": false, "workspace": 1024, "nccl_defaults": false})", old).empty());
+  const auto other = compare_run_settings(R"({"lr": 0.1, "tf32": false, "workspace": null, "nccl_defaults": true})", old);
+  ASSERT_EQ(other.size(), 1U);
+  EXPECT_EQ(other[0].name, "nccl-defaults");
+  EXPECT_EQ(other[0].there, "false");
+  EXPECT_FALSE(compare_run_settings(R"({"lr": 0.1, "workspace": 1})", "[]").empty()) << "a damaged file";
+  const auto recorded = compare_run_settings(R"({"workspace": 1024})", R"({"workspace": null})");
+  ASSERT_EQ(recorded.size(), 1U);
+  EXPECT_EQ(recorded[0].there, "not set");
 }
 
 TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {

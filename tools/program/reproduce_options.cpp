@@ -99,6 +99,7 @@ Options published_options(const Options& options) {
   o.precisions = options.precisions;
   o.devices = options.devices;
   o.device_memory = options.device_memory;
+  o.workspace = options.workspace;
   o.threads_per_device = options.threads_per_device;
   return o;
 }
