@@ -2,7 +2,6 @@
 #include "data/dataset.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include "data/readers.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {
@@ -21,13 +21,12 @@ constexpr int64_t kDefaultDrawn = 10'000;
 constexpr int64_t kMostDrawn = 10'000'000;
 
 int64_t parse_count(const std::string& description, std::string_view text) {
-  int64_t count = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  if (error != std::errc() || end != text.data() + text.size() || count < 1 || count > kMostDrawn) {
+  const std::optional<int64_t> count = parse_number<int64_t>(text);
+  if (!count || *count < 1 || *count > kMostDrawn) {
     throw ConfigError(
         fmt::format("data \"{}\": \"{}\" is not a number of images from 1 to {}; use synthetic or synthetic:10000", description, text, kMostDrawn));
   }
-  return count;
+  return *count;
 }
 
 constexpr int64_t kFingerprintSamples = 256;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -18,6 +17,7 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {
@@ -33,11 +33,8 @@ constexpr const char* kLockFile = ".lock";
 
 std::optional<int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  int64_t step = 0;
-  const char* const end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  if (error != std::errc{} || stop != end || step < 0 || checkpoint_name(step) != name) return std::nullopt;
-  return step;
+  const std::optional<int64_t> step = parse_number<int64_t>(std::string_view(name).substr(kPrefix.size()));
+  return step && *step >= 0 && checkpoint_name(*step) == name ? step : std::nullopt;
 }
 
 /// Calls `visit` with each entry of a directory.

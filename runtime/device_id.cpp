@@ -2,13 +2,13 @@
 #include "runtime/device_id.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "runtime/error.h"
 #include "runtime/gpu_info.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {
@@ -25,10 +25,8 @@ struct Item {
 }
 
 std::optional<int> parse_index(std::string_view digits) {
-  int index = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
-  if (error != std::errc() || end != digits.data() + digits.size() || digits.front() == '-' || index > kMaxIndex) return std::nullopt;
-  return index;
+  const std::optional<int> index = parse_number<int>(digits);
+  return index && digits.front() != '-' && *index <= kMaxIndex ? index : std::nullopt;
 }
 
 Item parse_item(std::string_view list, std::string_view item, int cuda_device_count) {
@@ -80,9 +78,7 @@ std::string DeviceId::str() const { return is_host() ? "host" : fmt::format("{}:
 std::vector<DeviceId> parse_device_list(std::string_view text, int cuda_device_count) {
   if (text.empty()) throw ConfigError("device list is empty; name at least one device, such as cpu:0 or cuda:all");
   std::vector<DeviceId> devices;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view item_text = text.substr(begin, end - begin);
+  for (const std::string& item_text : split_text(text, ',')) {
     const Item item = parse_item(text, item_text, cuda_device_count);
     if (!devices.empty() && devices.front().backend != item.backend) {
       reject(text, item_text, fmt::format("mixes backends; the list begins with {}", devices.front().str()));
@@ -95,7 +91,6 @@ std::vector<DeviceId> parse_device_list(std::string_view text, int cuda_device_c
       }
       devices.push_back(device);
     }
-    begin = end + 1;
   }
   return devices;
 }

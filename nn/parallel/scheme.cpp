@@ -2,7 +2,6 @@
 #include "nn/parallel/scheme.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 
@@ -10,18 +9,13 @@
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 
 namespace {
 
 constexpr int64_t kShareNotGiven = -1;  // "balanced" before its split is set
-
-template <class Number>
-bool parse_number(std::string_view text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size();
-}
 
 [[noreturn]] void throw_bad_split(std::string_view text, std::string_view why) {
   throw ConfigError(fmt::format("split: '{}' {}; use 'equal', one weight for each device ('2,3,3'), or 'gpu0=N'", text, why));
@@ -83,18 +77,17 @@ Split parse_split(std::string_view text) {
   constexpr std::string_view prefix = "gpu0=";
   if (text.substr(0, prefix.size()) == prefix) {
     split.kind = Split::Kind::gpu0;
-    if (!parse_number(text.substr(prefix.size()), split.gpu0) || split.gpu0 < 0) throw_bad_split(text, "has no non-negative integer after 'gpu0='");
+    const auto share = parse_number<int64_t>(text.substr(prefix.size()));
+    if (!share || *share < 0) throw_bad_split(text, "has no non-negative integer after 'gpu0='");
+    split.gpu0 = *share;
     return split;
   }
   split.kind = Split::Kind::weights;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view item = text.substr(begin, end - begin);
-    double weight = 0.0;
-    if (!parse_number(item, weight)) throw_bad_split(text, fmt::format("has '{}' instead of a number", item));
-    if (!std::isfinite(weight) || weight < 0.0) throw_bad_split(text, fmt::format("has the weight {}, expected a finite number >= 0", item));
-    split.weights.push_back(weight);
-    begin = end + 1;
+  for (const std::string& item : split_text(text, ',')) {
+    const auto weight = parse_number<double>(item);
+    if (!weight) throw_bad_split(text, fmt::format("has '{}' instead of a number", item));
+    if (!std::isfinite(*weight) || *weight < 0.0) throw_bad_split(text, fmt::format("has the weight {}, expected a finite number >= 0", item));
+    split.weights.push_back(*weight);
   }
   return split;
 }

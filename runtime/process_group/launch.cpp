@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <climits>
 #include <cstdint>
 #include <string_view>
@@ -16,6 +15,7 @@
 
 #include "runtime/error.h"
 #include "runtime/process_group/slurm.h"
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {
@@ -96,14 +96,12 @@ std::vector<Given> complete(const char* whose, const char* remedy, std::vector<W
 
 /// `because` says where the largest value comes from.
 int read_number(const Given& given, int least, int most, const Reason& because) {
-  int value = 0;
-  const char* end = given.text.data() + given.text.size();
-  const auto [stopped, error] = std::from_chars(given.text.data(), end, value);
-  if (error != std::errc() || stopped != end || value < least || value > most) {
+  const std::optional<int> value = parse_number<int>(given.text);
+  if (!value || *value < least || *value > most) {
     const Reason range = least == most ? fmt::format("{}", least) : fmt::format("a whole number from {} to {}", least, most);
     reject(given, because.empty() ? range : range + ", as " + because);
   }
-  return value;
+  return *value;
 }
 
 /// The four numbers, checked for consistency.
@@ -185,10 +183,7 @@ std::optional<Given> slurm_job(const Environment& env) { return get(env, "SLURM_
 /// Batch scripts have no step number; interactive shells have a reserved one, 2^32 - 16 or above.
 bool in_slurm_step(const Environment& env) {
   const auto step = get(env, "SLURM_STEP_ID", "SLURM_STEPID");
-  if (!step) return false;
-  uint64_t number = 0;
-  std::from_chars(step->text.data(), step->text.data() + step->text.size(), number);
-  return number < 0xfffffff0;
+  return step && parse_number<uint64_t>(step->text).value_or(0) < 0xfffffff0;
 }
 
 /// Number of tasks on this machine, from a list such as "4(x2),1".

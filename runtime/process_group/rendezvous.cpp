@@ -2,7 +2,6 @@
 #include "runtime/process_group/rendezvous.h"
 
 #include <array>
-#include <charconv>
 #include <fstream>
 #include <sstream>
 
@@ -18,6 +17,7 @@
 #include "runtime/process_group/connection.h"
 #include "runtime/process_group/handshake.h"
 #include "runtime/process_group/private_file.h"
+#include "runtime/text.h"
 
 namespace vitrine::process_group {
 
@@ -109,9 +109,8 @@ InitMethod parse_init_method(const std::string& text) {
   if (colon < 6 || colon == 6) throw bad("host and port are missing");
   method.host = text.substr(6, colon - 6);
   if (method.host.size() > 2 && method.host.front() == '[' && method.host.back() == ']') method.host = method.host.substr(1, method.host.size() - 2);
-  const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), method.port);
-  if (error != std::errc{} || end != text.data() + text.size() || method.port < 1 || method.port > 65535)
-    throw bad("the port is not a number from 1 to 65535");
+  method.port = parse_number<int>(std::string_view(text).substr(colon + 1)).value_or(0);
+  if (method.port < 1 || method.port > 65535) throw bad("the port is not a number from 1 to 65535");
   return method;
 }
 

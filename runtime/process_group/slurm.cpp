@@ -2,17 +2,16 @@
 #include "runtime/process_group/slurm.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "runtime/text.h"
 
 namespace vitrine {
 namespace {
 
 /// Parses a number of at least 1 that makes up the whole text.
 std::optional<int> parse_positive(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1) return std::nullopt;
-  return value;
+  const std::optional<int> value = parse_number<int>(text);
+  return value && *value >= 1 ? value : std::nullopt;
 }
 
 std::optional<SlurmCount> parse_count(std::string_view item) {
@@ -35,12 +34,10 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 std::optional<std::vector<SlurmCount>> parse_slurm_counts(std::string_view text) {
   std::vector<SlurmCount> counts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const auto count = parse_count(text.substr(begin, end - begin));
+  for (const std::string& item : split_text(text, ',')) {
+    const auto count = parse_count(item);
     if (!count) return std::nullopt;
     counts.push_back(*count);
-    begin = end + 1;
   }
   return counts;
 }

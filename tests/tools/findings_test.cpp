@@ -271,6 +271,34 @@ TEST(CompareFindings, NameTheFastestAndTheSmallest) {
             "The schemes' speeds are within noise: medians from 150 to 150 samples/s, single rounds from 149 to 160.");
 }
 
+TEST(CompareFindings, ResultsComeFirstThenWhatCostsMost) {
+  RunRecord dp = scheme("dp", {100, 98, 103}), ddp = scheme("ddp", {150, 160, 149});
+  grow(dp, 0, Category::activations, 100 * kMiB);
+  const std::vector<Finding> findings = comparison_findings({dp, ddp});
+  ASSERT_EQ(findings.size(), 3U);
+  EXPECT_FALSE(findings[0].cost || findings[1].cost);
+  EXPECT_EQ(findings[2].text, "dp: " + uneven_memory(dp)->text);
+}
+
+TEST(Conclude, FillsWhatTheKindOfRecordReports) {
+  RunRecord uneven = scheme("dp", {100, 98, 103});
+  grow(uneven, 0, Category::activations, 100 * kMiB);
+  Record run;
+  run.runs = {uneven};
+  conclude(run);
+  ASSERT_EQ(run.findings.size(), 1U);
+  EXPECT_EQ(run.findings[0].text, uneven_memory(uneven)->text);
+  EXPECT_FALSE(run.speed);
+  Record comparison;
+  comparison.kind = Record::Kind::comparison;
+  conclude(comparison);
+  EXPECT_TRUE(comparison.findings.empty()) << "an interrupted comparison has no runs";
+  comparison.runs = {uneven, scheme("ddp", {150, 160, 149})};
+  conclude(comparison);
+  EXPECT_EQ(comparison.findings.size(), 3U);
+  EXPECT_EQ(comparison.speed.value().text, comparison.findings[0].text);
+}
+
 TEST(CompareFindings, DoNotReportNoise) {
   const RunRecord balanced = scheme("balanced", {160, 99, 170}), dp = scheme("dp", {100, 98, 165});
   EXPECT_EQ(

@@ -86,6 +86,7 @@ TEST(Options, CollectivesAcceptTheFlagsOfNcclTests) {
   EXPECT_EQ(parsed("collectives --counts 1,2").collectives.names, (std::vector<std::string>{"scatter", "gather"}));
   EXPECT_CONTAINS(usage_error("collectives all_reduce --counts 1,2"), "the parts of all_reduce are equal");
   EXPECT_CONTAINS(usage_error("collectives --counts 1,x"), "'x' is not a count");
+  EXPECT_CONTAINS(usage_error("collectives --counts 1,2,"), "'' is not a count");
   EXPECT_CONTAINS(usage_error("collectives --counts 0,0"), "all parts are empty");
   EXPECT_CONTAINS(usage_error("collectives -f 1"), "stepfactor");
 }
@@ -419,6 +420,29 @@ TEST(Options, CompareAcceptsAShareAndWeights) {
   EXPECT_EQ(schemes[0].second.split.str(), "1,3");
   EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes dp,dp"), cpu_devices(2), notes), ConfigError);
   EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes dp,x"), cpu_devices(2), notes), ConfigError);
+}
+
+TEST(Options, NumbersHaveNoPlusSign) {
+  for (const char* line : {"train --batch-size", "eval --batch-size", "train --epochs", "train --lr", "train --ema", "compare --steps"}) {
+    EXPECT_CONTAINS(usage_error(std::string(line) + " +1"), "+1");
+  }
+  EXPECT_EQ(parsed("train --lr 1e+1").lr, 10.0);
+}
+
+TEST(Options, ListsRefuseEmptyItems) {
+  std::vector<std::string> notes;
+  EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes ddp,"), cpu_devices(2), notes), ConfigError);
+  EXPECT_THROW(parse_thread_list("2,"), ConfigError);
+  EXPECT_THROW(parse_memory_list("1GiB,,1GiB"), ConfigError);
+  EXPECT_CONTAINS(usage_error("compare --precisions fp32,"), "'' is not fp32, fp16 or bf16");
+}
+
+TEST(Options, RecordedStepsAreAStepOrARange) {
+  EXPECT_EQ(parse_step_range("3").first_step, 2);
+  EXPECT_EQ(parse_step_range("3").last_step, 2);
+  EXPECT_EQ(parse_step_range("2-4").first_step, 1);
+  EXPECT_EQ(parse_step_range("2-4").last_step, 3);
+  for (const char* text : {"", "0", "-2", "4-2", "2-", "2--4", "2-3-4", "2-x"}) EXPECT_THROW(parse_step_range(text), ConfigError) << text;
 }
 
 TEST(Warnings, ReportFileNamesWithAWrongEnding) {

@@ -47,7 +47,7 @@ TEST(Recipe, AugmentationIsAList) {
   EXPECT_EQ(all.crop_padding, 4);
   EXPECT_EQ(all.cutout, 8);
   EXPECT_FALSE(resolve_augmentation(train_options({"--augment", "crop:2"}).recipe).flip);
-  for (const char* text : {"mirror", "crop", "crop:", "crop:0", "crop:x", "cutout:-1", "flip:1", "flip,flip", "crop:1,crop:2"}) {
+  for (const char* text : {"mirror", "crop", "crop:", "crop:0", "crop:x", "cutout:-1", "flip:1", "flip,flip", "crop:1,crop:2", "flip,", ",flip"}) {
     expect_usage_error({"--augment", text}, "--augment " + std::string(text));
   }
   expect_usage_error({"--augment", "flip", "--preprocess", "host"}, "--preprocess host");
@@ -86,7 +86,7 @@ TEST(Recipe, ParameterGroups) {
   EXPECT_FALSE(groups[3].lr_factor);
   EXPECT_THROW(resolve_parameter_groups(recipe, 0.0), ConfigError);
   for (const char* text : {"classifier.*", ":lr=1", "x:", "x:lr", "x:lr=", "x:lr=a", "x:lr=-1", "x:rate=1", "x:lr=inf", "*:lr=0.1,lr=0.2",
-                           "*:weight-decay=0,weight-decay=0"}) {
+                           "*:weight-decay=0,weight-decay=0", "*:weight-decay=0,"}) {
     expect_usage_error({"--param-group", text}, "--param-group " + std::string(text));
   }
   expect_usage_error({"--no-decay", "weights"}, "norms, biases");
@@ -113,7 +113,7 @@ TEST(Recipe, NormalizationHasAsManyNumbersAsChannels) {
   const Normalization given = resolve_normalization("0.5,0.25,-1/1,2,4", set);
   EXPECT_EQ(given.mean[2], -1.0F);
   EXPECT_EQ(given.std[1], 2.0F);
-  for (const char* text : {"0.5/0.5", "1,2,3", "1,2,3/1,2,0", "1,2,3/1,2,x", "1,2,3/1,2,3/1", "1,2,nan/1,2,3"}) {
+  for (const char* text : {"0.5/0.5", "1,2,3", "1,2,3/1,2,0", "1,2,3/1,2,x", "1,2,3/1,2,3/1", "1,2,3/1,2,3/", "1,2,3/1,2,3,", "1,2,nan/1,2,3"}) {
     EXPECT_THROW(resolve_normalization(text, set), ConfigError) << text;
   }
   try {

@@ -230,6 +230,31 @@ TEST(ComparisonReport, EveryRowOfTimesAddsUpToItsStep) {
   }
 }
 
+TEST(LearningTables, EpochsCountStepsFromTheStartOfTheRun) {
+  RunRecord run;
+  run.batch_size = 10;
+  run.first_step = 7;  // continued after 2 of the 5 steps of epoch 2
+  EXPECT_FALSE(epochs_table(run));
+  for (int64_t epoch = 2; epoch <= 3; ++epoch) {
+    EpochRecord& record = run.epochs.emplace_back();
+    record.epoch = epoch, record.samples = 45;
+    record.steps_before = epoch == 2 ? 2 : 0;
+  }
+  run.epochs[1].test_accuracy = 0.5;
+  EXPECT_EQ(last_steps(run), (std::vector<int64_t>{10, 15}));
+  const Json rows = epochs_table(run)->json()["rows"];
+  EXPECT_EQ(rows[1]["cells"][0], "epoch 3");
+  EXPECT_EQ(rows[1]["cells"][1], "15");
+  EXPECT_EQ(rows[1]["cells"][3], "–");
+  EXPECT_EQ(rows[1]["cells"][4], "0.5000");
+}
+
+TEST(ComparisonReport, SpeedsAreRelativeToTheFirstScheme) {
+  Record record;
+  for (const double rate : {100.0, 150.0}) record.runs.emplace_back().rates.rounds = {rate};
+  EXPECT_EQ(speeds_table(record).json()["rows"][1]["cells"][2], "1.50");
+}
+
 TEST(DeviceSets, AreNamedAsRanges) {
   const std::vector<std::string> names = device_names(20);
   EXPECT_EQ(all_devices(1).name(names), "cpu:0");

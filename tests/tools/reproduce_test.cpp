@@ -12,7 +12,9 @@
 #include "runtime/error.h"
 #include "tests/tools/checkpoint_runs.h"
 #include "tools/program/checkpoints.h"
+#include "tools/program/findings.h"
 #include "tools/program/folder_lock.h"
+#include "tools/program/json_report.h"
 #include "tools/program/reproduction.h"
 #include "tools/program/reproduction_files.h"
 
@@ -306,6 +308,7 @@ TEST_F(Reproduce, AdvisesOnlyFlagsThatItHasWhenMemoryIsShort) {
 
 TEST_F(Reproduce, RefusesWhatMakesNoSense) {
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "single,both"}, {"'both' is not single, dp, criterion or ddp"});
+  expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "single,"}, {"'' is not single, dp, criterion or ddp"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--modes", "dp,dp"}, {"dp appears twice"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--precisions", "fp16,fp16:dynamic"}, {"fp16 is fp16:dynamic"});
   expect_usage_error(tiny() + out("x") + Arguments{"--devices", "cpu:0", "--precisions", "fp64"}, {"'fp64'"});
@@ -548,6 +551,44 @@ TEST_F(Reproduce, TheBytesOfACheckpointAreThoseOfItsFiles) {
   }
 }
 
+TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
+  using namespace tools;
+  const auto config_of = [](const Arguments& more) {
+    const CommandLine line = parse_command_line(Arguments{"train", "--model", "mlp", "--image-size", "8", "--data", "synthetic:60"} + more);
+    EXPECT_TRUE(line.options) << line.error;
+    const Options options = line.options.value_or(Options{});
+    return Json(config_json(options, open_job(options), {{Backend::cpu, 0}}));
+  };
+  const Json config = config_of({"--lr-schedule", "multi-step", "--lr-milestones", "3,5", "--lr-gamma", "0.5", "--warmup-steps", "4",
+                                 "--warmup-factor", "0.1", "--workspace", "1MiB", "--tf32", "--nccl-defaults"});
+  EXPECT_EQ(config["lr_milestones"], (Json{3, 5}));
+  EXPECT_EQ(config["lr_gamma"], 0.5);
+  EXPECT_EQ(config["warmup_factor"], 0.1);
+  EXPECT_EQ(config["workspace"], 1 << 20);
+  EXPECT_EQ(config["tf32"], true);
+  EXPECT_EQ(config["nccl_defaults"], true);
+  const Json plain = config_of({});
+  for (const char* name : {"lr_gamma", "lr_step_size", "lr_patience", "workspace", "loss_scale_growth_interval"}) {
+    EXPECT_TRUE(plain.contains(name) && plain[name].is_null()) << name;
+  }
+  const Json growing = config_of({"--precision", "fp16", "--loss-scale-growth-interval", "7"});
+  EXPECT_EQ(growing["loss_scale_growth_interval"], 7);
+}
+
+TEST(Reproduction, SettingsOfOlderFoldersHaveNoWorkspace) {
+  using tools::compare_run_settings;
+  const std::string old = R"({"lr": 0.1, "tf32": false})";
+  EXPECT_TRUE(compare_run_settings(R"({"lr": 0.1, "tf32": false, "workspace": 1024, "nccl_defaults": false})", old).empty());
+  const auto other = compare_run_settings(R"({"lr": 0.1, "tf32": false, "workspace": null, "nccl_defaults": true})", old);
+  ASSERT_EQ(other.size(), 1U);
+  EXPECT_EQ(other[0].name, "nccl-defaults");
+  EXPECT_EQ(other[0].there, "false");
+  EXPECT_FALSE(compare_run_settings(R"({"lr": 0.1, "workspace": 1})", "[]").empty()) << "a damaged file";
+  const auto recorded = compare_run_settings(R"({"workspace": 1024})", R"({"workspace": null})");
+  ASSERT_EQ(recorded.size(), 1U);
+  EXPECT_EQ(recorded[0].there, "not set");
+}
+
 TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {
   using namespace tools;
   Record record;
@@ -566,7 +607,7 @@ TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {
   add("single", "fp16:none", "diverged", 1.0);
   add("ddp", "fp32", "complete", 4.0);
   add("ddp", "fp16:none", "complete", 2.0);
-  const std::vector<ConfigurationSummary> all = summarize(record);
+  const std::vector<ConfigurationSummary> all = summarize(record.runs);
   ASSERT_EQ(all.size(), 4U);
   EXPECT_DOUBLE_EQ(all[0].samples_per_second, 100.0) << "without the first step";
   EXPECT_DOUBLE_EQ(all[0].seconds.mean, 12.0) << "with the first step";
@@ -576,6 +617,39 @@ TEST(Reproduction, SpeedUpIsAgainstTheSingleDeviceInTheSamePrecision) {
   EXPECT_FALSE(all[3].speed_up.has_value()) << "the single device has no whole run in fp16:none";
   EXPECT_EQ(published_figures().size(), 9U);
   EXPECT_FALSE(published_table(record).has_value());
+}
+
+TEST(Reproduction, ASummaryCoversAllSeedsOfItsConfiguration) {
+  using namespace tools;
+  Record record;
+  record.kind = Record::Kind::reproduction;
+  record.seeds = 3;
+  const auto add = [&](const char* state, std::vector<SavedEpoch> saved, int64_t skipped, bool measured) {
+    RunRecord& run = record.runs.emplace_back();
+    run.reproduced.emplace();
+    run.reproduced->mode = "ddp", run.reproduced->precision = "fp32", run.reproduced->state = state;
+    run.reproduced->saved = std::move(saved);
+    run.reproduced->skipped_steps = skipped;
+    run.reproduced->measured_steps = measured ? 5 : 0;
+    run.devices.emplace_back().device = "cpu:0";
+  };
+  add("failed", {{1, "step-1", 0.0, 0.9, {}}}, 1, false);
+  add("complete", {{1, "step-1", 0.0, 0.6, {}}, {2, "step-2", 0.0, 0.5, {}}}, 2, true);
+  add("failed", {}, 4, true);
+  conclude(record);
+  ASSERT_EQ(record.summaries.size(), 1U);
+  const ConfigurationSummary& summary = record.summaries[0];
+  EXPECT_EQ(summary.runs, 3U);
+  EXPECT_EQ(summary.complete, 1);
+  EXPECT_EQ(summary.unfinished, std::vector<std::string>{"failed"});
+  EXPECT_EQ(summary.best.value().test_accuracy, 0.9) << "of any saved epoch";
+  EXPECT_DOUBLE_EQ(summary.accuracy.mean, 0.5) << "of the complete run's last epoch";
+  EXPECT_EQ(summary.skipped_steps, 7);
+  EXPECT_EQ(summary.shown, 1U) << "the first run that was measured";
+  const Json row = reproduction_table(record).json()["rows"][0]["cells"];
+  EXPECT_EQ(row[2], "0.5000, failed");
+  EXPECT_EQ(row[3], "0.9000 (1)");
+  EXPECT_TRUE(measured_runs(record).summaries.empty());
 }
 
 }  // namespace

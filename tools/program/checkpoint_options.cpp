@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/checkpoint_options.h"
 
-#include <charconv>
 #include <cmath>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "runtime/error.h"
+#include "runtime/text.h"
 #include "tools/program/flag_values.h"
 
 namespace vitrine::tools {
@@ -15,14 +15,6 @@ namespace vitrine::tools {
 namespace {
 
 constexpr const char* kGroup = "Checkpoints";
-
-template <class Number>
-std::optional<Number> whole(const std::string& text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 }  // namespace
 
@@ -55,12 +47,12 @@ CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& o) {
     return interval;
   }
   if (!text.empty() && text.back() == 'm') {
-    const auto minutes = whole<double>(text.substr(0, text.size() - 1));
+    const auto minutes = parse_number<double>(std::string_view(text).substr(0, text.size() - 1));
     if (minutes && std::isfinite(*minutes) && *minutes > 0.0) {
       interval.minutes = *minutes;
       return interval;
     }
-  } else if (const auto steps = whole<int64_t>(text); steps && *steps > 0) {
+  } else if (const auto steps = parse_number<int64_t>(text); steps && *steps > 0) {
     interval.steps = *steps;
     return interval;
   }

@@ -3,14 +3,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
-#include <sstream>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "runtime/error.h"
+#include "runtime/text.h"
 #include "runtime/units.h"
 #include "tools/program/collective_bench.h"
 #include "tools/program/flag_values.h"
@@ -33,14 +32,12 @@ int64_t parse_collective_bytes(const std::string& option, const std::string& tex
 
 std::vector<int64_t> parse_counts(const std::string& text) {
   std::vector<int64_t> counts;
-  std::istringstream items(text);
-  for (std::string item; std::getline(items, item, ',');) {
-    int64_t count = 0;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), count);
-    if (error != std::errc() || end != item.data() + item.size() || count < 0 || count > (int64_t{1} << 30)) {
+  for (const std::string& item : split_text(text, ',')) {
+    const std::optional<int64_t> count = parse_number<int64_t>(item);
+    if (!count || *count < 0 || *count > (int64_t{1} << 30)) {
       throw ConfigError(fmt::format("--counts {}: '{}' is not a count from 0 to 2^30; give one for each rank, as 8,19,19,18", text, item));
     }
-    counts.push_back(count);
+    counts.push_back(*count);
   }
   if (std::all_of(counts.begin(), counts.end(), [](int64_t count) { return count == 0; })) {
     throw ConfigError(fmt::format("--counts {}: all parts are empty; give at least one rank something", text));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The flags of the program and their help.
 #include <algorithm>
-#include <charconv>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +8,7 @@
 
 #include "nn/model.h"
 #include "runtime/error.h"
+#include "runtime/text.h"
 #include "tools/program/advice.h"
 #include "tools/program/flag_values.h"
 #include "tools/program/lab/experiment.h"
@@ -117,12 +117,11 @@ CLI::Option* add_number_or_word(CLI::App& app, const std::string& names, Number&
   const auto read = [&number, &chosen, most, word, names](const std::string& text) {
     chosen = text == word;
     if (chosen) return;
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > int64_t{most}) {
+    const std::optional<int64_t> value = parse_number<int64_t>(text);
+    if (!value || *value < 1 || *value > int64_t{most}) {
       throw ConfigError(fmt::format("{} {}: it must be a whole number from 1 to {}, or {}", names.substr(0, names.find(',')), text, most, word));
     }
-    number = static_cast<Number>(value);
+    number = static_cast<Number>(*value);
   };
   return app.add_option_function<std::string>(names, read, help)->type_name("N|" + word)->default_str(std::to_string(number));
 }

@@ -14,6 +14,7 @@
 #include "tools/program/batches.h"
 #include "tools/program/commands.h"
 #include "tools/program/describe.h"
+#include "tools/program/findings.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
 #include "tools/program/measure.h"
@@ -179,6 +180,7 @@ Record make_record(const Options& options, const Job& job, const Comparison& com
   record.rounds = options.rounds;
   record.interrupted = interrupted();
   record.runs = std::move(runs);
+  conclude(record);
   return record;
 }
 

@@ -77,6 +77,21 @@ Table schemes_table(const Record& record) {
   return table;
 }
 
+Table speeds_table(const Record& record) {
+  Table table({{"", Table::Align::left},
+               {"samples/s, median of rounds"},
+               {"against the first"},
+               {"skipped steps"},
+               {"gradient difference"},
+               {"samples of each device"}});
+  const double first = record.run().rates.median();
+  for (const RunRecord& run : record.runs) {
+    table.add_row({run.name, run.rates.str(), first > 0 ? fmt::format("{:.2f}", run.rates.median() / first) : "–", format_count(run.steps.skipped()),
+                   describe_difference(run), run.batch});
+  }
+  return table;
+}
+
 Table scheme_times_table(const Record& record) {
   std::vector<PhaseGroup> groups = {{"input", {Phase::data, Phase::stage, Phase::scatter, Phase::preprocess}},
                                     {"replicate", {Phase::replicate, Phase::broadcast}},

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "tools/program/report/scale.h"
+#include "tools/program/reproduction.h"
 #include "tools/program/tables.h"
 
 namespace vitrine::tools {
@@ -341,6 +342,35 @@ std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs) {
                    {}});
   }
   return all;
+}
+
+std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
+  std::vector<Finding> all = compare_findings(runs);
+  for (const RunRecord& run : runs) {
+    for (const auto find : {uneven_memory, idle_device, waits_for_peers, exposed_communication}) {
+      if (const auto finding = find(run)) all.push_back({fmt::format("{}: {}", run.name, finding->text), finding->remedy, finding->cost});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Finding& a, const Finding& b) { return a.cost.value_or(2) > b.cost.value_or(2); });
+  return all;
+}
+
+void conclude(Record& record) {
+  switch (record.kind) {
+    case Record::Kind::run:
+      record.findings = find_findings(record.run());
+      break;
+    case Record::Kind::plan:
+      record.findings = plan_findings(record.run());
+      break;
+    case Record::Kind::comparison:
+      record.findings = comparison_findings(record.runs);
+      record.speed = compare_speed(record.runs);
+      break;
+    case Record::Kind::reproduction:
+      record.summaries = summarize(record.runs);
+      break;
+  }
 }
 
 }  // namespace vitrine::tools

@@ -9,13 +9,8 @@
 
 namespace vitrine::tools {
 
-/// What the measurements of a run mean, and the option that changes it.
-struct Finding {
-  std::string text;
-  std::string remedy;  // "`--workers 4` loads with more threads"; options are in backquotes
-  /// The share of the step's time, of the fullest device's memory or of the steps that it is about, 0 to 1; nothing for a result that costs nothing.
-  std::optional<double> cost = std::nullopt;
-};
+/// Fills findings, speed and summaries from the runs. A command calls it when the record has all of its runs; renderers compute nothing.
+void conclude(Record& record);
 
 /// What costs most comes first. Empty when nothing stands out.
 std::vector<Finding> find_findings(const RunRecord& run);
@@ -47,5 +42,7 @@ bool is_faster(const Rates& fast, const Rates& slow);
 std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs);
 /// compare_speed(), and the scheme whose fullest device holds least. Empty for fewer than two.
 std::vector<Finding> compare_findings(const std::vector<RunRecord>& runs);
+/// compare_findings(), then what stands out in single runs, under the run's name. Results come first, then what costs most.
+std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs);
 
 }  // namespace vitrine::tools

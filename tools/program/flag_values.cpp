@@ -2,25 +2,17 @@
 #include "tools/program/flag_values.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/text.h"
 #include "tools/program/suggest.h"
 
 namespace vitrine::tools {
 
 namespace {
-
-template <class Number>
-std::optional<Number> read(const std::string& text) {
-  Number value{};
-  const char* begin = text.data() + (text.size() > 1 && text[0] == '+' ? 1 : 0);
-  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
-}
 
 /// Returns an empty text for a valid value.
 CLI::Validator validator(const std::function<bool(const std::string&)>& good, const std::string& expected) {
@@ -35,20 +27,20 @@ CLI::Validator whole_number(int64_t least, int64_t most) {
       most == std::numeric_limits<int64_t>::max() ? fmt::format("of at least {}", least) : fmt::format("from {} to {}", least, most);
   return validator(
       [least, most](const std::string& text) {
-        const std::optional<int64_t> value = read<int64_t>(text);
+        const std::optional<int64_t> value = parse_number<int64_t>(text);
         return value && *value >= least && *value <= most;
       },
       "a whole number " + range);
 }
 
 CLI::Validator number() {
-  return validator([](const std::string& text) { return read<double>(text).has_value(); }, "a number");
+  return validator([](const std::string& text) { return parse_number<double>(text).has_value(); }, "a number");
 }
 
 CLI::Validator number(double least, double most) {
   return validator(
       [least, most](const std::string& text) {
-        const std::optional<double> value = read<double>(text);
+        const std::optional<double> value = parse_number<double>(text);
         return value && *value >= least && *value <= most;
       },
       fmt::format("a number from {} to {}", least, most));
@@ -57,7 +49,7 @@ CLI::Validator number(double least, double most) {
 CLI::Validator number_of_at_least_0() {
   return validator(
       [](const std::string& text) {
-        const std::optional<double> value = read<double>(text);
+        const std::optional<double> value = parse_number<double>(text);
         return value && *value >= 0.0 && *value <= std::numeric_limits<float>::max();
       },
       "a number from 0 to 3.4e38");
@@ -66,7 +58,7 @@ CLI::Validator number_of_at_least_0() {
 CLI::Validator number_above_0() {
   return validator(
       [](const std::string& text) {
-        const std::optional<double> value = read<double>(text);
+        const std::optional<double> value = parse_number<double>(text);
         return value && *value > 0.0 && *value <= std::numeric_limits<float>::max();
       },
       "a number above 0 and at most 3.4e38");
@@ -75,7 +67,7 @@ CLI::Validator number_above_0() {
 CLI::Validator fraction(bool with_0, bool with_1) {
   return validator(
       [with_0, with_1](const std::string& text) {
-        const std::optional<double> value = read<double>(text);
+        const std::optional<double> value = parse_number<double>(text);
         return value && (with_0 ? *value >= 0.0 : *value > 0.0) && (with_1 ? *value <= 1.0 : *value < 1.0);
       },
       fmt::format("a number {} 0 and {} 1", with_0 ? "of at least" : "above", with_1 ? "at most" : "below"));

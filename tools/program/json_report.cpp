@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/program/advice.h"
-#include "tools/program/findings.h"
 #include "tools/program/reproduction.h"
 
 namespace vitrine::tools {
@@ -22,6 +21,29 @@ Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json
 /// A float in its shortest form: 0.1, not 0.10000000149011612.
 Json decimal(float value) { return std::isfinite(value) ? Json(std::stod(fmt::format("{}", value))) : Json(); }
 
+/// A flag without a value is null.
+template <class Value>
+Json given_or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json();
+}
+
+Json schedule_flags_json(const ScheduleOptions& o) {
+  Json json;
+  json["lr_schedule"] = o.schedule;
+  json["lr_step_size"] = given_or_null(o.step_size);
+  json["lr_milestones"] = o.milestones;
+  json["lr_gamma"] = given_or_null(o.gamma);
+  json["lr_min"] = given_or_null(o.min_lr);
+  json["lr_patience"] = given_or_null(o.patience);
+  json["lr_factor"] = given_or_null(o.factor);
+  json["lr_threshold"] = given_or_null(o.threshold);
+  json["lr_cooldown"] = given_or_null(o.cooldown);
+  json["lr_metric"] = o.metric;
+  json["warmup_steps"] = o.warmup_steps;
+  json["warmup_factor"] = given_or_null(o.warmup_factor);
+  return json;
+}
+
 Json training_json(const Options& o, const Job& job) {
   Json json;
   const OptimizerConfig optimizer = resolve_optimizer(o);
@@ -32,8 +54,7 @@ Json training_json(const Options& o, const Job& job) {
   json["batch_norm"] = o.batch_norm;
   json["optimizer"] = optimizer.name();
   json["lr"] = optimizer.learning_rate();
-  json["lr_schedule"] = o.schedule.schedule;
-  json["warmup_steps"] = o.schedule.warmup_steps;
+  json.update(schedule_flags_json(o.schedule));
   json["weight_decay"] = sgd ? optimizer.sgd.weight_decay : optimizer.adam_kernel().weight_decay;
   if (sgd) {
     json["momentum"] = optimizer.sgd.momentum;
@@ -43,7 +64,7 @@ Json training_json(const Options& o, const Job& job) {
     json["eps"] = optimizer.adam_kernel().eps;
   }
   json.update(recipe_json(o.recipe));
-  json["clip_norm"] = o.clip_norm ? Json(*o.clip_norm) : Json();
+  json["clip_norm"] = given_or_null(o.clip_norm);
   json["allow_non_finite"] = o.allow_non_finite;
   json["dropout"] = o.dropout ? decimal(*o.dropout) : Json();
   json["seed"] = o.seed;
@@ -150,11 +171,14 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["classes"] = job.model.classes;
   json["preprocess"] = o.preprocess;
   json["normalize"] = text_or_null(o.normalize);
-  json["limit_samples"] = o.limit_samples ? Json(*o.limit_samples) : Json();
+  json["limit_samples"] = given_or_null(o.limit_samples);
   json["workers"] = o.workers;
   for (const DeviceId& device : devices) json["devices"].push_back(device.str());
   json["device_memory"] = parse_memory_list(o.device_memory);
   json["threads_per_device"] = parse_thread_list(o.threads_per_device);
+  json["workspace"] = given_or_null(parse_workspace(o));
+  json["tf32"] = o.tf32;
+  json["nccl_defaults"] = o.nccl_defaults;
   json["batch_size"] = o.batch_size;
   if (o.command == Options::Command::eval) {
     json["precision"] = o.precision;
@@ -168,14 +192,14 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   } else {
     for (const auto& [name, precision] : resolve_compare_precisions(o)) json["precisions"].push_back(name);
   }
+  json["loss_scale_growth_interval"] = given_or_null(o.loss_scale_growth_interval);
   json["reduce_dtype"] = o.reduce_dtype;
   if (o.command == Options::Command::reproduce) {
     json["modes"] = o.reproduce.modes;
     json["epochs"] = *o.epochs;
     json["seeds"] = o.reproduce.seeds;
-    json["lr_metric"] = o.schedule.metric;
     json["as_published"] = o.reproduce.as_published;
-    json["keep_last"] = o.checkpoints.keep_last ? Json(*o.checkpoints.keep_last) : Json();
+    json["keep_last"] = given_or_null(o.checkpoints.keep_last);
     json["out"] = o.reproduce.out;
   }
   if (o.command != Options::Command::train && o.command != Options::Command::plan) return json;
@@ -184,7 +208,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["mode"] = o.mode_name();
   json.update(scheme_json(resolve_scheme(o, devices, world_size), devices));
   json["epochs"] = o.steps ? Json() : Json(o.epochs.value_or(1));
-  json["steps"] = o.steps ? Json(*o.steps) : Json();
+  json["steps"] = given_or_null(o.steps);
   json["evaluate"] = o.evaluate;
   if (o.command == Options::Command::plan) return json;
   json["save"] = text_or_null(o.save);
@@ -238,8 +262,7 @@ Json comparison_json(const Record& record, const std::vector<DeviceId>& devices)
     mode.update(measurements_json(run.devices));
     mode["max_gradient_difference"] = run.gradient_difference;
   }
-  const std::optional<Finding> speed = compare_speed(record.runs);
-  json["speed"] = speed ? Json(speed->text) : Json();
+  json["speed"] = record.speed ? Json(record.speed->text) : Json();
   json["interrupted"] = record.interrupted;
   return json;
 }
@@ -249,7 +272,7 @@ Json reproduction_json(const Record& record) {
   Json json;
   json["config"] = Json::parse(record.config);
   json["runs"] = Json::array();
-  const std::vector<ConfigurationSummary> summaries = summarize(record);
+  const std::vector<ConfigurationSummary>& summaries = record.summaries;
   for (const RunRecord& run : record.runs) {
     const ReproducedRun& of = *run.reproduced;
     Json& one = json["runs"].emplace_back();

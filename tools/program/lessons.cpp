@@ -2,12 +2,13 @@
 #include "tools/program/lessons.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <sstream>
 #include <stdexcept>
 
 #include <fmt/format.h>
+
+#include "runtime/text.h"
 
 namespace vitrine::tools {
 
@@ -48,10 +49,10 @@ std::map<std::string, std::string> sections_of(const std::vector<std::string>& l
 void read_title(const std::string& line, Lesson& lesson) {
   constexpr std::string_view kBefore = "# Lesson ";
   const size_t colon = std::min(line.find(": "), line.size());
-  const char* const end = line.data() + colon;
   if (line.starts_with(kBefore) && colon < line.size()) {
-    const auto [read, error] = std::from_chars(line.data() + kBefore.size(), end, lesson.number);
-    if (error == std::errc{} && read == end) lesson.title = line.substr(colon + 2);
+    const std::optional<int> number = parse_number<int>(std::string_view(line).substr(kBefore.size(), colon - kBefore.size()));
+    lesson.number = number.value_or(0);
+    if (number) lesson.title = line.substr(colon + 2);
   }
   if (lesson.title.empty()) throw std::invalid_argument(fmt::format("a lesson begins with '# Lesson N: TITLE', not '{}'", line));
 }
@@ -66,10 +67,9 @@ void read_command(const std::string& section, Lesson& lesson) {
   lesson.command = block[1].substr(2);
   const size_t status = block->find("exit=");
   if (status != std::string::npos) {
-    const char* const end = block->data() + block->size();
-    const auto [read, error] = std::from_chars(block->data() + status + 5, end, lesson.expected_status);
-    if (error != std::errc{} || read != end)
-      throw std::invalid_argument(fmt::format("lesson {}: '{}' has no number at its end", lesson.number, *block));
+    const std::optional<int> number = parse_number<int>(std::string_view(*block).substr(status + 5));
+    if (!number) throw std::invalid_argument(fmt::format("lesson {}: '{}' has no number at its end", lesson.number, *block));
+    lesson.expected_status = *number;
   }
 }
 

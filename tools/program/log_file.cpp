@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +16,7 @@
 
 #include "nn/atomic_file.h"
 #include "runtime/error.h"
+#include "runtime/text.h"
 #include "runtime/trace/span.h"
 
 namespace vitrine::tools {
@@ -82,13 +82,11 @@ std::optional<Row> parse_csv_row(const std::string& line) {
     fields.push_back(line.substr(begin, end - begin));
     begin = end + 1;
   }
-  const auto read = [](const std::string& text, auto& value) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return error == std::errc{} && end == text.data() + text.size();
-  };
+  const std::optional<int64_t> step = parse_number<int64_t>(fields[1]);
+  if (!step) return std::nullopt;
   Row row;
-  if (!read(fields[1], row.step)) return std::nullopt;
-  if (!read(fields[3], row.seconds)) row.seconds = 0.0;
+  row.step = *step;
+  row.seconds = parse_number<double>(fields[3]).value_or(0.0);
   row.run_id = line.substr(line.rfind(',') + 1);
   return row;
 }

@@ -2,7 +2,6 @@
 #include "tools/program/options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <iterator>
@@ -15,22 +14,13 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/error.h"
+#include "runtime/text.h"
 #include "runtime/units.h"
 #include "tools/program/log_file.h"
 
 namespace vitrine::tools {
 
 namespace {
-
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> items;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    items.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return items;
-}
 
 std::string device_list(const std::vector<DeviceId>& devices) {
   std::vector<std::string> names;
@@ -44,10 +34,9 @@ LossScaling parse_loss_scale(const std::string& text) {
   scaling.kind = LossScaling::Kind::dynamic;
   if (text == "dynamic") return scaling;
   scaling.kind = LossScaling::Kind::fixed;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scaling.scale);
-  const bool number = error == std::errc{} && end == text.data() + text.size();
+  scaling.scale = parse_number<double>(text).value_or(0.0);
   // Neither it nor its reciprocal may leave the range of f32.
-  if (number && scaling.scale >= 0x1p-126 && scaling.scale <= 0x1p126) return scaling;
+  if (scaling.scale >= 0x1p-126 && scaling.scale <= 0x1p126) return scaling;
   throw ConfigError(fmt::format("--loss-scale {}: it must be none, dynamic or a number from 1e-37 to 1e37, such as 1024", text));
 }
 
@@ -225,7 +214,7 @@ std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Option
   const int device_count = static_cast<int>(devices.size());
   const Split given = parse_split(o.split.value_or("equal"));
   std::vector<std::pair<std::string, Scheme>> schemes;
-  for (const std::string& name : split_list(o.modes)) {
+  for (const std::string& name : split_text(o.modes, ',')) {
     const auto same_name = [&](const auto& entry) { return entry.first == name; };
     if (std::any_of(schemes.begin(), schemes.end(), same_name))
       throw ConfigError(fmt::format("--modes {}: {} appears twice; name each once", o.modes, name));
@@ -262,7 +251,7 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
   }
   std::vector<std::pair<std::string, Precision>> precisions;
   bool any_dynamic = false;
-  for (const std::string& item : split_list(o.precisions)) {
+  for (const std::string& item : split_text(o.precisions, ',')) {
     if (std::any_of(precisions.begin(), precisions.end(), [&](const auto& entry) { return entry.first == item; })) {
       throw ConfigError(fmt::format("--precisions {}: {} appears twice; name each once", o.precisions, item));
     }
@@ -289,9 +278,8 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
 
 std::optional<int> parse_recompute_segments(const std::string& text) {
   if (text == "sqrt") return std::nullopt;
-  int segments = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), segments);
-  if (error == std::errc{} && end == text.data() + text.size() && segments >= 1) return segments;
+  const std::optional<int> segments = parse_number<int>(text);
+  if (segments && *segments >= 1) return segments;
   throw ConfigError(fmt::format("--recompute-segments {}: expected a whole number of at least 1 (1: nothing is recomputed), sqrt or auto", text));
 }
 
@@ -329,7 +317,7 @@ TraceLevel resolve_trace_level(const Options& o) {
 std::vector<int64_t> parse_memory_list(const std::string& text) {
   std::vector<int64_t> values;
   if (text.empty()) return values;
-  for (const std::string& item : split_list(text)) {
+  for (const std::string& item : split_text(text, ',')) {
     try {
       values.push_back(parse_bytes(item));
     } catch (const ConfigError& error) {
@@ -350,27 +338,23 @@ std::optional<int64_t> parse_workspace(const Options& options) {
 }
 
 StepRange parse_step_range(const std::string& text) {
-  const char* end = text.data() + text.size();
-  StepRange range;
-  std::from_chars_result read = std::from_chars(text.data(), end, range.first_step);
-  range.last_step = range.first_step;
-  if (read.ec == std::errc{} && read.ptr != end && *read.ptr == '-') read = std::from_chars(read.ptr + 1, end, range.last_step);
-  if (read.ec != std::errc{} || read.ptr != end || range.first_step < 1 || range.last_step < range.first_step) {
+  const std::vector<std::string> ends = split_text(text, '-');
+  const std::optional<int64_t> first = parse_number<int64_t>(ends.front()), last = parse_number<int64_t>(ends.back());
+  if (ends.size() > 2 || !first || !last || *first < 1 || *last < *first) {
     throw ConfigError(fmt::format("--record-steps {}: it must be a step or a range of steps, counted from 1, such as 2-4", text));
   }
-  return {range.first_step - 1, range.last_step - 1};
+  return {*first - 1, *last - 1};
 }
 
 std::vector<int> parse_thread_list(const std::string& text) {
   std::vector<int> values;
   if (text.empty()) return values;
-  for (const std::string& item : split_list(text)) {
-    int value = 0;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), value);
-    if (error != std::errc{} || end != item.data() + item.size() || value < 1) {
+  for (const std::string& item : split_text(text, ',')) {
+    const std::optional<int> value = parse_number<int>(item);
+    if (!value || *value < 1) {
       throw ConfigError(fmt::format("--threads-per-device {}: '{}' is not a whole number >= 1; give one for all devices, or a list", text, item));
     }
-    values.push_back(value);
+    values.push_back(*value);
   }
   return values;
 }

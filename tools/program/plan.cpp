@@ -13,6 +13,7 @@
 #include "tools/program/choose.h"
 #include "tools/program/commands.h"
 #include "tools/program/describe.h"
+#include "tools/program/findings.h"
 #include "tools/program/json_report.h"
 #include "tools/program/measure.h"
 #include "tools/program/output_file.h"
@@ -88,6 +89,7 @@ int run_plan(const Options& asked) {
     record.checkpoints.emplace().planned_staging =
         plan_checkpoint_staging(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config);
   }
+  conclude(record);
 
   Attempts attempts;
   const bool reported = !options.report.empty() && attempts.run([&] { html::write_page(options.report, record); });

@@ -2,9 +2,7 @@
 #include "tools/program/recipe_options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <sstream>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -12,30 +10,17 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "runtime/text.h"
 #include "tools/program/flag_values.h"
 
 namespace vitrine::tools {
 
 namespace {
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> items;
-  std::istringstream stream(text);
-  for (std::string item; std::getline(stream, item, separator);) items.push_back(item);
-  return items;
-}
-
-template <class Number>
-std::optional<Number> read_number(const std::string& text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
-}
-
 /// "crop:4", of which `kind` is "crop".
 int64_t read_pixels(const std::string& augment, const std::string& item, const std::string& kind) {
   const std::string text = item.size() > kind.size() ? item.substr(kind.size() + 1) : "";
-  const std::optional<int64_t> pixels = read_number<int64_t>(text);
+  const std::optional<int64_t> pixels = parse_number<int64_t>(text);
   if (pixels && *pixels >= 1 && *pixels <= 1 << 16) return *pixels;
   throw ConfigError(fmt::format("--augment {}: expected a number of pixels of at least 1 after '{}:', got '{}'", augment, kind, text));
 }
@@ -49,10 +34,10 @@ ParameterGroup parse_group(const std::string& text, double lr) {
   ParameterGroup group;
   if (colon == std::string::npos || colon == 0) fail("there is no pattern before a colon");
   group.pattern = text.substr(0, colon);
-  for (const std::string& item : split(text.substr(colon + 1), ',')) {
+  for (const std::string& item : split_text(text.substr(colon + 1), ',')) {
     const size_t equals = std::min(item.find('='), item.size());
     const std::string name = item.substr(0, equals);
-    const std::optional<double> value = read_number<double>(equals < item.size() ? item.substr(equals + 1) : "");
+    const std::optional<double> value = parse_number<double>(equals < item.size() ? item.substr(equals + 1) : "");
     if (name != "lr" && name != "weight-decay") fail(fmt::format("unknown setting '{}'", name));
     if (!value || !std::isfinite(*value) || *value < 0.0) fail(fmt::format("{} needs a number of at least 0", name));
     if (name == "lr" ? group.lr_factor : group.weight_decay) fail(fmt::format("{} is given twice", name));
@@ -106,8 +91,9 @@ void add_recipe_options(CLI::App& app, RecipeOptions& o) {
 
 Augmentation resolve_augmentation(const RecipeOptions& o) {
   Augmentation augmentation;
+  if (o.augment.empty()) return augmentation;
   std::vector<std::string> given;
-  for (const std::string& item : split(o.augment, ',')) {
+  for (const std::string& item : split_text(o.augment, ',')) {
     const std::string kind = item.substr(0, item.find(':'));
     if (std::find(given.begin(), given.end(), kind) != given.end()) throw ConfigError(fmt::format("--augment {}: {} appears twice", o.augment, kind));
     given.push_back(kind);
@@ -163,15 +149,15 @@ Normalization resolve_normalization(const std::string& text, const Dataset& trai
                                   train.channels, train.channels == 1 ? "" : "s", train.channels == 1 ? "0.5/0.25" : "0.5,0.5,0.5/0.2,0.2,0.2"));
   };
   Normalization normalization;
-  const std::vector<std::string> parts = split(text, '/');
+  const std::vector<std::string> parts = split_text(text, '/');
   if (parts.size() != 2) fail("there is not one slash");
   for (size_t part = 0; part < 2; ++part) {
-    const std::vector<std::string> items = split(parts[part], ',');
+    const std::vector<std::string> items = split_text(parts[part], ',');
     if (static_cast<int64_t>(items.size()) != train.channels) {
       fail(fmt::format("'{}' has {} number{}", parts[part], items.size(), items.size() == 1 ? "" : "s"));
     }
     for (size_t c = 0; c < items.size(); ++c) {
-      const std::optional<float> value = read_number<float>(items[c]);
+      const std::optional<float> value = parse_number<float>(items[c]);
       if (!value || !std::isfinite(*value) || (part == 1 && !(*value > 0.0F))) {
         fail(fmt::format("'{}' is not a number{}", items[c], part == 1 ? " above 0" : ""));
       }

@@ -81,6 +81,13 @@ const DeviceRecord* least_late(const std::vector<DeviceRecord>& devices) {
   return device.communication.rows.empty() || device.communication.steps == 0 ? nullptr : &device;
 }
 
+std::vector<int64_t> last_steps(const RunRecord& run) {
+  std::vector<int64_t> steps;
+  int64_t step = run.epochs.empty() ? 0 : run.first_step - run.epochs.front().steps_before;
+  for (const EpochRecord& epoch : run.epochs) steps.push_back(step += (epoch.samples + run.batch_size - 1) / run.batch_size);
+  return steps;
+}
+
 double per_step(double value, const PhaseTable& table) { return table.steps > 0 ? value / static_cast<double>(table.steps) : 0.0; }
 
 double Rates::median() const {

@@ -104,6 +104,44 @@ struct ReproducedRun {
   std::string configuration() const { return mode + " " + precision; }
 };
 
+/// What the measurements of a run mean, and the option that changes it.
+struct Finding {
+  std::string text;
+  std::string remedy;  // "`--workers 4` loads with more threads"; options are in backquotes
+  /// The share of the step's time, of the fullest device's memory or of the steps that it is about, 0 to 1; nothing for a result that costs nothing.
+  std::optional<double> cost = std::nullopt;
+};
+
+/// Mean and range of a figure over seeds.
+struct SeedSpread {
+  size_t count = 0;
+  double mean = 0.0, least = 0.0, most = 0.0;
+  std::optional<double> deviation;  // of a sample (n - 1); nothing for fewer than two
+};
+
+/// A published figure: accuracy of the last epoch, and the time of training in whole minutes, on an RTX 2060.
+struct PublishedFigure {
+  const char *mode, *precision;
+  std::optional<double> accuracy;
+  std::optional<int> minutes;
+};
+
+/// One configuration of a reproduction over all seeds.
+struct ConfigurationSummary {
+  std::string name, mode, precision;
+  size_t runs = 0;
+  std::vector<std::string> unfinished;  // the states of the runs that are not complete, each once
+  std::optional<SavedEpoch> best;       // with the highest accuracy of any saved epoch
+  int64_t skipped_steps = 0;            // of all runs
+  std::optional<size_t> shown;          // index of the run whose devices stand for all; one that was measured if there is any
+  // Of the complete runs:
+  int64_t complete = 0;
+  SeedSpread accuracy, seconds;
+  double samples_per_second = 0.0;  // the mean
+  std::optional<double> speed_up;   // over the single device in the same precision, in samples per second
+  const PublishedFigure* published = nullptr;
+};
+
 /// One scheme's run.
 struct RunRecord {
   std::string name;   // "ddp"; in a comparison of precisions "ddp fp16"
@@ -131,6 +169,9 @@ struct RunRecord {
   double gradient_difference = 0;  // relative, to one device in f32; not finite after an overflow
   std::optional<ReproducedRun> reproduced;
 };
+
+/// For each epoch of this process, the number of steps since the start of the run when it ended.
+std::vector<int64_t> last_steps(const RunRecord& run);
 
 /// A name and its text: {"scheme", "dp, split equal, ..."}.
 using Facts = std::vector<std::pair<std::string, std::string>>;
@@ -160,7 +201,11 @@ struct Record {
   int processes = 1;
   int64_t dataset_bytes = 0;  // held by each process
   std::vector<RunRecord> runs;
-  int64_t compared_steps = 0;  // a comparison's steps of a round
+  // What follows from the runs (conclude() in findings.h):
+  std::vector<Finding> findings;                // of a run, comparison or plan; what costs most comes first
+  std::optional<Finding> speed;                 // of a comparison
+  std::vector<ConfigurationSummary> summaries;  // of a reproduction, in the order of the runs
+  int64_t compared_steps = 0;                   // a comparison's steps of a round
   int rounds = 1;
   // Of a reproduction:
   int64_t seeds = 1;

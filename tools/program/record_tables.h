@@ -34,8 +34,13 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices);
 /// plan_table()'s peaks as bars of letters, for the terminal.
 std::string plan_bars(const std::vector<DeviceRecord>& devices, const Style& style);
 
+/// Losses and test accuracy of a run's epochs; nothing without epochs.
+std::optional<Table> epochs_table(const RunRecord& run);
+
 /// A comparison: speed, gradients and memory of each scheme, then where each scheme's time went.
 Table schemes_table(const Record& record);
+/// Speed and gradients only, a row for each scheme. requires a run
+Table speeds_table(const Record& record);
 Table scheme_times_table(const Record& record);
 /// How much rounding alone changes gradients in the precisions of these runs.
 std::string rounding_hint(const std::vector<RunRecord>& runs);

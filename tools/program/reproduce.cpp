@@ -25,6 +25,7 @@
 #include "tools/program/commands.h"
 #include "tools/program/describe.h"
 #include "tools/program/evaluate.h"
+#include "tools/program/findings.h"
 #include "tools/program/folder_lock.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
@@ -223,6 +224,7 @@ class Reproduction {
       });
     }
     record_.interrupted = interrupted();
+    conclude(record_);
   }
 
   const Record& record() const { return record_; }

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
-#include <sstream>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "runtime/error.h"
+#include "runtime/text.h"
 #include "tools/program/flag_values.h"
 #include "tools/program/options.h"
 
@@ -20,17 +20,10 @@ namespace {
 constexpr const char* kSingle = "single";
 constexpr int64_t kPublishedClasses = 1000;
 
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> items;
-  std::istringstream stream(text);
-  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
-  return items;
-}
-
 /// The names of a list, each once.
 std::vector<std::string> names_in(const char* option, const std::string& text) {
-  const std::vector<std::string> names = split_list(text);
-  if (names.empty()) throw ConfigError(fmt::format("{}: the list is empty; leave it out, or name at least one", option));
+  if (text.empty()) throw ConfigError(fmt::format("{}: the list is empty; leave it out, or name at least one", option));
+  const std::vector<std::string> names = split_text(text, ',');
   for (size_t i = 0; i < names.size(); ++i) {
     if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) != names.begin() + static_cast<std::ptrdiff_t>(i)) {
       throw ConfigError(fmt::format("{} {}: {} appears twice; name each once", option, text, names[i]));
@@ -106,6 +99,7 @@ Options published_options(const Options& options) {
   o.precisions = options.precisions;
   o.devices = options.devices;
   o.device_memory = options.device_memory;
+  o.workspace = options.workspace;
   o.threads_per_device = options.threads_per_device;
   return o;
 }

@@ -34,9 +34,7 @@ bool is_complete(const RunRecord& run) { return run.reproduced->state == "comple
 std::string accuracy_cell(const ConfigurationSummary& summary) {
   std::vector<std::string> texts;
   if (summary.accuracy.count > 0) texts.push_back(spread_text(summary.accuracy, accuracy_text));
-  for (const RunRecord* run : summary.runs) {
-    if (!is_complete(*run) && std::find(texts.begin(), texts.end(), run->reproduced->state) == texts.end()) texts.push_back(run->reproduced->state);
-  }
+  texts.insert(texts.end(), summary.unfinished.begin(), summary.unfinished.end());
   std::string all;
   for (const std::string& text : texts) all += (all.empty() ? "" : ", ") + text;
   return all;
@@ -105,26 +103,35 @@ const SavedEpoch* best_epoch(const RunRecord& run) {
   return best == saved.end() ? nullptr : &*best;
 }
 
-std::vector<ConfigurationSummary> summarize(const Record& record) {
+std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) {
   std::vector<ConfigurationSummary> all;
-  for (const RunRecord& run : record.runs) {
+  for (const RunRecord& run : runs) {
     const ReproducedRun& of = *run.reproduced;
     const std::string name = of.configuration();
-    auto found = std::find_if(all.begin(), all.end(), [&](const ConfigurationSummary& summary) { return summary.name == name; });
-    if (found == all.end()) {
-      found = all.insert(all.end(), ConfigurationSummary{});
-      found->name = name, found->mode = of.mode, found->precision = of.precision;
-    }
-    found->runs.push_back(&run);
+    if (std::any_of(all.begin(), all.end(), [&](const ConfigurationSummary& summary) { return summary.name == name; })) continue;
+    ConfigurationSummary& summary = all.emplace_back();
+    summary.name = name, summary.mode = of.mode, summary.precision = of.precision;
   }
   for (ConfigurationSummary& summary : all) {
     std::vector<double> accuracies, seconds, rates;
-    for (const RunRecord* run : summary.runs) {
-      if (!is_complete(*run)) continue;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const RunRecord& run = runs[i];
+      const ReproducedRun& of = *run.reproduced;
+      if (of.configuration() != summary.name) continue;
+      ++summary.runs;
+      summary.skipped_steps += of.skipped_steps;
+      const SavedEpoch* best = best_epoch(run);
+      if (best != nullptr && (!summary.best || best->test_accuracy > summary.best->test_accuracy)) summary.best = *best;
+      if (!run.devices.empty() && (!summary.shown || (has_measurements(run) && !has_measurements(runs[*summary.shown])))) summary.shown = i;
+      if (!is_complete(run)) {
+        std::vector<std::string>& states = summary.unfinished;
+        if (std::find(states.begin(), states.end(), of.state) == states.end()) states.push_back(of.state);
+        continue;
+      }
       ++summary.complete;
-      if (const auto accuracy = final_accuracy(*run)) accuracies.push_back(*accuracy);
-      if (const auto duration = training_seconds(*run)) seconds.push_back(*duration);
-      if (const auto rate = training_rate(*run)) rates.push_back(*rate);
+      if (const auto accuracy = final_accuracy(run)) accuracies.push_back(*accuracy);
+      if (const auto duration = training_seconds(run)) seconds.push_back(*duration);
+      if (const auto rate = training_rate(run)) rates.push_back(*rate);
     }
     summary.accuracy = spread_over(accuracies);
     summary.seconds = spread_over(seconds);
@@ -143,36 +150,28 @@ std::vector<ConfigurationSummary> summarize(const Record& record) {
 }
 
 Table reproduction_table(const Record& record) {
-  const std::vector<ConfigurationSummary> all = summarize(record);
-  const bool skips = std::any_of(record.runs.begin(), record.runs.end(), [](const RunRecord& run) { return run.reproduced->skipped_steps > 0; });
+  const std::vector<ConfigurationSummary>& all = record.summaries;
+  const bool skips = std::any_of(all.begin(), all.end(), [](const ConfigurationSummary& summary) { return summary.skipped_steps > 0; });
   std::vector<Table::Column> columns = {{"run", Align::left}, {"time"}, {"accuracy"}, {"best (epoch)"}, {"samples/s"}, {"speed-up"}};
   if (skips) columns.push_back({"skipped"});
   columns.insert(columns.end(), {{"device", Align::left}, {"peak memory"}, {"planned"}});
   Table table(columns, "The runs");
   for (const ConfigurationSummary& summary : all) {
     if (&summary != &all.front()) table.add_rule();
-    const SavedEpoch* best = nullptr;
-    int64_t skipped = 0;
-    const RunRecord* shown = nullptr;
-    for (const RunRecord* run : summary.runs) {
-      const SavedEpoch* of_run = best_epoch(*run);
-      if (of_run != nullptr && (best == nullptr || of_run->test_accuracy > best->test_accuracy)) best = of_run;
-      skipped += run->reproduced->skipped_steps;
-      if (!run->devices.empty() && (shown == nullptr || (has_measurements(*run) && !has_measurements(*shown)))) shown = run;
-    }
     std::vector<std::string> cells = {summary.name,
                                       time_cell(summary),
                                       accuracy_cell(summary),
-                                      best == nullptr ? "-" : fmt::format("{:.4f} ({})", best->test_accuracy, best->epoch),
+                                      summary.best ? fmt::format("{:.4f} ({})", summary.best->test_accuracy, summary.best->epoch) : "-",
                                       summary.samples_per_second > 0.0 ? format_count(std::llround(summary.samples_per_second)) : "-",
                                       summary.speed_up ? fmt::format("{:.2f}", *summary.speed_up) : "-"};
-    if (skips) cells.push_back(format_count(skipped));
-    if (shown == nullptr) {
+    if (skips) cells.push_back(format_count(summary.skipped_steps));
+    if (!summary.shown) {
       table.add_row(cells);
       continue;
     }
-    const std::vector<DeviceRecord>& devices = shown->devices;
-    const bool measured = has_measurements(*shown);
+    const RunRecord& shown = record.runs[*summary.shown];
+    const std::vector<DeviceRecord>& devices = shown.devices;
+    const bool measured = has_measurements(shown);
     const auto peak = [&](size_t d) { return measured ? peak_text(devices[d]) : kNotMeasured; };
     const auto planned = [&](size_t d) { return measured ? planned_text(devices[d]) : format_bytes(devices[d].plan.peak_bytes); };
     const auto agree = [&](size_t a, size_t b) { return peak(a) == peak(b) && planned(a) == planned(b); };
@@ -195,10 +194,10 @@ std::optional<Table> seeds_table(const Record& record) {
   if (record.seeds < 2) return std::nullopt;
   Table table({{"run", Align::left}, {"seeds"}, {"accuracy"}, {"least"}, {"most"}, {"deviation"}, {"time"}, {"shortest"}, {"longest"}, {"deviation"}},
               "The spread over seeds");
-  for (const ConfigurationSummary& summary : summarize(record)) {
+  for (const ConfigurationSummary& summary : record.summaries) {
     const SeedSpread &a = summary.accuracy, &t = summary.seconds;
     const auto duration = [&](double seconds) { return t.count > 0 ? format_duration(seconds) : kNotMeasured; };
-    std::vector<std::string> cells = {summary.name, fmt::format("{} of {}", a.count, summary.runs.size())};
+    std::vector<std::string> cells = {summary.name, fmt::format("{} of {}", a.count, summary.runs)};
     if (a.count > 0) {
       cells.insert(cells.end(),
                    {accuracy_text(a.mean), accuracy_text(a.least), accuracy_text(a.most), a.deviation ? fmt::format("{:.4f}", *a.deviation) : "-",
@@ -235,7 +234,7 @@ std::optional<Table> published_table(const Record& record) {
   if (!record.as_published) return std::nullopt;
   Table table({{"run", Align::left}, {"published accuracy"}, {"accuracy here"}, {"difference"}, {"published time"}, {"time here"}},
               "Published figures (RTX 2060, whole minutes) and this reproduction");
-  for (const ConfigurationSummary& summary : summarize(record)) {
+  for (const ConfigurationSummary& summary : record.summaries) {
     const PublishedFigure* published = summary.published;
     const bool known = published != nullptr && published->accuracy.has_value();
     table.add_row({summary.name, known ? accuracy_text(*published->accuracy) : "-", accuracy_cell(summary),
@@ -275,6 +274,7 @@ std::vector<std::string> run_problems(const Record& record) {
 
 Record measured_runs(const Record& record) {
   Record measured = record;
+  measured.summaries.clear();  // they refer to the runs of the whole record
   std::erase_if(measured.runs, [](const RunRecord& run) { return run.devices.empty() || run.devices.front().phases.steps == 0; });
   return measured;
 }

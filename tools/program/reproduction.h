@@ -11,20 +11,8 @@
 /// What the runs of a reproduction come to: figures by configuration, and the published ones. The terminal, the JSON and the page show the same.
 namespace vitrine::tools {
 
-/// Mean and range of a figure over seeds.
-struct SeedSpread {
-  size_t count = 0;
-  double mean = 0.0, least = 0.0, most = 0.0;
-  std::optional<double> deviation;  // of a sample (n - 1); nothing for fewer than two
-};
 SeedSpread spread_over(const std::vector<double>& values);
 
-/// A published figure: accuracy of the last epoch, and the time of training in whole minutes, on an RTX 2060.
-struct PublishedFigure {
-  const char *mode, *precision;
-  std::optional<double> accuracy;
-  std::optional<int> minutes;
-};
 /// The nine configurations; some have no accuracy or no time.
 const std::vector<PublishedFigure>& published_figures();
 
@@ -39,20 +27,10 @@ std::optional<double> final_accuracy(const RunRecord& run);
 /// The saved epoch with the highest accuracy; null without one.
 const SavedEpoch* best_epoch(const RunRecord& run);
 
-/// One configuration over all seeds.
-struct ConfigurationSummary {
-  std::string name, mode, precision;
-  std::vector<const RunRecord*> runs;
-  // Of the complete runs:
-  int64_t complete = 0;
-  SeedSpread accuracy, seconds;
-  double samples_per_second = 0.0;  // the mean
-  std::optional<double> speed_up;   // over the single device in the same precision, in samples per second
-  const PublishedFigure* published = nullptr;
-};
-/// In the order of the runs. Points into the record.
-std::vector<ConfigurationSummary> summarize(const Record& record);
+/// The configurations in the order of their first runs. requires RunRecord::reproduced of every run
+std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs);
 
+// Tables of a record with summaries (conclude()).
 /// One row for each configuration and each set of its devices with the same memory.
 Table reproduction_table(const Record& record);
 /// The spread over seeds; nothing for one seed.
@@ -65,7 +43,7 @@ std::optional<Table> published_table(const Record& record);
 Table peaks_table(const Record& record);
 /// A sentence for each run that did not end well.
 std::vector<std::string> run_problems(const Record& record);
-/// The record with those runs only that have measurements of their devices.
+/// The record with those runs only that have measurements of their devices, and without summaries.
 Record measured_runs(const Record& record);
 
 /// How the published conditions differ from good practice, and what follows.

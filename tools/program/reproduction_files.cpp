@@ -26,6 +26,9 @@ namespace fs = std::filesystem;
 /// Flags that change neither what a run computes nor what is measured, or that name files.
 constexpr const char* kIgnored[] = {"data", "save", "checkpoint_dir", "checkpoint_every", "trace", "trace_level", "workers"};
 
+/// Settings that older files do not have. Their values are unknown there, so they do not count as differences.
+constexpr const char* kNotRecordedBefore[] = {"workspace"};
+
 void write_text(const std::string& path, const std::string& text) {
   AtomicFile file(path);
   file.write(text);
@@ -59,25 +62,8 @@ std::optional<double> number_if_any(const Json& json) { return json.is_number() 
 std::string run_settings_text(const Options& options, const Job& job, const std::vector<DeviceId>& devices) {
   Json json = config_json(options, job, devices);
   for (const char* name : kIgnored) json.erase(name);
-  const Dataset& train = job.data.train;
   json["model"] = identify_model(job);
-  json["data"] = fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(), train.height, train.width,
-                             train.channels, fingerprint(train));
-  const auto given = [](const auto& value) { return value ? Json(*value) : Json(); };
-  const ScheduleOptions& schedule = options.schedule;
-  json["lr_metric"] = schedule.metric;
-  json["lr_patience"] = given(schedule.patience);
-  json["lr_factor"] = given(schedule.factor);
-  json["lr_threshold"] = given(schedule.threshold);
-  json["lr_cooldown"] = given(schedule.cooldown);
-  json["lr_min"] = given(schedule.min_lr);
-  json["lr_step_size"] = given(schedule.step_size);
-  json["lr_milestones"] = schedule.milestones;
-  json["lr_gamma"] = given(schedule.gamma);
-  json["warmup_factor"] = given(schedule.warmup_factor);
-  json["loss_scale_growth_interval"] = given(options.loss_scale_growth_interval);
-  json["tf32"] = options.tf32;
-  if (options.nccl_defaults) json["nccl_defaults"] = true;
+  json["data"] = identify_data(job);
   return json.dump(1);
 }
 
@@ -88,12 +74,17 @@ std::vector<SettingDifference> compare_run_settings(const std::string& here, con
     std::replace(name.begin(), name.end(), '_', '-');
     return name;
   };
-  const auto value = [](const Json& all, const std::string& name) { return all.contains(name) ? all.at(name) : Json(); };
+  const auto value = [](const Json& all, const std::string& name) {
+    if (all.contains(name)) return all.at(name);
+    return name == "nccl_defaults" ? Json(false) : Json();  // older files have it only if it is on
+  };
   const auto shown = [](const Json& json) {
     return json.is_string() ? json.get<std::string>() : json.is_null() ? std::string("not set") : json.dump();
   };
   std::vector<SettingDifference> found;
   const auto add = [&](const std::string& name) {
+    const bool new_setting = std::find(std::begin(kNotRecordedBefore), std::end(kNotRecordedBefore), name) != std::end(kNotRecordedBefore);
+    if (new_setting && !(now.contains(name) && other.contains(name))) return;
     const Json a = value(now, name), b = value(other, name);
     if (a != b) found.push_back({flag(name), shown(a), shown(b), !other.contains(name), !now.contains(name)});
   };

@@ -19,7 +19,8 @@ namespace vitrine::tools {
 /// The settings of a run by which it is recognized: the flags in force, without those that change neither results nor measurements, and a hash of the
 /// data set in the place of its path.
 std::string run_settings_text(const Options& options, const Job& job, const std::vector<DeviceId>& devices);
-/// A setting that two texts of settings give different values, in words: "0.1", "not set".
+/// A setting that two texts of settings give different values, in words: "0.1", "not set". A setting that older versions did not write differs only
+/// if both texts have it.
 struct SettingDifference {
   std::string name;  // of the flag, without dashes
   std::string here, there;

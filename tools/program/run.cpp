@@ -139,6 +139,12 @@ std::string identify_model(const Job& job) {
   return job.model_hash ? fmt::format("{} (layers {:016x})", job.model.name, *job.model_hash) : job.model.name;
 }
 
+std::string identify_data(const Job& job) {
+  const Dataset& train = job.data.train;
+  return fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(), train.height, train.width,
+                     train.channels, fingerprint(train));
+}
+
 Job open_job(const Options& options) {
   if (options.model.ends_with(".json")) return open_model_file(options);
   Job job;

@@ -26,6 +26,9 @@ struct Job {
 
 /// "alexnet"; for a model from a file its name and a hash of its layers.
 std::string identify_model(const Job& job);
+/// The data set, by which settings are compared: "cifar10, 50000 and 10000 images 32x32x3, hash 0123456789abcdef". The hash covers part of the
+/// training samples; the path may differ between machines.
+std::string identify_data(const Job& job);
 
 /// A model on devices, under a scheme. Its Job must outlive it.
 struct Run {

@@ -35,11 +35,8 @@ class Settings {
 };
 
 void add_data(Settings& s, const Options& o, const Job& job) {
-  const Dataset& train = job.data.train;
   s.add("model", fmt::format("{}, {} classes", identify_model(job), job.model.classes));
-  // The hash covers part of the samples; the path may differ between machines.
-  s.add("data", fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(), train.height, train.width,
-                            train.channels, fingerprint(train)));
+  s.add("data", identify_data(job));
   s.add("image-size", std::to_string(job.model.height));
   s.add("preprocess", o.preprocess, SettingEffect::rounding);
   s.add("normalize", o.normalize);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "runtime/text.h"
 
 namespace vitrine::tools {
 
@@ -16,16 +17,6 @@ namespace {
 constexpr size_t kGap = 2;             // between columns
 constexpr size_t kNarrowestText = 10;  // of a column that is wrapped
 constexpr size_t kEnoughText = 24;     // to wrap a text beside the columns before it
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return lines;
-}
 
 size_t total_width(const std::vector<size_t>& columns, const std::vector<size_t>& widths) {
   size_t total = columns.empty() ? 0 : kGap * (columns.size() - 1);
@@ -108,7 +99,7 @@ std::string Table::block(const Columns& columns, const std::vector<size_t>& widt
     std::vector<std::vector<std::string>> cells;
     size_t height = 1;
     for (const size_t c : columns) {
-      cells.push_back(lines_of(wrap(cell(c), static_cast<int>(widths[c]))));
+      cells.push_back(split_text(wrap(cell(c), static_cast<int>(widths[c])), '\n'));
       height = std::max(height, cells.back().size());
     }
     std::string text;

@@ -2,13 +2,14 @@
 #include "tools/program/terminal.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
 
 #include <sys/ioctl.h>
 #include <unistd.h>
+
+#include "runtime/text.h"
 
 namespace vitrine::tools {
 
@@ -22,10 +23,8 @@ bool is_set(const char* variable) {
 /// 0: not known.
 int columns_of(int descriptor) {
   if (const char* columns = std::getenv("COLUMNS")) {
-    int value = 0;
-    const char* end = columns + std::strlen(columns);
-    const auto read = std::from_chars(columns, end, value);
-    if (read.ec == std::errc{} && read.ptr == end && value > 0) return value;
+    const std::optional<int> value = parse_number<int>(columns);
+    if (value && *value > 0) return *value;
   }
   winsize size{};
   return is_terminal(descriptor) && ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
@@ -78,11 +77,11 @@ std::string Style::dim(const std::string& text) const { return colour ? "\033[2m
 
 std::string wrap(const std::string& text, int width) {
   std::string result;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    if (begin > 0) result += '\n';
-    wrap_line(std::string_view(text).substr(begin, end - begin), static_cast<size_t>(std::max(width, 1)), result);
-    begin = end + 1;
+  bool first = true;
+  for (const std::string& line : split_text(text, '\n')) {
+    if (!first) result += '\n';
+    wrap_line(line, static_cast<size_t>(std::max(width, 1)), result);
+    first = false;
   }
   return result;
 }

@@ -8,7 +8,6 @@
 
 #include "runtime/units.h"
 #include "tools/program/advice.h"
-#include "tools/program/findings.h"
 #include "tools/program/record_tables.h"
 #include "tools/program/reproduction.h"
 
@@ -88,7 +87,7 @@ std::string comparison_report(const Record& record, const Style& style) {
   std::string text;
   for (const RunRecord& run : record.runs) text += fmt::format("  {:<{}} {}\n", run.name, width, run.batch);
   text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record).str(style));
-  if (const auto speed = compare_speed(record.runs)) text += fmt::format("\n{} {}\n", speed->text, without_backquotes(speed->remedy));
+  if (record.speed) text += fmt::format("\n{} {}\n", record.speed->text, without_backquotes(record.speed->remedy));
   return text;
 }
 

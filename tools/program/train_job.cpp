@@ -10,6 +10,7 @@
 #include "kernels/conv2d_choice.h"
 #include "runtime/error.h"
 #include "tools/program/describe.h"
+#include "tools/program/findings.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
 #include "tools/program/recorded_steps.h"
@@ -71,6 +72,7 @@ Record make_record(const Options& options, const std::string& name, const std::v
   training.recorder().add_to(of.devices);
   if (!options.report.empty()) add_recorded_step(of, run, training.recorder().kept_spans(), training.recorded());
   of.devices = gather_devices(processes, std::move(of.devices));
+  conclude(record);
   return record;
 }
 

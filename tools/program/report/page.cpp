@@ -2,7 +2,6 @@
 #include "tools/program/report/page.h"
 
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
 #include <iterator>
 
@@ -10,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/program/device_sets.h"
-#include "tools/program/findings.h"
 #include "tools/program/output_file.h"
 #include "tools/program/record_tables.h"
 #include "tools/program/report/charts.h"
@@ -141,20 +139,17 @@ Json communication_section(const RunRecord& run) {
   return blocks_of({bar_chart("Communication hidden and exposed, bucket by bucket", {{"", bars}}), table(communication_table(run.devices))});
 }
 
-Json learning_section(const RunRecord& run, int64_t batch_size) {
+Json learning_section(const RunRecord& run) {
   Curve losses{"loss of each step", "series1", {}};
   for (size_t i = 0; i < run.step_losses.size(); ++i)
     losses.points.push_back({static_cast<double>(run.first_step + static_cast<int64_t>(i) + 1), run.step_losses[i]});
   Curve test{"test loss", "series2", {}, true}, accuracy{"test accuracy", "series3", {}, true};
-  Table epochs({{"", Table::Align::left}, {"after step"}, {"train loss"}, {"test loss"}, {"test accuracy"}});
-  double step = run.epochs.empty() ? 0.0 : static_cast<double>(run.first_step - run.epochs.front().steps_before);
-  for (const EpochRecord& e : run.epochs) {
-    step += std::ceil(static_cast<double>(e.samples) / static_cast<double>(batch_size));
-    const auto cell = [](std::optional<double> value) { return value && std::isfinite(*value) ? fmt::format("{:.4f}", *value) : "–"; };
+  const std::vector<int64_t> steps = last_steps(run);
+  for (size_t i = 0; i < run.epochs.size(); ++i) {
+    const EpochRecord& e = run.epochs[i];
+    const auto step = static_cast<double>(steps[i]);
     if (e.test_loss) test.points.push_back({step, *e.test_loss});
     if (e.test_accuracy) accuracy.points.push_back({step, *e.test_accuracy});
-    epochs.add_row(
-        {fmt::format("epoch {}", e.epoch), fmt::format("{:.0f}", step), cell(e.totals.mean_loss()), cell(e.test_loss), cell(e.test_accuracy)});
   }
   Curve scale{"loss scale", "series4", {}, false, true};
   for (const StepRecord::Change& change : run.steps.loss_scales()) scale.points.push_back({static_cast<double>(change.step + 1), change.loss_scale});
@@ -171,7 +166,7 @@ Json learning_section(const RunRecord& run, int64_t batch_size) {
   add("Loss", loss_chart);
   add("Accuracy", {"Test accuracy over the epochs", {accuracy}});
   add("Loss scale", {"Loss scale over the steps", {scale}, true});
-  return blocks_of({Json{{"kind", "pair"}, {"columns", charts}}, run.epochs.empty() ? Json() : epochs.json()});
+  return blocks_of({Json{{"kind", "pair"}, {"columns", charts}}, table(epochs_table(run))});
 }
 
 /// One group of bars for each scheme.
@@ -185,36 +180,15 @@ Json bars_by_scheme(const Record& record, const std::string& label, const MakeBa
   return bar_chart(label, groups);
 }
 
-std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
-  std::vector<Finding> all = compare_findings(runs);
-  for (const RunRecord& run : runs) {
-    for (const auto find : {uneven_memory, idle_device, waits_for_peers, exposed_communication}) {
-      if (const auto finding = find(run)) all.push_back({run.name + ": " + finding->text, finding->remedy, finding->cost});
-    }
-  }
-  // Results first, then what costs most.
-  std::stable_sort(all.begin(), all.end(), [](const Finding& a, const Finding& b) { return a.cost.value_or(2) > b.cost.value_or(2); });
-  return all;
-}
-
 Json comparison_speed(const Record& record) {
   std::vector<Bar> bars;
-  Table table({{"", Table::Align::left},
-               {"samples/s, median of rounds"},
-               {"against the first"},
-               {"skipped steps"},
-               {"gradient difference"},
-               {"samples of each device"}});
-  const double first = record.runs.front().rates.median();
   for (const RunRecord& run : record.runs) {
     const std::string rate = run.rates.str();
-    bars.push_back({run.name, {{rate, "series1", run.rates.median(), "samples/s"}}, rate + " samples/s"});
-    table.add_row({run.name, rate, first > 0 ? fmt::format("{:.2f}", run.rates.median() / first) : "–", format_count(run.steps.skipped()),
-                   describe_difference(run), run.batch});
+    bars.push_back({run.name, {{rate, "series1", run.rates.median(), "samples/s"}}, fmt::format("{} samples/s", rate)});
   }
   Json chart = bar_chart("Samples per second under each scheme", {{"", bars}});
   chart["legend"] = false;
-  return blocks_of({chart, table.json(), note(rounding_hint(record.runs))});
+  return blocks_of({chart, speeds_table(record).json(), note(rounding_hint(record.runs))});
 }
 
 using Sections = std::vector<std::pair<const char*, Json>>;
@@ -235,7 +209,7 @@ Sections run_sections(const Record& record) {
          movement});
   }
   return {
-      {"Findings", blocks_of({findings(find_findings(run), kNoFinding)})},
+      {"Findings", blocks_of({findings(record.findings, kNoFinding)})},
       {"What moves where", movement},
       {"Memory: planned and measured", memory_section(record)},
       {"Memory over one step",
@@ -246,7 +220,7 @@ Sections run_sections(const Record& record) {
       {"Time of a step", times_section(run)},
       {"One step on each stream", steps},
       {"Communication", communication_section(run)},
-      {"Learning", learning_section(run, run.batch_size)}};
+      {"Learning", learning_section(run)}};
 }
 
 /// Memory over a step under all schemes, one curve for each.
@@ -288,8 +262,7 @@ Sections measurements_sections(const Record& record, const Table& peaks) {
 
 Sections comparison_sections(const Record& record) {
   if (record.runs.empty()) return {};
-  Sections sections = {{"Findings", blocks_of({findings(comparison_findings(record.runs), kNoFinding)})},
-                       {"Speed and gradients", comparison_speed(record)}};
+  Sections sections = {{"Findings", blocks_of({findings(record.findings, kNoFinding)})}, {"Speed and gradients", comparison_speed(record)}};
   Sections measured = measurements_sections(record, schemes_table(record));
   measured.insert(measured.begin() + 1, {"Memory over one step", memory_curves(record.runs)});
   sections.insert(sections.end(), measured.begin(), measured.end());
@@ -328,7 +301,7 @@ Json list(const std::vector<std::string>& lines) {
 
 Json reproduction_times(const Record& record) {
   std::vector<Bar> bars;
-  for (const ConfigurationSummary& summary : summarize(record)) {
+  for (const ConfigurationSummary& summary : record.summaries) {
     const std::string duration = format_duration(summary.seconds.mean);
     if (summary.seconds.count > 0) bars.push_back({summary.name, {{duration, "series1", summary.seconds.mean, "of training"}}, duration});
   }
@@ -362,7 +335,7 @@ Sections plan_sections(const Record& record) {
   for (const DeviceRecord& d : devices) bars.push_back(memory_bar(d.device, d.plan.peak_by_category));
   return {{"Does it fit?", blocks_of({text(record.remedies.empty() ? "Every device whose capacity is known has room for its plan."
                                                                    : "It does not fit. " + record.remedies)})},
-          {"Findings", blocks_of({findings(plan_findings(record.run()), kNoPlanFinding)})},
+          {"Findings", blocks_of({findings(record.findings, kNoPlanFinding)})},
           {"Peak memory",
            blocks_of({bar_chart("Planned peak of each device, by category", {{"", bars}}), plan_table(devices).json(), difference_section(devices)})},
           {"Memory over one step",
