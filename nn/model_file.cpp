@@ -49,7 +49,7 @@ std::string shown(const Json& json) {
   return text;
 }
 
-/// The settings of one layer. Each is asked for by name; those that nobody asked for are unknown.
+/// The settings of one layer. Each is read by name; those that no layer reads are unknown.
 class Settings {
  public:
   explicit Settings(const Json& layer) : layer_(layer), known_{"name", "type"} {}
@@ -146,7 +146,7 @@ class FileModel {
     if (elements > kMostElements)
       throw Problem(fmt::format("its output has {:.0f} elements for each image, expected at most {:.0f}", elements, kMostElements));
   }
-  /// The classes that the last layer tells apart.
+  /// Number of classes that the last layer distinguishes.
   int64_t classes() const {
     const Shape& shape = builder_.shape();
     if (shape.rank() != 2) {

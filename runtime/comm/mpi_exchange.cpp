@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kLargestMessageBytes = int64_t{1} << 30;
 constexpr int kSpinsBeforeYield = 64;
-// Arrivals that precede this process are found within so many polls.
+// Polls within which messages that arrived earlier are found.
 constexpr int kSettlingRounds = 16;
 
 class MpiExchange final : public ProcessExchange {

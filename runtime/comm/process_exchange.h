@@ -32,7 +32,7 @@ struct SumBuffers {
 /// Collectives between the processes of a process group, on host memory. They block, so they run on a stream's worker, one at a time. Sums are added
 /// in f32, in an order that depends only on the number of processes: every process gets the same bits, in every run. With few processes, each
 /// receives its part from all others and adds in rank order: two messages to each peer. With more than kLargestDirect they add along a tree in O(log
-/// P) rounds of one or two messages; partial sums then travel, so 16-bit sums need partials in f32.
+/// P) rounds of one or two messages; partial sums are then sent, so 16-bit sums need partials in f32.
 ///   tag     separates collectives: messages under different tags never mix
 ///   throws  CommError if the transport fails or after abort()
 /// source  Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005 (direct, in segments that overlap); circulant.h (tree)

@@ -16,7 +16,7 @@ using namespace process_group;  // NOLINT: its private parts
 namespace {
 
 constexpr int64_t kConnectMs = 1000;
-// A server that does not answer for so long is considered absent.
+// Time after which a silent server counts as absent.
 constexpr int64_t kAnswerMs = 3000;
 constexpr int kRetryMs = 50;
 

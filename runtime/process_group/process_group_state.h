@@ -60,13 +60,13 @@ struct ProcessGroup::State {
   void listen_to_all();
   void wait_for_something();
   /// Makes wait_for_something() report received data of a connection, and when it accepts more if it has unsent data.
-  void listen_to(int who);
-  void send_to(int who, const std::string& bytes);
-  std::optional<process_group::Connection>& connection_to(int who) { return is_server() ? members[static_cast<size_t>(who)] : server; }
+  void listen_to(int peer);
+  void send_to(int peer, const std::string& bytes);
+  std::optional<process_group::Connection>& connection_to(int peer) { return is_server() ? members[static_cast<size_t>(peer)] : server; }
   void tell_local(int64_t now_ns);
   void tell_progress();
   void check_waits(int64_t now_ns);
-  void serve_member(int who, int64_t now_ns);
+  void serve_member(int peer, int64_t now_ns);
   void serve_members(int64_t now_ns);
   void handle_from_member(int from, const std::string& bytes, int64_t now_ns);
   void handle_from_server(const std::string& bytes);

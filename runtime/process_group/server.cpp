@@ -112,26 +112,26 @@ void ProcessGroup::State::wait_for_members() {
 }
 
 void ProcessGroup::State::take_in(Acceptor::Guest guest, Acceptor& acceptor) {
-  const Join& who = guest.who;
-  const bool known = who.rank >= 1 && who.rank < size;
+  const Join& join = guest.join;
+  const bool known = join.rank >= 1 && join.rank < size;
   // Its predecessor may have exited.
-  if (known && members[static_cast<size_t>(who.rank)]) forget_those_who_left();
+  if (known && members[static_cast<size_t>(join.rank)]) forget_those_who_left();
   std::string refusal;
-  if (who.size != size) {
-    refusal = fmt::format("its world size is {}, rank 0's is {}", who.size, size);
+  if (join.size != size) {
+    refusal = fmt::format("its world size is {}, rank 0's is {}", join.size, size);
   } else if (!known) {
     refusal = fmt::format("expected a rank from 0 to {}", size - 1);
-  } else if (members[static_cast<size_t>(who.rank)]) {
-    refusal = fmt::format("another process has rank {}", who.rank);
+  } else if (members[static_cast<size_t>(join.rank)]) {
+    refusal = fmt::format("another process has rank {}", join.rank);
   }
   if (!refusal.empty()) {
-    last_refusal = fmt::format(" {} connected and was refused: {}.", who.name, refusal);
+    last_refusal = fmt::format(" {} connected and was refused: {}.", join.name, refusal);
     guest.connection.send(Writer(MessageKind::refused).number(uint8_t{0}).text(refusal).bytes());
     return acceptor.dismiss(std::move(guest));
   }
   guest.connection.send(Writer(MessageKind::accepted).bytes());
-  members[static_cast<size_t>(who.rank)].emplace(std::move(guest.connection));
-  detector.join(who.rank, who.name, steady_now_ns());
+  members[static_cast<size_t>(join.rank)].emplace(std::move(guest.connection));
+  detector.join(join.rank, join.name, steady_now_ns());
 }
 
 void ProcessGroup::State::forget_those_who_left() {

@@ -26,7 +26,7 @@ class CudaHalfTest : public DeviceTest, public ::testing::WithParamInterface<DTy
     for (float& v : values) v = rounded(v, GetParam());
     return values;
   }
-  /// A tensor of halves that begins `offset` elements behind an aligned address.
+  /// A tensor of halves that begins `offset` elements after an aligned address.
   Tensor halves(const Shape& shape, const std::vector<float>& values, int64_t offset = 0) {
     Tensor whole = device.empty({offset + shape.numel()}, GetParam());
     const Tensor part = whole.rows(offset, offset + shape.numel());

@@ -111,7 +111,7 @@ Kept rows_of(const std::string& path, const std::string& header, const std::stri
   if (csv) {
     if (!std::getline(file, line) || file.eof()) return {};
     if (fmt::format("{}\n", line) != header) {
-      throw DataError(fmt::format("--log {}: it has other columns than this run, so it cannot be continued; name another file", path));
+      throw DataError(fmt::format("--log {}: its columns differ from this run's, so it cannot be continued; name another file", path));
     }
     kept.text = header;
   }
@@ -121,8 +121,7 @@ Kept rows_of(const std::string& path, const std::string& header, const std::stri
     if (!row) continue;
     if (row->run_id) of_this_run = *row->run_id == run_id;
     if (!of_this_run) {
-      throw DataError(
-          fmt::format("--log {}: its rows are of another run than the checkpoint, so it cannot be continued; name another file, or remove it", path));
+      throw DataError(fmt::format("--log {}: its rows belong to another run, so it cannot be continued; name another file, or remove it", path));
     }
     if (row->step > last_step) continue;
     kept.text.append(line).append(1, '\n');

@@ -91,7 +91,7 @@ void check_training(const Options& o) {
   }
 }
 
-/// Two outputs in one file would leave the later one alone.
+/// Two outputs must not name one file: the later would overwrite the earlier.
 void check_files(const Options& o) {
   std::map<std::string, const char*> taken;
   const std::string figures = o.command == Options::Command::reproduce ? reproduction_figures_path(o) : std::string();
@@ -102,13 +102,12 @@ void check_files(const Options& o) {
                                      {"--memory-history", o.memory_history},
                                      {"--log", o.log}}) {
     std::error_code error;
-    // A pipe, or /dev/stdout, takes what comes; so does a name that says nothing before it is written.
+    // Pipes and /dev/stdout accept several outputs; a name that cannot be resolved is compared as given.
     if (path.empty() || (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))) continue;
     std::filesystem::path name = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
     if (error) name = path;
     const auto [earlier, fresh] = taken.emplace(name.string(), option);
-    if (!fresh)
-      throw ConfigError(fmt::format("{} and {} name one file, {}; the later would take the place of the other", earlier->second, option, path));
+    if (!fresh) throw ConfigError(fmt::format("{} and {} name one file, {}; the later would overwrite the earlier", earlier->second, option, path));
   }
 }
 

@@ -171,7 +171,7 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
 OptimizerConfig resolve_optimizer(const Options& options);
 /// Number of recompute segments; none for sqrt, which depends on the model. throws ConfigError.
 std::optional<int> parse_recompute_segments(const std::string& text);
-/// Precision, loss scaling, clipping, and in what gradients and parameters travel. throws ConfigError.
+/// Precision, loss scaling, clipping, and the data types used to reduce gradients and broadcast parameters. throws ConfigError.
 Precision resolve_precision(const Options& options);
 TraceLevel resolve_trace_level(const Options& options);
 /// "512MiB" or "512MiB,1GiB" to bytes; "2" or "2,1" to counts. throws ConfigError naming the option.
