@@ -66,7 +66,7 @@ class ProcessExchange {
   };
   virtual void exchange(std::span<const Part> sends, std::span<const Part> receives, uint64_t tag) = 0;
   /// Waits until all processes have arrived and returns the last one, or this one. Work after it does not include waiting for late processes.
-  virtual int meet(uint64_t tag) = 0;
+  virtual int barrier(uint64_t tag) = 0;
   /// Number of messages that this process has sent.
   virtual int64_t messages_sent() const = 0;
 
@@ -82,11 +82,11 @@ int64_t sum_scratch_elements(DType dtype, int64_t count, int processes, int larg
 /// The same for scattered sums.
 int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts, int largest_direct = ProcessExchange::kLargestDirect);
 
-/// Remedy for process groups that did not meet over MPI.
+/// Remedy for process groups that are not connected over MPI.
 inline constexpr const char* kUseMpirun = "start it with MPI instead: mpirun -np N vitrine ...";
 
 /// An exchange over MPI's point-to-point messages.
-/// throws UnsupportedError with the remedy when MPI is not built in or the process group did not meet over it
+/// throws UnsupportedError with the remedy when MPI is not built in or the process group is not connected over it
 std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& process_group, int largest_direct = ProcessExchange::kLargestDirect);
 
 }  // namespace comm

@@ -57,7 +57,7 @@ class ProcessGroup {
   virtual int local_size() const;
   /// Identifies this machine.
   virtual const std::string& machine() const;
-  /// "4 processes on 2 hosts, met over MPI", for logs.
+  /// "4 processes on 2 hosts, connected over MPI", for logs.
   std::string description() const;
   bool over_mpi() const;
 

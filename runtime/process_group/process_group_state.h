@@ -35,7 +35,7 @@ struct ProcessGroup::State {
   explicit State(const ProcessGroupOptions& o) : options(o), rank(o.rank), size(o.size), detector(o.size) {}
 
   // Rendezvous: server.cpp on rank 0, joining.cpp elsewhere.
-  void meet();
+  void connect();
   void wait_for_members();
   /// Where rank 0 listens, and the key that members must know.
   process_group::Acceptor open_door(process_group::Address& address);
@@ -111,7 +111,8 @@ struct ProcessGroup::State {
 
   ProcessGroupOptions options;
   int rank, size, local_rank = 0, local_size = 1;
-  std::string met_text, machine;
+  std::string connected_text;  // "over MPI", "at file:PATH"; empty for one process
+  std::string machine;
   int host_count = 1;
   std::unique_ptr<process_group::MpiSession> mpi;
   process_group::Descriptor wake_up = process_group::make_event();

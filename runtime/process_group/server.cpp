@@ -41,10 +41,9 @@ class AddressFile {
 
 std::string process_group::process_name(int rank) { return fmt::format("rank {} (pid {} on {})", rank, getpid(), host_name()); }
 
-void ProcessGroup::State::meet() {
+void ProcessGroup::State::connect() {
   if (size == 1) {
     detector.join(0, process_name(0), steady_now_ns());
-    met_text = "alone";
     return;
   }
   // A process that uses MPI may connect to every other one.
@@ -58,9 +57,9 @@ void ProcessGroup::State::meet() {
                       "srun --mpi=pmix)?",
                       mpi->rank(), mpi->size(), rank, size));
     }
-    met_text = "over MPI";
+    connected_text = "over MPI";
   } else {
-    met_text = "at " + options.rendezvous;
+    connected_text = "at " + options.rendezvous;
   }
   is_server() ? wait_for_members() : find_server();
 }

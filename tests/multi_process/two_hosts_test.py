@@ -107,9 +107,9 @@ def names_who_is_cut_off(folder):
     command = mpirun(folder, [*JOB, "--epochs", "100000", "--no-eval", "--timeout", str(timeout_s), "--threads-per-device", "1"])
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     output = ""
-    while "met over MPI" not in output:
+    while "connected over MPI" not in output:
         line = child.stderr.readline()
-        check(line, f"mpirun ended before the processes had met:\n{output}")
+        check(line, f"mpirun ended before the processes were connected:\n{output}")
         output += line
     time.sleep(6)  # during training
     ip("netns", "exec", NAMES[1], "ip", "link", "set", LINKS[1], "down")

@@ -102,7 +102,8 @@ void add_process_options(CLI::App& app, Options& o) {
   app.add_option("--local-rank,--local_rank", o.local_rank, "Rank of this process on its machine, and the number of its GPU")
       ->check(whole_number(0, 1 << 20))
       ->group(group);
-  app.add_option("--rendezvous", o.rendezvous, "Where processes meet: tcp://HOST:PORT or file:PATH [over MPI, or where the launcher says]")
+  app.add_option("--rendezvous", o.rendezvous,
+                 "Address at which processes find each other: tcp://HOST:PORT or file:PATH [MPI, or the launcher's address]")
       ->group(group);
   app.add_option("--timeout", o.timeout_seconds, "Seconds a process waits for the others in one collective; five times as long in the first step")
       ->check(number(0.1, 1e6))

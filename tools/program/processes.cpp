@@ -32,7 +32,7 @@ std::string rendezvous_place(const Options& options, const Launch& launch) {
   if (on_cpus(options) && (!may_use_mpi || !options.rendezvous.empty())) {
     throw ConfigError(fmt::format(
         "CPU devices of several processes reduce over MPI, but these {}; start them with mpirun -np {} vitrine ..., without --rendezvous",
-        options.rendezvous.empty() ? fmt::format("were started by {}", launcher_name(launch.launcher)) : "meet by --rendezvous", launch.world_size));
+        options.rendezvous.empty() ? fmt::format("were started by {}", launcher_name(launch.launcher)) : "use --rendezvous", launch.world_size));
   }
   if (!options.rendezvous.empty()) return options.rendezvous;
   if (by_mpi || on_cpus(options)) return {};
