@@ -224,7 +224,7 @@ void ProcessGroup::fail(const Reason& reason, int64_t patience_ms) {
   const auto ended = [&] { return !s.failure.empty() || s.closed; };
   if (patience_ms > 0) s.changed.wait_for(lock, std::chrono::milliseconds(patience_ms), ended);
   if (!ended()) {
-    s.error_to_tell = reason.empty() ? Reason("without a reason") : reason;
+    s.error_to_report = reason.empty() ? Reason("without a reason") : reason;
     s.wake();
   }
   // Notifying includes the handlers.

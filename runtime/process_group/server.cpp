@@ -64,7 +64,7 @@ void ProcessGroup::State::connect() {
   is_server() ? wait_for_members() : find_server();
 }
 
-Acceptor ProcessGroup::State::open_door(Address& address) {
+Acceptor ProcessGroup::State::open_acceptor(Address& address) {
   const InitMethod& method = rendezvous.method;
   std::vector<Descriptor> listeners;
   if (!method.host.empty()) {
@@ -84,16 +84,16 @@ Acceptor ProcessGroup::State::open_door(Address& address) {
 
 void ProcessGroup::State::wait_for_members() {
   Address address;
-  Acceptor acceptor = open_door(address);
+  Acceptor acceptor = open_acceptor(address);
   if (mpi) mpi->broadcast(address.str(), rendezvous_ms());
   const AddressFile file(rendezvous.address_file, address);
   members.resize(static_cast<size_t>(size));
   detector.join(0, process_name(0), steady_now_ns());
   const int64_t deadline_ns = steady_now_ns() + rendezvous_ms() * kMs;
   while (true) {
-    for (Acceptor::Guest& guest : acceptor.serve(kServeMs)) take_in(std::move(guest), acceptor);
+    for (Acceptor::Guest& guest : acceptor.serve(kServeMs)) admit(std::move(guest), acceptor);
     const bool late = steady_now_ns() > deadline_ns;
-    if (late || detector.complete()) forget_those_who_left();
+    if (late || detector.complete()) drop_disconnected();
     if (detector.complete()) break;
     if (late) {
       const std::string reason =
@@ -110,11 +110,11 @@ void ProcessGroup::State::wait_for_members() {
   send_to_members(Writer(MessageKind::welcome).text(process_name(0)).bytes());
 }
 
-void ProcessGroup::State::take_in(Acceptor::Guest guest, Acceptor& acceptor) {
+void ProcessGroup::State::admit(Acceptor::Guest guest, Acceptor& acceptor) {
   const Join& join = guest.join;
   const bool known = join.rank >= 1 && join.rank < size;
   // Its predecessor may have exited.
-  if (known && members[static_cast<size_t>(join.rank)]) forget_those_who_left();
+  if (known && members[static_cast<size_t>(join.rank)]) drop_disconnected();
   std::string refusal;
   if (join.size != size) {
     refusal = fmt::format("its world size is {}, rank 0's is {}", join.size, size);
@@ -133,7 +133,7 @@ void ProcessGroup::State::take_in(Acceptor::Guest guest, Acceptor& acceptor) {
   detector.join(join.rank, join.name, steady_now_ns());
 }
 
-void ProcessGroup::State::forget_those_who_left() {
+void ProcessGroup::State::drop_disconnected() {
   for (size_t i = 0; i < members.size(); ++i) {
     if (!members[i] || members[i]->receive()) continue;
     members[i].reset();

@@ -110,7 +110,7 @@ void ProcessGroup::State::watch() {
       if (watched_ns != 0 && now_ns - watched_ns > FailureDetector::kSilentNs) detector.was_stopped(now_ns - watched_ns, now_ns);
       watched_ns = now_ns;
       for (const int peer : ready) is_server() ? serve_member(peer, now_ns) : serve_members(now_ns);
-      tell_local(now_ns);
+      report_local(now_ns);
       check_waits(now_ns);
       if (is_server()) {
         detector.tick(now_ns);
@@ -176,7 +176,7 @@ void ProcessGroup::State::send_answers(const std::vector<std::string>& answers) 
   take_answer(answers.front());
 }
 
-void ProcessGroup::State::tell_progress() {
+void ProcessGroup::State::report_progress() {
   std::vector<std::string> messages;
   {
     const std::lock_guard lock(mutex);
@@ -201,7 +201,7 @@ void ProcessGroup::State::tell_progress() {
   for (const std::string& message : messages) send_to_server(message);
 }
 
-void ProcessGroup::State::tell_local(int64_t now_ns) {
+void ProcessGroup::State::report_local(int64_t now_ns) {
   std::optional<Gathering> gathering;
   std::optional<std::vector<std::string>> answers;
   Reason error;
@@ -209,10 +209,10 @@ void ProcessGroup::State::tell_local(int64_t now_ns) {
     const std::lock_guard lock(mutex);
     gathering = std::exchange(to_gather, std::nullopt);
     answers = std::exchange(to_answer, std::nullopt);
-    error = std::exchange(error_to_tell, {});
+    error = std::exchange(error_to_report, {});
   }
   // Progress first: when a gathering is complete, everything begun before it has been compared.
-  tell_progress();
+  report_progress();
   if (answers) send_answers(*answers);
   if (gathering) send_to_server(Writer(MessageKind::gather).number(gathering->sequence).text(gathering->what).text(gathering->part).bytes());
   if (!error.empty()) send_to_server(Writer(MessageKind::error).reason(error).bytes());
