@@ -121,7 +121,7 @@ Fit PlanSearch::even_split(const EngineConfig& config) const {
     each_of_any = std::max(each_of_any, lines[d].each);
   }
   for (size_t d = 0; d < count; ++d) {
-    if (lines[d].each < 1) lines[d].each = each_of_any;  // its peak lies elsewhere than in its slice
+    if (lines[d].each < 1) lines[d].each = each_of_any;  // its peak does not depend on its slice
     lines[d].fixed = static_cast<double>(best.plans[d].peak_bytes) - lines[d].each * static_cast<double>(best.slices[d]);
     capacities[d] = static_cast<double>(devices_[static_cast<int>(d)].pool().capacity_bytes());
   }
@@ -169,7 +169,7 @@ std::optional<Fit> PlanSearch::largest_batch(int64_t most, SearchSpace space) co
     if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = std::min(config.scheme.split.gpu0, batch);
     return candidate(config, space);
   };
-  int64_t fitting = config_.accumulate - 1, failing = most + 1;  // batches that have not been seen to fit, and not to
+  int64_t fitting = config_.accumulate - 1, failing = most + 1;  // bounds: the largest size known to fit, the smallest known not to
   std::optional<Fit> best;
   for (int64_t step = 1; fitting + 1 < failing; step *= 2) {
     const int64_t batch = std::min(fitting + step, failing - 1);
@@ -239,7 +239,7 @@ std::vector<std::string> PlanSearch::arithmetic(const Fit& fit) const {
     const int64_t peak = fit.plans[d].peak_bytes, samples = fit.slices[d], step = samples - smaller.slices[d];
     const int64_t each = step > 0 ? (peak - smaller.plans[d].peak_bytes) / step : 0;
     Device& device = devices_[static_cast<int>(d)];
-    // Of one sample, or where the peak lies elsewhere, there is no line.
+    // With one sample, or a peak that does not depend on the slice, there is no line.
     const std::string terms =
         each > 0 ? fmt::format("{} + {} sample{} x {} = ", format_bytes(peak - samples * each), samples, samples == 1 ? "" : "s", format_bytes(each))
                  : std::string();
@@ -260,7 +260,7 @@ std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
   for (const std::string& name : scheme_names()) {
     EngineConfig config = config_;
     config.scheme = scheme_preset(name);
-    // balanced differs from dp in its split alone.
+    // balanced differs from dp only in its split.
     if (config.scheme.split.kind == Split::Kind::gpu0 || same_axes(config.scheme, config_.scheme)) continue;
     if (config_.scheme.split.kind != Split::Kind::gpu0) config.scheme.split = config_.scheme.split;
     fittings.emplace_back(model_, devices_, config, workload_);

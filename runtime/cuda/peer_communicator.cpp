@@ -22,7 +22,7 @@ namespace {
 using comm::Call;
 using comm::Operation;
 
-constexpr int64_t kSumGrainBytes = 256;  // no two ranks write to one segment of so many bytes
+constexpr int64_t kSumGrainBytes = 256;  // bytes of a segment, which only one rank writes
 
 class PeerGroup {
  public:

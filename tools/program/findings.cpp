@@ -88,7 +88,7 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category)
   if (figures.samples_per_step > most_samples && run.devices.size() > 1) {
     return {fmt::format("it has {} of {} samples", figures.samples_per_step, run.batch_size), "`--split equal` would distribute them"};
   }
-  return {"the peaks fall on other moments", fmt::format("`--accumulate {}` lowers what all devices hold at once", run.accumulate * 2)};
+  return {"the peaks occur at different moments", fmt::format("`--accumulate {}` lowers what all devices hold at once", run.accumulate * 2)};
 }
 
 }  // namespace

@@ -136,7 +136,7 @@ bool is_csv(const std::string& path) { return path.ends_with(".csv"); }
 
 void LogFile::check_path(const std::string& path) {
   if (path.ends_with(".jsonl") || is_csv(path)) return;
-  throw ConfigError(fmt::format("--log {}: the name says the format; end it in .jsonl (an object per line) or .csv", path));
+  throw ConfigError(fmt::format("--log {}: the extension selects the format; use .jsonl (an object per line) or .csv", path));
 }
 
 LogFile::LogFile(const std::string& path, std::vector<std::string> columns, std::string run_id, int64_t steps_before)

@@ -141,7 +141,7 @@ void check_for_several_processes(const Options& o, const Scheme& scheme) {
                   option));
 }
 
-/// Before any of the devices is made.
+/// Refuses too many CPU devices before any is created.
 void check_cpu_devices(const Options& o) {
   if (o.devices.empty() || o.devices.find("cuda") != std::string::npos) return;
   const size_t count = parse_device_list(o.devices, 0).size();
@@ -196,7 +196,7 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
   Scheme scheme = scheme_preset(o.mode_name());
   if (o.gpu0_batch_size) scheme.split.gpu0 = *o.gpu0_batch_size;
   if (o.split) scheme.split = parse_split(*o.split);
-  if (o.choices.split) scheme.split = Split{};  // to begin with
+  if (o.choices.split) scheme.split = Split{};  // where the search starts
   if (o.staging) scheme.staging = *o.staging == "host" ? Staging::host : Staging::device0;
   if (o.loss_at) scheme.loss_at = *o.loss_at == "gathered" ? LossAt::gathered : LossAt::parallel;
   if (o.reduce) scheme.reduce = *o.reduce == "gpu0" ? Reduce::gpu0 : Reduce::allreduce;
