@@ -140,7 +140,7 @@ void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup
   if (samples > job.data.train.size())
     return stays(fmt::format("no step has a full batch of {}, the training set has {}", samples, job.data.train.size()));
   if (half_batch / config.accumulate < devices->size()) {
-    return stays(fmt::format("half a micro-batch has {} samples, fewer than the {} devices", half_batch / config.accumulate, devices->size()));
+    return stays(fmt::format("half a micro-batch has fewer samples ({}) than devices ({})", half_batch / config.accumulate, devices->size()));
   }
   std::vector<int64_t> slices = equal_parts(samples, devices->size());
   if (PlanSearch search(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
