@@ -100,7 +100,7 @@ int read_number(const Given& given, int least, int most, const Reason& because) 
   const char* end = given.text.data() + given.text.size();
   const auto [stopped, error] = std::from_chars(given.text.data(), end, value);
   if (error != std::errc() || stopped != end || value < least || value > most) {
-    const Reason range = least == most ? fmt::format("{}", least) : fmt::format("a whole number from {} to {}", least, most);
+    const Reason range = least == most ? fmt::format("{}", least) : fmt::format("an integer from {} to {}", least, most);
     reject(given, because.empty() ? range : range + ", as " + because);
   }
   return value;

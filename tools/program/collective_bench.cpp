@@ -20,7 +20,7 @@ namespace vitrine::tools {
 
 namespace {
 
-/// Sums of whole numbers up to this are exact in bf16, which has 8 digits.
+/// Sums of integers up to this are exact in bf16, which has 8 digits.
 constexpr int64_t kLargestExactSum = 256;
 constexpr int64_t kPeriod = 1021;  // the period of the values: a prime, so that a shift by rows is detected
 

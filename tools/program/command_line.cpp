@@ -111,7 +111,7 @@ void add_process_options(CLI::App& app, Options& o) {
       ->group(group);
 }
 
-/// A whole number from 1 to `most`, or `word`, which lets the program choose.
+/// An integer from 1 to `most`, or `word`, which lets the program choose.
 template <class Number>
 CLI::Option* add_number_or_word(CLI::App& app, const std::string& names, Number& number, Number most, const std::string& word, bool& chosen,
                                 const std::string& help) {
@@ -121,7 +121,7 @@ CLI::Option* add_number_or_word(CLI::App& app, const std::string& names, Number&
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc{} || end != text.data() + text.size() || value < 1 || value > int64_t{most}) {
-      throw ConfigError(fmt::format("{} {}: it must be a whole number from 1 to {}, or {}", names.substr(0, names.find(',')), text, most, word));
+      throw ConfigError(fmt::format("{} {}: it must be an integer from 1 to {}, or {}", names.substr(0, names.find(',')), text, most, word));
     }
     number = static_cast<Number>(value);
   };

@@ -291,7 +291,7 @@ std::optional<int> parse_recompute_segments(const std::string& text) {
   int segments = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), segments);
   if (error == std::errc{} && end == text.data() + text.size() && segments >= 1) return segments;
-  throw ConfigError(fmt::format("--recompute-segments {}: expected a whole number of at least 1 (1: nothing is recomputed), sqrt or auto", text));
+  throw ConfigError(fmt::format("--recompute-segments {}: expected an integer of at least 1 (1: nothing is recomputed), sqrt or auto", text));
 }
 
 OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay); }
@@ -367,7 +367,7 @@ std::vector<int> parse_thread_list(const std::string& text) {
     int value = 0;
     const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), value);
     if (error != std::errc{} || end != item.data() + item.size() || value < 1) {
-      throw ConfigError(fmt::format("--threads-per-device {}: '{}' is not a whole number >= 1; give one for all devices, or a list", text, item));
+      throw ConfigError(fmt::format("--threads-per-device {}: '{}' is not an integer >= 1; give one for all devices, or a list", text, item));
     }
     values.push_back(value);
   }
