@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/average.h"
+#include "kernels/cast.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/image.h"

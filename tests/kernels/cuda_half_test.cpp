@@ -2,9 +2,9 @@
 // Parts of CUDA's convolutions of f16 and bf16 images that no operation shows by itself.
 #include <algorithm>
 
+#include "kernels/cast.h"
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/im2col_conv2d.h"
-#include "kernels/elementwise.h"
 #include "runtime/cpu/half_lanes.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/shifted.h"
