@@ -3,6 +3,7 @@
 // as many bytes in the same run.
 #include "bench/kernel_bench.h"
 #include "kernels/batch_norm.h"
+#include "kernels/cast.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/dropout.h"
 #include "kernels/elementwise.h"

@@ -25,22 +25,8 @@ void add_all(const T* a, const T* b, T* y, int64_t count) {
   });
 }
 
-template <class From, class To>
-void cast_all(const From* x, To* y, int64_t count) {
-  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
-    for_lanes(begin, end, [=](auto& value, int64_t i) {
-      load(x + i, value);
-      store(value, y + i);
-    });
-  });
-}
-
 void add(ExecContext&, ConstView a, ConstView b, View y) {
   with_storage(y.dtype, [&]<class T>(T) { add_all(a.as<T>(), b.as<T>(), y.as<T>(), y.numel()); });
-}
-
-void cast(ExecContext&, ConstView x, View y) {
-  with_storage(x.dtype, [&]<class From>(From) { with_storage(y.dtype, [&]<class To>(To) { cast_all(x.as<From>(), y.as<To>(), y.numel()); }); });
 }
 
 }  // namespace
@@ -48,7 +34,6 @@ void cast(ExecContext&, ConstView x, View y) {
 
 namespace cuda {  // elementwise.cu
 void add(ExecContext& ctx, ConstView a, ConstView b, View y);
-void cast(ExecContext& ctx, ConstView x, View y);
 }  // namespace cuda
 
 void add(ExecContext& ctx, ConstView a, ConstView b, View y) {
@@ -58,16 +43,6 @@ void add(ExecContext& ctx, ConstView a, ConstView b, View y) {
   check::tensor(kName, "y", y, a.shape, a.dtype, ctx);
   check::same_or_apart(kName, {"y", y}, {{"a", a}, {"b", b}});
   run(ctx, {kName, {a, b}, {y}}, cpu::add, VITRINE_IF_CUDA(cuda::add), a, b, y);
-}
-
-void cast(ExecContext& ctx, ConstView x, View y) {
-  constexpr const char* kName = "cast";
-  check::tensor(kName, "x", x, ctx);
-  check::tensor(kName, "y", y, ctx);
-  check::shape(kName, "y", y, x.shape);
-  check::no_overlap(kName, {"y", y}, {{"x", x}});
-  if (x.numel() == 0) return;
-  run(ctx, {kName, {x}, {y}}, cpu::cast, VITRINE_IF_CUDA(cuda::cast), x, y);
 }
 
 }  // namespace vitrine

@@ -72,7 +72,7 @@ void save_parameters(const std::string& path, const FlatLayout& layout, std::spa
 void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat, const BufferLayout& buffer_layout,
                      const BufferValues& buffers, const std::map<std::string, std::string>& metadata, const WriteProgress& progress = {});
 
-/// f32 values with the layout `layout` as tensors of their parameters' names, with ".SUFFIX" behind each unless `suffix` is empty, in PyTorch's
+/// f32 values with the layout `layout` as tensors of their parameters' names, with ".SUFFIX" after each unless `suffix` is empty, in PyTorch's
 /// layouts: "features.0.weight.exp_avg" for an optimizer's state.
 ///   scratch  largest_parameter(layout) elements, overwritten by each source; both spans must outlive the sources
 std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat, const std::string& suffix, std::span<float> scratch);

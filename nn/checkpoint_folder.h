@@ -32,8 +32,7 @@ inline constexpr const char* kCheckpointTemporaryPrefix = ".tmp-";
 
 /// Writes the checkpoint directory/name. A folder of that name is replaced: it stays whole until the new one takes its place.
 ///   state_json  a JSON object     progress  called with the bytes so far, each time that more of them is on the disk
-/// throws  DataError with the path and the reason (a full disk, for example); the temporary folder is removed then, and other checkpoints are
-/// unchanged
+/// throws  DataError with the path and the reason (such as a full disk), after removing the temporary folder; other checkpoints are unchanged
 void write_checkpoint(const std::string& directory, const std::string& name, const std::vector<CheckpointFile>& files, const std::string& state_json,
                       const WriteProgress& progress = {});
 

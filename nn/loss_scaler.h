@@ -29,8 +29,7 @@ struct LossScaling {
 /// Another order throws OrderError: clip_gradients or step before decide_step, decide_step or step twice, update_loss_scale before step.
 class LossScaler {
  public:
-  /// Allocates state and control (Category::optimizer).   throws  OutOfMemory; ConfigError when the scale or constants are out of the range of
-  /// LossScaling
+  /// Allocates state and control (Category::optimizer).   throws  OutOfMemory; ConfigError when the scale or a constant is out of LossScaling's range
   LossScaler(ExecContext& ctx, const LossScaling& scaling);
 
   /// (1) f32 for softmax_cross_entropy, or empty when losses are not scaled.

@@ -49,7 +49,7 @@ std::string shown(const Json& json) {
   return text;
 }
 
-/// The settings of one layer. Each is asked for by name; those that nobody asked for are unknown.
+/// The settings of one layer. Each is read by name; those that no layer reads are unknown.
 class Settings {
  public:
   explicit Settings(const Json& layer) : layer_(layer), known_{"name", "type"} {}
@@ -59,7 +59,7 @@ class Settings {
     const auto found = layer_.find(name);
     return found == layer_.end() || found->is_null() ? nullptr : &*found;
   }
-  /// A whole number, or a list of two equal ones. Without `standard` it must be there.
+  /// An integer, or a list of two equal ones. Without `standard` it must be there.
   int64_t size(const char* name, int64_t least, std::optional<int64_t> standard = {}) {
     const Json* value = find(name);
     if (value == nullptr) {
@@ -72,7 +72,7 @@ class Settings {
     }
     return whole(name, *value, least);
   }
-  /// Height and width: a whole number for both, or a list of two.
+  /// Height and width: an integer for both, or a list of two.
   std::pair<int64_t, int64_t> sizes(const char* name, int64_t least) {
     const Json* value = find(name);
     if (value != nullptr && value->is_array() && value->size() == 2) return {whole(name, (*value)[0], least), whole(name, (*value)[1], least)};
@@ -116,7 +116,7 @@ class Settings {
   static int64_t whole(const char* name, const Json& value, int64_t least) {
     const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= static_cast<uint64_t>(kLargestSize));
     if (!fits || value.get<int64_t>() < least || value.get<int64_t>() > kLargestSize) {
-      throw Problem(fmt::format("{} is {}, expected a whole number from {} to {}", name, shown(value), least, kLargestSize));
+      throw Problem(fmt::format("{} is {}, expected an integer from {} to {}", name, shown(value), least, kLargestSize));
     }
     return value.get<int64_t>();
   }
@@ -146,7 +146,7 @@ class FileModel {
     if (elements > kMostElements)
       throw Problem(fmt::format("its output has {:.0f} elements for each image, expected at most {:.0f}", elements, kMostElements));
   }
-  /// The classes that the last layer tells apart.
+  /// Number of classes that the last layer distinguishes.
   int64_t classes() const {
     const Shape& shape = builder_.shape();
     if (shape.rank() != 2) {

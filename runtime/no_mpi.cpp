@@ -14,9 +14,8 @@ std::unique_ptr<comm::ProcessExchange> comm::make_mpi_exchange(const ProcessGrou
 }
 
 std::unique_ptr<process_group::MpiSession> process_group::MpiSession::open(int, int64_t) {
-  throw UnsupportedError(
-      {"MPI is not built in, so the processes cannot meet over it; build with libopenmpi-dev installed, or, with GPUs, say where to meet with ",
-       propose(Setting::rendezvous, "tcp://HOST:PORT"), " or ", propose(Setting::rendezvous, "file:PATH")});
+  throw UnsupportedError({"MPI is not built in, so the processes cannot connect over it; build with libopenmpi-dev installed, or, with GPUs, use ",
+                          propose(Setting::rendezvous, "tcp://HOST:PORT"), " or ", propose(Setting::rendezvous, "file:PATH")});
 }
 
 }  // namespace vitrine

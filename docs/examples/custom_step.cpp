@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step of your own, from the engine's parts: a custom loss (cross-entropy with label smoothing, computed on device 1 of two CPU devices)
+// A custom training step, from the engine's parts: a custom loss (cross-entropy with label smoothing, computed on device 1 of two CPU devices)
 // and a custom order (each batch is trained on twice before the update). Planning runs the same step, so the engine takes exactly the memory that it
 // needs. Exit status 1 unless the loss falls.
 #include <cmath>
@@ -24,7 +24,7 @@ constexpr int kSteps = 300, kLossDevice = 1;
 constexpr float kSmoothing = 0.1F;
 
 /// Cross-entropy against targets of 1 - kSmoothing for the label and kSmoothing / kClasses for all. Writes the gradient of the sum of losses, times
-/// `scale`, over the logits (N, kClasses), and the loss and counts to `totals`. An operation of your own declares what it reads and writes; with
+/// `scale`, over the logits (N, kClasses), and the loss and counts to `totals`. A custom operation declares what it reads and writes; with
 /// another lambda for CUDA it would run on GPUs too.
 void smoothed_cross_entropy(ExecContext& ctx, const View& logits, const ConstView& labels, float scale, const View& totals) {
   ctx.dispatch({"smoothed_cross_entropy", {labels}, {logits, totals}}, [=] {

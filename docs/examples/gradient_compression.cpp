@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Reducer of your own: trains a perceptron on two CPU devices with compressed gradients (sparse_reducer.h). A quarter of the gradient bytes is sent
+// A custom Reducer: trains a perceptron on two CPU devices with compressed gradients (sparse_reducer.h). A quarter of the gradient bytes is sent
 // per step; exit status 1 unless the loss falls.
 #include <cstdio>
 #include <exception>

@@ -13,7 +13,7 @@
 namespace vitrine::cuda {
 namespace {
 
-// More than one step's places of a tensor: a program whose tensors never come back to a place must not grow without bound.
+// Bound on cached addresses, larger than one step needs, so that changing addresses cannot grow memory without limit.
 constexpr size_t kMostPacks = 64;
 
 Reason remedy(cudnnStatus_t status) {

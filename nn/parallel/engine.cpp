@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Construction of an engine, its steps in flight, and what it says about itself.
+// Construction of an engine, its steps in flight, and its accessors.
 #include "nn/parallel/engine.h"
 
 #include <algorithm>
@@ -258,7 +258,7 @@ void Engine::State::wait_step_done(int slot) {
   std::optional<ProcessGroup::Waiting> waiting;
   for (auto& r : replicas) {
     Event& done = *r->step_done[static_cast<size_t>(slot)];
-    // Streams would wait for a broken GPU or communicator without end, so the host asks.
+    // A stream would wait forever for a broken GPU or communicator, so the host polls.
     for (int64_t round = 0; polls && !done.reached(); ++round) {
       if (round < kPollsBeforeSleep) continue;
       if (!waiting && devices.process_count() > 1) waiting.emplace(*devices.process_group(), fmt::format("step {} on {}", step, r->device.name()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine among those of other processes: what all must agree on, before training and in their parameters.
+// Agreement between the engines of several processes: the configuration before training, then the parameters.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -34,7 +34,7 @@ namespace {
 constexpr size_t kDigits = 16;  // of a parameter's hash
 constexpr int64_t kChunkBytes = int64_t{16} << 20;
 
-/// Names the replica that holds another parameter than most do; empty when all hold the same.
+/// Names the replicas whose parameter differs from that of most; empty when all are equal.
 ///   names         of the parameters and buffers, in the order of the hashes
 ///   of_processes  the hashes of each process's devices, separated by spaces
 ///   name          name of a device when there is one process
@@ -50,14 +50,14 @@ std::string describe_difference(const std::vector<std::string>& names, const std
   }
   for (size_t i = 0; i < names.size(); ++i) {
     std::map<std::string, std::vector<std::string>> holders;
-    for (const auto& [who, hashes] : replicas) holders[hashes.substr(i * kDigits, kDigits)].push_back(who);
+    for (const auto& [replica, hashes] : replicas) holders[hashes.substr(i * kDigits, kDigits)].push_back(replica);
     if (holders.size() == 1) continue;
     // The value that most devices hold counts as right; when two are held equally often, that of the first device.
     const auto has_first = [&](const auto& group) { return group.second.front() == replicas.front().first; };
     const auto fewest = std::min_element(holders.begin(), holders.end(), [&](const auto& a, const auto& b) {
       return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : !has_first(a) && has_first(b);
     });
-    return fmt::format("the {} of {} is not that of the others", names[i], fmt::join(fewest->second, " and "));
+    return fmt::format("the {} of {} differs from the others", names[i], fmt::join(fewest->second, " and "));
   }
   return {};
 }

@@ -127,9 +127,11 @@ struct Engine::State {
   void scatter_gradients(const Tensor& gradients, int device);
   /// On the device that scattered them: frees the gradients of all outputs once all devices have taken their rows.
   void release_scattered_gradients(Replica& r);
+  /// Runs backward over the replica's samples. Calls release_scattered_gradients() first.
   void run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready);
-  /// The same on a replica without samples: it takes part in the layers' sums over the micro-batch.
-  void run_backward_empty(Replica& r, const Sequential::GradientsReady& gradients_ready);
+  /// The same on a replica without samples, for which the others may wait: it takes part in the layers' sums over the micro-batch, and contributes
+  /// zeros if the step `reduces` its gradients now.
+  void run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready);
   /// Gradients that no sample has written are zero.
   void zero_unwritten_gradients(Replica& r);
   void run_optimizer(Replica& r);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/gpu0_reducer.h"
 
-#include "kernels/elementwise.h"
+#include "kernels/cast.h"
 
 namespace vitrine {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What replicas hold, to and from the host.
+// Copies parameters, buffers and gradients between replicas and host.
 #include <charconv>
 #include <cstring>
 

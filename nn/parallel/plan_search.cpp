@@ -15,7 +15,7 @@
 namespace vitrine {
 namespace {
 
-// So many larger batches are tried behind the largest that a search by halves has found.
+// Number of larger batch sizes tried beyond the one that bisection found.
 constexpr int64_t kBatchesBeyond = 8;
 
 Workload workload_under(const Workload& workload, const EngineConfig& config) {
@@ -40,8 +40,8 @@ struct Line {
 };
 
 /// Slices that sum to `total` and leave every device the same headroom under its line; none has fewer than 0 samples.
-std::vector<int64_t> level(const std::vector<Line>& lines, const std::vector<double>& capacities, int64_t total) {
-  // Headroom h leaves device d (capacity - fixed - h) / each samples: the sum falls with h, which is found by halves.
+std::vector<int64_t> equalize_headroom(const std::vector<Line>& lines, const std::vector<double>& capacities, int64_t total) {
+  // Headroom h leaves device d (capacity - fixed - h) / each samples: the sum falls with h, which is found by bisection.
   const auto samples = [&](double headroom) {
     std::vector<double> shares;
     for (size_t d = 0; d < lines.size(); ++d) shares.push_back(std::max(0.0, (capacities[d] - lines[d].fixed - headroom) / lines[d].each));
@@ -78,7 +78,7 @@ Fit PlanSearch::plan(const EngineConfig& config) const {
   try {
     fit.plans = Engine::plan(model_, devices_, config, fit.workload);
   } catch (const OutOfMemory&) {
-    // More than a plan counts. Only the headroom says so: no capacity is as large.
+    // The plan overflowed; a headroom below any capacity marks it.
     fit.plans.assign(static_cast<size_t>(devices_.size()), DevicePlan{});
     for (DevicePlan& plan : fit.plans) plan.peak_bytes = DeviceGroup::kUnlimitedBytes + 1;
   }
@@ -91,7 +91,7 @@ Fit PlanSearch::plan(const EngineConfig& config) const {
 }
 
 Fit PlanSearch::even_split(const EngineConfig& config) const {
-  // Shares of devices of other processes are not this one's to choose.
+  // This process does not choose the shares of other processes' devices.
   if (devices_.process_count() > 1) return plan(config);
   const auto count = static_cast<size_t>(devices_.size());
   const int64_t samples = (config.batch_size + config.accumulate - 1) / config.accumulate;
@@ -121,11 +121,11 @@ Fit PlanSearch::even_split(const EngineConfig& config) const {
     each_of_any = std::max(each_of_any, lines[d].each);
   }
   for (size_t d = 0; d < count; ++d) {
-    if (lines[d].each < 1) lines[d].each = each_of_any;  // its peak lies elsewhere than in its slice
+    if (lines[d].each < 1) lines[d].each = each_of_any;  // its peak does not depend on its slice
     lines[d].fixed = static_cast<double>(best.plans[d].peak_bytes) - lines[d].each * static_cast<double>(best.slices[d]);
     capacities[d] = static_cast<double>(devices_[static_cast<int>(d)].pool().capacity_bytes());
   }
-  for (Fit fit : {with(level(lines, capacities, samples)), other}) {
+  for (Fit fit : {with(equalize_headroom(lines, capacities, samples)), other}) {
     if (fit.tightest() > best.tightest()) best = std::move(fit);
   }
   // Then by single samples, from the tightest device to the one with the most room.
@@ -169,7 +169,7 @@ std::optional<Fit> PlanSearch::largest_batch(int64_t most, SearchSpace space) co
     if (config.scheme.split.kind == Split::Kind::gpu0) config.scheme.split.gpu0 = std::min(config.scheme.split.gpu0, batch);
     return candidate(config, space);
   };
-  int64_t fitting = config_.accumulate - 1, failing = most + 1;  // batches that have not been seen to fit, and not to
+  int64_t fitting = config_.accumulate - 1, failing = most + 1;  // bounds: the largest size known to fit, the smallest known not to
   std::optional<Fit> best;
   for (int64_t step = 1; fitting + 1 < failing; step *= 2) {
     const int64_t batch = std::min(fitting + step, failing - 1);
@@ -239,7 +239,7 @@ std::vector<std::string> PlanSearch::arithmetic(const Fit& fit) const {
     const int64_t peak = fit.plans[d].peak_bytes, samples = fit.slices[d], step = samples - smaller.slices[d];
     const int64_t each = step > 0 ? (peak - smaller.plans[d].peak_bytes) / step : 0;
     Device& device = devices_[static_cast<int>(d)];
-    // Of one sample, or where the peak lies elsewhere, there is no line.
+    // With one sample, or a peak that does not depend on the slice, there is no line.
     const std::string terms =
         each > 0 ? fmt::format("{} + {} sample{} x {} = ", format_bytes(peak - samples * each), samples, samples == 1 ? "" : "s", format_bytes(each))
                  : std::string();
@@ -260,7 +260,7 @@ std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
   for (const std::string& name : scheme_names()) {
     EngineConfig config = config_;
     config.scheme = scheme_preset(name);
-    // balanced differs from dp in its split alone.
+    // balanced differs from dp only in its split.
     if (config.scheme.split.kind == Split::Kind::gpu0 || same_axes(config.scheme, config_.scheme)) continue;
     if (config_.scheme.split.kind != Split::Kind::gpu0) config.scheme.split = config_.scheme.split;
     fittings.emplace_back(model_, devices_, config, workload_);
@@ -364,7 +364,7 @@ std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices
   } catch (const OutOfMemory& error) {
     const MemoryShortage& s = error.shortage();
     throw OutOfMemory(
-        Reason(fmt::format("A device would need more than {}, which is as far as a plan counts: {} cannot allocate {} for {}{}{} in phase "
+        Reason(fmt::format("A device would need more than {}, the most that a plan can represent: {} cannot allocate {} for {}{}{} in phase "
                            "{}.\n",
                            format_bytes(DeviceGroup::kUnlimitedBytes), s.device, format_bytes(s.needed_bytes), s.user.empty() ? "a tensor" : s.user,
                            s.layer.empty() ? "" : " of layer ", s.layer, s.phase)) +

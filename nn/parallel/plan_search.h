@@ -27,33 +27,33 @@ struct Fit {
   int64_t tightest() const;
 };
 
-/// Looks for configurations that fit the devices' memory, by plans alone: nothing is run and nothing is taken from a device.
-/// With several processes only this one's devices are looked at.
+/// Searches configurations that fit the devices' memory, by plans alone: runs nothing and allocates nothing on a device. With several processes it
+/// considers only this process's devices.
 class PlanSearch {
  public:
   /// model and devices must outlive it. The workload's `under` gives that of other batch sizes.
   PlanSearch(const Model& model, DeviceGroup& devices, EngineConfig config, Workload workload);
 
   const EngineConfig& config() const { return config_; }
-  /// False of an engine that only evaluates: of what can be changed it has the batch size alone.
+  /// False for an engine that only evaluates, of which only the batch size can change.
   bool trains() const { return !workload_.train_batches.empty(); }
   /// throws ConfigError, ShapeError as Engine::plan() does.
   Fit plan(const EngineConfig& config) const;
-  /// With the samples of each micro-batch shared so that the least headroom of any device is as large as can be (the split becomes weights). Peaks
-  /// are taken as linear in the slice for a start, then single samples are moved while the exact plan gains. With several processes: as it is.
+  /// Plans the split of each micro-batch that makes the least headroom of any device as large as possible (the split becomes weights). Starts as if
+  /// peaks were linear in the slice, then moves single samples while the exact plan improves. With several processes: plans the split as it is.
   Fit even_split(const EngineConfig& config) const;
 
-  /// What may be chosen for the user beside what is searched for.
+  /// Settings that a search may also choose, in addition to the one that it searches.
   struct SearchSpace {
     bool split = false;      // each candidate gets its even_split()
     bool recompute = false;  // and the fewest segments of activation checkpointing with which it fits
   };
-  /// The largest batch size up to `most` that fits (that fits while none of the next eight does: a plan need not grow with each sample). None: not
-  /// even the smallest does.
+  /// The largest batch size up to `most` that fits, by bisection; eight sizes beyond the result are tried too, because a plan need not grow with each
+  /// sample. None: not even the smallest fits.
   std::optional<Fit> largest_batch(int64_t most, SearchSpace space) const;
   /// The fewest micro-batches. None: not even micro-batches of a sample for each device fit.
   std::optional<Fit> fewest_micro_batches(SearchSpace space) const;
-  /// The configuration as it is but for what `space` allows. None: it does not fit.
+  /// The configuration, changed only in what `space` allows. None: it does not fit.
   std::optional<Fit> as_it_is(SearchSpace space) const;
 
   /// The same run under each preset scheme that differs in more than its split; none for several processes, which have one scheme, for one device, or
@@ -81,12 +81,12 @@ using Remedy = std::vector<Reason::Part>;
 
 /// What to change if the configuration does not fit: alternatives, each found with the plan; empty if nothing helps.
 std::vector<Remedy> find_remedies(const PlanSearch& search);
-/// What is before the first of them in a text, and before each other one.
+/// Text before the first remedy, and before each of the others.
 inline constexpr const char *kFirstRemedy = "What would fit: ", *kNextRemedy = "; or ";
 /// The same as text: "What would fit: EngineConfig::batch_size 48; or EngineConfig::accumulate 2; ...".
 Reason describe_remedies(const PlanSearch& search);
 
-/// Engine::plan(), whose OutOfMemory, where a device would need more than a plan can count, says what would fit.
+/// Engine::plan(); where a device would need more than a plan can represent, the OutOfMemory lists what would fit.
 std::vector<DevicePlan> plan_or_explain(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
                                         PlanDetail detail = PlanDetail::peaks);
 

@@ -34,7 +34,7 @@ void Engine::State::for_each_at_once(const std::function<void(Replica&)>& work) 
       work(r);
     } catch (...) {
       errors[static_cast<size_t>(i)] = std::current_exception();
-      // The other replicas would wait for this one without end.
+      // The other replicas would wait for this one forever.
       if (communicators) {
         r.reduction.communicator->abort(Reason(r.device.name() + " failed while it issued its work: ") + reason_of(std::current_exception()));
       }

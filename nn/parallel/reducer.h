@@ -46,7 +46,7 @@ struct ReducerContext {
 /// collectives from them keeps the order that Communicator requires. Planning runs the same calls on meta devices: what a Reducer allocates and
 /// launches may depend on shapes and the step number, not on values.
 ///
-/// A Reducer of your own (gradient compression, another topology) is set in EngineConfig::reducer; docs/examples/gradient_compression.cpp is one.
+/// A custom Reducer (gradient compression, another topology) is set in EngineConfig::reducer; docs/examples/gradient_compression.cpp is one.
 class Reducer {
  public:
   virtual ~Reducer() = default;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/replica.h"
 
-#include "kernels/elementwise.h"
+#include "kernels/cast.h"
 #include "runtime/copy.h"
 
 namespace vitrine {

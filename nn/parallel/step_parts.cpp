@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/average.h"
+#include "kernels/cast.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
 #include "kernels/image.h"
@@ -278,6 +279,7 @@ void Engine::loss() {
 }
 
 void Engine::State::run_backward(Replica& r, const Sequential::GradientsReady& gradients_ready) {
+  release_scattered_gradients(r);
   const PhaseScope phase(r.compute(), Phase::backward);
   const Pass pass = pass_of(r, true);
   const GradMode mode = r.has_gradients ? GradMode::accumulate : GradMode::overwrite;
@@ -287,7 +289,17 @@ void Engine::State::run_backward(Replica& r, const Sequential::GradientsReady& g
                            pass, gradients_ready, cuts, r.buffer_views);
 }
 
-void Engine::State::run_backward_empty(Replica& r, const Sequential::GradientsReady& gradients_ready) {
+void Engine::State::run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready) {
+  release_scattered_gradients(r);
+  if (reduces) {
+    const PhaseScope phase(r.compute(), Phase::reduce);
+    zero_unwritten_gradients(r);
+  }
+  if (!sums_over_batch(r)) {
+    const PhaseScope phase(r.compute(), Phase::reduce);
+    gradients_ready(0);
+    return;
+  }
   const PhaseScope phase(r.compute(), Phase::backward);
   const Pass pass = pass_of(r, true);
   model.net->backward_empty({r.compute(), model.input_shape(1), pass, r.buffer_views}, gradients_ready);

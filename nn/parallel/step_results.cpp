@@ -97,7 +97,7 @@ std::string Engine::State::find_first_non_finite(const Issued& issued) {
   note_host_read(devices, "find_first_non_finite", numbers);
   int32_t first = kNone;
   for (const int32_t number : found) first = number >= 0 ? std::min(first, number) : first;
-  // All processes come here: the loss is the sum over all of them.
+  // All processes reach this point: the loss is the sum over all of them.
   if (devices.process_count() > 1) {
     first = std::stoi(devices.process_group()->exchange("what is not finite", std::to_string(first), [](const std::vector<std::string>& answers) {
       int32_t least = kNone;

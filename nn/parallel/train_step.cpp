@@ -7,7 +7,7 @@ namespace vitrine {
 
 void Engine::default_step(Engine& engine, const HostBatch& batch) {
   for (const MicroBatch& micro_batch : engine.micro_batches()) {
-    engine.stage(batch, micro_batch);  // on the copy streams, while the previous micro-batch is computed
+    engine.stage(batch, micro_batch);  // copies on the copy streams, while the previous micro-batch is computed, then prepares the input
     engine.forward();
     engine.loss();
     engine.backward_and_reduce(micro_batch.last);
@@ -24,24 +24,13 @@ void Engine::backward_and_reduce(bool last) {
   State& s = in_step("backward_and_reduce");
   const bool reduces = last && s.reduction_on;
   s.for_each_at_once([&](Replica& r) {
-    s.release_scattered_gradients(r);
     // Layers finish their gradients from the end of the model to its start, which is the order in which they lie in memory. While backward continues
-    // on the compute stream, the reducer sums what is finished on the communication stream.
+    // on the compute stream, add() sums what is finished on the communication stream: event, wait and collective are in AllReduceReducer::reduce().
     const auto gradients_ready = [&](int first_parameter) {
       if (reduces) r.reducer->add(finished_elements(s.layout, first_parameter));
     };
     if (r.samples > 0) return s.run_backward(r, gradients_ready);
-    // The other replicas may wait for this one, which has no samples.
-    if (reduces) {
-      const PhaseScope phase(r.compute(), Phase::reduce);
-      s.zero_unwritten_gradients(r);
-    }
-    if (s.sums_over_batch(r)) {
-      s.run_backward_empty(r, gradients_ready);
-    } else {
-      const PhaseScope phase(r.compute(), Phase::reduce);
-      gradients_ready(0);
-    }
+    s.run_backward_empty(r, reduces, gradients_ready);
   });
 }
 

@@ -63,7 +63,7 @@ std::vector<TensorSource> weights_sources(const FlatLayout& layout, const Buffer
 
 View view_of(TrainingState::Flat& flat) { return flat.memory.view({static_cast<int64_t>(flat.values().size())}, DType::f32); }
 
-/// What travels from rank 0 to the other processes beside the tensors.
+/// Scalars that rank 0 broadcasts with the tensors.
 struct Counters {
   int64_t step, updates, skipped_in_row;
   double learning_rate, momentum;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/parallel/wire_gradients.h"
 
+#include "kernels/cast.h"
 #include "kernels/difference.h"
-#include "kernels/elementwise.h"
 #include "runtime/copy.h"
 
 namespace vitrine {

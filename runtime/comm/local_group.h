@@ -33,7 +33,7 @@ class LocalGroup {
   /// throws  CommError on all ranks if they disagree, or if the group was aborted
   void run(int rank, uint64_t sequence, const Call& call, CpuStream* traced);
   void abort(const Reason& reason);
-  /// A rank's communicator was destroyed after issuing so many collectives. When the last one is, aborts collectives that not all ranks issued.
+  /// A rank's communicator was destroyed after it issued `issued` collectives. When the last one is, aborts collectives that not all ranks issued.
   void close(uint64_t issued);
 
  private:

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kLargestMessageBytes = int64_t{1} << 30;
 constexpr int kSpinsBeforeYield = 64;
-// Arrivals that precede this process are found within so many polls.
+// Polls within which messages that arrived earlier are found.
 constexpr int kSettlingRounds = 16;
 
 class MpiExchange final : public ProcessExchange {
@@ -59,7 +59,7 @@ class MpiExchange final : public ProcessExchange {
   void scatter(const void* whole, void* mine, std::span<const int64_t> counts, int root, uint64_t tag) override;
   void all_gather(void* whole, std::span<const int64_t> counts, uint64_t tag) override;
   void exchange(std::span<const Part> sends, std::span<const Part> receives, uint64_t tag) override;
-  int meet(uint64_t tag) override { return size_ == 1 ? rank_ : direct() ? meet_directly(tag) : meet_along_tree(tag); }
+  int barrier(uint64_t tag) override { return size_ == 1 ? rank_ : direct() ? direct_barrier(tag) : tree_barrier(tag); }
   int64_t messages_sent() const override { return messages_.load(std::memory_order_relaxed); }
   void abort(const Reason& reason) override {
     const std::lock_guard lock(reason_mutex_);
@@ -91,8 +91,8 @@ class MpiExchange final : public ProcessExchange {
   void reduce_blocks(const SumBuffers& buffers, std::byte* partials, void* result, std::span<const int64_t> offsets, uint64_t tag);
   /// Sends each process's block to all. offsets: in bytes
   void gather_blocks(std::byte* whole, std::span<const int64_t> offsets, uint64_t tag);
-  int meet_directly(uint64_t tag);
-  int meet_along_tree(uint64_t tag);
+  int direct_barrier(uint64_t tag);
+  int tree_barrier(uint64_t tag);
   /// Waits for the ranks' messages, `values`; returns the index of the last one, or nothing if all had arrived already.
   std::optional<size_t> await_arrivals(std::span<const int> ranks, std::span<int32_t> values, uint64_t tag);
 
@@ -372,7 +372,7 @@ std::optional<size_t> MpiExchange::await_arrivals(std::span<const int> ranks, st
   return last;
 }
 
-int MpiExchange::meet_directly(uint64_t tag) {
+int MpiExchange::direct_barrier(uint64_t tag) {
   std::vector<int> peers;
   for (int i = 1; i < size_; ++i) peers.push_back((rank_ + size_ - i) % size_);
   std::vector<int32_t> values(peers.size());
@@ -384,7 +384,7 @@ int MpiExchange::meet_directly(uint64_t tag) {
   return last ? peers[*last] : rank_;
 }
 
-int MpiExchange::meet_along_tree(uint64_t tag) {
+int MpiExchange::tree_barrier(uint64_t tag) {
   // A binomial tree with rank 0 at its root: the latest rank below goes up, the latest of all goes down.
   const auto place = static_cast<unsigned>(rank_);
   const unsigned low = place == 0 ? std::bit_ceil(static_cast<unsigned>(size_)) : place & (~place + 1);
@@ -413,7 +413,7 @@ int MpiExchange::meet_along_tree(uint64_t tag) {
 
 std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& process_group, int largest_direct) {
   if (!process_group.over_mpi()) {
-    throw UnsupportedError(fmt::format("CPU devices of several processes need MPI, but this process group did not connect over MPI ({}); {}",
+    throw UnsupportedError(fmt::format("CPU devices of several processes need MPI, but this process group is not connected over MPI ({}); {}",
                                        process_group.description(), kUseMpirun));
   }
   return std::make_unique<MpiExchange>(process_group, largest_direct);

@@ -32,7 +32,7 @@ struct SumBuffers {
 /// Collectives between the processes of a process group, on host memory. They block, so they run on a stream's worker, one at a time. Sums are added
 /// in f32, in an order that depends only on the number of processes: every process gets the same bits, in every run. With few processes, each
 /// receives its part from all others and adds in rank order: two messages to each peer. With more than kLargestDirect they add along a tree in O(log
-/// P) rounds of one or two messages; partial sums then travel, so 16-bit sums need partials in f32.
+/// P) rounds of one or two messages; partial sums are then sent, so 16-bit sums need partials in f32.
 ///   tag     separates collectives: messages under different tags never mix
 ///   throws  CommError if the transport fails or after abort()
 /// source  Thakur et al., "Optimization of Collective Communication Operations in MPICH", 2005 (direct, in segments that overlap); circulant.h (tree)
@@ -66,7 +66,7 @@ class ProcessExchange {
   };
   virtual void exchange(std::span<const Part> sends, std::span<const Part> receives, uint64_t tag) = 0;
   /// Waits until all processes have arrived and returns the last one, or this one. Work after it does not include waiting for late processes.
-  virtual int meet(uint64_t tag) = 0;
+  virtual int barrier(uint64_t tag) = 0;
   /// Number of messages that this process has sent.
   virtual int64_t messages_sent() const = 0;
 
@@ -82,11 +82,11 @@ int64_t sum_scratch_elements(DType dtype, int64_t count, int processes, int larg
 /// The same for scattered sums.
 int64_t scattered_scratch_elements(DType dtype, std::span<const int64_t> counts, int largest_direct = ProcessExchange::kLargestDirect);
 
-/// Remedy for process groups that did not meet over MPI.
+/// Remedy for process groups that are not connected over MPI.
 inline constexpr const char* kUseMpirun = "start it with MPI instead: mpirun -np N vitrine ...";
 
 /// An exchange over MPI's point-to-point messages.
-/// throws UnsupportedError with the remedy when MPI is not built in or the process group did not meet over it
+/// throws UnsupportedError with the remedy when MPI is not built in or the process group is not connected over it
 std::unique_ptr<ProcessExchange> make_mpi_exchange(const ProcessGroup& process_group, int largest_direct = ProcessExchange::kLargestDirect);
 
 }  // namespace comm

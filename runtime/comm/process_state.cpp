@@ -53,9 +53,9 @@ void ProcessState::end(const Reason& reason) {
   if (exchange) exchange->abort(reason);
 }
 
-void ProcessState::meet(Operation operation, uint64_t tag, CpuStream* traced) {
+void ProcessState::barrier(Operation operation, uint64_t tag, CpuStream* traced) {
   const int64_t begin_ns = traced != nullptr ? steady_now_ns() : 0;
-  const int last = exchange->meet(tag);
+  const int last = exchange->barrier(tag);
   if (traced == nullptr || last == process) return;
   const int64_t now_ns = steady_now_ns();
   if (now_ns - begin_ns < kShortestNotedWaitNs) return;
@@ -64,7 +64,7 @@ void ProcessState::meet(Operation operation, uint64_t tag, CpuStream* traced) {
 
 void ProcessState::exchange_with_peers(Operation operation, uint64_t tag, CpuStream* traced, const std::function<void(ProcessExchange&)>& work) {
   try {
-    meet(operation, tag, traced);
+    barrier(operation, tag, traced);
     work(*exchange);
   } catch (const CommError& error) {
     // More often a peer's fault than this process's.

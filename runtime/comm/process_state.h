@@ -56,7 +56,7 @@ class ProcessState {
   std::unique_ptr<ProcessExchange> exchange;    // null on meta
 
  private:
-  void meet(Operation operation, uint64_t tag, CpuStream* traced);
+  void barrier(Operation operation, uint64_t tag, CpuStream* traced);
   std::vector<Route> take_routes(uint64_t tag);
 
   uint64_t handler_ = 0;

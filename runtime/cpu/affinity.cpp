@@ -88,7 +88,7 @@ std::vector<CoreShare> divide_cores(std::span<const int> available, int devices,
                                     std::vector<std::string>& warnings, bool shared, std::optional<double> quota) {
   if (devices < 1) return {};
   if (available.empty()) throw DeviceError("divide_cores: no core is available to this process");
-  // Number of cores that the quota pays for.
+  // Number of cores that the quota allows.
   const size_t paid = quota ? std::clamp(static_cast<size_t>(std::ceil(*quota)), size_t{1}, available.size()) : available.size();
   const std::vector<int> threads = threads_per_device.empty() ? equal_shares(paid, devices) : wanted_threads(devices, threads_per_device);
   int64_t total = 0;

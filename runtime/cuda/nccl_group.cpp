@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 // NCCL accepts a call within microseconds, on a separate thread, unless it must connect to a peer first. A sleep takes longer than that.
 constexpr std::chrono::microseconds kSpin{200};
 constexpr std::chrono::milliseconds kAcceptedWithin{2};
-// An abort lets calls return by themselves for so long. Only calls on blocking communicators that wait for their peers take longer.
+// Time that abort() gives calls to return by themselves. Only calls on blocking communicators that wait for their peers take longer.
 constexpr std::chrono::milliseconds kReturnsWithin{100};
 constexpr std::chrono::seconds kLongestFarewell{2};
 

@@ -22,7 +22,7 @@ namespace {
 using comm::Call;
 using comm::Operation;
 
-constexpr int64_t kSumGrainBytes = 256;  // no two ranks write to one segment of so many bytes
+constexpr int64_t kSumGrainBytes = 256;  // bytes of a segment, which only one rank writes
 
 class PeerGroup {
  public:
@@ -63,7 +63,7 @@ class PeerGroup {
   };
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   /// Returns when all ranks have arrived as often as this one. throws CommError after abort() or the deadline.
-  void meet(int index, const char* operation);
+  void barrier(int index, const char* operation);
   void wait_for_peers(int index, cudaStream_t stream, cudaEvent_t Rank::*event);
   void do_share(int index, cudaStream_t stream) const;
   std::string absent() const;
@@ -72,31 +72,31 @@ class PeerGroup {
   int64_t timeout_ms_;
   std::vector<Rank> ranks_;
   std::mutex mutex_;
-  std::condition_variable met_;
+  std::condition_variable arrived_;
   uint64_t arrivals_ = 0;
   int here_ = 0;
   Reason reason_;
 };
 
-void PeerGroup::meet(int index, const char* operation) {
+void PeerGroup::barrier(int index, const char* operation) {
   std::unique_lock lock(mutex_);
   if (!reason_.empty()) throw CommError(reason_);
-  const uint64_t rendezvous = arrivals_;
+  const uint64_t round = arrivals_;
   at(index).here = true;
   if (++here_ == size_) {
     here_ = 0;
     for (Rank& rank : ranks_) rank.here = false;
     ++arrivals_;
-    met_.notify_all();
+    arrived_.notify_all();
     return;
   }
-  const bool in_time = met_.wait_for(lock, std::chrono::milliseconds(timeout_ms_), [&] { return arrivals_ != rendezvous || !reason_.empty(); });
-  if (arrivals_ != rendezvous) return;
+  const bool in_time = arrived_.wait_for(lock, std::chrono::milliseconds(timeout_ms_), [&] { return arrivals_ != round || !reason_.empty(); });
+  if (arrivals_ != round) return;
   if (!in_time) {
     reason_ =
         fmt::format("{}: {} waited longer than {} ms for {}; every rank must issue the same collectives in the same order, from a separate thread",
                     operation, at(index).name, timeout_ms_, absent());
-    met_.notify_all();
+    arrived_.notify_all();
   }
   throw CommError(reason_);
 }
@@ -121,7 +121,7 @@ void PeerGroup::run(int index, const Call& call, cudaStream_t stream) {
   try {
     me.call = &call;
     VITRINE_CUDA_CHECK(cudaEventRecord(me.ready, stream));
-    meet(index, name);
+    barrier(index, name);
     std::array<const Call*, kMostSumRanks> calls;
     for (int r = 0; r < size_; ++r) calls[static_cast<size_t>(r)] = at(r).call;
     const std::string problem = comm::disagreement({calls.data(), static_cast<size_t>(size_)}, me.sequence++);
@@ -130,7 +130,7 @@ void PeerGroup::run(int index, const Call& call, cudaStream_t stream) {
       do_share(index, stream);
       VITRINE_CUDA_CHECK(cudaEventRecord(me.done, stream));
     }
-    meet(index, name);
+    barrier(index, name);
     if (!problem.empty()) throw CommError(problem);
     wait_for_peers(index, stream, &Rank::done);
   } catch (const CommError&) {
@@ -194,7 +194,7 @@ void PeerGroup::abort(const Reason& reason) {
   const std::lock_guard lock(mutex_);
   if (!reason_.empty()) return;
   reason_ = reason.empty() ? Reason("the group was aborted") : reason;
-  met_.notify_all();
+  arrived_.notify_all();
 }
 
 Reason PeerGroup::failure() {

@@ -182,7 +182,7 @@ void CudaStream::set_anchor() {
 // Spans are closed in destructors: an error of CUDA drops the span and is reported by the work that follows.
 CudaStream::TimePoint* CudaStream::time_point(bool required) noexcept {
   const std::lock_guard lock(spans_mutex_);
-  // Work that the caller queues on a stream of the caller's is not seen here.
+  // Work that the caller queues on its own stream is not visible here.
   if (!required && owned_ && !queued_ && latest_ != nullptr && steady_now_ns() - latest_->issued_ns < kSameTimeNs) {
     ++latest_->users;
     return latest_;

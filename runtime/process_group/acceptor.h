@@ -28,7 +28,7 @@ class Acceptor {
   /// A process that knows the key, with its identity.
   struct Guest {
     Connection connection;
-    Join who;
+    Join join;
   };
 
   Acceptor(std::vector<Descriptor> listeners, const Key& key, size_t most_peers, int64_t patience_ms = kPatienceMs);

@@ -59,9 +59,9 @@ std::string describe_disagreement(const std::vector<AgreementFields>& fields) {
     const auto meant = std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
       return a.second.size() != b.second.size() ? a.second.size() < b.second.size() : a.second[0] > b.second[0];
     });
-    for (const auto& [value, who] : ranks) {
+    for (const auto& [value, odd] : ranks) {
       if (value == meant->first) continue;
-      text += fmt::format("{}{} {} {}, where {} {}", text.empty() ? "" : "; ", ranks_have(who), name, value, ranks_have(meant->second), meant->first);
+      text += fmt::format("{}{} {} {}, where {} {}", text.empty() ? "" : "; ", ranks_have(odd), name, value, ranks_have(meant->second), meant->first);
     }
   }
   return text;

@@ -12,7 +12,7 @@ namespace vitrine {
 /// Values that must be equal on all processes: names and values, in the same order everywhere.
 using AgreementFields = std::vector<std::pair<std::string, std::string>>;
 
-/// Compares the fields of all processes; if their hashes are equal, only the hashes travel. On a difference, closes the process group and throws
+/// Compares the fields of all processes; if their hashes are equal, only the hashes are sent. On a difference, closes the process group and throws
 /// ConfigError on all processes, naming the ranks that differ from the majority, the field, and both values.
 void require_agreement(ProcessGroup& process_group, const std::string& what, const AgreementFields& fields);
 

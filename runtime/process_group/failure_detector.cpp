@@ -61,7 +61,7 @@ void FailureDetector::set_devices(int rank, std::vector<std::string> names) {
   }
 }
 
-std::string FailureDetector::who(int rank, int device) const {
+std::string FailureDetector::device_name(int rank, int device) const {
   const Member& m = member(rank);
   // It may now have fewer devices.
   if (m.devices.size() < 2 || static_cast<size_t>(device) >= m.devices.size()) return m.name;
@@ -115,8 +115,8 @@ void FailureDetector::compare(Round round) {
   const Part& wrong =
       *std::min_element(round.parts.begin() + 1, round.parts.end(), [](const Part& a, const Part& b) { return a.places.front() < b.places.front(); });
   const auto [rank, device] = wrong.places.front();
-  decide(fmt::format("{} began {}, where {} began {}; {}", who(rank, device), wrong.record.str(), ranks_text(right.places), right.record.str(),
-                     kSameCollectives));
+  decide(fmt::format("{} began {}, where {} began {}; {}", device_name(rank, device), wrong.record.str(), ranks_text(right.places),
+                     right.record.str(), kSameCollectives));
 }
 
 void FailureDetector::compare_counts() {
@@ -135,7 +135,7 @@ void FailureDetector::compare_counts() {
     return std::none_of(parts.begin(), parts.end(), [&](const Part& p) { return std::count(p.places.begin(), p.places.end(), odd) > 0; });
   });
   const std::string which = lacked == rounds_.end() ? position(odd.first) : fmt::format("it lacks {}", lacked->second.parts.front().record.str());
-  decide(fmt::format("{} began {} collectives, where {} began {}; {}; {}", who(odd.first, odd.second), count(odd), ranks_text(right),
+  decide(fmt::format("{} began {} collectives, where {} began {}; {}; {}", device_name(odd.first, odd.second), count(odd), ranks_text(right),
                      count(right.front()), which, kSameCollectives));
 }
 
@@ -271,7 +271,7 @@ void FailureDetector::judge(const Member& waits, int64_t now_ns) {
       if (last != nullptr && state.begun >= last->begun) continue;
       last = &state;
       last_rank = rank;
-      last_name = who(rank, static_cast<int>(d));
+      last_name = device_name(rank, static_cast<int>(d));
     }
   }
   if (last != nullptr && last->begun < first->begun) {

@@ -106,7 +106,7 @@ class FailureDetector {
   std::string others_position(int rank) const;
   void decide(Reason verdict);
   /// "rank 2 (pid 77 on node1)", with the device if the process has several.
-  std::string who(int rank, int device) const;
+  std::string device_name(int rank, int device) const;
   /// Describes the ranks of these places. requires ascending ranks
   static std::string ranks_text(const std::vector<Place>& places);
 

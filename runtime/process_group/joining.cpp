@@ -16,7 +16,7 @@ using namespace process_group;  // NOLINT: its private parts
 namespace {
 
 constexpr int64_t kConnectMs = 1000;
-// A server that does not answer for so long is considered absent.
+// Time after which a silent server counts as absent.
 constexpr int64_t kAnswerMs = 3000;
 constexpr int kRetryMs = 50;
 
@@ -45,7 +45,7 @@ void ProcessGroup::State::find_server() {
     }
     if (known && try_server(address, problem)) return;
     if (steady_now_ns() > deadline_ns) {
-      throw CommError(fmt::format("rank {} could not reach rank 0 {} within {:g} s: {}; was it started?", rank, met_text,
+      throw CommError(fmt::format("rank {} could not reach rank 0 {} within {:g} s: {}; was it started?", rank, connected_text,
                                   static_cast<double>(rendezvous_ms()) * 1e-3, problem));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(kRetryMs));

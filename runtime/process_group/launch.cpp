@@ -98,7 +98,7 @@ std::vector<Given> complete(const char* whose, const char* remedy, std::vector<W
 int read_number(const Given& given, int least, int most, const Reason& because) {
   const std::optional<int> value = parse_number<int>(given.text);
   if (!value || *value < least || *value > most) {
-    const Reason range = least == most ? fmt::format("{}", least) : fmt::format("a whole number from {} to {}", least, most);
+    const Reason range = least == most ? fmt::format("{}", least) : fmt::format("an integer from {} to {}", least, most);
     reject(given, because.empty() ? range : range + ", as " + because);
   }
   return *value;

@@ -55,7 +55,7 @@ ProcessGroup::ProcessGroup(const ProcessGroupOptions& options) : state_(std::mak
     throw ConfigError(fmt::format("process group: rank is {}, expected 0 to size - 1, where size is {}", s.rank, s.size));
   if (options.timeout_ms < 1) throw ConfigError(fmt::format("process group: timeout is {} ms, expected more than 0", options.timeout_ms));
   s.machine = machine_identity();
-  s.meet();
+  s.connect();
   s.thread = std::thread([&s] { s.watch(); });
   try {
     std::istringstream place(exchange("the machine it runs on", s.machine, places_on_machines));
@@ -77,8 +77,8 @@ bool ProcessGroup::over_mpi() const { return state_->mpi != nullptr; }
 
 std::string ProcessGroup::description() const {
   const State& s = *state_;
-  return fmt::format("{} {} on {} {}, met {}", s.size, s.size == 1 ? "process" : "processes", s.host_count, s.host_count == 1 ? "host" : "hosts",
-                     s.met_text);
+  if (s.size == 1) return "1 process on 1 host";
+  return fmt::format("{} processes on {} {}, connected {}", s.size, s.host_count, s.host_count == 1 ? "host" : "hosts", s.connected_text);
 }
 
 std::string ProcessGroup::exchange(const std::string& what, const std::string& mine, const MakeAnswer& answer) {
@@ -224,7 +224,7 @@ void ProcessGroup::fail(const Reason& reason, int64_t patience_ms) {
   const auto ended = [&] { return !s.failure.empty() || s.closed; };
   if (patience_ms > 0) s.changed.wait_for(lock, std::chrono::milliseconds(patience_ms), ended);
   if (!ended()) {
-    s.error_to_tell = reason.empty() ? Reason("without a reason") : reason;
+    s.error_to_report = reason.empty() ? Reason("without a reason") : reason;
     s.wake();
   }
   // Notifying includes the handlers.

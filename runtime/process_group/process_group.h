@@ -57,7 +57,7 @@ class ProcessGroup {
   virtual int local_size() const;
   /// Identifies this machine.
   virtual const std::string& machine() const;
-  /// "4 processes on 2 hosts, met over MPI", for logs.
+  /// "4 processes on 2 hosts, connected over MPI", for logs.
   std::string description() const;
   bool over_mpi() const;
 
@@ -70,7 +70,7 @@ class ProcessGroup {
   std::vector<std::string> gather(const std::string& what, const std::string& mine);
   /// Returns rank 0's bytes.
   std::string broadcast(const std::string& what, const std::string& from_rank0);
-  /// Whether all processes have the same bytes; only a hash of them travels.
+  /// Whether all processes have the same bytes; only a hash of them is sent.
   bool all_equal(const std::string& what, std::string_view mine);
   /// Returns the sums over all processes, added in rank order. Integers are exact up to 2^53.
   std::vector<double> sum(const std::string& what, const std::vector<double>& mine);

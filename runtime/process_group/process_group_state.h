@@ -35,14 +35,14 @@ struct ProcessGroup::State {
   explicit State(const ProcessGroupOptions& o) : options(o), rank(o.rank), size(o.size), detector(o.size) {}
 
   // Rendezvous: server.cpp on rank 0, joining.cpp elsewhere.
-  void meet();
+  void connect();
   void wait_for_members();
-  /// Where rank 0 listens, and the key that members must know.
-  process_group::Acceptor open_door(process_group::Address& address);
+  /// Opens the listeners and sets the address and key that members must know.
+  process_group::Acceptor open_acceptor(process_group::Address& address);
   /// Accepts or refuses a process.
-  void take_in(process_group::Acceptor::Guest guest, process_group::Acceptor& acceptor);
-  /// Forgets processes that left before all had joined.
-  void forget_those_who_left();
+  void admit(process_group::Acceptor::Guest guest, process_group::Acceptor& acceptor);
+  /// Forgets processes that disconnected before all had joined.
+  void drop_disconnected();
   void find_server();
   bool try_server(const process_group::Address& address, std::string& problem);
   /// Runs the handshake with the server. False if it is not rank 0 of this run.
@@ -60,13 +60,13 @@ struct ProcessGroup::State {
   void listen_to_all();
   void wait_for_something();
   /// Makes wait_for_something() report received data of a connection, and when it accepts more if it has unsent data.
-  void listen_to(int who);
-  void send_to(int who, const std::string& bytes);
-  std::optional<process_group::Connection>& connection_to(int who) { return is_server() ? members[static_cast<size_t>(who)] : server; }
-  void tell_local(int64_t now_ns);
-  void tell_progress();
+  void listen_to(int peer);
+  void send_to(int peer, const std::string& bytes);
+  std::optional<process_group::Connection>& connection_to(int peer) { return is_server() ? members[static_cast<size_t>(peer)] : server; }
+  void report_local(int64_t now_ns);
+  void report_progress();
   void check_waits(int64_t now_ns);
-  void serve_member(int who, int64_t now_ns);
+  void serve_member(int peer, int64_t now_ns);
   void serve_members(int64_t now_ns);
   void handle_from_member(int from, const std::string& bytes, int64_t now_ns);
   void handle_from_server(const std::string& bytes);
@@ -111,7 +111,8 @@ struct ProcessGroup::State {
 
   ProcessGroupOptions options;
   int rank, size, local_rank = 0, local_size = 1;
-  std::string met_text, machine;
+  std::string connected_text;  // "over MPI", "at file:PATH"; empty for one process
+  std::string machine;
   int host_count = 1;
   std::unique_ptr<process_group::MpiSession> mpi;
   process_group::Descriptor wake_up = process_group::make_event();
@@ -131,7 +132,7 @@ struct ProcessGroup::State {
   std::optional<std::vector<std::string>> gathered;   // on the server: all parts
   std::optional<std::vector<std::string>> to_answer;  // on the server: one for all, or one for each rank
   std::optional<std::string> answered;
-  Reason error_to_tell;
+  Reason error_to_report;
   std::recursive_mutex handler_mutex;  // held while handlers run, which may call this object
   bool announced = false;
   bool all_reported = false;  // the failure was reported to the other processes and the handlers; guarded by `mutex`

@@ -31,8 +31,8 @@ void write_address(const std::string& path, const Address& address);
 std::string read_address(const std::string& path);
 /// Problem of an address file that has not been written yet.
 inline constexpr const char* kNoAddressFile = "the file does not exist";
-/// Like read_address(), but only for a file that no other user may open; otherwise `problem` gives the cause. Whoever writes it controls the
-/// rendezvous.
+/// Like read_address(), but only for a file that no other user may open; otherwise `problem` gives the cause. The writer of the file controls
+/// the rendezvous.
 std::string read_private_address(const std::string& path, std::string& problem);
 
 /// Parses "tcp://host:port" or "file:PATH" (also "file://PATH"). throws ConfigError.

@@ -41,10 +41,9 @@ class AddressFile {
 
 std::string process_group::process_name(int rank) { return fmt::format("rank {} (pid {} on {})", rank, getpid(), host_name()); }
 
-void ProcessGroup::State::meet() {
+void ProcessGroup::State::connect() {
   if (size == 1) {
     detector.join(0, process_name(0), steady_now_ns());
-    met_text = "alone";
     return;
   }
   // A process that uses MPI may connect to every other one.
@@ -58,14 +57,14 @@ void ProcessGroup::State::meet() {
                       "srun --mpi=pmix)?",
                       mpi->rank(), mpi->size(), rank, size));
     }
-    met_text = "over MPI";
+    connected_text = "over MPI";
   } else {
-    met_text = "at " + options.rendezvous;
+    connected_text = "at " + options.rendezvous;
   }
   is_server() ? wait_for_members() : find_server();
 }
 
-Acceptor ProcessGroup::State::open_door(Address& address) {
+Acceptor ProcessGroup::State::open_acceptor(Address& address) {
   const InitMethod& method = rendezvous.method;
   std::vector<Descriptor> listeners;
   if (!method.host.empty()) {
@@ -85,16 +84,16 @@ Acceptor ProcessGroup::State::open_door(Address& address) {
 
 void ProcessGroup::State::wait_for_members() {
   Address address;
-  Acceptor acceptor = open_door(address);
+  Acceptor acceptor = open_acceptor(address);
   if (mpi) mpi->broadcast(address.str(), rendezvous_ms());
   const AddressFile file(rendezvous.address_file, address);
   members.resize(static_cast<size_t>(size));
   detector.join(0, process_name(0), steady_now_ns());
   const int64_t deadline_ns = steady_now_ns() + rendezvous_ms() * kMs;
   while (true) {
-    for (Acceptor::Guest& guest : acceptor.serve(kServeMs)) take_in(std::move(guest), acceptor);
+    for (Acceptor::Guest& guest : acceptor.serve(kServeMs)) admit(std::move(guest), acceptor);
     const bool late = steady_now_ns() > deadline_ns;
-    if (late || detector.complete()) forget_those_who_left();
+    if (late || detector.complete()) drop_disconnected();
     if (detector.complete()) break;
     if (late) {
       const std::string reason =
@@ -111,30 +110,30 @@ void ProcessGroup::State::wait_for_members() {
   send_to_members(Writer(MessageKind::welcome).text(process_name(0)).bytes());
 }
 
-void ProcessGroup::State::take_in(Acceptor::Guest guest, Acceptor& acceptor) {
-  const Join& who = guest.who;
-  const bool known = who.rank >= 1 && who.rank < size;
+void ProcessGroup::State::admit(Acceptor::Guest guest, Acceptor& acceptor) {
+  const Join& join = guest.join;
+  const bool known = join.rank >= 1 && join.rank < size;
   // Its predecessor may have exited.
-  if (known && members[static_cast<size_t>(who.rank)]) forget_those_who_left();
+  if (known && members[static_cast<size_t>(join.rank)]) drop_disconnected();
   std::string refusal;
-  if (who.size != size) {
-    refusal = fmt::format("its world size is {}, rank 0's is {}", who.size, size);
+  if (join.size != size) {
+    refusal = fmt::format("its world size is {}, rank 0's is {}", join.size, size);
   } else if (!known) {
     refusal = fmt::format("expected a rank from 0 to {}", size - 1);
-  } else if (members[static_cast<size_t>(who.rank)]) {
-    refusal = fmt::format("another process has rank {}", who.rank);
+  } else if (members[static_cast<size_t>(join.rank)]) {
+    refusal = fmt::format("another process has rank {}", join.rank);
   }
   if (!refusal.empty()) {
-    last_refusal = fmt::format(" {} connected and was refused: {}.", who.name, refusal);
+    last_refusal = fmt::format(" {} connected and was refused: {}.", join.name, refusal);
     guest.connection.send(Writer(MessageKind::refused).number(uint8_t{0}).text(refusal).bytes());
     return acceptor.dismiss(std::move(guest));
   }
   guest.connection.send(Writer(MessageKind::accepted).bytes());
-  members[static_cast<size_t>(who.rank)].emplace(std::move(guest.connection));
-  detector.join(who.rank, who.name, steady_now_ns());
+  members[static_cast<size_t>(join.rank)].emplace(std::move(guest.connection));
+  detector.join(join.rank, join.name, steady_now_ns());
 }
 
-void ProcessGroup::State::forget_those_who_left() {
+void ProcessGroup::State::drop_disconnected() {
   for (size_t i = 0; i < members.size(); ++i) {
     if (!members[i] || members[i]->receive()) continue;
     members[i].reset();

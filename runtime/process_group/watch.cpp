@@ -43,9 +43,9 @@ void ProcessGroup::State::stop() {
   if (exit_thread.joinable()) exit_thread.join();
 }
 
-void ProcessGroup::State::listen_to(int who) {
-  const auto i = static_cast<size_t>(who);
-  const std::optional<Connection>& connection = connection_to(who);
+void ProcessGroup::State::listen_to(int peer) {
+  const auto i = static_cast<size_t>(peer);
+  const std::optional<Connection>& connection = connection_to(peer);
   if (!connection) {
     listened[i] = wants_more[i] = 0;  // its descriptor is closed
     return;
@@ -55,10 +55,10 @@ void ProcessGroup::State::listen_to(int who) {
   if (gone && listened[i] == 0) return;
   epoll_event event{};
   event.events = EPOLLIN | (more ? EPOLLOUT : 0U);
-  event.data.u32 = static_cast<uint32_t>(who);
+  event.data.u32 = static_cast<uint32_t>(peer);
   const int change = gone ? EPOLL_CTL_DEL : listened[i] != 0 ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
   if (epoll_ctl(poll_set.get(), change, connection->descriptor(), &event) != 0 && !gone) {
-    throw CommError(fmt::format("cannot watch the connection to rank {}: {}", who, std::strerror(errno)));
+    throw CommError(fmt::format("cannot watch the connection to rank {}: {}", peer, std::strerror(errno)));
   }
   listened[i] = gone ? 0 : 1;
   wants_more[i] = !gone && more ? 1 : 0;
@@ -75,8 +75,8 @@ void ProcessGroup::State::listen_to_all() {
     throw CommError(fmt::format("cannot watch the connections to other processes: {}", describe_error(errno)));
   }
   // Messages that arrived before this point are already in the connections' buffers.
-  for (int who = 0; who < size; ++who) {
-    if (who != rank && (is_server() || who == 0)) ready.push_back(who);
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != rank && (is_server() || peer == 0)) ready.push_back(peer);
   }
 }
 
@@ -91,9 +91,9 @@ void ProcessGroup::State::wait_for_something() {
   ready.clear();
   if (count < 0) std::this_thread::sleep_for(std::chrono::milliseconds(kTickMs));
   for (int e = 0; e < count; ++e) {
-    const uint32_t who = events[static_cast<size_t>(e)].data.u32;
-    if (who != static_cast<uint32_t>(rank)) {
-      ready.push_back(static_cast<int>(who));
+    const uint32_t peer = events[static_cast<size_t>(e)].data.u32;
+    if (peer != static_cast<uint32_t>(rank)) {
+      ready.push_back(static_cast<int>(peer));
       continue;
     }
     uint64_t wakes = 0;
@@ -109,8 +109,8 @@ void ProcessGroup::State::watch() {
       now_ns = steady_now_ns();
       if (watched_ns != 0 && now_ns - watched_ns > FailureDetector::kSilentNs) detector.was_stopped(now_ns - watched_ns, now_ns);
       watched_ns = now_ns;
-      for (const int who : ready) is_server() ? serve_member(who, now_ns) : serve_members(now_ns);
-      tell_local(now_ns);
+      for (const int peer : ready) is_server() ? serve_member(peer, now_ns) : serve_members(now_ns);
+      report_local(now_ns);
       check_waits(now_ns);
       if (is_server()) {
         detector.tick(now_ns);
@@ -150,11 +150,11 @@ bool ProcessGroup::State::done(int64_t now_ns) {
   return closed;
 }
 
-void ProcessGroup::State::send_to(int who, const std::string& bytes) {
-  std::optional<Connection>& connection = connection_to(who);
+void ProcessGroup::State::send_to(int peer, const std::string& bytes) {
+  std::optional<Connection>& connection = connection_to(peer);
   if (!connection) return;
   connection->send(bytes);
-  if (poll_set) listen_to(who);
+  if (poll_set) listen_to(peer);
 }
 
 void ProcessGroup::State::send_to_server(const std::string& bytes) {
@@ -166,17 +166,17 @@ void ProcessGroup::State::send_to_server(const std::string& bytes) {
 }
 
 void ProcessGroup::State::send_to_members(const std::string& bytes) {
-  for (int who = 1; is_server() && who < size; ++who) send_to(who, bytes);
+  for (int peer = 1; is_server() && peer < size; ++peer) send_to(peer, bytes);
 }
 
 void ProcessGroup::State::send_answers(const std::vector<std::string>& answers) {
-  for (int who = 1; who < size; ++who) {
-    send_to(who, Writer(MessageKind::gathered).text(answers[answers.size() == 1 ? 0 : static_cast<size_t>(who)]).bytes());
+  for (int peer = 1; peer < size; ++peer) {
+    send_to(peer, Writer(MessageKind::gathered).text(answers[answers.size() == 1 ? 0 : static_cast<size_t>(peer)]).bytes());
   }
   take_answer(answers.front());
 }
 
-void ProcessGroup::State::tell_progress() {
+void ProcessGroup::State::report_progress() {
   std::vector<std::string> messages;
   {
     const std::lock_guard lock(mutex);
@@ -201,7 +201,7 @@ void ProcessGroup::State::tell_progress() {
   for (const std::string& message : messages) send_to_server(message);
 }
 
-void ProcessGroup::State::tell_local(int64_t now_ns) {
+void ProcessGroup::State::report_local(int64_t now_ns) {
   std::optional<Gathering> gathering;
   std::optional<std::vector<std::string>> answers;
   Reason error;
@@ -209,10 +209,10 @@ void ProcessGroup::State::tell_local(int64_t now_ns) {
     const std::lock_guard lock(mutex);
     gathering = std::exchange(to_gather, std::nullopt);
     answers = std::exchange(to_answer, std::nullopt);
-    error = std::exchange(error_to_tell, {});
+    error = std::exchange(error_to_report, {});
   }
   // Progress first: when a gathering is complete, everything begun before it has been compared.
-  tell_progress();
+  report_progress();
   if (answers) send_answers(*answers);
   if (gathering) send_to_server(Writer(MessageKind::gather).number(gathering->sequence).text(gathering->what).text(gathering->part).bytes());
   if (!error.empty()) send_to_server(Writer(MessageKind::error).reason(error).bytes());
@@ -247,21 +247,21 @@ void ProcessGroup::State::check_waits(int64_t now_ns) {
                       server_name, static_cast<double>(now_ns - server_heard_ns) * 1e-9, server_position, own_position()));
 }
 
-void ProcessGroup::State::serve_member(int who, int64_t now_ns) {
-  std::optional<Connection>& connection = connection_to(who);
+void ProcessGroup::State::serve_member(int peer, int64_t now_ns) {
+  std::optional<Connection>& connection = connection_to(peer);
   if (!connection) return;
   const bool open = connection->receive();
   connection->flush();
   bool readable = true;
   try {
-    while (auto bytes = connection->take()) handle_from_member(who, *bytes, now_ns);
+    while (auto bytes = connection->take()) handle_from_member(peer, *bytes, now_ns);
   } catch (const std::exception& error) {
-    detector.fail(who, fmt::format("it sent an invalid message: {}", error.what()));
+    detector.fail(peer, fmt::format("it sent an invalid message: {}", error.what()));
     readable = false;
   }
   if (!open || !readable) connection.reset();
-  if (!open && readable) detector.lost(who, now_ns);
-  listen_to(who);
+  if (!open && readable) detector.lost(peer, now_ns);
+  listen_to(peer);
 }
 
 void ProcessGroup::State::handle_from_member(int from, const std::string& bytes, int64_t now_ns) {

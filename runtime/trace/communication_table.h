@@ -58,8 +58,8 @@ struct CommunicationTable {
 /// Waits for the device's own streams ("backward", "optimizer") do not count as communication.
 CommunicationTable make_communication_table(const DeviceSpans& spans, const CommunicationGroup& group, StepRange range = {});
 
-/// Index of the device that waited least for its peers. The others waited for it, so its exposed time is what the step paid. requires one table at
-/// least
+/// Index of the device that waited least for its peers. The others waited for it, so its exposed time is what the step paid.
+///   requires  at least one table
 size_t least_late(std::span<const CommunicationTable> tables);
 
 /// Adds `more`, from other steps of the same device, to `table`.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cast.h"
+
 #include <bit>
 #include <cmath>
 #include <random>
 
-#include "kernels/elementwise.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
 #include "tests/support/shifted.h"

@@ -2,9 +2,9 @@
 // Parts of CUDA's convolutions of f16 and bf16 images that no operation shows by itself.
 #include <algorithm>
 
+#include "kernels/cast.h"
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/im2col_conv2d.h"
-#include "kernels/elementwise.h"
 #include "runtime/cpu/half_lanes.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/shifted.h"
@@ -26,7 +26,7 @@ class CudaHalfTest : public DeviceTest, public ::testing::WithParamInterface<DTy
     for (float& v : values) v = rounded(v, GetParam());
     return values;
   }
-  /// A tensor of halves that begins `offset` elements behind an aligned address.
+  /// A tensor of halves that begins `offset` elements after an aligned address.
   Tensor halves(const Shape& shape, const std::vector<float>& values, int64_t offset = 0) {
     Tensor whole = device.empty({offset + shape.numel()}, GetParam());
     const Tensor part = whole.rows(offset, offset + shape.numel());

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/elementwise.h"
+#include "kernels/cast.h"
 #include "kernels/non_finite.h"
 #include "runtime/error.h"
 #include "tests/support/device_fixture.h"

@@ -110,8 +110,8 @@ class Sums {
     const int late = process_group_.size() / 2;
     process_group_.gather("a start", "");
     if (process_group_.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    const int last = exchange_->meet(11);
-    if (last != late) throw std::runtime_error(fmt::format("rank {} came last to a rendezvous, rank {} was named", late, last));
+    const int last = exchange_->barrier(11);
+    if (last != late) throw std::runtime_error(fmt::format("rank {} arrived last at a barrier, rank {} was named", late, last));
   }
 
  private:
@@ -133,7 +133,7 @@ void measure(ProcessGroup& process_group, int largest_direct, int64_t count, int
   std::vector<float> data = sums.values(count, process_group.rank()), scratch(static_cast<size_t>(scratch_elements));
   const SumBuffers buffers{DType::f32, data.data(), DType::f32, data.data(), scratch.data(), scratch_elements};
   const auto once = [&] {
-    sums.exchange().meet(1);
+    sums.exchange().barrier(1);
     sums.exchange().sum(buffers, count, std::nullopt, 2);
   };
   for (int i = 0; i < 3; ++i) once();

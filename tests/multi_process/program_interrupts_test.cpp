@@ -66,7 +66,7 @@ TEST_F(ProcessInterrupts, WeightsAreSavedWhenMpirunIsInterrupted) {
   EXPECT_NE(child.wait().exit_code, 0);
   std::string all;
   for (const char* rank : {"0", "1", "2"}) all += said(rank);
-  EXPECT_NE(all.find("ending after the current step"), std::string::npos) << all;
+  EXPECT_NE(all.find("stopping after the current step"), std::string::npos) << all;
   EXPECT_EQ(all.find("died"), std::string::npos) << all;
   EXPECT_EQ(all.find("failed"), std::string::npos) << all;
   expect_weights();

@@ -78,7 +78,7 @@ TEST(LauncherEnvironment, NamesMissingVariables) {
 TEST(LauncherEnvironment, CpuDevicesNeedMpi) {
   expect_usage_error(launched({"--devices", "cpu:0"}, kTorchrun), {"reduce over MPI", "were started by torchrun", "mpirun -np 2 vitrine"});
   expect_usage_error(launched({"--devices", "cpu:0", "--rank", "0", "--world-size", "3", "--rendezvous", "file:/tmp/nowhere"}, {}),
-                     {"meet by --rendezvous", "mpirun -np 3 vitrine"});
+                     {"these use --rendezvous", "mpirun -np 3 vitrine"});
 }
 
 TEST(LauncherEnvironment, RendezvousIsAnAddressOrAFile) {

@@ -94,7 +94,7 @@ def trains_as_one_host(folder):
     alone = json.loads(run([VITRINE, *JOB, "--json", "--devices", "cpu:0-3", "--threads-per-device", "1"], 120).stdout)
     result = run(mpirun(folder, [*JOB, "--json", "--threads-per-device", "1", "--verify-replicas", "3", "--trace-level", "off"]), 240)
     together = json.loads(result.stdout)
-    check("4 processes on 2 hosts" in result.stderr, f"the log does not tell of two hosts:\n{result.stderr}")
+    check("4 processes on 2 hosts" in result.stderr, f"the log does not mention two hosts:\n{result.stderr}")
     check(len(alone["step_losses"]) == len(together["step_losses"]) == 8, f"{len(together['step_losses'])} steps, expected 8")
     for step, (one, two) in enumerate(zip(alone["step_losses"], together["step_losses"])):
         check(abs(one - two) <= 1e-4 * abs(one), f"step {step}: loss {two} on two hosts, {one} on one")
@@ -107,9 +107,9 @@ def names_who_is_cut_off(folder):
     command = mpirun(folder, [*JOB, "--epochs", "100000", "--no-eval", "--timeout", str(timeout_s), "--threads-per-device", "1"])
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     output = ""
-    while "met over MPI" not in output:
+    while "connected over MPI" not in output:
         line = child.stderr.readline()
-        check(line, f"mpirun ended before the processes had met:\n{output}")
+        check(line, f"mpirun ended before the processes were connected:\n{output}")
         output += line
     time.sleep(6)  # during training
     ip("netns", "exec", NAMES[1], "ip", "link", "set", LINKS[1], "down")

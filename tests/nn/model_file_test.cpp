@@ -81,7 +81,7 @@ TEST_F(ModelFile, RefusesWhatItDoesNotHaveByName) {
   expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "groups": 3})", "groups is 3, but only 1 is supported");
   expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "dilation": [1, 2]})", "dilation is [1,2], but only 1");
   expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": [3, 5]})", "kernel_size is [3,5], but windows, strides and padding are square");
-  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "padding": "same"})", "padding is \"same\", expected a whole number from 0");
+  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "padding": "same"})", "padding is \"same\", expected an integer from 0");
   expect(R"({"type": "Conv2d", "out_channels": 4})", "kernel_size is missing");
   expect(R"({"type": "Conv2d", "out_channels": 0, "kernel_size": 3})", "out_channels is 0");
   expect(R"({"type": "Conv2d", "out_channels": 1e3, "kernel_size": 3})", "out_channels is 1000.0");

@@ -35,7 +35,7 @@ def philox_uniform(seed, stream, count):
 
 
 def initialize(net, flattened_chw):
-    """Fills the parameters as Vitrine does; they are drawn in its layouts, (K, R, S, C) and (O, H, W, C) behind the flatten."""
+    """Fills the parameters as Vitrine does; they are drawn in its layouts, (K, R, S, C) and (O, H, W, C) after the flatten."""
     index = 0
     first_linear = True
     for module in net.modules():

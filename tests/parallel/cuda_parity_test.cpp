@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/parallel/agreement.h"
 #include "tests/parallel/random_model.h"
+#include "tests/parallel/rounding_agreement.h"
 
 namespace vitrine::test {
 namespace {

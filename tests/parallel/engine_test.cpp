@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
-#include "tests/parallel/agreement.h"
 #include "tests/parallel/random_model.h"
+#include "tests/parallel/rounding_agreement.h"
 #include "tests/support/seeds.h"
 
 namespace vitrine::test {

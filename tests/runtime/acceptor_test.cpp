@@ -40,7 +40,7 @@ class AcceptorTest : public ::testing::Test {
     thread = std::thread([this] {
       while (!over) {
         for (Acceptor::Guest& guest : acceptor->serve(5)) {
-          names.push_back(guest.who.name);
+          names.push_back(guest.join.name);
           ++guests;
           acceptor->dismiss(std::move(guest));
         }

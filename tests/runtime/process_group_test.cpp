@@ -39,7 +39,7 @@ TEST_P(ProcessGroups, KnowRanksSizesAndMachines) {
         local_ranks += 1 << process_group.local_rank();
         EXPECT_FALSE(process_group.over_mpi());
         EXPECT_FALSE(process_group.machine().empty());
-        EXPECT_EQ(process_group.description(), "3 processes on 1 host, met at " + where);
+        EXPECT_EQ(process_group.description(), "3 processes on 1 host, connected at " + where);
         EXPECT_FALSE(process_group.closed());
         process_group.close();
         EXPECT_TRUE(process_group.closed());
@@ -142,7 +142,7 @@ TEST_P(ProcessGroups, RegisterTheDevicesOfAllRanks) {
 
 TEST_P(ProcessGroups, OneProcessNeedsNoRendezvous) {
   ProcessGroup process_group(ProcessGroupOptions{});
-  EXPECT_EQ(process_group.description(), "1 process on 1 host, met alone");
+  EXPECT_EQ(process_group.description(), "1 process on 1 host");
   EXPECT_EQ(process_group.gather("x", "mine"), std::vector<std::string>{"mine"});
   EXPECT_EQ(process_group.register_devices({"cpu:0"}), std::vector{1});
   process_group.begin_collective(0, {});

@@ -52,7 +52,7 @@ WHOLE = '{\n  "context": {},\n  "benchmarks": [\n    {\n      "name": "a",\n    
 
 
 def ended(pid):
-    """Also of a process that nobody has waited for."""
+    """Also of a process that was not waited for."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
             return file.read().rsplit(")", 1)[1].split()[0] == "Z"

@@ -140,8 +140,8 @@ TEST(Advice, ASmallWorkspaceNamesTheBytesAndTheSetting) {
 TEST(Advice, ABadSettingIsNamedWithItsValue) {
   const auto nothing = [](const char*) -> const char* { return nullptr; };
   Words words = words_of<ConfigError>([&] { detect_launch({4, 4, {}}, nothing); });
-  EXPECT_EQ(words.library, "launch: LaunchFlags::rank 4: expected a whole number from 0 to 3, as LaunchFlags::world_size 4; correct it");
-  EXPECT_EQ(words.program, "launch: --rank 4: expected a whole number from 0 to 3, as --world-size 4; correct it");
+  EXPECT_EQ(words.library, "launch: LaunchFlags::rank 4: expected an integer from 0 to 3, as LaunchFlags::world_size 4; correct it");
+  EXPECT_EQ(words.program, "launch: --rank 4: expected an integer from 0 to 3, as --world-size 4; correct it");
 
   words = words_of<ConfigError>([] { validate_split(scheme_preset("balanced").split, 8, 2); });
   expect_contains(words.library, "set Scheme::split gpu0=N, N samples per step");

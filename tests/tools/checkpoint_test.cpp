@@ -151,7 +151,7 @@ TEST_F(Checkpoints, LogsContinueWithoutRepeatedSteps) {
     };
     const std::vector<std::string> whole = lines_without_times();
     EXPECT_EQ(whole.size(), log == "log.csv" ? 34U : 33U);  // 30 steps, 3 epochs, and the header of the CSV file
-    // As if the run had been killed behind step 17, whose checkpoint is lost, and while it wrote a row.
+    // As if the run had been killed after step 17, whose checkpoint is lost, and while it wrote a row.
     std::ofstream(path(log), std::ios::app) << (log == "log.csv" ? "step,3" : "{\"kind\": \"st");
     take(log + "-whole", 14, log + "-rest");
     ASSERT_FALSE(every_step(log + "-rest", {"--resume", "auto", "--log", path(log)}).is_null());
@@ -160,7 +160,7 @@ TEST_F(Checkpoints, LogsContinueWithoutRepeatedSteps) {
   const ChildResult other =
       run(short_run() + into("log.csv-rest") + Arguments{"--epochs", "4", "--resume", "auto", "--devices", "cpu:0-1", "--log", path("log.csv")});
   EXPECT_EQ(other.exit_code, 1);
-  expect_contains(other.error, "it has other columns than this run");
+  expect_contains(other.error, "its columns differ from this run's");
 }
 
 TEST_F(Checkpoints, ALogOfAnotherRunIsNotContinued) {
@@ -170,7 +170,7 @@ TEST_F(Checkpoints, ALogOfAnotherRunIsNotContinued) {
     const std::string before = content(path(log));
     const ChildResult result = run(short_run() + into(log + "-b") + Arguments{"--resume", "auto", "--log", path(log)});
     EXPECT_EQ(result.exit_code, 1);
-    expect_contains(result.error, "--log " + path(log) + ": its rows are of another run than the checkpoint");
+    expect_contains(result.error, "--log " + path(log) + ": its rows belong to another run");
     EXPECT_EQ(content(path(log)), before);
     EXPECT_EQ(names(path(log + "-b")), std::vector<std::string>{"step-00000010"});  // nothing was trained
   }

@@ -303,13 +303,13 @@ TEST(CompareFindings, DoNotReportNoise) {
   const RunRecord balanced = scheme("balanced", {160, 99, 170}), dp = scheme("dp", {100, 98, 165});
   EXPECT_EQ(
       text_of(compare_speed({balanced, dp})),
-      "The schemes' speeds are within noise: medians from 100 to 160 samples/s, single rounds from 98 to 170. `--rounds 6` or more `--steps` tell "
+      "The schemes' speeds are within noise: medians from 100 to 160 samples/s, single rounds from 98 to 170. `--rounds 6` or more `--steps` resolve "
       "smaller differences.");
   const RunRecord ddp = scheme("ddp", {201, 199, 200}), near = scheme("near", {199, 198, 203});
   EXPECT_EQ(text_of(compare_speed({balanced, ddp, near})),
             "ddp is fastest: 200 samples/s (median of 3 rounds, 199 to 201), 1.25 times balanced. Within noise of it: near. ");
   const RunRecord once = scheme("dp", {100}), twice_as_fast = scheme("ddp", {200});
-  EXPECT_TELLS(compare_speed({once, twice_as_fast}), "One round does not tell differences in speed from noise");
+  EXPECT_TELLS(compare_speed({once, twice_as_fast}), "One round cannot distinguish differences in speed from noise");
   EXPECT_EQ(ddp.rates.str(), "200 ±0 %");
   EXPECT_EQ(balanced.rates.str(), "160 ±22 %");
   EXPECT_EQ(once.rates.str(), "100");

@@ -355,10 +355,10 @@ TEST(Options, RefusesValuesOutOfRange) {
 }
 
 TEST(Options, ValuesOutOfRangeAreReportedWithTheExpectedRange) {
-  EXPECT_CONTAINS(usage_error("train --steps -1"), "--steps: expected a whole number from 1 to 1099511627776, got '-1'");
+  EXPECT_CONTAINS(usage_error("train --steps -1"), "--steps: expected an integer from 1 to 1099511627776, got '-1'");
   EXPECT_CONTAINS(usage_error("train --epochs 1.5"), "got '1.5'");
   EXPECT_CONTAINS(usage_error("train --lr abc"), "--lr: expected a number from 0 to 3.4e38, got 'abc'");
-  EXPECT_CONTAINS(usage_error("train --seed -3"), "--seed: expected a whole number of at least 0, got '-3'");
+  EXPECT_CONTAINS(usage_error("train --seed -3"), "--seed: expected an integer of at least 0, got '-3'");
   EXPECT_CONTAINS(usage_error("train --image-size 4000000000"), "from 1 to 65536");
   EXPECT_CONTAINS(usage_error("train --bucket-mb 0"), "--bucket-mb: expected a number from 1e-06 to 1000000, got '0'");
   // Every option with a value that none accepts: the message is short.

@@ -235,9 +235,9 @@ void expect_usage_error(const Arguments& arguments, const std::string& part) {
 }
 
 TEST(Choose, RefusesContradictions) {
-  expect_usage_error({"train", "--batch-size", "most"}, "vitrine train: --batch-size most: it must be a whole number");
-  expect_usage_error({"train", "--batch-size", "0"}, "--batch-size 0: it must be a whole number");
-  expect_usage_error({"train", "--accumulate", "-1"}, "--accumulate -1: it must be a whole number");
+  expect_usage_error({"train", "--batch-size", "most"}, "vitrine train: --batch-size most: it must be an integer");
+  expect_usage_error({"train", "--batch-size", "0"}, "--batch-size 0: it must be an integer");
+  expect_usage_error({"train", "--accumulate", "-1"}, "--accumulate -1: it must be an integer");
   expect_usage_error({"train", "--batch-size", "max", "--accumulate", "auto"}, "give one of them a number");
   expect_usage_error({"train", "--gpu0-bsz", "4", "--split", "auto"}, "both give the split");
   expect_usage_error({"train", "--balance", "time"}, "add --split auto");

@@ -77,7 +77,7 @@ TEST(ProgramErrors, MissingGpusHaveOneExitStatusHoweverTheyAreNamed) {
 }
 
 TEST(ProgramErrors, SizesBeyondAPlanHaveRemedies) {
-  expect_failure({"plan", "--image-size", "20000", "--no-eval"}, 1, "as far as a plan counts");
+  expect_failure({"plan", "--image-size", "20000", "--no-eval"}, 1, "the most that a plan can represent");
   expect_failure({"train", "--image-size", "20000", "--steps", "1", "--no-eval"}, 1, "--image-size");
 }
 

@@ -47,7 +47,7 @@ TEST(InterruptText, StillPrintsTables) {
   const ChildResult result = child.wait();
   EXPECT_EQ(result.exit_code, 130);
   EXPECT_NE(result.output.find("Where the memory went"), std::string::npos) << result.output;
-  EXPECT_NE(result.error.find("ending after the current step"), std::string::npos);
+  EXPECT_NE(result.error.find("stopping after the current step"), std::string::npos);
 }
 
 }  // namespace

@@ -265,7 +265,7 @@ TEST(Log, OnlyTheSameRunContinuesIt) {
       RunLog log(continued(path, "r2"));
       ADD_FAILURE() << "rows of two runs in " << path;
     } catch (const DataError& error) {
-      expect_contains(error.what(), "--log " + path + ": its rows are of another run than the checkpoint");
+      expect_contains(error.what(), "--log " + path + ": its rows belong to another run");
     }
     EXPECT_EQ(lines_of(path), before);
     RunLog(continued(path, "r1")).close();

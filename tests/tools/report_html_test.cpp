@@ -14,7 +14,7 @@
 #include "tools/program/report/charts.h"
 #include "tools/program/report/page.h"
 #include "tools/program/report/scale.h"
-#include "tools/program/run_record.h"
+#include "tools/program/run_facts.h"
 #include "tools/program/tables.h"
 
 namespace vitrine::tools::html {

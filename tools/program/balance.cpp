@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kWarmSteps = 2, kMeasuredSteps = 5;
 constexpr int kMostChanges = 4;
-constexpr int kRepeats = 3;  // of each candidate, in turns
+constexpr int kRepeats = 3;  // of each candidate, alternating
 // The phases that a device spends on its own samples; in the others it shares work or waits.
 constexpr std::array kOwnWork = {Phase::preprocess, Phase::forward, Phase::loss, Phase::backward, Phase::recompute};
 
@@ -140,7 +140,7 @@ void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup
   if (samples > job.data.train.size())
     return stays(fmt::format("no step has a full batch of {}, the training set has {}", samples, job.data.train.size()));
   if (half_batch / config.accumulate < devices->size()) {
-    return stays(fmt::format("half of a micro-batch is to give each of {} devices a sample to measure", devices->size()));
+    return stays(fmt::format("half a micro-batch has fewer samples ({}) than devices ({})", half_batch / config.accumulate, devices->size()));
   }
   std::vector<int64_t> slices = equal_parts(samples, devices->size());
   if (PlanSearch search(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
@@ -159,11 +159,11 @@ void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup
     const std::vector<SliceTime> times = balance.times();
     const PlanSearch search(job.model, *devices, config, train_workload(options, job, options.steps, options.evaluate));
     const std::vector<int64_t> next = fastest_that_fit(search, config, times, samples);
-    const double promised = longest_time(times, next);
+    const double predicted = longest_time(times, next);
     chosen.notes.push_back(fmt::format("  fitted: {}", describe(times, *devices)));
-    if (next == slices || promised > seconds * (1 - kLeastGain)) {
-      chosen.notes.push_back(fmt::format("  {} stays: {} would take {}, and changes for less than {:.0f} % are not made", fmt::join(slices, "+"),
-                                         fmt::join(next, "+"), format_seconds(promised), kLeastGain * 100));
+    if (next == slices || predicted > seconds * (1 - kLeastGain)) {
+      chosen.notes.push_back(fmt::format("  {} stays: {} would take {}, and changes that save less than {:.0f} % are skipped", fmt::join(slices, "+"),
+                                         fmt::join(next, "+"), format_seconds(predicted), kLeastGain * 100));
       break;
     }
     std::vector<double> before = {seconds}, after;
@@ -175,7 +175,7 @@ void balance_by_time(Chosen& chosen, const Job& job, std::unique_ptr<DeviceGroup
     const double found = percentile(after, 50);
     const bool better = *std::max_element(after.begin(), after.end()) < *std::min_element(before.begin(), before.end());
     const bool worse = *std::min_element(after.begin(), after.end()) > *std::max_element(before.begin(), before.end());
-    chosen.notes.push_back(fmt::format("  changed to {}: {} promised, {} measured, {} before{}", fmt::join(next, "+"), format_seconds(promised),
+    chosen.notes.push_back(fmt::format("  changed to {}: {} predicted, {} measured, {} before{}", fmt::join(next, "+"), format_seconds(predicted),
                                        format_seconds(found), format_seconds(percentile(before, 50)),
                                        better  ? ""
                                        : worse ? fmt::format("; back to {}", fmt::join(slices, "+"))

@@ -20,7 +20,7 @@ namespace vitrine::tools {
 
 namespace {
 
-/// Sums of whole numbers up to this are exact in bf16, which has 8 digits.
+/// Sums of integers up to this are exact in bf16, which has 8 digits.
 constexpr int64_t kLargestExactSum = 256;
 constexpr int64_t kPeriod = 1021;  // the period of the values: a prime, so that a shift by rows is detected
 
@@ -246,7 +246,7 @@ void CollectiveBench::synchronize() {
   devices_->synchronize();
 }
 
-void CollectiveBench::meet(const char* what, int64_t* sum) {
+void CollectiveBench::barrier(const char* what, int64_t* sum) {
   if (devices_->process_count() == 1) return;
   const std::vector<double> total = devices_->process_group()->sum(what, {static_cast<double>(sum != nullptr ? *sum : 0)});
   if (sum != nullptr) *sum = static_cast<int64_t>(total[0]);
@@ -254,7 +254,7 @@ void CollectiveBench::meet(const char* what, int64_t* sum) {
 
 bool CollectiveBench::any(bool here) {
   int64_t count = here ? 1 : 0;
-  meet("whether to end", &count);
+  barrier("whether to end", &count);
   return count > 0;
 }
 
@@ -346,7 +346,7 @@ CollectiveTiming CollectiveBench::time(const Run& run) {
     for_each_device([&](int d) { issue(run, d); });
     synchronize();
     int64_t wrong = count_wrong(run);
-    meet("the wrong elements", &wrong);
+    barrier("the wrong elements", &wrong);
     timing.wrong = wrong;
   }
   repeat(run, run.warm_up, nullptr);
@@ -356,7 +356,7 @@ CollectiveTiming CollectiveBench::time(const Run& run) {
     for (size_t i = 0; i <= single; ++i)
       series[static_cast<size_t>(d)].points.push_back((*devices_)[d].compute().stream().make_event(EventTiming::on));
   }
-  meet("the start of the timing");
+  barrier("the start of the timing");
   const int64_t begin = steady_now_ns();
   repeat(run, run.iterations, &series);
   timing.seconds = static_cast<double>(steady_now_ns() - begin) * 1e-9 / run.iterations;

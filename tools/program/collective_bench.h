@@ -93,11 +93,11 @@ class CollectiveBench {
   void for_each_device(const std::function<void(int)>& work);
   /// Waits for the devices.
   void synchronize();
-  /// Returns when every process has arrived.
-  void meet(const char* what, int64_t* sum = nullptr);
+  /// Returns when every process has arrived; `sum`, if there is one, is then the sum over the processes.
+  void barrier(const char* what, int64_t* sum = nullptr);
   void fill(const Run& run);
   int64_t count_wrong(const Run& run);
-  /// The value of element i of what rank r contributes: a small whole number, so that sums over all ranks are exact in every dtype.
+  /// The value of element i of what rank r contributes: a small integer, so that sums over all ranks are exact in every dtype.
   float value(int rank, int64_t element) const;
   float combined(int64_t element) const;
   int64_t count_different(const std::vector<float>& expected, const std::vector<std::byte>& found) const;

@@ -102,7 +102,8 @@ void add_process_options(CLI::App& app, Options& o) {
   app.add_option("--local-rank,--local_rank", o.local_rank, "Rank of this process on its machine, and the number of its GPU")
       ->check(whole_number(0, 1 << 20))
       ->group(group);
-  app.add_option("--rendezvous", o.rendezvous, "Where processes meet: tcp://HOST:PORT or file:PATH [over MPI, or where the launcher says]")
+  app.add_option("--rendezvous", o.rendezvous,
+                 "Address at which processes find each other: tcp://HOST:PORT or file:PATH [MPI, or the launcher's address]")
       ->group(group);
   app.add_option("--timeout", o.timeout_seconds, "Seconds a process waits for the others in one collective; five times as long in the first step")
       ->check(number(0.1, 1e6))
@@ -110,7 +111,7 @@ void add_process_options(CLI::App& app, Options& o) {
       ->group(group);
 }
 
-/// A whole number from 1 to `most`, or `word`, which lets the program choose.
+/// An integer from 1 to `most`, or `word`, which lets the program choose.
 template <class Number>
 CLI::Option* add_number_or_word(CLI::App& app, const std::string& names, Number& number, Number most, const std::string& word, bool& chosen,
                                 const std::string& help) {
@@ -119,7 +120,7 @@ CLI::Option* add_number_or_word(CLI::App& app, const std::string& names, Number&
     if (chosen) return;
     const std::optional<int64_t> value = parse_number<int64_t>(text);
     if (!value || *value < 1 || *value > int64_t{most}) {
-      throw ConfigError(fmt::format("{} {}: it must be a whole number from 1 to {}, or {}", names.substr(0, names.find(',')), text, most, word));
+      throw ConfigError(fmt::format("{} {}: it must be an integer from 1 to {}, or {}", names.substr(0, names.find(',')), text, most, word));
     }
     number = static_cast<Number>(*value);
   };

@@ -21,7 +21,7 @@
 #include "tools/program/output_file.h"
 #include "tools/program/progress.h"
 #include "tools/program/report/page.h"
-#include "tools/program/run_record.h"
+#include "tools/program/run_facts.h"
 #include "tools/program/terminal_report.h"
 #include "tools/program/warnings.h"
 

@@ -33,7 +33,7 @@ int run_eval(const Options& options, const Processes& processes) {
   std::vector<float> logits;
   const auto result = evaluate_test_set(options, job, run, "evaluating", options.confusion, options.save_logits.empty() ? nullptr : &logits);
   if (!result) {
-    if (processes.leads()) fmt::print(stderr, "vitrine: interrupted before every sample was seen; there is no result\n");
+    if (processes.leads()) fmt::print(stderr, "vitrine: interrupted before all samples were evaluated; no result\n");
     return interrupt_status();
   }
   Attempts attempts;

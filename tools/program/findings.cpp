@@ -87,9 +87,9 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category)
             fmt::format("`--split gpu0={}` would give it fewer samples in exchange", std::max<int64_t>(1, figures.samples_per_step / 2))};
   }
   if (figures.samples_per_step > most_samples && run.devices.size() > 1) {
-    return {fmt::format("it has {} of {} samples", figures.samples_per_step, run.batch_size), "`--split equal` would share them out"};
+    return {fmt::format("it has {} of {} samples", figures.samples_per_step, run.batch_size), "`--split equal` would distribute them"};
   }
-  return {"the peaks fall on other moments", fmt::format("`--accumulate {}` lowers what all devices hold at once", run.accumulate * 2)};
+  return {"the peaks occur at different moments", fmt::format("`--accumulate {}` lowers what all devices hold at once", run.accumulate * 2)};
 }
 
 }  // namespace
@@ -98,7 +98,7 @@ std::optional<Finding> divergence(const RunRecord& run) {
   if (run.diverged.empty() && run.steps.non_finite == 0) return std::nullopt;
   const std::string text = !run.diverged.empty()
                                ? run.diverged + "."
-                               : fmt::format("The loss was not finite in {} of {} steps, from step {} on: the weights are of no use.",
+                               : fmt::format("The loss was not finite in {} of {} steps, from step {} on: the weights are unusable.",
                                              format_count(run.steps.non_finite), format_count(run.steps.steps), run.steps.first_non_finite + 1);
   return Finding{text, "A smaller `--lr` or `--clip-norm 1` keeps values finite; so may `--precision fp32` or `bf16` in place of fp16.", 1.0};
 }
@@ -186,7 +186,7 @@ std::optional<Finding> idle_device(const RunRecord& run) {
   const auto time_of = [&](size_t d) { return short_seconds(per_step(busy[d], run.devices[d].phases)); };
   return Finding{fmt::format("{} idles {} of the step: its {} samples take it {}, those of {} take {}.", run.devices[fast].device, percent(idle),
                              run.devices[fast].samples_per_step, time_of(fast), run.devices[slow].device, time_of(slow)),
-                 fmt::format("`--split {}` would share them out by speed.", fmt::join(shares, ",")), idle};
+                 fmt::format("`--split {}` would distribute them by speed.", fmt::join(shares, ",")), idle};
 }
 
 std::optional<Finding> waits_for_peers(const RunRecord& run) {
@@ -311,12 +311,12 @@ std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs) {
   const auto by_speed = [](const RunRecord& a, const RunRecord& b) { return a.rates.median() < b.rates.median(); };
   const auto [slowest, fastest] = std::minmax_element(runs.begin(), runs.end(), by_speed);
   const size_t rounds = fastest->rates.rounds.size();
-  if (rounds < 2) return Finding{"One round does not tell differences in speed from noise.", "`--rounds 5` does."};
+  if (rounds < 2) return Finding{"One round cannot distinguish differences in speed from noise.", "`--rounds 5` can."};
   if (!is_faster(fastest->rates, slowest->rates)) {
     return Finding{fmt::format("The schemes' speeds are within noise: medians from {} to {} samples/s, single rounds from {} to {}.",
                                format_count(std::llround(slowest->rates.median())), format_count(std::llround(fastest->rates.median())),
                                format_count(std::llround(slowest->rates.least())), format_count(std::llround(fastest->rates.most()))),
-                   fmt::format("`--rounds {}` or more `--steps` tell smaller differences.", rounds * 2)};
+                   fmt::format("`--rounds {}` or more `--steps` resolve smaller differences.", rounds * 2)};
   }
   std::string text = fmt::format("{} is fastest: {} samples/s (median of {} rounds, {} to {}), {:.2f} times {}.", fastest->name,
                                  format_count(std::llround(fastest->rates.median())), rounds, format_count(std::llround(fastest->rates.least())),

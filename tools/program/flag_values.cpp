@@ -30,7 +30,7 @@ CLI::Validator whole_number(int64_t least, int64_t most) {
         const std::optional<int64_t> value = parse_number<int64_t>(text);
         return value && *value >= least && *value <= most;
       },
-      "a whole number " + range);
+      "an integer " + range);
 }
 
 CLI::Validator number() {

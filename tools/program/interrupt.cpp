@@ -23,7 +23,7 @@ extern "C" void on_signal(int number) {
   if (signals_received.fetch_add(1) > 0) _exit(number == SIGTERM ? kExitTerminated : kExitInterrupted);
   first_signal.store(number, std::memory_order_relaxed);
   if (quiet.load(std::memory_order_relaxed)) return;
-  constexpr char message[] = "\nvitrine: ending after the current step; once more to end at once\n";
+  constexpr char message[] = "\nvitrine: stopping after the current step; interrupt again to stop immediately\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, message, sizeof(message) - 1);
 }
 

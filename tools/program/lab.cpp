@@ -15,7 +15,7 @@
 #include "tools/program/lab/rendering.h"
 #include "tools/program/output_file.h"
 #include "tools/program/report/page.h"
-#include "tools/program/run_record.h"
+#include "tools/program/run_facts.h"
 
 namespace vitrine::tools {
 

@@ -109,7 +109,7 @@ Kept rows_of(const std::string& path, const std::string& header, const std::stri
   if (csv) {
     if (!std::getline(file, line) || file.eof()) return {};
     if (fmt::format("{}\n", line) != header) {
-      throw DataError(fmt::format("--log {}: it has other columns than this run, so it cannot be continued; name another file", path));
+      throw DataError(fmt::format("--log {}: its columns differ from this run's, so it cannot be continued; name another file", path));
     }
     kept.text = header;
   }
@@ -119,8 +119,7 @@ Kept rows_of(const std::string& path, const std::string& header, const std::stri
     if (!row) continue;
     if (row->run_id) of_this_run = *row->run_id == run_id;
     if (!of_this_run) {
-      throw DataError(
-          fmt::format("--log {}: its rows are of another run than the checkpoint, so it cannot be continued; name another file, or remove it", path));
+      throw DataError(fmt::format("--log {}: its rows belong to another run, so it cannot be continued; name another file, or remove it", path));
     }
     if (row->step > last_step) continue;
     kept.text.append(line).append(1, '\n');
@@ -135,7 +134,7 @@ bool is_csv(const std::string& path) { return path.ends_with(".csv"); }
 
 void LogFile::check_path(const std::string& path) {
   if (path.ends_with(".jsonl") || is_csv(path)) return;
-  throw ConfigError(fmt::format("--log {}: the name says the format; end it in .jsonl (an object per line) or .csv", path));
+  throw ConfigError(fmt::format("--log {}: the extension selects the format; use .jsonl (an object per line) or .csv", path));
 }
 
 LogFile::LogFile(const std::string& path, std::vector<std::string> columns, std::string run_id, int64_t steps_before)

@@ -24,7 +24,7 @@ class LogFile {
   void add(const nlohmann::ordered_json& row);
   /// The largest "seconds" of the rows that stayed; 0 without any.
   double seconds_before() const { return seconds_before_; }
-  /// Hands everything to the operating system; so does add() every second. throws DataError when the disk is full.
+  /// Passes all rows to the operating system; add() does so every second. throws DataError when the disk is full.
   void flush();
 
   /// throws ConfigError unless the path ends in .jsonl or .csv.

@@ -80,7 +80,7 @@ void check_training(const Options& o) {
   }
 }
 
-/// Two outputs in one file would leave the later one alone.
+/// Two outputs must not name one file: the later would overwrite the earlier.
 void check_files(const Options& o) {
   std::map<std::string, const char*> taken;
   const std::string figures = o.command == Options::Command::reproduce ? reproduction_figures_path(o) : std::string();
@@ -91,13 +91,12 @@ void check_files(const Options& o) {
                                      {"--memory-history", o.memory_history},
                                      {"--log", o.log}}) {
     std::error_code error;
-    // A pipe, or /dev/stdout, takes what comes; so does a name that says nothing before it is written.
+    // Pipes and /dev/stdout accept several outputs; a name that cannot be resolved is compared as given.
     if (path.empty() || (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))) continue;
     std::filesystem::path name = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
     if (error) name = path;
     const auto [earlier, fresh] = taken.emplace(name.string(), option);
-    if (!fresh)
-      throw ConfigError(fmt::format("{} and {} name one file, {}; the later would take the place of the other", earlier->second, option, path));
+    if (!fresh) throw ConfigError(fmt::format("{} and {} name one file, {}; the later would overwrite the earlier", earlier->second, option, path));
   }
 }
 
@@ -131,7 +130,7 @@ void check_for_several_processes(const Options& o, const Scheme& scheme) {
                   option));
 }
 
-/// Before any of the devices is made.
+/// Refuses too many CPU devices before any is created.
 void check_cpu_devices(const Options& o) {
   if (o.devices.empty() || o.devices.find("cuda") != std::string::npos) return;
   const size_t count = parse_device_list(o.devices, 0).size();
@@ -186,7 +185,7 @@ Scheme resolve_scheme(const Options& o, const std::vector<DeviceId>& devices, st
   Scheme scheme = scheme_preset(o.mode_name());
   if (o.gpu0_batch_size) scheme.split.gpu0 = *o.gpu0_batch_size;
   if (o.split) scheme.split = parse_split(*o.split);
-  if (o.choices.split) scheme.split = Split{};  // to begin with
+  if (o.choices.split) scheme.split = Split{};  // where the search starts
   if (o.staging) scheme.staging = *o.staging == "host" ? Staging::host : Staging::device0;
   if (o.loss_at) scheme.loss_at = *o.loss_at == "gathered" ? LossAt::gathered : LossAt::parallel;
   if (o.reduce) scheme.reduce = *o.reduce == "gpu0" ? Reduce::gpu0 : Reduce::allreduce;
@@ -280,7 +279,7 @@ std::optional<int> parse_recompute_segments(const std::string& text) {
   if (text == "sqrt") return std::nullopt;
   const std::optional<int> segments = parse_number<int>(text);
   if (segments && *segments >= 1) return segments;
-  throw ConfigError(fmt::format("--recompute-segments {}: expected a whole number of at least 1 (1: nothing is recomputed), sqrt or auto", text));
+  throw ConfigError(fmt::format("--recompute-segments {}: expected an integer of at least 1 (1: nothing is recomputed), sqrt or auto", text));
 }
 
 OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay); }
@@ -352,7 +351,7 @@ std::vector<int> parse_thread_list(const std::string& text) {
   for (const std::string& item : split_text(text, ',')) {
     const std::optional<int> value = parse_number<int>(item);
     if (!value || *value < 1) {
-      throw ConfigError(fmt::format("--threads-per-device {}: '{}' is not a whole number >= 1; give one for all devices, or a list", text, item));
+      throw ConfigError(fmt::format("--threads-per-device {}: '{}' is not an integer >= 1; give one for all devices, or a list", text, item));
     }
     values.push_back(*value);
   }

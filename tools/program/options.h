@@ -19,7 +19,7 @@
 
 namespace vitrine::tools {
 
-/// What `vitrine collectives` is asked to measure, with nccl-tests' flags.
+/// What `vitrine collectives` measures, named as nccl-tests' flags.
 struct CollectiveOptions {
   std::vector<std::string> names;  // all, when none was given
   int64_t min_bytes = int64_t{64} << 10, max_bytes = int64_t{16} << 20;
@@ -39,7 +39,7 @@ struct LabOptions {
   bool list = false;
 };
 
-/// What is left to choose by plans: tools/choose.h does.
+/// Settings that the program chooses with plans (choose.h).
 struct Choices {
   bool batch_size = false;          // --batch-size max
   bool split = false;               // --split auto
@@ -49,7 +49,7 @@ struct Choices {
   bool any() const { return batch_size || split || accumulate || recompute_segments; }
 };
 
-/// What the command line says, checked as far as it can be without opening anything.
+/// The command line's settings, checked as far as possible without opening a file or device.
 struct Options {
   enum class Command { train, eval, compare, reproduce, plan, collectives, lab, info, lesson } command = Command::train;
 
@@ -61,10 +61,10 @@ struct Options {
   std::optional<float> dropout;
   int workers = 1;
 
-  // Of several processes:
+  // With several processes:
   std::optional<int> rank, world_size, local_rank;
-  int processes = 1;            // plan: of how many this would be the first
-  std::string rendezvous;       // tcp://HOST:PORT or file:PATH; empty: as the launcher has it
+  int processes = 1;            // plan: their number; the plan is that of the first
+  std::string rendezvous;       // tcp://HOST:PORT or file:PATH; empty: the launcher's
   double timeout_seconds = 60;  // of a collective
   int verify_replicas = 0;      // compare the replicas every so many steps; 0: at the start only
   bool quiet = false;           // this process is not the one that prints
@@ -133,14 +133,14 @@ struct Options {
   std::vector<std::string> arguments;  // as they were given
   std::vector<std::string> warnings;   // about what they say, for stderr
 
-  /// Something beside tables is made of times and memory.
+  /// Whether an output needs recorded steps, in addition to the tables.
   bool records() const { return !trace.empty() || !report.empty() || !memory_history.empty(); }
   bool host_preprocess() const { return preprocess == "host"; }
   /// The preset: --mode, or what --gpu0-bsz stands for, or ddp.
   std::string mode_name() const { return gpu0_batch_size ? "balanced" : mode.value_or("ddp"); }
 };
 
-/// What came of the command line: options to run with, or a text to print and the exit status.
+/// The parsed command line: options to run with, or a text to print and the exit status.
 struct CommandLine {
   std::optional<Options> options;
   int exit_code = 0;
@@ -157,12 +157,12 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments);
 /// throws ConfigError on options that contradict each other.
 void check_combinations(const Options& options);
 
-/// The devices asked for, or the default. throws ConfigError, DeviceError when there is no GPU for this local rank.
+/// The requested devices, or the default. throws ConfigError, DeviceError when there is no GPU for this local rank.
 std::vector<DeviceId> resolve_devices(const Options& options, int cuda_device_count);
-/// The scheme of `mode` with the single axes put over it, fitted to devices and batch size. throws ConfigError.
+/// The scheme of --mode, with the axes that have flags of their own replaced, adapted to devices and batch size. throws ConfigError.
 ///   world_size  devices of all processes, where there are several
 Scheme resolve_scheme(const Options& options, const std::vector<DeviceId>& devices, std::optional<int> world_size = {});
-/// The schemes that `compare` runs, in order; `notes` gains what was chosen for the user. throws ConfigError.
+/// The schemes that `compare` runs, in order; adds to `notes` what the program chose. throws ConfigError.
 std::vector<std::pair<std::string, Scheme>> resolve_compare_schemes(const Options& options, const std::vector<DeviceId>& devices,
                                                                     std::vector<std::string>& notes);
 /// The precisions that `compare` runs each scheme in: "fp16" or "fp16:LOSS_SCALE", named as given; without --precisions the one of --precision,
@@ -171,7 +171,7 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
 OptimizerConfig resolve_optimizer(const Options& options);
 /// Number of recompute segments; none for sqrt, which depends on the model. throws ConfigError.
 std::optional<int> parse_recompute_segments(const std::string& text);
-/// Precision, loss scaling, clipping, and in what gradients and parameters travel. throws ConfigError.
+/// Precision, loss scaling, clipping, and the data types used to reduce gradients and broadcast parameters. throws ConfigError.
 Precision resolve_precision(const Options& options);
 TraceLevel resolve_trace_level(const Options& options);
 /// "512MiB" or "512MiB,1GiB" to bytes; "2" or "2,1" to counts. throws ConfigError naming the option.

@@ -18,7 +18,7 @@ namespace vitrine::tools {
 
 namespace {
 
-// After the process group has failed, this process has this long to exit by itself.
+// Time that this process has to exit by itself after the process group has failed.
 constexpr int64_t kExitAfterMs = 2000;
 
 bool on_cpus(const Options& options) { return resolve_devices(options, cuda_device_count())[0].backend == Backend::cpu; }
@@ -32,7 +32,7 @@ std::string rendezvous_place(const Options& options, const Launch& launch) {
   if (on_cpus(options) && (!may_use_mpi || !options.rendezvous.empty())) {
     throw ConfigError(fmt::format(
         "CPU devices of several processes reduce over MPI, but these {}; start them with mpirun -np {} vitrine ..., without --rendezvous",
-        options.rendezvous.empty() ? fmt::format("were started by {}", launcher_name(launch.launcher)) : "meet by --rendezvous", launch.world_size));
+        options.rendezvous.empty() ? fmt::format("were started by {}", launcher_name(launch.launcher)) : "use --rendezvous", launch.world_size));
   }
   if (!options.rendezvous.empty()) return options.rendezvous;
   if (by_mpi || on_cpus(options)) return {};
@@ -48,7 +48,7 @@ std::string rendezvous_place(const Options& options, const Launch& launch) {
 void silence_stdout() {
   std::fflush(stdout);
   const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-  if (nowhere < 0) throw DataError("/dev/null cannot be opened, so that this process, which is not rank 0, would print too");
+  if (nowhere < 0) throw DataError("cannot open /dev/null, which takes the output of processes other than rank 0");
   dup2(nowhere, STDOUT_FILENO);
   close(nowhere);
 }

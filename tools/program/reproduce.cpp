@@ -33,7 +33,7 @@
 #include "tools/program/report/page.h"
 #include "tools/program/reproduction.h"
 #include "tools/program/reproduction_files.h"
-#include "tools/program/run_record.h"
+#include "tools/program/run_facts.h"
 #include "tools/program/run_state.h"
 #include "tools/program/terminal_report.h"
 #include "tools/program/train_job.h"

@@ -41,8 +41,8 @@ struct Configuration {
 
 /// What --modes and --precisions name, mode by mode. "fp16" stands for fp16:dynamic. throws ConfigError.
 std::vector<Configuration> configurations(const Options& options);
-/// The options of `vitrine train` for a run.   devices  the devices of dp and ddp, of which `single` has the first, with the threads and memory of
-/// all
+/// The options of `vitrine train` for a run.
+///   devices  the devices of dp and ddp; `single` runs on the first, with the threads and memory of all
 Options train_options(const Options& options, const Configuration& configuration, const std::vector<std::string>& devices, uint64_t seed);
 /// OUT/runs.json: where the figures of all runs are written.
 std::string reproduction_figures_path(const Options& options);

@@ -241,7 +241,7 @@ std::optional<Table> published_table(const Record& record) {
                    known && summary.accuracy.count > 0 ? fmt::format("{:+.4f}", summary.accuracy.mean - *published->accuracy) : "-",
                    published != nullptr && published->minutes ? fmt::format("{} min", *published->minutes) : "-", time_cell(summary)});
   }
-  table.set_hint("-: not published, or not there yet.");
+  table.set_hint("-: not published, or not measured yet.");
   return table;
 }
 

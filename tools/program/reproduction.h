@@ -8,7 +8,7 @@
 #include "tools/program/record.h"
 #include "tools/program/tables.h"
 
-/// What the runs of a reproduction come to: figures by configuration, and the published ones. The terminal, the JSON and the page show the same.
+/// Results of a reproduction: figures by configuration, and the published ones. The terminal, the JSON and the page show the same.
 namespace vitrine::tools {
 
 SeedSpread spread_over(const std::vector<double>& values);

@@ -85,7 +85,7 @@ std::string choose(const Options& options, const Job& job, Run& run) {
   return fmt::format("{}\n{}", found->path, found->state_json);
 }
 
-/// What the settings that were allowed to differ mean for the state.
+/// Adapts the state to the settings that were allowed to differ.
 void adapt(const Options& options, const std::vector<SettingChange>& changes, RunState& state) {
   const double lr = resolve_optimizer(options).learning_rate();
   if (has_changed(changes, "lr-schedule")) {

@@ -157,7 +157,7 @@ void save_for_processes(const Options& options, const Weights& weights, ProcessG
   try {
     report_while_saving(options, weights, saving, process_group);
   } catch (const CommError&) {
-    fmt::print(stderr, "vitrine: another process failed while the weights were being saved to {}; a process of its own completes the file\n",
+    fmt::print(stderr, "vitrine: another process failed while the weights were being saved to {}; a separate process completes the file\n",
                weights.path);
     throw;
   }

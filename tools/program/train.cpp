@@ -63,7 +63,7 @@ int run_train(const Options& asked, const Processes& processes) {
   attempts.rethrow();
   if (const std::string& diverged = trained.record->run().diverged; !diverged.empty()) {
     if (processes.leads()) {
-      fmt::print(stderr, "vitrine: {}: --lr, --clip-norm, --precision; --allow-non-finite trains on with NaN\n", diverged);
+      fmt::print(stderr, "vitrine: {} (--lr, --clip-norm, --precision); --allow-non-finite continues with NaN\n", diverged);
     }
     return kExitFailure;
   }

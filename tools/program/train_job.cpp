@@ -15,8 +15,8 @@
 #include "tools/program/json_report.h"
 #include "tools/program/recorded_steps.h"
 #include "tools/program/resume.h"
+#include "tools/program/run_facts.h"
 #include "tools/program/run_log.h"
-#include "tools/program/run_record.h"
 #include "tools/program/save.h"
 #include "tools/program/trace_file.h"
 

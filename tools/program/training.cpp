@@ -73,7 +73,7 @@ Training::Training(const Options& options, const Job& job, Run& run, std::string
 std::string Training::describe_completion() const {
   const int64_t done = options_.steps ? start_.of_run->step : epoch_;
   const bool within = !options_.steps && batch_ > 0;
-  return fmt::format("the run is complete: {}{} {}{} {} done, and --{} is {}; nothing is left to train (give a larger number to train on)",
+  return fmt::format("the run is complete: {}{} {}{} {} done, and --{} is {}; nothing is left to train (give a larger number to continue)",
                      within ? "more than " : "", done, options_.steps ? "step" : "epoch", done == 1 ? "" : "s", done == 1 && !within ? "is" : "are",
                      options_.steps ? "steps" : "epochs", options_.steps ? *options_.steps : options_.epochs.value_or(1));
 }

@@ -38,7 +38,7 @@ std::vector<std::string> file_warnings(const Options& options) {
                                  {"--save-logits", options.save_logits, {".npy"}, "NumPy's npy"}}) {
     const std::string ending = ending_of(file.path);
     if (ending.empty() || std::find(file.endings.begin(), file.endings.end(), ending) != file.endings.end()) continue;
-    warnings.push_back(fmt::format("{} {}: what is written is {}, whatever the name says; name it {}{}", file.option, file.path, file.format,
+    warnings.push_back(fmt::format("{} {}: the format written is {}, whatever the extension; name it {}{}", file.option, file.path, file.format,
                                    file.path.substr(0, file.path.size() - ending.size()), file.endings.front()));
   }
   return warnings;

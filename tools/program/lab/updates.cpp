@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cast.h"
 #include "kernels/cross_entropy.h"
-#include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
 #include "nn/loss_scaler.h"
 #include "runtime/comm/communicator.h"

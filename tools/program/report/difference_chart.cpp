@@ -29,7 +29,8 @@ BytesByTensor held_at_peak(const DeviceRecord& device, Category category) {
   return bytes;
 }
 
-/// The tensors of which the fuller device holds most more: "gathered outputs 2 MiB"; empty if the step that was recorded does not tell.
+/// The tensors that account for most of the difference, with the bytes that the fuller device holds more: "gathered outputs 2 MiB"; empty if the
+/// recorded step does not show it.
 std::string reason_of(const DeviceRecord& fuller, const DeviceRecord& emptier, Category category) {
   BytesByTensor more = held_at_peak(fuller, category);
   for (const auto& [tensor, bytes] : held_at_peak(emptier, category)) more[tensor] -= bytes;

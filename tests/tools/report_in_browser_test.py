@@ -3,7 +3,7 @@
 """Runs the program with --report and looks at the pages in a headless Chromium: no error, no request, every chart drawn, nothing wider than the
 screen, in both colour schemes, in print. Skipped (77) where there is no Chromium.
 
-usage: check_report.py PROGRAM [FOLDER]      with FOLDER the pages and their screenshots stay there
+usage: report_in_browser_test.py PROGRAM [FOLDER]      with FOLDER the pages and their screenshots stay there
 """
 import base64
 import os

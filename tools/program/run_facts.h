@@ -8,7 +8,7 @@
 #include "tools/program/record.h"
 #include "tools/program/recorded_steps.h"
 
-/// Fills the record of a run.
+/// Facts of a run and of the machine, for its record; and the command line that repeats it.
 namespace vitrine::tools {
 
 /// "vitrine train --devices cpu:0-1 ...", quoted for a shell.

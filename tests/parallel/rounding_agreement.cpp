@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/parallel/agreement.h"
+#include "tests/parallel/rounding_agreement.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/program/run_record.h"
+#include "tools/program/run_facts.h"
 
 #include <algorithm>
 
