@@ -37,7 +37,6 @@ void cast(ExecContext& ctx, ConstView x, View y) {
   constexpr const char* kName = "cast";
   check::tensor(kName, "x", x, ctx);
   check::tensor(kName, "y", y, ctx);
-  check::tensor(kName, "y", y, ctx);
   check::shape(kName, "y", y, x.shape);
   check::no_overlap(kName, {"y", y}, {{"x", x}});
   if (x.numel() == 0) return;
