@@ -185,13 +185,12 @@ std::string describe_recipe(const RecipeOptions& o) {
 }
 
 nlohmann::ordered_json recipe_json(const RecipeOptions& o) {
-  using Json = nlohmann::ordered_json;
-  Json json;
-  json["augment"] = o.augment.empty() ? Json() : Json(o.augment);
+  nlohmann::ordered_json json;
+  json["augment"] = o.augment.empty() ? nullptr : nlohmann::ordered_json(o.augment);
   json["label_smoothing"] = o.label_smoothing;
   json["no_decay"] = o.no_decay;
   json["param_groups"] = o.groups;
-  json["ema"] = o.ema ? Json(*o.ema) : Json();
+  json["ema"] = o.ema ? nlohmann::ordered_json(*o.ema) : nullptr;
   return json;
 }
 
