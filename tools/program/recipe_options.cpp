@@ -186,11 +186,13 @@ std::string describe_recipe(const RecipeOptions& o) {
 
 nlohmann::ordered_json recipe_json(const RecipeOptions& o) {
   nlohmann::ordered_json json;
-  json["augment"] = o.augment.empty() ? nullptr : nlohmann::ordered_json(o.augment);
+  json["augment"] = nullptr;
+  if (!o.augment.empty()) json["augment"] = o.augment;
   json["label_smoothing"] = o.label_smoothing;
   json["no_decay"] = o.no_decay;
   json["param_groups"] = o.groups;
-  json["ema"] = o.ema ? nlohmann::ordered_json(*o.ema) : nullptr;
+  json["ema"] = nullptr;
+  if (o.ema) json["ema"] = *o.ema;
   return json;
 }
 
