@@ -48,7 +48,7 @@ double train_and_evaluate() {
   std::vector<float> trained;
   {
     Engine engine(model, devices, config, {{kBatch}, {}});
-    for (int step = 0; step < kSteps; ++step) engine.train_step(draw(kBatch, static_cast<uint64_t>(step + 1)));
+    for (uint64_t step = 1; step <= kSteps; ++step) engine.train_step(draw(kBatch, step));
     std::printf("loss of the last step: %.4f\n", engine.take_step_results(true).back().mean_loss());
     trained = engine.parameters();
     engine.finish();

@@ -334,7 +334,7 @@ TEST(MovementChart, ShowsFromWhereToWhereEachPhaseMovesItsBytes) {
     order += row["name"].get<std::string>() + " ";
   }
   EXPECT_EQ(order, "stage scatter forward gather loss reduce ");
-  EXPECT_EQ(rows["stage"]["sources"], Json({0}));
+  EXPECT_EQ(rows["stage"]["sources"], Json::array({0}));
   EXPECT_EQ(rows["stage"]["sinks"], Json({1})) << "only the first device is given samples by the host";
   EXPECT_EQ(rows["stage"]["marks"][0]["text"], "36 KiB") << "nine copies in each step";
   EXPECT_EQ(rows["scatter"]["sources"], Json({1}));
