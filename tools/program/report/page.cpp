@@ -227,8 +227,8 @@ Sections run_sections(const Record& record) {
 Json memory_curves(const std::vector<RunRecord>& runs) {
   const std::vector<Json> charts = memory_overlays(runs);
   if (charts.empty()) return {};
-  Json blocks =
-      blocks_of({text("A steady step, change by change. Each part of the step takes the same width under every scheme, so the axis is no time.")});
+  Json blocks = blocks_of(
+      {text("A steady step, change by change. Each part of the step takes the same width under every scheme, so the axis does not show time.")});
   for (const Json& chart : charts) {
     blocks.push_back(heading(charts.size() == 1          ? "Every device"
                              : &chart == &charts.front() ? "The device that holds most"
