@@ -69,7 +69,7 @@ std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& op
   }
 }
 
-Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model,
+Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model, const std::string& run_id,
                          std::unique_ptr<CheckpointDirectory> directory, std::optional<BestCheckpoint> best)
     : options_(options),
       processes_(processes),
@@ -85,11 +85,7 @@ Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run
       next_check_(first_step_ + 1) {
   if (!directory_) return;
   for (const NamedCheckpoint& checkpoint : list_checkpoints(directory_->path())) {
-    try {
-      read_checkpoint(checkpoint.path, false);
-    } catch (const DataError&) {
-      broken_.insert(checkpoint_name(checkpoint.step));
-    }
+    if (run_id_of(checkpoint.path) == run_id) own_.insert(checkpoint_name(checkpoint.step));
   }
   staging_ = engine_.make_state();
   scratch_ = HostBuffer(checkpoint_scratch_elements(engine_.layout(), engine_.buffer_layout()) * size_of(DType::f32));
@@ -191,7 +187,7 @@ void Checkpoints::write(const RunState& state) {
     ++record_.saved;
     record_.newest = name;
     record_.bytes = bytes;
-    broken_.erase(name);
+    own_.insert(name);
     record_.write_seconds += seconds_since(begin_ns);
   } catch (const std::exception& error) {
     ++record_.failed;
@@ -207,12 +203,12 @@ void Checkpoints::write(const RunState& state) {
   warn_if_it_fails(name, [&] { remove_old(state); });
 }
 
-/// Later checkpoints are broken ones, or this run will replace them.
+/// Leaves later checkpoints, which this run will replace, and those that are broken or of another run.
 void Checkpoints::remove_old(const RunState& state) {
   if (!options_.checkpoints.keep_last) return;
   std::vector<NamedCheckpoint> found = list_checkpoints(directory_->path());
-  std::erase_if(
-      found, [&](const NamedCheckpoint& checkpoint) { return checkpoint.step > state.step || broken_.contains(checkpoint_name(checkpoint.step)); });
+  std::erase_if(found,
+                [&](const NamedCheckpoint& checkpoint) { return checkpoint.step > state.step || !own_.contains(checkpoint_name(checkpoint.step)); });
   const auto kept = static_cast<size_t>(*options_.checkpoints.keep_last);
   for (size_t i = 0; i + kept < found.size(); ++i) {
     const bool is_best = options_.checkpoints.keep_best && state.best && state.best->step == found[i].step;

@@ -36,10 +36,11 @@ std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& op
 /// same calls.
 class Checkpoints {
  public:
+  ///   run_id  of the run: checkpoints of others in the directory are never removed
   ///   directory  null: nothing is saved, unless another process does     best  of the run so far
   /// Allocates the staging memory. throws OutOfMemory.
-  Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model, std::unique_ptr<CheckpointDirectory> directory,
-              std::optional<BestCheckpoint> best);
+  Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model, const std::string& run_id,
+              std::unique_ptr<CheckpointDirectory> directory, std::optional<BestCheckpoint> best);
   /// Waits for the save in progress.
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
@@ -77,7 +78,7 @@ class Checkpoints {
   std::unique_ptr<CheckpointDirectory> directory_;
   std::optional<BestCheckpoint> best_;
   std::optional<int64_t> last_step_;
-  std::set<std::string> broken_;  // names of folders that were not whole at the start
+  std::set<std::string> own_;  // names of the whole checkpoints of this run; only these are removed
   CheckpointRecord record_;
 
   // Of rank 0:

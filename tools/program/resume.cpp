@@ -36,21 +36,34 @@ std::optional<WholeCheckpoint> find_checkpoint(const std::string& path) {
 
 [[noreturn]] void throw_none(const std::string& path) { throw DataError(fmt::format("{}: there is no checkpoint in it", path)); }
 
-/// Refuses to continue from an older checkpoint of --checkpoint-dir: the next --resume would choose the newer ones, which are not of this run.
-void check_newest(const CheckpointOptions& o, const WholeCheckpoint& chosen, int64_t step) {
-  std::error_code error;
-  if (o.directory.empty() || !fs::equivalent(fs::path(chosen.path).parent_path() / ".", fs::path(o.directory), error)) return;
+bool is_whole(const NamedCheckpoint& checkpoint) {
+  try {
+    read_checkpoint(checkpoint.path);
+  } catch (const DataError&) {
+    return false;
+  }
+  return true;
+}
+
+/// Refuses a --checkpoint-dir with checkpoints of another run, among which this run would save and remove, and one with checkpoints that are newer
+/// than the chosen one: the next --resume would choose these. Those that are not whole will be replaced.
+void check_directory(const CheckpointOptions& o, const WholeCheckpoint& chosen, const RunState& state) {
+  if (o.directory.empty()) return;
   const std::vector<NamedCheckpoint> found = list_checkpoints(o.directory);
-  for (auto newest = found.rbegin(); newest != found.rend() && newest->step > step; ++newest) {
-    try {
-      read_checkpoint(newest->path);
-    } catch (const DataError&) {
-      continue;  // it will be replaced
+  for (auto other = found.rbegin(); other != found.rend(); ++other) {
+    const std::optional<std::string> run_id = run_id_of(other->path);
+    if (!run_id) continue;
+    if (*run_id != state.run_id) {
+      throw DataError(
+          fmt::format("--checkpoint-dir {}: {} belongs to run {}, but --resume continues run {} from {}; choose another folder, or remove what "
+                      "belongs to the other run",
+                      o.directory, checkpoint_name(other->step), run_id->empty() ? "(none)" : *run_id, state.run_id, chosen.path));
     }
+    if (other->step <= state.step || !is_whole(*other)) continue;
     throw DataError(
-        fmt::format("--resume {}: {} has a newer checkpoint, {}; remove it to continue from the older one, or choose another "
-                    "--checkpoint-dir",
-                    chosen.path, o.directory, checkpoint_name(newest->step)));
+        fmt::format("--resume {}: {} has a newer checkpoint, {}; continue from that one with --resume auto, remove it to continue from the older "
+                    "one, or choose another --checkpoint-dir",
+                    chosen.path, o.directory, checkpoint_name(other->step)));
   }
 }
 
@@ -80,7 +93,7 @@ std::string choose(const Options& options, const Job& job, Run& run) {
   });
   if (!found) return {};
   const RunState state = of_resume([&] { return parse_run_state(found->path, found->state_json); });
-  check_newest(o, *found, state.step);
+  check_directory(o, *found, state);
   compare_settings(state.settings, run_settings(options, job, run), o.resume_change, state.parameters == parameters_hash(run.engine->layout()));
   return fmt::format("{}\n{}", found->path, found->state_json);
 }

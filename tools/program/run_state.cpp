@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "nn/checkpoint_folder.h"
 #include "runtime/error.h"
 
 namespace vitrine::tools {
@@ -128,6 +129,17 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
                                 s.batch, s.batches_per_epoch, s.epoch, s.batch_size));
   }
   return s;
+}
+
+std::optional<std::string> run_id_of(const std::string& checkpoint) {
+  Json json;
+  try {
+    json = Json::parse(read_checkpoint(checkpoint, false));
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
+  const auto id = json.find("run_id");
+  return id != json.end() && id->is_string() ? id->get<std::string>() : std::string();
 }
 
 }  // namespace vitrine::tools

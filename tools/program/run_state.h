@@ -47,4 +47,8 @@ std::string run_state_json(const RunState& state);
 /// throws DataError naming `path` and the member that is missing or of another type.
 RunState parse_run_state(const std::string& path, const std::string& json);
 
+/// The run_id of a checkpoint, "" if its state has none. Nothing if the checkpoint is not whole; of its tensors only the sizes of the files are
+/// checked.
+std::optional<std::string> run_id_of(const std::string& checkpoint);
+
 }  // namespace vitrine::tools

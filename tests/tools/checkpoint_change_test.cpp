@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// vitrine train --resume: other directories, other settings, other data than the checkpoint's.
+#include <nlohmann/json.hpp>
+
+#include "tests/support/expect_contains.h"
+#include "tests/tools/checkpoint_program.h"
+
+namespace vitrine::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+TEST_F(Checkpoints, ADirectoryOfAnotherRunIsRefused) {
+  for (const std::string name : {"a", "b"}) ASSERT_FALSE(json(short_run() + into(name)).is_null());
+  take("a", 20, "start");
+  const auto continued = [&](const std::string& name) {
+    return run(short_run() + into(name) + Arguments{"--resume", path("start"), "--keep-last", "1"});
+  };
+  const ChildResult newer = continued("b");
+  EXPECT_EQ(newer.exit_code, 1);
+  expect_contains(newer.error, "--checkpoint-dir " + path("b") + ": step-00000030 belongs to run ");
+  EXPECT_EQ(names(path("b")), (std::vector<std::string>{"step-00000010", "step-00000020", "step-00000030"}));
+  // Older ones belong to the other run, too.
+  take("b", 10, "older");
+  const ChildResult older = continued("older");
+  EXPECT_EQ(older.exit_code, 1);
+  expect_contains(older.error, "--checkpoint-dir " + path("older") + ": step-00000010 belongs to run ");
+  // The next --resume auto would choose a newer one of the same run.
+  take("a", 30, "ahead");
+  const ChildResult ahead = continued("ahead");
+  EXPECT_EQ(ahead.exit_code, 1);
+  expect_contains(ahead.error, path("ahead") + " has a newer checkpoint, step-00000030; continue from that one with --resume auto");
+  take("a", 10, "own");
+  const ChildResult own = continued("own");
+  EXPECT_EQ(own.exit_code, 0) << own.error;
+  EXPECT_EQ(names(path("own")), std::vector<std::string>{"step-00000030"});
+}
+
+}  // namespace
+}  // namespace vitrine::test
