@@ -37,5 +37,26 @@ TEST_F(Checkpoints, ADirectoryOfAnotherRunIsRefused) {
   EXPECT_EQ(names(path("own")), std::vector<std::string>{"step-00000030"});
 }
 
+TEST_F(Checkpoints, SettingsOfAnotherVersionAreReported) {
+  ASSERT_FALSE(json(short_run() + into("run")).is_null());
+  take("run", 20, "newer");
+  change_state(path("newer") + step(20), [](auto& state) {
+    state["version"] = "99.0.0";
+    state["settings"]["stochastic-depth"] = "0.3";
+  });
+  const Arguments resume = {"--resume", path("newer") + step(20)};
+  const ChildResult refused = run(short_run() + resume);
+  EXPECT_EQ(refused.exit_code, 2) << refused.error;
+  expect_contains(refused.error, "--stochastic-depth is not set, in the checkpoint 0.3");
+  const ChildResult allowed = run(short_run() + resume + Arguments{"--resume-change", "stochastic-depth"});
+  EXPECT_EQ(allowed.exit_code, 0) << allowed.error;
+  expect_contains(allowed.error, "version 99.0.0 wrote the checkpoint; this is ");
+  // A state that this version cannot read.
+  change_state(path("newer") + step(20), [](auto& state) { state.erase("epoch_so_far"); });
+  const ChildResult unreadable = run(short_run() + resume);
+  EXPECT_EQ(unreadable.exit_code, 1) << unreadable.error;
+  expect_contains(unreadable.error, "version 99.0.0 wrote the checkpoint, which this version (");
+}
+
 }  // namespace
 }  // namespace vitrine::test

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cinttypes>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -8,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/checkpoint_directory.h"
+#include "runtime/hash.h"
 #include "tests/tools/checkpoint_runs.h"
 
 namespace vitrine::test {
@@ -33,6 +37,20 @@ class Checkpoints : public CheckpointRuns {
   void take(const std::string& from, int64_t number, const std::string& to) const {
     std::filesystem::create_directories(path(to));
     std::filesystem::copy(path(from) + step(number), path(to) + step(number), std::filesystem::copy_options::recursive);
+  }
+  /// Changes the state in a checkpoint's state.json; its checksum is right afterwards.
+  template <class Change>
+  void change_state(const std::string& folder, const Change& change) const {
+    using Ordered = nlohmann::ordered_json;
+    const std::string file = folder + "/state.json";
+    Ordered json = Ordered::parse(content(file));
+    change(json["state"]);
+    json.erase("checksum");
+    const std::string text = json.dump();
+    std::array<char, 17> checksum{};
+    std::snprintf(checksum.data(), checksum.size(), "%016" PRIx64, hash_bytes(0, text.data(), static_cast<int64_t>(text.size())));
+    json["checksum"] = checksum.data();
+    std::ofstream(file, std::ios::binary) << json.dump(1) << "\n";
   }
   void damage(const std::string& file) const {
     std::string bytes = content(file);

@@ -101,6 +101,9 @@ TEST(RunState, WhatIsMissingOrImpossibleIsNamed) {
   json["batch"] = 2;
   expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }), "an impossible position: step 0, batch 2 of 1 of epoch 0");
   EXPECT_THROW(parse_run_state("DIR", "[]"), DataError);
+  json["version"] = "99.0.0";
+  json["step"] = "many";
+  expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }), "DIR: version 99.0.0 wrote the checkpoint");
 }
 
 TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
@@ -124,6 +127,14 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
   EXPECT_FALSE(has_changed(allowed, "split"));
   // A setting that the checkpoint does not know, from an older version.
   EXPECT_THROW(compare_settings({}, now("0.1", "equal", ""), {}), ConfigError);
+  // A setting that only the checkpoint knows, from a newer version.
+  auto newer = before;
+  newer.emplace_back("stochastic-depth", "0.3");
+  newer.emplace_back("a-feature-that-is-off", "");
+  expect_contains(message_of<ConfigError>([&] { compare_settings(newer, now("0.1", "equal", ""), {}); }),
+                  "--stochastic-depth is not set, in the checkpoint 0.3. This changes results; use the checkpoint's settings, or allow it with "
+                  "--resume-change stochastic-depth");
+  EXPECT_EQ(compare_settings(newer, now("0.1", "equal", ""), {"stochastic-depth"}).size(), 1U);
   expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.1", "equal", ""), {"rate"}); }),
                   "rate: a checkpoint has no such setting");
 }

@@ -166,6 +166,12 @@ std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::str
     if (const std::string value = old[setting.name]; value != setting.value) {
       changes.push_back({setting.name, value, setting.value, setting.effect, named.contains(setting.name)});
     }
+    old.erase(setting.name);
+  }
+  // Settings of another version, which may change results.
+  for (const auto& [name, value] : old) {
+    unknown.erase(name);
+    if (!value.empty()) changes.push_back({name, value, "", SettingEffect::result, named.contains(name)});
   }
   if (!unknown.empty()) {
     throw ConfigError(

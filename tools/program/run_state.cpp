@@ -10,6 +10,7 @@
 
 #include "nn/checkpoint_folder.h"
 #include "runtime/error.h"
+#include "vitrine_version.h"
 
 namespace vitrine::tools {
 
@@ -122,6 +123,12 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
     if (const Json& best = json.at("best"); !best.is_null()) s.best = BestCheckpoint{best.at("step").get<int64_t>(), number(best.at("accuracy"))};
     for (const auto& [name, value] : json.at("settings").items()) s.settings.emplace_back(name, value.get<std::string>());
   } catch (const Json::exception& problem) {
+    if (!s.version.empty() && s.version != VITRINE_VERSION) {
+      throw DataError(
+          fmt::format("{}: version {} wrote the checkpoint, which this version ({}) cannot continue: {}; use that version, or start a new "
+                      "run from its weights with --init-weights",
+                      path, s.version, VITRINE_VERSION, problem.what()));
+    }
     throw DataError(fmt::format("{}: the checkpoint is not one of vitrine train: {}", path, problem.what()));
   }
   if (s.step < 0 || s.epoch < 0 || s.batch < 0 || s.batches_per_epoch < 1 || s.batch > s.batches_per_epoch || s.batch_size < 1) {

@@ -44,7 +44,7 @@ struct RunState : TrainingScalars {
 
 /// A JSON object. Numbers survive exactly; those that are not finite are strings.
 std::string run_state_json(const RunState& state);
-/// throws DataError naming `path` and the member that is missing or of another type.
+/// throws DataError naming `path`, the member that is missing or of another type, and the version that wrote the state if it is another one.
 RunState parse_run_state(const std::string& path, const std::string& json);
 
 /// The run_id of a checkpoint, "" if its state has none. Nothing if the checkpoint is not whole; of its tensors only the sizes of the files are
