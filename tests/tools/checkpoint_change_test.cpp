@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine train --resume: other directories, other settings, other data than the checkpoint's.
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include "tests/support/expect_contains.h"
 #include "tests/tools/checkpoint_program.h"
@@ -56,6 +62,36 @@ TEST_F(Checkpoints, SettingsOfAnotherVersionAreReported) {
   const ChildResult unreadable = run(short_run() + resume);
   EXPECT_EQ(unreadable.exit_code, 1) << unreadable.error;
   expect_contains(unreadable.error, "version 99.0.0 wrote the checkpoint, which this version (");
+}
+
+TEST_F(Checkpoints, TheLinkToTheBestOneNeverDangles) {
+  // The first epoch stays the best one where no parameter changes.
+  const Arguments base = short_run() + into("run") + Arguments{"--lr", "0", "--keep-last", "1", "--checkpoint-every", "5"};
+  ASSERT_FALSE(json(base + Arguments{"--keep-best"}).is_null());
+  EXPECT_EQ(names(path("run")), (std::vector<std::string>{"best", "step-00000010", "step-00000030"}));
+  // The run goes on without --keep-best.
+  Arguments longer = base + Arguments{"--resume", "auto"};
+  *(std::find(longer.begin(), longer.end(), "--epochs") + 1) = "4";
+  ASSERT_FALSE(json(longer).is_null());
+  EXPECT_EQ(names(path("run")), (std::vector<std::string>{"best", "step-00000010", "step-00000040"}));
+  EXPECT_NO_THROW(read_checkpoint(path("run/best")));
+}
+
+TEST_F(Checkpoints, AnEpochWhoseSaveFailsIsNotTheBestOne) {
+  // As on a full disk, until the test makes room; all epochs have the same accuracy.
+  Arguments command = {"bash", "-c", "trap '' XFSZ; ulimit -S -f 400; exec \"$@\"", "bash"};
+  Arguments endless = short_run() + into("run") + Arguments{"--lr", "0", "--keep-best", "--checkpoint-every", "1000000000"};
+  *(std::find(endless.begin(), endless.end(), "--epochs") + 1) = "1000000";
+  ChildProcess child(command + vitrine_command(endless));
+  ASSERT_TRUE(child.wait_for("step-00000010 is not saved"));
+  rlimit limit{};
+  ASSERT_EQ(prlimit(child.pid(), RLIMIT_FSIZE, nullptr, &limit), 0);
+  limit.rlim_cur = limit.rlim_max;
+  ASSERT_EQ(prlimit(child.pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
+  for (int i = 0; i < 1000 && !fs::exists(path("run/best")); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_NO_THROW(read_checkpoint(path("run/best")));
+  child.send_signal(SIGTERM);
+  EXPECT_EQ(child.wait().exit_code, 1);  // some could not be saved
 }
 
 }  // namespace
