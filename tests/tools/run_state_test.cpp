@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -165,6 +166,28 @@ TEST(RunSettings, AHashStandsForNamesAndShapesOfParameters) {
   EXPECT_EQ(hash("a", {2, 3}), hash("a", {2, 3}));
   EXPECT_NE(hash("a", {2, 3}), hash("b", {2, 3}));
   EXPECT_NE(hash("a", {2, 3}), hash("a", {3, 2}));
+}
+
+TEST(RunSettings, DataDifferIfOneLabelDoes) {
+  constexpr int64_t kSamples = 1000;
+  const auto identity = [](int64_t changed, bool in_test_set) {
+    Job job;
+    for (Dataset* const set : {&job.data.train, &job.data.test}) {
+      set->name = "set";
+      set->height = set->width = set->channels = 1;
+      set->classes = 10;
+      std::vector<int32_t> labels(kSamples, 3);
+      if ((set == &job.data.test) == in_test_set) labels[static_cast<size_t>(changed)] = 4;
+      set->samples = samples_in_memory(std::vector<uint8_t>(kSamples, 7), std::move(labels));
+    }
+    return identify_data(job);
+  };
+  std::set<std::string> all;
+  for (const int64_t changed : {0, 1, 2, 3, 4, 998, 999}) {
+    for (const bool in_test_set : {false, true}) all.insert(identity(changed, in_test_set));
+  }
+  EXPECT_EQ(all.size(), 14U);
+  EXPECT_EQ(identity(5, true), identity(5, true));
 }
 
 TEST(CheckpointOptions, IntervalsAreEpochsStepsOrMinutes) {

@@ -84,7 +84,7 @@ auto of_resume(const Read& read) {
 }
 
 /// The checkpoint on rank 0, as "FOLDER\nJSON"; empty for a start from scratch.
-std::string choose(const Options& options, const Job& job, Run& run) {
+std::string choose(const Options& options, const std::vector<RunSetting>& settings, const Run& run) {
   const CheckpointOptions& o = options.checkpoints;
   const std::string path = without_slash(o.resumes_automatically() ? o.directory : o.resume);
   const std::optional<WholeCheckpoint> found = of_resume([&] {
@@ -95,7 +95,7 @@ std::string choose(const Options& options, const Job& job, Run& run) {
   if (!found) return {};
   const RunState state = of_resume([&] { return parse_run_state(found->path, found->state_json); });
   check_directory(o, *found, state);
-  compare_settings(state.settings, run_settings(options, job, run), o.resume_change, state.parameters == parameters_hash(run.engine->layout()));
+  compare_settings(state.settings, settings, o.resume_change, state.parameters == parameters_hash(run.engine->layout()));
   return fmt::format("{}\n{}", found->path, found->state_json);
 }
 
@@ -151,14 +151,14 @@ std::string find_weights(const std::string& path) {
 
 std::optional<Resumed> resume_run(const Options& options, const Job& job, Run& run, const Processes& processes) {
   if (options.checkpoints.resume.empty()) return std::nullopt;
-  std::string chosen = processes.leads() ? choose(options, job, run) : std::string();
+  const std::vector<RunSetting> settings = run_settings(options, job, run);
+  std::string chosen = processes.leads() ? choose(options, settings, run) : std::string();
   if (processes.process_group()) chosen = processes.process_group()->broadcast("the checkpoint to continue from", chosen);
   if (chosen.empty()) return std::nullopt;
   const size_t end = chosen.find('\n');
   Resumed resumed{chosen.substr(0, end), parse_run_state(chosen.substr(0, end), chosen.substr(end + 1))};
   const bool same_parameters = resumed.state.parameters == parameters_hash(run.engine->layout());
-  const std::vector<SettingChange> changes =
-      compare_settings(resumed.state.settings, run_settings(options, job, run), options.checkpoints.resume_change, same_parameters);
+  const std::vector<SettingChange> changes = compare_settings(resumed.state.settings, settings, options.checkpoints.resume_change, same_parameters);
   adapt(options, changes, resumed.state);
   const bool optimizer_fits = load(options, resumed, run, processes.leads());
   if (processes.process_group()) run.engine->verify_replicas();
