@@ -64,6 +64,26 @@ TEST_F(Checkpoints, SettingsOfAnotherVersionAreReported) {
   expect_contains(unreadable.error, "version 99.0.0 wrote the checkpoint, which this version (");
 }
 
+TEST_F(Checkpoints, EqualSettingsWithOtherTextContinue) {
+  const Arguments base = short_run() + Arguments{"--lr-schedule", "step"};
+  const Arguments first = base + Arguments{"--augment", "flip,crop:2", "--no-decay", "norms,biases", "--param-group", "classifier.*:lr=0.01"};
+  ASSERT_FALSE(json(first + into("run") + Arguments{"--checkpoint-every", "20"}).is_null());
+  const Arguments resume = {"--resume", path("run") + step(20)};
+  const ChildResult same = run(base + resume +
+                               Arguments{"--augment", "crop:2,flip", "--no-decay", "biases,norms,biases", "--param-group", "classifier.*:lr=1e-2",
+                                         "--lr-step-size", "30", "--lr-gamma", "0.10"});
+  EXPECT_EQ(same.exit_code, 0) << same.error;
+  EXPECT_EQ(same.error.find(", in the checkpoint "), std::string::npos) << same.error;
+  const ChildResult other = run(first + resume + Arguments{"--lr-gamma", "0.2"});
+  EXPECT_EQ(other.exit_code, 2);
+  expect_contains(other.error, "--lr-gamma is 0.2, in the checkpoint 0.1");
+  // The parts of the schedule come and go with it.
+  Arguments constant = first;
+  *(std::find(constant.begin(), constant.end(), "--lr-schedule") + 1) = "constant";
+  const ChildResult changed = run(constant + resume + Arguments{"--resume-change", "lr-schedule"});
+  EXPECT_EQ(changed.exit_code, 0) << changed.error;
+}
+
 TEST_F(Checkpoints, TheLinkToTheBestOneNeverDangles) {
   // The first epoch stays the best one where no parameter changes.
   const Arguments base = short_run() + into("run") + Arguments{"--lr", "0", "--keep-last", "1", "--checkpoint-every", "5"};

@@ -140,6 +140,17 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
                   "rate: a checkpoint has no such setting");
 }
 
+TEST(RunSettings, PartsOfASettingChangeWithIt) {
+  const std::vector<std::pair<std::string, std::string>> before = {{"lr-schedule", "constant"}, {"lr-gamma", ""}};
+  const auto now = [](const std::string& schedule, const std::string& gamma) {
+    return std::vector<RunSetting>{{"lr-schedule", schedule}, {"lr-gamma", gamma, SettingEffect::result, "lr-schedule"}};
+  };
+  EXPECT_EQ(compare_settings(before, now("step", "0.1"), {"lr-schedule"}).size(), 2U);
+  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("step", "0.1"), {}); }), "--resume-change lr-schedule,lr-gamma");
+  const std::vector<std::pair<std::string, std::string>> step = {{"lr-schedule", "step"}, {"lr-gamma", "0.1"}};
+  expect_contains(message_of<ConfigError>([&] { compare_settings(step, now("multi-step", "0.5"), {"lr-schedule"}); }), "--resume-change lr-gamma");
+}
+
 TEST(RunSettings, OtherParametersCannotBeAllowed) {
   const std::vector<std::pair<std::string, std::string>> before = {{"model", "mlp"}, {"data", "a"}, {"image-size", "8"}, {"lr", "0.1"}};
   const auto now = [](const std::string& model, const std::string& data, const std::string& size) {
