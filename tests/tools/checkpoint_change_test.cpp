@@ -84,6 +84,23 @@ TEST_F(Checkpoints, EqualSettingsWithOtherTextContinue) {
   EXPECT_EQ(changed.exit_code, 0) << changed.error;
 }
 
+TEST_F(Checkpoints, FiguresAreWholeWhenStepsBecomeEpochsAndBack) {
+  Arguments base = short_run();
+  base.resize(base.size() - 2);  // without --epochs
+  const Json epochs = json(base + into("epochs") + Arguments{"--epochs", "3", "--checkpoint-every", "14"});
+  const Json steps = json(base + Arguments{"--steps", "30"});
+  const auto expect_equal = [](const Json& a, const Json& b) {
+    for (const char* figure : {"epoch", "train_loss", "samples", "steps", "interrupted"}) EXPECT_EQ(a[figure], b[figure]) << figure;
+  };
+  ASSERT_FALSE(json(base + into("steps") + Arguments{"--steps", "14"}).is_null());
+  const Json to_epochs = json(base + into("steps") + Arguments{"--epochs", "3", "--resume", "auto"});
+  ASSERT_EQ(to_epochs["epochs"].size(), 2U);
+  for (const size_t e : {0, 1}) expect_equal(to_epochs["epochs"][e], epochs["epochs"][e + 1]);
+  const Json to_steps = json(base + Arguments{"--steps", "30", "--resume", path("epochs") + step(14)});
+  ASSERT_EQ(to_steps["epochs"].size(), 1U);
+  expect_equal(to_steps["epochs"][0], steps["epochs"][0]);
+}
+
 TEST_F(Checkpoints, TheLinkToTheBestOneNeverDangles) {
   // The first epoch stays the best one where no parameter changes.
   const Arguments base = short_run() + into("run") + Arguments{"--lr", "0", "--keep-last", "1", "--checkpoint-every", "5"};

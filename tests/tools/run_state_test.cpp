@@ -38,6 +38,7 @@ TEST(RunState, EveryNumberSurvivesTheJson) {
   s.epoch_so_far.totals.loss_sum = std::numeric_limits<double>::quiet_NaN();
   s.epoch_so_far.totals.valid = 41, s.epoch_so_far.samples = 42, s.epoch_so_far.steps = 7;
   s.epoch_so_far.seconds = 1.0 / 7.0;
+  s.run_so_far.totals.loss_sum = 0.1, s.run_so_far.steps = 52;
   s.schedule = {0.001, std::numeric_limits<double>::infinity(), true, 4, 2};
   s.test_loss = 2.25, s.test_accuracy = 0.1;
   s.best = BestCheckpoint{36, 1.0 / 3.0};
@@ -63,6 +64,8 @@ TEST(RunState, EveryNumberSurvivesTheJson) {
   EXPECT_EQ(read.epoch_so_far.samples, s.epoch_so_far.samples);
   EXPECT_EQ(read.epoch_so_far.steps, s.epoch_so_far.steps);
   EXPECT_EQ(read.epoch_so_far.seconds, s.epoch_so_far.seconds);
+  EXPECT_EQ(read.run_so_far.totals.loss_sum, 0.1);
+  EXPECT_EQ(read.run_so_far.steps, 52);
   EXPECT_EQ(read.schedule, s.schedule);
   EXPECT_EQ(read.test_loss, s.test_loss);
   EXPECT_EQ(read.test_accuracy, s.test_accuracy);

@@ -43,6 +43,17 @@ Json epoch_json(const EpochRecord& epoch) {
           {"seconds", exact(epoch.seconds)},          {"last_loss", exact(epoch.last_loss)}};
 }
 
+EpochRecord parse_epoch(const Json& json) {
+  EpochRecord epoch;
+  epoch.totals.loss_sum = number(json.at("loss_sum"));
+  epoch.totals.valid = json.at("valid").get<int64_t>();
+  epoch.samples = json.at("samples").get<int64_t>();
+  epoch.steps = json.at("steps").get<int64_t>();
+  epoch.seconds = number(json.at("seconds"));
+  epoch.last_loss = optional_number(json.at("last_loss"));
+  return epoch;
+}
+
 Json schedule_json(const LrSchedule::State& schedule) {
   return {{"plateau_lr", exact(schedule.plateau_lr)},
           {"best", exact(schedule.best)},
@@ -78,6 +89,7 @@ std::string run_state_json(const RunState& s) {
   json["optimizer_states"] = s.optimizer_states;
   json["schedule"] = schedule_json(s.schedule);
   json["epoch_so_far"] = epoch_json(s.epoch_so_far);
+  json["run_so_far"] = epoch_json(s.run_so_far);
   json["test"] = s.test_accuracy ? Json{{"loss", exact(s.test_loss)}, {"accuracy", exact(s.test_accuracy)}} : Json();
   json["best"] = s.best ? Json{{"step", s.best->step}, {"accuracy", exact(s.best->accuracy)}} : Json();
   json["settings"] = Json::object();
@@ -109,13 +121,8 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
     const Json& schedule = json.at("schedule");
     s.schedule = {number(schedule.at("plateau_lr")), number(schedule.at("best")), schedule.at("has_best").get<bool>(),
                   schedule.at("bad_epochs").get<int64_t>(), schedule.at("cooldown_left").get<int64_t>()};
-    const Json& epoch = json.at("epoch_so_far");
-    s.epoch_so_far.totals.loss_sum = number(epoch.at("loss_sum"));
-    s.epoch_so_far.totals.valid = epoch.at("valid").get<int64_t>();
-    s.epoch_so_far.samples = epoch.at("samples").get<int64_t>();
-    s.epoch_so_far.steps = epoch.at("steps").get<int64_t>();
-    s.epoch_so_far.seconds = number(epoch.at("seconds"));
-    s.epoch_so_far.last_loss = optional_number(epoch.at("last_loss"));
+    s.epoch_so_far = parse_epoch(json.at("epoch_so_far"));
+    s.run_so_far = parse_epoch(json.at("run_so_far"));
     if (const Json& test = json.at("test"); !test.is_null()) {
       s.test_loss = number(test.at("loss"));
       s.test_accuracy = number(test.at("accuracy"));

@@ -34,7 +34,7 @@ struct RunState : TrainingScalars {
   int64_t epoch = 0, batch = 0, batches_per_epoch = 0, batch_size = 0;
   uint64_t seed = 0;
 
-  EpochRecord epoch_so_far;  // the sums of the epoch (with --steps: of the run) up to here
+  EpochRecord epoch_so_far, run_so_far;  // the sums of the epoch and of the run up to here: one with --epochs, the other with --steps
   LrSchedule::State schedule;
   std::optional<double> test_loss, test_accuracy;  // of the evaluation that this checkpoint follows
   std::optional<BestCheckpoint> best;
