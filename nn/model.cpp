@@ -58,9 +58,11 @@ class Builder : public ModelBuilder {
   bool normal_ = false;
 };
 
+constexpr float kDropout = 0.5F;  // of alexnet and vgg16
+
 // Krizhevsky 2014, as in torchvision. Indices missing here are ReLUs, merged into the layer before.
 void build_alexnet(Builder& b, const ModelOptions& options, int64_t classes) {
-  const float p = options.dropout.value_or(0.5F);
+  const float p = options.dropout.value_or(kDropout);
   b.conv_and_max_pool("features.0", 64, 11, 4, 2, "features.2", 3, 2);
   b.conv_and_max_pool("features.3", 192, 5, 1, 2, "features.5", 3, 2);
   b.conv("features.6", 384, 3, 1, 1);
@@ -77,7 +79,7 @@ void build_alexnet(Builder& b, const ModelOptions& options, int64_t classes) {
 
 // Simonyan & Zisserman 2015, configuration D, as in torchvision.
 void build_vgg16(Builder& b, const ModelOptions& options, int64_t classes) {
-  const float p = options.dropout.value_or(0.5F);
+  const float p = options.dropout.value_or(kDropout);
   b.start_normal();
   struct Block {
     int64_t channels, convolutions;
@@ -195,6 +197,8 @@ const std::vector<std::string>& model_names() {
 }
 
 int64_t model_image_size(const std::string& name) { return find_recipe(name).image_size; }
+
+float model_dropout(const std::string& name) { return find_recipe(name).has_dropout ? kDropout : 0.0F; }
 
 Model make_model(const std::string& name, const ModelOptions& options) {
   const Recipe& recipe = find_recipe(name);

@@ -41,6 +41,8 @@ const std::vector<std::string>& model_names();
 /// Height and width of a model's images when ModelOptions has none; 0 when the data set them. throws ConfigError that lists the models when the name
 /// is unknown.
 int64_t model_image_size(const std::string& name);
+/// Probability of dropout when ModelOptions has none; 0 for a model without dropout. throws as model_image_size() does
+float model_dropout(const std::string& name);
 
 /// throws ConfigError that lists the models when the name is unknown; ShapeError when images are too small for the model.
 ///   alexnet    torchvision's, with its names and initialization (Krizhevsky 2014)

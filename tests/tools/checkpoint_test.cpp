@@ -9,6 +9,7 @@
 
 #include "tests/support/expect_contains.h"
 #include "tests/tools/checkpoint_kills.h"
+#include "tests/tools/checkpoint_program.h"
 
 namespace vitrine::test {
 namespace {
@@ -18,32 +19,6 @@ using Json = nlohmann::json;
 
 /// Weights and optimizer after the last step of short_run().
 constexpr const char* kLast = "/step-00000030";
-
-class Checkpoints : public CheckpointRuns {
- protected:
-  ChildResult run(const Arguments& arguments) const { return run_vitrine(arguments); }
-  /// Runs to the end, which must be a success, and returns the JSON.
-  Json json(const Arguments& arguments) const {
-    const ChildResult result = run_vitrine(arguments + Arguments{"--json"});
-    EXPECT_EQ(result.exit_code, 0) << result.error;
-    return result.exit_code == 0 ? Json::parse(result.output) : Json();
-  }
-  /// A run that saves after each step.
-  Json every_step(const std::string& name, const Arguments& more = {}) const {
-    return json(short_run() + into(name) + Arguments{"--checkpoint-every", "1"} + more);
-  }
-  static std::string step(int64_t number) { return "/" + checkpoint_name(number); }
-  /// Copies one checkpoint to a folder of its own.
-  void take(const std::string& from, int64_t number, const std::string& to) const {
-    fs::create_directories(path(to));
-    fs::copy(path(from) + step(number), path(to) + step(number), fs::copy_options::recursive);
-  }
-  void damage(const std::string& file) const {
-    std::string bytes = content(file);
-    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
-    std::ofstream(file, std::ios::binary) << bytes;
-  }
-};
 
 TEST_F(Checkpoints, ARunContinuesWithTheSameBitsFromAnyStep) {
   const Arguments schedule = {"--lr-schedule", "plateau", "--lr-patience", "0", "--lr-threshold", "1", "--warmup-steps", "4", "--devices", "cpu:0-1"};

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -37,6 +38,7 @@ TEST(RunState, EveryNumberSurvivesTheJson) {
   s.epoch_so_far.totals.loss_sum = std::numeric_limits<double>::quiet_NaN();
   s.epoch_so_far.totals.valid = 41, s.epoch_so_far.samples = 42, s.epoch_so_far.steps = 7;
   s.epoch_so_far.seconds = 1.0 / 7.0;
+  s.run_so_far.totals.loss_sum = 0.1, s.run_so_far.steps = 52;
   s.schedule = {0.001, std::numeric_limits<double>::infinity(), true, 4, 2};
   s.test_loss = 2.25, s.test_accuracy = 0.1;
   s.best = BestCheckpoint{36, 1.0 / 3.0};
@@ -62,6 +64,8 @@ TEST(RunState, EveryNumberSurvivesTheJson) {
   EXPECT_EQ(read.epoch_so_far.samples, s.epoch_so_far.samples);
   EXPECT_EQ(read.epoch_so_far.steps, s.epoch_so_far.steps);
   EXPECT_EQ(read.epoch_so_far.seconds, s.epoch_so_far.seconds);
+  EXPECT_EQ(read.run_so_far.totals.loss_sum, 0.1);
+  EXPECT_EQ(read.run_so_far.steps, 52);
   EXPECT_EQ(read.schedule, s.schedule);
   EXPECT_EQ(read.test_loss, s.test_loss);
   EXPECT_EQ(read.test_accuracy, s.test_accuracy);
@@ -101,6 +105,9 @@ TEST(RunState, WhatIsMissingOrImpossibleIsNamed) {
   json["batch"] = 2;
   expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }), "an impossible position: step 0, batch 2 of 1 of epoch 0");
   EXPECT_THROW(parse_run_state("DIR", "[]"), DataError);
+  json["version"] = "99.0.0";
+  json["step"] = "many";
+  expect_contains(message_of<DataError>([&] { parse_run_state("DIR", json.dump()); }), "DIR: version 99.0.0 wrote the checkpoint");
 }
 
 TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
@@ -124,8 +131,27 @@ TEST(RunSettings, OnlyNamedOnesMayChangeResults) {
   EXPECT_FALSE(has_changed(allowed, "split"));
   // A setting that the checkpoint does not know, from an older version.
   EXPECT_THROW(compare_settings({}, now("0.1", "equal", ""), {}), ConfigError);
+  // A setting that only the checkpoint knows, from a newer version.
+  auto newer = before;
+  newer.emplace_back("stochastic-depth", "0.3");
+  newer.emplace_back("a-feature-that-is-off", "");
+  expect_contains(message_of<ConfigError>([&] { compare_settings(newer, now("0.1", "equal", ""), {}); }),
+                  "--stochastic-depth is not set, in the checkpoint 0.3. This changes results; use the checkpoint's settings, or allow it with "
+                  "--resume-change stochastic-depth");
+  EXPECT_EQ(compare_settings(newer, now("0.1", "equal", ""), {"stochastic-depth"}).size(), 1U);
   expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("0.1", "equal", ""), {"rate"}); }),
                   "rate: a checkpoint has no such setting");
+}
+
+TEST(RunSettings, PartsOfASettingChangeWithIt) {
+  const std::vector<std::pair<std::string, std::string>> before = {{"lr-schedule", "constant"}, {"lr-gamma", ""}};
+  const auto now = [](const std::string& schedule, const std::string& gamma) {
+    return std::vector<RunSetting>{{"lr-schedule", schedule}, {"lr-gamma", gamma, SettingEffect::result, "lr-schedule"}};
+  };
+  EXPECT_EQ(compare_settings(before, now("step", "0.1"), {"lr-schedule"}).size(), 2U);
+  expect_contains(message_of<ConfigError>([&] { compare_settings(before, now("step", "0.1"), {}); }), "--resume-change lr-schedule,lr-gamma");
+  const std::vector<std::pair<std::string, std::string>> step = {{"lr-schedule", "step"}, {"lr-gamma", "0.1"}};
+  expect_contains(message_of<ConfigError>([&] { compare_settings(step, now("multi-step", "0.5"), {"lr-schedule"}); }), "--resume-change lr-gamma");
 }
 
 TEST(RunSettings, OtherParametersCannotBeAllowed) {
@@ -154,6 +180,28 @@ TEST(RunSettings, AHashStandsForNamesAndShapesOfParameters) {
   EXPECT_EQ(hash("a", {2, 3}), hash("a", {2, 3}));
   EXPECT_NE(hash("a", {2, 3}), hash("b", {2, 3}));
   EXPECT_NE(hash("a", {2, 3}), hash("a", {3, 2}));
+}
+
+TEST(RunSettings, DataDifferIfOneLabelDoes) {
+  constexpr int64_t kSamples = 1000;
+  const auto identity = [](int64_t changed, bool in_test_set) {
+    Job job;
+    for (Dataset* const set : {&job.data.train, &job.data.test}) {
+      set->name = "set";
+      set->height = set->width = set->channels = 1;
+      set->classes = 10;
+      std::vector<int32_t> labels(kSamples, 3);
+      if ((set == &job.data.test) == in_test_set) labels[static_cast<size_t>(changed)] = 4;
+      set->samples = samples_in_memory(std::vector<uint8_t>(kSamples, 7), std::move(labels));
+    }
+    return identify_data(job);
+  };
+  std::set<std::string> all;
+  for (const int64_t changed : {0, 1, 2, 3, 4, 998, 999}) {
+    for (const bool in_test_set : {false, true}) all.insert(identity(changed, in_test_set));
+  }
+  EXPECT_EQ(all.size(), 14U);
+  EXPECT_EQ(identity(5, true), identity(5, true));
 }
 
 TEST(CheckpointOptions, IntervalsAreEpochsStepsOrMinutes) {

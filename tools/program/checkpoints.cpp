@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -18,6 +20,8 @@ namespace vitrine::tools {
 namespace {
 
 constexpr const char* kSaving = "the checkpoint being saved";
+constexpr const char* kInProgress = "saving";  // what rank 0 reports of it
+constexpr const char* kSaved = "saved";
 constexpr const char* kBestLink = "best";
 
 int64_t nanoseconds(double minutes) { return static_cast<int64_t>(minutes * 60e9); }
@@ -69,7 +73,7 @@ std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& op
   }
 }
 
-Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model,
+Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model, const std::string& run_id,
                          std::unique_ptr<CheckpointDirectory> directory, std::optional<BestCheckpoint> best)
     : options_(options),
       processes_(processes),
@@ -85,11 +89,7 @@ Checkpoints::Checkpoints(const Options& options, const Processes& processes, Run
       next_check_(first_step_ + 1) {
   if (!directory_) return;
   for (const NamedCheckpoint& checkpoint : list_checkpoints(directory_->path())) {
-    try {
-      read_checkpoint(checkpoint.path, false);
-    } catch (const DataError&) {
-      broken_.insert(checkpoint_name(checkpoint.step));
-    }
+    if (run_id_of(checkpoint.path) == run_id) own_.insert(checkpoint_name(checkpoint.step));
   }
   staging_ = engine_.make_state();
   scratch_ = HostBuffer(checkpoint_scratch_elements(engine_.layout(), engine_.buffer_layout()) * size_of(DType::f32));
@@ -127,19 +127,30 @@ bool Checkpoints::minutes_are_due(int64_t step) {
   return due;
 }
 
-bool Checkpoints::is_due_after_epoch(int64_t step, std::optional<double> test_accuracy) {
-  if (!active_) return false;
-  const bool is_best = options_.checkpoints.keep_best && test_accuracy && (!best_ || *test_accuracy > best_->accuracy);
-  if (is_best) best_ = BestCheckpoint{step, *test_accuracy};
-  return is_best || interval_.epochs;
+/// Whether an epoch beats the best one, which depends on the save in progress if it beats only the one before. All processes have the same values.
+bool Checkpoints::is_best(double test_accuracy) {
+  if (best_ && !(test_accuracy > best_->accuracy)) return false;
+  if (new_best_ && !(test_accuracy > new_best_->accuracy)) wait_for_save();
+  return !best_ || test_accuracy > best_->accuracy;
 }
 
-/// While rank 0 waits for the disk it reports that to the other processes, so that no deadline ends the run.
+bool Checkpoints::is_due_after_epoch(int64_t step, std::optional<double> test_accuracy) {
+  if (!active_) return false;
+  next_best_.reset();
+  if (options_.checkpoints.keep_best && test_accuracy && is_best(*test_accuracy)) next_best_ = BestCheckpoint{step, *test_accuracy};
+  return next_best_ || interval_.epochs;
+}
+
+/// While rank 0 waits for the disk it reports that to the other processes, so that no deadline ends the run. All processes learn whether the save was
+/// a success.
 void Checkpoints::wait_for_save() {
   if (ProcessGroup* const process_group = processes_.process_group().get(); process_group != nullptr) {
     if (!processes_.leads()) {
-      while (process_group->broadcast(kSaving, {}) != "saved") {
+      std::string report;
+      while ((report = process_group->broadcast(kSaving, {})) == kInProgress) {
       }
+      if (report == kSaved && new_best_) best_ = new_best_;
+      new_best_.reset();
       return;
     }
     constexpr std::chrono::milliseconds kPiece{5};
@@ -147,12 +158,14 @@ void Checkpoints::wait_for_save() {
     for (int64_t reported_ns = steady_now_ns(); saving_;) {
       std::this_thread::sleep_for(kPiece);
       if (steady_now_ns() - reported_ns < interval_ns) continue;
-      process_group->broadcast(kSaving, "saving");
+      process_group->broadcast(kSaving, kInProgress);
       reported_ns = steady_now_ns();
     }
-    process_group->broadcast(kSaving, "saved");
+    process_group->broadcast(kSaving, saved_ ? kSaved : "failed");
   }
   if (thread_.joinable()) thread_.join();
+  if (saved_ && new_best_) best_ = new_best_;
+  new_best_.reset();
 }
 
 void Checkpoints::save(RunState state) {
@@ -160,11 +173,13 @@ void Checkpoints::save(RunState state) {
   wait_for_save();
   due_ns_ = steady_now_ns() + nanoseconds(interval_.minutes);
   last_step_ = engine_.steps_issued();
+  new_best_ = std::exchange(next_best_, std::nullopt);
   if (!directory_) return;
   engine_.copy_state(*staging_);
   state.take_scalars(*staging_);
   state.optimizer_states = staging_->optimizer_states();
-  state.best = best_;
+  state.best = new_best_ ? new_best_ : best_;
+  saved_ = false;
   saving_ = true;
   const auto work = [this, state = std::move(state)] {
     write(state);
@@ -191,7 +206,8 @@ void Checkpoints::write(const RunState& state) {
     ++record_.saved;
     record_.newest = name;
     record_.bytes = bytes;
-    broken_.erase(name);
+    own_.insert(name);
+    saved_ = true;
     record_.write_seconds += seconds_since(begin_ns);
   } catch (const std::exception& error) {
     ++record_.failed;
@@ -207,16 +223,19 @@ void Checkpoints::write(const RunState& state) {
   warn_if_it_fails(name, [&] { remove_old(state); });
 }
 
-/// Later checkpoints are broken ones, or this run will replace them.
+/// Leaves later checkpoints, which this run will replace, those that are broken or of another run, and the one to which the link points, also
+/// without --keep-best.
 void Checkpoints::remove_old(const RunState& state) {
   if (!options_.checkpoints.keep_last) return;
   std::vector<NamedCheckpoint> found = list_checkpoints(directory_->path());
-  std::erase_if(
-      found, [&](const NamedCheckpoint& checkpoint) { return checkpoint.step > state.step || broken_.contains(checkpoint_name(checkpoint.step)); });
+  std::erase_if(found,
+                [&](const NamedCheckpoint& checkpoint) { return checkpoint.step > state.step || !own_.contains(checkpoint_name(checkpoint.step)); });
   const auto kept = static_cast<size_t>(*options_.checkpoints.keep_last);
+  std::error_code no_link;
+  const std::string linked = std::filesystem::read_symlink(std::filesystem::path(directory_->path()) / kBestLink, no_link).filename().string();
   for (size_t i = 0; i + kept < found.size(); ++i) {
     const bool is_best = options_.checkpoints.keep_best && state.best && state.best->step == found[i].step;
-    if (!is_best) remove_checkpoint(found[i].path);
+    if (!is_best && checkpoint_name(found[i].step) != linked) remove_checkpoint(found[i].path);
   }
 }
 

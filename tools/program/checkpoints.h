@@ -36,10 +36,11 @@ std::unique_ptr<CheckpointDirectory> open_checkpoint_directory(const Options& op
 /// same calls.
 class Checkpoints {
  public:
+  ///   run_id  of the run: checkpoints of others in the directory are never removed
   ///   directory  null: nothing is saved, unless another process does     best  of the run so far
   /// Allocates the staging memory. throws OutOfMemory.
-  Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model, std::unique_ptr<CheckpointDirectory> directory,
-              std::optional<BestCheckpoint> best);
+  Checkpoints(const Options& options, const Processes& processes, Run& run, std::string model, const std::string& run_id,
+              std::unique_ptr<CheckpointDirectory> directory, std::optional<BestCheckpoint> best);
   /// Waits for the save in progress.
   ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
@@ -49,7 +50,8 @@ class Checkpoints {
   bool active() const { return active_; }
   /// Whether one is due after this step, by steps or by time; the same in all processes, which call it after every step.
   bool is_due(int64_t step);
-  /// Whether one is due after an epoch, whose test accuracy becomes the best one if it is higher (--keep-best).
+  /// Whether one is due after an epoch. With --keep-best one is due if the test accuracy is higher than that of all epochs whose checkpoints were
+  /// saved; the epoch is the best one once its own is. Waits for the save in progress where the answer depends on it. Every process calls it.
   bool is_due_after_epoch(int64_t step, std::optional<double> test_accuracy);
   /// Copies the engine's state, after the save in progress has ended, and hands it to the thread. requires that all results of the engine's steps
   /// have been taken. Every process calls it.
@@ -65,6 +67,7 @@ class Checkpoints {
  private:
   bool minutes_are_due(int64_t step);
   void wait_for_save();
+  bool is_best(double test_accuracy);
   void write(const RunState& state);
   void remove_old(const RunState& state);
 
@@ -75,9 +78,11 @@ class Checkpoints {
   bool active_;
   CheckpointInterval interval_;
   std::unique_ptr<CheckpointDirectory> directory_;
-  std::optional<BestCheckpoint> best_;
+  std::optional<BestCheckpoint> best_;       // the last one that was saved
+  std::optional<BestCheckpoint> next_best_;  // is saved next
+  std::optional<BestCheckpoint> new_best_;   // being saved; best_ once wait_for_save() knows that it is saved
   std::optional<int64_t> last_step_;
-  std::set<std::string> broken_;  // names of folders that were not whole at the start
+  std::set<std::string> own_;  // names of the whole checkpoints of this run; only these are removed
   CheckpointRecord record_;
 
   // Of rank 0:
@@ -85,7 +90,8 @@ class Checkpoints {
   HostBuffer scratch_;
   std::thread thread_;
   std::atomic<bool> saving_{false};
-  std::string error_;  // of the last save that failed; written by the thread
+  bool saved_ = false;  // the last write() was a success; written by the thread
+  std::string error_;   // of the last save that failed; written by the thread
 
   // Of --checkpoint-every Nm:
   int64_t begin_ns_ = 0, due_ns_ = 0;

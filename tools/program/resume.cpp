@@ -8,6 +8,7 @@
 
 #include "nn/checkpoint_directory.h"
 #include "runtime/error.h"
+#include "vitrine_version.h"
 
 namespace vitrine::tools {
 
@@ -36,21 +37,34 @@ std::optional<WholeCheckpoint> find_checkpoint(const std::string& path) {
 
 [[noreturn]] void throw_none(const std::string& path) { throw DataError(fmt::format("{}: there is no checkpoint in it", path)); }
 
-/// Refuses to continue from an older checkpoint of --checkpoint-dir: the next --resume would choose the newer ones, which are not of this run.
-void check_newest(const CheckpointOptions& o, const WholeCheckpoint& chosen, int64_t step) {
-  std::error_code error;
-  if (o.directory.empty() || !fs::equivalent(fs::path(chosen.path).parent_path() / ".", fs::path(o.directory), error)) return;
+bool is_whole(const NamedCheckpoint& checkpoint) {
+  try {
+    read_checkpoint(checkpoint.path);
+  } catch (const DataError&) {
+    return false;
+  }
+  return true;
+}
+
+/// Refuses a --checkpoint-dir with checkpoints of another run, among which this run would save and remove, and one with checkpoints that are newer
+/// than the chosen one: the next --resume would choose these. Those that are not whole will be replaced.
+void check_directory(const CheckpointOptions& o, const WholeCheckpoint& chosen, const RunState& state) {
+  if (o.directory.empty()) return;
   const std::vector<NamedCheckpoint> found = list_checkpoints(o.directory);
-  for (auto newest = found.rbegin(); newest != found.rend() && newest->step > step; ++newest) {
-    try {
-      read_checkpoint(newest->path);
-    } catch (const DataError&) {
-      continue;  // it will be replaced
+  for (auto other = found.rbegin(); other != found.rend(); ++other) {
+    const std::optional<std::string> run_id = run_id_of(other->path);
+    if (!run_id) continue;
+    if (*run_id != state.run_id) {
+      throw DataError(
+          fmt::format("--checkpoint-dir {}: {} belongs to run {}, but --resume continues run {} from {}; choose another folder, or remove what "
+                      "belongs to the other run",
+                      o.directory, checkpoint_name(other->step), run_id->empty() ? "(none)" : *run_id, state.run_id, chosen.path));
     }
+    if (other->step <= state.step || !is_whole(*other)) continue;
     throw DataError(
-        fmt::format("--resume {}: {} has a newer checkpoint, {}; remove it to continue from the older one, or choose another "
-                    "--checkpoint-dir",
-                    chosen.path, o.directory, checkpoint_name(newest->step)));
+        fmt::format("--resume {}: {} has a newer checkpoint, {}; continue from that one with --resume auto, remove it to continue from the older "
+                    "one, or choose another --checkpoint-dir",
+                    chosen.path, o.directory, checkpoint_name(other->step)));
   }
 }
 
@@ -70,7 +84,7 @@ auto of_resume(const Read& read) {
 }
 
 /// The checkpoint on rank 0, as "FOLDER\nJSON"; empty for a start from scratch.
-std::string choose(const Options& options, const Job& job, Run& run) {
+std::string choose(const Options& options, const std::vector<RunSetting>& settings, const Run& run) {
   const CheckpointOptions& o = options.checkpoints;
   const std::string path = without_slash(o.resumes_automatically() ? o.directory : o.resume);
   const std::optional<WholeCheckpoint> found = of_resume([&] {
@@ -80,8 +94,8 @@ std::string choose(const Options& options, const Job& job, Run& run) {
   });
   if (!found) return {};
   const RunState state = of_resume([&] { return parse_run_state(found->path, found->state_json); });
-  check_newest(o, *found, state.step);
-  compare_settings(state.settings, run_settings(options, job, run), o.resume_change, state.parameters == parameters_hash(run.engine->layout()));
+  check_directory(o, *found, state);
+  compare_settings(state.settings, settings, o.resume_change, state.parameters == parameters_hash(run.engine->layout()));
   return fmt::format("{}\n{}", found->path, found->state_json);
 }
 
@@ -101,6 +115,7 @@ void report(const Resumed& resumed, const std::vector<SettingChange>& changes, b
   const RunState& state = resumed.state;
   fmt::print(stderr, "vitrine: continuing from {}: step {}, epoch {}, batch {} of {}\n", resumed.folder, state.step, state.epoch + 1, state.batch,
              state.batches_per_epoch);
+  if (state.version != VITRINE_VERSION) fmt::print(stderr, "vitrine: version {} wrote the checkpoint; this is {}\n", state.version, VITRINE_VERSION);
   for (const std::string& change : describe_changes(changes)) fmt::print(stderr, "vitrine: {}\n", change);
   if (!optimizer_fits) fmt::print(stderr, "vitrine: the checkpoint has no state of this optimizer, which starts from zero\n");
   std::fflush(stderr);
@@ -136,14 +151,14 @@ std::string find_weights(const std::string& path) {
 
 std::optional<Resumed> resume_run(const Options& options, const Job& job, Run& run, const Processes& processes) {
   if (options.checkpoints.resume.empty()) return std::nullopt;
-  std::string chosen = processes.leads() ? choose(options, job, run) : std::string();
+  const std::vector<RunSetting> settings = run_settings(options, job, run);
+  std::string chosen = processes.leads() ? choose(options, settings, run) : std::string();
   if (processes.process_group()) chosen = processes.process_group()->broadcast("the checkpoint to continue from", chosen);
   if (chosen.empty()) return std::nullopt;
   const size_t end = chosen.find('\n');
   Resumed resumed{chosen.substr(0, end), parse_run_state(chosen.substr(0, end), chosen.substr(end + 1))};
   const bool same_parameters = resumed.state.parameters == parameters_hash(run.engine->layout());
-  const std::vector<SettingChange> changes =
-      compare_settings(resumed.state.settings, run_settings(options, job, run), options.checkpoints.resume_change, same_parameters);
+  const std::vector<SettingChange> changes = compare_settings(resumed.state.settings, settings, options.checkpoints.resume_change, same_parameters);
   adapt(options, changes, resumed.state);
   const bool optimizer_fits = load(options, resumed, run, processes.leads());
   if (processes.process_group()) run.engine->verify_replicas();

@@ -89,6 +89,21 @@ void limit_samples(int64_t count, const std::string& description, DatasetPair& d
   data.train = first_samples(data.train, count);
 }
 
+/// Of all labels, and of the pixels of some samples.
+uint64_t hash_data(const DatasetPair& data) {
+  uint64_t hash = 0;
+  std::vector<int32_t> labels;
+  for (const Dataset* const set : {&data.train, &data.test}) {
+    const uint64_t pixels = fingerprint(*set);
+    hash = hash_bytes(hash, &pixels, sizeof pixels);
+    labels.clear();
+    labels.reserve(static_cast<size_t>(set->size()));
+    for (int64_t i = 0; i < set->size(); ++i) labels.push_back(set->label(i));
+    hash = hash_bytes(hash, labels.data(), static_cast<int64_t>(labels.size() * sizeof(int32_t)));
+  }
+  return hash;
+}
+
 /// The model that --model FILE.json describes, and data for it.
 Job open_model_file(const Options& o) {
   if (o.image_size != 0 || o.classes || o.dropout) {
@@ -142,7 +157,7 @@ std::string identify_model(const Job& job) {
 std::string identify_data(const Job& job) {
   const Dataset& train = job.data.train;
   return fmt::format("{}, {} and {} images {}x{}x{}, hash {:016x}", train.name, train.size(), job.data.test.size(), train.height, train.width,
-                     train.channels, fingerprint(train));
+                     train.channels, hash_data(job.data));
 }
 
 Job open_job(const Options& options) {

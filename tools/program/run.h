@@ -26,8 +26,8 @@ struct Job {
 
 /// "alexnet"; for a model from a file its name and a hash of its layers.
 std::string identify_model(const Job& job);
-/// The data set, by which settings are compared: "cifar10, 50000 and 10000 images 32x32x3, hash 0123456789abcdef". The hash covers part of the
-/// training samples; the path may differ between machines.
+/// The data set, by which settings are compared: "cifar10, 50000 and 10000 images 32x32x3, hash 0123456789abcdef". The hash covers all labels of
+/// both sets and the pixels of part of their samples (fingerprint()); the path may differ between machines.   throws  DataError
 std::string identify_data(const Job& job);
 
 /// A model on devices, under a scheme. Its Job must outlive it.

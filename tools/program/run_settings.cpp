@@ -2,6 +2,7 @@
 #include "tools/program/run_settings.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -27,20 +28,61 @@ std::string given(const std::optional<Value>& value) {
 
 class Settings {
  public:
-  void add(const char* name, std::string value, SettingEffect effect = SettingEffect::result) { all_.push_back({name, std::move(value), effect}); }
+  void add(const char* name, std::string value, SettingEffect effect = SettingEffect::result) {
+    all_.push_back({name, std::move(value), effect, {}});
+  }
+  /// A setting that only some values of `owner` have; "" with the others.
+  void add_part(const char* name, const char* owner, std::string value) { all_.push_back({name, std::move(value), SettingEffect::result, owner}); }
   std::vector<RunSetting> take() { return std::move(all_); }
 
  private:
   std::vector<RunSetting> all_;
 };
 
+/// "" for the data set's own.
+std::string describe_normalization(const Job& job) {
+  const auto describe = [channels = static_cast<size_t>(job.data.train.channels)](const Normalization& n) {
+    return fmt::format("{}/{}", fmt::join(std::span(n.mean).first(channels), ","), fmt::join(std::span(n.std).first(channels), ","));
+  };
+  const std::string used = describe(job.normalization);
+  if (used == describe({job.data.train.mean, job.data.train.std})) return "";
+  return used == describe({}) ? "none" : used;
+}
+
+std::string describe_augmentation(const Augmentation& augmentation) {
+  std::vector<std::string> parts;
+  if (augmentation.flip) parts.emplace_back("flip");
+  if (augmentation.crop_padding > 0) parts.push_back(fmt::format("crop:{}", augmentation.crop_padding));
+  if (augmentation.cutout > 0) parts.push_back(fmt::format("cutout:{}", augmentation.cutout));
+  return fmt::format("{}", fmt::join(parts, ","));
+}
+
+/// The kinds once each, in one order, which does not matter.
+std::string describe_no_decay(const RecipeOptions& recipe) {
+  const std::set<std::string> kinds(recipe.no_decay.begin(), recipe.no_decay.end());
+  return fmt::format("{}", fmt::join(kinds, ","));
+}
+
+/// In the order in which they were given, which matters.
+std::string describe_groups(const RecipeOptions& recipe) {
+  std::vector<std::string> texts;
+  for (const ParameterGroup& group : resolve_parameter_groups(recipe, 1.0)) {
+    if (group.of != ParameterGroup::Of::names) continue;  // of --no-decay
+    std::vector<std::string> values;
+    if (group.lr_factor) values.push_back(fmt::format("lr={}", *group.lr_factor));
+    if (group.weight_decay) values.push_back(fmt::format("weight-decay={}", *group.weight_decay));
+    texts.push_back(fmt::format("{}:{}", group.pattern, fmt::join(values, ",")));
+  }
+  return fmt::format("{}", fmt::join(texts, " "));
+}
+
 void add_data(Settings& s, const Options& o, const Job& job) {
   s.add("model", fmt::format("{}, {} classes", identify_model(job), job.model.classes));
   s.add("data", identify_data(job));
   s.add("image-size", std::to_string(job.model.height));
   s.add("preprocess", o.preprocess, SettingEffect::rounding);
-  s.add("normalize", o.normalize);
-  s.add("augment", o.recipe.augment);
+  s.add("normalize", describe_normalization(job));
+  s.add("augment", describe_augmentation(resolve_augmentation(o.recipe)));
 }
 
 /// Where and in which order the same sums are computed. Layers with running statistics take them over a micro-batch or, on request, over the samples
@@ -64,40 +106,46 @@ void add_scheme(Settings& s, const Options& o, Run& run) {
   s.add("recompute-segments", std::to_string(config.recompute_segments), SettingEffect::none);
 }
 
-void add_schedule(Settings& s, const Options& o) {
-  const ScheduleOptions& schedule = o.schedule;
-  s.add("lr-schedule", schedule.schedule);
-  s.add("lr-step-size", given(schedule.step_size));
-  s.add("lr-milestones", fmt::format("{}", fmt::join(schedule.milestones, ",")));
-  s.add("lr-gamma", given(schedule.gamma));
-  s.add("lr-min", given(schedule.min_lr));
-  s.add("lr-patience", given(schedule.patience));
-  s.add("lr-factor", given(schedule.factor));
-  s.add("lr-threshold", given(schedule.threshold));
-  s.add("lr-cooldown", given(schedule.cooldown));
-  s.add("lr-metric", schedule.metric);
-  s.add("warmup-steps", std::to_string(schedule.warmup_steps));
-  s.add("warmup-factor", given(schedule.warmup_factor));
+/// All that the schedule uses, also where a flag was left out; "" for what it does not have.
+void add_schedule(Settings& s, const ScheduleOptions& o) {
+  using Kind = LrScheduleConfig::Kind;
+  constexpr const char* kSchedule = "lr-schedule";
+  const LrScheduleConfig config = resolve_schedule(o, std::numeric_limits<int64_t>::max(), true);
+  const bool step = config.kind == Kind::step, multi_step = config.kind == Kind::multi_step, plateau = config.kind == Kind::plateau;
+  const auto add = [&](const char* name, bool used, auto value) { s.add_part(name, kSchedule, used ? fmt::format("{}", value) : ""); };
+  s.add(kSchedule, o.schedule);
+  add("lr-step-size", step, config.step_size);
+  add("lr-milestones", multi_step, fmt::format("{}", fmt::join(config.milestones, ",")));
+  add("lr-gamma", step || multi_step, config.gamma);
+  add("lr-min", plateau || config.kind == Kind::cosine, config.min_lr);
+  add("lr-patience", plateau, config.plateau.patience);
+  add("lr-factor", plateau, config.plateau.factor);
+  add("lr-threshold", plateau, config.plateau.threshold);
+  add("lr-cooldown", plateau, config.plateau.cooldown);
+  add("lr-metric", plateau, o.metric);
+  s.add("warmup-steps", std::to_string(config.warmup_steps));
+  s.add_part("warmup-factor", "warmup-steps", config.warmup_steps > 0 ? fmt::format("{}", config.warmup_start_factor) : "");
 }
 
-void add_training(Settings& s, const Options& o, const EngineConfig& config) {
+void add_training(Settings& s, const Options& o, const Job& job, const EngineConfig& config) {
   const OptimizerConfig optimizer = resolve_optimizer(o);
   const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
   s.add("batch-size", std::to_string(config.batch_size));
   s.add("drop-last", on_off(o.drop_last));
   s.add("shuffle", on_off(o.shuffle));
   s.add("seed", std::to_string(o.seed));
-  s.add("dropout", given(o.dropout));
+  const float dropout = job.model_hash ? 0.0F : model_dropout(o.model);
+  s.add("dropout", dropout > 0.0F ? fmt::format("{}", o.dropout.value_or(dropout)) : "");
   s.add("optimizer", optimizer.name());
   s.add("lr", fmt::format("{}", optimizer.learning_rate()));
   s.add("momentum", sgd ? fmt::format("{}", optimizer.sgd.momentum) : "");
   s.add("nesterov", on_off(sgd && optimizer.sgd.nesterov));
   s.add("weight-decay", fmt::format("{}", sgd ? optimizer.sgd.weight_decay : optimizer.adam_kernel().weight_decay));
-  s.add("no-decay", fmt::format("{}", fmt::join(o.recipe.no_decay, ",")));
-  s.add("param-group", fmt::format("{}", fmt::join(o.recipe.groups, " ")));
+  s.add("no-decay", describe_no_decay(o.recipe));
+  s.add("param-group", describe_groups(o.recipe));
   s.add("label-smoothing", o.recipe.label_smoothing > 0.0 ? fmt::format("{}", o.recipe.label_smoothing) : "");
   s.add("ema", given(o.recipe.ema));
-  add_schedule(s, o);
+  add_schedule(s, o.schedule);
   // A longer run makes the same steps at first, unless the schedule spans all of them.
   const bool spans_all = o.schedule.schedule == "cosine" || o.schedule.schedule == "one-cycle";
   const SettingEffect length = spans_all ? SettingEffect::result : SettingEffect::none;
@@ -139,7 +187,7 @@ std::vector<RunSetting> run_settings(const Options& options, const Job& job, Run
   Settings settings;
   add_data(settings, options, job);
   add_scheme(settings, options, run);
-  add_training(settings, options, run.engine->config());
+  add_training(settings, options, job, run.engine->config());
   add_precision(settings, options, run.engine->config());
   return settings.take();
 }
@@ -164,8 +212,16 @@ std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::str
     unknown.erase(setting.name);
     names.push_back(setting.name);
     if (const std::string value = old[setting.name]; value != setting.value) {
-      changes.push_back({setting.name, value, setting.value, setting.effect, named.contains(setting.name)});
+      // One that only the old or the new owner has changes with it.
+      const bool follows = named.contains(setting.part_of) && (value.empty() || setting.value.empty());
+      changes.push_back({setting.name, value, setting.value, setting.effect, follows || named.contains(setting.name)});
     }
+    old.erase(setting.name);
+  }
+  // Settings of another version, which may change results.
+  for (const auto& [name, value] : old) {
+    unknown.erase(name);
+    if (!value.empty()) changes.push_back({name, value, "", SettingEffect::result, named.contains(name)});
   }
   if (!unknown.empty()) {
     throw ConfigError(

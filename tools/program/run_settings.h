@@ -20,9 +20,11 @@ struct RunSetting {
   std::string name;  // of the flag, without dashes
   std::string value;
   SettingEffect effect = SettingEffect::result;
+  std::string part_of = {};  // the setting of which only some values have this one: "lr-schedule" of "lr-gamma"
 };
 
-/// All settings that a checkpoint records, in the order of the help. A feature that is off has the value "", like one that an older version did not
+/// All settings that a checkpoint records, in the order of the help, as values that are in force: a default that is given has the same text as one
+/// that is not, and lists whose order does not matter have one order. A feature that is off has the value "", like one that an older version did not
 /// have.
 ///   run  whose engine has the settings that are in force
 std::vector<RunSetting> run_settings(const Options& options, const Job& job, Run& run);
@@ -38,7 +40,8 @@ struct SettingChange {
   bool fixed = false;  // cannot be changed: the parameters have other shapes because of it
 };
 
-/// The differences between the settings of a checkpoint and those of a run. A setting that only one of them knows differs from "".
+/// The differences between the settings of a checkpoint and those of a run. A setting that only one of them knows differs from "". --resume-change
+/// also allows what appears or disappears with a setting that it names, such as the parts of a schedule.
 ///   same_parameters  parameters_hash() of the run is the checkpoint's
 /// throws  ConfigError when --resume-change names no setting, when the parameters are not the same, and when settings that change results differ
 ///         without being named: with all of them, both values of each, and the remedy

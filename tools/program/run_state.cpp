@@ -8,7 +8,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "nn/checkpoint_folder.h"
 #include "runtime/error.h"
+#include "vitrine_version.h"
 
 namespace vitrine::tools {
 
@@ -39,6 +41,17 @@ Json loss_scale_json(const RunState& s) {
 Json epoch_json(const EpochRecord& epoch) {
   return {{"loss_sum", exact(epoch.totals.loss_sum)}, {"valid", epoch.totals.valid},        {"samples", epoch.samples}, {"steps", epoch.steps},
           {"seconds", exact(epoch.seconds)},          {"last_loss", exact(epoch.last_loss)}};
+}
+
+EpochRecord parse_epoch(const Json& json) {
+  EpochRecord epoch;
+  epoch.totals.loss_sum = number(json.at("loss_sum"));
+  epoch.totals.valid = json.at("valid").get<int64_t>();
+  epoch.samples = json.at("samples").get<int64_t>();
+  epoch.steps = json.at("steps").get<int64_t>();
+  epoch.seconds = number(json.at("seconds"));
+  epoch.last_loss = optional_number(json.at("last_loss"));
+  return epoch;
 }
 
 Json schedule_json(const LrSchedule::State& schedule) {
@@ -76,6 +89,7 @@ std::string run_state_json(const RunState& s) {
   json["optimizer_states"] = s.optimizer_states;
   json["schedule"] = schedule_json(s.schedule);
   json["epoch_so_far"] = epoch_json(s.epoch_so_far);
+  json["run_so_far"] = epoch_json(s.run_so_far);
   json["test"] = s.test_accuracy ? Json{{"loss", exact(s.test_loss)}, {"accuracy", exact(s.test_accuracy)}} : Json();
   json["best"] = s.best ? Json{{"step", s.best->step}, {"accuracy", exact(s.best->accuracy)}} : Json();
   json["settings"] = Json::object();
@@ -107,13 +121,8 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
     const Json& schedule = json.at("schedule");
     s.schedule = {number(schedule.at("plateau_lr")), number(schedule.at("best")), schedule.at("has_best").get<bool>(),
                   schedule.at("bad_epochs").get<int64_t>(), schedule.at("cooldown_left").get<int64_t>()};
-    const Json& epoch = json.at("epoch_so_far");
-    s.epoch_so_far.totals.loss_sum = number(epoch.at("loss_sum"));
-    s.epoch_so_far.totals.valid = epoch.at("valid").get<int64_t>();
-    s.epoch_so_far.samples = epoch.at("samples").get<int64_t>();
-    s.epoch_so_far.steps = epoch.at("steps").get<int64_t>();
-    s.epoch_so_far.seconds = number(epoch.at("seconds"));
-    s.epoch_so_far.last_loss = optional_number(epoch.at("last_loss"));
+    s.epoch_so_far = parse_epoch(json.at("epoch_so_far"));
+    s.run_so_far = parse_epoch(json.at("run_so_far"));
     if (const Json& test = json.at("test"); !test.is_null()) {
       s.test_loss = number(test.at("loss"));
       s.test_accuracy = number(test.at("accuracy"));
@@ -121,6 +130,12 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
     if (const Json& best = json.at("best"); !best.is_null()) s.best = BestCheckpoint{best.at("step").get<int64_t>(), number(best.at("accuracy"))};
     for (const auto& [name, value] : json.at("settings").items()) s.settings.emplace_back(name, value.get<std::string>());
   } catch (const Json::exception& problem) {
+    if (!s.version.empty() && s.version != VITRINE_VERSION) {
+      throw DataError(
+          fmt::format("{}: version {} wrote the checkpoint, which this version ({}) cannot continue: {}; use that version, or start a new "
+                      "run from its weights with --init-weights",
+                      path, s.version, VITRINE_VERSION, problem.what()));
+    }
     throw DataError(fmt::format("{}: the checkpoint is not one of vitrine train: {}", path, problem.what()));
   }
   if (s.step < 0 || s.epoch < 0 || s.batch < 0 || s.batches_per_epoch < 1 || s.batch > s.batches_per_epoch || s.batch_size < 1) {
@@ -128,6 +143,17 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
                                 s.batch, s.batches_per_epoch, s.epoch, s.batch_size));
   }
   return s;
+}
+
+std::optional<std::string> run_id_of(const std::string& checkpoint) {
+  Json json;
+  try {
+    json = Json::parse(read_checkpoint(checkpoint, false));
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
+  const auto id = json.find("run_id");
+  return id != json.end() && id->is_string() ? id->get<std::string>() : std::string();
 }
 
 }  // namespace vitrine::tools

@@ -98,7 +98,8 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   target.steps_before = run.engine->steps_issued();
   target.run_id = resumed ? resumed->state.run_id : new_run_id();
   RunLog log(target);
-  Checkpoints checkpoints(options, processes, run, job.model.name, std::move(setup.checkpoints), resumed ? resumed->state.best : std::nullopt);
+  Checkpoints checkpoints(options, processes, run, job.model.name, target.run_id, std::move(setup.checkpoints),
+                          resumed ? resumed->state.best : std::nullopt);
   Training training(options, job, run, target.run_id, log, checkpoints, resumed, hooks);
   if (processes.leads() && training.is_complete()) fmt::print(stderr, "vitrine: {}\n", training.describe_completion());
   try {

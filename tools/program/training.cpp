@@ -67,6 +67,11 @@ Training::Training(const Options& options, const Job& job, Run& run, std::string
   }
   if (!resumed) return;
   schedule_.restore(resumed->state.schedule);
+  if (!options.steps) {
+    other_sums_ = start_.of_run->run_so_far;
+  } else if (start_.batch > 0) {
+    other_sums_ = start_.of_run->epoch_so_far;
+  }
   saved_ = {start_.epoch, start_.batch};
 }
 
@@ -137,7 +142,9 @@ void Training::end_epoch_of_schedule(const EpochRecord& result) {
 
 void Training::begin_result() {
   EpochRecord& result = epochs_.emplace_back();
-  if (epochs_.size() == 1 && start_.of_run != nullptr && (options_.steps || start_.batch > 0)) result = start_.of_run->epoch_so_far;
+  if (epochs_.size() == 1 && start_.of_run != nullptr && (options_.steps || start_.batch > 0)) {
+    result = options_.steps ? start_.of_run->run_so_far : start_.of_run->epoch_so_far;
+  }
   result.epoch = options_.steps ? 1 : epoch_ + 1;
   result.steps_before = result.steps;
   const int64_t rest = options_.steps ? total_places_ - place() : steps_of_epoch() - batch_;
@@ -149,6 +156,7 @@ bool Training::end_epoch() {
   const bool due_by_steps = checkpoints_.is_due(engine_.steps_issued());
   const bool ended = batch_ == steps_per_epoch_;
   if (ended) ++epoch_, batch_ = 0;
+  if (ended && options_.steps) other_sums_ = {};
   const bool due_by_epoch = checkpoints_.is_due_after_epoch(engine_.steps_issued(), result.test_accuracy);
   if (due_by_steps || due_by_epoch) save();
   return ended;
@@ -166,7 +174,8 @@ void Training::save() {
   state.batch_size = options_.batch_size;
   state.seed = options_.seed;
   if (!epochs_.empty()) {
-    state.epoch_so_far = epochs_.back();
+    state.epoch_so_far = options_.steps ? other_sums_ : epochs_.back();
+    state.run_so_far = options_.steps ? epochs_.back() : other_sums_;
     state.test_loss = epochs_.back().test_loss;
     state.test_accuracy = epochs_.back().test_accuracy;
   }
@@ -196,19 +205,26 @@ void Training::train_epoch(EpochRecord& result) {
                     {options_.quiet, options_.log_every});
   const int64_t begin = steady_now_ns();
   epoch_begin_seconds_ = result.seconds;
-  const auto take_time = [&] { result.seconds = epoch_begin_seconds_ + static_cast<double>(steady_now_ns() - begin) * 1e-9; };
+  const double other_begin_seconds = other_sums_.seconds;
+  const auto take_time = [&] {
+    const double seconds = static_cast<double>(steady_now_ns() - begin) * 1e-9;
+    result.seconds = epoch_begin_seconds_ + seconds;
+    other_sums_.seconds = other_begin_seconds + seconds;
+  };
   StepResult done;
   int64_t steps_done = 0;
   const auto take_totals = [&](bool wait) {
     for (const StepResult& totals : engine_.take_step_results(wait)) {
       add_step(totals);
-      for (StepResult* sum : {&done, &result.totals}) {
+      for (StepResult* sum : {&done, &result.totals, &other_sums_.totals}) {
         sum->loss_sum += totals.loss_sum;
         sum->valid += totals.valid;
       }
       stopped_ = stopped_ || totals.stop_votes > 0;
-      result.last_loss = totals.mean_loss();
-      ++result.steps;
+      for (EpochRecord* record : {&result, &other_sums_}) {
+        record->last_loss = totals.mean_loss();
+        ++record->steps;
+      }
       progress.update(++steps_done, done.valid, done.mean_loss());
       if (hooks_.steps_done) hooks_.steps_done(static_cast<int64_t>(step_losses_.size()));
     }
@@ -227,6 +243,7 @@ void Training::train_epoch(EpochRecord& result) {
     engine_.train_step(*item);
     ++batch_;
     result.samples += item->global_samples;
+    other_sums_.samples += item->global_samples;
     take_totals(false);
     if (engine_.steps_issued() % PhaseRecorder::kStepsBetweenPolls == 0) recorder_.poll(source_.take_spans(), first_step_ + 1);
     if (options_.verify_replicas > 0 && engine_.steps_issued() % options_.verify_replicas == 0) engine_.verify_replicas();

@@ -115,6 +115,7 @@ class Training {
   std::optional<Place> saved_;          // the place of the last checkpoint
   std::vector<std::pair<std::string, std::string>> settings_;
   double epoch_begin_seconds_ = 0.0;  // of the current result
+  EpochRecord other_sums_;            // with --steps those of the epoch, else those of the run: a run that continues may count the other way
   LrSchedule schedule_;
   RunLog& log_;
   Checkpoints& checkpoints_;
