@@ -18,6 +18,7 @@
 #include "runtime/error.h"
 #include "runtime/text.h"
 #include "runtime/trace/span.h"
+#include "tools/program/json_text.h"
 
 namespace vitrine::tools {
 
@@ -42,7 +43,7 @@ void flatten(const Json& value, const std::string& name, std::map<std::string, s
   } else if (value.is_number_float()) {
     cells[name] = fmt::format("{}", value.get<double>());
   } else if (!value.is_null()) {
-    cells[name] = value.is_string() ? value.get<std::string>() : value.dump();
+    cells[name] = value.is_string() ? value.get<std::string>() : json_text(value);
   }
 }
 
@@ -160,7 +161,7 @@ LogFile::LogFile(const std::string& path, std::vector<std::string> columns, std:
 
 void LogFile::add(const Json& row) {
   if (columns_.empty()) {
-    file_ << row.dump() << '\n';
+    file_ << json_text(row) << '\n';
   } else {
     std::map<std::string, std::string> cells;
     flatten(row, "", cells);
