@@ -38,6 +38,26 @@ TEST_F(Reproduce, SkipsADamagedEpochAndTrainsADamagedLastOneAgain) {
   EXPECT_EQ(again["saved_epochs"], whole["saved_epochs"]);
 }
 
+TEST_F(Reproduce, TrainsAgainWhatNoCheckpointHas) {
+  const Arguments command = tiny() + kSingle + out("runs") + Arguments{"--epochs", "2"};
+  const std::string folder = path("runs") + "/single-fp32";
+  const Json whole = json_of(command)["runs"][0];
+  for (const std::string missing : {"/checkpoints/step-00000020", "/checkpoints"}) {
+    SCOPED_TRACE(missing);
+    // The saved epochs are still to be evaluated.
+    Json result = Json::parse(content(folder + "/result.json"));
+    result["state"] = "trained";
+    std::ofstream(folder + "/result.json") << result.dump();
+    fs::remove_all(folder + missing);
+    const Json failed = json_of(command, 1)["runs"][0];
+    EXPECT_EQ(failed["state"], "failed");
+    EXPECT_NE(failed["failure"].get<std::string>().find("the checkpoint of the last epoch, 2, is missing"), std::string::npos) << failed["failure"];
+    const Json again = json_of(command)["runs"][0];
+    EXPECT_EQ(again["state"], "complete");
+    EXPECT_EQ(again["saved_epochs"], whole["saved_epochs"]);
+  }
+}
+
 TEST_F(Reproduce, DamagedSettingsOrResultsFailTheirRunAloneAndADamagedLogNone) {
   const Arguments command =
       tiny() + kTwoDevices + Arguments{"--modes", "single,ddp", "--precisions", "fp32"} + out("runs") + Arguments{"--epochs", "2"};

@@ -378,7 +378,7 @@ class Reproduction {
 
   /// Evaluates every checkpoint at the end of an epoch from its files, as vitrine eval does. A damaged one is left out with a warning. Nothing if the
   /// program was interrupted.
-  ///   needs_last  the newest must be whole
+  ///   needs_last  the newest must be whole, and that of the last epoch
   /// throws  DataError if it is not
   std::optional<std::vector<SavedEpoch>> evaluate_saved(const PlannedRun& planned, const std::string& name, bool needs_last) {
     Options options = planned.options;
@@ -416,6 +416,10 @@ class Reproduction {
       all.push_back({epoch, checkpoint_name(checkpoint.step), found->loss, found->accuracy, found->top5});
     }
     if (run) run->engine->finish();
+    if (needs_last && (all.empty() || all.back().epoch != *asked_.epochs)) {
+      throw DataError(fmt::format("{}: the checkpoint of the last epoch, {}, is missing; the same command trains what no checkpoint has again",
+                                  options.checkpoints.directory, *asked_.epochs));
+    }
     return all;
   }
 
