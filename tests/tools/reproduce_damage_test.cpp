@@ -95,6 +95,23 @@ TEST_F(Reproduce, DamagedSettingsOrResultsFailTheirRunAloneAndADamagedLogNone) {
   EXPECT_EQ(run["epochs"][0]["steps"], 10);
 }
 
+TEST_F(Reproduce, ContinuesWithADamagedFirstRowOfTheLog) {
+  const Arguments command = tiny() + kSingle + out("runs") + Arguments{"--epochs", "2"};
+  const std::string folder = path("runs") + "/single-fp32";
+  const Json whole = json_of(command)["runs"][0];
+  Json result = Json::parse(content(folder + "/result.json"));
+  result["state"] = "interrupted";
+  std::ofstream(folder + "/result.json") << result.dump();
+  fs::remove_all(folder + "/checkpoints/step-00000020");
+  std::string rows = content(folder + "/log.jsonl");
+  rows[3] = '\0';
+  std::ofstream(folder + "/log.jsonl") << rows;
+  const Json run = json_of(command)["runs"][0];
+  EXPECT_EQ(run["state"], "complete");
+  EXPECT_EQ(run["saved_epochs"], whole["saved_epochs"]);
+  EXPECT_FALSE(run["seconds"].is_null()) << "the rows of epochs are whole";
+}
+
 // The name of the folder and the damaged files have bytes that are not UTF-8.
 TEST_F(Reproduce, FilesThatCannotBeReadFailTheirRunAndTheOutputIsWholeJson) {
   const Arguments command = tiny() + kSingle + out("runs\xa4") + Arguments{"--epochs", "1"};
