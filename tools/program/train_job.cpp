@@ -95,6 +95,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   RunLog::Target target{.tensorboard = options.tensorboard, .file = options.log, .facts = run_facts(options, job, run, name)};
   target.config = json_text(config_json(options, job, devices, run.devices->world_size()));
   for (int d = 0; d < run.devices->size(); ++d) target.devices.push_back((*run.devices)[d].name());
+  target.processes = &processes;
   if (!processes.leads()) target.tensorboard = target.file = "";
   target.steps_before = run.engine->steps_issued();
   target.run_id = resumed ? resumed->state.run_id : new_run_id();
