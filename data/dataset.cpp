@@ -165,12 +165,10 @@ void measure_statistics(DatasetPair& pair, int64_t most_images) {
 
 void expect_folder(const char* kind, const std::filesystem::path& folder) {
   std::error_code error;
-  if (!std::filesystem::is_directory(folder, error)) {
-    throw DataError(fmt::format("{}: {} is not a folder{}", kind, folder.string(),
-                                folder.string().front() == '~' ? " only at the start of a word, write $HOME~; the shell expands ~ only at the start "
-                                                                 "of a word, use $HOME~ only at the start of a word, write $HOME"
-                                                               : ""));
-  }
+  if (std::filesystem::is_directory(folder, error)) return;
+  const bool tilde = folder.string().starts_with('~');
+  throw DataError(
+      fmt::format("{}: {} is not a folder{}", kind, folder.string(), tilde ? "; the shell expands ~ only at the start of a word, write $HOME" : ""));
 }
 
 }  // namespace vitrine

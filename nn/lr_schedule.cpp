@@ -71,7 +71,8 @@ ScheduledValues LrSchedule::at(int64_t step) const {
 
 /// Without warm-up.
 double LrSchedule::scheduled(int64_t step) const {
-  const int64_t tick = config_.unit == LrScheduleConfig::Unit::epoch ? step / steps_per_epoch_ : std::max<int64_t>(step - config_.warmup_steps, 0);
+  const int64_t after_warmup = std::max<int64_t>(step - config_.warmup_steps, 0);
+  const int64_t tick = config_.unit == LrScheduleConfig::Unit::epoch ? after_warmup / steps_per_epoch_ : after_warmup;
   switch (config_.kind) {
     case Kind::step:
       return lr_ * std::pow(config_.gamma, static_cast<double>(tick / config_.step_size));

@@ -89,6 +89,7 @@ TEST(OpenDataset, NamesTheKinds) {
     expect_message(text, {"ConfigError", "is not a number of images"});
   }
   expect_message("cifar10:/no/such/folder", {"DataError", "/no/such/folder is not a folder"});
+  EXPECT_EQ(message_of("cifar10:~/x"), "DataError cifar10: ~/x is not a folder; the shell expands ~ only at the start of a word, write $HOME");
   expect_message("idx:~/x", {"DataError", "$HOME"});
 }
 

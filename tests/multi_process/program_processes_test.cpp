@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program in four processes gives the results of one process with four devices.
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -155,6 +156,42 @@ TEST_F(Processes, StartFromTheWeightsOfRankZero) {
 TEST_F(Processes, WriteOneTraceEach) {
   in_processes(2, "train", {"--steps", "2", "--trace", folder_.path("t.json")});
   for (const char* name : {"t.json", "t.rank1.json"}) EXPECT_FALSE(Json::parse(content(folder_.path(name)))["traceEvents"].empty()) << name;
+}
+
+TEST_F(Processes, LogsHaveTheMemoryOfAllRanks) {
+  const std::string events = folder_.path("events");
+  const Json json = in_processes(2, "train", {"--steps", "2", "--log", folder_.path("log.jsonl"), "--tensorboard", events});
+  Json epoch;
+  std::ifstream file(folder_.path("log.jsonl"));
+  for (std::string line; std::getline(file, line);) {
+    Json row = Json::parse(line);
+    if (row["kind"] == "epoch") epoch = row;
+  }
+  std::string written;
+  for (const auto& entry : std::filesystem::directory_iterator(events)) written += content(entry.path().string());
+  ASSERT_EQ(json["devices"].size(), 2U);
+  ASSERT_EQ(epoch["memory"].size(), 2U) << epoch;
+  for (const Json& device : json["devices"]) {
+    const std::string name = device["device"];
+    EXPECT_EQ(epoch["memory"][name]["peak"], device["peak_bytes"]) << epoch;
+    EXPECT_NE(written.find("memory/" + name + "/peak_MiB"), std::string::npos) << name;
+  }
+}
+
+TEST_F(Processes, WriteColumnsForTheDevicesOfAllRanks) {
+  in_processes(2, "train", {"--steps", "2", "--log", folder_.path("log.csv")});
+  std::ifstream file(folder_.path("log.csv"));
+  std::string header, row, last;
+  ASSERT_TRUE(std::getline(file, header));
+  EXPECT_NE(header.find(",memory.rank 0 cpu:0.peak,"), std::string::npos) << header;
+  EXPECT_NE(header.find(",memory.rank 1 cpu:0.peak,"), std::string::npos) << header;
+  while (std::getline(file, row)) last = row;
+  ASSERT_TRUE(last.starts_with("epoch,")) << last;
+  // The column of rank 1's peak has a number.
+  const auto column = std::count(header.begin(), header.begin() + static_cast<std::ptrdiff_t>(header.find("memory.rank 1 cpu:0.peak")), ',');
+  size_t begin = 0;
+  for (std::ptrdiff_t c = 0; c < column; ++c) begin = last.find(',', begin) + 1;
+  EXPECT_GT(std::stoll(last.substr(begin)), 0) << last;
 }
 
 TEST_F(Processes, CollectivesAreRight) {

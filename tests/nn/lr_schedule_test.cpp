@@ -103,14 +103,16 @@ TEST(LrSchedule, FollowsPyTorchTickByTick) {
   }
 }
 
-TEST(LrSchedule, CountsEpochsFromTheFirstStepEvenWithWarmup) {
+TEST(LrSchedule, CountsEpochsFromTheEndOfTheWarmup) {
   LrScheduleConfig config = config_of(Kind::multi_step, Unit::epoch);
   config.milestones = {2};
-  config.warmup_steps = 10;
+  config.warmup_steps = 8;
   const LrSchedule schedule(config, 1.0, 5);
   EXPECT_DOUBLE_EQ(schedule.at(0).lr, 1.0 / 3.0);
-  EXPECT_DOUBLE_EQ(schedule.at(5).lr, 1.0 / 3.0 + 2.0 / 3.0 * 0.5);
-  EXPECT_DOUBLE_EQ(schedule.at(10).lr, 0.1) << "the third epoch begins at step 10";
+  EXPECT_DOUBLE_EQ(schedule.at(4).lr, 1.0 / 3.0 + 2.0 / 3.0 * 0.5);
+  EXPECT_DOUBLE_EQ(schedule.at(8).lr, 1.0);
+  EXPECT_DOUBLE_EQ(schedule.at(17).lr, 1.0);
+  EXPECT_DOUBLE_EQ(schedule.at(18).lr, 0.1) << "two epochs of five steps after the warm-up";
 }
 
 TEST(LrSchedule, KeepsItsLastValueAfterTheEnd) {

@@ -4,7 +4,8 @@
 
 Weights are drawn from Philox as in record_losses.py: convolutions and fc uniformly, with the deviation that torchvision's initialization has (a normal
 distribution would depend on the library's logarithm and cosine). Images are drawn from Philox too: in periodic ones, maxima are equal, and rounding
-decides where their gradient goes. Of each running statistic, the first eight values are kept. Run with PyTorch and NumPy installed.
+decides where their gradient goes. Of each running statistic, the first eight values after the last step are kept, and 64 evenly spaced ones, in
+double precision, after each of the first three steps. Run with PyTorch and NumPy installed.
 """
 import json
 import math
@@ -14,6 +15,9 @@ import numpy
 import torch
 
 from record_losses import CLASSES, STEPS, philox_uniform
+
+EARLY_STEPS = 3  # rounding has not grown yet
+EARLY_VALUES = 64
 
 
 class BasicBlock(torch.nn.Module):
@@ -112,11 +116,22 @@ def batch(step, samples, size):
     return images, (3 * torch.arange(samples) + 7 * step) % CLASSES
 
 
+def running_statistics(net, values):
+    """`values` evenly spaced values of each, to nine digits."""
+    found = {name: value for name, value in net.named_buffers() if "running" in name}
+    return {name: [float(f"{v:.9g}") for v in value[:: max(1, value.numel() // values)].tolist()] for name, value in found.items()}
+
+
+def relative_difference(found, expected):
+    pairs = [(a, b) for name in expected for a, b in zip(found[name], expected[name])]
+    return math.sqrt(sum((a - b) ** 2 for a, b in pairs) / sum(b**2 for _, b in pairs))
+
+
 def train(make, samples, size, lr, momentum, dtype):
     net = make().to(dtype)
     initialize(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum)
-    losses = []
+    losses, early = [], []
     for step in range(STEPS):
         images, labels = batch(step, samples, size)
         optimizer.zero_grad()
@@ -124,8 +139,10 @@ def train(make, samples, size, lr, momentum, dtype):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        if step < EARLY_STEPS:
+            early.append(running_statistics(net, EARLY_VALUES))
     running = {name: value[:8].tolist() for name, value in net.named_buffers() if "running" in name}
-    return losses, running
+    return losses, running, early
 
 
 def main():
@@ -133,12 +150,14 @@ def main():
     record = {"torch": torch.__version__}
     jobs = {"resnet18": (lambda: resnet18(CLASSES), 8, 64, 0.001, 0.9)}
     for name, (make, samples, size, lr, momentum) in jobs.items():
-        losses, running = train(make, samples, size, lr, momentum, torch.float32)
-        exact, exact_running = train(make, samples, size, lr, momentum, torch.float64)
+        losses, running, early = train(make, samples, size, lr, momentum, torch.float32)
+        exact, exact_running, exact_early = train(make, samples, size, lr, momentum, torch.float64)
         for step, (a, b) in enumerate(zip(losses, exact)):
             print(f"{name} step {step}: {a:.7f}, relative difference to double precision {abs(a - b) / b:.2e}", flush=True)
+        for step, (a, b) in enumerate(zip(early, exact_early)):
+            print(f"{name} running statistics after step {step}: relative difference to double precision {relative_difference(a, b):.2e}", flush=True)
         record[name] = {"samples": samples, "image_size": size, "lr": lr, "momentum": momentum, "losses": losses, "exact_losses": exact,
-                        "running": running, "exact_running": exact_running}
+                        "running": running, "exact_running": exact_running, "exact_early_running": exact_early}
     (pathlib.Path(__file__).parent / "data" / "resnet.json").write_text(json.dumps(record, indent=None) + "\n")
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes data/schedules.json: the learning rates and momenta that torch.optim.lr_scheduler sets, tick by tick, for lr_schedule_test.cpp.
+"""Writes data/schedules.json: the learning rates and momenta that torch.optim.lr_scheduler sets, tick by tick, for lr_schedule_test.cpp, and step by
+step under flags of vitrine train, for schedule_flags_test.cpp.
 
 usage: python3 record_schedules.py > data/schedules.json          (needs PyTorch 1.12 or later)
 """
@@ -12,6 +13,7 @@ import torch
 from torch.optim import lr_scheduler as s
 
 LR = 0.1
+STEPS_PER_EPOCH = 10
 
 
 def optimizer(kind="sgd"):
@@ -51,6 +53,42 @@ def warmed(make, steps, factor):
     return lambda o: s.SequentialLR(o, [s.LinearLR(o, start_factor=factor, total_iters=steps), make(o)], milestones=[steps])
 
 
+def flags(text, make, steps=60):
+    """What the flags say, in epochs of STEPS_PER_EPOCH optimizer steps."""
+    return {"flags": text, "steps_per_epoch": STEPS_PER_EPOCH, "steps": steps, "values": run(text, make, steps)["values"]}
+
+
+def warm_plateau(text, warmup, metrics, **arguments):
+    """SequentialLR takes no ReduceLROnPlateau: the warm-up steps after each step, the plateau after each epoch."""
+    o = optimizer()
+    linear = s.LinearLR(o, start_factor=1.0 / 3.0, total_iters=warmup)
+    reduce = s.ReduceLROnPlateau(o, **arguments)
+    rows = []
+    for metric in metrics:
+        for _ in range(STEPS_PER_EPOCH):
+            rows.append([o.param_groups[0]["lr"], 0.9])
+            o.step()
+            linear.step()
+        reduce.step(metric)
+    return {"flags": text, "steps_per_epoch": STEPS_PER_EPOCH, "steps": len(rows), "values": rows, "metrics": metrics}
+
+
+def cases_of_flags():
+    third, epoch = 1.0 / 3.0, STEPS_PER_EPOCH
+    return [
+        flags("--warmup-steps 15", lambda o: s.LinearLR(o, start_factor=third, total_iters=15)),
+        flags("--lr-schedule step --lr-step-size 2", lambda o: s.StepLR(o, 2 * epoch)),
+        flags("--lr-schedule step --lr-step-size 1 --warmup-steps 15", warmed(lambda o: s.StepLR(o, epoch), 15, third)),
+        flags("--lr-schedule step --lr-step-size 2 --lr-gamma 0.5 --warmup-steps 10 --warmup-factor 0.1",
+              warmed(lambda o: s.StepLR(o, 2 * epoch, gamma=0.5), 10, 0.1)),
+        flags("--lr-schedule multi-step --lr-milestones 1,3 --warmup-steps 15",
+              warmed(lambda o: s.MultiStepLR(o, [epoch, 3 * epoch]), 15, third)),
+        flags("--lr-schedule cosine --warmup-steps 12", warmed(lambda o: s.CosineAnnealingLR(o, 48), 12, third)),
+        flags("--lr-schedule one-cycle --warmup-steps 12", warmed(lambda o: s.OneCycleLR(o, max_lr=LR, total_steps=48), 12, third)),
+        warm_plateau("--lr-schedule plateau --lr-patience 0 --warmup-steps 25", 25, [1.0, 1.5, 0.5, 0.6, 0.4, 0.7], patience=0),
+    ]
+
+
 def main():
     rng = random.Random(3)
     falling = [2.0 * math.exp(-0.2 * i) + 0.3 + rng.uniform(-0.02, 0.02) for i in range(80)]
@@ -71,7 +109,7 @@ def main():
         plateau("plateau_accuracy", rising, mode="max", patience=4, threshold=1e-3),
         plateau("plateau_nan", with_nan, patience=2),
     ]
-    print(json.dumps({"torch": torch.__version__, "lr": LR, "cases": cases}, separators=(",", ":")))
+    print(json.dumps({"torch": torch.__version__, "lr": LR, "cases": cases, "flags": cases_of_flags()}, separators=(",", ":")))
 
 
 main()

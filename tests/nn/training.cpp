@@ -104,6 +104,17 @@ TrainingResult train(const TrainingJob& job) {
   copy(ctx, host_view(start, weights.shape(), DType::f32), weights);
   for (const Tensor& t : {gradients, momentum, updates, control}) zero(ctx, t);
 
+  const auto read_buffers = [&] {
+    copy(ctx, running_buffers, View{running.data(), running_buffers.shape(), DType::f32, DeviceId::host()});
+    devices.synchronize();
+    std::map<std::string, std::vector<float>> found;
+    for (int i = 0; i < buffer_layout.saved().size(); ++i) {
+      const ParamSpec& spec = buffer_layout.saved().specs()[static_cast<size_t>(i)];
+      const auto begin = running.begin() + buffer_layout.saved().offset(i);
+      found[spec.name] = {begin, begin + spec.shape.numel()};
+    }
+    return found;
+  };
   const auto samples = static_cast<float>(job.samples);
   TrainingResult result;
   for (int step = 0; step < job.steps; ++step) {
@@ -125,18 +136,33 @@ TrainingResult train(const TrainingJob& job) {
     copy(ctx, totals, View{host_totals.data(), totals.shape(), DType::f32, DeviceId::host()});
     devices.synchronize();
     result.losses.push_back(static_cast<double>(host_totals[LossTotals::kLossSum]) / LossTotals::count(host_totals.data(), LossTotals::kValid));
+    if (step < job.early_steps) result.early_buffers.push_back(read_buffers());
   }
-  copy(ctx, running_buffers, View{running.data(), running_buffers.shape(), DType::f32, DeviceId::host()});
-  devices.synchronize();
-  for (int i = 0; i < buffer_layout.saved().size(); ++i) {
-    const ParamSpec& spec = buffer_layout.saved().specs()[static_cast<size_t>(i)];
-    const auto begin = running.begin() + buffer_layout.saved().offset(i);
-    result.buffers[spec.name] = {begin, begin + spec.shape.numel()};
-  }
+  result.buffers = read_buffers();
   return result;
 }
 
 namespace {
+
+/// Before rounding has grown: evenly spaced values of every running statistic after each of the first steps.
+void expect_early_statistics(const nlohmann::json& record, const TrainingResult& result) {
+  ASSERT_EQ(record.size(), result.early_buffers.size());
+  for (size_t step = 0; step < record.size(); ++step) {
+    double difference = 0, norm = 0;
+    EXPECT_EQ(record[step].size(), result.early_buffers[step].size());
+    for (const auto& [name, values] : record[step].items()) {
+      const auto expected = values.get<std::vector<double>>();
+      const auto found = result.early_buffers[step].find(name);
+      ASSERT_NE(found, result.early_buffers[step].end()) << name;
+      const size_t apart = found->second.size() / expected.size();
+      for (size_t i = 0; i < expected.size(); ++i) {
+        difference += std::pow(static_cast<double>(found->second[i * apart]) - expected[i], 2);
+        norm += std::pow(expected[i], 2);
+      }
+    }
+    EXPECT_LE(std::sqrt(difference / norm), 1e-5) << "step " << step;
+  }
+}
 
 TrainingJob job_of(const std::string& model, const nlohmann::json& record) {
   return {.model = model,
@@ -160,6 +186,7 @@ void expect_recorded_resnet(const std::string& model) {
   ASSERT_EQ(losses.size(), 20U);
   TrainingJob job = job_of(model, record);
   job.random_images = true;
+  job.early_steps = static_cast<int>(record.at("exact_early_running").size());
   const TrainingResult result = train(job);
   double largest = 0;  // difference of PyTorch's f32 up to the next step
   for (size_t i = 0; i < losses.size(); ++i) {
@@ -167,6 +194,7 @@ void expect_recorded_resnet(const std::string& model) {
     largest = std::max(largest, std::abs(losses[next] - exact[next]) / exact[next]);
     EXPECT_NEAR(result.losses[i], exact[i], (kFactor * largest + kFloor) * exact[i]) << "step " << i;
   }
+  expect_early_statistics(record.at("exact_early_running"), result);
   double own = 0, torch = 0, norm = 0;
   for (const auto& [name, values] : record.at("exact_running").items()) {
     const auto expected = values.get<std::vector<double>>(), of_torch = record.at("running").at(name).get<std::vector<double>>();

@@ -17,6 +17,7 @@ struct TrainingJob {
   double lr = 0.0;
   double momentum = 0.0;
   int steps = 0;
+  int early_steps = 0;         // first steps after which the buffers are kept
   bool random_images = false;  // the formula of record_resnet.py, else that of record_losses.py
 };
 
@@ -24,6 +25,8 @@ struct TrainingResult {
   std::vector<double> losses;  // mean loss of every step
   /// Saved buffers by name, after the last step.
   std::map<std::string, std::vector<float>> buffers;
+  /// Likewise after each of the first TrainingJob::early_steps steps.
+  std::vector<std::map<std::string, std::vector<float>>> early_buffers;
 };
 
 /// Weights come from initialize() with seed 0, where normal distributions are replaced by uniform ones with their deviation; images and labels from a
@@ -31,7 +34,7 @@ struct TrainingResult {
 TrainingResult train(const TrainingJob& job);
 
 /// Runs the recorded job of a residual network: every loss and every recorded running statistic is as close to PyTorch's in double precision as
-/// PyTorch's own in f32, up to a factor.
+/// PyTorch's own in f32, up to a factor. Running statistics after the first steps are those in double precision to 1e-5.
 void expect_recorded_resnet(const std::string& model);
 
 /// Runs the recorded job of that name for the recorded number of steps and compares every loss with PyTorch's, to 1e-4 relative.

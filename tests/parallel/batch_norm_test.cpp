@@ -3,11 +3,18 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <memory>
 #include <random>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include "nn/layers/batch_norm2d.h"
+#include "nn/layers/conv2d.h"
+#include "nn/layers/flatten.h"
+#include "nn/layers/linear.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/support/seeds.h"
@@ -132,6 +139,84 @@ TEST(LocalBatchNorm, IsWhatEachDeviceComputesAlone) {
     exact.train_step(batch.view());
     EXPECT_NE(exact.buffers().values, running) << "exact and local are not the same";
     config.batch_statistics = BatchStatistics::local;
+  }
+}
+
+/// conv, bn, flatten and fc on images of size x size.
+Model conv_norm_linear(int64_t size, int64_t classes) {
+  Conv2dLayerConfig conv;
+  conv.in_channels = 3;
+  conv.out_channels = 4;
+  conv.window = 3;
+  conv.conv.pad = 1;
+  LinearConfig fc;
+  fc.in_features = size * size * conv.out_channels;
+  fc.out_features = classes;
+  std::vector<Sequential::Part> parts;
+  parts.push_back({"conv", std::make_unique<Conv2d>(conv)});
+  parts.push_back({"bn", std::make_unique<BatchNorm2d>(conv.out_channels)});
+  parts.push_back({"flatten", std::make_unique<Flatten>()});
+  parts.push_back({"fc", std::make_unique<Linear>(fc)});
+  Model model;
+  model.name = "conv-norm-linear";
+  model.height = model.width = size;
+  model.channels = 3;
+  model.classes = classes;
+  model.net = std::make_unique<Sequential>(std::move(parts));
+  return model;
+}
+
+/// The tensors of a record in a flat buffer.
+std::vector<float> flat_values(const nlohmann::json& tensors, const FlatLayout& layout, size_t size) {
+  std::vector<float> flat(size);
+  EXPECT_EQ(tensors.size(), static_cast<size_t>(layout.size()));
+  for (int i = 0; i < layout.size(); ++i) {
+    const auto values = tensors.at(static_cast<size_t>(i)).get<std::vector<float>>();
+    EXPECT_EQ(static_cast<int64_t>(values.size()), layout.specs()[static_cast<size_t>(i)].shape.numel());
+    std::copy(values.begin(), values.end(), flat.begin() + layout.offset(i));
+  }
+  return flat;
+}
+
+// record_local_batch_norm.py made the steps of DataParallel on two halves of each batch.
+TEST(LocalBatchNorm, FollowsPyTorchsDataParallel) {
+  std::ifstream file(VITRINE_TEST_DATA "/local_batch_norm.json");
+  ASSERT_TRUE(file) << "local_batch_norm.json is missing; record_local_batch_norm.py writes it";
+  const nlohmann::json record = nlohmann::json::parse(file);
+  const auto samples = record.at("samples").get<int64_t>();
+  const Model model = conv_norm_linear(record.at("size").get<int64_t>(), record.at("classes").get<int64_t>());
+  EngineConfig config = small_config(model, samples);
+  config.optimizer = make_optimizer_config("sgd", record.at("lr").get<float>(), record.at("momentum").get<float>(), false, {});
+  config.image_dtype = DType::f32;
+  config.batch_statistics = BatchStatistics::local;
+  for (const char* name : {"dp", "ddp"}) {
+    SCOPED_TRACE(name);
+    config.scheme = scheme_preset(name);
+    DeviceGroup group(test_group(2));
+    Engine engine(model, group, config, {{samples}, {}});
+    const FlatLayout& layout = engine.layout();
+    const size_t size = engine.parameters(0).size();
+    engine.set_parameters(flat_values(record.at("start"), layout, size));
+    for (const nlohmann::json& step : record.at("steps")) {
+      OwnedBatch batch;
+      batch.image_shape = model.input_shape(samples);
+      batch.label_shape = model.label_shape(samples);
+      batch.memory->floats = step.at("images").get<std::vector<float>>();
+      batch.memory->labels = step.at("labels").get<std::vector<int32_t>>();
+      engine.train_step(batch.view());
+      const std::vector<StepResult> results = engine.take_step_results(true);
+      ASSERT_EQ(results.size(), 1U);
+      const double loss = step.at("loss");
+      EXPECT_NEAR(results[0].mean_loss(), loss, 1e-5 * loss);
+      const FlatLayout& places = engine.buffer_layout().saved();
+      const nlohmann::json running = {step.at("running_mean"), step.at("running_var")};
+      for (const int device : {0, 1}) {
+        const std::vector<float> buffers = engine.buffers(device).values;
+        EXPECT_LT(relative_difference(buffers, flat_values(running, places, buffers.size())), 1e-5) << "device " << device;
+      }
+      EXPECT_LT(relative_difference(engine.parameters(0), flat_values(step.at("parameters"), layout, size)), 1e-5);
+    }
+    engine.finish();
   }
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/get_data against a local server: whole files, a broken connection that is continued, wrong checksums, missing files.
+"""tools/get_data against a local server: whole files, a broken connection that is continued, wrong checksums, missing
+or damaged files, calls that are killed.
 
 usage: get_data_test.py GET_DATA
 """
@@ -18,6 +19,7 @@ import threading
 GET_DATA = sys.argv[1]
 FASHION = [f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
 CIFAR = "cifar-10-binary.tar.gz"
+BATCH_BYTES = 3073  # one image a file
 MEMBERS = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin", "batches.meta.txt"]
 
 
@@ -26,7 +28,7 @@ def make_archive(members):
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name in members:
             info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}" if "/" not in name else name)
-            data = os.urandom(3073)
+            data = os.urandom(BATCH_BYTES)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     return buffer.getvalue()
@@ -36,7 +38,7 @@ class Server:
     """Serves `files`; what it was asked is in `requests`: (path, range)."""
 
     def __init__(self, files):
-        self.files, self.requests, self.cut_after, self.ranges = files, [], None, True
+        self.files, self.requests, self.cut_after, self.ranges, self.broken_chunk = files, [], None, True, False
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -46,6 +48,11 @@ class Server:
                 outer.requests.append((name, wanted))
                 if name not in outer.files:
                     return self.send_error(404)
+                if outer.broken_chunk:
+                    self.send_response(200)
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    return self.wfile.write(b"1000\r\nfewer bytes than it says")
                 data, begin = outer.files[name], 0
                 if wanted and outer.ranges:
                     begin = int(wanted[len("bytes="):].rstrip("-"))
@@ -64,9 +71,11 @@ class Server:
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
 
-    def run(self, *arguments, md5=None):
+    def run(self, *arguments, md5=None, batch_bytes=BATCH_BYTES):
         sums = md5 if md5 is not None else {name: hashlib.md5(data).hexdigest() for name, data in self.files.items()}
         environment = dict(os.environ, VITRINE_GET_DATA_URL=self.url, VITRINE_GET_DATA_MD5=" ".join(f"{k}={v}" for k, v in sums.items()))
+        if batch_bytes:
+            environment["VITRINE_GET_DATA_BATCH_BYTES"] = str(batch_bytes)
         for proxy in ("http_proxy", "HTTP_PROXY"):
             environment.pop(proxy, None)
         return subprocess.run([sys.executable, GET_DATA, *arguments], env=environment, capture_output=True, text=True, check=False)
@@ -146,6 +155,44 @@ def test_incomplete_archive(folder):
     assert found.returncode == 1 and "test_batch.bin" in found.stderr, found.stderr
     assert os.listdir(folder) == [CIFAR], os.listdir(folder)
     assert not os.path.exists(os.path.join(os.path.dirname(folder), "evil"))
+
+
+def test_damaged_folder(folder):
+    server = Server({CIFAR: make_archive(MEMBERS)})
+    unpacked = os.path.join(folder, "cifar-10-batches-bin")
+    os.mkdir(unpacked)
+    for name in MEMBERS:
+        with open(os.path.join(unpacked, name), "w", encoding="utf-8") as file:
+            file.write("a line\n")
+    found = server.run("cifar10", folder, batch_bytes=None)
+    assert found.returncode == 1 and "data_batch_1.bin has 7 bytes, expected 30730000" in found.stderr, found.stderr
+    for name in MEMBERS:
+        os.remove(os.path.join(unpacked, name))
+    found = server.run("cifar10", folder)
+    assert found.returncode == 1 and "data_batch_1.bin is missing" in found.stderr, found.stderr
+    assert not server.requests, "nothing is fetched for a folder that has to be removed first"
+    os.rmdir(unpacked)
+    found = server.run("cifar10", folder, batch_bytes=None)
+    assert found.returncode == 1 and "has 3073 bytes, expected 30730000" in found.stderr, found.stderr
+    assert os.listdir(folder) == [CIFAR], os.listdir(folder)
+
+
+def test_leftovers_of_a_killed_call(folder):
+    left = os.path.join(folder, ".unpacking-abc", "cifar-10-batches-bin")
+    os.makedirs(left)
+    with open(os.path.join(left, MEMBERS[0]), "wb") as file:
+        file.write(b"x")
+    server = Server({CIFAR: make_archive(MEMBERS)})
+    assert server.run("cifar10", folder).returncode == 0
+    assert os.listdir(folder) == ["cifar-10-batches-bin"], os.listdir(folder)
+
+
+def test_answer_that_is_cut(folder):
+    server = Server({CIFAR: make_archive(MEMBERS)})
+    server.broken_chunk = True
+    found = server.run("cifar10", folder)
+    assert found.returncode == 1 and "the server's answer cannot be read" in found.stderr, found.stderr
+    assert "Traceback" not in found.stderr, found.stderr
 
 
 def test_errors(folder):

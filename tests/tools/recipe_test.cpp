@@ -276,6 +276,21 @@ TEST(Log, OnlyTheSameRunContinuesIt) {
   EXPECT_THROW(RunLog(continued(foreign, "r1")), DataError);
 }
 
+TEST(Log, ADamagedFirstRowIsLeftOut) {
+  const test::TempFolder folder;
+  const std::string path = folder.str() + "/log.jsonl";
+  const std::string rest = "{\"kind\":\"step\",\"step\":1,\"seconds\":2.5}\n";
+  const std::string damaged = "{\"k?nd\":\"run,\"run_id\":\"r1\"}\n";
+  std::ofstream(path) << damaged << rest;
+  RunLog(continued(path, "r1")).close();
+  const std::vector<std::string> lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0] + "\n", rest);
+  EXPECT_EQ(Json::parse(lines[1])["run_id"], "r1");
+  std::ofstream(path) << damaged << rest << "{\"kind\":\"run\",\"run_id\":\"r2\"}\n";
+  EXPECT_THROW(RunLog(continued(path, "r1")), DataError);
+}
+
 TEST(Log, SecondsGoOnWhereTheRunWasInterrupted) {
   const test::TempFolder folder;
   const std::string jsonl = folder.str() + "/log.jsonl", csv = folder.str() + "/log.csv";

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "runtime/error.h"
-#include "tests/tools/checkpoint_runs.h"
+#include "tests/tools/reproduce_runs.h"
 #include "tools/program/checkpoints.h"
 #include "tools/program/findings.h"
 #include "tools/program/folder_lock.h"
@@ -20,38 +20,6 @@
 
 namespace vitrine::test {
 namespace {
-
-using Json = nlohmann::json;
-namespace fs = std::filesystem;
-
-/// Ten steps an epoch, the last with a shorter batch.
-Arguments tiny() {
-  return {"reproduce", "--model", "mlp", "--image-size", "8", "--data", "synthetic:195", "--threads-per-device", "1", "--batch-size", "20"};
-}
-const Arguments kTwoDevices = {"--devices", "cpu:0-1"};
-/// One short run.
-const Arguments kSingle = {"--modes", "single", "--precisions", "fp32", "--devices", "cpu:0"};
-
-class Reproduce : public CheckpointRuns {
- protected:
-  Arguments out(const std::string& name) const { return {"--out", path(name)}; }
-  static Json json_of(const Arguments& arguments, int exit_code = 0) {
-    const ChildResult result = run_vitrine(arguments + Arguments{"--json"});
-    EXPECT_EQ(result.exit_code, exit_code) << result.error;
-    return Json::parse(result.output);
-  }
-  static std::vector<Json> rows_of(const std::string& log) {
-    std::ifstream file(log);
-    std::vector<Json> rows;
-    for (std::string line; std::getline(file, line);) rows.push_back(Json::parse(line));
-    return rows;
-  }
-  static void expect_usage_error(const Arguments& arguments, const std::vector<std::string>& parts) {
-    const ChildResult result = run_vitrine(arguments);
-    EXPECT_EQ(result.exit_code, 2) << result.output;
-    for (const std::string& part : parts) EXPECT_NE(result.error.find(part), std::string::npos) << part << "\n" << result.error;
-  }
-};
 
 TEST_F(Reproduce, MakesNineRunsOnceWithAllTheirFiles) {
   const Arguments command = tiny() + kTwoDevices + out("nine") + Arguments{"--epochs", "2"};
@@ -223,73 +191,6 @@ TEST_F(Reproduce, KeepsMeasurementsWhenTheLogCannotBeWritten) {
   EXPECT_EQ(run["state"], "complete");
   EXPECT_EQ(run["devices"][0]["peak_bytes"], run["devices"][0]["planned_peak_bytes"]);
   EXPECT_TRUE(run["seconds"].is_null());
-}
-
-TEST_F(Reproduce, SkipsADamagedEpochAndTrainsADamagedLastOneAgain) {
-  const Arguments command = tiny() + kSingle + out("runs") + Arguments{"--epochs", "2"};
-  const std::string folder = path("runs") + "/single-fp32";
-  const Json whole = json_of(command)["runs"][0];
-  const auto damage = [&](const std::string& checkpoint) {
-    // The saved epochs are still to be evaluated.
-    Json result = Json::parse(content(folder + "/result.json"));
-    result["state"] = "trained";
-    std::ofstream(folder + "/result.json") << result.dump();
-    std::ofstream(folder + "/checkpoints/" + checkpoint + "/model.safetensors", std::ios::app) << "x";
-  };
-  damage("step-00000010");
-  const ChildResult skipped = run_vitrine(command + Arguments{"--json"});
-  EXPECT_EQ(skipped.exit_code, 0) << skipped.error;
-  EXPECT_NE(skipped.error.find("warning: single fp32: step-00000010 is not evaluated"), std::string::npos) << skipped.error;
-  const Json run = Json::parse(skipped.output)["runs"][0];
-  ASSERT_EQ(run["saved_epochs"].size(), 1U);
-  EXPECT_EQ(run["saved_epochs"][0], whole["saved_epochs"][1]);
-
-  fs::remove_all(path("runs"));
-  ASSERT_EQ(run_vitrine(command).exit_code, 0);
-  damage("step-00000020");
-  const Json failed = json_of(command, 1)["runs"][0];
-  EXPECT_EQ(failed["state"], "failed");
-  EXPECT_NE(failed["failure"].get<std::string>().find("trains this epoch again"), std::string::npos) << failed["failure"];
-  const Json again = json_of(command)["runs"][0];
-  EXPECT_EQ(again["state"], "complete");
-  EXPECT_EQ(again["saved_epochs"], whole["saved_epochs"]);
-}
-
-TEST_F(Reproduce, DamagedSettingsOrResultsFailTheirRunAloneAndADamagedLogNone) {
-  const Arguments command =
-      tiny() + kTwoDevices + Arguments{"--modes", "single,ddp", "--precisions", "fp32"} + out("runs") + Arguments{"--epochs", "2"};
-  const Json whole = json_of(command);
-  for (const char* name : {"settings.json", "result.json"}) {
-    SCOPED_TRACE(name);
-    const std::string file = path("runs") + "/single-fp32/" + name;
-    const std::string before = content(file);
-    std::ofstream(file) << "{";
-    const Json json = json_of(command, 1);
-    EXPECT_EQ(json["runs"][0]["state"], "failed");
-    EXPECT_NE(json["runs"][0]["failure"].get<std::string>().find("remove this file"), std::string::npos) << json["runs"][0]["failure"];
-    Json other = json["runs"][1], other_before = whole["runs"][1];
-    EXPECT_TRUE(other["speed_up"].is_null()) << "there is no single device to compare with";
-    other.erase("speed_up");
-    other_before.erase("speed_up");
-    EXPECT_EQ(other, other_before);
-    fs::remove(file);
-    EXPECT_EQ(json_of(command)["runs"][0]["saved_epochs"], whole["runs"][0]["saved_epochs"]);
-    std::ofstream(file) << before;
-  }
-
-  // The first epoch's row.
-  const std::string log = path("runs") + "/ddp-fp32/log.jsonl";
-  std::string rows = content(log);
-  rows.replace(rows.find("{\"kind\":\"epoch\""), 3, "???");
-  std::ofstream(log) << rows;
-  const ChildResult damaged = run_vitrine(command + Arguments{"--json"});
-  EXPECT_EQ(damaged.exit_code, 0) << damaged.error;
-  EXPECT_NE(damaged.error.find("ddp-fp32/log.jsonl: line 12 cannot be read"), std::string::npos) << damaged.error;
-  const Json run = Json::parse(damaged.output)["runs"][1];
-  EXPECT_EQ(run["state"], "complete");
-  EXPECT_TRUE(run["seconds"].is_null());
-  ASSERT_EQ(run["epochs"].size(), 1U);
-  EXPECT_EQ(run["epochs"][0]["steps"], 10);
 }
 
 TEST_F(Reproduce, AdvisesOnlyFlagsThatItHasWhenMemoryIsShort) {

@@ -17,6 +17,7 @@
 #include "tools/program/findings.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
+#include "tools/program/json_text.h"
 #include "tools/program/measure.h"
 #include "tools/program/output_file.h"
 #include "tools/program/progress.h"
@@ -174,7 +175,7 @@ Record make_record(const Options& options, const Job& job, const Comparison& com
   record.title = fmt::format("{} on {} devices under each scheme", job.model.name, comparison.devices().size());
   record.command_line = command_line(options);
   record.facts = comparison.facts();
-  record.config = config_json(options, job, comparison.devices()).dump();
+  record.config = json_text(config_json(options, job, comparison.devices()));
   record.dataset_bytes = dataset_bytes(job.data);
   record.compared_steps = comparison.steps();
   record.rounds = options.rounds;

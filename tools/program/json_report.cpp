@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/program/advice.h"
+#include "tools/program/json_text.h"
 #include "tools/program/reproduction.h"
 
 namespace vitrine::tools {
@@ -407,7 +408,7 @@ Json communication_json(const std::vector<DeviceRecord>& devices) {
 }
 
 void print_json(const Json& json) {
-  const std::string text = json.dump() + "\n";
+  const std::string text = json_text(json).append(1, '\n');
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }

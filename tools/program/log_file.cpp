@@ -18,6 +18,7 @@
 #include "runtime/error.h"
 #include "runtime/text.h"
 #include "runtime/trace/span.h"
+#include "tools/program/json_text.h"
 
 namespace vitrine::tools {
 
@@ -42,7 +43,7 @@ void flatten(const Json& value, const std::string& name, std::map<std::string, s
   } else if (value.is_number_float()) {
     cells[name] = fmt::format("{}", value.get<double>());
   } else if (!value.is_null()) {
-    cells[name] = value.is_string() ? value.get<std::string>() : value.dump();
+    cells[name] = value.is_string() ? value.get<std::string>() : json_text(value);
   }
 }
 
@@ -97,7 +98,7 @@ struct Kept {
   double seconds = 0.0;
 };
 
-/// The complete lines of an existing log up to a step.   header  of a CSV file, else empty
+/// The complete lines of an existing log up to a step. Damaged lines are left out.   header  of a CSV file, else empty
 /// throws DataError for a CSV file with other columns, and for rows of another run.
 Kept rows_of(const std::string& path, const std::string& header, const std::string& run_id, int64_t last_step) {
   std::error_code error;
@@ -116,7 +117,10 @@ Kept rows_of(const std::string& path, const std::string& header, const std::stri
   bool of_this_run = csv;                            // a row of a CSV file names its run; in JSON lines the row that begins a process does
   while (std::getline(file, line) && !file.eof()) {  // a line that a killed process has not finished has no end
     const std::optional<Row> row = csv ? parse_csv_row(line) : parse_json_row(line);
-    if (!row) continue;
+    if (!row) {
+      of_this_run = true;  // it may be the row that names the run; if another follows, the next row that begins a process says so
+      continue;
+    }
     if (row->run_id) of_this_run = *row->run_id == run_id;
     if (!of_this_run) {
       throw DataError(fmt::format("--log {}: its rows belong to another run, so it cannot be continued; name another file, or remove it", path));
@@ -160,7 +164,7 @@ LogFile::LogFile(const std::string& path, std::vector<std::string> columns, std:
 
 void LogFile::add(const Json& row) {
   if (columns_.empty()) {
-    file_ << row.dump() << '\n';
+    file_ << json_text(row) << '\n';
   } else {
     std::map<std::string, std::string> cells;
     flatten(row, "", cells);

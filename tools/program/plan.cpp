@@ -15,6 +15,7 @@
 #include "tools/program/describe.h"
 #include "tools/program/findings.h"
 #include "tools/program/json_report.h"
+#include "tools/program/json_text.h"
 #include "tools/program/measure.h"
 #include "tools/program/output_file.h"
 #include "tools/program/report/page.h"
@@ -82,7 +83,7 @@ int run_plan(const Options& asked) {
   record.facts = {{"model and data", model}, {"scheme", step}};
   for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);
   for (const auto& fact : program_facts()) record.facts.push_back(fact);
-  record.config = config_json(options, job, devices, group->world_size()).dump();
+  record.config = json_text(config_json(options, job, devices, group->world_size()));
   record.notes = chosen.notes;
   record.processes = options.processes;
   if (!options.checkpoints.directory.empty()) {

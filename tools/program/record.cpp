@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
+#include "tools/program/json_text.h"
 #include "tools/program/tables.h"
 
 namespace vitrine {
@@ -28,7 +29,7 @@ namespace tools {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DeviceRecord, device, samples_per_step, plan, pool, outside_bytes, outside_by_owner, phases,
                                                 communication)
 
-std::string devices_text(const std::vector<DeviceRecord>& devices) { return nlohmann::json(devices).dump(); }
+std::string devices_text(const std::vector<DeviceRecord>& devices) { return json_text(nlohmann::json(devices)); }
 
 std::vector<DeviceRecord> parse_devices(const std::string& path, const std::string& text) {
   try {

@@ -17,6 +17,7 @@
 #include "data/sampler.h"
 #include "nn/checkpoint_directory.h"
 #include "runtime/error.h"
+#include "runtime/printable.h"
 #include "runtime/trace/span.h"
 #include "runtime/units.h"
 #include "tools/program/advice.h"
@@ -29,6 +30,7 @@
 #include "tools/program/folder_lock.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
+#include "tools/program/json_text.h"
 #include "tools/program/output_file.h"
 #include "tools/program/report/page.h"
 #include "tools/program/reproduction.h"
@@ -91,8 +93,9 @@ std::optional<RunResult> result_of(const PlannedRun& run) {
   }
 }
 
+/// Warnings and failures may quote bytes of a damaged file.
 void print_file_warning(const std::string& text) {
-  fmt::print(stderr, "vitrine: warning: {}\n", text);
+  fmt::print(stderr, "vitrine: warning: {}\n", printable_lines(text));
   std::fflush(stderr);
 }
 
@@ -265,8 +268,8 @@ class Reproduction {
 
   static void fail(RunRecord& record, const std::string& reason) {
     record.reproduced->state = "failed";
-    record.reproduced->failure = reason;
-    fmt::print(stderr, "vitrine: {} failed: {}\n", record.name, reason);
+    record.reproduced->failure = printable_lines(reason);
+    fmt::print(stderr, "vitrine: {} failed: {}\n", record.name, record.reproduced->failure);
     std::fflush(stderr);
   }
 
@@ -375,7 +378,7 @@ class Reproduction {
 
   /// Evaluates every checkpoint at the end of an epoch from its files, as vitrine eval does. A damaged one is left out with a warning. Nothing if the
   /// program was interrupted.
-  ///   needs_last  the newest must be whole
+  ///   needs_last  the newest must be whole, and that of the last epoch
   /// throws  DataError if it is not
   std::optional<std::vector<SavedEpoch>> evaluate_saved(const PlannedRun& planned, const std::string& name, bool needs_last) {
     Options options = planned.options;
@@ -413,6 +416,10 @@ class Reproduction {
       all.push_back({epoch, checkpoint_name(checkpoint.step), found->loss, found->accuracy, found->top5});
     }
     if (run) run->engine->finish();
+    if (needs_last && (all.empty() || all.back().epoch != *asked_.epochs)) {
+      throw DataError(fmt::format("{}: the checkpoint of the last epoch, {}, is missing; the same command trains what no checkpoint has again",
+                                  options.checkpoints.directory, *asked_.epochs));
+    }
     return all;
   }
 
@@ -432,7 +439,7 @@ class Reproduction {
                                               asked_.batch_size, optimizer.name(), optimizer.learning_rate(), describe_schedule(asked_.schedule),
                                               describe_recipe(asked_.recipe), asked_.seed)}};
     record_.facts.insert(record_.facts.end(), machine.begin(), machine.end());
-    record_.config = config_json(asked_, job_, devices_).dump();
+    record_.config = json_text(config_json(asked_, job_, devices_));
     record_.dataset_bytes = dataset_bytes(job_.data);
     record_.seeds = asked_.reproduce.seeds;
     record_.as_published = asked_.reproduce.as_published;
@@ -503,7 +510,7 @@ int run_reproduce(const Options& options, const Processes& processes) {
   Attempts attempts;
   const Json json = reproduction_json(record);
   const bool has_page = attempts.run([&] { html::write_page(page, record); });
-  const bool has_json = attempts.run([&] { write_output_file("--out", figures, [&](std::ostream& file) { file << json.dump() << '\n'; }); });
+  const bool has_json = attempts.run([&] { write_output_file("--out", figures, [&](std::ostream& file) { file << json_text(json) << '\n'; }); });
   if (options.json) {
     print_json(json);
   } else {

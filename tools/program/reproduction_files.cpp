@@ -2,6 +2,7 @@
 #include "tools/program/reproduction_files.h"
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,7 +15,9 @@
 
 #include "nn/atomic_file.h"
 #include "runtime/error.h"
+#include "runtime/printable.h"
 #include "tools/program/json_report.h"
+#include "tools/program/json_text.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
@@ -46,7 +49,9 @@ Json read_json(const std::string& path, const char* remedy) {
   try {
     return Json::parse(std::string(std::istreambuf_iterator<char>(file), {}));
   } catch (const Json::exception& problem) {
-    throw DataError(fmt::format("{}: it is damaged ({}); {}", path, problem.what(), remedy));
+    throw DataError(fmt::format("{}: it is damaged ({}); {}", path, printable(problem.what()), remedy));  // it quotes bytes of the file
+  } catch (const std::exception& problem) {
+    throw DataError(fmt::format("{}: it cannot be read ({}); {}", path, problem.what(), remedy));
   }
 }
 
@@ -64,7 +69,7 @@ std::string run_settings_text(const Options& options, const Job& job, const std:
   for (const char* name : kIgnored) json.erase(name);
   json["model"] = identify_model(job);
   json["data"] = identify_data(job);
-  return json.dump(1);
+  return json_text(json, 1);
 }
 
 std::vector<SettingDifference> compare_run_settings(const std::string& here, const std::string& there) {
@@ -79,7 +84,7 @@ std::vector<SettingDifference> compare_run_settings(const std::string& here, con
     return name == "nccl_defaults" ? Json(false) : Json();  // older files have it only if it is on
   };
   const auto shown = [](const Json& json) {
-    return json.is_string() ? json.get<std::string>() : json.is_null() ? std::string("not set") : json.dump();
+    return json.is_string() ? json.get<std::string>() : json.is_null() ? std::string("not set") : json_text(json);
   };
   std::vector<SettingDifference> found;
   const auto add = [&](const std::string& name) {
@@ -98,7 +103,7 @@ std::vector<SettingDifference> compare_run_settings(const std::string& here, con
 void check_run_settings(const std::string& folder, const std::string& settings) {
   const Json before = read_json(folder + "/settings.json", kSettingsRemedy);
   if (before.is_null()) return;
-  const std::vector<SettingDifference> differences = compare_run_settings(settings, before.dump());
+  const std::vector<SettingDifference> differences = compare_run_settings(settings, json_text(before));
   if (differences.empty()) return;
   const SettingDifference& first = differences.front();
   throw ConfigError(fmt::format("--out: the run in {} has another configuration: --{} is {}, there {}; use its settings, or choose another folder",
@@ -123,7 +128,7 @@ std::optional<RunResult> read_run_result(const std::string& folder) {
     RunResult result;
     result.state = json.at("state").get<std::string>();
     result.diverged = json.at("diverged").get<std::string>();
-    result.devices = parse_devices(path, json.at("devices").dump());
+    result.devices = parse_devices(path, json_text(json.at("devices")));
     // Version 0.4 did not write it.
     const int64_t recorded_steps = result.devices.empty() ? 0 : result.devices.front().phases.steps;
     result.measured_steps = json.value("measured_steps", recorded_steps);
@@ -154,7 +159,7 @@ void write_run_result(const std::string& folder, const RunResult& result) {
                                     {"test_top5_accuracy", saved.test_top5 ? Json(*saved.test_top5) : Json()}});
   }
   json["devices"] = Json::parse(devices_text(result.devices));
-  write_text(folder + "/result.json", json.dump(1));
+  write_text(folder + "/result.json", json_text(json, 1));
 }
 
 std::string read_run_log(const std::string& folder, RunRecord& run) {

@@ -2,6 +2,7 @@
 #include "tools/program/run_log.h"
 
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,8 @@
 #include "runtime/error.h"
 #include "runtime/memory/category.h"
 #include "runtime/trace/span.h"
+#include "tools/program/processes.h"
+#include "tools/program/record.h"
 
 namespace vitrine::tools {
 
@@ -27,7 +30,21 @@ std::string cell(const std::string& text) {
 
 Json number(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
-std::vector<std::string> columns_for(const std::vector<std::string>& devices) {
+/// On rank 0 the memory of the devices of all processes, named as in reports: "rank 1 cpu:0".
+std::vector<RunLog::Memory> gather_memory(const Processes* processes, const std::vector<RunLog::Memory>& mine) {
+  if (processes == nullptr) return mine;
+  std::vector<DeviceRecord> devices;
+  for (const RunLog::Memory& memory : mine) {
+    DeviceRecord& device = devices.emplace_back();
+    device.device = memory.device;
+    device.pool = memory.statistics;
+  }
+  std::vector<RunLog::Memory> all;
+  for (const DeviceRecord& device : gather_devices(*processes, std::move(devices))) all.push_back({device.device, device.pool});
+  return all;
+}
+
+std::vector<std::string> columns_for(const std::vector<RunLog::Memory>& devices) {
   std::vector<std::string> columns = {"kind",
                                       "step",
                                       "epoch",
@@ -41,7 +58,7 @@ std::vector<std::string> columns_for(const std::vector<std::string>& devices) {
                                       "test_top5_accuracy",
                                       "samples",
                                       "train_seconds"};
-  for (const std::string& device : devices) {
+  for (const auto& [device, statistics] : devices) {
     columns.push_back(fmt::format("memory.{}.peak", device));
     for (int c = 0; c < kCategoryCount; ++c) columns.push_back(fmt::format("memory.{}.{}", device, category_name(static_cast<Category>(c))));
   }
@@ -50,7 +67,10 @@ std::vector<std::string> columns_for(const std::vector<std::string>& devices) {
 
 }  // namespace
 
-RunLog::RunLog(const Target& target) : begin_ns_(steady_now_ns()) {
+RunLog::RunLog(const Target& target) : processes_(target.processes), begin_ns_(steady_now_ns()) {
+  std::vector<Memory> devices;
+  for (const std::string& device : target.devices) devices.push_back({device, {}});
+  devices = gather_memory(processes_, devices);
   if (!target.tensorboard.empty()) {
     tensorboard_.emplace(target.tensorboard);
     if (target.steps_before > 0) tensorboard_->start_at(target.steps_before + 1);
@@ -59,7 +79,7 @@ RunLog::RunLog(const Target& target) : begin_ns_(steady_now_ns()) {
     tensorboard_->add_text("configuration", table, target.steps_before);
   }
   if (target.file.empty()) return;
-  file_.emplace(target.file, columns_for(target.devices), target.run_id, target.steps_before);
+  file_.emplace(target.file, columns_for(devices), target.run_id, target.steps_before);
   if (!target.file.ends_with(".jsonl")) return;
   Json run = {{"kind", "run"}, {"run_id", target.run_id}, {"config", Json::parse(target.config)}};
   if (target.steps_before > 0) run["steps_before"] = target.steps_before;
@@ -98,6 +118,7 @@ void RunLog::add_step(const Step& step) {
 }
 
 void RunLog::add_epoch(const Epoch& epoch) {
+  const std::vector<Memory> devices = gather_memory(processes_, epoch.memory);  // even if a file could not be written
   attempt([&] {
     if (tensorboard_) {
       TensorboardWriter& writer = *tensorboard_;
@@ -109,7 +130,7 @@ void RunLog::add_epoch(const Epoch& epoch) {
         const ConfusionMatrix::Image image = epoch.confusion->image();
         writer.add_image("test/confusion", image.png, image.width, image.height, epoch.step);
       }
-      for (const auto& [device, statistics] : epoch.memory) {
+      for (const auto& [device, statistics] : devices) {
         writer.add_scalar(fmt::format("memory/{}/peak_MiB", device), mib(statistics.peak_bytes), epoch.step);
         for (int c = 0; c < kCategoryCount; ++c) {
           const int64_t bytes = statistics.peak_by_category[static_cast<size_t>(c)];
@@ -130,7 +151,7 @@ void RunLog::add_epoch(const Epoch& epoch) {
                 {"test_top5_accuracy", number(epoch.test_top5)},
                 {"samples", epoch.samples},
                 {"train_seconds", epoch.train_seconds}};
-    for (const auto& [device, statistics] : epoch.memory) {
+    for (const auto& [device, statistics] : devices) {
       Json& memory = row["memory"][device];
       memory["peak"] = statistics.peak_bytes;
       for (int c = 0; c < kCategoryCount; ++c) memory[category_name(static_cast<Category>(c))] = statistics.peak_by_category[static_cast<size_t>(c)];

@@ -13,6 +13,7 @@
 #include "tools/program/findings.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
+#include "tools/program/json_text.h"
 #include "tools/program/recorded_steps.h"
 #include "tools/program/resume.h"
 #include "tools/program/run_facts.h"
@@ -52,7 +53,7 @@ Record make_record(const Options& options, const std::string& name, const std::v
     const EpochRecord& last = training.epochs().back();
     record.facts.emplace_back("interrupted", fmt::format("epoch {}, after {} of {} steps", last.epoch, last.steps, last.steps_wanted));
   }
-  record.config = config_json(options, job, devices, run.devices->world_size()).dump();
+  record.config = json_text(config_json(options, job, devices, run.devices->world_size()));
   record.notes = notes;
   record.processes = processes.count();
   record.dataset_bytes = dataset_bytes(job.data);
@@ -92,8 +93,9 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   std::fflush(stdout);
 
   RunLog::Target target{.tensorboard = options.tensorboard, .file = options.log, .facts = run_facts(options, job, run, name)};
-  target.config = config_json(options, job, devices, run.devices->world_size()).dump();
+  target.config = json_text(config_json(options, job, devices, run.devices->world_size()));
   for (int d = 0; d < run.devices->size(); ++d) target.devices.push_back((*run.devices)[d].name());
+  target.processes = &processes;
   if (!processes.leads()) target.tensorboard = target.file = "";
   target.steps_before = run.engine->steps_issued();
   target.run_id = resumed ? resumed->state.run_id : new_run_id();

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/program/device_sets.h"
+#include "tools/program/json_text.h"
 #include "tools/program/output_file.h"
 #include "tools/program/record_tables.h"
 #include "tools/program/report/charts.h"
@@ -366,7 +367,7 @@ std::string page_of(const Json& data) {
   constexpr std::string_view kPlace = "{{record}}";
   const std::string_view whole = page_template();
   // Bytes that are not UTF-8 become U+FFFD; "<" is escaped so that no text can end the element.
-  const std::string text = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = json_text(data);
   const size_t at = whole.find(kPlace);
   std::string html(whole.substr(0, at));
   for (const char c : text) html.append(c == '<' ? "\\u003c" : std::string_view(&c, 1));
