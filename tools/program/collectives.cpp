@@ -14,6 +14,7 @@
 #include "runtime/process_group/agreement.h"
 #include "runtime/units.h"
 #include "tools/program/collective_bench.h"
+#include "tools/program/collective_options.h"
 #include "tools/program/commands.h"
 #include "tools/program/describe.h"
 #include "tools/program/device_sets.h"
@@ -41,16 +42,6 @@ const char* type_name(DType dtype) {
 }
 
 const char* op_name(Collective collective, const CollectiveOptions& o) { return sums(collective) ? reduce_op_name(o.op) : "none"; }
-
-/// The sizes from --minbytes to --maxbytes.
-std::vector<int64_t> sizes_of(const CollectiveOptions& o) {
-  std::vector<int64_t> sizes;
-  const auto next = [&](int64_t bytes) {
-    return o.step_bytes > 0 ? bytes + o.step_bytes : static_cast<int64_t>(static_cast<double>(bytes) * o.step_factor);
-  };
-  for (int64_t bytes = o.min_bytes; bytes <= o.max_bytes; bytes = std::max(bytes + 1, next(bytes))) sizes.push_back(bytes);
-  return sizes;
-}
 
 double algbw(const Row& row, const CollectiveTiming& t) { return static_cast<double>(row.bytes) / t.seconds * 1e-9; }
 
@@ -212,7 +203,7 @@ int run_collectives(const Options& options, const Processes& processes) {
     for (const Collective c : kCollectives) {
       if (name == collective_name(c)) collective = c;
     }
-    for (const int64_t bytes : sizes_of(o)) {
+    for (int64_t bytes = o.min_bytes; bytes <= o.max_bytes; bytes = next_size(o, bytes)) {
       stopped = stopped || bench.any(interrupted());
       if (stopped) break;
       Row row{collective, bytes, bench.count(collective, bytes), {}, std::nullopt};
