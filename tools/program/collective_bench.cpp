@@ -135,14 +135,30 @@ CollectiveBench::CollectiveBench(const DeviceGroupOptions& devices, Config confi
   }
 }
 
+std::vector<int64_t> CollectiveBench::ratio(Collective collective) const {
+  std::vector<int64_t> parts = takes_counts(collective) ? config_.counts : std::vector<int64_t>();
+  parts.resize(static_cast<size_t>(ranks()), 1);
+  return parts;
+}
+
 std::vector<int64_t> CollectiveBench::parts(Collective collective, int64_t bytes) const {
   const int64_t elements = bytes / size_of(config_.dtype);
   if (!is_scattered(collective)) return std::vector<int64_t>(static_cast<size_t>(ranks()), elements);
-  std::vector<int64_t> parts = takes_counts(collective) ? config_.counts : std::vector<int64_t>();
-  parts.resize(static_cast<size_t>(ranks()), 1);
+  std::vector<int64_t> parts = ratio(collective);
   const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0});
   for (int64_t& part : parts) part *= elements / rows;
   return parts;
+}
+
+int64_t CollectiveBench::used_bytes(Collective collective, int64_t bytes) const {
+  const std::vector<int64_t> all = parts(collective, bytes);
+  return (is_scattered(collective) ? std::accumulate(all.begin(), all.end(), int64_t{0}) : all.front()) * size_of(config_.dtype);
+}
+
+int64_t CollectiveBench::least_bytes(Collective collective) const {
+  if (!is_scattered(collective)) return size_of(config_.dtype);
+  const std::vector<int64_t> all = ratio(collective);
+  return std::accumulate(all.begin(), all.end(), int64_t{0}) * size_of(config_.dtype);
 }
 
 int64_t CollectiveBench::count(Collective collective, int64_t bytes) const {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine collectives: the cost of collectives, measured as nccl-tests measures it.
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iterator>
 #include <optional>
 
 #include <fmt/format.h>
@@ -32,7 +34,7 @@ constexpr int64_t kSlackBytes = int64_t{64} << 20;  // of each device, in additi
 
 struct Row {
   Collective collective;
-  int64_t bytes = 0, count = 0;
+  int64_t bytes = 0, count = 0;  // what was used, of the larger and of the smaller buffer
   CollectiveTiming out_of_place;
   std::optional<CollectiveTiming> in_place;  // nothing for collectives that have no in-place form
 };
@@ -128,6 +130,35 @@ void require_memory(const Options& options, const DeviceGroupOptions& group, int
                   std::max<int64_t>(0, (each - kSlackBytes) / 2 >> 20)));
 }
 
+std::vector<Collective> collectives_of(const CollectiveOptions& o) {
+  std::vector<Collective> chosen;
+  for (const std::string& name : o.names) {
+    chosen.push_back(*std::find_if(std::begin(kCollectives), std::end(kCollectives), [&](Collective c) { return name == collective_name(c); }));
+  }
+  return chosen;
+}
+
+/// Why sizes below least_bytes() are not measured.
+std::string why_too_small(const CollectiveBench& bench, Collective collective) {
+  return fmt::format("{} on {} ranks needs at least {} bytes, one element{}", collective_name(collective), bench.ranks(),
+                     bench.least_bytes(collective), takes_counts(collective) ? " per count" : " per rank");
+}
+
+int64_t largest_size(const CollectiveOptions& o) {
+  if (o.step_bytes > 0) return o.max_bytes - (o.max_bytes - o.min_bytes) % o.step_bytes;
+  int64_t largest = o.min_bytes;
+  for (int64_t bytes = largest; bytes <= o.max_bytes; bytes = next_size(o, bytes)) largest = bytes;
+  return largest;
+}
+
+/// throws ConfigError unless some collective can be measured with the largest size.
+void require_sizes(const CollectiveBench& bench, const CollectiveOptions& o, const std::vector<Collective>& collectives) {
+  const int64_t largest = largest_size(o);
+  if (std::any_of(collectives.begin(), collectives.end(), [&](Collective c) { return bench.least_bytes(c) <= largest; })) return;
+  throw ConfigError(fmt::format("-e {}: no size can be measured: {}; raise -e{}", o.max_bytes, why_too_small(bench, collectives.front()),
+                                o.counts.empty() ? "" : ", or lower --counts"));
+}
+
 std::string host_name() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
@@ -187,6 +218,8 @@ int run_collectives(const Options& options, const Processes& processes) {
   if (o.root >= bench.ranks()) {
     throw ConfigError(fmt::format("--root {}: there are ranks 0 to {}; add devices, or choose one of them", o.root, bench.ranks() - 1));
   }
+  const std::vector<Collective> collectives = collectives_of(o);
+  require_sizes(bench, o, collectives);
   const Style style = Style::of(STDOUT_FILENO);
   if (!options.json) {
     fmt::print(
@@ -198,15 +231,15 @@ int run_collectives(const Options& options, const Processes& processes) {
   std::vector<Row> rows;
   int64_t wrong = 0;
   bool stopped = false;
-  for (const std::string& name : o.names) {
-    Collective collective{};
-    for (const Collective c : kCollectives) {
-      if (name == collective_name(c)) collective = c;
+  for (const Collective collective : collectives) {
+    if (o.min_bytes < bench.least_bytes(collective) && processes.leads()) {
+      fmt::print(stderr, "vitrine: note: smaller sizes are left out: {}\n", why_too_small(bench, collective));
     }
     for (int64_t bytes = o.min_bytes; bytes <= o.max_bytes; bytes = next_size(o, bytes)) {
       stopped = stopped || bench.any(interrupted());
       if (stopped) break;
-      Row row{collective, bytes, bench.count(collective, bytes), {}, std::nullopt};
+      if (bytes < bench.least_bytes(collective)) continue;
+      Row row{collective, bench.used_bytes(collective, bytes), bench.count(collective, bytes), {}, std::nullopt};
       CollectiveBench::Run run{collective, bytes, o.root, o.warm_up, o.iterations, o.check, false};
       row.out_of_place = bench.time(run);
       run.in_place = true;
