@@ -1,13 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "tests/support/limited_memory.h"
 #include "tests/tools/run_vitrine.h"
 
 namespace vitrine::test {
 namespace {
 
 using Json = nlohmann::json;
+
+/// The most memory that the program has resident, in bytes.
+int64_t peak_bytes(const Arguments& arguments) {
+  Arguments command = vitrine_command(arguments);
+  std::vector<char*> argv;
+  for (std::string& argument : command) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int nowhere = open("/dev/null", O_WRONLY);
+    if (nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  int status = -1;
+  rusage usage{};
+  EXPECT_EQ(wait4(child, &status, 0, &usage), child);
+  EXPECT_EQ(status, 0);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
 
 TEST(Collectives, AreCorrectInEveryTypeAndNumberOfRanks) {
   for (const char* devices : {"cpu:0", "cpu:0-2", "cpu:0-3"}) {
@@ -97,6 +122,14 @@ TEST(Collectives, RefuseMoreMemoryThanTheMachineHas) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.error.find("of the machine's available memory there is"), std::string::npos) << result.error;
   EXPECT_NE(result.error.find("the largest size that fits is -e "), std::string::npos) << result.error;
+}
+
+// Filling and checking a buffer takes a few MiB, not copies of the buffer.
+TEST(Collectives, TakeTheMemoryThatTheyCount) {
+  if (!kMemoryCanBeLimited) GTEST_SKIP() << "a sanitizer needs memory of its own";
+  const Arguments quick = {"collectives", "broadcast", "--devices", "cpu:0", "-d", "half", "-n", "1", "-w", "0"};
+  const int64_t tiny = peak_bytes(with(quick, {"-b", "8"})), mib = int64_t{1} << 20;
+  EXPECT_LE(peak_bytes(with(quick, {"-b", "16M"})), tiny + 2 * 16 * mib + 16 * mib);
 }
 
 TEST(Collectives, TableAndErrors) {

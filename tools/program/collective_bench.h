@@ -107,6 +107,8 @@ class CollectiveBench {
   /// The value of element i of what rank r contributes: a small integer, so that sums over all ranks are exact in every dtype.
   float value(int rank, int64_t element) const;
   float combined(int64_t element) const;
+  /// The value of element i of a rank's result.   first  offsets of the ranks' parts
+  float expected(const Run& run, int rank, const std::vector<int64_t>& first, int64_t i) const;
   int64_t count_different(const std::vector<float>& expected, const std::vector<std::byte>& found) const;
   void repeat(const Run& run, int times, std::vector<Series>* series);
 

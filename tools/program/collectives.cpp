@@ -31,6 +31,8 @@ namespace vitrine::tools {
 namespace {
 
 constexpr int64_t kSlackBytes = int64_t{64} << 20;  // of each device, in addition to its buffers
+// What sums over processes take at once: with few processes two messages for each, with many a fixed amount.
+constexpr int64_t kFewProcesses = 64, kMessageBytes = int64_t{1} << 20, kTreeBytes = int64_t{16} << 20;
 
 struct Row {
   Collective collective;
@@ -116,26 +118,72 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
   return table.str(style);
 }
 
-/// Each device has an input and an output of the largest size. Checked here because Linux kills a process that uses too much memory.
-void require_memory(const Options& options, const DeviceGroupOptions& group, int64_t bytes_of_each) {
-  if (group.devices[0].backend != Backend::cpu) return;
-  const auto sharing = static_cast<int64_t>(group.devices.size()) * (group.process_group ? group.process_group->local_size() : 1);
-  const int64_t each = less_reserve(available_memory().bytes) / sharing;
-  if (bytes_of_each <= each) return;
-  throw OutOfMemory(
-      fmt::format("collectives: an input and an output of {} need {} of each device, but of the machine's available memory there is {} for each of "
-                  "{}; the largest "
-                  "size that fits is -e {}M",
-                  format_bytes(options.collectives.max_bytes), format_bytes(bytes_of_each), format_bytes(each), sharing,
-                  std::max<int64_t>(0, (each - kSlackBytes) / 2 >> 20)));
-}
-
 std::vector<Collective> collectives_of(const CollectiveOptions& o) {
   std::vector<Collective> chosen;
   for (const std::string& name : o.names) {
     chosen.push_back(*std::find_if(std::begin(kCollectives), std::end(kCollectives), [&](Collective c) { return name == collective_name(c); }));
   }
   return chosen;
+}
+
+/// Buffers of the largest size that the first device of each of several CPU processes needs for what it exchanges with the others, in addition to
+/// input and output: sums of 16-bit numbers are exchanged in f32.
+int64_t exchange_buffers(Collective collective, DType dtype, int64_t local_devices, int64_t processes) {
+  const int64_t in_f32 = dtype == DType::f16 || dtype == DType::bf16 ? 2 : 0;
+  switch (collective) {
+    case Collective::all_reduce:
+      return in_f32;
+    case Collective::reduce:
+    case Collective::gpu0_star:
+      return 1 + in_f32;
+    case Collective::reduce_scatter:  // along a tree, messages may have half of the whole or more
+      return 1 + in_f32 + (processes > kFewProcesses ? std::max<int64_t>(1, in_f32) : 0);
+    case Collective::scatter:
+    case Collective::gather:
+      return 1;
+    case Collective::alltoall:
+    case Collective::sendrecv:
+      return local_devices > 1 ? 2 * local_devices + 1 : 0;
+    default:
+      return 0;
+  }
+}
+
+/// What the devices of this process need: input and output of each, and what is exchanged.
+struct Needs {
+  int64_t devices = 1;
+  int64_t exchanged = 0;      // buffers of the largest size, on the first device
+  int64_t segment_bytes = 0;  // of sums in segments, on the first device
+
+  int64_t bytes_of_device(int64_t size) const { return (2 + exchanged) * size + segment_bytes + kSlackBytes; }
+  int64_t bytes(int64_t size) const { return (2 * devices + exchanged) * size + segment_bytes + devices * kSlackBytes; }
+  int64_t largest_buffer(int64_t available) const {
+    return std::max<int64_t>(0, (available - segment_bytes - devices * kSlackBytes) / (2 * devices + exchanged));
+  }
+};
+
+Needs needs_of(const CollectiveOptions& o, const DeviceGroupOptions& group) {
+  Needs needs{static_cast<int64_t>(group.devices.size())};
+  const int64_t processes = group.process_group ? group.process_group->size() : 1;
+  if (processes == 1 || group.devices[0].backend != Backend::cpu) return needs;
+  for (const Collective c : collectives_of(o)) needs.exchanged = std::max(needs.exchanged, exchange_buffers(c, o.dtype, needs.devices, processes));
+  const int64_t most = processes <= kFewProcesses ? 2 * processes * kMessageBytes : kTreeBytes;
+  needs.segment_bytes = std::min(most, 4 * o.max_bytes + 8 * processes);  // small sizes: two shares in f32 for each process, rounded up
+  return needs;
+}
+
+/// Checked here because Linux kills a process that uses too much memory.
+void require_memory(const CollectiveOptions& o, const DeviceGroupOptions& group, const Needs& needs) {
+  if (group.devices[0].backend != Backend::cpu) return;
+  const int64_t processes = group.process_group ? group.process_group->local_size() : 1;
+  const int64_t each = less_reserve(available_memory().bytes) / processes;
+  if (needs.bytes(o.max_bytes) <= each) return;
+  const int64_t largest = needs.largest_buffer(each) >> 20;
+  throw OutOfMemory(
+      fmt::format("collectives: buffers of {} need {} on {} {}, but of the machine's available memory there is {} for each of {} {}; {}",
+                  format_bytes(o.max_bytes), format_bytes(needs.bytes(o.max_bytes)), needs.devices, needs.devices == 1 ? "device" : "devices",
+                  format_bytes(each), processes, processes == 1 ? "process" : "processes",
+                  largest > 0 ? fmt::format("the largest size that fits is -e {}M", largest) : std::string("use fewer devices or processes")));
 }
 
 /// Why sizes below least_bytes() are not measured.
@@ -198,8 +246,9 @@ int run_collectives(const Options& options, const Processes& processes) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
   DeviceGroupOptions group = device_group_options(options, devices, processes.process_group());
   if (group.memory_bytes.empty()) {
-    group.memory_bytes = {2 * o.max_bytes + kSlackBytes};
-    require_memory(options, group, group.memory_bytes[0]);
+    const Needs needs = needs_of(o, group);
+    group.memory_bytes = {needs.bytes_of_device(o.max_bytes)};
+    require_memory(o, group, needs);
   }
   if (group.threads_per_device.empty() && devices[0].backend == Backend::cpu) group.threads_per_device = {1};
   group.trace = TraceLevel::off;
