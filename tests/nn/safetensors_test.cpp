@@ -131,6 +131,21 @@ TEST_F(Safetensors, MessagesStayShortAndPrintable) {
   }
 }
 
+TEST_F(Safetensors, ListsOfNamesStayShort) {
+  const std::string names[] = {std::string(300, '\x01'), std::string(30, '\x01'), std::string(90, 'n'), std::string(300, 'n')};
+  const FlatLayout layout({ParamSpec{"weight", Shape{2}, {}, {}}}, 0);
+  for (const std::string& name : names) {
+    std::map<std::string, HostTensor> tensors;
+    for (int i = 0; i < 20; ++i) tensors[std::to_string(i) + name] = tensor_of({1}, DType::f32, 1);
+    write_safetensors(path(), tensors, {});
+    std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
+    const std::string message = message_of([&] { load_parameters(path(), layout, flat); });
+    expect_mentions(message, {"missing parameters: weight", "unexpected parameters: 0", "and 12 more"});
+    EXPECT_LT(message.size(), 1200U) << message;
+    EXPECT_EQ(message.find("bytes)...") != std::string::npos, name.size() != 90) << message;
+  }
+}
+
 /// A header of `tensors` tensors of one byte each.
 std::string header_of(int tensors) {
   std::string header = "{";
