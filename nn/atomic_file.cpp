@@ -53,19 +53,44 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
+/// Calls `use` with temporary names in the folder of `path` until it succeeds or fails for another reason than that the name exists.
+template <class Use>
+bool with_free_name(const std::string& path, std::string& temporary, Use use) {
+  constexpr int kMostNames = 10'000;
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
+  for (int i = 0; i < kMostNames; ++i) {
+    temporary = fmt::format("{}vitrine-{}-{}.tmp", folder, getpid(), i);
+    if (use(temporary)) return true;
+    if (errno != EEXIST) return false;
+  }
+  return false;
+}
+
 /// Gives a name to an open file that has none.
-bool name_file(int descriptor, const std::string& path) {
+bool name_file(int descriptor, const std::string& path, std::string& temporary) {
   const std::string own = fmt::format("/proc/self/fd/{}", descriptor);
-  return linkat(AT_FDCWD, own.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
+  return with_free_name(path, temporary,
+                        [&](const std::string& name) { return linkat(AT_FDCWD, own.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0; });
 }
 
 int open_unnamed(const std::string& path) { return open(folder_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }
 
+int open_named(const std::string& path, std::string& temporary) {
+  int file = -1;
+  with_free_name(path, temporary, [&](const std::string& name) {
+    file = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return file >= 0;
+  });
+  return file;
+}
+
 /// True when a file without a name can be given one in the folder of `path`. Checked early, before hours of work rely on it.
-bool can_name_files(const std::string& temporary) {
-  const int probe = open_unnamed(temporary);
+bool can_name_files(const std::string& path) {
+  const int probe = open_unnamed(path);
   if (probe < 0) return false;
-  const bool can = name_file(probe, temporary);
+  std::string temporary;
+  const bool can = name_file(probe, path, temporary);
   if (can) unlink(temporary.c_str());
   close(probe);
   return can;
@@ -73,14 +98,17 @@ bool can_name_files(const std::string& temporary) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(const std::string& path, std::function<void(int64_t)> progress)
-    : path_(resolve_links(path)), temporary_(fmt::format("{}.{}.tmp", path_, getpid())), progress_(std::move(progress)) {
+int create_temporary(const std::string& path, std::string& temporary) { return open_named(resolve_links(path), temporary); }
+
+AtomicFile::AtomicFile(const std::string& path, std::function<void(int64_t)> progress) : path_(resolve_links(path)), progress_(std::move(progress)) {
   struct stat target {};
   const bool exists = stat(path.c_str(), &target) == 0;
+  if (!exists && errno != ENOENT) fail("cannot be created");  // such as a name that is too long
   const int stream = exists ? standard_stream_of(target) : -1;
   const bool is_file = !exists || S_ISREG(target.st_mode) || S_ISDIR(target.st_mode);
   if (is_file && stream < 0) {
     open_beside();
+    if (exists && S_ISREG(target.st_mode)) keep_mode(target.st_mode & 0777);
   } else {
     path_ = path;  // for a pipe in /dev/fd the link is not a path
     open_in_place(stream);
@@ -94,7 +122,6 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::open_in_place(int standard_stream) {
   in_place_ = true;
-  temporary_ = path_;
   // stdout and stderr have their own position, and buffered text that must come first.
   if (standard_stream >= 0) std::fflush(standard_stream == STDOUT_FILENO ? stdout : stderr);
   descriptor_ = standard_stream >= 0 ? fcntl(standard_stream, F_DUPFD_CLOEXEC, 0) : open(path_.c_str(), O_WRONLY | O_CLOEXEC);
@@ -102,11 +129,21 @@ void AtomicFile::open_in_place(int standard_stream) {
 }
 
 void AtomicFile::open_beside() {
-  if (can_name_files(temporary_)) descriptor_ = open_unnamed(temporary_);
+  if (can_name_files(path_)) descriptor_ = open_unnamed(path_);
   if (descriptor_ >= 0) return;
-  descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  descriptor_ = open_named(path_, temporary_);
   if (descriptor_ < 0) fail("cannot be created");
   named_ = true;
+}
+
+void AtomicFile::keep_mode(unsigned mode) {
+  struct stat created {};
+  if (fstat(descriptor_, &created) == 0 && ((created.st_mode & 0777) == mode || fchmod(descriptor_, mode) == 0)) return;
+  const int code = errno;
+  close(std::exchange(descriptor_, -1));  // no destructor runs after a constructor that throws
+  if (named_) unlink(temporary_.c_str());
+  errno = code;
+  fail("cannot be given the mode of the file that it replaces");
 }
 
 void AtomicFile::write_some(std::span<const std::byte> bytes) {
@@ -138,7 +175,7 @@ void AtomicFile::write(const std::string& text) { write(std::as_bytes(std::span(
 void AtomicFile::commit() {
   flush();
   if (!in_place_) {
-    if (!named_ && !name_file(descriptor_, temporary_)) fail("cannot be created");
+    if (!named_ && !name_file(descriptor_, path_, temporary_)) fail("cannot be created");
     named_ = true;
     if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot be renamed to its final name");
     named_ = false;
@@ -148,7 +185,7 @@ void AtomicFile::commit() {
 
 void AtomicFile::fail(const char* what) const {
   const int code = errno;
-  throw DataError(fmt::format("{}: {} ({}); check the folder, its permissions and free space", temporary_, what, std::strerror(code)));
+  throw DataError(fmt::format("{}: {} ({}); check the folder, its permissions and free space", path_, what, std::strerror(code)));
 }
 
 }  // namespace vitrine

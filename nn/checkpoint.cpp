@@ -106,8 +106,8 @@ void check_finite(const std::string& path, const std::string& name, const Shape&
 
 using Tensors = std::map<std::string, HostTensor>;
 
-/// throws DataError unless the file's tensors have the shapes and dtype of the layout, and finite values.
-void check_tensors(const std::string& path, const FlatLayout& layout, const Tensors& tensors, bool allow_non_finite) {
+/// throws DataError unless the file's tensors have the shapes and dtype of the layout.
+void check_shapes(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
   for (const ParamSpec& spec : layout.specs()) {
     const HostTensor& tensor = tensors.at(spec.name);
     const Order order = order_of(spec);
@@ -118,7 +118,9 @@ void check_tensors(const std::string& path, const FlatLayout& layout, const Tens
       throw DataError(fmt::format("{}: {} has dtype {}, expected f32; save it as float32", path, spec.name, dtype_name(tensor.dtype)));
     }
   }
-  if (allow_non_finite) return;
+}
+
+void check_values(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
   for (const ParamSpec& spec : layout.specs()) check_finite(path, spec.name, tensors.at(spec.name).shape, floats_of(tensors.at(spec.name)));
 }
 
@@ -161,12 +163,17 @@ void load_parameters(const std::string& path, const FlatLayout& layout, std::spa
 void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, const BufferLayout& buffer_layout,
                      BufferValues& buffers, bool allow_non_finite) {
   check_size("load_parameters", layout, flat.size());
-  const Tensors tensors = read_safetensors(path);
-  check_names(path, layout, buffer_layout, tensors);
-  // All tensors are checked before the first is copied.
-  check_tensors(path, layout, tensors, allow_non_finite);
-  check_tensors(path, buffer_layout.saved(), tensors, allow_non_finite);
-  check_counters(path, buffer_layout.counters(), tensors);
+  // The header is checked before data is read, and all values before the first is copied.
+  const Tensors tensors = read_safetensors(path, [&](const Tensors& without_data) {
+    check_names(path, layout, buffer_layout, without_data);
+    check_shapes(path, layout, without_data);
+    check_shapes(path, buffer_layout.saved(), without_data);
+    check_counters(path, buffer_layout.counters(), without_data);
+  });
+  if (!allow_non_finite) {
+    check_values(path, layout, tensors);
+    check_values(path, buffer_layout.saved(), tensors);
+  }
   take(layout, tensors, flat);
   buffers = buffer_layout.initial();
   take(buffer_layout.saved(), tensors, buffers.values);

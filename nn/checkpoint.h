@@ -24,10 +24,15 @@ struct HostTensor {
   std::vector<std::byte> data;
 };
 
+/// Receives names, shapes and dtypes of a file's tensors, without data, before data is read. Throws to refuse the file.
+using HeaderCheck = std::function<void(const std::map<std::string, HostTensor>& without_data)>;
+
 /// Reads all tensors of a safetensors file, in time and memory proportional to the file.
-/// throws  DataError with file, offset, expected and actual value: bad header, overlapping or missing data, unknown dtype, truncation
+///   check   called once the header is read; a file that it refuses costs no memory for its data
+/// throws  DataError with file, offset, expected and actual value: bad header, overlapping or missing data, unknown dtype, truncation; OutOfMemory if
+///         the data exceed the host memory that is available; what `check` throws
 /// source  the safetensors format description (header size u64 little-endian, JSON header, data)
-std::map<std::string, HostTensor> read_safetensors(const std::string& path);
+std::map<std::string, HostTensor> read_safetensors(const std::string& path, const HeaderCheck& check = {});
 /// Writes a file that appears under its name when it is complete.   throws  DataError
 void write_safetensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const std::map<std::string, std::string>& metadata,
                        const WriteProgress& progress = {});

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -16,6 +15,8 @@
 #include "nn/safetensors_header.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
+#include "runtime/memory/available.h"
+#include "runtime/units.h"
 
 namespace vitrine {
 namespace {
@@ -39,6 +40,14 @@ std::vector<Entry> read_entries(const std::string& path, std::ifstream& file, ui
   if (!file.read(text.data(), static_cast<std::streamsize>(header_bytes))) fail(path, kSizeBytes, "the header cannot be read");
   data_begin = kSizeBytes + header_bytes;
   return parse_header(path, text, file_bytes - data_begin);
+}
+
+/// Linux kills a process that takes more than there is.
+void require_memory_for(const std::string& path, int64_t bytes) {
+  const AvailableMemory available = available_memory();
+  if (bytes <= less_reserve(available.bytes)) return;
+  throw OutOfMemory(fmt::format("{}: its tensors take {} of host memory, but only {} are available ({}); free memory, or use a machine with more",
+                                path, format_bytes(bytes), format_bytes(less_reserve(available.bytes)), available.source));
 }
 
 int64_t bytes_of(const TensorSource& tensor) { return tensor.shape.numel() * size_of(tensor.dtype); }
@@ -68,7 +77,7 @@ std::string make_header(const std::string& path, std::span<const TensorSource> t
 
 }  // namespace
 
-std::map<std::string, HostTensor> read_safetensors(const std::string& path) {
+std::map<std::string, HostTensor> read_safetensors(const std::string& path, const HeaderCheck& check) {
   std::error_code ignored;
   const std::filesystem::file_status status = std::filesystem::status(path, ignored);
   if (std::filesystem::is_directory(status)) throw DataError(fmt::format("{}: it is a folder, expected a safetensors file", path));
@@ -79,15 +88,18 @@ std::map<std::string, HostTensor> read_safetensors(const std::string& path) {
   const auto end = static_cast<std::streamoff>(file.tellg());
   file.seekg(0);
   uint64_t data_begin = 0;
-  std::vector<Entry> entries = read_entries(path, file, static_cast<uint64_t>(end), data_begin);
+  const std::vector<Entry> entries = read_entries(path, file, static_cast<uint64_t>(end), data_begin);
   std::map<std::string, HostTensor> tensors;
-  for (Entry& entry : entries) {
-    HostTensor tensor{.shape = entry.shape, .dtype = entry.dtype, .data = std::vector<std::byte>(entry.end - entry.begin)};
+  for (const Entry& entry : entries) tensors.emplace(entry.name, HostTensor{.shape = entry.shape, .dtype = entry.dtype, .data = {}});
+  if (check) check(tensors);
+  require_memory_for(path, static_cast<int64_t>(static_cast<uint64_t>(end) - data_begin));
+  for (const Entry& entry : entries) {
+    std::vector<std::byte>& data = tensors.at(entry.name).data;
+    data.resize(entry.end - entry.begin);
     file.seekg(static_cast<std::streamoff>(data_begin + entry.begin));
-    if (!file.read(reinterpret_cast<char*>(tensor.data.data()), static_cast<std::streamsize>(tensor.data.size()))) {
+    if (!file.read(reinterpret_cast<char*>(data.data()), static_cast<std::streamsize>(data.size()))) {
       fail(path, data_begin + entry.begin, fmt::format("the data of tensor '{}' cannot be read", excerpt(entry.name)));
     }
-    tensors.emplace(std::move(entry.name), std::move(tensor));
   }
   return tensors;
 }

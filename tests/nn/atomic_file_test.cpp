@@ -60,6 +60,56 @@ TEST_F(AtomicFileTest, AKilledProcessLeavesNothing) {
   EXPECT_EQ(content(path()), "before");
 }
 
+mode_t mode_of(const std::string& path) {
+  struct stat status {};
+  EXPECT_EQ(stat(path.c_str(), &status), 0) << path;
+  return status.st_mode & 0777;
+}
+
+TEST_F(AtomicFileTest, KeepsTheModeOfTheFileThatItReplaces) {
+  const auto replace = [&](const std::string& name) {
+    AtomicFile file(path(name));
+    file.write("after");
+    file.commit();
+    return mode_of(path(name));
+  };
+  write("before");
+  for (const mode_t mode : {0600U, 0640U, 0666U}) {
+    ASSERT_EQ(chmod(path().c_str(), mode), 0);
+    EXPECT_EQ(replace("file"), mode);
+  }
+  const mode_t mask = umask(027);
+  EXPECT_EQ(replace("new"), 0640U);
+  umask(mask);
+}
+
+TEST_F(AtomicFileTest, LongNamesAreWritten) {
+  const std::string longest(255, 'n');
+  AtomicFile file(path(longest));
+  file.write("x");
+  file.commit();
+  EXPECT_EQ(names(), std::vector<std::string>{longest});
+  EXPECT_EQ(mode_of(path(longest)) & 0600U, 0600U);
+  expect_mentions(message_of([&] { const AtomicFile longer(path(longest + "n")); }), {longest, "File name too long"});
+}
+
+// A killed process leaves its file where files need a name, and a process of another container may have the same number.
+TEST_F(AtomicFileTest, AFileThatWasLeftIsKept) {
+  const std::string pid = std::to_string(getpid());
+  const std::vector<std::string> left = {"file." + pid + ".tmp", "vitrine-" + pid + "-0.tmp", "vitrine-" + pid + "-1.tmp"};
+  for (const std::string& name : left) std::ofstream(path(name)) << "left";
+  AtomicFile file(path());
+  file.write("new");
+  file.commit();
+  EXPECT_EQ(content(path()), "new");
+  std::string temporary;
+  const int descriptor = create_temporary(path(), temporary);
+  ASSERT_GE(descriptor, 0);
+  close(descriptor);
+  EXPECT_EQ(temporary, path("vitrine-" + pid + "-2.tmp"));
+  for (const std::string& name : left) EXPECT_EQ(content(path(name)), "left");
+}
+
 TEST_F(AtomicFileTest, ReportsProgress) {
   std::vector<int64_t> reported;
   AtomicFile file(path(), [&](int64_t bytes) { reported.push_back(bytes); });

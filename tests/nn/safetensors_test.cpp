@@ -131,6 +131,48 @@ TEST_F(Safetensors, MessagesStayShortAndPrintable) {
   }
 }
 
+TEST_F(Safetensors, ListsOfNamesStayShort) {
+  const std::string names[] = {std::string(300, '\x01'), std::string(30, '\x01'), std::string(90, 'n'), std::string(300, 'n')};
+  const FlatLayout layout({ParamSpec{"weight", Shape{2}, {}, {}}}, 0);
+  for (const std::string& name : names) {
+    std::map<std::string, HostTensor> tensors;
+    for (int i = 0; i < 20; ++i) tensors[std::to_string(i) + name] = tensor_of({1}, DType::f32, 1);
+    write_safetensors(path(), tensors, {});
+    std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
+    const std::string message = message_of([&] { load_parameters(path(), layout, flat); });
+    expect_mentions(message, {"missing parameters: weight", "unexpected parameters: 0", "and 12 more"});
+    EXPECT_LT(message.size(), 1200U) << message;
+    EXPECT_EQ(message.find("bytes)...") != std::string::npos, name.size() != 90) << message;
+  }
+}
+
+// Sparse files, so that their data cost no disk.
+TEST_F(Safetensors, AFileThatDoesNotFitIsRefusedBeforeItsDataAreRead) {
+  const auto write_sparse = [&](const std::string& name, int64_t elements) {
+    const std::string size = std::to_string(elements), bytes = std::to_string(4 * elements);
+    const std::string header = "{\"" + name + R"(": {"dtype": "F32", "shape": [)" + size + R"(], "data_offsets": [0, )" + bytes + "]}}";
+    write_file(header, 0);
+    std::filesystem::resize_file(path(), 8 + header.size() + static_cast<size_t>(4 * elements));
+  };
+  const FlatLayout layout({ParamSpec{"weight", Shape{2}, {}, {}}}, 0);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
+  const auto load = [&] { load_parameters(path(), layout, flat); };
+  const int64_t gib = int64_t{1} << 28;  // elements
+  if (kMemoryCanBeLimited) {
+    write_sparse("x", 4 * gib);
+    with_memory(int64_t{256} << 20, [&] { expect_mentions(message_of(load), {"missing parameters: weight", "unexpected parameters: x"}); });
+    write_sparse("weight", 4 * gib);
+    with_memory(int64_t{256} << 20, [&] { expect_mentions(message_of(load), {"weight has shape (1073741824)", "expected (2)"}); });
+  }
+  write_sparse("x", 2048 * gib);
+  try {
+    read_safetensors(path());
+    ADD_FAILURE() << "2 TiB were read";
+  } catch (const OutOfMemory& error) {
+    expect_mentions(error.what(), {path(), "2.0 TiB of host memory", "are available"});
+  }
+}
+
 /// A header of `tensors` tensors of one byte each.
 std::string header_of(int tensors) {
   std::string header = "{";

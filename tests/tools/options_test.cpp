@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
+#include "tools/program/collective_options.h"
 #include "tools/program/warnings.h"
 
 namespace vitrine::tools {
@@ -89,6 +90,24 @@ TEST(Options, CollectivesAcceptTheFlagsOfNcclTests) {
   EXPECT_CONTAINS(usage_error("collectives --counts 1,2,"), "'' is not a count");
   EXPECT_CONTAINS(usage_error("collectives --counts 0,0"), "all parts are empty");
   EXPECT_CONTAINS(usage_error("collectives -f 1"), "stepfactor");
+}
+
+TEST(Options, SizesOfCollectivesAreLimitedAndEnd) {
+  EXPECT_CONTAINS(usage_error("collectives -b 8 -e 9223372036854775807"), "-e 9223372036854775807: expected at most 1024TiB");
+  EXPECT_CONTAINS(usage_error("collectives -b 1048577G"), "-b 1048577G: expected at most 1024TiB");
+  EXPECT_CONTAINS(usage_error("collectives -b 8 -e 64 -i 9223372036854775800"), "-i 9223372036854775800: expected at most 1024TiB");
+  const auto sizes = [](const std::string& flags) {
+    const CollectiveOptions o = parsed("collectives " + flags).collectives;
+    std::vector<int64_t> all;
+    for (int64_t bytes = o.min_bytes; bytes <= o.max_bytes && all.size() < 100; bytes = next_size(o, bytes)) all.push_back(bytes);
+    return all;
+  };
+  const int64_t most = int64_t{1} << 50;
+  EXPECT_EQ(sizes("-b 8 -e 100 -f 3"), (std::vector<int64_t>{8, 24, 72}));
+  EXPECT_EQ(sizes("-b 8 -e 12 -f 1.01"), (std::vector<int64_t>{8, 9, 10, 11, 12}));
+  EXPECT_EQ(sizes("-b 8 -e 64 -i 28"), (std::vector<int64_t>{8, 36, 64}));
+  EXPECT_EQ(sizes("-b 1048576G -f 1000000"), (std::vector<int64_t>{most}));
+  EXPECT_EQ(sizes("-b 8 -e 1048576G -i 1048575G"), (std::vector<int64_t>{8, 8 + most - (int64_t{1} << 30)}));
 }
 
 TEST(Options, PrecisionDeterminesTheLossScale) {

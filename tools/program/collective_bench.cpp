@@ -22,7 +22,8 @@ namespace {
 
 /// Sums of integers up to this are exact in bf16, which has 8 digits.
 constexpr int64_t kLargestExactSum = 256;
-constexpr int64_t kPeriod = 1021;  // the period of the values: a prime, so that a shift by rows is detected
+constexpr int64_t kPieceElements = int64_t{1} << 18;  // elements that are filled or checked at once, so that the host needs only a few MiB
+constexpr int64_t kPeriod = 1021;                     // the period of the values: a prime, so that a shift by rows is detected
 
 bool is_scattered(Collective c) {
   return c == Collective::scatter || c == Collective::gather || c == Collective::reduce_scatter || c == Collective::all_gather ||
@@ -135,14 +136,30 @@ CollectiveBench::CollectiveBench(const DeviceGroupOptions& devices, Config confi
   }
 }
 
+std::vector<int64_t> CollectiveBench::ratio(Collective collective) const {
+  std::vector<int64_t> parts = takes_counts(collective) ? config_.counts : std::vector<int64_t>();
+  parts.resize(static_cast<size_t>(ranks()), 1);
+  return parts;
+}
+
 std::vector<int64_t> CollectiveBench::parts(Collective collective, int64_t bytes) const {
   const int64_t elements = bytes / size_of(config_.dtype);
   if (!is_scattered(collective)) return std::vector<int64_t>(static_cast<size_t>(ranks()), elements);
-  std::vector<int64_t> parts = takes_counts(collective) ? config_.counts : std::vector<int64_t>();
-  parts.resize(static_cast<size_t>(ranks()), 1);
+  std::vector<int64_t> parts = ratio(collective);
   const int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t{0});
   for (int64_t& part : parts) part *= elements / rows;
   return parts;
+}
+
+int64_t CollectiveBench::used_bytes(Collective collective, int64_t bytes) const {
+  const std::vector<int64_t> all = parts(collective, bytes);
+  return (is_scattered(collective) ? std::accumulate(all.begin(), all.end(), int64_t{0}) : all.front()) * size_of(config_.dtype);
+}
+
+int64_t CollectiveBench::least_bytes(Collective collective) const {
+  if (!is_scattered(collective)) return size_of(config_.dtype);
+  const std::vector<int64_t> all = ratio(collective);
+  return std::accumulate(all.begin(), all.end(), int64_t{0}) * size_of(config_.dtype);
 }
 
 int64_t CollectiveBench::count(Collective collective, int64_t bytes) const {
@@ -264,12 +281,15 @@ void CollectiveBench::fill(const Run& run) {
     ExecContext& ctx = (*devices_)[d].compute();
     zero(ctx, inputs_[static_cast<size_t>(d)]);
     zero(ctx, outputs_[static_cast<size_t>(d)]);
-    std::vector<float> values(static_cast<size_t>(buffer.input.numel()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = value(rank_of(d), static_cast<int64_t>(i));
-    const std::vector<std::byte> bytes = to_storage(values, config_.dtype);
     const View input{const_cast<void*>(buffer.input.data), buffer.input.shape, config_.dtype, buffer.input.device};
-    copy(ctx, ConstView(bytes.data(), input.shape, config_.dtype, DeviceId::host()), input);
-    ctx.stream().synchronize();
+    for (int64_t begin = 0; begin < input.numel(); begin += kPieceElements) {
+      const View piece = input.rows(begin, std::min(begin + kPieceElements, input.numel()));
+      std::vector<float> values(static_cast<size_t>(piece.numel()));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = value(rank_of(d), begin + static_cast<int64_t>(i));
+      const std::vector<std::byte> bytes = to_storage(values, config_.dtype);
+      copy(ctx, ConstView(bytes.data(), piece.shape, config_.dtype, DeviceId::host()), piece);
+      ctx.stream().synchronize();
+    }
   }
 }
 
@@ -281,47 +301,47 @@ int64_t CollectiveBench::count_different(const std::vector<float>& expected, con
   return different;
 }
 
+float CollectiveBench::expected(const Run& run, int rank, const std::vector<int64_t>& first, int64_t i) const {
+  const int64_t before = first[static_cast<size_t>(rank)];
+  const auto owner = [&] { return static_cast<int>(std::upper_bound(first.begin(), first.end(), i) - first.begin()) - 1; };
+  switch (run.collective) {
+    case Collective::scatter:
+      return value(run.root, before + i);
+    case Collective::broadcast:
+      return value(run.root, i);
+    case Collective::gather:
+    case Collective::all_gather:
+      return value(owner(), i - first[static_cast<size_t>(owner())]);
+    case Collective::alltoall:
+      return value(owner(), before + i - first[static_cast<size_t>(owner())]);
+    case Collective::sendrecv:
+      return value((rank + ranks() - 1) % ranks(), i);
+    case Collective::reduce_scatter:
+      return combined(before + i);
+    default:
+      return combined(i);
+  }
+}
+
 int64_t CollectiveBench::count_wrong(const Run& run) {
   const std::vector<int64_t> all = parts(run.collective, run.bytes);
   std::vector<int64_t> first(all.size());
   std::exclusive_scan(all.begin(), all.end(), first.begin(), int64_t{0});
-  const auto owner_of = [&](int64_t i) { return static_cast<int>(std::upper_bound(first.begin(), first.end(), i) - first.begin()) - 1; };
   int64_t wrong = 0;
   for (int d = 0; d < devices_->size(); ++d) {
-    const int r = rank_of(d);
-    const int64_t before = first[static_cast<size_t>(r)];
     const bool root_only = run.collective == Collective::gather || run.collective == Collective::reduce;
-    if (root_only && r != run.root) continue;
+    if (root_only && rank_of(d) != run.root) continue;
     const View output = buffers(run, d).output;
-    std::vector<float> expected(static_cast<size_t>(output.numel()));
-    for (size_t e = 0; e < expected.size(); ++e) {
-      const auto i = static_cast<int64_t>(e);
-      switch (run.collective) {
-        case Collective::scatter:
-          expected[e] = value(run.root, before + i);
-          break;
-        case Collective::broadcast:
-          expected[e] = value(run.root, i);
-          break;
-        case Collective::gather:
-        case Collective::all_gather:
-          expected[e] = value(owner_of(i), i - first[static_cast<size_t>(owner_of(i))]);
-          break;
-        case Collective::alltoall:
-          expected[e] = value(owner_of(i), before + i - first[static_cast<size_t>(owner_of(i))]);
-          break;
-        case Collective::sendrecv:
-          expected[e] = value((r + ranks() - 1) % ranks(), i);
-          break;
-        default:
-          expected[e] = combined(run.collective == Collective::reduce_scatter ? before + i : i);
-      }
-    }
-    std::vector<std::byte> found(static_cast<size_t>(output.bytes()));
     ExecContext& ctx = (*devices_)[d].compute();
-    if (!found.empty()) copy(ctx, output, View{found.data(), output.shape, config_.dtype, DeviceId::host()});
-    ctx.stream().synchronize();
-    wrong += count_different(expected, found);
+    for (int64_t begin = 0; begin < output.numel(); begin += kPieceElements) {
+      const View piece = output.rows(begin, std::min(begin + kPieceElements, output.numel()));
+      std::vector<float> wanted(static_cast<size_t>(piece.numel()));
+      for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = expected(run, rank_of(d), first, begin + static_cast<int64_t>(i));
+      std::vector<std::byte> found(static_cast<size_t>(piece.bytes()));
+      copy(ctx, piece, View{found.data(), piece.shape, config_.dtype, DeviceId::host()});
+      ctx.stream().synchronize();
+      wrong += count_different(wanted, found);
+    }
   }
   return wrong;
 }

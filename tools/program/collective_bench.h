@@ -69,6 +69,11 @@ class CollectiveBench {
   };
   /// Elements in the smaller of a rank's two buffers, as nccl-tests count them; the largest one if parts differ.
   int64_t count(Collective collective, int64_t bytes) const;
+  /// The bytes of the larger buffer that a collective of `bytes` uses: parts are whole elements, so a remainder stays unused. 0 if `bytes` is below
+  /// least_bytes().
+  int64_t used_bytes(Collective collective, int64_t bytes) const;
+  /// The bytes with which every part that is not empty has an element, and uneven parts have the ratio of the counts.
+  int64_t least_bytes(Collective collective) const;
   CollectiveTiming time(const Run& run);
   /// Whether the condition holds in any process. Every process calls it.
   bool any(bool here);
@@ -80,6 +85,8 @@ class CollectiveBench {
   };
   static constexpr int kMostSingle = 10000;
 
+  /// How the whole is divided: the ranks' parts, one to another.
+  std::vector<int64_t> ratio(Collective collective) const;
   /// Elements of each rank's part.
   std::vector<int64_t> parts(Collective collective, int64_t bytes) const;
   /// Times single operations with events. Each device's thread calls it.
@@ -100,6 +107,8 @@ class CollectiveBench {
   /// The value of element i of what rank r contributes: a small integer, so that sums over all ranks are exact in every dtype.
   float value(int rank, int64_t element) const;
   float combined(int64_t element) const;
+  /// The value of element i of a rank's result.   first  offsets of the ranks' parts
+  float expected(const Run& run, int rank, const std::vector<int64_t>& first, int64_t i) const;
   int64_t count_different(const std::vector<float>& expected, const std::vector<std::byte>& found) const;
   void repeat(const Run& run, int times, std::vector<Series>* series);
 

@@ -18,16 +18,22 @@ namespace vitrine::tools {
 
 namespace {
 
+/// Sizes up to this can be doubled and added without overflow.
+constexpr int64_t kMostBytes = int64_t{1} << 50;
+
 /// A size of nccl-tests: 8, 64K, 32M, 1G (powers of 1024), or 64KiB.
 int64_t parse_collective_bytes(const std::string& option, const std::string& text) {
   const bool letter =
       !text.empty() && std::string("KMG").find(static_cast<char>(std::toupper(static_cast<unsigned char>(text.back())))) != std::string::npos;
+  int64_t bytes = 0;
   try {
-    return parse_bytes(letter ? text.substr(0, text.size() - 1) + static_cast<char>(std::toupper(static_cast<unsigned char>(text.back()))) + "iB"
-                              : text);
+    bytes = parse_bytes(letter ? text.substr(0, text.size() - 1) + static_cast<char>(std::toupper(static_cast<unsigned char>(text.back()))) + "iB"
+                               : text);
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{} {}: {}", option, text, error.what()));
   }
+  if (bytes > kMostBytes) throw ConfigError(fmt::format("{} {}: expected at most 1024TiB (1 PiB)", option, text));
+  return bytes;
 }
 
 std::vector<int64_t> parse_counts(const std::string& text) {
@@ -110,6 +116,13 @@ void resolve_collectives(const CLI::App& app, const CollectiveTexts& t, Collecti
   }
   if (c.min_bytes > c.max_bytes) throw ConfigError(fmt::format("-b {}: it is larger than -e {}", t.min_bytes, t.max_bytes));
   if (c.min_bytes < size_of(c.dtype)) throw ConfigError(fmt::format("-b {}: one element of {} has {} bytes", c.min_bytes, t.dtype, size_of(c.dtype)));
+}
+
+int64_t next_size(const CollectiveOptions& c, int64_t bytes) {
+  if (c.step_bytes > 0) return bytes + c.step_bytes;
+  const double next = static_cast<double>(bytes) * c.step_factor;
+  if (next >= static_cast<double>(c.max_bytes) + 1) return c.max_bytes + 1;
+  return std::max(bytes + 1, static_cast<int64_t>(next));
 }
 
 }  // namespace vitrine::tools

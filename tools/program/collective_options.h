@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "tools/program/options.h"
@@ -21,5 +22,8 @@ void add_collective_options(CLI::App& app, CollectiveOptions& options, Collectiv
 
 /// Completes the options by the texts. throws ConfigError
 void resolve_collectives(const CLI::App& app, const CollectiveTexts& texts, CollectiveOptions& options);
+
+/// The size that follows `bytes`: larger than it, and above max_bytes after the last one.
+int64_t next_size(const CollectiveOptions& options, int64_t bytes);
 
 }  // namespace vitrine::tools

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine collectives: the cost of collectives, measured as nccl-tests measures it.
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iterator>
 #include <optional>
 
 #include <fmt/format.h>
@@ -14,6 +16,7 @@
 #include "runtime/process_group/agreement.h"
 #include "runtime/units.h"
 #include "tools/program/collective_bench.h"
+#include "tools/program/collective_options.h"
 #include "tools/program/commands.h"
 #include "tools/program/describe.h"
 #include "tools/program/device_sets.h"
@@ -28,10 +31,12 @@ namespace vitrine::tools {
 namespace {
 
 constexpr int64_t kSlackBytes = int64_t{64} << 20;  // of each device, in addition to its buffers
+// What sums over processes take at once: with few processes two messages for each, with many a fixed amount.
+constexpr int64_t kFewProcesses = 64, kMessageBytes = int64_t{1} << 20, kTreeBytes = int64_t{16} << 20;
 
 struct Row {
   Collective collective;
-  int64_t bytes = 0, count = 0;
+  int64_t bytes = 0, count = 0;  // what was used, of the larger and of the smaller buffer
   CollectiveTiming out_of_place;
   std::optional<CollectiveTiming> in_place;  // nothing for collectives that have no in-place form
 };
@@ -41,16 +46,6 @@ const char* type_name(DType dtype) {
 }
 
 const char* op_name(Collective collective, const CollectiveOptions& o) { return sums(collective) ? reduce_op_name(o.op) : "none"; }
-
-/// The sizes from --minbytes to --maxbytes.
-std::vector<int64_t> sizes_of(const CollectiveOptions& o) {
-  std::vector<int64_t> sizes;
-  const auto next = [&](int64_t bytes) {
-    return o.step_bytes > 0 ? bytes + o.step_bytes : static_cast<int64_t>(static_cast<double>(bytes) * o.step_factor);
-  };
-  for (int64_t bytes = o.min_bytes; bytes <= o.max_bytes; bytes = std::max(bytes + 1, next(bytes))) sizes.push_back(bytes);
-  return sizes;
-}
 
 double algbw(const Row& row, const CollectiveTiming& t) { return static_cast<double>(row.bytes) / t.seconds * 1e-9; }
 
@@ -123,18 +118,93 @@ std::string table(Collective collective, const std::vector<Row>& rows, const Col
   return table.str(style);
 }
 
-/// Each device has an input and an output of the largest size. Checked here because Linux kills a process that uses too much memory.
-void require_memory(const Options& options, const DeviceGroupOptions& group, int64_t bytes_of_each) {
+std::vector<Collective> collectives_of(const CollectiveOptions& o) {
+  std::vector<Collective> chosen;
+  for (const std::string& name : o.names) {
+    chosen.push_back(*std::find_if(std::begin(kCollectives), std::end(kCollectives), [&](Collective c) { return name == collective_name(c); }));
+  }
+  return chosen;
+}
+
+/// Buffers of the largest size that the first device of each of several CPU processes needs for what it exchanges with the others, in addition to
+/// input and output: sums of 16-bit numbers are exchanged in f32.
+int64_t exchange_buffers(Collective collective, DType dtype, int64_t local_devices, int64_t processes) {
+  const int64_t in_f32 = dtype == DType::f16 || dtype == DType::bf16 ? 2 : 0;
+  switch (collective) {
+    case Collective::all_reduce:
+      return in_f32;
+    case Collective::reduce:
+    case Collective::gpu0_star:
+      return 1 + in_f32;
+    case Collective::reduce_scatter:  // along a tree, messages may have half of the whole or more
+      return 1 + in_f32 + (processes > kFewProcesses ? std::max<int64_t>(1, in_f32) : 0);
+    case Collective::scatter:
+    case Collective::gather:
+      return 1;
+    case Collective::alltoall:
+    case Collective::sendrecv:
+      return local_devices > 1 ? 2 * local_devices + 1 : 0;
+    default:
+      return 0;
+  }
+}
+
+/// What the devices of this process need: input and output of each, and what is exchanged.
+struct Needs {
+  int64_t devices = 1;
+  int64_t exchanged = 0;      // buffers of the largest size, on the first device
+  int64_t segment_bytes = 0;  // of sums in segments, on the first device
+
+  int64_t bytes_of_device(int64_t size) const { return (2 + exchanged) * size + segment_bytes + kSlackBytes; }
+  int64_t bytes(int64_t size) const { return (2 * devices + exchanged) * size + segment_bytes + devices * kSlackBytes; }
+  int64_t largest_buffer(int64_t available) const {
+    return std::max<int64_t>(0, (available - segment_bytes - devices * kSlackBytes) / (2 * devices + exchanged));
+  }
+};
+
+Needs needs_of(const CollectiveOptions& o, const DeviceGroupOptions& group) {
+  Needs needs{static_cast<int64_t>(group.devices.size())};
+  const int64_t processes = group.process_group ? group.process_group->size() : 1;
+  if (processes == 1 || group.devices[0].backend != Backend::cpu) return needs;
+  for (const Collective c : collectives_of(o)) needs.exchanged = std::max(needs.exchanged, exchange_buffers(c, o.dtype, needs.devices, processes));
+  const int64_t most = processes <= kFewProcesses ? 2 * processes * kMessageBytes : kTreeBytes;
+  needs.segment_bytes = std::min(most, 4 * o.max_bytes + 8 * processes);  // small sizes: two shares in f32 for each process, rounded up
+  return needs;
+}
+
+/// Checked here because Linux kills a process that uses too much memory.
+void require_memory(const CollectiveOptions& o, const DeviceGroupOptions& group, const Needs& needs) {
   if (group.devices[0].backend != Backend::cpu) return;
-  const auto sharing = static_cast<int64_t>(group.devices.size()) * (group.process_group ? group.process_group->local_size() : 1);
-  const int64_t each = less_reserve(available_memory().bytes) / sharing;
-  if (bytes_of_each <= each) return;
+  const int64_t processes = group.process_group ? group.process_group->local_size() : 1;
+  const int64_t each = less_reserve(available_memory().bytes) / processes;
+  if (needs.bytes(o.max_bytes) <= each) return;
+  const int64_t largest = needs.largest_buffer(each) >> 20;
   throw OutOfMemory(
-      fmt::format("collectives: an input and an output of {} need {} of each device, but of the machine's available memory there is {} for each of "
-                  "{}; the largest "
-                  "size that fits is -e {}M",
-                  format_bytes(options.collectives.max_bytes), format_bytes(bytes_of_each), format_bytes(each), sharing,
-                  std::max<int64_t>(0, (each - kSlackBytes) / 2 >> 20)));
+      fmt::format("collectives: buffers of {} need {} on {} {}, but of the machine's available memory there is {} for each of {} {}; {}",
+                  format_bytes(o.max_bytes), format_bytes(needs.bytes(o.max_bytes)), needs.devices, needs.devices == 1 ? "device" : "devices",
+                  format_bytes(each), processes, processes == 1 ? "process" : "processes",
+                  largest > 0 ? fmt::format("the largest size that fits is -e {}M", largest) : std::string("use fewer devices or processes")));
+}
+
+/// Why sizes below least_bytes() are not measured.
+std::string why_too_small(const CollectiveBench& bench, Collective collective) {
+  return fmt::format("{} on {} ranks needs at least {} bytes, one element{}", collective_name(collective), bench.ranks(),
+                     bench.least_bytes(collective), takes_counts(collective) ? " per count" : " per rank");
+}
+
+int64_t largest_size(const CollectiveOptions& o) {
+  if (o.step_bytes > 0) return o.max_bytes - (o.max_bytes - o.min_bytes) % o.step_bytes;
+  int64_t largest = o.min_bytes;
+  for (int64_t bytes = largest; bytes <= o.max_bytes; bytes = next_size(o, bytes)) largest = bytes;
+  return largest;
+}
+
+/// throws ConfigError unless some collective can be measured with the largest size.
+void require_sizes(const CollectiveBench& bench, const CollectiveOptions& o, const std::vector<Collective>& collectives) {
+  const int64_t largest = largest_size(o);
+  if (std::any_of(collectives.begin(), collectives.end(), [&](Collective c) { return bench.least_bytes(c) <= largest; })) return;
+  throw ConfigError(fmt::format("-e {}: no size can be measured: {}; raise -e{}", o.max_bytes, why_too_small(bench, collectives.front()),
+                                o.counts.empty() ? "" : ", or lower --counts"));
 }
 
 std::string host_name() {
@@ -176,8 +246,9 @@ int run_collectives(const Options& options, const Processes& processes) {
   const std::vector<DeviceId> devices = resolve_devices(options, cuda_device_count());
   DeviceGroupOptions group = device_group_options(options, devices, processes.process_group());
   if (group.memory_bytes.empty()) {
-    group.memory_bytes = {2 * o.max_bytes + kSlackBytes};
-    require_memory(options, group, group.memory_bytes[0]);
+    const Needs needs = needs_of(o, group);
+    group.memory_bytes = {needs.bytes_of_device(o.max_bytes)};
+    require_memory(o, group, needs);
   }
   if (group.threads_per_device.empty() && devices[0].backend == Backend::cpu) group.threads_per_device = {1};
   group.trace = TraceLevel::off;
@@ -196,6 +267,8 @@ int run_collectives(const Options& options, const Processes& processes) {
   if (o.root >= bench.ranks()) {
     throw ConfigError(fmt::format("--root {}: there are ranks 0 to {}; add devices, or choose one of them", o.root, bench.ranks() - 1));
   }
+  const std::vector<Collective> collectives = collectives_of(o);
+  require_sizes(bench, o, collectives);
   const Style style = Style::of(STDOUT_FILENO);
   if (!options.json) {
     fmt::print(
@@ -207,15 +280,15 @@ int run_collectives(const Options& options, const Processes& processes) {
   std::vector<Row> rows;
   int64_t wrong = 0;
   bool stopped = false;
-  for (const std::string& name : o.names) {
-    Collective collective{};
-    for (const Collective c : kCollectives) {
-      if (name == collective_name(c)) collective = c;
+  for (const Collective collective : collectives) {
+    if (o.min_bytes < bench.least_bytes(collective) && processes.leads()) {
+      fmt::print(stderr, "vitrine: note: smaller sizes are left out: {}\n", why_too_small(bench, collective));
     }
-    for (const int64_t bytes : sizes_of(o)) {
+    for (int64_t bytes = o.min_bytes; bytes <= o.max_bytes; bytes = next_size(o, bytes)) {
       stopped = stopped || bench.any(interrupted());
       if (stopped) break;
-      Row row{collective, bytes, bench.count(collective, bytes), {}, std::nullopt};
+      if (bytes < bench.least_bytes(collective)) continue;
+      Row row{collective, bench.used_bytes(collective, bytes), bench.count(collective, bytes), {}, std::nullopt};
       CollectiveBench::Run run{collective, bytes, o.root, o.warm_up, o.iterations, o.check, false};
       row.out_of_place = bench.time(run);
       run.in_place = true;

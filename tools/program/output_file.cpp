@@ -71,13 +71,14 @@ void check_writable(const std::string& option, const std::string& path) {
   };
   struct stat status {};
   const bool exists = stat(path.c_str(), &status) == 0;
+  if (!exists && errno != ENOENT) refuse();  // such as a name that is too long
   if (exists && S_ISDIR(status.st_mode)) throw DataError(fmt::format("{} {}: it is a folder; name a file in it", option, path));
   if (exists && !S_ISREG(status.st_mode)) {  // /dev/stdout, a pipe: opening it could already be seen at its other end
     if (access(path.c_str(), W_OK) != 0) refuse();
     return;
   }
-  const std::string probe = fmt::format("{}.{}.tmp", path, getpid());
-  const int file = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  std::string probe;
+  const int file = create_temporary(path, probe);
   if (file < 0) refuse();
   close(file);
   unlink(probe.c_str());
