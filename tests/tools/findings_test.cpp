@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/findings.h"
 
+#include <limits>
+
 #include <gtest/gtest.h>
 
 namespace vitrine::tools {
@@ -173,6 +175,18 @@ TEST(Findings, ListDivergenceFirst) {
   grow(in, 0, Category::workspace, 256 * kMiB);
   EXPECT_NE(find_findings(in).at(0).text.find("the loss of step 8 is not finite."), std::string::npos);
   EXPECT_NE(find_findings(in).at(0).remedy.find("`--lr`"), std::string::npos);
+}
+
+TEST(Findings, ReportAnEvaluationThatIsNotFinite) {
+  RunRecord in = calm();
+  EpochRecord epoch;
+  epoch.test_loss = 2.3;
+  in.epochs = {epoch, epoch};
+  in.epochs[1].epoch = 2;
+  EXPECT_FALSE(divergence(in).has_value());
+  in.epochs[1].test_loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TELLS(divergence(in), "The test loss of epoch 2 is not finite");
+  EXPECT_TELLS(divergence(in), "`--lr`");
 }
 
 TEST(Findings, ReportSkippedSteps) {

@@ -95,11 +95,15 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category)
 }  // namespace
 
 std::optional<Finding> divergence(const RunRecord& run) {
-  if (run.diverged.empty() && run.steps.non_finite == 0) return std::nullopt;
-  const std::string text = !run.diverged.empty()
-                               ? run.diverged + "."
-                               : fmt::format("The loss was not finite in {} of {} steps, from step {} on: the weights are unusable.",
-                                             format_count(run.steps.non_finite), format_count(run.steps.steps), run.steps.first_non_finite + 1);
+  const auto evaluation =
+      std::find_if(run.epochs.begin(), run.epochs.end(), [](const EpochRecord& e) { return e.test_loss && !std::isfinite(*e.test_loss); });
+  if (run.diverged.empty() && run.steps.non_finite == 0 && evaluation == run.epochs.end()) return std::nullopt;
+  std::string text = run.diverged + ".";
+  if (run.diverged.empty()) {
+    text = run.steps.non_finite > 0 ? fmt::format("The loss was not finite in {} of {} steps, from step {} on: the weights are unusable.",
+                                                  format_count(run.steps.non_finite), format_count(run.steps.steps), run.steps.first_non_finite + 1)
+                                    : fmt::format("The test loss of epoch {} is not finite: the weights are unusable.", evaluation->epoch);
+  }
   return Finding{text, "A smaller `--lr` or `--clip-norm 1` keeps values finite; so may `--precision fp32` or `bf16` in place of fp16.", 1.0};
 }
 
