@@ -101,6 +101,17 @@ TEST_F(Processes, StopTogetherWhenTrainingDiverges) {
   EXPECT_FALSE(content(weights).empty());
 }
 
+TEST_F(Processes, StopTogetherWhenAnEvaluationIsNotFinite) {
+  const Command training =
+      vitrine_command({"train", "--model", "mlp", "--data", "synthetic:64", "--threads-per-device", "1", "--steps", "1", "--lr", "1e30", "--json"});
+  const ChildResult result = mpirun(2, with_output_in(folder_.path(), training));
+  EXPECT_EQ(result.exit_code, 1) << result.error;
+  const std::string error = content(folder_.path("err.0"));
+  EXPECT_NE(error.find("training has diverged: the test loss after step 1"), std::string::npos) << error;
+  EXPECT_EQ(content(folder_.path("err.1")).find("training has diverged"), std::string::npos) << "one rank says it";
+  EXPECT_TRUE(Json::parse(content(folder_.path("out.0")))["diverged"].is_string());
+}
+
 TEST_F(Processes, ListTheDevicesOfAllRanks) {
   const Json json = in_processes(2, "train", {"--devices", "cpu:0-1", "--steps", "3", "--split", "3,0,2,1"});
   const std::vector<std::string> names = {"rank 0 cpu:0", "rank 0 cpu:1", "rank 1 cpu:0", "rank 1 cpu:1"};

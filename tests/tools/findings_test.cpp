@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/findings.h"
 
+#include <limits>
+
 #include <gtest/gtest.h>
 
 namespace vitrine::tools {
@@ -175,6 +177,18 @@ TEST(Findings, ListDivergenceFirst) {
   EXPECT_NE(find_findings(in).at(0).remedy.find("`--lr`"), std::string::npos);
 }
 
+TEST(Findings, ReportAnEvaluationThatIsNotFinite) {
+  RunRecord in = calm();
+  EpochRecord epoch;
+  epoch.test_loss = 2.3;
+  in.epochs = {epoch, epoch};
+  in.epochs[1].epoch = 2;
+  EXPECT_FALSE(divergence(in).has_value());
+  in.epochs[1].test_loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TELLS(divergence(in), "The test loss of epoch 2 is not finite");
+  EXPECT_TELLS(divergence(in), "`--lr`");
+}
+
 TEST(Findings, ReportSkippedSteps) {
   RunRecord in = calm();
   in.steps.steps = 100;
@@ -259,11 +273,11 @@ RunRecord scheme(const char* name, std::vector<double> rounds) {
 }
 
 TEST(CompareFindings, NameTheFastestAndTheSmallest) {
-  RunRecord dp = scheme("dp", {100, 98, 103}), ddp = scheme("ddp", {150, 160, 149});
+  RunRecord dp = scheme("dp", {100, 98, 103, 100, 101}), ddp = scheme("ddp", {150, 160, 149, 150, 152});
   grow(dp, 0, Category::activations, 100 * kMiB);
   const std::vector<Finding> findings = compare_findings({dp, ddp});
   ASSERT_EQ(findings.size(), 2U);
-  EXPECT_EQ(findings[0].text, "ddp is fastest: 150 samples/s (median of 3 rounds, 149 to 160), 1.50 times dp.");
+  EXPECT_EQ(findings[0].text, "ddp is fastest: 150 samples/s (median of 5 rounds, 149 to 160), 1.50 times dp.");
   EXPECT_EQ(findings[1].text, "ddp leaves the most room: its fullest device holds 100 MiB, 100 MiB less than that of dp.");
   EXPECT_TRUE(compare_findings({dp}).empty());
   ASSERT_EQ(compare_findings({ddp, ddp}).size(), 1U);
@@ -272,7 +286,7 @@ TEST(CompareFindings, NameTheFastestAndTheSmallest) {
 }
 
 TEST(CompareFindings, ResultsComeFirstThenWhatCostsMost) {
-  RunRecord dp = scheme("dp", {100, 98, 103}), ddp = scheme("ddp", {150, 160, 149});
+  RunRecord dp = scheme("dp", {100, 98, 103, 100, 101}), ddp = scheme("ddp", {150, 160, 149, 150, 152});
   grow(dp, 0, Category::activations, 100 * kMiB);
   const std::vector<Finding> findings = comparison_findings({dp, ddp});
   ASSERT_EQ(findings.size(), 3U);
@@ -281,7 +295,7 @@ TEST(CompareFindings, ResultsComeFirstThenWhatCostsMost) {
 }
 
 TEST(Conclude, FillsWhatTheKindOfRecordReports) {
-  RunRecord uneven = scheme("dp", {100, 98, 103});
+  RunRecord uneven = scheme("dp", {100, 98, 103, 100, 101});
   grow(uneven, 0, Category::activations, 100 * kMiB);
   Record run;
   run.runs = {uneven};
@@ -293,23 +307,27 @@ TEST(Conclude, FillsWhatTheKindOfRecordReports) {
   comparison.kind = Record::Kind::comparison;
   conclude(comparison);
   EXPECT_TRUE(comparison.findings.empty()) << "an interrupted comparison has no runs";
-  comparison.runs = {uneven, scheme("ddp", {150, 160, 149})};
+  comparison.runs = {uneven, scheme("ddp", {150, 160, 149, 150, 152})};
   conclude(comparison);
   EXPECT_EQ(comparison.findings.size(), 3U);
   EXPECT_EQ(comparison.speed.value().text, comparison.findings[0].text);
 }
 
 TEST(CompareFindings, DoNotReportNoise) {
-  const RunRecord balanced = scheme("balanced", {160, 99, 170}), dp = scheme("dp", {100, 98, 165});
+  const RunRecord balanced = scheme("balanced", {160, 99, 170, 160}), dp = scheme("dp", {100, 98, 165, 100});
   EXPECT_EQ(
       text_of(compare_speed({balanced, dp})),
-      "The schemes' speeds are within noise: medians from 100 to 160 samples/s, single rounds from 98 to 170. `--rounds 6` or more `--steps` resolve "
+      "The schemes' speeds are within noise: medians from 100 to 160 samples/s, single rounds from 98 to 170. `--rounds 8` or more `--steps` resolve "
       "smaller differences.");
-  const RunRecord ddp = scheme("ddp", {201, 199, 200}), near = scheme("near", {199, 198, 203});
-  EXPECT_EQ(text_of(compare_speed({balanced, ddp, near})),
-            "ddp is fastest: 200 samples/s (median of 3 rounds, 199 to 201), 1.25 times balanced. Within noise of it: near. ");
+  const RunRecord slow = scheme("slow", {160, 158, 161, 160}), ddp = scheme("ddp", {201, 199, 200, 200}), near = scheme("near", {199, 198, 203, 200});
+  EXPECT_EQ(text_of(compare_speed({slow, ddp, near})),
+            "ddp is fastest: 200 samples/s (median of 4 rounds, 199 to 201), 1.25 times slow. Within noise of it: near. ");
   const RunRecord once = scheme("dp", {100}), twice_as_fast = scheme("ddp", {200});
   EXPECT_TELLS(compare_speed({once, twice_as_fast}), "One round cannot distinguish differences in speed from noise");
+  const RunRecord few = scheme("dp", {100, 101, 99}), few_faster = scheme("ddp", {200, 201, 199});
+  EXPECT_EQ(text_of(compare_speed({few, few_faster})), "3 rounds cannot distinguish differences in speed from noise. `--rounds 5` can.");
+  // Every round is faster, but the rounds of one scheme differ more than the schemes do.
+  EXPECT_TELLS(compare_speed({scheme("dp", {100, 101, 99, 100}), scheme("ddp", {120, 110, 150, 120})}), "are within noise");
   EXPECT_EQ(ddp.rates.str(), "200 ±0 %");
   EXPECT_EQ(balanced.rates.str(), "160 ±22 %");
   EXPECT_EQ(once.rates.str(), "100");

@@ -184,6 +184,28 @@ TEST_F(Train, ADivergedRunFailsAndKeepsTheLastFiniteWeights) {
   }
 }
 
+// No training step shows what the last update did.
+TEST_F(Train, AnEvaluationThatIsNotFiniteIsDivergence) {
+  const std::string weights = path("w.safetensors"), report = path("r.html");
+  const Arguments training = with(with({"train"}, kQuick), {"--steps", "1", "--lr", "1e30", "--save", weights, "--report", report});
+  const ChildResult result = run_vitrine(training);
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_NE(result.error.find("training has diverged: the test loss after step 1 is not finite"), std::string::npos) << result.error;
+  EXPECT_NE(result.output.find("test loss nan"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("The last finite weights are in " + weights), std::string::npos) << result.output;
+  std::ifstream file(report);
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(page.find("training has diverged: the test loss"), std::string::npos);
+  EXPECT_EQ(page.find("Nothing stands out"), std::string::npos);
+
+  const Arguments evaluation = with(with({"eval"}, kQuick), {"--weights", weights});
+  const ChildResult refused = run_vitrine(evaluation), accepted = run_vitrine(with(evaluation, {"--allow-non-finite"}));
+  EXPECT_EQ(refused.exit_code, 1) << refused.output;
+  EXPECT_NE(refused.error.find("the test loss is not finite"), std::string::npos) << refused.error;
+  EXPECT_EQ(accepted.exit_code, 0) << accepted.error;
+  for (const ChildResult* one : {&refused, &accepted}) EXPECT_NE(one->output.find("test loss nan"), std::string::npos) << one->output;
+}
+
 TEST_F(Train, ARunContinuesAndReportsNonFiniteValuesIfTheyAreAllowed) {
   const Arguments arguments = with(kQuick, {"--steps", "6", "--no-eval", "--lr", "1e30", "--allow-non-finite", "--report", path("r.html")});
   const ChildResult result = run_vitrine(with({"train"}, arguments));

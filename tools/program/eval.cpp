@@ -46,6 +46,14 @@ int run_eval(const Options& options, const Processes& processes) {
   record.dataset_bytes = dataset_bytes(job.data);
   record.runs.emplace_back().devices = gather_devices(processes, measure_devices(run));
   const double rate = static_cast<double>(result->samples) / result->seconds;
+  const bool usable = options.allow_non_finite || std::isfinite(result->loss);
+  const int status = usable ? kExitOk : kExitFailure;
+  if (!usable && processes.leads()) {
+    fmt::print(stderr,
+               "vitrine: the test loss is not finite, although the weights are: the training that saved them diverged{}; use an earlier file, or "
+               "accept the result with --allow-non-finite\n",
+               resolve_precision(options).compute == DType::f16 ? ", or values exceed the range of fp16 (--precision bf16 or fp32)" : "");
+  }
   if (options.json) {
     Json json;
     json["config"] = config_json(options, job, devices);
@@ -60,16 +68,16 @@ int run_eval(const Options& options, const Processes& processes) {
     json["devices"] = devices_json(record.run().devices);
     print_json(json);
     attempts.rethrow();
-    return kExitOk;
+    return status;
   }
   fmt::print("{}\n", describe_job(job, run.engine->layout()));
-  fmt::print("test loss {:.4f}  test accuracy {:.4f}{}  {} samples, each once  {} samples/s\n", result->loss, result->accuracy,
+  fmt::print("test loss {}  test accuracy {:.4f}{}  {} samples, each once  {} samples/s\n", format_loss(result->loss), result->accuracy,
              describe_top5(result->top5), format_count(result->samples), format_count(std::llround(rate)));
   if (result->confusion) fmt::print("\n{}", result->confusion->report(job.data.test.class_names, Style::of(STDOUT_FILENO)));
   fmt::print("\n{}", memory_report(record, Style::of(STDOUT_FILENO)));
   if (has_logits) fmt::print("The outputs are in {}\n", options.save_logits);
   attempts.rethrow();
-  return kExitOk;
+  return status;
 }
 
 }  // namespace vitrine::tools

@@ -35,8 +35,8 @@ std::optional<Finding> late_first_bucket(const RunRecord& run);
 std::optional<Finding> exposed_communication(const RunRecord& run);
 std::optional<Finding> skipped_steps(const RunRecord& run);
 
-/// Whether every round of `fast` was faster than every round of `slow`, and the medians differ by more than a few percent. False with a single round,
-/// which does not show the noise.
+/// Whether every round of `fast` was faster than every round of `slow`, and the medians differ by more than either range of rounds and by more than a
+/// few percent. False with fewer than four rounds, which do not show the noise.
 bool is_faster(const Rates& fast, const Rates& slow);
 /// The fastest scheme of a comparison, and those within noise of it. Nothing for fewer than two.
 std::optional<Finding> compare_speed(const std::vector<RunRecord>& runs);

@@ -2,6 +2,7 @@
 #include "tools/program/tables.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -171,5 +172,7 @@ std::string format_count(int64_t count) {
   for (size_t end = text.size(); end > first + 3; end -= 3) text.insert(end - 3, 1, ',');
   return text;
 }
+
+std::string format_loss(double loss) { return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss); }
 
 }  // namespace vitrine::tools

@@ -57,5 +57,7 @@ std::string format_share(double share);
 std::string format_ms(double seconds);
 /// "12,345".
 std::string format_count(int64_t count);
+/// "2.3026"; "nan" without a sign.
+std::string format_loss(double loss);
 
 }  // namespace vitrine::tools

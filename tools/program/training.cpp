@@ -127,10 +127,19 @@ void Training::run_epochs() {
       log_epoch(epochs_.back());
       print_epoch(epochs_.back());
     }
+    if (ends_here && !stopped_) check_evaluation(epochs_.back());
     if (!stopped_ && !end_epoch()) break;
   }
   // An interrupted run, and a whole one, can be continued from where it ended.
   if (checkpoints_.active() && saved_ != Place{epoch_, batch_} && engine_.steps_issued() > 0) save();
+}
+
+void Training::check_evaluation(const EpochRecord& result) const {
+  if (options_.allow_non_finite || !result.test_loss || std::isfinite(*result.test_loss)) return;
+  throw DivergedError(fmt::format(
+      "training has diverged: the test loss after step {} is not finite, although the weights are. To continue, lower the learning rate, clip the "
+      "gradient's norm, or compute in {}",
+      engine_.steps_issued(), engine_.config().precision.compute == DType::f16 ? "bf16 or f32" : "f32"));
 }
 
 void Training::end_epoch_of_schedule(const EpochRecord& result) {
@@ -284,9 +293,9 @@ void Training::print_epoch(const EpochRecord& result) const {
   std::string line =
       options_.steps ? fmt::format("{} step{}", result.steps, result.steps == 1 ? "" : "s") : fmt::format("epoch {}/{}", result.epoch, epoch_count_);
   if (!result.whole()) line += fmt::format(" (interrupted after {} of {} steps)", result.steps, result.steps_wanted);
-  if (result.steps > 0) line += fmt::format("  train loss {:.4f}", result.totals.mean_loss());
+  if (result.steps > 0) line += "  train loss " + format_loss(result.totals.mean_loss());
   if (result.test_loss) {
-    line += fmt::format("  test loss {:.4f}  test accuracy {:.4f}", *result.test_loss, *result.test_accuracy);
+    line += fmt::format("  test loss {}  test accuracy {:.4f}", format_loss(*result.test_loss), *result.test_accuracy);
     line += describe_top5(result.test_top5);
   }
   line += fmt::format("  {} samples/s", format_count(std::llround(result.samples_per_second())));

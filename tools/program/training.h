@@ -76,6 +76,8 @@ class Training {
   static LoaderConfig loader_from(const Options& options, const Job& job, const Run& run, const Start& start, int64_t epoch_count);
 
   void run_epochs();
+  /// throws DivergedError if the test loss is not finite, unless that is allowed. All processes have the same test loss.
+  void check_evaluation(const EpochRecord& result) const;
   void end_epoch_of_schedule(const EpochRecord& result);
   void begin_result();
   /// The place moves to the next epoch, and a checkpoint is saved if one is due. False: the run has ended within the epoch.
