@@ -46,6 +46,19 @@ void for_each_entry(const std::string& directory, const Visit& visit) {
   if (error) throw DataError(fmt::format("{}: the folder cannot be read ({})", directory, error.message()));
 }
 
+/// Makes a directory and those above it, and flushes the new entries to the disk.
+void make_directory(const std::string& path) {
+  std::error_code error;
+  std::vector<fs::path> above;  // of the directories that are missing
+  for (fs::path missing = fs::absolute(path, error).lexically_normal(); !fs::exists(missing, error) && missing.has_relative_path();) {
+    missing = missing.parent_path();
+    above.push_back(missing);
+  }
+  fs::create_directories(path, error);
+  if (error) refuse(path, error.message());
+  for (const fs::path& parent : above) flush_folder(parent.string());
+}
+
 void remove_temporaries(const std::string& directory) {
   std::vector<fs::path> left;
   for_each_entry(directory, [&](const fs::directory_entry& entry) {
@@ -95,8 +108,7 @@ CheckpointDirectory::CheckpointDirectory(const std::string& path, double patienc
     throw DataError(
         fmt::format("{}: it is a checkpoint itself, not a folder of checkpoints; name the folder that contains it, {}", path, parent.string()));
   }
-  fs::create_directories(path, error);
-  if (error) refuse(path, error.message());
+  make_directory(path);
   lock_ = open((fs::path(path) / kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock_ < 0) refuse(path, std::strerror(errno));
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_seconds);

@@ -31,17 +31,6 @@ constexpr int kFormat = 1;
   throw DataError(fmt::format("{}: {} ({}); check the folder, its permissions and free space", path, what, std::strerror(code)));
 }
 
-/// Flushes the entries of a folder to the disk.
-void flush_folder(const std::string& folder) {
-  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) fail(folder, "cannot be opened", errno);
-  const int status = fsync(descriptor);
-  const int code = errno;
-  close(descriptor);
-  // Some network file systems cannot flush folders and need not.
-  if (status != 0 && code != EINVAL && code != ENOTSUP) fail(folder, "cannot be flushed to the disk", code);
-}
-
 /// The same name for the same folder within a process, so that what a failed attempt has left is found again.
 std::string temporary_for(const fs::path& folder) {
   return (folder.parent_path() / fmt::format("{}{}-{}", kCheckpointTemporaryPrefix, folder.filename().string(), getpid())).string();
@@ -133,6 +122,16 @@ void check_file(const std::string& path, int64_t bytes, const std::string& xxh3,
 }
 
 }  // namespace
+
+void flush_folder(const std::string& folder) {
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail(folder, "cannot be opened", errno);
+  const int status = fsync(descriptor);
+  const int code = errno;
+  close(descriptor);
+  // Some network file systems cannot flush folders and need not.
+  if (status != 0 && code != EINVAL && code != ENOTSUP) fail(folder, "cannot be flushed to the disk", code);
+}
 
 void write_checkpoint(const std::string& directory, const std::string& name, const std::vector<CheckpointFile>& files, const std::string& state_json,
                       const WriteProgress& progress) {

@@ -36,6 +36,9 @@ inline constexpr const char* kCheckpointTemporaryPrefix = ".tmp-";
 void write_checkpoint(const std::string& directory, const std::string& name, const std::vector<CheckpointFile>& files, const std::string& state_json,
                       const WriteProgress& progress = {});
 
+/// Flushes the entries of a folder to the disk, so that a machine that loses power keeps them.   throws  DataError
+void flush_folder(const std::string& folder);
+
 /// Whether a folder is a checkpoint, whole or not: it contains state.json.
 bool is_checkpoint(const std::string& folder);
 /// Reads state.json, checks it and its files against their checksums, and returns the JSON object that was passed as state_json.

@@ -214,6 +214,16 @@ TEST_F(CheckpointFolder, ALinkThatFailsLeavesNoTemporaryFile) {
   EXPECT_EQ(names(folder_), (std::vector<std::string>{".lock", "best", "newest"}));
 }
 
+TEST_F(CheckpointFolder, MissingDirectoriesAreMade) {
+  const std::string deep = path("a/b/c/");
+  {
+    CheckpointDirectory directory(deep, 0.1);
+    write_checkpoint(directory.path(), "step-00000001", files(1), "{}");
+  }
+  EXPECT_NO_THROW(read_checkpoint(path("a/b/c/step-00000001")));
+  EXPECT_NO_THROW(CheckpointDirectory(path("a/b/c"), 0.1));
+}
+
 TEST_F(CheckpointFolder, ADirectoryHasOneWriter) {
   expect_mentions(message_of([&] { CheckpointDirectory(Checkpoint::write("x")); }), {"it is a file"});
   expect_mentions(message_of([&] { CheckpointDirectory("/proc/no/such/folder"); }), {"/proc/no/such/folder", "no checkpoints can be written there"});

@@ -215,8 +215,9 @@ TEST(CheckpointOptions, IntervalsAreEpochsStepsOrMinutes) {
   EXPECT_TRUE(interval("epoch").epochs);
   EXPECT_EQ(interval("500").steps, 500);
   EXPECT_EQ(interval("2.5m").minutes, 2.5);
+  EXPECT_EQ(interval("1e8m").minutes, 1e8);
   EXPECT_FALSE(interval("500").epochs);
-  for (const char* bad : {"", "0", "-1", "m", "0m", "-1m", "infm", "nanm", "5s", "5 ", "epochs", "1e3"}) {
+  for (const char* bad : {"", "0", "-1", "m", "0m", "-1m", "1e12m", "infm", "nanm", "5s", "5 ", "epochs", "1e3"}) {
     expect_contains(message_of<ConfigError>([&] { interval(bad); }), "expected epoch, a number of steps (500), or of minutes (10m)");
   }
 }

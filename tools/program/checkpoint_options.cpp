@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/program/checkpoint_options.h"
 
-#include <cmath>
-
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
@@ -15,6 +13,7 @@ namespace vitrine::tools {
 namespace {
 
 constexpr const char* kGroup = "Checkpoints";
+constexpr double kMostMinutes = 1e8;  // in nanoseconds they fit into 64 bits
 
 }  // namespace
 
@@ -48,7 +47,7 @@ CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& o) {
   }
   if (!text.empty() && text.back() == 'm') {
     const auto minutes = parse_number<double>(std::string_view(text).substr(0, text.size() - 1));
-    if (minutes && std::isfinite(*minutes) && *minutes > 0.0) {
+    if (minutes && *minutes > 0.0 && *minutes <= kMostMinutes) {
       interval.minutes = *minutes;
       return interval;
     }
@@ -56,7 +55,7 @@ CheckpointInterval resolve_checkpoint_interval(const CheckpointOptions& o) {
     interval.steps = *steps;
     return interval;
   }
-  throw ConfigError(fmt::format("--checkpoint-every {}: expected epoch, a number of steps (500), or of minutes (10m)", text));
+  throw ConfigError(fmt::format("--checkpoint-every {}: expected epoch, a number of steps (500), or of minutes (10m), at most 100000000m", text));
 }
 
 void check_checkpoint_options(const CheckpointOptions& o, const std::string& init_weights, bool evaluates_epochs) {
