@@ -170,6 +170,12 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   if (count == 0) throw ConfigError("devices: the list is empty; name at least one, such as cpu:0");
   check_list(options_.memory_bytes, count, "device memory");
   check_list(options_.threads_per_device, count, "threads per device");
+  for (const int threads : options_.threads_per_device) {
+    if (threads > kMostThreadsPerDevice) {
+      throw ConfigError(fmt::format("threads per device: expected at most {}, got {}; a device is fastest with a thread for each of its cores",
+                                    kMostThreadsPerDevice, threads));
+    }
+  }
   if (!options_.names.empty() && options_.names.size() != count) throw ConfigError("devices: expected one name for each device, or no names");
   set_place(options_.place.value_or(ProcessGroupPlace{0, {static_cast<int>(count)}}));
   if (options_.check_order) checker_ = std::make_unique<OrderChecker>();

@@ -21,6 +21,9 @@ struct ProcessGroupPlace {
   bool gpus = false;              // GPUs exchange without memory of ours
 };
 
+/// Threads that a CPU device can have.
+inline constexpr int kMostThreadsPerDevice = 1024;
+
 /// Options for opening a group of devices.
 struct DeviceGroupOptions {
   std::vector<DeviceId> devices;
@@ -34,7 +37,8 @@ struct DeviceGroupOptions {
   /// among the processes of this machine and their devices; for a GPU, its free memory less 5 % and at least 1.5 GiB, divided among its logical
   /// devices.
   std::vector<int64_t> memory_bytes = {};
-  /// Threads of each CPU device: one value for all, one each, or empty (the process's cores divided among the devices).
+  /// Threads of each CPU device: one value for all, one each, or empty (the process's cores divided among the devices); at most
+  /// kMostThreadsPerDevice.
   std::vector<int> threads_per_device = {};
   bool check_order = false;
   TraceLevel trace = TraceLevel::phase;

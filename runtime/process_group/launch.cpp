@@ -20,6 +20,9 @@
 namespace vitrine {
 namespace {
 
+/// Memory and connections grow with the number of processes.
+constexpr int kMostProcesses = 1 << 20;
+
 /// A variable or a setting, and its value.
 struct Given {
   std::variant<std::string, Setting> name;
@@ -108,7 +111,7 @@ int read_number(const Given& given, int least, int most, const Reason& because) 
 Launch place(Launch::Launcher launcher, const Given& rank, const Given& world_size, const Given& local_rank, const Given& local_world_size) {
   Launch launch;
   launch.launcher = launcher;
-  launch.world_size = read_number(world_size, 1, INT_MAX, "");
+  launch.world_size = read_number(world_size, 1, kMostProcesses, "");
   launch.rank = read_number(rank, 0, launch.world_size - 1, world_size.str());
   launch.local_world_size = read_number(local_world_size, 1, launch.world_size, world_size.str());
   launch.local_rank = read_number(local_rank, 0, launch.local_world_size - 1, local_world_size.str());

@@ -2,14 +2,16 @@
 #include "runtime/process_group/rendezvous.h"
 
 #include <array>
-#include <fstream>
+#include <cerrno>
 #include <sstream>
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/error.h"
@@ -79,10 +81,21 @@ void write_address(const std::string& path, const Address& address) {
 }
 
 std::string read_address(const std::string& path) {
-  std::ifstream file(path);
+  // Opening or reading a fifo must not block.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return {};
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    throw CommError({given(Setting::rendezvous, "file:" + path), ": it is not a regular file; give a new file in a folder that all processes share"});
+  }
   std::string text(kLongestAddress, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
+  size_t size = 0;
+  for (ssize_t count = 1; count != 0 && size < text.size();) {
+    count = read(file.get(), text.data() + size, text.size() - size);
+    if (count > 0) size += static_cast<size_t>(count);
+    if (count < 0 && errno != EINTR) return {};
+  }
+  text.resize(size);
   return text;
 }
 

@@ -27,7 +27,7 @@ std::vector<std::string> interface_addresses();
 
 /// Writes an address for this user's processes, atomically. throws CommError.
 void write_address(const std::string& path, const Address& address);
-/// Returns nothing if there is no such file.
+/// Returns nothing if there is no such file. throws CommError if it is not a regular file.
 std::string read_address(const std::string& path);
 /// Problem of an address file that has not been written yet.
 inline constexpr const char* kNoAddressFile = "the file does not exist";

@@ -28,7 +28,11 @@ class AddressFile {
     write_address(path_, address);
   }
   ~AddressFile() {
-    if (!path_.empty() && read_address(path_) == text_) unlink(path_.c_str());
+    if (path_.empty()) return;
+    try {
+      if (read_address(path_) == text_) unlink(path_.c_str());
+    } catch (const CommError&) {  // no longer a file, so not ours
+    }
   }
   AddressFile(const AddressFile&) = delete;
   AddressFile& operator=(const AddressFile&) = delete;

@@ -313,6 +313,7 @@ TEST(Launch, NamesInvalidValues) {
       {with(kTorchrun, {{"RANK", "99999999999"}}), {}, "RANK=99999999999: expected"},
       {with(kTorchrun, {{"WORLD_SIZE", "0"}}), {}, "WORLD_SIZE=0: expected"},
       {with(kTorchrun, {{"WORLD_SIZE", "4.0"}}), {}, "WORLD_SIZE=4.0: expected"},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "2147483647"}}), {}, "OMPI_COMM_WORLD_SIZE=2147483647: expected an integer from 1 to 1048576"},
       {with(kTorchrun, {{"LOCAL_RANK", "2"}}), {}, "LOCAL_RANK=2: expected an integer from 0 to 1, as LOCAL_WORLD_SIZE=2"},
       {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "7"}}), {}, "LOCAL_WORLD_SIZE=7: expected an integer from 1 to 6, as WORLD_SIZE=6"},
       {with(kTorchrun, {{"MASTER_PORT", "65536"}}), {}, "MASTER_PORT=65536: expected an integer from 1 to 65535"},

@@ -120,6 +120,20 @@ TEST(RendezvousAddress, IsReadableByThisUserOnly) {
   EXPECT_EQ(problem, "the file does not exist");
 }
 
+TEST(RendezvousAddress, IsARegularFile) {
+  const test::TempFolder folder;
+  const std::string path = (folder.path() / "address").string();
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  for (const std::string& other : {path, folder.path().string(), std::string("/dev/null")}) {
+    try {
+      read_address(other);
+      ADD_FAILURE() << "read: " << other;
+    } catch (const CommError& error) {
+      expect_contains(error.what(), "ProcessGroupOptions::rendezvous file:" + other + ": it is not a regular file");
+    }
+  }
+}
+
 TEST(RendezvousPlan, OffLoopbackNeedsASecret) {
   for (const char* init : {"tcp://10.0.0.1:29500", "tcp://node1:29500", "tcp://0.0.0.0:29500"}) {
     try {

@@ -452,6 +452,8 @@ TEST(Options, ListsRefuseEmptyItems) {
   std::vector<std::string> notes;
   EXPECT_THROW(resolve_compare_schemes(parsed("compare --modes ddp,"), cpu_devices(2), notes), ConfigError);
   EXPECT_THROW(parse_thread_list("2,"), ConfigError);
+  EXPECT_EQ(parse_thread_list("1024"), (std::vector<int>{1024}));
+  EXPECT_CONTAINS(usage_error("train --threads-per-device 2,100000"), "--threads-per-device 2,100000: a device has at most 1024 threads");
   EXPECT_THROW(parse_memory_list("1GiB,,1GiB"), ConfigError);
   EXPECT_CONTAINS(usage_error("compare --precisions fp32,"), "'' is not fp32, fp16 or bf16");
 }

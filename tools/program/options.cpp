@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/device.h"
 #include "runtime/error.h"
 #include "runtime/text.h"
 #include "runtime/units.h"
@@ -352,6 +353,9 @@ std::vector<int> parse_thread_list(const std::string& text) {
     const std::optional<int> value = parse_number<int>(item);
     if (!value || *value < 1) {
       throw ConfigError(fmt::format("--threads-per-device {}: '{}' is not an integer >= 1; give one for all devices, or a list", text, item));
+    }
+    if (*value > kMostThreadsPerDevice) {
+      throw ConfigError(fmt::format("--threads-per-device {}: a device has at most {} threads", text, kMostThreadsPerDevice));
     }
     values.push_back(*value);
   }
