@@ -79,6 +79,7 @@ TEST(Wrap, BreaksBetweenWordsAndKeepsLinesAndIndentation) {
   EXPECT_EQ(wrap("abcdefgh", 5), "abcde\nfgh");
   EXPECT_EQ(wrap("a\n\nb", 5), "a\n\nb");
   EXPECT_EQ(wrap("", 5), "");
+  EXPECT_EQ(wrap("in /a/long/path now", 6, LongWords::kept), "in\n/a/long/path\nnow");
 }
 
 /// Sets an environment variable for its lifetime.
@@ -98,9 +99,12 @@ TEST(Style, WidthComesFromColumnsOrADefault) {
   std::FILE* file = std::tmpfile();
   EXPECT_EQ(Style::of(fileno(file)).width, Style::kDefaultWidth);
   EXPECT_FALSE(Style::of(fileno(file)).colour);
+  const std::string words = "one" + std::string(100, ' ') + "two";
+  EXPECT_EQ(Style::of(fileno(file)).prose(words), words) << "lines in a file stay whole";
   {
     const Variable columns("COLUMNS", "77");
     EXPECT_EQ(Style::of(fileno(file)).width, 77);
+    EXPECT_EQ(Style::of(fileno(file)).prose(words), "one\ntwo");
   }
   {
     const Variable columns("COLUMNS", "3");

@@ -271,11 +271,11 @@ int run_collectives(const Options& options, const Processes& processes) {
   require_sizes(bench, o, collectives);
   const Style style = Style::of(STDOUT_FILENO);
   if (!options.json) {
-    fmt::print(
+    const std::string head = fmt::format(
         "{} {} on {}: {}\n{} iterations after {} to warm up; algbw: size / time, busbw: what a link carries (nccl-tests); min, median and p99: of "
-        "single "
-        "operations\n",
+        "single operations",
         bench.ranks(), bench.ranks() == 1 ? "rank" : "ranks", on_devices(devices, processes), bench.communicator(), o.iterations, o.warm_up);
+    fmt::print("{}\n", style.prose(head));
   }
   std::vector<Row> rows;
   int64_t wrong = 0;

@@ -196,7 +196,8 @@ int run_compare(const Options& options) {
   check_writable("--report", options.report);
   const Job job = open_job(options);
   print_warnings(options, batch_warnings(options, job));
-  for (const std::string& note : notes) fmt::print(options.json ? stderr : stdout, "{}\n", note);
+  const Style style = Style::of(options.json ? STDERR_FILENO : STDOUT_FILENO);
+  for (const std::string& note : notes) fmt::print(options.json ? stderr : stdout, "{}\n", style.prose(note));
   std::fflush(stdout);
 
   Comparison comparison(options, job, devices);
@@ -220,9 +221,10 @@ int run_compare(const Options& options) {
   if (options.json) {
     print_json(comparison_json(record, devices));
   } else if (!record.runs.empty()) {
-    fmt::print("{}: {} samples per step, {} rounds of {} steps after the first, in turns\n{}", job.model.name, options.batch_size, options.rounds,
-               record.compared_steps - 1, comparison_report(record, Style::of(STDOUT_FILENO)));
-    if (reported) fmt::print("\nThe report is in {}\n", options.report);
+    const std::string head = fmt::format("{}: {} samples per step, {} rounds of {} steps after the first, in turns", job.model.name,
+                                         options.batch_size, options.rounds, record.compared_steps - 1);
+    fmt::print("{}\n{}", style.prose(head), comparison_report(record, style));
+    if (reported) fmt::print("\n{}\n", style.prose("The report is in " + options.report));
   }
   attempts.rethrow();
   return interrupted() ? interrupt_status() : kExitOk;

@@ -94,7 +94,7 @@ Json gpus_json(const GpuReport& report) {
 
 void print_gpus(const GpuReport& report, const Style& style) {
   if (report.gpus.empty()) {
-    fmt::print("\nNo GPU: {}\n", report.problem);
+    fmt::print("\n{}\n", style.prose("No GPU: " + report.problem));
     return;
   }
   Table table({{"device", Table::Align::left},
@@ -151,10 +151,11 @@ void print_info(const std::vector<int>& cores) {
   const Style style = Style::of(STDOUT_FILENO);
   const int64_t total = memory_bytes("MemTotal");
   const AvailableMemory available = available_memory();
-  fmt::print("vitrine {}, compiled by {} for {}\n", VITRINE_VERSION, VITRINE_BUILD_COMPILER, VITRINE_BUILD_ARCH);
-  fmt::print("{}\n{} cores for this process: {}\n", processor_name(), cores.size(), fmt::join(cores, ","));
-  if (const std::optional<double> quota = cpu_quota()) fmt::print("a control group limits it to the time of {:.3g} cores\n", *quota);
-  if (total >= 0) fmt::print("{} of memory, {} available ({})\n", format_bytes(total), format_bytes(available.bytes), available.source);
+  std::string head = fmt::format("vitrine {}, compiled by {} for {}\n", VITRINE_VERSION, VITRINE_BUILD_COMPILER, VITRINE_BUILD_ARCH);
+  head += fmt::format("{}\n{} cores for this process: {}\n", processor_name(), cores.size(), fmt::join(cores, ","));
+  if (const std::optional<double> quota = cpu_quota()) head += fmt::format("a control group limits it to the time of {:.3g} cores\n", *quota);
+  if (total >= 0) head += fmt::format("{} of memory, {} available ({})\n", format_bytes(total), format_bytes(available.bytes), available.source);
+  fmt::print("{}", style.prose(head));
 
   Table built({{"part", Table::Align::left}, {"", Table::Align::left}, {"for", Table::Align::left}}, "\nBuilt in");
   Table missing({{"part", Table::Align::left}, {"for", Table::Align::left}, {"why", Table::Align::left}}, "\nMissing");

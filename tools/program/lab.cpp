@@ -64,7 +64,7 @@ int run_lab(const Options& options) {
     print_json(lab::results_json(results, interrupted()));
   } else if (!results.empty()) {
     print_results(results, !all);
-    if (reported) fmt::print("\nThe report is in {}\n", options.report);
+    if (reported) fmt::print("\n{}\n", Style::of(STDOUT_FILENO).prose("The report is in " + options.report));
   }
   attempts.rethrow();
   if (interrupted()) return interrupt_status();

@@ -24,9 +24,11 @@ void print_section(const char* title, const std::string& markdown, const Style& 
 void list_lessons(const Style& style) {
   for (const std::string_view page : lesson_pages()) {
     const Lesson lesson = parse_lesson(page);
-    fmt::print("{}  {}\n", style.bold(fmt::format("vitrine lesson {}", lesson.number)), lesson.title);
+    const std::string name = fmt::format("vitrine lesson {}", lesson.number);
+    fmt::print("{}\n", style.prose(fmt::format("{}  {}", name, lesson.title)).replace(0, name.size(), style.bold(name)));
   }
-  fmt::print("\nA lesson asks a question, runs a command and explains what it prints. It ends with an exercise; --answer prints the answer.\n");
+  fmt::print("\n{}\n", style.prose("A lesson asks a question, runs a command and explains what it prints. It ends with an exercise; --answer prints "
+                                   "the answer."));
 }
 
 /// Runs a line of the shell, in which `vitrine` is this program. Returns its exit status.
@@ -51,7 +53,7 @@ int run_lesson(const Options& options, const RunArguments& run_arguments) {
     return kExitOk;
   }
   const Lesson lesson = parse_lesson(lesson_pages()[static_cast<size_t>(options.lesson - 1)]);
-  fmt::print("{}\n\n", style.bold(fmt::format("Lesson {}: {}", lesson.number, lesson.title)));
+  fmt::print("{}\n\n", style.bold(style.prose(fmt::format("Lesson {}: {}", lesson.number, lesson.title))));
   if (options.answer) {
     print_section("Exercise", lesson.exercise, style);
     print_section("Answer", lesson.answer, style);

@@ -97,9 +97,10 @@ int run_plan(const Options& asked) {
   if (options.json) {
     print_json(plan_json(record));
   } else {
-    for (const std::string& note : record.notes) fmt::print("{}\n", note);
-    fmt::print("{}\n{}\n\n{}", model, step, plan_report(record, Style::of(STDOUT_FILENO)));
-    if (reported) fmt::print("\nThe report is in {}\n", options.report);
+    const Style style = Style::of(STDOUT_FILENO);
+    for (const std::string& note : record.notes) fmt::print("{}\n", style.prose(note));
+    fmt::print("{}\n{}\n\n{}", style.prose(model), style.prose(step), plan_report(record, style));
+    if (reported) fmt::print("\n{}\n", style.prose("The report is in " + options.report));
   }
   attempts.rethrow();
   return fits ? kExitOk : kExitFailure;

@@ -252,7 +252,7 @@ class Reproduction {
   }
 
   void print_progress(const std::string& text) const {
-    fmt::print(asked_.json ? stderr : stdout, "{}\n", text);
+    fmt::print(asked_.json ? stderr : stdout, "{}\n", Style::of(asked_.json ? STDERR_FILENO : STDOUT_FILENO).prose(text));
     std::fflush(asked_.json ? stderr : stdout);
   }
 
@@ -514,8 +514,9 @@ int run_reproduce(const Options& options, const Processes& processes) {
   if (options.json) {
     print_json(json);
   } else {
-    fmt::print("\n{}", reproduction_report(record, Style::of(STDOUT_FILENO)));
-    if (has_page && has_json) fmt::print("\nThe report is in {}, the figures are in {}\n", page, figures);
+    const Style style = Style::of(STDOUT_FILENO);
+    fmt::print("\n{}", reproduction_report(record, style));
+    if (has_page && has_json) fmt::print("\n{}\n", style.prose(fmt::format("The report is in {}, the figures are in {}", page, figures)));
   }
   attempts.rethrow();
   if (record.interrupted) return interrupt_status();

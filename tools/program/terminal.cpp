@@ -30,7 +30,7 @@ int columns_of(int descriptor) {
   return is_terminal(descriptor) && ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-void wrap_line(std::string_view line, size_t width, std::string& result) {
+void wrap_line(std::string_view line, size_t width, LongWords long_words, std::string& result) {
   const size_t indentation = std::min(line.find_first_not_of(' '), line.size());
   const std::string indent(std::min(indentation, width / 2), ' ');
   line.remove_prefix(indentation);
@@ -47,7 +47,7 @@ void wrap_line(std::string_view line, size_t width, std::string& result) {
     if (has_words && current.size() + gap + length > width) end_line();
     if (has_words) current.append(gap, ' ');
     std::string_view word = line.substr(gap, length);
-    for (; current.size() + word.size() > width; end_line()) {
+    for (; long_words == LongWords::cut && current.size() + word.size() > width; end_line()) {
       const size_t room = width - current.size();
       current += word.substr(0, room);
       word.remove_prefix(room);
@@ -69,18 +69,19 @@ bool is_terminal(int descriptor) {
 
 Style Style::of(int descriptor) {
   const int columns = columns_of(descriptor);
-  return {is_terminal(descriptor) && !is_set("NO_COLOR"), columns == 0 ? kDefaultWidth : std::max(columns, kLeastWidth)};
+  return {is_terminal(descriptor) && !is_set("NO_COLOR"), columns == 0 ? kDefaultWidth : std::max(columns, kLeastWidth), columns != 0};
 }
 
 std::string Style::bold(const std::string& text) const { return colour ? "\033[1m" + text + "\033[0m" : text; }
 std::string Style::dim(const std::string& text) const { return colour ? "\033[2m" + text + "\033[0m" : text; }
+std::string Style::prose(const std::string& text) const { return wraps_prose ? wrap(text, width, LongWords::kept) : text; }
 
-std::string wrap(const std::string& text, int width) {
+std::string wrap(const std::string& text, int width, LongWords long_words) {
   std::string result;
   bool first = true;
   for (const std::string& line : split_text(text, '\n')) {
     if (!first) result += '\n';
-    wrap_line(line, static_cast<size_t>(std::max(width, 1)), result);
+    wrap_line(line, static_cast<size_t>(std::max(width, 1)), long_words, result);
     first = false;
   }
   return result;

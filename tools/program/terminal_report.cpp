@@ -74,9 +74,9 @@ std::string run_report(const Record& record, const Style& style) {
   for (const Table& table : time_tables(run.devices)) add(table.str(style));
   if (const auto communication = communication_table(run.devices)) add(communication->str(style));
   add(memory_report(record, style));
-  add(run.steps.report());
-  add(convolution_report(record.convolutions));
-  add(checkpoint_report(record.checkpoints));
+  for (const std::string& part : {run.steps.report(), convolution_report(record.convolutions), checkpoint_report(record.checkpoints)}) {
+    add(style.prose(part));
+  }
   return text;
 }
 
@@ -85,9 +85,12 @@ std::string comparison_report(const Record& record, const Style& style) {
   size_t width = 10;
   for (const RunRecord& run : record.runs) width = std::max(width, run.name.size());
   std::string text;
-  for (const RunRecord& run : record.runs) text += fmt::format("  {:<{}} {}\n", run.name, width, run.batch);
+  for (const RunRecord& run : record.runs) text += style.prose(fmt::format("  {:<{}} {}\n", run.name, width, run.batch));
   text += fmt::format("\n{}\n{}", schemes_table(record).str(style), scheme_times_table(record).str(style));
-  if (record.speed) text += fmt::format("\n{} {}\n", record.speed->text, without_backquotes(record.speed->remedy));
+  if (record.speed) {
+    const std::string remedy = without_backquotes(record.speed->remedy);
+    text += fmt::format("\n{}\n", style.prose(remedy.empty() ? record.speed->text : fmt::format("{} {}", record.speed->text, remedy)));
+  }
   return text;
 }
 
@@ -118,8 +121,8 @@ std::string plan_report(const Record& record, const Style& style) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   std::string text = fmt::format("{}\n{}", plan_table(devices).str(style), plan_bars(devices, style));
   if (const auto held = held_table(devices)) text += fmt::format("\n{}", held->str(style));
-  if (record.checkpoints) text += fmt::format("\n{}", checkpoint_report(record.checkpoints));
-  if (!record.remedies.empty()) text += fmt::format("\nIt does not fit. {}\n", record.remedies);
+  if (record.checkpoints) text += fmt::format("\n{}", style.prose(checkpoint_report(record.checkpoints)));
+  if (!record.remedies.empty()) text += fmt::format("\n{}\n", style.prose("It does not fit. " + record.remedies));
   return text;
 }
 

@@ -41,7 +41,8 @@ int run_train(const Options& asked, const Processes& processes) {
   if (!asked.choices.batch_size) print_warnings(asked, batch_warnings(asked, job));
   Chosen chosen = choose_by_plan(asked, job, *group);
   if (asked.choices.split && asked.balance == "time") balance_by_time(chosen, job, group);
-  for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", note);
+  const Style style = Style::of(asked.json ? STDERR_FILENO : STDOUT_FILENO);
+  for (const std::string& note : chosen.notes) fmt::print(asked.json ? stderr : stdout, "{}\n", style.prose(note));
   const Options& options = chosen.options;
   Attempts attempts;
   Trained trained = train_job(options, job, {devices, std::move(group), std::move(checkpoint_directory), chosen.notes}, processes, attempts);
@@ -55,9 +56,8 @@ int run_train(const Options& asked, const Processes& processes) {
         print_json(run_json(record));
         return;
       }
-      const Style style = Style::of(STDOUT_FILENO);
       if (record.run().confusion) fmt::print("{}\n", record.run().confusion->report(job.data.test.class_names, style));
-      fmt::print("{}{}", run_report(record, style), trained.files);
+      fmt::print("{}{}", run_report(record, style), style.prose(trained.files));
     });
   }
   attempts.rethrow();

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "kernels/conv2d_choice.h"
 #include "runtime/error.h"
@@ -19,6 +20,7 @@
 #include "tools/program/run_facts.h"
 #include "tools/program/run_log.h"
 #include "tools/program/save.h"
+#include "tools/program/terminal.h"
 #include "tools/program/trace_file.h"
 
 namespace vitrine::tools {
@@ -89,7 +91,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
                train_workload(options, job, options.steps, options.evaluate), {options.init_weights, options.allow_non_finite, "--init-weights"},
                RecordedSteps::all(options), !options.steps || *options.steps * options.batch_size >= job.data.train.size());
   const std::optional<Resumed> resumed = resume_run(options, job, run, processes);
-  if (!options.json) fmt::print("{}\n", describe_run(options, job, run, name));
+  if (!options.json) fmt::print("{}\n", Style::of(STDOUT_FILENO).prose(describe_run(options, job, run, name)));
   std::fflush(stdout);
 
   RunLog::Target target{.tensorboard = options.tensorboard, .file = options.log, .facts = run_facts(options, job, run, name)};

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "data/sampler.h"
 #include "runtime/error.h"
@@ -14,6 +15,7 @@
 #include "tools/program/interrupt.h"
 #include "tools/program/progress.h"
 #include "tools/program/tables.h"
+#include "tools/program/terminal.h"
 #include "vitrine_version.h"
 
 namespace vitrine::tools {
@@ -299,7 +301,7 @@ void Training::print_epoch(const EpochRecord& result) const {
     line += describe_top5(result.test_top5);
   }
   line += fmt::format("  {} samples/s", format_count(std::llround(result.samples_per_second())));
-  fmt::print(options_.json ? stderr : stdout, "{}\n", line);
+  fmt::print(options_.json ? stderr : stdout, "{}\n", Style::of(options_.json ? STDERR_FILENO : STDOUT_FILENO).prose(line));
   std::fflush(options_.json ? stderr : stdout);
 }
 
