@@ -29,6 +29,14 @@ void run_on_device(const Work& work) {
   group.synchronize();
 }
 
+TEST(ParallelFor, RefusesMoreThreadsThanADeviceCanHave) {
+  DeviceGroupOptions options;
+  options.devices = {{Backend::cpu, 0}};
+  options.memory_bytes = {1 << 20};
+  options.threads_per_device = {kMostThreadsPerDevice + 1};
+  EXPECT_THROW(DeviceGroup group(options), ConfigError);
+}
+
 TEST(ParallelFor, CoversEveryIndexOnceInPartsOfWholeGrains) {
   run_on_device([] {
     for (const int64_t count : {0, 1, 7, 64, 1000}) {
