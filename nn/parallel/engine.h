@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -27,6 +28,15 @@ struct Workload {
   /// The workload under another batch size or number of micro-batches, for advice when memory is short. Null: one full batch, and evaluation batches
   /// of a micro-batch if there are any.
   std::function<Workload(const EngineConfig&)> under = nullptr;
+  /// Asked before each plan of a search (nn/parallel/plan_search.h), also of the one for advice when memory is short: true ends the search with
+  /// SearchStopped. Null: searches go on to their end.
+  std::function<bool()> stop = nullptr;
+};
+
+/// Workload::stop ended a search for configurations that fit.
+class SearchStopped : public std::exception {
+ public:
+  const char* what() const noexcept override { return "the search for a configuration that fits was stopped"; }
 };
 
 /// Results of one optimizer step or one evaluation batch, over all devices.

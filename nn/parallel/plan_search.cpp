@@ -22,6 +22,7 @@ Workload workload_under(const Workload& workload, const EngineConfig& config) {
   if (workload.under) {
     Workload under = workload.under(config);
     under.under = workload.under;
+    under.stop = workload.stop;
     return under;
   }
   Workload full;
@@ -74,6 +75,7 @@ PlanSearch::PlanSearch(const Model& model, DeviceGroup& devices, EngineConfig co
     : model_(model), devices_(devices), config_(std::move(config)), workload_(std::move(workload)) {}
 
 Fit PlanSearch::plan(const EngineConfig& config) const {
+  if (workload_.stop && workload_.stop()) throw SearchStopped();
   Fit fit{config, same_size(config, config_) ? workload_ : workload_under(workload_, config), {}, {}, {}};
   try {
     fit.plans = Engine::plan(model_, devices_, config, fit.workload);

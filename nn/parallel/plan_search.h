@@ -37,7 +37,7 @@ class PlanSearch {
   const EngineConfig& config() const { return config_; }
   /// False for an engine that only evaluates, of which only the batch size can change.
   bool trains() const { return !workload_.train_batches.empty(); }
-  /// throws ConfigError, ShapeError as Engine::plan() does.
+  /// throws ConfigError, ShapeError as Engine::plan() does; SearchStopped, as all searches do, if Workload::stop says so.
   Fit plan(const EngineConfig& config) const;
   /// Plans the split of each micro-batch that makes the least headroom of any device as large as possible (the split becomes weights). Starts as if
   /// peaks were linear in the slice, then moves single samples while the exact plan improves. With several processes: plans the split as it is.

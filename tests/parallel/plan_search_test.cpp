@@ -122,6 +122,17 @@ TEST(PlanSearch, FindsTheLargestBatch) {
   }
 }
 
+TEST(PlanSearch, StopsWhenAsked) {
+  const Model model = random_model(2);
+  const EngineConfig config = config_of(model, "ddp", 1);
+  DeviceGroup group(devices_with(peaks(model, 2, config_of(model, "ddp", 37))));
+  int asked = 0;
+  Workload workload{{1}, {}};
+  workload.stop = [&asked] { return ++asked == 4; };
+  EXPECT_THROW(PlanSearch(model, group, config, workload).largest_batch(1000, {}), SearchStopped);
+  EXPECT_EQ(asked, 4);
+}
+
 TEST(PlanSearch, FindsTheFewestMicroBatches) {
   const Model model = random_model(2);
   EngineConfig config = config_of(model, "ddp", 60);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Runs PROGRAM, whose copy of the decoder counts lines, and prints the covered share; fails below LEAST percent. OBJECTS: the folder of its objects.
+# Runs PROGRAM, whose copy of the decoder counts lines, and prints the covered share, also to WORK/summary.txt; fails below LEAST percent. OBJECTS: the folder of its objects.
 if(NOT GCOV)
   message("skipped: gcov, which comes with GCC, was not found")
   return()
@@ -7,7 +7,12 @@ endif()
 file(REMOVE_RECURSE "${WORK}")
 file(MAKE_DIRECTORY "${WORK}")
 # Away from the counts of tests that run beside this one.
-execute_process(COMMAND "${CMAKE_COMMAND}" -E env "GCOV_PREFIX=${WORK}" GCOV_PREFIX_STRIP=100 "${PROGRAM}" --gtest_brief=1 COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND "${CMAKE_COMMAND}" -E env "GCOV_PREFIX=${WORK}" GCOV_PREFIX_STRIP=100 "${PROGRAM}" --gtest_brief=1
+                OUTPUT_VARIABLE tests ECHO_OUTPUT_VARIABLE COMMAND_ERROR_IS_FATAL ANY)
+if(NOT tests MATCHES "([0-9]+) mutations")
+  message(FATAL_ERROR "the tests do not say how many mutations they tried")
+endif()
+set(summary "decoder: ${CMAKE_MATCH_1} mutations, line coverage")
 file(GLOB_RECURSE notes "${OBJECTS}/*.gcno")
 if(NOT notes)
   message(FATAL_ERROR "no file below ${OBJECTS} counts lines")
@@ -26,4 +31,7 @@ foreach(note ${notes})
   if(CMAKE_MATCH_1 LESS LEAST)
     message(FATAL_ERROR "expected at least ${LEAST} %")
   endif()
+  string(APPEND summary "${separator} ${CMAKE_MATCH_1} % of ${CMAKE_MATCH_2} in ${source}")
+  set(separator ",")
 endforeach()
+file(WRITE "${WORK}/summary.txt" "${summary}\n")

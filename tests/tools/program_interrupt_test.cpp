@@ -50,5 +50,17 @@ TEST(InterruptText, StillPrintsTables) {
   EXPECT_NE(result.error.find("stopping after the current step"), std::string::npos);
 }
 
+// Nothing fits, so that the search takes minutes. The warning comes before it.
+TEST_P(Interrupt, EndsASearchForAPlan) {
+  ChildProcess child(vitrine_command({"plan", "--model", "resnet50", "--data", "synthetic:100", "--batch-size", "4000", "--devices", "cpu:0-3",
+                                      "--device-memory", "100MiB", "--split", "auto"}));
+  ASSERT_TRUE(child.wait_for("warning: --batch-size 4000"));
+  child.send_signal(GetParam());
+  const ChildResult result = child.wait();
+  EXPECT_EQ(result.exit_code, GetParam() == SIGTERM ? 143 : 130) << result.error;
+  EXPECT_NE(result.error.find("interrupted while searching"), std::string::npos) << result.error;
+  EXPECT_EQ(result.output, "");
+}
+
 }  // namespace
 }  // namespace vitrine::test

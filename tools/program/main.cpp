@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "nn/parallel/engine.h"
 #include "runtime/error.h"
 #include "tools/program/advice.h"
 #include "tools/program/commands.h"
@@ -74,6 +75,8 @@ int run_program(const std::vector<std::string>& arguments) {
     return status;
   } catch (const vitrine::Error& error) {
     return fail(error.reason(), error.kind() == vitrine::ErrorKind::config ? kExitUsage : kExitFailure);
+  } catch (const vitrine::SearchStopped&) {
+    return fail("interrupted while searching for a configuration that fits; there is no result", interrupt_status());
   } catch (const std::exception& error) {
     return fail(error.what(), kExitFailure);
   }

@@ -14,6 +14,7 @@
 #include "tools/program/commands.h"
 #include "tools/program/describe.h"
 #include "tools/program/findings.h"
+#include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
 #include "tools/program/json_text.h"
 #include "tools/program/measure.h"
@@ -72,6 +73,7 @@ int run_plan(const Options& asked) {
     record.remedies =
         in_program_words(describe_remedies(PlanSearch(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate))));
   }
+  if (interrupted()) throw SearchStopped();
   const std::string model = describe_job(job, FlatLayout(job.model.net->parameters(), 0));
   const std::string step =
       fmt::format("{}: {} samples per step as {}, split {}, loss {}, reduce {}{}{}", options.mode_name(), options.batch_size, describe_batch(batch),

@@ -279,6 +279,8 @@ class Reproduction {
       work();
     } catch (const Error& error) {
       fail(record, in_reproduce_words(error.reason()));
+    } catch (const SearchStopped&) {
+      record.reproduced->state = "interrupted";
     } catch (const std::exception& error) {
       fail(record, error.what());
     }

@@ -231,12 +231,14 @@ Workload train_workload(const Options& options, const Job& job, std::optional<in
   const WorkloadSource source{options, job.data.train.name, job.data.train.size(), job.data.test.size(), steps, evaluate};
   Workload workload = source.under(options.batch_size, options.accumulate);
   workload.under = [source](const EngineConfig& config) { return source.under(config.batch_size, config.accumulate); };
+  workload.stop = interrupted;
   return workload;
 }
 
 Workload evaluate_workload(const Options& options, const Job& job) {
   Workload workload;
   workload.evaluate_batches = batch_sizes(job.data.test.size(), evaluate_batch_size(options), false);
+  workload.stop = interrupted;
   return workload;
 }
 
