@@ -138,9 +138,9 @@ class Engine {
   /// at the parameters; with several processes all call set_averages() with the same values. throws ConfigError in an engine without averages.
   std::vector<float> averages(int device = 0);
   void set_averages(std::span<const float> flat);
-  /// The gradients of the last step on a device (layout(), without the tail): of the sum of losses, divided by nominal_targets() and multiplied by the
-  /// loss scale. Where every target is valid and losses are not scaled, that is the gradient of the mean loss. Reduced gradients are sums over all
-  /// devices.
+  /// The gradients of the last step on a device (layout(), without the tail): of the sum of losses, divided by nominal_targets() and multiplied by
+  /// the loss scale. Where every target is valid and losses are not scaled, that is the gradient of the mean loss. Reduced gradients are sums over
+  /// all devices.
   std::vector<float> gradients(int device = 0);
 
   /// Compares the parameters and saved buffers of all devices of all processes, by hashes; waits. With several processes all call it. throws
