@@ -187,7 +187,8 @@ TEST(Communicator, QueuedWorkOutlivesItsCommunicators) {
 TEST(Communicator, AWaitForALatePeerIsASpanWithItsName) {
   CommunicatorGroup group(3, Backend::cpu, TraceLevel::phase);
   for_each_rank(group, [&](int r) {
-    if (r == 2) group.ctx(r).dispatch({"delay", {}, {}, 0}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
+    // Much later than the others, whose threads may start late on a busy machine.
+    if (r == 2) group.ctx(r).dispatch({"delay", {}, {}, 0}, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
     const PhaseScope phase(group.ctx(r), Phase::reduce);
     group.comm(r).barrier(group.ctx(r));
   });
