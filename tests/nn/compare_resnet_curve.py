@@ -79,7 +79,7 @@ def curve_of_vitrine(weights, o):
                    "--momentum", str(MOMENTUM), "--weight-decay", str(WEIGHT_DECAY), "--init-weights", file, "--devices", "cpu:0",
                    "--threads-per-device", str(torch.get_num_threads()), "--json"]
         epochs = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["epochs"]
-    return [(epoch["loss"], epoch["test_loss"], epoch["test_accuracy"]) for epoch in epochs]
+    return [(epoch["train_loss"], epoch["test_loss"], epoch["test_accuracy"]) for epoch in epochs]
 
 
 def main():
@@ -94,13 +94,13 @@ def main():
     train = read_images(o.folder / "data_batch_1.bin", o.samples)
     test = read_images(o.folder / "test_batch.bin", o.samples * TEST_IMAGES // TRAINING_IMAGES)
     weights = initial_weights()
-    curves = {"PyTorch " + torch.__version__: curve_of_torch(weights, train, test, torch.contiguous_format, o),
-              "PyTorch, channels_last": curve_of_torch(weights, train, test, torch.channels_last, o),
-              "Vitrine": curve_of_vitrine(weights, o)}
-    print(f"{o.samples} training images, {len(test[1])} test images, batch {o.batch_size}, lr {o.lr}")
-    for name, curve in curves.items():
-        for epoch, (loss, test_loss, accuracy) in enumerate(curve, 1):
-            print(f"{name:24} epoch {epoch}: training loss {loss:.4f}, test loss {test_loss:.4f}, test accuracy {accuracy:.4f}")
+    print(f"{o.samples} training images, {len(test[1])} test images, batch {o.batch_size}, lr {o.lr}", flush=True)
+    runs = {"PyTorch " + torch.__version__: lambda: curve_of_torch(weights, train, test, torch.contiguous_format, o),
+            "PyTorch, channels_last": lambda: curve_of_torch(weights, train, test, torch.channels_last, o),
+            "Vitrine": lambda: curve_of_vitrine(weights, o)}
+    for name, run in runs.items():
+        for epoch, (loss, test_loss, accuracy) in enumerate(run(), 1):
+            print(f"{name:24} epoch {epoch}: training loss {loss:.4f}, test loss {test_loss:.4f}, test accuracy {accuracy:.4f}", flush=True)
 
 
 if __name__ == "__main__":
