@@ -202,6 +202,9 @@ void NcclGroup::leave_peers() noexcept {
 
 void NcclGroup::create(DeviceGroup& devices) {
   if (!devices.options().nccl_defaults) {
+    // Engines may be made by several threads. The first one changes the environment, before its own NCCL reads it.
+    static std::mutex environment;
+    const std::lock_guard lock(environment);
     setenv("NCCL_ALGO", "Ring", 0);
     setenv("NCCL_PROTO", "Simple", 0);
   }
