@@ -1,61 +1,42 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares training speed and memory of Vitrine and PyTorch on the same CPU cores or the same GPU: samples per second, measured alternately, and bytes at
-the peak.
+"""Compares training speed and memory of Vitrine and PyTorch on the same CPU cores or the same GPU, and all-reduce with Open MPI's: alternately, so
+that both sides see the same noise. Prints medians over the rounds, the ratio to the fastest of PyTorch's ways with its spread, and bytes at the peak.
 
-Jobs whose names end in -fp16 or -bf16 run in mixed precision on both sides: PyTorch under autocast, fp16 with GradScaler (on the CPU only bf16 has a
-useful autocast, so fp16 has no counterpart there).
+Sides. On the CPU: PyTorch eager, once with defaults ("eager") and once with malloc set to keep its memory and to use huge pages ("tuned"); with
+--compile also torch.compile, tuned likewise. On a GPU: eager, eager with a fused optimizer and cuDNN's search for the fastest algorithms ("tuned"),
+torch.compile, and torch.compile with mode="reduce-overhead" (CUDA graphs), both tuned likewise. Each runs in its own process, in the contiguous and
+the channels_last layout, of which the faster counts.
 
-On the CPU, PyTorch runs eager, in a separate process, once with defaults ("default") and once with malloc set to keep its memory and to use huge
-pages ("tuned"); in both cases the faster of the contiguous and channels_last layouts counts. Its inputs are prepared f32 images; Vitrine's
-are u8 images that it loads and normalizes as part of the step. The counterpart of several devices is DistributedDataParallel on Gloo, one process
-for each device. In the jobs whose names end in -mpi, Vitrine also runs one process for each device, started by mpirun.
+What is timed. PyTorch: a step at a time on the CPU, the median; all steps between two CUDA events on a GPU. Vitrine: an epoch after a whole epoch of
+warm-up, with tracing off. PyTorch's inputs are ready f32 images on the device; Vitrine loads, resizes and normalizes u8 images as part of the step.
 
-On a GPU (--device cuda), PyTorch runs eager, once with defaults and once with a fused optimizer and cuDNN's search for the fastest
-algorithms ("tuned"). TF32 is off on both sides except in the jobs whose names end in -tf32. PyTorch's inputs are on the GPU; Vitrine's come from
-pinned memory.
+Jobs whose names end in -bf16, -fp16 or -tf32 run in that precision on both sides (autocast, fp16 with GradScaler); see --precision. Threads fit the
+cores. The counterpart of several devices is DistributedDataParallel on Gloo, a process for each device; in the jobs whose names end in -mpi, Vitrine
+also runs a process for each device, started by mpirun.
 
-Neither side counts warm-up steps; each figure is the median over the rounds.
+Memory is the peak of one device, in a separate run. For PyTorch on the CPU it is what its allocator gave according to the memory profile, from before
+the creation of the model to the end of three steps: parameters, gradients, optimizer state, inputs, activations and temporary tensors, without
+oneDNN's own allocations; on a GPU it is torch.cuda.max_memory_allocated(), without the reserve of the caching allocator. For Vitrine it is all memory
+that it takes from the device, including staging, library workspace and gaps between blocks. The jobs of --memory-only models are not timed.
 
-Memory is the peak of one device, in a separate run. For PyTorch on the CPU it is the memory allocated by its allocator according to the memory
-profile, from before the creation of the model to the end of three steps: parameters, gradients, optimizer state, inputs, activations and temporary
-tensors, without oneDNN's own allocations; on a GPU it is torch.cuda.max_memory_allocated(), without the reserve of the caching allocator. For
-Vitrine it is all memory that it takes from the device, including staging, library workspace and gaps between blocks.
-
-usage: compare_pytorch.py [--device cpu|cuda] [--vitrine build/release/bin/vitrine] [--rounds 3] [--jobs NAME,...] [--json FILE]
-PyTorch from Debian's python3-torch is sufficient; torchvision is not needed.
+PyTorch is that of the Python that runs this script, else Debian's python3-torch; torchvision is not needed. The table of all-reduce needs
+python3-mpi4py, --plot needs python3-matplotlib.
 """
 import argparse
+import datetime
 import json
 import os
+import platform
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-JOBS = {  # threads: on each device
-    "alexnet-b64": {"model": "alexnet", "size": 227, "batch": 64, "devices": 1, "threads": 4, "optimizer": "adamw", "steps": 8},
-    "alexnet-b32-1thread": {"model": "alexnet", "size": 227, "batch": 32, "devices": 1, "threads": 1, "optimizer": "adamw", "steps": 5},
-    "small-cnn-b128": {"model": "small-cnn", "size": 32, "batch": 128, "devices": 1, "threads": 4, "optimizer": "adam", "steps": 100},
-    "small-cnn-b128-1thread": {"model": "small-cnn", "size": 32, "batch": 128, "devices": 1, "threads": 1, "optimizer": "adam", "steps": 40},
-    "alexnet-b64-bf16": {"model": "alexnet", "size": 227, "batch": 64, "devices": 1, "threads": 4, "optimizer": "adamw", "steps": 8, "precision": "bf16"},
-    "small-cnn-b128-bf16": {"model": "small-cnn", "size": 32, "batch": 128, "devices": 1, "threads": 4, "optimizer": "adam", "steps": 100,
-                            "precision": "bf16"},
-    "alexnet-4x32": {"model": "alexnet", "size": 227, "batch": 128, "devices": 4, "threads": 1, "optimizer": "adamw", "steps": 5},
-    "alexnet-4x32-mpi": {"model": "alexnet", "size": 227, "batch": 128, "devices": 4, "threads": 1, "optimizer": "adamw", "steps": 5, "mpi": True},
-}
-GPU_JOBS = {
-    "alexnet-b512": {"model": "alexnet", "size": 227, "batch": 512, "optimizer": "adamw", "steps": 40},
-    "alexnet-b512-tf32": {"model": "alexnet", "size": 227, "batch": 512, "optimizer": "adamw", "steps": 60, "tf32": True},
-    "alexnet-b512-fp16": {"model": "alexnet", "size": 227, "batch": 512, "optimizer": "adamw", "steps": 100, "precision": "fp16"},
-    "alexnet-b512-bf16": {"model": "alexnet", "size": 227, "batch": 512, "optimizer": "adamw", "steps": 100, "precision": "bf16"},
-    "alexnet-b64": {"model": "alexnet", "size": 227, "batch": 64, "optimizer": "adamw", "steps": 200},
-    "small-cnn-b128-fp16": {"model": "small-cnn", "size": 32, "batch": 128, "optimizer": "adam", "steps": 1000, "precision": "fp16"},
-    "small-cnn-b128": {"model": "small-cnn", "size": 32, "batch": 128, "optimizer": "adam", "steps": 1000},
-}
-for gpu_job in GPU_JOBS.values():
-    gpu_job.update(device="cuda", devices=1, threads=4)
+ALEXNET = {"model": "alexnet", "size": 227, "optimizer": "adamw"}
+SMALL_CNN = {"model": "small-cnn", "size": 32, "optimizer": "adam"}
 WARM_UP = 3
 TUNED = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
@@ -63,6 +44,53 @@ TUNED = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
+ALL_REDUCE_BYTES = [64 << 10, 1 << 20, 16 << 20, 256 << 20]
+
+
+def cpu_jobs():
+    """{name: job}: threads are those of each device, and fit the cores."""
+    cores = len(os.sched_getaffinity(0))
+    devices = min(4, max(2, cores))
+    one = {"devices": 1, "threads": cores}
+    several = {"devices": devices, "threads": max(1, cores // devices)}
+    jobs = {
+        "alexnet-b64": {**ALEXNET, **one, "batch": 64, "steps": 8},
+        "small-cnn-b128": {**SMALL_CNN, **one, "batch": 128, "steps": 100},
+        f"alexnet-{devices}x32": {**ALEXNET, **several, "batch": 32 * devices, "steps": 8},
+        f"alexnet-{devices}x32-mpi": {**ALEXNET, **several, "batch": 32 * devices, "steps": 8, "mpi": True},
+        "vgg16-b32": {"model": "vgg16", "size": 224, "optimizer": "adamw", **one, "batch": 32, "memory_only": True},
+        "resnet18-b128": {"model": "resnet18", "size": 32, "optimizer": "adamw", **one, "batch": 128, "memory_only": True},
+    }
+    return in_precisions(jobs, ["bf16"])
+
+
+def gpu_jobs():
+    one = {"device": "cuda", "devices": 1, "threads": 4}
+    jobs = {
+        "alexnet-b512": {**ALEXNET, **one, "batch": 512, "steps": 100},
+        "alexnet-b64": {**ALEXNET, **one, "batch": 64, "steps": 200},
+        "small-cnn-b128": {**SMALL_CNN, **one, "batch": 128, "steps": 1000},
+    }
+    return in_precisions(jobs, ["tf32", "fp16", "bf16"])
+
+
+def in_precisions(jobs, precisions):
+    """The jobs, each followed by itself in the other precisions; memory is compared in f32."""
+    every = {}
+    for name, job in jobs.items():
+        every[name] = {**job, "precision": "f32"}
+        if "memory_only" not in job:
+            every.update({f"{name}-{precision}": {**job, "precision": precision} for precision in precisions})
+    return every
+
+
+def sides_of(arguments):
+    if arguments.device == "cuda":
+        return ["eager", "tuned", "compile", "reduce-overhead"]
+    return ["eager", "tuned"] + ["compile"] * arguments.compile
+
+
+# PyTorch's side, in processes of its own.
 
 
 def make_torch_model(torch, name):
@@ -71,6 +99,16 @@ def make_torch_model(torch, name):
         features = [nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2),
                     nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
         return nn.Sequential(*features, nn.Flatten(), nn.Linear(64 * 8 * 8, 128), nn.ReLU(inplace=True), nn.Linear(128, 10))
+    if name == "resnet18":
+        return make_torch_resnet18(nn)
+    if name == "vgg16":
+        features, channels = [], 3
+        for width in [64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0]:
+            features += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)] if width else [nn.MaxPool2d(2)]
+            channels = width or channels
+        classifier = [nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(),
+                      nn.Linear(4096, 10)]
+        return nn.Sequential(*features, nn.AdaptiveAvgPool2d((7, 7)), nn.Flatten(), *classifier)
     features = [nn.Conv2d(3, 64, 11, stride=4, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2),
                 nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2),
                 nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(inplace=True),
@@ -81,52 +119,74 @@ def make_torch_model(torch, name):
     return nn.Sequential(*features, nn.Flatten(), *classifier)
 
 
-def mixed_step(torch, job, model, images, labels, optimizer, loss_function):
-    """One training step under autocast, with GradScaler in fp16; returns the function that does it."""
-    device = images.device.type
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[job["precision"]]
-    scaler = torch.cuda.amp.GradScaler(enabled=job["precision"] == "fp16")
+def make_torch_resnet18(nn):
+    class Block(nn.Module):
+        def __init__(self, channels, width, stride):
+            super().__init__()
+            self.branch = nn.Sequential(nn.Conv2d(channels, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
+                                        nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width))
+            shortcut = [nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width)] if channels != width else []
+            self.shortcut = nn.Sequential(*shortcut)
+            self.relu = nn.ReLU(inplace=True)
 
-    def step():
-        with torch.autocast(device, dtype=dtype):
-            loss = loss_function(model(images), labels)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
+        def forward(self, x):
+            y = self.branch(x)
+            y += self.shortcut(x)
+            return self.relu(y)
 
-    return step
+    layers, channels = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)], 64
+    for width in (64, 128, 256, 512):
+        layers += [Block(channels, width, 1 if width == 64 else 2), Block(width, width, 1)]
+        channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
-def make_step(torch, job, model, images, labels, optimizer, loss_function):
+def make_training(torch, job, layout, side):
     """A function that does one training step."""
-    if "precision" in job:
-        return mixed_step(torch, job, model, images, labels, optimizer, loss_function)
+    device = job.get("device", "cpu")
+    on_gpu, samples = device == "cuda", job["batch"] // job["devices"]
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = job["precision"] == "tf32"
+    torch.backends.cudnn.benchmark = on_gpu and side != "eager"
+    model = make_torch_model(torch, job["model"]).to(device=device, memory_format=layout)
+    images = torch.randn(samples, 3, job["size"], job["size"], device=device).to(memory_format=layout)
+    labels = torch.randint(0, 10, (samples,), device=device)
+    optimizer_class = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[job["optimizer"]]
+    optimizer = optimizer_class(model.parameters(), lr=1e-4, **({"fused": True} if on_gpu and side != "eager" else {}))
+    trained = torch.nn.parallel.DistributedDataParallel(model) if job["devices"] > 1 else model
+    if side == "compile":
+        trained = torch.compile(trained)
+    elif side == "reduce-overhead":
+        trained = torch.compile(trained, mode="reduce-overhead")
+    loss_function = torch.nn.CrossEntropyLoss()
+    mixed = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(job["precision"])
+    scaler = torch.cuda.amp.GradScaler(enabled=True) if job["precision"] == "fp16" else None
 
     def step():
-        loss_function(model(images), labels).backward()
-        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if mixed is None:
+            loss = loss_function(trained(images), labels)
+        else:
+            with torch.autocast(device, dtype=mixed):
+                loss = loss_function(trained(images), labels)
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
 
     return step
 
 
 def peak_of_torch(torch, job, layout):
     """Bytes allocated at the peak of three training steps, the model and what it is trained with included."""
-    on_gpu = job.get("device") == "cuda"
-    device = "cuda" if on_gpu else "cpu"
-    samples = job["batch"] // job["devices"]
-
     def steps():
-        model = make_torch_model(torch, job["model"]).to(device=device, memory_format=layout)
-        images = torch.randn(samples, 3, job["size"], job["size"], device=device).to(memory_format=layout)
-        labels = torch.randint(0, 10, (samples,), device=device)
-        trained = torch.nn.parallel.DistributedDataParallel(model) if job["devices"] > 1 else model
-        optimizer = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[job["optimizer"]](model.parameters(), lr=1e-4)
-        train = make_step(torch, job, trained, images, labels, optimizer, torch.nn.CrossEntropyLoss())
+        step = make_training(torch, job, layout, "eager")
         for _ in range(3):
-            optimizer.zero_grad(set_to_none=True)
-            train()
+            step()
 
-    if on_gpu:
+    if job.get("device") == "cuda":
         torch.cuda.reset_peak_memory_stats()
         steps()
         return torch.cuda.max_memory_allocated()
@@ -140,157 +200,246 @@ def peak_of_torch(torch, job, layout):
     return peak
 
 
-def time_torch_on_gpu(torch, job, layout, tuned):
-    """Seconds of a training step: the mean over all of them, since the host runs ahead of the GPU."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = job.get("tf32", False)
-    torch.backends.cudnn.benchmark = tuned
-    model = make_torch_model(torch, job["model"]).to(device="cuda", memory_format=layout)
-    images = torch.randn(job["batch"], 3, job["size"], job["size"], device="cuda").to(memory_format=layout)
-    labels = torch.randint(0, 10, (job["batch"],), device="cuda")
-    optimizer_class = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[job["optimizer"]]
-    optimizer = optimizer_class(model.parameters(), lr=1e-4, **({"fused": True} if tuned else {}))
-    loss_function = torch.nn.CrossEntropyLoss()
-    train = make_step(torch, job, model, images, labels, optimizer, loss_function)
-    for step in range(WARM_UP + job["steps"]):
-        if step == WARM_UP:
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
-        train()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / job["steps"]
-
-
-def time_torch(torch, job, layout, rank_count):
-    """Seconds of the median training step."""
-    model = make_torch_model(torch, job["model"]).to(memory_format=layout)
-    samples = job["batch"] // rank_count
-    images = torch.randn(samples, 3, job["size"], job["size"]).to(memory_format=layout)
-    labels = torch.randint(0, 10, (samples,))
-    trained = torch.nn.parallel.DistributedDataParallel(model) if rank_count > 1 else model
-    optimizer = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[job["optimizer"]](model.parameters(), lr=1e-4)
-    loss_function = torch.nn.CrossEntropyLoss()
-    train = make_step(torch, job, trained, images, labels, optimizer, loss_function)
+def time_torch(torch, job, layout, side):
+    """Seconds of a training step: the median on a CPU, the mean over all on a GPU, where the host runs ahead."""
+    step = make_training(torch, job, layout, side)
+    for _ in range(WARM_UP + 7 * (side in ("compile", "reduce-overhead"))):
+        step()
+    if job.get("device") == "cuda":
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(job["steps"]):
+            step()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) / 1e3 / job["steps"]
     times = []
-    for step in range(WARM_UP + job["steps"]):
+    for _ in range(job["steps"]):
         begin = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
-        train()
-        if step >= WARM_UP:
-            times.append(time.perf_counter() - begin)
+        step()
+        times.append(time.perf_counter() - begin)
     return statistics.median(times)
 
 
-def torch_child(job, rank, rank_count, rendezvous, tuned, memory):
+def torch_child(job, rank, rendezvous, side, memory):
     """Runs in the process that is measured; prints {layout: seconds of a step}, or {layout: bytes} of memory."""
     import torch
-    on_gpu = job.get("device") == "cuda"
     torch.set_num_threads(job["threads"])
     torch.manual_seed(rank)
-    if rank_count > 1:
+    if job["devices"] > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=rank_count)
+        torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=job["devices"])
     layouts = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
     if memory:
         print(json.dumps({"bytes": {name: peak_of_torch(torch, job, layout) for name, layout in layouts.items()}}))
-        return
-    seconds = {name: time_torch_on_gpu(torch, job, layout, tuned) if on_gpu else time_torch(torch, job, layout, rank_count)
-               for name, layout in layouts.items()}
-    print(json.dumps({"seconds": seconds, "version": torch.__version__, "gpu": torch.cuda.get_device_name() if on_gpu else None}))
+    else:
+        print(json.dumps({"seconds": {name: time_torch(torch, job, layout, side) for name, layout in layouts.items()}}))
 
 
-def run_torch_children(python, job, flags, tuned):
+def run_torch_children(python, job, flags, side):
     """What each of its processes printed."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(job["threads"]), **(TUNED if tuned and "device" not in job else {})}
+    tuned = TUNED if side != "eager" and job.get("device") != "cuda" else {}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(job["threads"]), **tuned}
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = os.path.join(folder, "rendezvous")
-        command = [python, os.path.abspath(__file__), "--child", json.dumps(job), "--rendezvous", rendezvous, *flags, "--rank"]
+        command = [python, os.path.abspath(__file__), "--child", json.dumps(job), "--rendezvous", rendezvous, "--side", side, *flags, "--rank"]
         children = [subprocess.Popen(command + [str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(job["devices"])]
         outputs = [child.communicate()[0] for child in children]
     if any(child.returncode != 0 for child in children):
-        sys.exit(f"compare_pytorch: PyTorch failed on {job['model']}, see above")
+        sys.exit(f"compare_pytorch: PyTorch ({side}) failed on {job['model']}, see above")
     return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
 def peak_torch(python, job):
     """Bytes at the peak of one process, in the layout that needs less."""
-    answers = run_torch_children(python, job, ["--memory"], False)
+    answers = run_torch_children(python, job, ["--memory"], "eager")
     return min(max(a["bytes"][layout] for a in answers) for layout in answers[0]["bytes"])
 
 
-def run_torch(python, job, tuned):
-    """{layout: samples per second} and PyTorch's version."""
-    answers = run_torch_children(python, job, ["--tuned"] * tuned, tuned)
+def run_torch(python, job, side):
+    """Samples per second in the faster layout, and its name."""
+    answers = run_torch_children(python, job, [], side)
     slowest = {layout: max(a["seconds"][layout] for a in answers) for layout in answers[0]["seconds"]}
-    return {layout: job["batch"] / seconds for layout, seconds in slowest.items()}, answers[0]["version"]
+    layout = min(slowest, key=slowest.get)
+    return job["batch"] / slowest[layout], layout
 
 
-def run_vitrine(program, job):
-    """Samples per second over the steps after the first, from the run's own account of its wall time, and bytes of one device at its peak."""
-    steps = WARM_UP + job["steps"]
-    command = [program, "train", "--model", job["model"], "--data", f"synthetic:{max(4 * job['batch'], 1024)}", "--image-size", str(job["size"]),
-               "--batch-size", str(job["batch"]), "--optimizer", job["optimizer"], "--lr", "1e-4", "--steps", str(steps), "--drop-last", "--no-eval", "--json"]
-    if "precision" in job:
+# Vitrine's side.
+
+
+def vitrine_command(program, subcommand, job):
+    command = [program, subcommand, "--model", job["model"], "--image-size", str(job["size"]), "--batch-size", str(job["batch"]), "--optimizer", job["optimizer"],
+               "--no-eval", "--json"]
+    if job["precision"] in ("bf16", "fp16"):
         command += ["--precision", job["precision"]]
-    if "device" in job:
-        command += ["--devices", "cuda:0"] + ["--tf32"] * job.get("tf32", False)
-    else:
-        several = job["devices"] > 1 and "mpi" not in job
-        command += ["--devices", f"cpu:0-{job['devices'] - 1}" if several else "cpu:0", "--threads-per-device", str(job["threads"])]
-    if "mpi" in job:
-        command = ["mpirun", "--bind-to", "none", "-np", str(job["devices"]), *command]
+    if job.get("device") == "cuda":
+        return command + ["--devices", "cuda:0"] + ["--tf32"] * (job["precision"] == "tf32")
+    several = job["devices"] > 1 and "mpi" not in job
+    command += ["--devices", f"cpu:0-{job['devices'] - 1}" if several else "cpu:0", "--threads-per-device", str(job["threads"])]
+    return ["mpirun", "--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "-np", str(job["devices"]), *command] if "mpi" in job else command
+
+
+def run_json(command):
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if run.returncode != 0:
         sys.exit(f"compare_pytorch: failed with {run.returncode}: {' '.join(command)}")
-    result = json.loads(run.stdout)
-    row = max(result["phases"], key=lambda phase: phase["share"])
-    peak = max(device["peak_bytes"] for device in result["devices"])
-    return job["batch"] * (steps - 1) / (row["seconds"] / row["share"]), peak
+    return json.loads(run.stdout)
 
 
-def has_torch(python):
-    return subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+def run_vitrine(program, job):
+    """Samples per second over the second of two epochs, and bytes of one device at its peak."""
+    command = vitrine_command(program, "train", job)
+    result = run_json(command + ["--data", f"synthetic:{job['batch'] * job['steps']}", "--lr", "1e-4", "--epochs", "2", "--trace-level", "off"])
+    return result["epochs"][1]["samples_per_second"], max(device["peak_bytes"] for device in result["devices"])
+
+
+def peak_vitrine(program, job):
+    """Bytes of one device at its peak, by the plan, which is what a run takes."""
+    result = run_json(vitrine_command(program, "plan", job))
+    return max(device["planned_peak_bytes"] for device in result["devices"])
+
+
+# The comparison.
+
+
+def clocks():
+    """What nvidia-smi says of the GPU's clocks, so that a throttled run is recognized."""
+    try:
+        run = subprocess.run(["nvidia-smi", "--query-gpu=clocks.sm,clocks.mem,temperature.gpu,power.draw", "--format=csv,noheader"], stdout=subprocess.PIPE, text=True,
+                             check=False)
+    except FileNotFoundError:
+        return None
+    return run.stdout.splitlines()[0] if run.returncode == 0 and run.stdout else None
+
+
+def measure(name, job, python, arguments):
+    sides = sides_of(arguments)
+    result = {"job": job, "rounds": {side: [] for side in [*sides, "vitrine"]}, "layouts": {}}
+    if "memory_only" in job:
+        peaks = {"pytorch": peak_torch(python, job), "vitrine": peak_vitrine(arguments.vitrine, job)}
+    else:
+        for number in range(arguments.rounds):
+            print(f"{name}: round {number + 1} of {arguments.rounds}", file=sys.stderr)
+            for side in sides:
+                speed, result["layouts"][side] = run_torch(python, job, side)
+                result["rounds"][side].append(speed)
+            speed, peak = run_vitrine(arguments.vitrine, job)
+            result["rounds"]["vitrine"].append(speed)
+            if job.get("device") == "cuda":
+                result.setdefault("clocks", []).append(clocks())
+        result["samples_per_second"] = {side: statistics.median(values) for side, values in result["rounds"].items()}
+        result["ratios"] = [speed / max(result["rounds"][side][number] for side in sides) for number, speed in enumerate(result["rounds"]["vitrine"])]
+        result["ratio"] = statistics.median(result["ratios"])
+        peaks = {"pytorch": peak_torch(python, job), "vitrine": peak} if job["precision"] == "f32" and "mpi" not in job else None
+    if peaks:
+        result["peak_bytes"] = peaks
+        result["peak_ratio"] = peaks["vitrine"] / peaks["pytorch"]
+    return result
+
+
+def all_reduce_child():
+    """One rank of Open MPI's all-reduce: prints {bytes: microseconds}, the median of in-place sums of f32."""
+    import numpy
+    from mpi4py import MPI
+    medians = {}
+    for size in ALL_REDUCE_BYTES:
+        buffer = numpy.zeros(size // 4, dtype=numpy.float32)
+        times = []
+        for iteration in range(25 if size < (64 << 20) else 8):
+            MPI.COMM_WORLD.Barrier()
+            begin = time.perf_counter()
+            MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, buffer, op=MPI.SUM)
+            if iteration >= 3:
+                times.append((time.perf_counter() - begin) * 1e6)
+        medians[size] = statistics.median(times)
+    if MPI.COMM_WORLD.Get_rank() == 0:
+        print(json.dumps(medians))
+
+
+def compare_all_reduce(python, arguments):
+    """{bytes: {way: microseconds}} of two ranks, in place, f32: medians over the rounds of each round's median."""
+    mpirun = ["mpirun", "--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "-np", "2"]
+    measured = {str(size): {} for size in ALL_REDUCE_BYTES}
+    own = [arguments.vitrine, "collectives", "all_reduce", "--json", "--threads-per-device", "1", "-c", "0"]
+    sizes = ["-b", str(ALL_REDUCE_BYTES[0]), "-e", str(ALL_REDUCE_BYTES[-1]), "-f", "16"]
+    for number in range(arguments.rounds):
+        print(f"all-reduce: round {number + 1} of {arguments.rounds}", file=sys.stderr)
+        answer = json.loads(subprocess.run([*mpirun, python, os.path.abspath(__file__), "--all-reduce-child"], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1])
+        for size, microseconds in answer.items():
+            measured[size].setdefault("Open MPI", []).append(microseconds)
+        for way, command in (("one process", [*own, *sizes, "--devices", "cpu:0-1"]), ("two processes", [*mpirun, *own, *sizes, "--devices", "cpu:0"])):
+            for row in run_json(command)["results"]:
+                measured.setdefault(str(row["size"]), {}).setdefault(way, []).append(row["in_place"]["median_us"])
+    return {size: {way: statistics.median(values) for way, values in ways.items()} for size, ways in measured.items()}
+
+
+def facts_of(python, arguments):
+    """What the figures hold for: machine, versions and date."""
+    script = "import json, torch; print(json.dumps({'version': torch.__version__, 'config': torch.__config__.show(), 'gpu': torch.cuda.get_device_name() if torch.cuda.is_available() else None}))"
+    torch = json.loads(subprocess.run([python, "-c", script], stdout=subprocess.PIPE, text=True, check=True).stdout)
+    found = re.search(r"(?:MKL-DNN|oneDNN|mkldnn) v?([0-9.]+)", torch["config"])
+    info = run_json([arguments.vitrine, "info", "--json"])
+    return {"date": datetime.date.today().isoformat(), "processor": info.get("processor") or platform.processor(), "cores": len(os.sched_getaffinity(0)),
+            "gpu": torch["gpu"] if arguments.device == "cuda" else None, "pytorch": torch["version"], "pytorch_onednn": found[1] if found else None,
+            "vitrine": info["version"], "libraries": info["libraries"], "instruction_set": info.get("instruction_set"), "rounds": arguments.rounds}
+
+
+def spread(values):
+    return f"{min(values):.2f}-{max(values):.2f}"
+
+
+def print_tables(report):
+    facts, results = report["facts"], report["results"]
+    where = facts["gpu"] or f"{facts['cores']} cores of {facts['processor']}"
+    onednn = f" (oneDNN {facts['pytorch_onednn']})" if facts["pytorch_onednn"] else ""
+    print(f"{where}, {facts['date']}; Vitrine {facts['vitrine']} (oneDNN {facts['libraries'].get('oneDNN', 'none')}), PyTorch {facts['pytorch']}{onednn}; medians of {facts['rounds']} rounds")
+    timed = {name: result for name, result in results.items() if "ratio" in result}
+    if timed:
+        sides = list(next(iter(timed.values()))["samples_per_second"])
+        print(f"\n{'samples/s':24}" + "".join(f"{side:>17}" for side in sides) + f"{'/ best PyTorch':>16}{'from-to':>12}")
+        for name, result in timed.items():
+            speeds = result["samples_per_second"]
+            print(f"{name:24}" + "".join(f"{speeds[side]:17.1f}" for side in sides) + f"{result['ratio']:16.2f}{spread(result['ratios']):>12}")
+            for line in result.get("clocks", []):
+                print(f"  clocks: {line}")
+    sized = {name: result for name, result in results.items() if "peak_bytes" in result}
+    if sized:
+        print(f"\n{'MB at the peak':24}{'PyTorch':>17}{'vitrine':>17}{'/ PyTorch':>16}")
+        for name, result in sized.items():
+            peak = result["peak_bytes"]
+            print(f"{name:24}{peak['pytorch'] / 1e6:17.1f}{peak['vitrine'] / 1e6:17.1f}{result['peak_ratio']:16.3f}")
+    if report.get("all_reduce"):
+        print(f"\n{'all-reduce, 2 ranks, us':24}{'Open MPI':>17}{'one process':>17}{'two processes':>17}")
+        for size, ways in report["all_reduce"].items():
+            print(f"{int(size) >> 10:>20} KiB" + "".join(f"{ways[way]:17.1f}" for way in ("Open MPI", "one process", "two processes")))
+
+
+def plot(report, path):
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    timed = {name: result for name, result in report["results"].items() if "ratio" in result}
+    figure, axes = pyplot.subplots(figsize=(8, 0.5 * len(timed) + 1.6))
+    for row, result in enumerate(timed.values()):
+        axes.barh(row, result["ratio"], color="#0072b2")
+        axes.plot([min(result["ratios"]), max(result["ratios"])], [row, row], color="black", linewidth=2)
+    axes.axvline(1, color="gray", linestyle="--")
+    axes.set_yticks(range(len(timed)), list(timed))
+    axes.invert_yaxis()
+    axes.set_xlabel(f"speed of Vitrine / fastest way of PyTorch {report['facts']['pytorch']} (median, and from the least to the most of the rounds)")
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def has_module(python, module):
+    return subprocess.run([python, "-c", f"import {module}"], stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def find_python():
     for python in (sys.executable, "/usr/bin/python3"):
-        if has_torch(python):
+        if has_module(python, "torch"):
             return python
     return sys.exit("compare_pytorch: no PyTorch here. Install it with: apt-get install python3-torch")
-
-
-def fit_to_cores(job):
-    cores = len(os.sched_getaffinity(0))
-    return {**job, "threads": max(1, min(job["threads"], cores // job["devices"]))}
-
-
-def measure(name, job, python, program, rounds):
-    samples = {"pytorch": [], "pytorch_tuned": [], "vitrine": []}
-    layouts, version = {}, ""
-    for number in range(rounds):
-        print(f"{name}: round {number + 1} of {rounds}", file=sys.stderr)
-        for side, tuned in (("pytorch", False), ("pytorch_tuned", True)):
-            speeds, version = run_torch(python, job, tuned)
-            layouts[side] = max(speeds, key=speeds.get)
-            samples[side].append(speeds[layouts[side]])
-        speed, peak = run_vitrine(program, job)
-        samples["vitrine"].append(speed)
-    medians = {side: statistics.median(values) for side, values in samples.items()}
-    peaks = {"pytorch": peak_torch(python, job), "vitrine": peak}
-    return {"job": job, "samples_per_second": medians, "peak_bytes": peaks, "peak_ratio": peaks["vitrine"] / peaks["pytorch"], "rounds": samples, "layouts": layouts, "pytorch_version": version,
-            "ratio_to_default": medians["vitrine"] / medians["pytorch"], "ratio_to_tuned": medians["vitrine"] / medians["pytorch_tuned"]}
-
-
-def print_table(results):
-    print(f"{'samples/s':24}{'PyTorch':>10}{'tuned':>10}{'Vitrine':>10}{'/ PyTorch':>12}{'/ tuned':>10}")
-    for name, result in results.items():
-        speed = result["samples_per_second"]
-        print(f"{name:24}{speed['pytorch']:10.1f}{speed['pytorch_tuned']:10.1f}{speed['vitrine']:10.1f}"
-              f"{result['ratio_to_default']:12.2f}{result['ratio_to_tuned']:10.2f}")
-    print(f"\n{'MB at the peak':24}{'PyTorch':>10}{'Vitrine':>20}{'/ PyTorch':>12}")
-    for name, result in results.items():
-        peak = result["peak_bytes"]
-        print(f"{name:24}{peak['pytorch'] / 1e6:10.1f}{peak['vitrine'] / 1e6:20.1f}{result['peak_ratio']:12.2f}")
 
 
 def main():
@@ -299,33 +448,62 @@ def main():
     parser.add_argument("--vitrine", default=os.path.join(root, "build", "release", "bin", "vitrine"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--jobs", help=f"of {', '.join(JOBS)}; on a GPU of {', '.join(GPU_JOBS)}")
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--tuned", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", help=f"some of {', '.join(cpu_jobs())}; on a GPU of {', '.join(gpu_jobs())}")
+    parser.add_argument("--precision", help="only the jobs in these: f32,bf16; on a GPU also tf32,fp16")
+    parser.add_argument("--compile", action="store_true", help="torch.compile on the CPU too")
+    parser.add_argument("--no-all-reduce", action="store_true", help="leave out the table of all-reduce")
+    parser.add_argument("--json", metavar="FILE", help="what was measured, after each job")
+    parser.add_argument("--plot", metavar="FILE", help="the ratios as a picture: .svg, .png, .pdf")
+    for hidden in ("--child", "--side", "--rendezvous"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--all-reduce-child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--rendezvous", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        job = json.loads(arguments.child)
-        torch_child(job, arguments.rank, job["devices"], arguments.rendezvous, arguments.tuned, arguments.memory)
-        return
-    jobs = GPU_JOBS if arguments.device == "cuda" else JOBS
+        return torch_child(json.loads(arguments.child), arguments.rank, arguments.rendezvous, arguments.side, arguments.memory)
+    if arguments.all_reduce_child:
+        return all_reduce_child()
+    jobs = gpu_jobs() if arguments.device == "cuda" else cpu_jobs()
     names = arguments.jobs.split(",") if arguments.jobs else list(jobs)
     unknown = [name for name in names if name not in jobs]
     if unknown:
         parser.error(f"unknown job {unknown[0]}: there are {', '.join(jobs)}")
+    precisions = arguments.precision.split(",") if arguments.precision else sorted({job["precision"] for job in jobs.values()})
+    wrong = [precision for precision in precisions if precision not in {job["precision"] for job in jobs.values()}]
+    if wrong:
+        parser.error(f"--precision {wrong[0]}: there are {', '.join(sorted({job['precision'] for job in jobs.values()}))}")
+    if arguments.rounds < 1:
+        parser.error(f"--rounds: expected a positive number, got {arguments.rounds}")
     if not os.access(arguments.vitrine, os.X_OK):
         parser.error(f"{arguments.vitrine} does not exist; build it, or pass its path with --vitrine")
+    if arguments.plot and not has_module(sys.executable, "matplotlib"):
+        parser.error("--plot: matplotlib is missing; install it with: apt-get install python3-matplotlib")
     python = find_python()
-    results = {}
-    for name in names:
-        results[name] = measure(name, fit_to_cores(jobs[name]), python, arguments.vitrine, arguments.rounds)
-        if arguments.json:  # after each job: what was measured is kept if a later one fails
-            with open(arguments.json, "w", encoding="utf-8") as file:
-                json.dump({"cores": len(os.sched_getaffinity(0)), "results": results}, file, indent=1)
-    print_table(results)
+    report = {"facts": facts_of(python, arguments), "results": {}}
+    for name in [name for name in names if jobs[name]["precision"] in precisions]:
+        report["results"][name] = measure(name, jobs[name], python, arguments)
+        write_report(report, arguments)
+    if arguments.device == "cpu" and not arguments.no_all_reduce and not arguments.jobs:
+        mpi_python = next((p for p in (python, "/usr/bin/python3") if has_module(p, "mpi4py")), None)
+        if mpi_python is None:
+            print("compare_pytorch: all-reduce is not compared: install python3-mpi4py", file=sys.stderr)
+        else:
+            report["all_reduce"] = compare_all_reduce(mpi_python, arguments)
+            write_report(report, arguments)
+    print_tables(report)
+    if arguments.plot:
+        plot(report, arguments.plot)
+    return None
+
+
+def write_report(report, arguments):
+    """After each job: what was measured is kept if a later one fails."""
+    if not arguments.json:
+        return
+    with open(arguments.json, "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=1)
+        file.write("\n")
 
 
 if __name__ == "__main__":

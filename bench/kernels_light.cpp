@@ -118,9 +118,15 @@ void add_cross_entropy(const Place& place, const Shape& shape) {
 
 constexpr int64_t kParameters = 57035456;  // AlexNet's
 
+/// Control of a step that is taken.
+std::vector<float> taken_step() {
+  std::vector<float> control(StepControl::kCount, 0.0F);
+  control[StepControl::kFactor] = control[StepControl::kActive] = 1.0F;
+  return control;
+}
+
 void add_optimizers(const Place& place) {
-  std::vector<float> taken(StepControl::kCount, 0.0F);
-  taken[StepControl::kFactor] = taken[StepControl::kActive] = 1.0F;
+  const std::vector<float> taken = taken_step();
   add_kernel("sgd_momentum", place, [=](State& state) {
     KernelBench b(place);
     const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters});
@@ -135,13 +141,24 @@ void add_optimizers(const Place& place) {
   });
 }
 
-/// Additional kernels of mixed precision: the cast to the 16-bit copy, and the check of the gradients.
+/// Additional kernels of mixed precision: casts, the update that also writes the 16-bit copy, and the check of the gradients.
 void add_mixed_precision(const Place& place) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     add_kernel(std::string("cast/f32_to_") + dtype_name(dtype), place, [=](State& state) {
       KernelBench b(place);
       const Tensor p = b.filled({kParameters}), half_parameters = b.make({kParameters}, dtype);
       b.run_bytes(state, p.bytes() + half_parameters.bytes(), [&] { cast(b.ctx(), p, half_parameters); });
+    });
+  }
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    add_kernel(std::string("adamw_and_copy/") + dtype_name(dtype), place, [=](State& state) {
+      KernelBench b(place);
+      const Tensor p = b.filled({kParameters}), g = b.filled({kParameters}), m = b.make({kParameters}), v = b.make({kParameters});
+      const Tensor half_parameters = b.make({kParameters}, dtype), step = b.make({1}, DType::i32);
+      const Tensor control = b.from_host({StepControl::kCount}, taken_step());
+      b.run_bytes(state, 7 * p.bytes() + half_parameters.bytes(), [&] {
+        adam_update(b.ctx(), {1e-3, 0.9, 0.999, 1e-8, 0.01, true}, p, g, m, v, step, control, nullptr, half_parameters);
+      });
     });
   }
   add_kernel("check_gradients", place, [=](State& state) {

@@ -31,7 +31,7 @@ struct Maxima {
 /// kWindow: the size of the window if known at compile time, so that all loads are issued before the first comparison; otherwise 0.
 template <class T, int V, int kWindow, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
-    max_forward(Places<Index> places, FixedWindows<Index> vertical, FixedWindows<Index> horizontal, const T* x, T* y, uint8_t* indices) {
+    max_forward(Places<Index> places, FixedWindows<Index> vertical, FixedWindows<Index> horizontal, const T* x, T* y, uint8_t* indices, bool relu) {
   for (int64_t item = first_item(); item < places.count; item += item_stride()) {
     const Place<Index> at(places, item, V);
     const T* from = x + int64_t{at.image} * places.read_image + at.channel;
@@ -62,8 +62,9 @@ __global__ void __launch_bounds__(kBlockThreads)
     Pack<T, V> out;
     Pack<uint8_t, V> where;
     for (int e = 0; e < V; ++e) {
-      out.v[e] = from_float<T>(maxima.best[e]);
-      where.v[e] = static_cast<uint8_t>(maxima.where[e]);
+      const float best = maxima.best[e];
+      out.v[e] = from_float<T>(relu && best <= 0.0F ? 0.0F : best);  // NaN compares false and stays NaN
+      where.v[e] = relu && !(best > 0.0F) ? kCutOff : static_cast<uint8_t>(maxima.where[e]);
     }
     store<T, V>(out, y + item * V);
     if (indices != nullptr) store<uint8_t, V>(where, indices + item * V);
@@ -123,7 +124,7 @@ bool is_byte_pack_aligned(const void* indices) {
 
 }  // namespace
 
-void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices) {
+void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices, bool relu) {
   with_storage(x.dtype, [&]<class T>() {
     with_access<T>(y.shape, x.shape, {x.data, y.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, x.shape), [&](auto lanes, auto index) {
       constexpr int kLanes = decltype(lanes)::value;
@@ -134,7 +135,7 @@ void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView 
       auto* kernel = &max_forward<T, kLanes, 0, Index>;
       if (config.window == 2) kernel = &max_forward<T, kLanes, 2, Index>;
       if (config.window == 3) kernel = &max_forward<T, kLanes, 3, Index>;
-      queue(ctx, places.count, kernel, places, vertical, horizontal, x.as<T>(), y.as<T>(), indices.as<uint8_t>());
+      queue(ctx, places.count, kernel, places, vertical, horizontal, x.as<T>(), y.as<T>(), indices.as<uint8_t>(), relu);
     });
   });
 }

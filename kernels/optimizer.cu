@@ -125,6 +125,25 @@ struct Adam {
   }
 };
 
+/// An update that also writes its parameters in 16 bits.
+template <class Update, class Half>
+struct WithHalf : Update {
+  using Narrow = Half;
+};
+
+/// Queues the update of one range. half_param: the 16-bit copy of all parameters, or empty.
+template <class Update>
+void queue_update(ExecContext& ctx, const Pointers<const float*, Update::kReads>& in, const Pointers<float*, Update::kWrites>& out,
+                  const UpdateRange& range, const View& half_param, const Update& update) {
+  const int64_t count = range.end - range.begin;
+  const auto queue_with = [&]<class Half>() {
+    map_elements<float, WithHalf<Update, Half>>(ctx, in, out, count, {update}, half_param.as<Half>() + range.begin);
+  };
+  if (!half_param) return map_elements<float, Update>(ctx, in, out, count, update);
+  if (half_param.dtype == DType::f16) return queue_with.template operator()<__half>();
+  queue_with.template operator()<__nv_bfloat16>();
+}
+
 UpdateScalars* queue_begin(ExecContext& ctx, const char* operation, double lr, double beta1, double beta2, const View& step, const View& control) {
   auto* scalars = scratch<UpdateScalars>(ctx, operation);
   launch(native_stream(ctx), begin_update, dim3(1), dim3(1), lr, beta1, beta2, control.as<float>(), step.as<int32_t>(), scalars);
@@ -141,27 +160,26 @@ void for_each_range(const UpdateRanges& ranges, int64_t count, double weight_dec
 }  // namespace
 
 void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
-                const UpdateRanges& ranges) {
+                const UpdateRanges& ranges, View half_param) {
   const UpdateScalars* scalars = queue_begin(ctx, "sgd_update", config.lr, 0.0, 0.0, step, control);
   const Guard guard{control.as<float>() + StepControl::kStopped, false};
   for_each_range(ranges, param.numel(), config.weight_decay, [&](const UpdateRange& range) {
     const auto lr = static_cast<float>(config.lr * range.lr_factor);
     const auto weight_decay = static_cast<float>(range.weight_decay);
-    const int64_t count = range.end - range.begin;
     auto* p = param.as<float>() + range.begin;
     const auto* g = grad.as<float>() + range.begin;
     if (!momentum_buffer) {
-      map_elements<float, Sgd>(ctx, {{p, g}}, {{p}}, count, {scalars, guard, lr, weight_decay, 0.0F});
+      queue_update(ctx, {{p, g}}, {{p}}, range, half_param, Sgd{scalars, guard, lr, weight_decay, 0.0F});
       return;
     }
     auto* buffer = momentum_buffer.as<float>() + range.begin;
-    map_elements<float, SgdMomentum>(ctx, {{p, g, buffer}}, {{p, buffer}}, count,
-                                     {scalars, guard, lr, weight_decay, static_cast<float>(config.momentum), config.nesterov, 0.0F, false});
+    queue_update(ctx, {{p, g, buffer}}, {{p, buffer}}, range, half_param,
+                 SgdMomentum{scalars, guard, lr, weight_decay, static_cast<float>(config.momentum), config.nesterov, 0.0F, false});
   });
 }
 
 void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
-                 const UpdateRanges& ranges) {
+                 const UpdateRanges& ranges, View half_param) {
   Adam adam{};
   adam.scalars = queue_begin(ctx, "adam_update", config.lr, config.beta1, config.beta2, step, control);
   adam.guard = {control.as<float>() + StepControl::kStopped, false};
@@ -177,7 +195,7 @@ void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstVi
     auto* p = param.as<float>() + range.begin;
     auto* m = exp_avg.as<float>() + range.begin;
     auto* v = exp_avg_sq.as<float>() + range.begin;
-    map_elements<float, Adam>(ctx, {{p, grad.as<float>() + range.begin, m, v}}, {{p, m, v}}, range.end - range.begin, adam);
+    queue_update(ctx, {{p, grad.as<float>() + range.begin, m, v}}, {{p, m, v}}, range, half_param, adam);
   });
 }
 

@@ -2,7 +2,9 @@
 #include "kernels/pool2d.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <tuple>
 #include <type_traits>
 
 #ifdef __AVX2__
@@ -109,38 +111,84 @@ const T* image_of(const ConstView& images, int64_t image) {
 }
 int64_t row_stride_of(const ConstView& images) { return images.shape[2] * images.shape[3]; }
 
+/// Calls body(values, c) for groups of channels that begin at c: `values` is a zero array of as many vectors as one pass over a window takes, then of
+/// one vector, and at the end of one float. Several vectors share what it costs to walk over the window; more of them would not fit in registers.
+template <class T, class Body>
+void for_channel_groups(int64_t channels, const Body& body) {
+  constexpr int64_t kVectors = std::is_same_v<T, float> ? 2 : 4;
+  int64_t c = 0;
+  for (; c + kVectors * kLanes <= channels; c += kVectors * kLanes) {
+    std::array<FloatLanes, kVectors> zeros{};
+    body(zeros, c);
+  }
+  for (; c + kLanes <= channels; c += kLanes) {
+    std::array<FloatLanes, 1> zeros{};
+    body(zeros, c);
+  }
+  for (; c < channels; ++c) {
+    std::array<float, 1> zeros{};
+    body(zeros, c);
+  }
+}
+
 /// Computes the maxima of one window; `x` points to the image.
 template <bool kKeepIndices, class T>
 void max_of_window(const T* x, int64_t row_stride, int64_t channels, const FixedWindows& vertical, const FixedWindows& horizontal, int64_t p,
-                   int64_t q, T* y, uint8_t* indices) {
+                   int64_t q, bool relu, T* y, uint8_t* indices) {
   const Range h = vertical.elements_of(p);
   const Range w = horizontal.elements_of(q);
-  const int64_t h0 = p * vertical.stride - vertical.pad;
-  const int64_t w0 = q * horizontal.stride - horizontal.pad;
-  for_lanes(0, channels, [&](auto& best, int64_t c) {
-    using Value = std::remove_reference_t<decltype(best)>;
+  const int64_t window = horizontal.window;
+  const int64_t first = (h.begin - p * vertical.stride + vertical.pad) * window + w.begin - q * horizontal.stride + horizontal.pad;
+  const T* const corner = x + h.begin * row_stride + w.begin * channels;
+  for_channel_groups<T>(channels, [=](auto& best, int64_t c) {
+    using Value = typename std::remove_reference_t<decltype(best)>::value_type;
     using Positions = PositionsOf<Value>;
-    load(x + h.begin * row_stride + w.begin * channels + c, best);
-    Positions where = Positions{} + static_cast<int32_t>((h.begin - h0) * horizontal.window + w.begin - w0);
-    for (int64_t i = h.begin; i < h.end; ++i) {
-      for (int64_t j = w.begin; j < w.end; ++j) {
-        Value value;
-        load(x + i * row_stride + j * channels + c, value);
-        const auto wins = (value > best) | (value != value);
-        best = wins ? value : best;
-        if constexpr (kKeepIndices) where = wins ? Positions{} + static_cast<int32_t>((i - h0) * horizontal.window + j - w0) : where;
-      }
+    constexpr auto kStep = static_cast<int64_t>(sizeof(Value) / sizeof(float));
+    constexpr auto kVectors = static_cast<int64_t>(std::tuple_size_v<std::remove_reference_t<decltype(best)>>);
+    const T* row = corner + c;
+    auto row_position = static_cast<int32_t>(first);
+    std::array<Positions, kVectors> where;
+    for (int64_t v = 0; v < kVectors; ++v) {
+      load(row + v * kStep, best[static_cast<size_t>(v)]);
+      where[static_cast<size_t>(v)] = Positions{} + row_position;
     }
-    store(best, y + c);
-    if constexpr (kKeepIndices) store_bytes(where, indices + c);
+    for (int64_t i = h.begin; i < h.end; ++i) {
+      const T* at = row;
+      int32_t position = row_position;
+      for (int64_t j = w.begin; j < w.end; ++j) {
+        for (int64_t v = 0; v < kVectors; ++v) {
+          auto& most = best[static_cast<size_t>(v)];
+          auto& where_most = where[static_cast<size_t>(v)];
+          Value value;
+          load(at + v * kStep, value);
+          const auto wins = (value > most) | (value != value);
+          most = wins ? value : most;
+          if constexpr (kKeepIndices) where_most = wins ? Positions{} + position : where_most;
+        }
+        at += channels;
+        ++position;
+      }
+      row += row_stride;
+      row_position += static_cast<int32_t>(window);
+    }
+    for (int64_t v = 0; v < kVectors; ++v) {
+      Value most = best[static_cast<size_t>(v)];
+      Positions where_most = where[static_cast<size_t>(v)];
+      if (relu) {
+        if constexpr (kKeepIndices) where_most = most > 0.0F ? where_most : Positions{} + int32_t{kCutOff};
+        most = most <= 0.0F ? Value{} : most;  // NaN compares false and stays NaN
+      }
+      store(most, y + c + v * kStep);
+      if constexpr (kKeepIndices) store_bytes(where_most, indices + c + v * kStep);
+    }
   });
 }
 
 template <bool kKeepIndices, class T>
-void max_forward(const Pool2dConfig& config, const ConstView& x, const View& y, const View& indices) {
+void max_forward(const Pool2dConfig& config, const ConstView& x, const View& y, const View& indices, bool relu) {
   const FixedWindows vertical = fixed_windows(config, x.shape, y.shape, 1), horizontal = fixed_windows(config, x.shape, y.shape, 2);
   for_places(y.shape, [&](const Place& at) {
-    max_of_window<kKeepIndices>(image_of<T>(x, at.image), row_stride_of(x), x.shape[3], vertical, horizontal, at.row, at.column,
+    max_of_window<kKeepIndices>(image_of<T>(x, at.image), row_stride_of(x), x.shape[3], vertical, horizontal, at.row, at.column, relu,
                                 y.as<T>() + at.offset, kKeepIndices ? indices.as<uint8_t>() + at.offset : nullptr);
   });
 }
@@ -151,22 +199,40 @@ void gather_max_gradient(const T* grad_y, const uint8_t* indices, int64_t row_st
                          const FixedWindows& horizontal, int64_t h, int64_t w, T* grad_x) {
   const Range ps = vertical.windows_of(h);
   const Range qs = horizontal.windows_of(w);
-  const auto position = [&](int64_t p, int64_t q) {
-    return static_cast<int32_t>((h + vertical.pad - p * vertical.stride) * horizontal.window + w + horizontal.pad - q * horizontal.stride);
-  };
-  for_lanes(0, channels, [&](auto& sum, int64_t c) {
-    const auto zero = sum;
-    auto gradient = zero;
-    PositionsOf<decltype(gradient)> where;
+  // The element's position in the first window, and how much smaller it is in the window below and in the window to the right.
+  const int64_t first = (h + vertical.pad - ps.begin * vertical.stride) * horizontal.window + w + horizontal.pad - qs.begin * horizontal.stride;
+  const auto below = static_cast<int32_t>(vertical.stride * horizontal.window), right = static_cast<int32_t>(horizontal.stride);
+  const int64_t corner = ps.begin * row_stride + qs.begin * channels;
+  for_channel_groups<T>(channels, [=](auto& sums, int64_t c) {
+    using Value = typename std::remove_reference_t<decltype(sums)>::value_type;
+    constexpr auto kStep = static_cast<int64_t>(sizeof(Value) / sizeof(float));
+    int64_t row = corner + c;
+    auto row_position = static_cast<int32_t>(first);
     for (int64_t p = ps.begin; p < ps.end; ++p) {
+      int64_t at = row;
+      int32_t position = row_position;
       for (int64_t q = qs.begin; q < qs.end; ++q) {
-        const int64_t at = p * row_stride + q * channels + c;
-        load_bytes(indices + at, where);
-        load(grad_y + at, gradient);
-        sum += where == position(p, q) ? gradient : zero;
+        int64_t from = at;
+        for (auto& sum : sums) {
+          const Value zero{};
+          Value gradient;
+          PositionsOf<Value> where;
+          load_bytes(indices + from, where);
+          load(grad_y + from, gradient);
+          sum += where == position ? gradient : zero;
+          from += kStep;
+        }
+        at += channels;
+        position -= right;
       }
+      row += row_stride;
+      row_position -= below;
     }
-    store(sum, grad_x + c);
+    int64_t to = c;
+    for (auto& sum : sums) {
+      store(sum, grad_x + to);
+      to += kStep;
+    }
   });
 }
 
@@ -259,12 +325,12 @@ void mean_pool_backward(const ConstView& grad_y, const View& grad_x, const Windo
   with_storage(grad_y.dtype, [&]<class T>(T) { mean_backward<T>(grad_y, grad_x, vertical, horizontal); });
 }
 
-void max_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, View y, View indices) {
+void max_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, View y, View indices, bool relu) {
   with_storage(x.dtype, [&]<class T>(T) {
     if (indices) {
-      max_forward<true, T>(config, x, y, indices);
+      max_forward<true, T>(config, x, y, indices, relu);
     } else {
-      max_forward<false, T>(config, x, y, indices);
+      max_forward<false, T>(config, x, y, indices, relu);
     }
   });
 }
@@ -293,7 +359,7 @@ void adaptive_avg_pool2d_backward(ExecContext&, ConstView grad_y, View grad_x) {
 }  // namespace cpu
 
 namespace cuda {  // max_pool2d.cu, mean_pool2d.cu
-void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices);
+void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices, bool relu);
 void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x);
 void avg_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y);
 void avg_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, View grad_x);
@@ -353,16 +419,20 @@ void check_max_window(const char* name, const Pool2dConfig& config) {
 
 Shape pool2d_output_shape(const Pool2dConfig& config, const Shape& x) { return output_shape("pool2d_output_shape", config, x); }
 
-void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices) {
+void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices, bool relu) {
   constexpr const char* kName = "max_pool2d_forward";
   check_max_window(kName, config);
   const Shape expected = output_shape(kName, config, x.shape);
   check_pair(kName, ctx, {"y", y}, expected, {"x", x});
   if (indices) {
+    if (relu && config.window > kMostReluWindow) {
+      throw UnsupportedError(fmt::format("{}: window is {} with relu and indices, expected at most {}: one of the 256 indices stands for no position",
+                                         kName, config.window, kMostReluWindow));
+    }
     check::tensor(kName, "indices", indices, expected, DType::u8, ctx);
     check::no_overlap(kName, {"indices", indices}, {{"x", x}, {"y", y}});
   }
-  run(ctx, {kName, {x}, {y, indices}}, cpu::max_pool2d_forward, VITRINE_IF_CUDA(cuda::max_pool2d_forward), config, x, y, indices);
+  run(ctx, {kName, {x}, {y, indices}}, cpu::max_pool2d_forward, VITRINE_IF_CUDA(cuda::max_pool2d_forward), config, x, y, indices, relu);
 }
 
 void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x) {

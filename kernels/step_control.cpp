@@ -99,6 +99,11 @@ void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView t
   }
 }
 
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control) {
+  cpu::check_gradients(ctx, grad, control);
+  cpu::decide_step(ctx, nominal, non_finite, totals, state, control);
+}
+
 void clip_gradients(ExecContext&, double max_norm, View control) {
   const double clip = max_norm / (static_cast<double>(*at(control, StepControl::kNorm)) + 1e-6);
   if (clip < 1.0) *at(control, StepControl::kFactor) *= static_cast<float>(clip);
@@ -126,27 +131,48 @@ void update_loss_scale(ExecContext&, const LossScaleConfig& config, ConstView co
 namespace cuda {  // step_control.cu
 void check_gradients(ExecContext& ctx, ConstView grad, View control);
 void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control);
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control);
 void clip_gradients(ExecContext& ctx, double max_norm, View control);
 void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state);
 }  // namespace cuda
 
+namespace {
+
+void check_gradient(const char* name, const ExecContext& ctx, const ConstView& grad, const View& control) {
+  check::rank(name, "grad", grad, 1, "(n)");
+  check::tensor(name, "grad", grad, DType::f32, ctx);
+  check::tensor(name, "control", control, {StepControl::kCount}, DType::f32, ctx);
+  check::no_overlap(name, {"control", control}, {{"grad", grad}});
+}
+
+void check_decision(const char* name, const ExecContext& ctx, const ConstView& totals, const ConstView& state, const View& control) {
+  check::tensor(name, "totals", totals, {LossTotals::kCount}, DType::f32, ctx);
+  if (state) check::tensor(name, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
+  check::tensor(name, "control", control, {StepControl::kCount}, DType::f32, ctx);
+  check::no_overlap(name, {"control", control}, {{"totals", totals}, {"state", state}});
+}
+
+}  // namespace
+
 void check_gradients(ExecContext& ctx, ConstView grad, View control) {
   constexpr const char* kName = "check_gradients";
-  check::rank(kName, "grad", grad, 1, "(n)");
-  check::tensor(kName, "grad", grad, DType::f32, ctx);
-  check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
-  check::no_overlap(kName, {"control", control}, {{"grad", grad}});
+  check_gradient(kName, ctx, grad, control);
   run(ctx, {kName, {grad}, {control}}, cpu::check_gradients, VITRINE_IF_CUDA(cuda::check_gradients), grad, control);
 }
 
 void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
   constexpr const char* kName = "decide_step";
-  check::tensor(kName, "totals", totals, {LossTotals::kCount}, DType::f32, ctx);
-  if (state) check::tensor(kName, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
-  check::tensor(kName, "control", control, {StepControl::kCount}, DType::f32, ctx);
-  check::no_overlap(kName, {"control", control}, {{"totals", totals}, {"state", state}});
+  check_decision(kName, ctx, totals, state, control);
   run(ctx, {kName, {totals, state, control}, {control}}, cpu::decide_step, VITRINE_IF_CUDA(cuda::decide_step), nominal, non_finite, totals, state,
       control);
+}
+
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control) {
+  constexpr const char* kName = "check_and_decide_step";
+  check_gradient(kName, ctx, grad, control);
+  check_decision(kName, ctx, totals, state, control);
+  run(ctx, {kName, {grad, totals, state, control}, {control}}, cpu::check_and_decide_step, VITRINE_IF_CUDA(cuda::check_and_decide_step), nominal,
+      non_finite, grad, totals, state, control);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {

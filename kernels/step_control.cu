@@ -19,9 +19,9 @@ static_assert(kMostParts * static_cast<int64_t>(sizeof(double)) <= kCheckGradien
 
 __device__ inline double square(float value) { return static_cast<double>(value) * static_cast<double>(value); }
 
-/// kPacked: grad may be accessed in packs.
+/// The sum of the squares of the block's part, in every thread.   kPacked: grad may be accessed in packs.
 template <bool kPacked>
-__global__ void __launch_bounds__(kBlockThreads) sum_squares(const float* grad, int64_t count, int64_t part_elements, double* sums) {
+__device__ inline double sum_squares(const float* grad, int64_t count, int64_t part_elements) {
   using P = Pack<float, kPack>;
   const int64_t begin = int64_t{blockIdx.x} * part_elements;
   const int64_t end = begin + part_elements < count ? begin + part_elements : count;
@@ -40,8 +40,7 @@ __global__ void __launch_bounds__(kBlockThreads) sum_squares(const float* grad, 
   }
   const int64_t tail = packs * kPack + threadIdx.x;
   if (tail < end - begin) sum += square(from[tail]);
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+  return block_sum(sum);
 }
 
 /// The minimum over a block of kBlockThreads threads, in every thread. Contains barriers.
@@ -65,9 +64,10 @@ __device__ inline int32_t first_not_finite(const T* values, int32_t count) {
   return block_min(first);
 }
 
-/// One block. Squares of finite floats do not overflow a double: if the sum of a part is not finite, neither is one of its elements.
-__global__ void __launch_bounds__(kBlockThreads)
-    add_parts(const double* sums, int32_t parts, const float* grad, int64_t count, int64_t part_elements, float* control) {
+/// Adds the sums of all parts and writes the norm. Squares of finite floats do not overflow a double: if the sum of a part is not finite, neither is
+/// one of its elements.
+__device__ inline void add_parts(const volatile double* sums, int32_t parts, const float* grad, int64_t count, int64_t part_elements,
+                                 float* control) {
   double total = 0.0;
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < parts; i += kBlockThreads) total += sums[i];
   total = block_sum(total);
@@ -84,7 +84,15 @@ __global__ void __launch_bounds__(kBlockThreads)
   control[StepControl::kFirstNonFiniteHigh] = __int_as_float(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
 }
 
-__global__ void decide(double nominal, NonFinite non_finite, const float* totals, const float* state, float* control) {
+struct Decision {
+  double nominal;
+  NonFinite non_finite;
+  const float* totals;  // null: the step is not decided here
+  const float* state;
+};
+
+__device__ inline void decide(const Decision& decision, float* control) {
+  const auto& [nominal, non_finite, totals, state] = decision;
   const double valid = count_at(totals, LossTotals::kValid);
   const float scale = state == nullptr ? 1.0F : state[LossScaleState::kScale];
   const bool any_target = valid > 0.0;
@@ -110,6 +118,38 @@ __global__ void decide(double nominal, NonFinite non_finite, const float* totals
   }
 }
 
+__global__ void decide_alone(Decision decision, float* control) { decide(decision, control); }
+
+/// A block sums its part. The last block to finish adds all parts, in their order, and decides the step.
+template <bool kPacked>
+__global__ void __launch_bounds__(kBlockThreads)
+    check(const float* grad, int64_t count, int64_t part_elements, double* sums, Decision decision, float* control) {
+  __shared__ bool is_last[1];
+  const double sum = sum_squares<kPacked>(grad, count, part_elements);
+  if (threadIdx.x == 0) {
+    sums[blockIdx.x] = sum;
+    __threadfence();
+    is_last[0] = atomicAdd(control + StepControl::kArrived, 1.0F) == static_cast<float>(gridDim.x - 1);
+    __threadfence();
+  }
+  __syncthreads();
+  if (!is_last[0]) return;
+  add_parts(sums, static_cast<int32_t>(gridDim.x), grad, count, part_elements, control);
+  if (threadIdx.x != 0) return;
+  control[StepControl::kArrived] = 0.0F;
+  if (decision.totals != nullptr) decide(decision, control);
+}
+
+void queue_check(ExecContext& ctx, const char* operation, const ConstView& grad, const Decision& decision, const View& control) {
+  auto* const sums = scratch<double>(ctx, operation, kMostParts);
+  const int64_t count = grad.numel();
+  const int64_t tiles = std::max<int64_t>(1, ceil_div(count, kTileElements));
+  const int64_t part_elements = ceil_div(tiles, kMostParts) * kTileElements;
+  const int64_t parts = std::max<int64_t>(1, ceil_div(count, part_elements));
+  launch_cooperating(native_stream(ctx), is_pack_aligned(grad.data) ? &check<true> : &check<false>, dim3(static_cast<unsigned>(parts)),
+                     dim3(kBlockThreads), grad.as<float>(), count, part_elements, sums, decision, control.as<float>());
+}
+
 __global__ void clip(double max_norm, float* control) {
   const double ratio = max_norm / (static_cast<double>(control[StepControl::kNorm]) + 1e-6);
   if (ratio < 1.0) control[StepControl::kFactor] *= static_cast<float>(ratio);
@@ -133,20 +173,15 @@ __global__ void update_scale(float growth_factor, float backoff_factor, float gr
 
 }  // namespace
 
-void check_gradients(ExecContext& ctx, ConstView grad, View control) {
-  auto* const sums = scratch<double>(ctx, "check_gradients", kMostParts);
-  const int64_t count = grad.numel();
-  const int64_t tiles = std::max<int64_t>(1, ceil_div(count, kTileElements));
-  const int64_t part_elements = ceil_div(tiles, kMostParts) * kTileElements;
-  const int64_t parts = std::max<int64_t>(1, ceil_div(count, part_elements));
-  launch_cooperating(native_stream(ctx), is_pack_aligned(grad.data) ? &sum_squares<true> : &sum_squares<false>, dim3(static_cast<unsigned>(parts)),
-                     dim3(kBlockThreads), grad.as<float>(), count, part_elements, sums);
-  launch_cooperating(native_stream(ctx), add_parts, dim3(1), dim3(kBlockThreads), sums, static_cast<int32_t>(parts), grad.as<float>(), count,
-                     part_elements, control.as<float>());
-}
+void check_gradients(ExecContext& ctx, ConstView grad, View control) { queue_check(ctx, "check_gradients", grad, {}, control); }
 
 void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
-  launch(native_stream(ctx), decide, dim3(1), dim3(1), nominal, non_finite, totals.as<float>(), state.as<float>(), control.as<float>());
+  launch(native_stream(ctx), decide_alone, dim3(1), dim3(1), Decision{nominal, non_finite, totals.as<float>(), state.as<float>()},
+         control.as<float>());
+}
+
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control) {
+  queue_check(ctx, "check_and_decide_step", grad, {nominal, non_finite, totals.as<float>(), state.as<float>()}, control);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {

@@ -13,6 +13,8 @@
 ///     check_gradients (unless non-finite steps are accepted) -> decide_step -> clip_gradients -> an update
 ///     (kernels/optimizer.h) -> update_loss_scale
 ///
+/// check_and_decide_step is the first two in one operation.
+///
 /// None of them writes the gradient: the update applies the factor as it reads it.
 namespace vitrine {
 
@@ -36,6 +38,7 @@ struct StepControl {
   static constexpr int64_t kStopped = 6;             // 0, or why training has stopped: kByLoss, kByGradient, kByUpdate; only the caller resets it
   static constexpr int64_t kKeepsFinite = 7;         // 1: the update keeps the old value of an element whose new one is not finite, and sets kStopped
   static constexpr int64_t kFirstNonFiniteHigh = 8;  // bits of an i32: that index divided by 2^30
+  static constexpr int64_t kArrived = 15;            // 0 between operations: CUDA blocks of check_gradients that have finished their part
   static constexpr int64_t kCount = 16;              // the remaining elements are 0
 
   static constexpr float kByLoss = 1.0F, kByGradient = 2.0F, kByUpdate = 3.0F;
@@ -63,7 +66,7 @@ struct LossScaleConfig {
 inline constexpr int64_t kCheckGradientsWorkspaceBytes = int64_t{64} << 10;
 
 /// Writes control[kNorm] = 2-norm of grad, and control[kFirstNonFinite]. Squares are summed in double, in an order that depends only on n.
-///   grad (n) f32; padding between parameters must be 0      control (StepControl::kCount) f32
+///   grad (n) f32; padding between parameters must be 0      control (StepControl::kCount) f32, all zeros before its first use
 /// workspace  on CUDA kCheckGradientsWorkspaceBytes, else none      determinism  yes
 /// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
 void check_gradients(ExecContext& ctx, ConstView grad, View control);
@@ -78,6 +81,9 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control);
 ///   totals (LossTotals::kCount) f32, reduced      state (LossScaleState::kCount) f32, or empty: the scale is 1
 /// throws  ShapeError, DtypeError, DeviceError
 void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control);
+
+/// check_gradients() and then decide_step(), with the same results: one launch on CUDA.   workspace, throws  as both
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control);
 
 /// kFactor *= min(1, max_norm / (kNorm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. Call it after check_gradients and decide_step.
 /// throws  as above; ConfigError unless max_norm is above 0

@@ -48,17 +48,17 @@ std::string resolve_links(std::string path) {
   return path;
 }
 
+/// Ends in a slash.
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  return slash == std::string::npos ? "./" : path.substr(0, slash + 1);
 }
 
 /// Calls `use` with temporary names in the folder of `path` until it succeeds or fails for another reason than that the name exists.
 template <class Use>
 bool with_free_name(const std::string& path, std::string& temporary, Use use) {
   constexpr int kMostNames = 10'000;
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
+  const std::string folder = folder_of(path);
   for (int i = 0; i < kMostNames; ++i) {
     temporary = fmt::format("{}vitrine-{}-{}.tmp", folder, getpid(), i);
     if (use(temporary)) return true;
@@ -97,6 +97,10 @@ bool can_name_files(const std::string& path) {
 }
 
 }  // namespace
+
+void throw_write_error(const std::string& path, const char* what, int code) {
+  throw DataError(fmt::format("{}: {} ({}); check the folder, its permissions and free space", path, what, std::strerror(code)));
+}
 
 int create_temporary(const std::string& path, std::string& temporary) { return open_named(resolve_links(path), temporary); }
 
@@ -183,9 +187,6 @@ void AtomicFile::commit() {
   close(std::exchange(descriptor_, -1));
 }
 
-void AtomicFile::fail(const char* what) const {
-  const int code = errno;
-  throw DataError(fmt::format("{}: {} ({}); check the folder, its permissions and free space", path_, what, std::strerror(code)));
-}
+void AtomicFile::fail(const char* what) const { throw_write_error(path_, what, errno); }
 
 }  // namespace vitrine

@@ -9,6 +9,9 @@
 
 namespace vitrine {
 
+/// Throws DataError: "PATH: WHAT (REASON); ...", with the system's reason for the errno `code` and a remedy.
+[[noreturn]] void throw_write_error(const std::string& path, const char* what, int code);
+
 /// Creates an empty file under a new, short name, vitrine-PID-N.tmp, in the folder of `path`, or of the file that `path` points to. Files of that
 /// name that a killed process has left are kept: another number is chosen. Returns its descriptor, open for writing, and its path in `temporary`; -1
 /// with errno if that fails.

@@ -1,249 +1,183 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/checkpoint.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <set>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
 
-#include "nn/safetensors_header.h"
+#include "nn/atomic_file.h"
 #include "runtime/error.h"
+#include "runtime/hash.h"
 
 namespace vitrine {
 namespace {
 
-// Order of the elements of a parameter: here (outer, positions, channels), in a checkpoint (outer, channels, positions).
-struct Order {
-  int64_t outer = 1, positions = 1, channels = 1;
-  Shape checkpoint_shape;
-};
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
-Order order_of(const ParamSpec& spec) {
-  const Shape& s = spec.shape;
-  switch (spec.layout.kind) {
-    case CheckpointLayout::Kind::conv_oihw:
-      return {s[0], s[1] * s[2], s[3], {s[0], s[3], s[1], s[2]}};
-    case CheckpointLayout::Kind::linear_chw:
-      return {s[0], spec.layout.h * spec.layout.w, spec.layout.c, s};
-    case CheckpointLayout::Kind::same:
-      break;
-  }
-  return {s.numel(), 1, 1, s};
+constexpr int kFormat = 1;
+
+/// The same name for the same folder within a process, so that what a failed attempt has left is found again.
+std::string temporary_for(const fs::path& folder) {
+  return (folder.parent_path() / fmt::format("{}{}-{}", kCheckpointTemporaryPrefix, folder.filename().string(), getpid())).string();
 }
 
-// Transposes (outer, rows, columns) to (outer, columns, rows).
-void transpose(int64_t outer, int64_t rows, int64_t columns, const float* from, float* to) {
-  for (int64_t o = 0; o < outer; ++o, from += rows * columns, to += rows * columns) {
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
+void remove_folder(const std::string& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (error) throw_write_error(folder, "cannot be removed", error.value());
+}
+
+/// Puts `temporary` in the place of `folder`.
+void take_place(const std::string& temporary, const std::string& folder) {
+  if (std::rename(temporary.c_str(), folder.c_str()) == 0) return;
+  if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) throw_write_error(temporary, "cannot be renamed to its final name", errno);
+  // The old folder is replaced in one operation where the file system can, so that one of both is always there.
+  if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
+    const std::string old = fmt::format("{}-old", temporary);
+    if (std::rename(folder.c_str(), old.c_str()) != 0) throw_write_error(folder, "cannot be renamed", errno);
+    if (std::rename(temporary.c_str(), folder.c_str()) != 0) {
+      const int code = errno;
+      std::rename(old.c_str(), folder.c_str());
+      throw_write_error(temporary, "cannot be renamed to its final name", code);
     }
+    return remove_folder(old);
   }
+  remove_folder(temporary);
 }
 
-void check_size(const char* operation, const FlatLayout& layout, size_t size) {
-  if (static_cast<int64_t>(size) < layout.parameter_elements()) {
-    throw ShapeError(fmt::format("{}: flat has {} elements, expected {} or more for the parameters", operation, size, layout.parameter_elements()));
+std::string hex(uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+std::string checksum_of(const Json& json) {
+  const std::string text = json.dump();
+  return hex(hash_bytes(0, text.data(), static_cast<int64_t>(text.size())));
+}
+
+void write_files(const std::string& folder, const std::vector<CheckpointFile>& files, const std::string& state_json, const WriteProgress& progress) {
+  Json json;
+  json["format"] = kFormat;
+  json["state"] = Json::parse(state_json);
+  json["files"] = Json::object();
+  int64_t before = 0;
+  for (const CheckpointFile& file : files) {
+    const WriteProgress of_file = progress ? [&, before](int64_t bytes) { progress(before + bytes); } : WriteProgress();
+    const FileDigest digest = stream_safetensors(fmt::format("{}/{}", folder, file.name), file.tensors, file.metadata, of_file);
+    before += digest.bytes;
+    json["files"][file.name] = {{"bytes", digest.bytes}, {"xxh3", hex(digest.xxh3)}};
   }
+  json["checksum"] = checksum_of(json);
+  AtomicFile file(fmt::format("{}/{}", folder, kCheckpointStateFile));
+  file.write(json.dump(1) + "\n");
+  file.commit();
+  flush_folder(folder);
 }
 
-/// The names as a message shows them: "a b c and 12 more".
-std::string list_names(const std::vector<std::string>& names) {
-  constexpr size_t kShown = 8;
-  std::string text;
-  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) text += fmt::format(" {}", safetensors::excerpt(names[i]));
-  return names.size() > kShown ? text + fmt::format(" and {} more", names.size() - kShown) : text;
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file || text.fail()) throw DataError(fmt::format("{}: it cannot be read; check the path and its permissions", path));
+  return text.str();
 }
 
-void check_names(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers, const std::map<std::string, HostTensor>& tensors) {
-  std::vector<std::string> missing, unexpected;
-  std::set<std::string> known(buffers.counters().begin(), buffers.counters().end());
-  for (const FlatLayout* part : {&layout, &buffers.saved()}) {
-    for (const ParamSpec& spec : part->specs()) {
-      known.insert(spec.name);
-      if (!tensors.contains(spec.name)) missing.push_back(spec.name);
-    }
+FileDigest digest_of(const std::string& path) {
+  constexpr size_t kReadBytes = size_t{1} << 20;
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> part(kReadBytes);
+  StreamingHash hash;
+  FileDigest digest;
+  while (file.read(part.data(), static_cast<std::streamsize>(part.size())) || file.gcount() > 0) {
+    const auto bytes = std::as_bytes(std::span(part.data(), static_cast<size_t>(file.gcount())));
+    hash.add(bytes);
+    digest.bytes += static_cast<int64_t>(bytes.size());
   }
-  for (const auto& [name, tensor] : tensors) {
-    if (!known.contains(name)) unexpected.push_back(name);
-  }
-  if (missing.empty() && unexpected.empty()) return;
-  std::string message = fmt::format("{} does not match the model:", path);
-  if (!missing.empty()) message += fmt::format(" missing parameters:{}.", list_names(missing));
-  if (!unexpected.empty()) message += fmt::format(" unexpected parameters:{}.", list_names(unexpected));
-  throw DataError(message);
+  digest.xxh3 = hash.value();
+  return digest;
 }
 
-std::string suffixed(const std::string& name, const std::string& suffix) { return suffix.empty() ? name : fmt::format("{}.{}", name, suffix); }
-
-/// The index of an element of a tensor: "(0, 3, 1, 2)".
-std::string index_text(const Shape& shape, int64_t element) {
-  std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
-  for (size_t d = index.size(); d-- > 0;) {
-    index[d] = element % shape[static_cast<int>(d)];
-    element /= shape[static_cast<int>(d)];
-  }
-  return fmt::format("({})", fmt::join(index, ", "));
-}
-
-std::vector<float> floats_of(const HostTensor& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
-  if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(float));
-  return values;
-}
-
-void check_finite(const std::string& path, const std::string& name, const Shape& shape, std::span<const float> values) {
-  const auto is_bad = [](float value) { return !std::isfinite(value); };
-  const auto bad = std::find_if(values.begin(), values.end(), is_bad);
-  if (bad == values.end()) return;
-  throw NonFiniteWeights(
-      fmt::format("{}: {} is {} at index {}; {} of its {} values are not finite: the training that saved them diverged, use an earlier "
-                  "file",
-                  path, name, *bad, index_text(shape, bad - values.begin()), std::count_if(bad, values.end(), is_bad), values.size()));
-}
-
-using Tensors = std::map<std::string, HostTensor>;
-
-/// throws DataError unless the file's tensors have the shapes and dtype of the layout.
-void check_shapes(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
-  for (const ParamSpec& spec : layout.specs()) {
-    const HostTensor& tensor = tensors.at(spec.name);
-    const Order order = order_of(spec);
-    if (!(tensor.shape == order.checkpoint_shape)) {
-      throw DataError(fmt::format("{}: {} has shape {}, expected {}", path, spec.name, tensor.shape.str(), order.checkpoint_shape.str()));
-    }
-    if (tensor.dtype != DType::f32) {
-      throw DataError(fmt::format("{}: {} has dtype {}, expected f32; save it as float32", path, spec.name, dtype_name(tensor.dtype)));
-    }
-  }
-}
-
-void check_values(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
-  for (const ParamSpec& spec : layout.specs()) check_finite(path, spec.name, tensors.at(spec.name).shape, floats_of(tensors.at(spec.name)));
-}
-
-void check_counters(const std::string& path, const std::vector<std::string>& names, const Tensors& tensors) {
-  for (const std::string& name : names) {
-    const auto found = tensors.find(name);
-    if (found == tensors.end()) continue;
-    const HostTensor& tensor = found->second;
-    if (tensor.shape == Shape{} && tensor.dtype == DType::i64) continue;
-    throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected () and i64", path, name, tensor.shape.str(), dtype_name(tensor.dtype)));
-  }
-}
-
-void take(const FlatLayout& layout, const Tensors& tensors, std::span<float> flat) {
-  for (int i = 0; i < layout.size(); ++i) {
-    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
-    const Order order = order_of(spec);
-    transpose(order.outer, order.channels, order.positions, floats_of(tensors.at(spec.name)).data(), flat.data() + layout.offset(i));
-  }
-}
-
-void put(const FlatLayout& layout, std::span<const float> flat, Tensors& tensors) {
-  for (int i = 0; i < layout.size(); ++i) {
-    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
-    const Order order = order_of(spec);
-    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
-    transpose(order.outer, order.positions, order.channels, flat.data() + layout.offset(i), values.data());
-    const auto bytes = std::as_bytes(std::span(values));
-    tensors[spec.name] = {order.checkpoint_shape, DType::f32, {bytes.begin(), bytes.end()}};
+void check_file(const std::string& path, int64_t bytes, const std::string& xxh3, bool content) {
+  std::error_code error;
+  const auto size = static_cast<int64_t>(fs::file_size(path, error));
+  if (error) throw DataError(fmt::format("{}: it cannot be read ({})", path, error.message()));
+  if (size != bytes) throw DataError(fmt::format("{}: it has {} bytes, expected {}", path, size, bytes));
+  if (!content) return;
+  const FileDigest found = digest_of(path);
+  if (found.bytes != bytes || hex(found.xxh3) != xxh3) {
+    throw DataError(fmt::format("{}: its checksum (XXH3) is {}, expected {}: the file is damaged", path, hex(found.xxh3), xxh3));
   }
 }
 
 }  // namespace
 
-void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, bool allow_non_finite) {
-  BufferValues none;
-  load_parameters(path, layout, flat, BufferLayout(), none, allow_non_finite);
+void flush_folder(const std::string& folder) {
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) throw_write_error(folder, "cannot be opened", errno);
+  const int status = fsync(descriptor);
+  const int code = errno;
+  close(descriptor);
+  // Some network file systems cannot flush folders and need not.
+  if (status != 0 && code != EINVAL && code != ENOTSUP) throw_write_error(folder, "cannot be flushed to the disk", code);
 }
 
-void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, const BufferLayout& buffer_layout,
-                     BufferValues& buffers, bool allow_non_finite) {
-  check_size("load_parameters", layout, flat.size());
-  // The header is checked before data is read, and all values before the first is copied.
-  const Tensors tensors = read_safetensors(path, [&](const Tensors& without_data) {
-    check_names(path, layout, buffer_layout, without_data);
-    check_shapes(path, layout, without_data);
-    check_shapes(path, buffer_layout.saved(), without_data);
-    check_counters(path, buffer_layout.counters(), without_data);
-  });
-  if (!allow_non_finite) {
-    check_values(path, layout, tensors);
-    check_values(path, buffer_layout.saved(), tensors);
+void write_checkpoint(const std::string& directory, const std::string& name, const std::vector<CheckpointFile>& files, const std::string& state_json,
+                      const WriteProgress& progress) {
+  const std::string folder = (fs::path(directory) / name).string();
+  const std::string temporary = temporary_for(folder);
+  remove_folder(temporary);
+  std::error_code error;
+  if (!fs::create_directory(temporary, error)) throw_write_error(temporary, "cannot be created", error.value());
+  try {
+    write_files(temporary, files, state_json, progress);
+    take_place(temporary, folder);
+  } catch (...) {
+    fs::remove_all(temporary, error);
+    throw;
   }
-  take(layout, tensors, flat);
-  buffers = buffer_layout.initial();
-  take(buffer_layout.saved(), tensors, buffers.values);
-  for (size_t i = 0; i < buffers.counters.size(); ++i) {
-    const auto found = tensors.find(buffer_layout.counters()[i]);
-    if (found != tensors.end()) std::memcpy(&buffers.counters[i], found->second.data.data(), sizeof(int64_t));
-  }
+  flush_folder(directory);
 }
 
-void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
-                     const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
-  save_parameters(path, layout, flat, BufferLayout(), {}, metadata, progress);
+bool is_checkpoint(const std::string& folder) {
+  std::error_code error;
+  return fs::exists(fs::path(folder) / kCheckpointStateFile, error);
 }
 
-void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat, const BufferLayout& buffer_layout,
-                     const BufferValues& buffers, const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
-  check_size("save_parameters", layout, flat.size());
-  check_size("save_parameters", buffer_layout.saved(), buffers.values.size());
-  VITRINE_ASSERT(buffers.counters.size() == buffer_layout.counters().size(), "there is a value for each counter");
-  Tensors tensors;
-  put(layout, flat, tensors);
-  put(buffer_layout.saved(), buffers.values, tensors);
-  for (size_t i = 0; i < buffers.counters.size(); ++i) {
-    const auto bytes = std::as_bytes(std::span(&buffers.counters[i], 1));
-    tensors[buffer_layout.counters()[i]] = {Shape{}, DType::i64, {bytes.begin(), bytes.end()}};
-  }
-  write_safetensors(path, tensors, metadata, progress);
-}
-
-std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat, const std::string& suffix, std::span<float> scratch) {
-  check_size("tensor_sources", layout, flat.size());
-  VITRINE_ASSERT(static_cast<int64_t>(scratch.size()) >= largest_parameter(layout), "the scratch holds the largest parameter");
-  std::vector<TensorSource> sources;
-  for (int i = 0; i < layout.size(); ++i) {
-    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
-    const Order order = order_of(spec);
-    const auto produce = [order, from = flat.data() + layout.offset(i), to = scratch.first(static_cast<size_t>(spec.shape.numel()))] {
-      transpose(order.outer, order.positions, order.channels, from, to.data());
-      return std::span<const std::byte>(std::as_bytes(to));
-    };
-    sources.push_back({suffixed(spec.name, suffix), order.checkpoint_shape, DType::f32, produce});
-  }
-  return sources;
-}
-
-void read_tensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const FlatLayout& layout, const std::string& suffix,
-                  std::span<float> flat) {
-  check_size("read_tensors", layout, flat.size());
-  std::fill(flat.begin(), flat.end(), 0.0F);
-  for (int i = 0; i < layout.size(); ++i) {
-    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
-    const std::string name = suffixed(spec.name, suffix);
-    const auto found = tensors.find(name);
-    if (found == tensors.end()) throw DataError(fmt::format("{}: tensor {} is missing, expected one for each parameter of the model", path, name));
-    const HostTensor& tensor = found->second;
-    const Order order = order_of(spec);
-    if (!(tensor.shape == order.checkpoint_shape) || tensor.dtype != DType::f32) {
-      throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected {} and f32", path, name, tensor.shape.str(), dtype_name(tensor.dtype),
-                                  order.checkpoint_shape.str()));
+std::string read_checkpoint(const std::string& folder, bool files) {
+  const std::string path = (fs::path(folder) / kCheckpointStateFile).string();
+  const std::string text = text_of(path);
+  try {
+    Json json = Json::parse(text);
+    const std::string checksum = json.at("checksum").get<std::string>();
+    json.erase("checksum");
+    if (const std::string found = checksum_of(json); found != checksum) {
+      throw DataError(fmt::format("{}: its checksum (XXH3) is {}, expected {}: the file is damaged", path, found, checksum));
     }
-    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
-    if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(float));
-    transpose(order.outer, order.channels, order.positions, values.data(), flat.data() + layout.offset(i));
+    if (const int format = json.at("format").get<int>(); format != kFormat) {
+      throw DataError(fmt::format("{}: the checkpoint has format {}, this version reads format {}", path, format, kFormat));
+    }
+    for (const auto& [name, digest] : json.at("files").items()) {
+      check_file((fs::path(folder) / name).string(), digest.at("bytes").get<int64_t>(), digest.at("xxh3").get<std::string>(), files);
+    }
+    return json.at("state").dump();
+  } catch (const Json::exception& problem) {
+    throw DataError(fmt::format("{}: it is not the state of a checkpoint: {}", path, problem.what()));
   }
 }
 
-int64_t largest_parameter(const FlatLayout& layout) {
-  int64_t elements = 0;
-  for (const ParamSpec& spec : layout.specs()) elements = std::max(elements, spec.shape.numel());
-  return elements;
+void remove_checkpoint(const std::string& folder) {
+  const fs::path path = fs::path(folder).lexically_normal();
+  const std::string temporary = fmt::format("{}-removed", temporary_for(path));
+  remove_folder(temporary);
+  if (std::rename(path.c_str(), temporary.c_str()) != 0) throw_write_error(folder, "cannot be removed", errno);
+  remove_folder(temporary);
 }
 
 }  // namespace vitrine

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <vitrine/nn/checkpoint_folder.h>
+#include <vitrine/nn/checkpoint.h>
 
 namespace vitrine {
 

@@ -91,6 +91,18 @@ enum class OutputNeed : uint8_t {
   values,  // the values, or unknown
 };
 
+/// Work of a forward pass, for estimates of its time.
+struct Work {
+  int64_t flops = 0;     // multiplications and additions of matrix products
+  int64_t elements = 0;  // read or written: input, output, parameters
+
+  Work& operator+=(const Work& other) {
+    flops += other.flops;
+    elements += other.elements;
+    return *this;
+  }
+};
+
 /// Arguments of Layer::forward.
 struct ForwardCall {
   ExecContext& ctx;
@@ -151,6 +163,9 @@ class Layer {
   /// True when the output is the input under output_shape(x): a flatten, an adaptive pool to the size of its input, dropout in evaluation. The
   /// caller then passes the memory of the input (and of the gradient) on, and calls neither forward nor backward.
   virtual bool is_identity(const Shape& /*x*/, const Pass& /*pass*/) const { return false; }
+  /// Work of forward for an input of this shape. The default counts a parameter with two dimensions or more as a matrix of rows for the last
+  /// dimension of the output, as in Linear and Conv2d; layers made of layers add up theirs.
+  virtual Work forward_work(const Shape& x) const;
   virtual OutputNeed output_need() const { return OutputNeed::values; }
   /// True when y may be x even if the layer before needs the sign of x: elements that this layer zeroes have no gradient, and all others keep their
   /// sign (dropout, ReLU).

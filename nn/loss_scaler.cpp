@@ -57,8 +57,11 @@ void LossScaler::decide_step(ExecContext& ctx, double nominal, ConstView gradien
   if (non_finite == NonFinite::accept && scaling_.active()) non_finite = NonFinite::skip;
   checked_ = non_finite != NonFinite::accept;
   const PhaseScope phase(ctx, Phase::unscale);
-  if (checked_) check_gradients(ctx, gradients, control_);
-  vitrine::decide_step(ctx, nominal, non_finite, totals, state_, control_);
+  if (checked_) {
+    check_and_decide_step(ctx, nominal, non_finite, gradients, totals, state_, control_);
+  } else {
+    vitrine::decide_step(ctx, nominal, non_finite, totals, state_, control_);
+  }
   stage_ = Stage::decided;
 }
 

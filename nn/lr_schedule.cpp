@@ -74,8 +74,10 @@ double LrSchedule::scheduled(int64_t step) const {
   const int64_t after_warmup = std::max<int64_t>(step - config_.warmup_steps, 0);
   const int64_t tick = config_.unit == LrScheduleConfig::Unit::epoch ? after_warmup / steps_per_epoch_ : after_warmup;
   switch (config_.kind) {
-    case Kind::step:
-      return lr_ * std::pow(config_.gamma, static_cast<double>(tick / config_.step_size));
+    case Kind::step: {
+      const int64_t reductions = tick / config_.step_size;
+      return lr_ * std::pow(config_.gamma, static_cast<double>(reductions));
+    }
     case Kind::multi_step: {
       const auto reached = std::upper_bound(config_.milestones.begin(), config_.milestones.end(), tick) - config_.milestones.begin();
       return lr_ * std::pow(config_.gamma, static_cast<double>(reached));

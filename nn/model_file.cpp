@@ -108,7 +108,7 @@ class Settings {
   void ignore(const char* name) { known_.insert(name); }
   void finish() const {
     for (const auto& [name, value] : layer_.items()) {
-      if (!known_.contains(name)) throw Problem(fmt::format("'{}' is no setting of this layer", printable(name)));
+      if (!known_.contains(name)) throw Problem(fmt::format("unknown setting '{}'", printable(name)));
     }
   }
 
@@ -138,7 +138,7 @@ class FileModel {
     if (found == std::end(kTypes)) {
       std::vector<std::string> names;
       for (const auto& known : kTypes) names.emplace_back(known.name);
-      throw Problem(fmt::format("'{}' is no layer that can be read; those are {}", printable(type), fmt::join(names, ", ")));
+      throw Problem(fmt::format("layer type '{}' is not supported; supported types are {}", printable(type), fmt::join(names, ", ")));
     }
     (this->*found->add)(name, s, next);
     s.finish();

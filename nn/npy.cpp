@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "nn/atomic_file.h"
-#include "nn/checkpoint.h"
+#include "nn/weights_file.h"
 #include "runtime/error.h"
 
 namespace vitrine {

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/atomic_file.h"
-#include "nn/checkpoint.h"
 #include "nn/safetensors_header.h"
+#include "nn/weights_file.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/memory/available.h"

@@ -5,12 +5,16 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "nn/buffer_layout.h"
 #include "runtime/device.h"
 #include "runtime/error.h"
+#include "runtime/memory/offset_allocator.h"
 
 namespace vitrine {
 namespace {
@@ -40,25 +44,52 @@ struct Kept {
   std::vector<Blocks> inputs, kept;
 };
 
+/// A model on a meta device of its own, with parameters and buffers.
+class MetaModel {
+ public:
+  MetaModel(const Sequential& net, DType compute)
+      : group_({.devices = {DeviceId{Backend::meta, 0}}, .memory_bytes = {int64_t{1} << 42}}), layout_(net.parameters(), 0), buffer_layout_(net) {
+    const Tensor flat = allocate(layout_, compute), masters = allocate(layout_, DType::f32), gradients = allocate(layout_, DType::f32);
+    const Tensor saved = allocate(buffer_layout_.saved(), DType::f32), transient = allocate(buffer_layout_.transient(), DType::f32);
+    parameters = layout_.views(flat, masters);
+    grads = layout_.views(gradients);
+    buffers = buffer_layout_.views(saved, transient);
+    memory_ = {flat, masters, gradients, saved, transient};
+  }
+
+  ExecContext& ctx() { return group_[0].compute(); }
+  int64_t allocated() { return group_[0].pool().statistics().allocated_bytes; }
+  /// The largest sum of blocks during `work`, beyond what is allocated before.
+  template <class Body>
+  int64_t peak_of_call(const Body& work) {
+    const int64_t before = allocated();
+    group_[0].pool().reset_peak();
+    work();
+    return allocated_bytes(group_[0].pool().statistics().peak_by_category) - before;
+  }
+
+  std::vector<View> parameters, grads, buffers;
+
+ private:
+  Tensor allocate(const FlatLayout& layout, DType dtype) {
+    return ctx().allocate({layout.parameter_elements()}, dtype, Category::parameters, "parameters");
+  }
+
+  DeviceGroup group_;
+  FlatLayout layout_;
+  BufferLayout buffer_layout_;
+  std::vector<Tensor> memory_;
+};
+
 Kept measure(const Sequential& net, const Shape& batch, DType compute) {
-  DeviceGroup group({.devices = {DeviceId{Backend::meta, 0}}, .memory_bytes = {int64_t{1} << 42}});
-  ExecContext& ctx = group[0].compute();
-  const FlatLayout layout(net.parameters(), 0);
-  const Tensor flat = ctx.allocate({layout.parameter_elements()}, compute, Category::parameters, "parameters");
-  const Tensor masters = ctx.allocate({layout.parameter_elements()}, DType::f32, Category::parameters, "f32 parameters");
-  const std::vector<View> parameters = layout.views(flat, masters);
-  const BufferLayout buffer_layout(net);
-  const auto allocate_buffers = [&](const FlatLayout& of) {
-    return ctx.allocate({of.parameter_elements()}, DType::f32, Category::parameters, "buffers");
-  };
-  const Tensor saved_buffers = allocate_buffers(buffer_layout.saved()), transient_buffers = allocate_buffers(buffer_layout.transient());
-  const std::vector<View> buffers = buffer_layout.views(saved_buffers, transient_buffers);
+  MetaModel model(net, compute);
+  ExecContext& ctx = model.ctx();
   const Tensor input = ctx.allocate(batch.with_dim0(2), compute, Category::activations, "input");
   // Keep all outputs alive so that addresses are unique.
   std::vector<Tensor> outputs{input};
   Tensor output;
   const Saved saved = net.forward_from(
-      ctx, parameters, input, output, kTraining, [&](int, const Tensor& y) { outputs.push_back(y); }, {}, buffers);
+      ctx, model.parameters, input, output, kTraining, [&](int, const Tensor& y) { outputs.push_back(y); }, {}, model.buffers);
   Kept result;
   const std::vector<int> computing = net.computing_parts(input.shape(), kTraining);
   for (size_t k = 0; k < computing.size(); ++k) {
@@ -90,7 +121,7 @@ int square_root_segments(const Sequential& net, const Shape& input) {
   return std::max(1, static_cast<int>(std::lround(std::sqrt(most_segments(net, input)))));
 }
 
-std::vector<int> cut_in_segments(const Sequential& net, const Shape& input, DType compute, int segments) {
+std::vector<PartRange> cut_in_segments(const Sequential& net, const Shape& input, DType compute, int segments) {
   if (segments < 1) throw ConfigError(fmt::format("recompute segments: got {}, expected a positive number; 1 recomputes nothing", segments));
   if (segments == 1) return {};
   const std::vector<int> computing = net.computing_parts(input.with_dim0(1), kTraining);
@@ -109,21 +140,129 @@ std::vector<int> cut_in_segments(const Sequential& net, const Shape& input, DTyp
   for (size_t s = 1; s < runs; ++s) {
     for (size_t i = 0; i + s < count; ++i) {
       for (size_t j = i + 1; j + s <= count; ++j) {
-        const int64_t behind = total_bytes(parts.inputs[i]) + most[s - 1][j];
-        const int64_t at_once = std::max(bytes[i][j - 1], behind);
+        const int64_t later = total_bytes(parts.inputs[i]) + most[s - 1][j];
+        const int64_t at_once = std::max(bytes[i][j - 1], later);
         if (most[s - 1][j] == kNever || at_once >= most[s][i]) continue;
         most[s][i] = at_once;
         next[s][i] = j;
       }
     }
   }
-  std::vector<int> cuts;
+  std::vector<PartRange> recomputed;
   size_t at = 0;
   for (size_t s = runs - 1; s > 0; --s) {
     at = next[s][at];
-    cuts.push_back(computing[at]);
+    recomputed.push_back({recomputed.empty() ? 0 : recomputed.back().end, computing[at]});
   }
-  return cuts;
+  return recomputed;
+}
+
+std::vector<PartRange> find_segments(const Sequential& net, const std::vector<std::string>& names) {
+  std::map<std::string, int> parts;
+  std::vector<std::string> known;
+  for (const Sequential::Part& part : net.parts()) {
+    parts.emplace(part.name, static_cast<int>(known.size()));
+    known.push_back(part.name);
+  }
+  std::vector<std::pair<PartRange, std::string>> segments;
+  for (const std::string& name : names) {
+    std::optional<PartRange> range;
+    if (const auto part = parts.find(name); part != parts.end()) range = PartRange{part->second, part->second + 1};
+    // A part's name may contain a hyphen.
+    for (size_t hyphen = name.find('-'); hyphen != std::string::npos && !range; hyphen = name.find('-', hyphen + 1)) {
+      const auto first = parts.find(name.substr(0, hyphen)), last = parts.find(name.substr(hyphen + 1));
+      if (first != parts.end() && last != parts.end()) range = PartRange{first->second, last->second + 1};
+    }
+    if (!range) {
+      throw ConfigError(
+          fmt::format("recompute: '{}' is no part of the model, and no FIRST-LAST of two parts; its parts are {}", name, fmt::join(known, ", ")));
+    }
+    if (range->begin >= range->end) {
+      throw ConfigError(fmt::format("recompute: in '{}' the first part comes after the last one; write {}-{}", name,
+                                    known[static_cast<size_t>(range->end) - 1], known[static_cast<size_t>(range->begin)]));
+    }
+    segments.emplace_back(*range, name);
+  }
+  std::sort(segments.begin(), segments.end(), [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
+  std::vector<PartRange> ranges;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (i > 0 && segments[i].first.begin < segments[i - 1].first.end) {
+      throw ConfigError(fmt::format("recompute: '{}' and '{}' overlap; name each part once", segments[i - 1].second, segments[i].second));
+    }
+    ranges.push_back(segments[i].first);
+  }
+  return ranges;
+}
+
+std::vector<std::string> name_segments(const Sequential& net, const std::vector<PartRange>& segments) {
+  std::vector<std::string> names;
+  for (const PartRange& range : segments) {
+    const std::string& first = net.parts()[static_cast<size_t>(range.begin)].name;
+    const std::string& last = net.parts()[static_cast<size_t>(range.end) - 1].name;
+    names.push_back(range.end - range.begin == 1 ? first : first + '-' + last);
+  }
+  return names;
+}
+
+int64_t units_of(const Work& work, DType dtype) { return work.flops + kFlopsPerByte * work.elements * size_of(dtype); }
+
+std::vector<PartCost> measure_parts(const Sequential& net, const Shape& input, DType compute, const Pass& pass) {
+  MetaModel model(net, compute);
+  ExecContext& ctx = model.ctx();
+  const auto bytes_of = [](const Tensor& tensor) { return OffsetAllocator::aligned(tensor.bytes()); };
+  const auto block = [&](const Shape& shape, const char* name) { return ctx.allocate(shape, compute, Category::activations, name); };
+  Pass again = pass;
+  again.recomputes = true;
+  std::vector<PartCost> costs;
+  Tensor x = block(input, "input");
+  size_t parameter = 0, buffer = 0;
+  bool runs_backward = false;
+  const Layer* before = nullptr;
+  for (size_t i = 0; i < net.parts().size(); ++i) {
+    const Layer& layer = *net.parts()[i].layer;
+    const Shape shape = layer.output_shape(x.shape());
+    const size_t parameters = layer.parameters().size(), buffers = layer.buffers().size();
+    const ParamViews params = ParamViews(model.parameters).subspan(parameter, parameters);
+    const ParamViews grads = ParamViews(model.grads).subspan(parameter, parameters);
+    const BufferViews views = BufferViews(model.buffers).subspan(buffer, buffers);
+    parameter += parameters;
+    buffer += buffers;
+    if (layer.is_identity(x.shape(), pass)) {
+      x = x.reshape(shape);
+      continue;
+    }
+    PartCost cost;
+    cost.part = static_cast<int>(i);
+    cost.work = units_of(layer.forward_work(x.shape()), compute);
+    const Tensor y = block(shape, "output");
+    cost.input = bytes_of(x);
+    cost.output = bytes_of(y);
+    cost.in_place = layer.forward_in_place() && before != nullptr && before->output_need() != OutputNeed::values;
+    const int64_t held = model.allocated();
+    Saved saved;
+    cost.forward = model.peak_of_call([&] { saved = layer.forward({ctx, params, x, y, pass, views}); });
+    cost.own = model.allocated() - held;
+    saved = {};
+    cost.recompute = model.peak_of_call([&] { saved = layer.forward({ctx, params, x, y, again, views}); });
+    Blocks blocks;
+    add_blocks(saved, blocks);
+    cost.keeps_input = blocks.contains(x.view().data);
+    cost.keeps_output = blocks.contains(y.view().data);
+    const bool first = !runs_backward;
+    runs_backward = runs_backward || parameters > 0;
+    cost.runs_backward = runs_backward;
+    if (runs_backward) {
+      const Tensor grad_y = block(shape, "gradient");
+      const Tensor grad_x = first ? Tensor() : layer.backward_in_place() ? grad_y : block(x.shape(), "gradient");
+      cost.grad_input = first || layer.backward_in_place() ? 0 : cost.input;
+      cost.backward = model.peak_of_call([&] { layer.backward({ctx, params, saved, grad_y, grad_x, grads, GradMode::overwrite, pass, views}); });
+    }
+    costs.push_back(cost);
+    before = &layer;
+    x = y;
+  }
+  if (!costs.empty()) set_gradients(costs, costs.back().output);
+  return costs;
 }
 
 }  // namespace vitrine

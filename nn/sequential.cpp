@@ -92,6 +92,15 @@ Shape Sequential::output_shape(const Shape& x) const {
 
 bool Sequential::is_identity(const Shape& x, const Pass& pass) const { return computing_parts(x, pass).empty(); }
 
+Work Sequential::forward_work(const Shape& x) const {
+  const std::vector<Shape> shapes = shapes_of_parts(x);
+  Work work;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (!part_is_identity(i, shapes[i], Pass{})) work += parts_[i].layer->forward_work(shapes[i]);
+  }
+  return work;
+}
+
 Saved Sequential::forward(const ForwardCall& call) const {
   Tensor output = call.y;
   return forward_from(call.ctx, call.params, call.x, output, call.pass, nullptr, {}, call.buffers);
@@ -121,8 +130,8 @@ void Sequential::backward_empty(const EmptyCall& call, const GradientsReady& rea
 }
 
 void Sequential::backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode,
-                               const Pass& pass, const GradientsReady& ready, Cuts cuts, BufferViews buffers) const {
-  run_backward(ctx, params, buffers, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, ready, cuts);
+                               const Pass& pass, const GradientsReady& ready, Recomputed recomputed, BufferViews buffers) const {
+  run_backward(ctx, params, buffers, std::move(saved), std::move(grad_output), {}, grad_params, mode, pass, ready, recomputed);
 }
 
 ParamViews Sequential::of_part(ParamViews all, size_t part) const {
@@ -161,18 +170,28 @@ bool Sequential::output_is_free(const Shape& input, const Pass& pass) const {
   return false;  // the output may share the memory of the input
 }
 
-Sequential::Range Sequential::segment(Cuts cuts, size_t index) const {
-  return {index == 0 ? 0 : static_cast<size_t>(cuts[index - 1]), index == cuts.size() ? parts_.size() : static_cast<size_t>(cuts[index])};
+std::vector<Sequential::Run> Sequential::runs_of(Recomputed recomputed, size_t parts) {
+  std::vector<Run> runs;
+  size_t at = 0;
+  for (const PartRange& range : recomputed) {
+    const auto begin = static_cast<size_t>(range.begin), end = static_cast<size_t>(range.end);
+    VITRINE_ASSERT(at <= begin && begin < end && end <= parts, "segments are ascending, disjoint and within the model");
+    if (at < begin) runs.push_back({at, begin, true});
+    runs.push_back({begin, end, false});
+    at = end;
+  }
+  if (at < parts || runs.empty()) runs.push_back({at, parts, true});
+  return runs;
 }
 
-// Returns the output of the last of `parts`. If `output` is given, the last part of the model that computes writes to it.
+// Returns the output of the last part of `run`. If `output` is given, the last part of the model that computes writes to it.
 // What the parts keep goes to `saved`, or is released at once if that is null.
-Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, Range parts, std::span<const Shape> shapes,
+Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, const Run& run, std::span<const Shape> shapes,
                              const Tensor& output, std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const {
-  size_t last = parts.end;  // past the part that writes to `output`
-  while (output && last > parts.begin && part_is_identity(last - 1, shapes[last - 1], pass)) --last;
+  size_t last = run.end;  // past the part that writes to `output`
+  while (output && last > run.begin && part_is_identity(last - 1, shapes[last - 1], pass)) --last;
   const Layer* before = nullptr;  // the layer that computed x
-  for (size_t i = parts.begin; i < parts.end; ++i) {
+  for (size_t i = run.begin; i < run.end; ++i) {
     if (part_is_identity(i, shapes[i], pass)) {
       x = x.reshape(shapes[i + 1]);
       continue;
@@ -197,19 +216,17 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
 }
 
 Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass, const OutputReady& observe,
-                               Cuts cuts, BufferViews buffers) const {
+                               Recomputed recomputed, BufferViews buffers) const {
   Tensor x = input;
   Saved saved;
   saved.shapes = shapes_of_parts(x.shape());
   saved.parts.resize(parts_.size());
   const std::vector<int> computing = computing_parts(x.shape(), pass);
   const size_t last = computing.empty() ? 0 : static_cast<size_t>(computing.back());
-  for (size_t s = 0; s <= cuts.size(); ++s) {
-    const Range range = segment(cuts, s);
-    const bool keeps = s == cuts.size();
-    if (!keeps && pass.training) saved.tensors.push_back(x);
-    const bool writes_output = output && !computing.empty() && range.begin <= last && last < range.end;
-    x = run_parts(ctx, params, buffers, std::move(x), range, saved.shapes, writes_output ? output : Tensor(), keeps ? &saved.parts : nullptr, pass,
+  for (const Run& run : runs_of(recomputed, parts_.size())) {
+    if (!run.kept && pass.training) saved.tensors.push_back(x);
+    const bool writes_output = output && !computing.empty() && run.begin <= last && last < run.end;
+    x = run_parts(ctx, params, buffers, std::move(x), run, saved.shapes, writes_output ? output : Tensor(), run.kept ? &saved.parts : nullptr, pass,
                   observe);
   }
   if (!output) {
@@ -222,24 +239,25 @@ Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor
 
 // Computes the gradient of the input if grad_input is given; otherwise stops at the first part with parameters.
 void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad, const Tensor& grad_input,
-                              ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready, Cuts cuts) const {
+                              ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready, Recomputed recomputed) const {
   const std::vector<Shape>& shapes = saved.shapes;
-  VITRINE_ASSERT(shapes.size() == parts_.size() + 1 && saved.tensors.size() == cuts.size(),
-                 "Sequential::backward: saved is not from a forward pass in training with the same cuts");
+  VITRINE_ASSERT(shapes.size() == parts_.size() + 1 && saved.tensors.size() == recomputed.size(),
+                 "Sequential::backward: saved is not from a forward pass in training with the same segments");
   size_t first = parts_.size();  // the first part that runs backward
   for (size_t i = parts_.size(); i-- > 0;) {
     const bool wanted = grad_input ? !part_is_identity(i, shapes[i], pass) : first_parameter_[i] < first_parameter_[i + 1];
     if (wanted) first = i;
   }
   grad = grad.reshape(shapes.back());
-  size_t current = cuts.size();  // the segment of part i
+  size_t segments = recomputed.size();  // not yet recomputed
   for (size_t i = parts_.size(); i-- > first;) {
-    if (i < segment(cuts, current).begin) {
+    if (segments > 0 && i + 1 == static_cast<size_t>(recomputed[segments - 1].end)) {
       const PhaseScope phase(ctx, Phase::recompute);
-      --current;
+      --segments;
+      const Run run{static_cast<size_t>(recomputed[segments].begin), i + 1, false};
       Pass again = pass;
       again.recomputes = true;
-      run_parts(ctx, params, buffers, std::exchange(saved.tensors[current], {}), segment(cuts, current), shapes, {}, &saved.parts, again, nullptr);
+      run_parts(ctx, params, buffers, std::exchange(saved.tensors[segments], {}), run, shapes, {}, &saved.parts, again, nullptr);
     }
     if (part_is_identity(i, shapes[i], pass)) {
       grad = grad.reshape(shapes[i]);

@@ -7,6 +7,12 @@
 
 namespace vitrine {
 
+/// Consecutive parts of a Sequential: begin <= part < end.
+struct PartRange {
+  int begin = 0, end = 0;
+  friend bool operator==(const PartRange&, const PartRange&) = default;
+};
+
 /// Layers applied one after the other. The parameters of a layer are named "NAME.weight", where NAME is the name of its part; so are its buffers and
 /// counters.
 class Sequential final : public Layer {
@@ -25,6 +31,7 @@ class Sequential final : public Layer {
   std::vector<std::string> counters() const override;
   Shape output_shape(const Shape& x) const override;
   bool is_identity(const Shape& x, const Pass& pass) const override;
+  Work forward_work(const Shape& x) const override;
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;
   void forward_empty(const EmptyCall& call) const override;
@@ -36,20 +43,21 @@ class Sequential final : public Layer {
   /// Called with each part that computes and its output.
   using OutputReady = std::function<void(int part, const Tensor& output)>;
 
-  /// Where the parts are cut into segments of activation checkpointing: the first part of every segment but the first, ascending (see segments.h).
-  using Cuts = std::span<const int>;
+  /// Segments of activation checkpointing: disjoint ranges of parts, ascending (see segments.h). All other parts are kept.
+  using Recomputed = std::span<const PartRange>;
 
   /// forward() for the outermost model. Allocates the outputs of all parts; `output`, if empty, receives the last one, otherwise the result is
-  /// written to it. In training, every segment but the last keeps only its input.
+  /// written to it. In training, each segment of `recomputed` keeps only its input.
   ///   buffers  of all parts, in the order of buffers()
   Saved forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass, const OutputReady& observe = nullptr,
-                     Cuts cuts = {}, BufferViews buffers = {}) const;
+                     Recomputed recomputed = {}, BufferViews buffers = {}) const;
   /// backward() for the outermost model. Releases the saved tensors and gradients of each part as soon as they are no longer needed, and calls
   /// `ready` when gradients are final. Takes over grad_output, whose shape may be any with as many elements as the output; computes no gradient of
   /// the input of the model. A segment that kept only its input is first recomputed, in Phase::recompute, with the same Pass and therefore the same
   /// bits.
+  ///   recomputed  as in forward_from()
   void backward_from(ExecContext& ctx, ParamViews params, Saved saved, Tensor grad_output, ParamViews grad_params, GradMode mode, const Pass& pass,
-                     const GradientsReady& ready, Cuts cuts = {}, BufferViews buffers = {}) const;
+                     const GradientsReady& ready, Recomputed recomputed = {}, BufferViews buffers = {}) const;
   /// backward_empty() for the outermost model: calls `ready` where backward_from() does, so that the caller's collectives and those of layers have
   /// the same order on all devices.
   void backward_empty(const EmptyCall& call, const GradientsReady& ready) const;
@@ -62,14 +70,16 @@ class Sequential final : public Layer {
   const std::vector<Part>& parts() const { return parts_; }
 
  private:
-  struct Range {
+  /// A segment, or the parts between two of them.
+  struct Run {
     size_t begin, end;
+    bool kept;
   };
-  Tensor run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, Range parts, std::span<const Shape> shapes,
+  static std::vector<Run> runs_of(Recomputed recomputed, size_t parts);
+  Tensor run_parts(ExecContext& ctx, ParamViews params, BufferViews buffers, Tensor x, const Run& run, std::span<const Shape> shapes,
                    const Tensor& output, std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const;
   void run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad, const Tensor& grad_input,
-                    ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready, Cuts cuts) const;
-  Range segment(Cuts cuts, size_t index) const;
+                    ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready, Recomputed recomputed) const;
   std::vector<Shape> shapes_of_parts(const Shape& input) const;
   ParamViews of_part(ParamViews all, size_t part) const;
   BufferViews buffers_of_part(BufferViews all, size_t part) const;

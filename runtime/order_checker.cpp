@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -49,6 +50,7 @@ struct OrderChecker::State {
   int64_t waits = 0;
   int64_t left_out = -1;
   bool muted = false;
+  Observer observer;
 
   Clock& advance(int stream) {
     Clock& clock = clocks[static_cast<size_t>(stream)];
@@ -149,8 +151,14 @@ void OrderChecker::on_host_wait_stream(int stream) {
   merge(state_->clocks[0], state_->clocks[static_cast<size_t>(stream)]);
 }
 
-void OrderChecker::on_operation(int stream, const char*, std::span<const MemoryAccess> accesses) {
+void OrderChecker::observe(Observer observer) {
   const std::lock_guard lock(state_->mutex);
+  state_->observer = std::move(observer);
+}
+
+void OrderChecker::on_operation(int stream, const char* operation, std::span<const MemoryAccess> accesses) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->observer && stream != 0) state_->observer(operation, accesses);
   const Clock& now = state_->advance(stream);
   for (const MemoryAccess& a : accesses) {
     if (a.bytes > 0) state_->access(stream, now, a);

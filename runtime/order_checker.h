@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -41,6 +42,10 @@ class OrderChecker {
   void on_operation(int stream, const char* operation, std::span<const MemoryAccess> accesses);
   /// Called when the host itself accesses memory that streams use (a batch that they read, a record that they wrote). throws OrderError naming both.
   void on_host_access(const char* operation, std::span<const MemoryAccess> accesses);
+  /// Called with every operation that is issued on a stream and with the memory that it declares: reads, then writes, without empty views. Replaces
+  /// the observer before; null removes it. It must not issue operations.
+  using Observer = std::function<void(const char* operation, std::span<const MemoryAccess> accesses)>;
+  void observe(Observer observer);
   /// For tests of this class and of ThreadSanitizer: omits the wait with this number, counted from now (0: the next one), as if the program had
   /// forgotten it. Negative: none.
   void leave_out_wait(int64_t number);

@@ -12,6 +12,7 @@ constexpr std::pair<Setting, const char*> kNames[] = {
     {Setting::batch_size, "EngineConfig::batch_size"},
     {Setting::accumulate, "EngineConfig::accumulate"},
     {Setting::recompute_segments, "EngineConfig::recompute_segments"},
+    {Setting::recompute, "EngineConfig::recompute"},
     {Setting::workspace_bytes, "EngineConfig::workspace_bytes"},
     {Setting::optimizer, "EngineConfig::optimizer"},
     {Setting::momentum, "SgdConfig::momentum"},

@@ -16,6 +16,7 @@ enum class Setting : uint8_t {
   batch_size,
   accumulate,
   recompute_segments,
+  recompute,
   workspace_bytes,
   optimizer,
   momentum,

@@ -165,7 +165,7 @@ void matmul_then_epilogue(ExecContext& ctx, Matmul product, const void* a, const
   const ConstView added = has_bias(product.epilogue) ? ConstView(bias, {product.n}, product.c_dtype, ctx.device()) : ConstView();
   product.epilogue = Epilogue::none;
   matmul(ctx, product, a, b, c, nullptr, scratch);
-  add_bias_relu(ctx, added, relu, View(c, {product.m, product.n}, product.c_dtype, ctx.device()));
+  add_bias_relu(ctx, added, relu, View{c, {product.m, product.n}, product.c_dtype, ctx.device()});
 }
 
 }  // namespace
@@ -197,7 +197,7 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
     if (!scratch || scratch.bytes() < copied) return matmul_then_epilogue(ctx, product, a, b, c, bias, scratch);
     VITRINE_CUDA_CHECK(cudaMemcpyAsync(scratch.data, bias, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
     bias = scratch.data;
-    scratch = View(static_cast<uint8_t*>(scratch.data) + copied, {scratch.bytes() - copied}, DType::u8, scratch.device);
+    scratch = View{static_cast<uint8_t*>(scratch.data) + copied, {scratch.bytes() - copied}, DType::u8, scratch.device};
   }
   auto& library = ctx.plans().get<Library>();
   library.open(ctx);

@@ -21,8 +21,8 @@ Saved MaxPool2d::forward(const ForwardCall& call) const {
   const auto& [ctx, params, x, y, pass, buffers] = call;
   Saved saved;
   if (pass.training) saved.tensors.push_back(ctx.allocate(y.shape(), DType::u8, Category::activations, "max_pool2d.indices"));
-  max_pool2d_forward(ctx, config_, x, y, pass.training ? saved.tensors[0].view() : View{});
-  if (!relu_) return saved;
+  max_pool2d_forward(ctx, config_, x, y, pass.training ? saved.tensors[0].view() : View{}, relu_ && !relu_apart());
+  if (!relu_apart()) return saved;
   relu_forward(ctx, y, y);
   if (pass.training) saved.tensors.push_back(y);
   return saved;
@@ -30,7 +30,7 @@ Saved MaxPool2d::forward(const ForwardCall& call) const {
 
 void MaxPool2d::backward(const BackwardCall& call) const {
   if (!call.grad_x) return;
-  if (relu_) relu_backward(call.ctx, call.saved.tensors[1], call.grad_y, call.grad_y);
+  if (relu_apart()) relu_backward(call.ctx, call.saved.tensors[1], call.grad_y, call.grad_y);
   max_pool2d_backward(call.ctx, config_, call.grad_y, call.saved.tensors[0], call.grad_x);
 }
 

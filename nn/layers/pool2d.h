@@ -6,19 +6,22 @@
 
 namespace vitrine {
 
-/// Maximum over windows of images (N, H, W, C), then ReLU if merged. Keeps one byte per output (the position of the maximum in its window), and y if
-/// ReLU is merged. A ReLU gives the same bits before and after the maximum; after it, the larger tensor need not be kept for its sign.
+/// Maximum over windows of images (N, H, W, C), then ReLU if merged, in one pass. Keeps one byte per output: the position of the maximum in its
+/// window, which also says where the ReLU has cut it off. A window of 16 leaves no index for that: ReLU is a pass of its own then, and y is kept. A
+/// ReLU gives the same bits before and after the maximum; after it, the larger tensor need not be kept for its sign.
 class MaxPool2d final : public Layer {
  public:
   explicit MaxPool2d(const Pool2dConfig& config, bool relu = false) : config_(config), relu_(relu) {}
 
   std::string describe() const override;
   Shape output_shape(const Shape& x) const override { return pool2d_output_shape(config_, x); }
-  OutputNeed output_need() const override { return relu_ ? OutputNeed::sign : OutputNeed::nothing; }
+  OutputNeed output_need() const override { return relu_apart() ? OutputNeed::sign : OutputNeed::nothing; }
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;
 
  private:
+  bool relu_apart() const { return relu_ && config_.window > kMostReluWindow; }
+
   Pool2dConfig config_;
   bool relu_;
 };

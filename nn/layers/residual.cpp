@@ -51,6 +51,12 @@ Shape Residual::output_shape(const Shape& x) const {
                                x.str(), y.str(), added.str()));
 }
 
+Work Residual::forward_work(const Shape& x) const {
+  Work work = body_->forward_work(x);
+  if (shortcut_) work += shortcut_->forward_work(x);
+  return work += {0, 3 * output_shape(x).numel()};  // the sum
+}
+
 Saved Residual::forward(const ForwardCall& call) const {
   const auto& [ctx, params, x, y, pass, buffers] = call;
   // The body's output is not y: a merged ReLU at the end of the body may keep it, and the sum would overwrite it.

@@ -17,6 +17,7 @@ class Residual final : public Layer {
   std::vector<BufferSpec> buffers() const override;
   std::vector<std::string> counters() const override;
   Shape output_shape(const Shape& x) const override;
+  Work forward_work(const Shape& x) const override;
   OutputNeed output_need() const override { return relu_ ? OutputNeed::sign : OutputNeed::nothing; }
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan_search.h"
@@ -28,6 +29,17 @@ std::vector<ParamSpec> parameters_of(const Model& model) {
 /// Samples of each device of all processes in an evaluation batch.
 std::vector<int64_t> evaluation_sizes(const EngineConfig& config, int64_t samples, int world_size) {
   return plan_batch(config.scheme.split, samples, 1, world_size).sizes[0];
+}
+
+/// throws ConfigError.
+std::vector<PartRange> recomputed_segments(const Model& model, const EngineConfig& config) {
+  const Shape input = model.input_shape(1);
+  if (config.recompute.empty()) return cut_in_segments(*model.net, input, config.precision.compute, config.recompute_segments);
+  if (config.recompute_segments != 1) {
+    throw ConfigError({"engine: ", given(Setting::recompute, fmt::format("{}", fmt::join(config.recompute, ","))), " and ",
+                       given(Setting::recompute_segments, std::to_string(config.recompute_segments)), " both say what is recomputed; give one"});
+  }
+  return find_segments(*model.net, config.recompute);
 }
 
 /// Makes a GPU current on this thread for good, so that no operation has to.
@@ -100,7 +112,7 @@ void Engine::State::make_replicas() {
   if (scheme.output_device < 0 || scheme.output_device >= devices.size()) {
     throw ConfigError(fmt::format("output device: {} is not one of the {} devices, which are numbered from 0", scheme.output_device, devices.size()));
   }
-  cuts = cut_in_segments(*model.net, model.input_shape(1), config.precision.compute, config.recompute_segments);
+  recomputed = recomputed_segments(model, config);
   gradient_over_output = config.loss_gradient_in_place && model.net->output_is_free(model.input_shape(1), Pass{});
   readouts = HostBuffer(kStepSlots * StepReadout::kCount * size_of(DType::f32), devices.host_memory());
   const Capacity capacity = capacity_for(config, workload, devices);
@@ -195,10 +207,11 @@ void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) c
   }
 }
 
-void Engine::issue(const HostBatch& batch, const ProcessPart& part, int slot) {
+void Engine::issue(const HostBatch& batch, int64_t samples, int slot) {
   State& s = *state_;
+  const ProcessPart& part = s.training_part(samples);
   const auto end_step = [&s](const ProcessPart*) { s.current_part = nullptr; };
-  s.begin_step(s.steps);
+  s.begin_step(s.steps, samples);
   s.current_part = &part;
   const std::unique_ptr<const ProcessPart, decltype(end_step)> guard(&part, end_step);
   (s.config.step ? s.config.step : default_step)(*this, batch);
@@ -222,7 +235,7 @@ void Engine::train_step(const HostBatch& batch) {
   const ProcessPart& part = s.training_part(samples);
   s.check_batch(batch, samples, row_count(part.rows), "train_step");
   s.check_sample_indices(batch, row_count(part.rows));
-  s.issue_or_recover([&] { issue(batch, part, slot); });
+  s.issue_or_recover([&] { issue(batch, samples, slot); });
   s.in_flight.push_back({slot, batch, samples, s.steps});
   s.trained_sizes.insert(samples);
   ++s.steps;
@@ -285,7 +298,7 @@ StepResult Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) 
   if (logits != nullptr) logits->resize(before + static_cast<size_t>(s.model.logits_shape(rows).numel()));
   StepResult result;
   s.issue_or_recover([&] {
-    s.issue_evaluation(batch, part);
+    s.issue_evaluation(batch, part, samples);
     result = s.read_evaluation(logits != nullptr ? logits->data() + before : nullptr);
   });
   s.evaluated_sizes.insert(samples);

@@ -72,9 +72,11 @@ enum class PlanDetail { peaks, layers };
 /// The plan of one device.
 struct DevicePlan {
   int64_t peak_bytes = 0;
-  BytesByCategory peak_by_category{};
+  BytesByCategory peak_by_category{};  // as in PoolStatistics
   Phase peak_phase = Phase::setup;
   std::string peak_layer;
+  int64_t unplaced_peak_bytes = 0;                 // of the pool's allocator without the placement
+  std::shared_ptr<const PoolPlacement> placement;  // where each block lies; devices with the same blocks share it
 
   // With PlanDetail::layers:
   std::vector<HeldBytes> held;  // activations at the end of the forward pass (of the micro-batch that holds most), in their order
@@ -226,7 +228,7 @@ class Engine {
   void clip_gradients(double max_norm);
   /// (StepControl::kCount) f32: what decide_step() and clip_gradients() decided on a device that updates parameters.
   ConstView step_control(int device) const;
-  /// Runs the optimizer, and casts the 16-bit copy. throws OrderError before decide_step().
+  /// Runs the optimizer, which also writes the 16-bit copy. throws OrderError before decide_step().
   void update_parameters();
   /// Adapts the loss scale. throws OrderError before update_parameters().
   void update_loss_scale();
@@ -264,7 +266,8 @@ class Engine {
   struct State;
   explicit Engine(std::unique_ptr<State> state);
   /// Begins a step, runs EngineConfig::step or default_step(), and copies its results to record `slot`.
-  void issue(const HostBatch& batch, const ProcessPart& part, int slot);
+  ///   samples  of the global batch
+  void issue(const HostBatch& batch, int64_t samples, int slot);
   /// The state, when no step is in flight and no AverageScope open. throws ConfigError in an engine without averages.
   State& with_averages(const char* operation) const;
   /// The state, within a training step. throws OrderError naming `part` outside one.

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <vitrine/kernels/image.h>
@@ -34,7 +35,7 @@ enum class BatchStatistics : uint8_t {
 };
 
 /// The precision in which a model is trained. With f16 or bf16, convolutions, matrix products and the layers between them work on a 16-bit copy of
-/// the f32 parameters, made by one cast per step; the loss, reductions and the optimizer work in f32. So do statistics, weight and bias of batch
+/// the f32 parameters, which the optimizer writes; the loss, reductions and the optimizer work in f32. So do statistics, weight and bias of batch
 /// norm, as under PyTorch's autocast.
 struct Precision {
   DType compute = DType::f32;  // f32, f16 or bf16: activations and the parameters that layers see
@@ -58,6 +59,9 @@ struct EngineConfig {
   /// Activation checkpointing: the model is cut into this many segments. All but the last keep only their input for backward, which computes the rest
   /// again (see segments.h). 1: everything is kept.
   int recompute_segments = 1;
+  /// Activation checkpointing by name, instead of recompute_segments: segments that keep only their input, as "PART" or "FIRST-LAST" (find_segments()
+  /// in segments.h). All other parts are kept. RecomputeSearch (recompute_search.h) finds those that cost least time.
+  std::vector<std::string> recompute;
   BatchStatistics batch_statistics = BatchStatistics::exact;
   /// The gradient of the outputs overwrites them, unless the model's last part still needs them. False: it gets memory of its own.
   bool loss_gradient_in_place = true;

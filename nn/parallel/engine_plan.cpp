@@ -2,12 +2,14 @@
 // What an engine will need, found by running its steps on meta devices.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan_search.h"
 #include "runtime/gpu_info.h"
+#include "runtime/memory/pool_placement.h"
 #include "runtime/units.h"
 
 namespace vitrine {
@@ -123,6 +125,31 @@ std::vector<HeldBytes> held_for_backward(const std::vector<MemoryEvent>& history
   return most;
 }
 
+using PlacedRecords = std::vector<std::pair<PoolRecord, std::shared_ptr<const PoolPlacement>>>;
+
+/// Places the blocks of a pool, or finds a pool with the same blocks among those placed before: most devices have a twin.
+std::shared_ptr<const PoolPlacement> placement_of(PoolRecord record, PlacedRecords& placed) {
+  const auto known = std::find_if(placed.begin(), placed.end(), [&](const auto& other) { return other.first == record; });
+  if (known != placed.end()) return known->second;
+  auto placement = std::make_shared<const PoolPlacement>(place_pool(record));
+  return placed.emplace_back(std::move(record), std::move(placement)).second;
+}
+
+/// Gives the blocks of a history, which begins with the record of the placement, their offsets.
+void move_blocks(MemoryHistory& history, const PoolPlacement& placement) {
+  std::map<int64_t, int64_t> moved;  // offsets of the blocks in use
+  size_t block = 0;
+  for (MemoryEvent& event : history.changes) {
+    if (event.bytes > 0) {
+      const int64_t offset = placement.offsets[block++];
+      moved[event.offset] = offset;
+      event.offset = offset;
+    } else {
+      event.offset = moved.at(event.offset);
+    }
+  }
+}
+
 }  // namespace
 
 void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload,
@@ -145,14 +172,16 @@ void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConf
     const int64_t samples = workload.train_batches[b];
     for (int i = 0; i < 2; ++i) {
       if (b == 0 && on_step) on_step();
-      engine.issue(batch_of(samples), state.training_part(samples), i);
+      engine.issue(batch_of(samples), samples, i);
     }
     if (b == 0 && on_step) on_step();
   }
   for (const int64_t samples : workload.evaluate_batches) {
-    state.issue_evaluation(batch_of(samples), state.evaluation_part(samples));
+    state.issue_evaluation(batch_of(samples), state.evaluation_part(samples), samples);
     state.read_evaluation(nullptr);
   }
+  state.section = {State::kEnd, 0, 0};
+  state.begin_section();
 }
 
 std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
@@ -173,14 +202,21 @@ std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devi
   };
   const bool layers = detail == PlanDetail::layers;
   for (int i = 0; layers && i < twin->size(); ++i) (*twin)[i].pool().record_history(true);
+  for (int i = 0; i < twin->size(); ++i) (*twin)[i].pool().start_record();
   State::walk(model, *twin, config, workload, layers ? keep_history : std::function<void()>());
+  PlacedRecords placed;
   for (int i = 0; i < twin->size(); ++i) {
-    const PoolStatistics s = (*twin)[i].pool().statistics();
+    Pool& pool = (*twin)[i].pool();
+    const PoolStatistics s = pool.statistics();
     DevicePlan& plan = plans[static_cast<size_t>(i)];
-    plan.peak_bytes = s.peak_bytes;
+    plan.placement = placement_of(pool.take_record(), placed);
+    plan.peak_bytes = plan.placement->height;
+    plan.unplaced_peak_bytes = s.peak_bytes;
     plan.peak_by_category = s.peak_by_category;
+    plan.peak_by_category[static_cast<size_t>(Category::fragmentation)] = plan.peak_bytes - allocated_bytes(s.peak_by_category);
     plan.peak_phase = s.peak_phase;
     plan.peak_layer = s.peak_layer;
+    move_blocks(plan.history, *plan.placement);
     plan.held = held_for_backward(plan.history.changes);
   }
   return plans;
@@ -196,24 +232,39 @@ void Engine::State::reserve() {
     if (lacks(i) > 0) lacking.push_back(i);
   }
   if (!lacking.empty()) throw_out_of_memory(lacking);
-  for (int i = 0; i < devices.size(); ++i) devices[i].pool().reserve(plans[static_cast<size_t>(i)].peak_bytes);
+  for (int i = 0; i < devices.size(); ++i) {
+    const DevicePlan& plan = plans[static_cast<size_t>(i)];
+    devices[i].pool().reserve(plan.peak_bytes);
+    devices[i].pool().follow(plan.placement);
+  }
 }
 
 int64_t Engine::State::lacks(int device) const { return plans[static_cast<size_t>(device)].peak_bytes - devices[device].pool().capacity_bytes(); }
 
-/// Runs the plan again within the capacity of the device that lacks most: the error of the first tensor that does not fit explains the rest.
+/// Runs the plan again within the capacity of the device that lacks most: the error of the first tensor that fits nowhere explains the rest.
 void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
   const int device = *std::max_element(lacking.begin(), lacking.end(), [this](int a, int b) { return lacks(a) < lacks(b); });
   Reason story;
   MemoryShortage shortage;
+  const DevicePlan& plan = plans[static_cast<size_t>(device)];
+  const std::unique_ptr<DeviceGroup> twin = devices.meta_twin(device);
+  (*twin)[device].pool().limit_sum();
   try {
-    walk(model, *devices.meta_twin(device), config, workload, nullptr);
+    walk(model, *twin, config, workload, nullptr);
   } catch (const OutOfMemory& error) {
     story = error.reason();
     shortage = error.shortage();
   }
-  VITRINE_ASSERT(!story.empty(), "a plan above the capacity fails within it");
-  const DevicePlan& plan = plans[static_cast<size_t>(device)];
+  if (story.empty()) {
+    // The blocks would fit, but the gaps that the placement leaves between them do not.
+    const int64_t capacity = devices[device].pool().capacity_bytes();
+    story = fmt::format(
+        "{}: out of memory. The plan needs {} ({} bytes), {} of them in gaps between blocks, and the capacity is {} ({} bytes). It holds {}.",
+        devices[device].name(), format_bytes(plan.peak_bytes), plan.peak_bytes,
+        format_bytes(plan.peak_by_category[static_cast<size_t>(Category::fragmentation)]), format_bytes(capacity), capacity,
+        describe_by_size(plan.peak_by_category));
+    shortage = {.device = devices[device].name(), .user = "the plan", .needed_bytes = plan.peak_bytes, .capacity_bytes = capacity};
+  }
   story += fmt::format("\nFound before the first step: {} needs {} ({} bytes) at its peak in {}, {} more than it has", devices[device].name(),
                        format_bytes(plan.peak_bytes), plan.peak_bytes, describe_peak(plan), format_bytes(lacks(device)));
   for (const int other : lacking) {

@@ -20,6 +20,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/error.h"
 #include "runtime/host_buffer.h"
+#include "runtime/memory/section.h"
 
 /// Private to nn/parallel.
 namespace vitrine {
@@ -83,10 +84,11 @@ struct Engine::State {
   void read_step(int slot);
 
   // engine_plan.cpp
-  /// Runs the workload on meta devices: the first step and a steady one, with the next batch's images already there; then the other sizes.
+  /// Runs the workload on meta devices: the first step and a steady one, with the next batch's images already there; then the other sizes. What the
+  /// engine releases at the end is in sections of its own (kEnd).
   ///   on_step  called before each of the first two steps, and after them
   static void walk(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload, const std::function<void()>& on_step);
-  /// Takes each device's slab. throws OutOfMemory before any device has given memory.
+  /// Takes each device's slab, in which its pool follows the plan's placement. throws OutOfMemory before any device has given memory.
   void reserve();
   /// Bytes of its plan beyond a device's capacity; below 0 where it fits.
   int64_t lacks(int device) const;
@@ -100,7 +102,8 @@ struct Engine::State {
 
   // evaluation.cpp
   /// Issues an evaluation batch: each device adds loss and counts to its evaluation totals.
-  void issue_evaluation(const HostBatch& batch, const MicroBatch& micro_batch);
+  ///   samples  of the global batch
+  void issue_evaluation(const HostBatch& batch, const MicroBatch& micro_batch, int64_t samples);
   /// Waits, and returns the totals of all devices; copies the outputs to `logits`, in batch order, unless that is null.
   StepResult read_evaluation(float* logits);
 
@@ -111,7 +114,10 @@ struct Engine::State {
   int64_t nominal_targets() const { return config.batch_size * model.targets_per_sample; }
   /// Targets of the current micro-batch on the devices before `ordinal`.
   int64_t targets_before(int ordinal) const;
-  void begin_step(int64_t step);
+  /// samples  of the global batch
+  void begin_step(int64_t step, int64_t samples);
+  /// Begins the next part of a step or evaluation whose blocks are placed together: all of them up to the end of a micro-batch.
+  void begin_section();
   /// Brings a micro-batch to the devices: `staging` is its way there, `loss_at` says which devices need labels.
   void stage(const HostBatch& batch, const MicroBatch& micro_batch, Staging staging, LossAt loss_at, bool training);
   void begin_micro_batch(const MicroBatch& micro_batch);
@@ -210,7 +216,7 @@ struct Engine::State {
   FlatLayout layout;
   UpdateRanges update_ranges;  // of parameter groups; null without them
   BufferLayout buffer_layout;
-  std::vector<int> cuts;              // segments of activation checkpointing
+  std::vector<PartRange> recomputed;  // segments of activation checkpointing
   bool gradient_over_output = false;  // the gradient of the outputs overwrites them
 
   BatchPlan full_batch;
@@ -234,7 +240,9 @@ struct Engine::State {
   bool disturbed = false;  // an error cut a step short: the peak may differ from the plan
   bool votes_to_stop = false;
 
-  // The current step.
+  // The current step or evaluation.
+  enum SectionKind : int64_t { kTraining, kEvaluation, kEnd };
+  SectionKey section{kTraining, 0, 0};        // its kind, the samples of the global batch, and the sections begun in it
   const ProcessPart* current_part = nullptr;  // null: no step is being issued
   int64_t step = 0;
   bool searches_non_finite = false;

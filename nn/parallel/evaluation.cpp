@@ -6,7 +6,8 @@
 
 namespace vitrine {
 
-void Engine::State::issue_evaluation(const HostBatch& batch, const MicroBatch& part) {
+void Engine::State::issue_evaluation(const HostBatch& batch, const MicroBatch& part, int64_t samples) {
+  section = {kEvaluation, samples, 0};
   // Each device takes its own rows from the host and computes its own loss, whatever the scheme does in training.
   stage(batch, part, Staging::host, LossAt::parallel, false);
   for_each([&](Replica& r) {

@@ -63,6 +63,7 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("batch size", std::to_string(config.batch_size));
   fields.emplace_back("accumulation", std::to_string(config.accumulate));
   fields.emplace_back("recompute segments", std::to_string(config.recompute_segments));
+  fields.emplace_back("recomputed parts", config.recompute.empty() ? "none" : fmt::format("{}", fmt::join(config.recompute, ",")));
   fields.emplace_back("batch statistics", config.batch_statistics == BatchStatistics::exact ? "exact" : "local");
   fields.emplace_back("loss gradient", config.loss_gradient_in_place ? "in place" : "apart");
   fields.emplace_back("optimizer", describe(config.optimizer));

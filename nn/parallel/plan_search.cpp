@@ -145,13 +145,23 @@ Fit PlanSearch::even_split(const EngineConfig& config) const {
   return best;
 }
 
-Fit PlanSearch::candidate(const EngineConfig& config, SearchSpace space) const {
+std::optional<Fit> PlanSearch::candidate(const EngineConfig& config, SearchSpace space) const {
+  try {
+    return best_of(config, space);
+  } catch (const ShapeError&) {
+    if (same_size(config, config_)) plan(config);  // throws what is wrong with the configuration itself
+    return std::nullopt;
+  }
+}
+
+Fit PlanSearch::best_of(const EngineConfig& config, SearchSpace space) const {
   const auto with_split = [&](const EngineConfig& changed) {
     Fit fit = plan(changed);
     return space.split && !fit.fits() ? even_split(changed) : fit;
   };
   Fit fit = with_split(config);
-  if (fit.fits() || !space.recompute) return fit;
+  // What is recomputed by name is not searched.
+  if (fit.fits() || !space.recompute || !config.recompute.empty()) return fit;
   // More segments recompute more: all but the last one.
   EngineConfig changed = config;
   const int most = most_segments(*model_.net, model_.input_shape(1));
@@ -175,34 +185,34 @@ std::optional<Fit> PlanSearch::largest_batch(int64_t most, SearchSpace space) co
   std::optional<Fit> best;
   for (int64_t step = 1; fitting + 1 < failing; step *= 2) {
     const int64_t batch = std::min(fitting + step, failing - 1);
-    Fit fit = at(batch);
-    if (!fit.fits()) {
+    std::optional<Fit> fit = at(batch);
+    if (fit && !fit->fits()) {
       failing = batch;
       break;
     }
     fitting = batch;
-    best = std::move(fit);
+    if (fit) best = std::move(fit);
   }
   while (fitting + 1 < failing) {
     const int64_t batch = fitting + (failing - fitting) / 2;
-    Fit fit = at(batch);
-    if (fit.fits()) {
-      fitting = batch;
-      best = std::move(fit);
-    } else {
+    std::optional<Fit> fit = at(batch);
+    if (fit && !fit->fits()) {
       failing = batch;
+    } else {
+      fitting = batch;
+      if (fit) best = std::move(fit);
     }
   }
   for (int64_t batch = failing + 1; batch <= std::min(most, failing + kBatchesBeyond); ++batch) {
-    Fit fit = at(batch);
-    if (fit.fits()) best = std::move(fit);
+    std::optional<Fit> fit = at(batch);
+    if (fit && fit->fits()) best = std::move(fit);
   }
   return answer(std::move(best), space);
 }
 
 std::optional<Fit> PlanSearch::as_it_is(SearchSpace space) const {
-  Fit fit = candidate(config_, space);
-  if (!fit.fits()) return std::nullopt;
+  std::optional<Fit> fit = candidate(config_, space);
+  if (!fit || !fit->fits()) return std::nullopt;
   return answer(std::move(fit), space);
 }
 
@@ -220,12 +230,12 @@ std::optional<Fit> PlanSearch::fewest_micro_batches(SearchSpace space) const {
     const size_t middle = failing + (fitting - failing) / 2;
     EngineConfig config = config_;
     config.accumulate = counts[middle];
-    Fit fit = candidate(config, space);
-    if (fit.fits()) {
-      fitting = middle;
-      best = std::move(fit);
-    } else {
+    std::optional<Fit> fit = candidate(config, space);
+    if (fit && !fit->fits()) {
       failing = middle + 1;
+    } else {
+      fitting = middle;
+      if (fit) best = std::move(fit);
     }
   }
   return answer(std::move(best), space);
@@ -235,7 +245,8 @@ std::vector<std::string> PlanSearch::arithmetic(const Fit& fit) const {
   EngineConfig half = fit.config;
   half.batch_size = std::max<int64_t>(half.accumulate, half.batch_size / 2);
   if (half.scheme.split.kind == Split::Kind::gpu0) half.scheme.split.gpu0 /= 2;
-  const Fit smaller = plan(half);
+  // A model that cannot train on half as many samples (batch norm of one value) has no second point.
+  const Fit smaller = candidate(half, {}).value_or(fit);
   std::vector<std::string> lines;
   for (size_t d = 0; d < fit.plans.size(); ++d) {
     const int64_t peak = fit.plans[d].peak_bytes, samples = fit.slices[d], step = samples - smaller.slices[d];

@@ -66,7 +66,9 @@ class PlanSearch {
 
  private:
   /// Fits if something that `space` allows does.
-  Fit candidate(const EngineConfig& config, SearchSpace space) const;
+  Fit best_of(const EngineConfig& config, SearchSpace space) const;
+  /// best_of(), or none if the model cannot train on so few samples: batch norm needs more than one value.
+  std::optional<Fit> candidate(const EngineConfig& config, SearchSpace space) const;
   /// The best that `space` allows for what was found to fit.
   std::optional<Fit> answer(std::optional<Fit> fit, SearchSpace space) const;
 

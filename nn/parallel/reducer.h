@@ -27,9 +27,10 @@ struct ReducerContext {
   View gradients = {};
 
   // Set once the Reducer exists:
-  View parameters = {};       // (layout.parameter_elements()) f32; empty where the replica holds only the 16-bit copy
-  View half_parameters = {};  // (layout.parameter_elements()) f16 or bf16: what layers see in mixed precision; else empty
-  View loss_scale = {};       // (LossScaleState::kCount) f32: state of the loss scaler; empty when losses are not scaled
+  View parameters = {};  // (layout.parameter_elements()) f32; empty where the replica holds only the 16-bit copy
+  /// (layout.parameter_elements()) f16 or bf16: what layers see in mixed precision, else empty; the update writes it where the replica updates.
+  View half_parameters = {};
+  View loss_scale = {};  // (LossScaleState::kCount) f32: state of the loss scaler; empty when losses are not scaled
   /// Set before the first step; another one after a failure. Null when world_size is 1.
   Communicator* communicator = nullptr;
 
@@ -52,8 +53,8 @@ class Reducer {
   virtual ~Reducer() = default;
 
   /// Elements of the flat parameters that this replica updates: it holds their optimizer state, and distribute() brings them to the others. Constant.
-  /// The engine supports all of them (the default) or none; another range throws ConfigError, because the norm of a partial gradient would have to be
-  /// combined over replicas.
+  /// The engine supports all of them or none; another range throws ConfigError, because the norm of a partial gradient would have to be combined
+  /// over replicas.
   virtual RowRange updated_elements() const = 0;
 
   /// A step begins.
@@ -66,7 +67,8 @@ class Reducer {
   virtual void finish() = 0;
   /// After the update. Ensures that work which is queued on the compute stream afterwards sees the updated parameters, as f32 and as 16-bit copy
   /// where the replica holds them, and the updated state of the loss scaler.
-  virtual void distribute() = 0;  // also called between steps, when averages of parameters take their place or give it back (Engine::AverageScope)
+  /// Also called between steps, when averages of parameters take their place or give it back (Engine::AverageScope).
+  virtual void distribute() = 0;
   /// Makes the events. Called before the first step and after a failure, while all streams are idle: events of a failed stream would fail their
   /// waiters.
   virtual void reset() = 0;

@@ -55,7 +55,7 @@ struct Replica {
   bool updates() const { return reducer != nullptr && reducer->updated_elements().size() > 0; }
   /// The elements of a flat buffer that it updates.
   View updated(const View& flat) const { return flat.rows(reducer->updated_elements().begin, reducer->updated_elements().end); }
-  /// Casts the 16-bit copy, where the replica has it and f32 parameters.
+  /// Casts the 16-bit copy after the parameters were set, where the replica has it and f32 parameters.
   void cast_parameters();
   /// Copies the parameters to their average, where the replica has one.
   void start_average();

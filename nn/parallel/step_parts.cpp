@@ -15,8 +15,15 @@
 
 namespace vitrine {
 
-void Engine::State::begin_step(int64_t number) {
+void Engine::State::begin_section() {
+  for (auto& r : replicas) r->device.pool().begin_section(section);
+  ++section[2];
+}
+
+void Engine::State::begin_step(int64_t number, int64_t samples) {
   step = number;
+  section = {kTraining, samples, 0};
+  begin_section();
   for_each([&](Replica& r) {
     r.scaler->reset();
     r.reducer->begin_step(step);
@@ -42,6 +49,7 @@ void Engine::State::begin_micro_batch(const MicroBatch& next) {
     position += r->samples;
   }
   gathered = Tensor();
+  begin_section();
   ++micro_batch;
   micro_batch_samples = next.global_samples > 0 ? next.global_samples : next.samples();
 }
@@ -168,7 +176,7 @@ void Engine::State::forward(bool training) {
                               "gathered outputs");
       r.output = gathered.rows(before, before + logits[0]);
     }
-    r.saved = model.net->forward_from(ctx, r.parameter_views, input, r.output, pass, observe, cuts, r.buffer_views);
+    r.saved = model.net->forward_from(ctx, r.parameter_views, input, r.output, pass, observe, recomputed, r.buffer_views);
     r.output = r.output.reshape(logits);
     if (!training) r.saved = Saved();
   });
@@ -286,7 +294,7 @@ void Engine::State::run_backward(Replica& r, const Sequential::GradientsReady& g
   r.has_gradients = true;
   r.output = Tensor();
   model.net->backward_from(r.compute(), r.parameter_views, std::exchange(r.saved, {}), std::exchange(r.output_gradient, {}), r.gradient_views, mode,
-                           pass, gradients_ready, cuts, r.buffer_views);
+                           pass, gradients_ready, recomputed, r.buffer_views);
 }
 
 void Engine::State::run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready) {
@@ -323,17 +331,16 @@ void Engine::State::zero_unwritten_gradients(Replica& r) {
 void Engine::State::run_optimizer(Replica& r) {
   const OptimizerConfig& optimizer = config.optimizer;
   const View control = r.scaler->step();
-  {
-    const PhaseScope phase(r.compute(), Phase::optimizer);
-    const View parameters = r.updated(r.parameters), gradients = r.updated(r.gradients);
-    if (optimizer.kind == OptimizerConfig::Kind::sgd) {
-      sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control, update_ranges);
-    } else {
-      adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, r.updates_done, control, update_ranges);
-    }
-    if (r.average) update_average(r.compute(), config.ema_decay, parameters, r.average, r.updates_done, control);
+  const PhaseScope phase(r.compute(), Phase::optimizer);
+  const View parameters = r.updated(r.parameters), gradients = r.updated(r.gradients);
+  const View half_parameters = r.half_parameters ? r.updated(r.half_parameters) : View();
+  if (optimizer.kind == OptimizerConfig::Kind::sgd) {
+    sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control, update_ranges, half_parameters);
+  } else {
+    adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, r.updates_done, control, update_ranges,
+                half_parameters);
   }
-  r.cast_parameters();
+  if (r.average) update_average(r.compute(), config.ema_decay, parameters, r.average, r.updates_done, control);
 }
 
 Engine::NoReductionScope::NoReductionScope(Engine& engine)

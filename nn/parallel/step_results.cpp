@@ -80,7 +80,7 @@ std::string Engine::State::find_first_non_finite(const Issued& issued) {
   constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
   std::vector<int32_t> found(replicas.size(), -1);
   searches_non_finite = true;
-  begin_step(issued.step);
+  begin_step(issued.step, issued.samples);
   for (const MicroBatch& part : training_part(issued.samples).micro_batches) {
     stage(issued.batch, part, config.scheme.staging, config.scheme.loss_at, true);
     for_each_at_once([&](Replica& r) { prepare_input(r); });
@@ -111,8 +111,9 @@ std::string Engine::State::find_first_non_finite(const Issued& issued) {
 namespace {
 
 std::string remedies(const EngineConfig& config) {
-  return fmt::format("lower the learning rate, clip the gradient's norm, or compute in {}",
-                     config.precision.compute == DType::f16 ? "bf16 or f32" : "f32");
+  const DType compute = config.precision.compute;
+  if (compute == DType::f32) return "lower the learning rate, or clip the gradient's norm";
+  return fmt::format("lower the learning rate, clip the gradient's norm, or compute in {}", compute == DType::f16 ? "bf16 or f32" : "f32");
 }
 
 }  // namespace

@@ -184,7 +184,7 @@ void Engine::copy_state(TrainingState& into) {
   s.check_state(into, "copy_state");
   Replica& r = s.updating_replica("copy_state");
   int32_t updates = 0;
-  const View to_updates(&updates, {1}, DType::i32, DeviceId::host());
+  const View to_updates{&updates, {1}, DType::i32, DeviceId::host()};
   {
     const PhaseScope phase(r.compute(), Phase::checkpoint);
     for (const State::FlatState& flat : s.flat_states(r)) copy(r.compute(), flat.on_device, view_of(into.flat(flat.name)));

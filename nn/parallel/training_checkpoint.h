@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <vitrine/nn/buffer_layout.h>
-#include <vitrine/nn/checkpoint_folder.h>
+#include <vitrine/nn/checkpoint.h>
 #include <vitrine/nn/parallel/engine_config.h>
 #include <vitrine/nn/parameter_store.h>
 #include <vitrine/runtime/host_buffer.h>

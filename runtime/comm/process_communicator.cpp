@@ -102,6 +102,18 @@ class ProcessCommunicator final : public CheckedCommunicator {
                      });
   }
 
+  /// Calls exchange(inputs, outputs) for the first device, with those of all of this process's devices side by side.
+  template <class Exchange>
+  void exchange_all(const Job& job, const View& input, const View& output, const Exchange& exchange) {
+    if (alone()) return exchange(input, output);
+    const std::vector<int64_t> each(static_cast<size_t>(local_size()), input.numel());
+    const Tensor inputs = leads() ? scratch(job, input.numel() * local_size()) : Tensor();
+    const Tensor outputs = leads() ? scratch(job, input.numel() * local_size()) : Tensor();
+    local().gather(job.ctx, input, each, inputs.view(), 0);
+    if (leads()) exchange(inputs.view(), outputs.view());
+    local().scatter(job.ctx, outputs.view(), each, output, 0);
+  }
+
   std::shared_ptr<ProcessState> group_;
   int device_;
   uint64_t issued_ = 0;
@@ -349,16 +361,7 @@ void ProcessCommunicator::all_to_all(const Job& job) {
   using Part = comm::ProcessExchange::Part;
   const int64_t whole = job.call.count * size();
   const View input = job.view(job.call.input, whole), output = job.view(job.call.output, whole);
-  // All inputs and all outputs of this process, on its first device.
-  Tensor inputs, outputs;
-  if (!alone() && leads()) {
-    inputs = scratch(job, whole * local_size());
-    outputs = scratch(job, whole * local_size());
-  }
-  const View all_inputs = alone() ? input : inputs.view(), all_outputs = alone() ? output : outputs.view();
-  const std::vector<int64_t> each(static_cast<size_t>(local_size()), whole);
-  if (!alone()) local().gather(job.ctx, input, each, all_inputs, 0);
-  if (leads()) {
+  exchange_all(job, input, output, [&](const View& all_inputs, const View& all_outputs) {
     const int64_t part_bytes = job.call.count * job.element();
     const auto place = [&](const View& all, int local_rank, int other_rank) {
       return static_cast<std::byte*>(all.data) + (int64_t{local_rank} * size() + other_rank) * part_bytes;
@@ -389,8 +392,7 @@ void ProcessCommunicator::all_to_all(const Job& job) {
       }
       exchange.exchange(sends, receives, tag);
     });
-  }
-  if (!alone()) local().scatter(job.ctx, all_outputs, each, output, 0);
+  });
 }
 
 void ProcessCommunicator::send_receive(const Job& job) {
@@ -400,22 +402,13 @@ void ProcessCommunicator::send_receive(const Job& job) {
   const View input = job.view(job.call.input != nullptr ? job.call.input : job.call.known, count);
   const Tensor unused = alone() || receives ? Tensor() : scratch(job, count);
   const View output = receives ? job.view(job.call.output, count) : unused.view();
-  Tensor inputs, outputs;
-  if (!alone() && leads()) {
-    inputs = scratch(job, count * local_size());
-    outputs = scratch(job, count * local_size());
-  }
-  const View all_inputs = alone() ? input : inputs.view(), all_outputs = alone() ? output : outputs.view();
-  const std::vector<int64_t> each(static_cast<size_t>(local_size()), count);
   job.ctx.dispatch({"send_receive", {}, {}}, [group = group_, device = device_, tag = job.tag,
                                               route = ProcessState::Route{job.call.to, job.call.from}] { group->add_route(tag, device, route); });
-  if (!alone()) local().gather(job.ctx, input, each, all_inputs, 0);
-  if (leads()) {
+  exchange_all(job, input, output, [&](const View& all_inputs, const View& all_outputs) {
     lead(job, all_inputs, all_outputs, [group = group_, all_inputs, all_outputs, bytes = count * job.element(), tag = job.tag](auto&) {
       group->send_and_receive(static_cast<std::byte*>(all_inputs.data), static_cast<std::byte*>(all_outputs.data), bytes, tag);
     });
-  }
-  if (!alone()) local().scatter(job.ctx, all_outputs, each, output, 0);
+  });
 }
 
 void ProcessCommunicator::run_barrier(const Job& job) {

@@ -24,7 +24,7 @@ CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t se
   record.phase = phase_name(ctx.phase());
   record.step = ctx.step();
   record.bytes = call.count * size_of(call.dtype);
-  uint64_t hash = mix(static_cast<uint64_t>(call.operation), static_cast<uint64_t>(call.root + 1));
+  uint64_t hash = mix(static_cast<uint64_t>(call.operation), static_cast<uint64_t>(call.root) + 1);
   hash = mix(hash, static_cast<uint64_t>(call.reduction.op));
   if (call.counts.empty()) hash = mix(mix(hash, static_cast<uint64_t>(call.dtype)), static_cast<uint64_t>(call.count));
   for (const int64_t count : call.counts) hash = mix(hash, static_cast<uint64_t>(count));

@@ -9,14 +9,30 @@ namespace vitrine {
 std::optional<int64_t> BlockAllocator::allocate(int64_t bytes, Stream& stream) {
   const int64_t size = OffsetAllocator::aligned(bytes);
   const int64_t end = offsets_.peek(bytes) + size;
-  if (end > limit_bytes()) return std::nullopt;
-  if (end > slab_->size_bytes()) {
-    const int64_t chunks = (end + kGrowthBytes - 1) / kGrowthBytes * kGrowthBytes;
-    slab_->grow(slab_->grows_again() ? std::min(capacity_bytes_, chunks) : capacity_bytes_);
-  }
+  if ((limits_sum_ ? allocated_bytes() + size : end) > limit_bytes()) return std::nullopt;
+  grow_to(end);
   const int64_t offset = offsets_.allocate(bytes);
   order_after_last_use(offset, size, stream);
   return offset;
+}
+
+bool BlockAllocator::allocate_at(int64_t offset, int64_t bytes, Stream& stream) {
+  const int64_t size = OffsetAllocator::aligned(bytes), end = offset + size;
+  if (end > limit_bytes() || !offsets_.allocate_at(offset, bytes)) return false;
+  try {
+    grow_to(end);
+  } catch (...) {
+    offsets_.free(offset, bytes);
+    throw;
+  }
+  order_after_last_use(offset, size, stream);
+  return true;
+}
+
+void BlockAllocator::grow_to(int64_t end) {
+  if (end <= slab_->size_bytes()) return;
+  const int64_t chunks = (end + kGrowthBytes - 1) / kGrowthBytes * kGrowthBytes;
+  slab_->grow(slab_->grows_again() ? std::min(capacity_bytes_, chunks) : capacity_bytes_);
 }
 
 void BlockAllocator::free(int64_t offset, int64_t bytes, Stream& stream) noexcept {

@@ -16,6 +16,10 @@ const char* category_name(Category category) {
   return kNames[static_cast<int>(category)];
 }
 
+int64_t allocated_bytes(const BytesByCategory& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}) - bytes[static_cast<size_t>(Category::fragmentation)];
+}
+
 std::string describe_by_size(const BytesByCategory& bytes) {
   std::array<size_t, kCategoryCount> order{};
   std::iota(order.begin(), order.end(), size_t{0});

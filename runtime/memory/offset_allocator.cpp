@@ -43,6 +43,27 @@ int64_t OffsetAllocator::allocate(int64_t bytes) {
   return offset;
 }
 
+bool OffsetAllocator::allocate_at(int64_t offset, int64_t bytes) {
+  const int64_t size = aligned(bytes), end = offset + size;
+  if (size == 0) return true;
+  if (offset >= extent_) {
+    if (offset > extent_) holes_.emplace(extent_, offset - extent_);
+    extent_ = end;
+  } else {
+    auto hole = holes_.upper_bound(offset);
+    if (hole == holes_.begin()) return false;
+    --hole;
+    const auto [begin, hole_bytes] = *hole;
+    const int64_t rest = begin + hole_bytes - end;
+    if (rest < 0) return false;
+    holes_.erase(hole);
+    if (begin < offset) holes_.emplace(begin, offset - begin);
+    if (rest > 0) holes_.emplace(end, rest);
+  }
+  allocated_ += size;
+  return true;
+}
+
 void OffsetAllocator::free(int64_t offset, int64_t bytes) {
   int64_t size = aligned(bytes);
   if (size == 0) return;  // empty blocks take no place and may share an offset

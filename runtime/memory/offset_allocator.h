@@ -18,6 +18,8 @@ class OffsetAllocator {
   int64_t allocate(int64_t bytes);
   /// Returns the offset that allocate(bytes) would return, without allocating.
   int64_t peek(int64_t bytes) const;
+  /// Allocates aligned(bytes) bytes at `offset`, a multiple of kAlignment. Returns false, and changes nothing, if a part of that range is in use.
+  bool allocate_at(int64_t offset, int64_t bytes);
   /// Releases a block. requires offset and bytes as allocated (asserted)
   void free(int64_t offset, int64_t bytes);
   /// End of the highest block in use.

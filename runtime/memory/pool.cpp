@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/memory/pool.h"
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "runtime/error.h"
 #include "runtime/memory/block_allocator.h"
+#include "runtime/memory/pool_placement.h"
 #include "runtime/memory/recorder.h"
 #include "runtime/units.h"
 
@@ -21,13 +24,22 @@ Pool::~Pool() = default;
 
 Pool::Block Pool::allocate(int64_t bytes, Category category, Stream& stream, std::string_view tensor_name) {
   VITRINE_ASSERT(bytes >= 0, "sizes are not negative");
-  const std::optional<int64_t> offset = blocks_->allocate(bytes, stream);
-  if (!offset) throw_out_of_memory(bytes, tensor_name);
   const int64_t size = OffsetAllocator::aligned(bytes);
+  std::optional<int64_t> offset = size > 0 && cursor_ ? cursor_->take(size, stream.identity().role) : std::nullopt;
+  if (!offset || !blocks_->allocate_at(*offset, bytes, stream)) {
+    if (size > 0 && cursor_ && cursor_->in_section()) ++peak_.unplaced_blocks;
+    offset = blocks_->allocate(bytes, stream);
+  }
+  if (!offset) throw_out_of_memory(bytes, tensor_name);
   by_category_[static_cast<size_t>(category)] += size;
   note_peak();
   if (size > 0) recorder_->on_allocate(*offset, size, category, tensor_name);
-  return {*offset, bytes, category, blocks_->address(*offset), &stream};
+  Block block{*offset, bytes, category, blocks_->address(*offset), &stream, -1};
+  if (record_ && size > 0) {
+    block.number = record_->blocks++;
+    record_->events.push_back({block.number, size, stream.identity().role});
+  }
+  return block;
 }
 
 void Pool::free(const Block& block) noexcept {
@@ -35,13 +47,16 @@ void Pool::free(const Block& block) noexcept {
   blocks_->free(block.offset, block.bytes, *block.stream);
   by_category_[static_cast<size_t>(block.category)] -= size;
   if (size > 0) recorder_->on_free(block.offset);
+  if (record_ && block.number >= 0) record_->events.push_back({block.number, 0, block.stream->identity().role});
 }
 
 void Pool::note_peak() {
-  if (blocks_->extent() <= peak_.peak_bytes) return;
-  peak_.peak_bytes = blocks_->extent();
+  peak_.peak_bytes = std::max(peak_.peak_bytes, blocks_->extent());
+  // Of equal sums the larger categories count: the result does not depend on the order in which a program runs its parts.
+  const int64_t allocated = blocks_->allocated_bytes();
+  if (allocated < most_allocated_bytes_ || (allocated == most_allocated_bytes_ && by_category_ <= peak_.peak_by_category)) return;
+  most_allocated_bytes_ = allocated;
   peak_.peak_by_category = by_category_;
-  peak_.peak_by_category[static_cast<size_t>(Category::fragmentation)] = blocks_->extent() - blocks_->allocated_bytes();
   peak_.peak_phase = recorder_->phase();
   peak_.peak_layer = recorder_->layer();
 }
@@ -57,8 +72,30 @@ void Pool::reserve(int64_t bytes) {
                                   device_name_, format_bytes(blocks_->allocated_bytes())));
   }
   blocks_->reserve(bytes);
+  cursor_.reset();
   reset_peak();
 }
+
+void Pool::start_record() {
+  VITRINE_ASSERT(blocks_->allocated_bytes() == 0, "a record begins with an empty pool");
+  record_ = std::make_unique<PoolRecord>();
+}
+
+PoolRecord Pool::take_record() {
+  VITRINE_ASSERT(record_ != nullptr, "a record was started");
+  PoolRecord record = std::move(*record_);
+  record_.reset();
+  return record;
+}
+
+void Pool::follow(std::shared_ptr<const PoolPlacement> placement) { cursor_ = std::make_unique<PlacementCursor>(std::move(placement)); }
+
+void Pool::begin_section(const SectionKey& key) {
+  if (record_) record_->sections.push_back({key, record_->events.size()});
+  if (cursor_) cursor_->begin_section(key);
+}
+
+void Pool::limit_sum() { blocks_->limit_sum(); }
 
 void Pool::set_position(Phase phase, const char* layer) { recorder_->set_position(phase, layer); }
 
@@ -77,11 +114,13 @@ PoolStatistics Pool::statistics() const {
   s.allocated_bytes = blocks_->allocated_bytes();
   s.adopted_bytes = adopted_bytes_;
   s.allocated_by_category = by_category_;
+  s.peak_by_category[static_cast<size_t>(Category::fragmentation)] = s.peak_bytes - most_allocated_bytes_;
   return s;
 }
 
 void Pool::reset_peak() {
   peak_ = PoolStatistics{};
+  most_allocated_bytes_ = 0;
   note_peak();
 }
 

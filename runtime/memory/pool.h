@@ -9,6 +9,7 @@
 #include <vitrine/runtime/memory/category.h>
 #include <vitrine/runtime/memory/history.h>
 #include <vitrine/runtime/memory/offset_allocator.h>
+#include <vitrine/runtime/memory/section.h>
 #include <vitrine/runtime/memory/slab.h>
 #include <vitrine/runtime/stream.h>
 
@@ -16,14 +17,19 @@ namespace vitrine {
 
 class BlockAllocator;
 class MemoryRecorder;
+class PlacementCursor;
+struct PoolPlacement;
+struct PoolRecord;
 
-/// Statistics of a pool, in bytes. The peak is the largest extent of the slab so far, with the categories, phase and layer of that moment.
+/// Statistics of a pool, in bytes. The peak is the largest extent of the slab so far. Its categories, phase and layer are those of the moment with
+/// the largest sum of blocks, and fragmentation is the difference between the two.
 struct PoolStatistics {
   int64_t capacity_bytes = 0;
   int64_t reserved_bytes = 0;   // size of the slab
   int64_t allocated_bytes = 0;  // in blocks now
   int64_t adopted_bytes = 0;    // of adopted tensors (ExecContext::adopt) now; not part of any other value
   int64_t peak_bytes = 0;
+  int64_t unplaced_blocks = 0;  // allocated in a section of the placement that the pool follows, but not as it says
   BytesByCategory allocated_by_category{};
   BytesByCategory peak_by_category{};  // includes fragmentation; sums to peak_bytes
   Phase peak_phase = Phase::setup;
@@ -48,6 +54,7 @@ class Pool {
     Category category = Category::activations;
     void* address = nullptr;
     Stream* stream = nullptr;  // whose work uses the block
+    int64_t number = -1;       // in the pool's record
   };
 
   /// throws OutOfMemory with requested bytes, tensor, layer, phase, capacity, allocated, reserved, free, and the categories by size; after reserve()
@@ -62,6 +69,19 @@ class Pool {
   /// Sets the limit to `bytes` (a plan's peak) and takes that much from the system; afterwards the slab never grows. Resets the peak.
   /// throws OutOfMemory if that exceeds the capacity, ConfigError if the pool is in use.
   void reserve(int64_t bytes);
+
+  /// Starts a record of all allocations, releases and sections. requires an empty pool
+  void start_record();
+  /// Ends the record and returns it.
+  PoolRecord take_record();
+  /// Gives the blocks of each section that begins from now on the offsets of the placement, as long as they are allocated as it was recorded. A block
+  /// that differs, or whose range is in use, lies where it would without a placement. Ends with the next reserve().
+  void follow(std::shared_ptr<const PoolPlacement> placement);
+  /// Begins a part of the program that is recorded and placed as a whole.
+  void begin_section(const SectionKey& key);
+  /// Makes the limit apply to the sum of blocks in place of the extent, so that it is exceeded by the block for which there is no room in any
+  /// placement. For meta devices.
+  void limit_sum();
 
   /// Sets the current phase and layer, for statistics and messages.
   void set_position(Phase phase, const char* layer);
@@ -84,9 +104,12 @@ class Pool {
   std::string device_name_;
   std::unique_ptr<BlockAllocator> blocks_;
   std::unique_ptr<MemoryRecorder> recorder_;
+  std::unique_ptr<PoolRecord> record_;       // null: none is kept
+  std::unique_ptr<PlacementCursor> cursor_;  // null: no placement is followed
   int64_t adopted_bytes_ = 0;
   BytesByCategory by_category_{};
-  PoolStatistics peak_;
+  PoolStatistics peak_;               // its categories without fragmentation
+  int64_t most_allocated_bytes_ = 0;  // with those categories
 };
 
 }  // namespace vitrine

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/memory/timeline.h"
 
+#include <algorithm>
 #include <map>
 
 #include "runtime/error.h"
@@ -35,7 +36,11 @@ class Replay {
     }
     moment.by_category[static_cast<size_t>(Category::fragmentation)] = moment.extent_bytes - allocated_;
     timeline_.moments.push_back(moment);
-    if (moment.extent_bytes > timeline_.moments[timeline_.peak].extent_bytes) timeline_.peak = timeline_.moments.size() - 1;
+    timeline_.peak_bytes = std::max(timeline_.peak_bytes, moment.extent_bytes);
+    if (allocated_ < most_allocated_ || (allocated_ == most_allocated_ && by_category_ <= most_by_category_)) return;
+    most_allocated_ = allocated_;
+    most_by_category_ = by_category_;
+    timeline_.peak = timeline_.moments.size() - 1;
   }
 
   MemoryTimeline finish() {
@@ -47,8 +52,8 @@ class Replay {
   static constexpr size_t kHeld = 0;
   MemoryTimeline timeline_;
   std::map<int64_t, size_t> held_;  // offset -> index of the block
-  BytesByCategory by_category_{};
-  int64_t allocated_ = 0;
+  BytesByCategory by_category_{}, most_by_category_{};
+  int64_t allocated_ = 0, most_allocated_ = 0;
 };
 
 }  // namespace

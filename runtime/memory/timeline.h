@@ -35,7 +35,8 @@ struct HeldBlock {
 struct MemoryTimeline {
   std::vector<MemoryMoment> moments;  // one more than there are changes
   std::vector<HeldBlock> blocks;      // in order of allocation; those from before the beginning by offset
-  size_t peak = 0;                    // the first moment with the largest extent
+  size_t peak = 0;                    // the first moment with the largest sum of blocks (of equal sums the one with the larger categories)
+  int64_t peak_bytes = 0;             // the largest extent
 };
 
 MemoryTimeline make_memory_timeline(const MemoryHistory& history);

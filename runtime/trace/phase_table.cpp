@@ -10,7 +10,8 @@
 namespace vitrine {
 namespace {
 
-struct StepResult {
+/// Nanoseconds, bytes and calls of each phase over the measured steps.
+struct PhaseSums {
   std::array<double, kPhaseCount> exclusive_ns{};
   std::array<double, kPhaseCount> hidden_ns{};
   std::array<int64_t, kPhaseCount> bytes{};
@@ -39,7 +40,7 @@ std::vector<Segment> data_segments(const std::vector<SpanRecord>& host) {
 }
 
 /// Attributes `ns` nanoseconds, in which the streams (compute, communication, copy) and the host were in these spans, to one phase.
-void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* host, double ns, StepResult& totals) {
+void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* host, double ns, PhaseSums& sums) {
   Phase phase = Phase::wait;
   std::string cause = "host";
   if (const auto working = std::find_if(streams.begin(), streams.end(), is_work); working != streams.end()) {
@@ -50,8 +51,8 @@ void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* ho
   } else if (host != nullptr) {
     phase = Phase::data;
   }
-  totals.exclusive_ns[index_of(phase)] += ns;
-  if (phase == Phase::wait) totals.wait_ns[cause] += ns;
+  sums.exclusive_ns[index_of(phase)] += ns;
+  if (phase == Phase::wait) sums.wait_ns[cause] += ns;
 
   std::array<bool, kPhaseCount> beneath{};
   for (const SpanInfo* stream : streams) {
@@ -60,12 +61,12 @@ void attribute(const std::array<const SpanInfo*, 3>& streams, const SpanInfo* ho
   if (host != nullptr) beneath[index_of(Phase::data)] = true;
   beneath[index_of(phase)] = false;
   for (size_t p = 0; p < beneath.size(); ++p) {
-    if (beneath[p]) totals.hidden_ns[p] += ns;
+    if (beneath[p]) sums.hidden_ns[p] += ns;
   }
 }
 
 /// A span's bytes include those of nested spans; bytes of nested spans of another phase belong to that phase.
-void count_calls(const StreamTimeline& stream, const std::vector<StepTime>& steps, StepResult& totals) {
+void count_calls(const StreamTimeline& stream, const std::vector<StepTime>& steps, PhaseSums& sums) {
   size_t step = 0;
   for (const NestedSpan& span : stream.spans) {
     while (step < steps.size() && steps[step].end_ns <= span.record.begin_ns) ++step;
@@ -73,10 +74,10 @@ void count_calls(const StreamTimeline& stream, const std::vector<StepTime>& step
     if (span.record.begin_ns < steps[step].begin_ns) continue;
     const Phase phase = span.record.info.phase;
     if (span.parent != nullptr && span.parent->record.info.phase == phase) continue;
-    ++totals.calls[index_of(phase)];
-    totals.bytes[index_of(phase)] += span.record.bytes;
+    ++sums.calls[index_of(phase)];
+    sums.bytes[index_of(phase)] += span.record.bytes;
     if (span.parent != nullptr && span.parent->record.begin_ns >= steps[step].begin_ns) {
-      totals.bytes[index_of(span.parent->record.info.phase)] -= span.record.bytes;
+      sums.bytes[index_of(span.parent->record.info.phase)] -= span.record.bytes;
     }
   }
 }
@@ -87,8 +88,8 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
   const std::vector<StepTime> steps = find_steps(spans.compute, range);
   const StreamTimeline compute(spans.compute), communication(spans.communication), copy(spans.copy), host(spans.host);
   const std::vector<Segment> data = data_segments(spans.host);
-  StepResult totals;
-  for (const StreamTimeline* stream : {&compute, &communication, &copy, &host}) count_calls(*stream, steps, totals);
+  PhaseSums sums;
+  for (const StreamTimeline* stream : {&compute, &communication, &copy, &host}) count_calls(*stream, steps, sums);
 
   PhaseTable table;
   table.ordinal = spans.ordinal;
@@ -101,7 +102,7 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
       int64_t next = step.end_ns;
       const std::array<const SpanInfo*, 3> streams = {at_compute.at(now, next), at_communication.at(now, next), at_copy.at(now, next)};
       const SpanInfo* const loading = at_data.at(now, next);
-      attribute(streams, loading, static_cast<double>(next - now), totals);
+      attribute(streams, loading, static_cast<double>(next - now), sums);
       now = next;
     }
   }
@@ -110,13 +111,13 @@ PhaseTable make_phase_table(const DeviceSpans& spans, StepRange range) {
   table.wall_seconds = wall_ns * 1e-9;
   double named_ns = 0;
   for (size_t p = 0; p < kPhaseCount; ++p) {
-    const double ns = totals.exclusive_ns[p];
+    const double ns = sums.exclusive_ns[p];
     named_ns += ns;
-    if (ns == 0 && totals.hidden_ns[p] == 0 && totals.calls[p] == 0) continue;
-    table.rows.push_back({static_cast<Phase>(p), spans.ordinal, ns * 1e-9, share(ns), totals.bytes[p], totals.calls[p], totals.hidden_ns[p] * 1e-9});
+    if (ns == 0 && sums.hidden_ns[p] == 0 && sums.calls[p] == 0) continue;
+    table.rows.push_back({static_cast<Phase>(p), spans.ordinal, ns * 1e-9, share(ns), sums.bytes[p], sums.calls[p], sums.hidden_ns[p] * 1e-9});
   }
   if (wall_ns > 0) table.named_share = share(named_ns);
-  for (const auto& [cause, ns] : totals.wait_ns) table.waits.push_back({cause, ns * 1e-9, share(ns)});
+  for (const auto& [cause, ns] : sums.wait_ns) table.waits.push_back({cause, ns * 1e-9, share(ns)});
   std::stable_sort(table.waits.begin(), table.waits.end(), [](const WaitRow& a, const WaitRow& b) { return a.seconds > b.seconds; });
   return table;
 }

@@ -187,7 +187,9 @@ TEST(ImageFile, DamagedFilesAreRefusedByName) {
   for (int i = 0; i < 64 * 64 * 3; ++i) noise.push_back(static_cast<uint8_t>(i * 7919 >> 3));
   write_jpeg(jpeg, 64, 64, noise);
   write_png(png, 64, 64, noise);
-  for (const auto& [path, kind] : {std::pair{jpeg, "JPEG"}, {png, "PNG"}}) {
+  for (const auto& image : {std::pair{jpeg, "JPEG"}, {png, "PNG"}}) {
+    const auto& path = image.first;
+    const char* kind = image.second;
     const Bytes whole = read_file(path);
     for (const size_t share : {1, 3, 5, 9}) {
       write_file(path, std::span(whole).first(whole.size() * share / 10));

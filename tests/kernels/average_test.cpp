@@ -25,7 +25,7 @@ TEST_F(AverageTest, FollowsTheParametersFromTheFirstUpdateOn) {
       const Shifted<> average(device, {count}, shift, random_floats(count, 1));
       std::vector<double> expected;
       for (int32_t number = 1; number <= 4; ++number) {
-        const std::vector<float> param = random_floats(count, static_cast<uint64_t>(10 + number), -3, 3);
+        const std::vector<float> param = random_floats(count, static_cast<uint64_t>(number) + 10, -3, 3);
         update_average(ctx(), 0.9, device.tensor({count}, param), average, step(number), control(true));
         if (number == 1) expected.assign(param.begin(), param.end());
         for (size_t i = 0; number > 1 && i < param.size(); ++i) expected[i] = 0.9 * expected[i] + 0.1 * static_cast<double>(param[i]);

@@ -4,13 +4,16 @@
 #include <fstream>
 #include <limits>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "kernels/cast.h"
 #include "kernels/step_control.h"
 #include "runtime/error.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/reference_light.h"
 #include "tests/support/shifted.h"
+#include "tests/support/stored.h"
 
 namespace vitrine::test {
 namespace {
@@ -231,6 +234,103 @@ TEST_F(OptimizerTest, AnyAlignmentGivesTheSameUpdate) {
     sgd_update(ctx(), plain, r, g, View{}, step, control);
     expect_same_bits(r.values(), device.values(by_plain.param), "sgd without momentum");
     EXPECT_EQ(device.values<int32_t>(step), std::vector<int32_t>{2});
+  }
+}
+
+constexpr const char* kUpdates[] = {"sgd", "momentum", "adam", "adamw"};
+
+/// The update `kind` of kUpdates.
+void update(ExecContext& ctx, int kind, const View& param, const View& grad, const View& first, const View& second, const View& step,
+            const View& control, const UpdateRanges& ranges, const View& half_param) {
+  if (kind < 2) {
+    const SgdConfig sgd{0.1, kind == 0 ? 0.0 : 0.9, 1e-3, kind == 1};
+    return sgd_update(ctx, sgd, param, grad, kind == 0 ? View{} : first, step, control, ranges, half_param);
+  }
+  adam_update(ctx, {1e-2, 0.9, 0.999, 1e-8, 0.02, kind == 3}, param, grad, first, second, step, control, ranges, half_param);
+}
+
+class HalfCopy : public DtypeTest {
+ protected:
+  HalfCopy() { ctx().reserve_workspace(kOptimizerWorkspaceBytes); }
+  std::vector<uint16_t> cast_of(const View& param) {
+    const Tensor half = device.empty(param.shape, dtype());
+    cast(ctx(), param, half);
+    return device.values<uint16_t>(ConstView(half));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Dtypes, HalfCopy, ::testing::ValuesIn(kHalfTypes), dtype_test_name);
+
+/// The parameters have some values that become denormal, infinite or NaN in 16 bits. Whole packs, elements before and after them, and buffers whose
+/// alignments do not allow packs.
+TEST_P(HalfCopy, HasTheBitsOfASeparateCastAndChangesNothingElse) {
+  uint64_t seed = 0;
+  for (const int64_t count : {1, 13, 2048 + 5, 40009}) {
+    std::vector<float> start = random_floats(count, ++seed);
+    for (size_t i = 0; i < start.size(); i += 7) start[i] *= 1e-6F;
+    for (size_t i = 3; i < start.size(); i += 101) start[i] = i % 2 == 0 ? 7e4F : std::numeric_limits<float>::quiet_NaN();
+    const std::vector<float> grad = random_floats(count, ++seed);
+    const auto ranges = std::make_shared<const std::vector<UpdateRange>>(
+        std::vector<UpdateRange>{{0, count / 3, 1.0, 0.0}, {count / 3, count / 3, 3.0, 0.5}, {count / 3, count, 0.25, 0.1}});
+    for (int kind = 0; kind < 4; ++kind) {
+      for (const auto& [offset, half_offset] : std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {1, 1}, {3, 3}, {0, 1}, {2, 0}}) {
+        const std::string what = fmt::format("{}, {} elements, offsets {} and {}", kUpdates[kind], count, offset, half_offset);
+        Flat expected(device, start);
+        const Shifted<> param(device, {count}, offset, start), g(device, {count}, offset, grad);
+        const Shifted<> first(device, {count}, offset, std::vector<float>(start.size(), 0.0F));
+        const Shifted<> second(device, {count}, offset, std::vector<float>(start.size(), 0.0F));
+        const ShiftedStored half(device, dtype(), {count}, half_offset);
+        const Tensor step = device.tensor({1}, std::vector<int32_t>{0}), control = expected.control(1.25F);
+        const UpdateRanges of_kind = offset == 1 ? ranges : nullptr;
+        for (int t = 0; t < 2; ++t) {
+          update(ctx(), kind, expected.param, g, expected.first, expected.second, expected.step, control, of_kind, {});
+          update(ctx(), kind, param, g, first, second, step, control, of_kind, half);
+        }
+        expect_same_bits(device.values(ConstView(View(param))), device.values(ConstView(expected.param.view)), what);
+        EXPECT_EQ(device.values<uint16_t>(ConstView(View(half))), cast_of(param)) << what;
+        half.bits();  // nothing before or after it is written
+      }
+    }
+  }
+}
+
+TEST_P(HalfCopy, OfAStepThatIsNotTakenStaysAsItWas) {
+  const std::vector<float> start = random_floats(100, 1);
+  const std::vector<uint16_t> other(start.size(), 0x1234);
+  for (int kind = 0; kind < 4; ++kind) {
+    Flat flat(device, start);
+    const Tensor grad = device.random({flat.count}, 2), half = device.tensor({flat.count}, other, dtype());
+    update(ctx(), kind, flat.param, grad, flat.first, flat.second, flat.step, flat.control(8.0F, 0.0F), nullptr, half);
+    EXPECT_EQ(device.values<uint16_t>(ConstView(half)), other) << kUpdates[kind];
+    update(ctx(), kind, flat.param, grad, flat.first, flat.second, flat.step, flat.control(8.0F, 1.0F), nullptr, half);
+    EXPECT_EQ(device.values<uint16_t>(ConstView(half)), cast_of(flat.param)) << kUpdates[kind];
+  }
+}
+
+TEST_P(HalfCopy, HasTheOldValuesOfElementsWhoseUpdateIsRefused) {
+  std::vector<float> grad(1030, 1.0F), verdict(StepControl::kCount, 0.0F);
+  grad[0] = grad[513] = 3e38F;
+  verdict[StepControl::kFactor] = verdict[StepControl::kActive] = verdict[StepControl::kKeepsFinite] = 1.0F;
+  Flat flat(device, std::vector<float>(grad.size(), 0.5F));
+  const Tensor half = device.empty({flat.count}, dtype()), control = device.tensor({StepControl::kCount}, verdict);
+  adam_update(ctx(), {.lr = 1.0}, flat.param, device.tensor({flat.count}, grad), flat.first, flat.second, flat.step, control, nullptr, half);
+  const std::vector<uint16_t> bits = device.values<uint16_t>(ConstView(half));
+  EXPECT_EQ(bits, cast_of(flat.param));
+  EXPECT_EQ(bits[513], to_bits(dtype(), 0.5));
+  EXPECT_NE(bits[514], to_bits(dtype(), 0.5));
+}
+
+TEST_F(OptimizerTest, RefusesACopyOfAnotherTypeOrLengthOrPlace) {
+  Flat flat(device, std::vector<float>(8, 1.0F));
+  const Tensor grad = device.random({8}, 2), control = flat.control();
+  const View f32 = device.empty({8}), short_one = device.empty({7}, DType::f16);
+  const View over_grad{grad.view().data, {8}, DType::f16, grad.view().device};
+  for (int kind = 0; kind < 4; ++kind) {
+    const auto update_with = [&](const View& half) {
+      update(ctx(), kind, flat.param, grad, flat.first, flat.second, flat.step, control, nullptr, half);
+    };
+    EXPECT_THROW(update_with(f32), DtypeError);
+    EXPECT_THROW(update_with(short_one), ShapeError);
+    EXPECT_THROW(update_with(over_grad), ShapeError);
   }
 }
 

@@ -86,7 +86,7 @@ TEST_F(StepControlTest, AnyAlignmentGivesTheSameBits) {
     const std::vector<float> expected = checked(device.tensor({count}, grad));
     for (const int64_t offset : {1, 2, 3}) {
       const Shifted<> shifted(device, {count}, offset, grad);
-      expect_same_bits(checked(shifted), expected, std::to_string(count) + " elements, " + std::to_string(offset) + " behind");
+      expect_same_bits(checked(shifted), expected, std::to_string(count) + " elements, " + std::to_string(offset) + " after");
     }
   }
 }
@@ -167,6 +167,37 @@ TEST_F(StepControlTest, ANonFiniteLossOrGradientStopsThisStepAndAllLaterOnes) {
   EXPECT_EQ(unscaled(8.0, NonFinite::stop, 8.0F, 0.0F, 1.0F, -1)[StepControl::kActive], 1.0F);
 }
 
+/// The control of one step is the input of the next.
+TEST_F(StepControlTest, CheckingAndDecidingInOneOperationGivesTheSameBits) {
+  for (const int64_t count : kLengths) {
+    for (const NonFinite policy : {NonFinite::accept, NonFinite::skip, NonFinite::stop}) {
+      if (count > 1000000 || (count > 100000 && policy != NonFinite::stop)) continue;  // slow on stand-ins
+      const Tensor apart = device.tensor({StepControl::kCount}, zeros()), together = device.tensor({StepControl::kCount}, zeros());
+      const Tensor state = device.tensor({LossScaleState::kCount}, std::vector<float>{1024.0F, 3.0F});
+      for (int step = 0; step < 4; ++step) {
+        std::vector<float> gradient = random_floats(count, static_cast<uint64_t>(count + step) + 1, -3.0F, 3.0F);
+        if (step == 2 && count > 0) gradient[static_cast<size_t>(count / 2)] = kNaN;
+        std::vector<float> sums(LossTotals::kCount, 0.0F);
+        sums[LossTotals::kValid] = 96.0F + static_cast<float>(step);
+        sums[LossTotals::kLossSum] = step == 3 ? kInfinity : 1.0F;
+        const Tensor grad = device.tensor({count}, gradient), totals = device.tensor({LossTotals::kCount}, sums);
+        const ConstView scale = step == 1 ? ConstView{} : ConstView(state);
+        check_gradients(ctx(), grad, apart);
+        decide_step(ctx(), 128.0, policy, totals, scale, apart);
+        check_and_decide_step(ctx(), 128.0, policy, grad, totals, scale, together);
+        const std::string what =
+            std::to_string(count) + " elements, policy " + std::to_string(static_cast<int>(policy)) + ", step " + std::to_string(step);
+        const std::vector<float> control = device.values(together);
+        expect_same_bits(control, device.values(apart), what);
+        EXPECT_EQ(control[StepControl::kArrived], 0.0F) << what;
+        EXPECT_EQ(control[StepControl::kActive],
+                  step < 2 || policy == NonFinite::accept || (step == 2 && count == 0) || (step == 3 && policy == NonFinite::skip) ? 1.0F : 0.0F)
+            << what;
+      }
+    }
+  }
+}
+
 TEST_F(StepControlTest, UnscalingDividesByAllDigitsOfTheCount) {
   // Three devices with 20,000,001 valid targets each, summed.
   std::vector<float> totals(LossTotals::kCount, 0.0F);
@@ -223,6 +254,9 @@ TEST_F(StepControlTest, NamesTheWorkspaceThatItNeedsOnAGpu) {
   const Tensor grad = device.random({8}, 1);
   const Tensor control = device.empty({StepControl::kCount});
   expect_error<OutOfMemory>([&] { check_gradients(ctx(), grad, control); }, "check_gradients: needs a workspace of");
+  const Tensor totals = device.empty({LossTotals::kCount});
+  expect_error<OutOfMemory>([&] { check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, totals, {}, control); },
+                            "check_and_decide_step: needs a workspace of");
 }
 
 TEST_F(StepControlTest, RefusesWrongArguments) {
@@ -237,6 +271,8 @@ TEST_F(StepControlTest, RefusesWrongArguments) {
   EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, device.empty({3}), state, control), ShapeError);
   EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, totals, device.empty({3}), control), ShapeError);
   EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, totals, state, device.empty({3})), ShapeError);
+  EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, device.empty({2, 4}), totals, state, control), ShapeError);
+  EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, device.empty({3}), state, control), ShapeError);
   EXPECT_THROW(clip_gradients(ctx(), 0.0, control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), static_cast<double>(kNaN), control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), 1.0, device.empty({3})), ShapeError);

@@ -8,14 +8,14 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "tests/nn/checkpoint_fixture.h"
+#include "tests/nn/file_fixture.h"
 
 namespace vitrine::test {
 namespace {
 
 namespace fs = std::filesystem;
 
-class AtomicFileTest : public Checkpoint {
+class AtomicFileTest : public FileTest {
  protected:
   /// The names of the files in the test's folder.
   std::vector<std::string> names() const {

@@ -2,257 +2,253 @@
 #include "nn/checkpoint.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <limits>
+#include <cctype>
+#include <csignal>
+#include <deque>
 
-#include <gtest/gtest.h>
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
-#include "nn/layers/conv2d.h"
-#include "nn/layers/flatten.h"
-#include "nn/layers/linear.h"
-#include "nn/layers/pool2d.h"
-#include "nn/model.h"
-#include "nn/resnet.h"
-#include "runtime/error.h"
-#include "tests/nn/checkpoint_fixture.h"
-#include "tests/support/device_fixture.h"
+#include "nn/checkpoint_directory.h"
+#include "tests/nn/file_fixture.h"
 
 namespace vitrine::test {
 namespace {
 
-TEST_F(Checkpoint, EveryDtypeSurvivesARoundTrip) {
-  std::map<std::string, HostTensor> tensors;
-  uint64_t seed = 1;
-  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32, DType::u8}) {
-    for (const Shape& shape : {Shape{}, Shape{7}, Shape{3, 0, 2}, Shape{2, 3, 1, 2, 2}}) {
-      tensors[std::string(dtype_name(dtype)) + shape.str()] = tensor_of(shape, dtype, ++seed);
+namespace fs = std::filesystem;
+
+class Checkpoint : public FileTest {
+ protected:
+  /// Two files of two tensors; `seed` determines every byte.
+  std::vector<CheckpointFile> files(uint64_t seed) {
+    std::vector<CheckpointFile> result;
+    for (const std::string name : {"model.safetensors", "optimizer.safetensors"}) {
+      CheckpointFile& file = result.emplace_back(CheckpointFile{name, {}, {{"format", "pt"}}});
+      for (const std::string tensor : {"a", "b"}) {
+        const HostTensor& data = memory_.emplace_back(tensor_of({100, 7}, DType::f32, ++seed * 1000 + name.size()));
+        file.tensors.push_back({tensor, data.shape, data.dtype, [&data] { return std::span<const std::byte>(data.data); }});
+      }
     }
+    return result;
   }
-  write_safetensors(path(), tensors, {{"format", "pt"}, {"quote", "a \"b\" \n"}});
-  const auto read = read_safetensors(path());
-  ASSERT_EQ(read.size(), tensors.size());
-  for (const auto& [name, tensor] : tensors) {
-    EXPECT_EQ(read.at(name).shape, tensor.shape) << name;
-    EXPECT_EQ(read.at(name).dtype, tensor.dtype) << name;
-    EXPECT_EQ(read.at(name).data, tensor.data) << name;
+  void write(const std::string& name, uint64_t seed, const std::string& state = R"({"step": 1})") {
+    write_checkpoint(folder_.string(), name, files(seed), state);
   }
-  write_safetensors(path(), {}, {});
-  EXPECT_TRUE(read_safetensors(path()).empty());
-}
-
-TEST_F(Checkpoint, AFailedWriteKeepsTheOldFile) {
-  write_safetensors(path(), {{"a", tensor_of({3}, DType::f32, 1)}}, {});
-  const std::string before = content(path());
-  HostTensor short_of_data = tensor_of({3}, DType::f32, 1);
-  short_of_data.data.pop_back();
-  EXPECT_THROW(write_safetensors(path(), {{"a", short_of_data}}, {}), DataError);
-  EXPECT_THROW(write_safetensors(path(), {{"\xFF", tensor_of({1}, DType::u8, 1)}}, {}), DataError);
-  EXPECT_EQ(content(path()), before);
-  EXPECT_THROW(write_safetensors(path("absent/file"), {}, {}), DataError);
-  std::filesystem::create_directory(folder_ / "directory");
-  EXPECT_THROW(write_safetensors(path("directory"), {}, {}), DataError);          // fails at the rename
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 2);  // no temporary file remains
-}
-
-TEST_F(Checkpoint, EveryModelSurvivesARoundTrip) {
-  for (const std::string name : {"small-cnn", "lenet5", "mlp"}) {
-    const FlatLayout layout(make_model(name, {.image_size = 20}).net->parameters(), 64);
-    std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
-    initialize(layout, 5, flat);
-    save_parameters(path(), layout, flat, {{"model", name}});
-    std::vector<float> loaded(flat.size(), 0.0F);
-    load_parameters(path(), layout, loaded);
-    EXPECT_EQ(loaded, flat) << name;
+  std::vector<std::string> names(const fs::path& folder) const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder)) found.push_back(entry.path().filename().string());
+    std::sort(found.begin(), found.end());
+    return found;
   }
-}
 
-/// A small residual network with buffers, on the host.
-struct Residuals {
-  Sequential net{resnet_parts({.blocks = {1, 1, 1, 1}, .width = 3, .small_images = true}, 1, 2)};
-  FlatLayout layout{net.parameters(), 0};
-  BufferLayout buffer_layout{net};
-  std::vector<float> flat = random_floats(layout.total_elements(), 1);
-  BufferValues buffers = buffer_layout.initial();
-
-  Residuals() {
-    int64_t number = int64_t{1} << 40;  // more than 32 bits
-    for (int64_t& counter : buffers.counters) counter = ++number;
-    for (const ParamSpec& spec : buffer_layout.saved().specs()) {
-      const int i = static_cast<int>(&spec - buffer_layout.saved().specs().data());
-      const std::vector<float> values = random_floats(spec.shape.numel(), static_cast<uint64_t>(i + 2));
-      std::copy(values.begin(), values.end(), buffers.values.begin() + buffer_layout.saved().offset(i));
-    }
-  }
-  void save(const std::string& path) const { save_parameters(path, layout, flat, buffer_layout, buffers, {}); }
+ private:
+  std::deque<HostTensor> memory_;
 };
 
-TEST_F(Checkpoint, BuffersSurviveARoundTripUnderPyTorchsNames) {
-  const Residuals model;
-  model.save(path());
-  const auto tensors = read_safetensors(path());
-  EXPECT_EQ(tensors.at("layer2.0.downsample.1.running_var").shape, (Shape{6}));
-  EXPECT_EQ(tensors.at("layer4.0.bn2.num_batches_tracked").dtype, DType::i64);
-  EXPECT_EQ(tensors.at("layer4.0.bn2.num_batches_tracked").shape, Shape{});
-  std::vector<float> flat(model.flat.size());
-  BufferValues buffers;
-  load_parameters(path(), model.layout, flat, model.buffer_layout, buffers);
-  EXPECT_EQ(buffers.counters, model.buffers.counters);
-  EXPECT_EQ(buffers.values, model.buffers.values);
+TEST_F(Checkpoint, HoldsWhatWasWritten) {
+  const std::string state = R"({"step":12,"lr":0.1,"tiny":5e-324,"seed":18446744073709551615,"text":"a \"b\" \n ü","list":[1,null,true]})";
+  write("step-00000012", 1, state);
+  EXPECT_EQ(names(folder_), std::vector<std::string>{"step-00000012"});
+  EXPECT_EQ(names(folder_ / "step-00000012"), (std::vector<std::string>{"model.safetensors", "optimizer.safetensors", "state.json"}));
+  const std::string read = read_checkpoint(path("step-00000012"));
+  EXPECT_EQ(nlohmann::json::parse(read), nlohmann::json::parse(state));
+  EXPECT_EQ(read, nlohmann::ordered_json::parse(state).dump());
+  const auto tensors = read_safetensors(path("step-00000012/optimizer.safetensors"));
+  const auto expected = files(1);
+  const auto bytes = expected[1].tensors[1].bytes();
+  EXPECT_EQ(tensors.at("b").data, std::vector<std::byte>(bytes.begin(), bytes.end()));
 }
 
-// torchvision's files from before PyTorch 0.4.1.
-TEST_F(Checkpoint, MissingCountersAreZeroButMissingStatisticsAreRefused) {
-  const Residuals model;
-  model.save(path());
-  auto tensors = read_safetensors(path());
-  std::erase_if(tensors, [](const auto& entry) { return entry.first.ends_with("num_batches_tracked"); });
-  write_safetensors(path(), tensors, {});
-  std::vector<float> flat(model.flat.size());
-  BufferValues buffers;
-  load_parameters(path(), model.layout, flat, model.buffer_layout, buffers);
-  EXPECT_EQ(buffers.counters, std::vector<int64_t>(model.buffers.counters.size()));
-  EXPECT_EQ(buffers.values, model.buffers.values);
-  tensors.erase("bn1.running_var");
-  write_safetensors(path(), tensors, {});
-  expect_mentions(message_of([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }), {"missing", "bn1.running_var"});
-}
-
-TEST_F(Checkpoint, ACounterThatIsNoI64ScalarIsRefused) {
-  const Residuals model;
-  model.save(path());
-  auto tensors = read_safetensors(path());
-  tensors["bn1.num_batches_tracked"] = tensor_of({}, DType::i32, 1);
-  write_safetensors(path(), tensors, {});
-  std::vector<float> flat(model.flat.size());
-  BufferValues buffers;
-  expect_mentions(message_of([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }),
-                  {"bn1.num_batches_tracked", "i32", "i64"});
-}
-
-// Readers that map a file, such as safetensors' own, need it.
-TEST_F(Checkpoint, TensorsAreAlignedToTheirElements) {
-  write_safetensors(path(), {{"a", tensor_of({3}, DType::u8, 1)}, {"b", tensor_of({1}, DType::f32, 2)}, {"c", tensor_of({}, DType::i64, 3)}}, {});
-  const std::string text = content(path());
-  EXPECT_NE(text.find(R"("c":{"data_offsets":[0,8])"), std::string::npos) << text;
-  EXPECT_NE(text.find(R"("b":{"data_offsets":[8,12])"), std::string::npos) << text;
-  EXPECT_NE(text.find(R"("a":{"data_offsets":[12,15])"), std::string::npos) << text;
-  EXPECT_EQ(read_safetensors(path()).at("b").data, tensor_of({1}, DType::f32, 2).data);
-}
-
-// The network that record_torch.py builds.
-Sequential tiny_net() {
-  std::vector<Sequential::Part> parts;
-  parts.push_back({"features.0", std::make_unique<Conv2d>(Conv2dLayerConfig{
-                                     .in_channels = 2, .out_channels = 3, .window = 3, .conv = {.stride = 1, .pad = 1, .relu = true}})});
-  parts.push_back({"features.2", std::make_unique<MaxPool2d>(Pool2dConfig{2, 2, 0})});
-  parts.push_back({"flatten", std::make_unique<Flatten>()});
-  parts.push_back({"classifier.0", std::make_unique<Linear>(LinearConfig{
-                                       .in_features = 18, .out_features = 4, .weight_layout = {CheckpointLayout::Kind::linear_chw, 2, 3, 3}})});
-  return Sequential(std::move(parts));
-}
-
-TEST_F(Checkpoint, AFileOfPyTorchGivesPyTorchsLogits) {
-  std::ifstream file(VITRINE_TEST_DATA "/tiny.json");
-  ASSERT_TRUE(file) << "tiny.json is missing; record_torch.py writes it";
-  const nlohmann::json record = nlohmann::json::parse(file);
-  const Sequential net = tiny_net();
-  const FlatLayout layout(net.parameters(), 0);
-  std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
-  load_parameters(VITRINE_TEST_DATA "/tiny.safetensors", layout, flat);
-
-  TestDevice device;
-  device.ctx().reserve_workspace(int64_t{16} << 20);
-  const Tensor weights = device.tensor({layout.total_elements()}, flat);
-  const Tensor images = device.tensor({2, 4, 6, 2}, record.at("images_nhwc").get<std::vector<float>>());
-  Tensor logits;
-  net.forward_from(device.ctx(), layout.views(weights), images, logits, {.training = false});
-  expect_close(device.values(ConstView(logits)), record.at("logits").get<std::vector<float>>(), 1e-5, 1e-6, "logits");
-
-  save_parameters(path(), layout, flat, {});
-  const auto original = read_safetensors(VITRINE_TEST_DATA "/tiny.safetensors");
-  const auto saved = read_safetensors(path());
-  ASSERT_EQ(saved.size(), original.size());
-  for (const auto& [name, tensor] : original) {
-    EXPECT_EQ(saved.at(name).shape, tensor.shape) << name;
-    EXPECT_EQ(saved.at(name).data, tensor.data) << name;
+TEST_F(Checkpoint, EveryDamageIsFound) {
+  write("whole", 1);
+  for (const std::string& name : names(folder_ / "whole")) {
+    const std::string file = path("whole/" + name), before = content(file);
+    const auto expect_damaged = [&](const std::string& after, const std::string& what) {
+      std::ofstream(file, std::ios::binary) << after;
+      const std::string message = message_of([&] { read_checkpoint(path("whole")); });
+      EXPECT_NE(message.find(file), std::string::npos) << what << " of " << name << ": " << message;
+    };
+    // White space in the JSON is not part of its content.
+    for (size_t at = 0; at < before.size(); at += before.size() / 50) {
+      std::string flipped = before;
+      flipped[at] = static_cast<char>(flipped[at] ^ 1);
+      if (name == "state.json" && std::isspace(static_cast<unsigned char>(before[at])) != 0) continue;
+      expect_damaged(flipped, "byte " + std::to_string(at));
+    }
+    expect_damaged(before.substr(0, before.size() / 2), "the first half");
+    expect_damaged(before.substr(0, before.size() - (name == "state.json" ? 3 : 1)), "all but the last bytes");
+    expect_damaged("", "nothing");
+    fs::remove(file);
+    expect_mentions(message_of([&] { read_checkpoint(path("whole")); }), {file});
+    std::ofstream(file, std::ios::binary) << before;
   }
+  read_checkpoint(path("whole"));
+  EXPECT_THROW(read_checkpoint(path("absent")), DataError);
 }
 
-TEST_F(Checkpoint, FilesOfAnotherModelAreRefusedWithAllNames) {
-  const FlatLayout layout(tiny_net().parameters(), 0);
-  std::vector<float> flat(static_cast<size_t>(layout.total_elements()), 2.0F);
-  const std::vector<float> before = flat;
-  const auto load = [&](std::map<std::string, HostTensor> tensors) {
-    write_safetensors(path(), tensors, {});
-    const std::string message = message_of([&] { load_parameters(path(), layout, flat); });
-    EXPECT_EQ(flat, before);
-    return message;
-  };
-  auto tensors = read_safetensors(VITRINE_TEST_DATA "/tiny.safetensors");
-  auto renamed = tensors;
-  renamed.erase("features.0.bias");
-  renamed.erase("classifier.0.weight");
-  renamed["fc.weight"] = tensors["classifier.0.weight"];
-  expect_mentions(load(renamed), {"missing", "features.0.bias", "classifier.0.weight", "unexpected", "fc.weight"});
-  auto reshaped = tensors;
-  reshaped["features.0.weight"].shape = {3, 3, 3, 2};
-  expect_mentions(load(reshaped), {"features.0.weight", "(3, 3, 3, 2)", "(3, 2, 3, 3)"});
-  auto retyped = tensors;
-  retyped["classifier.0.bias"] = tensor_of({4}, DType::f16, 1);
-  expect_mentions(load(retyped), {"classifier.0.bias", "f16"});
-  std::vector<float> too_short(3);
-  EXPECT_THROW(load_parameters(path(), layout, too_short), ShapeError);
+TEST_F(Checkpoint, SizesAloneAreCheckedOnRequest) {
+  write("whole", 1);
+  const std::string file = path("whole/model.safetensors"), before = content(file);
+  std::string flipped = before;
+  flipped.back() = static_cast<char>(flipped.back() ^ 1);
+  std::ofstream(file, std::ios::binary) << flipped;
+  read_checkpoint(path("whole"), false);
+  EXPECT_THROW(read_checkpoint(path("whole")), DataError);
+  fs::resize_file(file, 10);
+  EXPECT_THROW(read_checkpoint(path("whole"), false), DataError);
 }
 
-TEST_F(Checkpoint, WeightsThatAreNotFiniteAreRefusedByNameAndIndex) {
-  const FlatLayout layout(tiny_net().parameters(), 0);
-  std::vector<float> flat(static_cast<size_t>(layout.total_elements()), 2.0F);
-  auto tensors = read_safetensors(VITRINE_TEST_DATA "/tiny.safetensors");
-  const auto set = [&](const std::string& name, size_t element, float value) {
-    std::memcpy(tensors.at(name).data.data() + element * sizeof(float), &value, sizeof value);
-  };
-  set("classifier.0.bias", 3, -std::numeric_limits<float>::infinity());
-  write_safetensors(path(), tensors, {});
-  expect_mentions(message_of([&] { load_parameters(path(), layout, flat); }), {"classifier.0.bias is -inf at index (3)", "1 of its 4 values"});
-  // (2, 1, 0, 2) of (3, 2, 3, 3), in the file's order.
-  set("features.0.weight", ((2 * 2 + 1) * 3 + 0) * 3 + 2, std::numeric_limits<float>::quiet_NaN());
-  set("features.0.weight", 53, std::numeric_limits<float>::infinity());
-  write_safetensors(path(), tensors, {});
-  expect_mentions(message_of([&] { load_parameters(path(), layout, flat); }),
-                  {path(), "features.0.weight is nan at index (2, 1, 0, 2)", "2 of its 54 values"});
-  EXPECT_EQ(flat, std::vector<float>(flat.size(), 2.0F));
-  load_parameters(path(), layout, flat, true);
-  EXPECT_EQ(std::count_if(flat.begin(), flat.end(), [](float v) { return !std::isfinite(v); }), 3);
+TEST_F(Checkpoint, ReplacesAndRemovesAsAWhole) {
+  write("step", 1, R"({"step": 1})");
+  write("step", 2, R"({"step": 2})");
+  EXPECT_EQ(read_checkpoint(path("step")), R"({"step":2})");
+  EXPECT_EQ(names(folder_), std::vector<std::string>{"step"});
+  // A file, or a folder that is no checkpoint, is replaced too.
+  std::ofstream(path("other")) << "x";
+  write("other", 3, R"({"step": 3})");
+  EXPECT_EQ(read_checkpoint(path("other")), R"({"step":3})");
+  remove_checkpoint(path("step"));
+  EXPECT_EQ(names(folder_), std::vector<std::string>{"other"});
+  EXPECT_THROW(remove_checkpoint(path("step")), DataError);
 }
 
-TEST_F(Checkpoint, ThousandsOfUnexpectedNamesMakeAShortMessage) {
-  const FlatLayout layout(tiny_net().parameters(), 0);
-  std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
-  std::map<std::string, HostTensor> tensors;
-  for (int i = 0; i < 5000; ++i) tensors[std::string(300, 'x') + std::to_string(i)] = tensor_of({1}, DType::u8, 1);
-  write_safetensors(path(), tensors, {});
-  const std::string message = message_of([&] { load_parameters(path(), layout, flat); });
-  expect_mentions(message, {"missing parameters: features.0.weight", "unexpected parameters:", "and 4992 more"});
-  EXPECT_LT(message.size(), 2048U);
+/// While it exists, files cannot grow beyond `bytes`: what a full disk does.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = nullptr;
+};
+
+TEST_F(Checkpoint, AFullDiskLeavesTheOldOneAndNothingElse) {
+  write("step", 1, R"({"step": 1})");
+  {
+    const FullDisk full(1000);
+    expect_mentions(message_of([&] { write("step", 2); }), {"model.safetensors", "cannot be written", "free space"});
+    EXPECT_THROW(write("next", 2), DataError);
+  }
+  EXPECT_EQ(names(folder_), std::vector<std::string>{"step"});
+  EXPECT_EQ(read_checkpoint(path("step")), R"({"step":1})");
+  EXPECT_THROW(write_checkpoint(path("absent"), "step", files(1), "{}"), DataError);
 }
 
-TEST_F(Checkpoint, NpyFilesHaveNumPysHeader) {
-  const std::vector<float> values = random_floats(6, 1);
-  write_npy(path(), values, 2, 3);
-  const std::string file = content(path());
-  ASSERT_EQ(file.size() % 64, 24U);
-  EXPECT_EQ(file.substr(0, 8), std::string("\x93NUMPY\x01\0", 8));
-  const size_t header_bytes = static_cast<unsigned char>(file[8]) + 256U * static_cast<unsigned char>(file[9]);
-  ASSERT_EQ(10 + header_bytes + 24, file.size());
-  const std::string header = file.substr(10, header_bytes);
-  EXPECT_EQ(header.substr(0, header.find('}') + 1), "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }");
-  EXPECT_EQ(header.back(), '\n');
-  EXPECT_EQ(std::memcmp(file.data() + 10 + header_bytes, values.data(), 24), 0);
-  EXPECT_THROW(write_npy(path(), values, 2, 2), DataError);
+// Every instant of a save at which a process can be killed: after a number of bytes.
+TEST_F(Checkpoint, AKilledSaveLeavesTheOldOneOrTheNewOne) {
+  write("step", 1, R"({"step": 1})");
+  bool replaced = false;
+  for (int instant = 0; instant < 12; ++instant) {
+    const pid_t child = fork();
+    if (child == 0) {
+      int calls = 0;
+      std::vector<CheckpointFile> all = files(2);
+      for (CheckpointFile& file : all) {
+        for (TensorSource& tensor : file.tensors) {
+          tensor.bytes = [&calls, instant, bytes = tensor.bytes] {
+            if (calls++ == instant) raise(SIGKILL);
+            return bytes();
+          };
+        }
+      }
+      int flushes = 4;
+      write_checkpoint(folder_.string(), "step", all, R"({"step": 2})", [&](int64_t) {
+        if (flushes++ == instant) raise(SIGKILL);
+      });
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
+    replaced = WIFEXITED(status);
+    EXPECT_EQ(read_checkpoint(path("step")), replaced ? R"({"step":2})" : R"({"step":1})");
+  }
+  EXPECT_TRUE(replaced);
+  EXPECT_GT(names(folder_).size(), 1U);  // of the killed ones
+  const CheckpointDirectory cleaned(folder_.string());
+  EXPECT_EQ(names(folder_), (std::vector<std::string>{".lock", "step"}));
+}
+
+TEST_F(Checkpoint, TheNewestWholeOneIsFound) {
+  EXPECT_TRUE(list_checkpoints(path("absent")).empty());
+  for (const int64_t step : {3, 20, 100000000, 7}) write(checkpoint_name(step), 1, R"({"step": )" + std::to_string(step) + "}");
+  fs::create_directory(folder_ / "step-9");  // not a name of a checkpoint
+  fs::create_directory(folder_ / "step-00000200x");
+  std::ofstream(path("step-00000300")) << "a file";
+  std::vector<int64_t> steps;
+  for (const NamedCheckpoint& checkpoint : list_checkpoints(folder_.string())) steps.push_back(checkpoint.step);
+  EXPECT_EQ(steps, (std::vector<int64_t>{3, 7, 20, 100000000}));
+  std::vector<std::string> skipped;
+  const auto newest = [&] { return newest_whole_checkpoint(folder_.string(), [&](const std::string& reason) { skipped.push_back(reason); }); };
+  EXPECT_EQ(newest()->path, path("step-100000000"));
+  EXPECT_TRUE(skipped.empty());
+  fs::resize_file(path("step-100000000/model.safetensors"), 5);
+  fs::remove(path("step-00000020/state.json"));
+  EXPECT_EQ(newest()->state_json, R"({"step":7})");
+  ASSERT_EQ(skipped.size(), 2U);
+  expect_mentions(skipped[0], {"step-100000000/model.safetensors", "5 bytes"});
+  expect_mentions(skipped[1], {"step-00000020/state.json"});
+}
+
+TEST_F(Checkpoint, ALinkThatFailsLeavesNoTemporaryFile) {
+  CheckpointDirectory directory(folder_.string());
+  directory.point_link("newest", "step-00000001");
+  directory.point_link("newest", "step-00000002");
+  EXPECT_EQ(fs::read_symlink(path("newest")), "step-00000002");
+  fs::create_directory(folder_ / "best");
+  expect_mentions(message_of([&] { directory.point_link("best", "step-00000002"); }), {path("best"), "the link to step-00000002 cannot be made"});
+  EXPECT_EQ(names(folder_), (std::vector<std::string>{".lock", "best", "newest"}));
+}
+
+TEST_F(Checkpoint, MissingDirectoriesAreMade) {
+  const std::string deep = path("a/b/c/");
+  {
+    CheckpointDirectory directory(deep, 0.1);
+    write_checkpoint(directory.path(), "step-00000001", files(1), "{}");
+  }
+  EXPECT_NO_THROW(read_checkpoint(path("a/b/c/step-00000001")));
+  EXPECT_NO_THROW(CheckpointDirectory(path("a/b/c"), 0.1));
+}
+
+TEST_F(Checkpoint, ADirectoryHasOneWriter) {
+  expect_mentions(message_of([&] { CheckpointDirectory(FileTest::write("x")); }), {"it is a file"});
+  expect_mentions(message_of([&] { CheckpointDirectory("/proc/no/such/folder"); }), {"/proc/no/such/folder", "no checkpoints can be written there"});
+  // A checkpoint in a checkpoint would never be the newest one of its run.
+  Checkpoint::write("step-00000007", 1);
+  expect_mentions(message_of([&] { CheckpointDirectory(path("step-00000007/")); }),
+                  {"it is a checkpoint itself", "name the folder that contains it, " + fs::canonical(folder_).string()});
+  EXPECT_FALSE(fs::exists(path("step-00000007/.lock")));
+  fs::create_directories(folder_ / "runs" / ".tmp-step-00000001-1");
+  std::ofstream(path("runs/.tmp-link-1")) << "x";
+  {
+    const int descriptor = open((folder_ / "runs" / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    ASSERT_EQ(flock(descriptor, LOCK_EX), 0);
+    expect_mentions(message_of([&] { CheckpointDirectory(path("runs"), 0.1); }), {path("runs"), "another process"});
+    EXPECT_EQ(names(folder_ / "runs").size(), 3U);  // what may be in use is not removed
+    close(descriptor);
+  }
+  CheckpointDirectory directory(path("runs"), 0.1);
+  EXPECT_EQ(names(folder_ / "runs"), std::vector<std::string>{".lock"});
+  write_checkpoint(directory.path(), "step-00000001", files(1), "{}");
+  directory.point_link("best", "step-00000001");
+  read_checkpoint(path("runs/best"));
+  write_checkpoint(directory.path(), "step-00000002", files(1), R"({"step": 2})");
+  directory.point_link("best", "step-00000002");
+  EXPECT_EQ(read_checkpoint(path("runs/best")), R"({"step":2})");
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ TEST_F(ModelFile, RefusesWhatItDoesNotHaveByName) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
     EXPECT_NE(text.find("net.json: layer 0 ("), std::string::npos) << text;
   };
-  expect(R"({"type": "LSTM", "hidden_size": 3})", "'LSTM' is no layer that can be read; those are AdaptiveAvgPool2d, AvgPool2d");
+  expect(R"({"type": "LSTM", "hidden_size": 3})", "layer type 'LSTM' is not supported; supported types are AdaptiveAvgPool2d, AvgPool2d");
   expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "groups": 3})", "groups is 3, but only 1 is supported");
   expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "dilation": [1, 2]})", "dilation is [1,2], but only 1");
   expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": [3, 5]})", "kernel_size is [3,5], but windows, strides and padding are square");
@@ -87,7 +87,7 @@ TEST_F(ModelFile, RefusesWhatItDoesNotHaveByName) {
   expect(R"({"type": "Conv2d", "out_channels": 1e3, "kernel_size": 3})", "out_channels is 1000.0");
   expect(R"({"type": "Conv2d", "out_channels": 18446744073709551615, "kernel_size": 3})", "out_channels is 18446744073709551615");
   expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "in_channels": 4})", "in_channels is 4, but its input has 3");
-  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "kernal": 3})", "'kernal' is no setting of this layer");
+  expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 3, "kernal": 3})", "unknown setting 'kernal'");
   expect(R"({"type": "Conv2d", "out_channels": 4, "kernel_size": 9})", "(1, 8, 8, 3)");
   expect(R"({"type": "Conv2d", "out_channels": 16777216, "kernel_size": 16777216})", "its weight has");
   expect(R"({"type": "Conv2d", "out_channels": 16777216, "kernel_size": 1, "padding": 16777216})", "has more elements than 64 bits can count");

@@ -2,14 +2,14 @@
 // Invalid files: read_safetensors() refuses what the reference reader refuses, in time and memory proportional to the file.
 #include <ctime>
 
-#include "nn/checkpoint.h"
-#include "tests/nn/checkpoint_fixture.h"
+#include "nn/weights_file.h"
+#include "tests/nn/file_fixture.h"
 #include "tests/support/limited_memory.h"
 
 namespace vitrine::test {
 namespace {
 
-class Safetensors : public Checkpoint {
+class Safetensors : public FileTest {
  protected:
   std::string refusal(const std::string& header, size_t data_bytes) const {
     const std::string file = write_file(header, data_bytes);

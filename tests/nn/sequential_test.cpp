@@ -155,6 +155,9 @@ TEST(Sequential, NamesThePartWhoseInputDoesNotFit) {
 
 // forward_from and backward_from on a device of any backend.
 class Outermost : public ::testing::TestWithParam<Backend> {
+ public:
+  ~Outermost() override { group_.synchronize(); }
+
  protected:
   Outermost() : group_({.devices = {DeviceId{GetParam(), 0}}, .memory_bytes = {int64_t{64} << 20}, .threads_per_device = {2}, .check_order = true}) {
     ctx().reserve_workspace(int64_t{16} << 20);
@@ -164,7 +167,6 @@ class Outermost : public ::testing::TestWithParam<Backend> {
     zero(ctx(), params_);
     zero(ctx(), input_);
   }
-  ~Outermost() override { group_.synchronize(); }
   ExecContext& ctx() { return group_[0].compute(); }
   int64_t activation_bytes() { return group_[0].pool().statistics().allocated_by_category[static_cast<size_t>(Category::activations)]; }
 
@@ -208,28 +210,28 @@ TEST_P(Outermost, ElementwiseLayersReuseAFreeInput) {
   const FlatLayout layout(net->parameters(), 0);
   const Tensor params = ctx().allocate({layout.parameter_elements()}, DType::f32, Category::parameters, "params");
   zero(ctx(), params);
-  static constexpr std::array kFromRelu{4};
-  for (const Sequential::Cuts cuts : {Sequential::Cuts(), Sequential::Cuts(kFromRelu)}) {
+  static constexpr std::array kBeforeRelu{PartRange{0, 4}};
+  for (const Sequential::Recomputed recomputed : {Sequential::Recomputed(), Sequential::Recomputed(kBeforeRelu)}) {
     group_[0].pool().record_history(true);
     const size_t before = group_[0].pool().history().changes.size();
     Tensor output;
-    net->forward_from(ctx(), layout.views(params), input_, output, kTraining, nullptr, cuts);
+    net->forward_from(ctx(), layout.views(params), input_, output, kTraining, nullptr, recomputed);
     std::vector<std::string> names;
     for (const MemoryEvent& event : std::span(group_[0].pool().history().changes).subspan(before)) {
       if (event.bytes > 0) names.push_back(event.tensor);
     }
     // The input of the model belongs to the caller, and the input of a segment must stay unchanged.
     std::vector<std::string> expected{"first.output", "fc1.output", "fc2.output"};
-    if (!cuts.empty()) expected.insert(expected.begin() + 2, "relu.output");
+    if (!recomputed.empty()) expected.insert(expected.begin() + 2, "relu.output");
     EXPECT_EQ(names, expected);
   }
   group_[0].pool().record_history(false);  // the names of these layers end here
 }
 
 TEST_P(Outermost, SegmentsKeepOnlyTheirInputs) {
-  const std::array cuts{4, 6};  // at drop, and at fc2
+  const std::array recomputed{PartRange{0, 4}, PartRange{4, 6}};  // up to drop, and from there up to fc2
   Tensor output;
-  Saved saved = net_->forward_from(ctx(), layout_.views(params_), input_, output, kTraining, nullptr, cuts);
+  Saved saved = net_->forward_from(ctx(), layout_.views(params_), input_, output, kTraining, nullptr, recomputed);
   ASSERT_EQ(saved.tensors.size(), 2U);
   EXPECT_EQ(saved.tensors[0].view().data, input_.view().data);
   EXPECT_EQ(saved.tensors[1].shape(), (Shape{3, 36}));
@@ -239,7 +241,7 @@ TEST_P(Outermost, SegmentsKeepOnlyTheirInputs) {
   zero(ctx(), grad);
   net_->backward_from(
       ctx(), layout_.views(params_), std::move(saved), std::move(grad), layout_.views(grads_), GradMode::overwrite, kTraining,
-      [&](int first_parameter) { ready.push_back(first_parameter); }, cuts);
+      [&](int first_parameter) { ready.push_back(first_parameter); }, recomputed);
   EXPECT_EQ(ready, (std::vector<int>{4, 2, 0}));
 }
 

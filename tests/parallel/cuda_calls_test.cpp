@@ -47,7 +47,7 @@ struct Figures {
   DType dtype;
   int64_t launches, target_launches, records, calls;
 };
-const Figures kFigures[] = {{DType::f32, 34, 20, 28, 120}, {DType::bf16, 35, 21, 30, 120}, {DType::f16, 36, 22, 32, 120}};
+const Figures kFigures[] = {{DType::f32, 28, 20, 28, 88}, {DType::bf16, 28, 21, 30, 88}, {DType::f16, 29, 22, 32, 88}};
 
 class CudaCalls : public ::testing::TestWithParam<Figures> {
  protected:

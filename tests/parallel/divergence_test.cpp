@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -72,7 +73,11 @@ TEST_P(Divergence, ANonFiniteGradientOnOneDeviceStopsAllDevices) {
 TEST_P(Divergence, ANonFiniteLossIsTracedToItsLayerByRunningTheBatchAgain) {
   ReturnsInfinity::Trigger trigger;
   const Model model = planted_model(std::make_unique<ReturnsInfinity>(trigger));
-  for (const DType compute : {DType::f32, DType::f16}) {
+  const std::pair<DType, const char*> cases[] = {
+      {DType::f32, "To continue, lower the learning rate, or clip the gradient's norm"},
+      {DType::f16, "To continue, lower the learning rate, clip the gradient's norm, or compute in bf16 or f32"},
+  };
+  for (const auto& [compute, remedies] : cases) {
     EngineConfig config = config_of(model, 12, GetParam());
     config.accumulate = 2;
     config.precision.compute = compute;
@@ -92,7 +97,9 @@ TEST_P(Divergence, ANonFiniteLossIsTracedToItsLayerByRunningTheBatchAgain) {
     trigger.forward_step = 1;
     engine.train_step(batch.view());
     engine.train_step(batch.view());
-    expect_contains(divergence(engine), "the loss of step 2 is not finite, first in the output of planted");
+    const std::string text = divergence(engine);
+    expect_contains(text, "the loss of step 2 is not finite, first in the output of planted");
+    expect_contains(text, remedies);
     EXPECT_EQ(engine.take_step_results(true).back().overflow, "the output of planted");
     EXPECT_EQ(engine.parameters(), before);
     for (int d = 1; d < 3; ++d) EXPECT_EQ(engine.working_parameters(d), engine.working_parameters(0)) << "replica " << d;

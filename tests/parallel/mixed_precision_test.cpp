@@ -11,6 +11,7 @@
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/stored.h"
 
 namespace vitrine::test {
 namespace {
@@ -76,6 +77,22 @@ TEST_P(MixedPrecision, EverySchemeTrainsLikeDdp) {
       for (size_t i = 0; i < result.losses.size(); ++i) EXPECT_NEAR(result.losses[i], one.losses[i], 1e-3 * std::abs(one.losses[i])) << mode;
       const Result again = five_steps(model, 3, config);
       EXPECT_EQ(again.masters, result.masters) << "not the same bits: " << mode;
+    }
+  }
+}
+
+TEST_P(MixedPrecision, LayersSeeTheRoundedMastersUnderEverySchemeAndOptimizer) {
+  const Model model = random_model(9);
+  for (const std::string& mode : scheme_names()) {
+    for (const char* optimizer : {"sgd", "adamw"}) {
+      for (const bool broadcasts_masters : {false, true}) {
+        EngineConfig config = mixed_config(model, 12, mode.c_str(), GetParam());
+        config.optimizer = make_optimizer_config(optimizer, {}, {}, false, {});
+        config.precision.broadcasts_masters = broadcasts_masters;
+        if (mode == "ddp") config.ema_decay = 0.9;
+        const Result result = five_steps(model, 2, config);
+        EXPECT_EQ(result.half_parameters, stored(GetParam(), result.masters)) << mode << ", " << optimizer;
+      }
     }
   }
 }
@@ -159,6 +176,9 @@ TEST_P(Overflow, OnOneDeviceSkipsTheStepOnAllAndHalvesTheScaleOnce) {
       EXPECT_EQ(totals[0].loss_scale, 4096.0);
       EXPECT_TRUE(std::isfinite(totals[0].mean_loss()));
       EXPECT_EQ(engine.parameters(), before);
+      if (compute == DType::f16) {
+        EXPECT_EQ(engine.working_parameters(), stored(compute, before));
+      }
       EXPECT_EQ(engine.loss_scale_state(), std::make_pair(2048.0F, 0));
       for (int i = 0; i < 3; ++i) engine.train_step(batch.view());
       for (const StepResult& t : engine.take_step_results(true)) {

@@ -23,6 +23,7 @@ TEST(PlanFields, ContainWhatTrainingDependsOn) {
       {"rank 1 has batch size 13", [](EngineConfig& c) { c.batch_size = 13; }},
       {"rank 1 has accumulation 2", [](EngineConfig& c) { c.accumulate = 2; }},
       {"rank 1 has recompute segments 2, where rank 0 has 1", [](EngineConfig& c) { c.recompute_segments = 2; }},
+      {"rank 1 has recomputed parts fc1, where rank 0 has none", [](EngineConfig& c) { c.recompute = {"fc1"}; }},
       {"rank 1 has loss gradient apart, where rank 0 has in place", [](EngineConfig& c) { c.loss_gradient_in_place = false; }},
       {"rank 1 has buckets", [](EngineConfig& c) { c.bucket_bytes = 512; }},
       {"rank 1 has optimizer sgd lr 0.06", [](EngineConfig& c) { c.optimizer.set_learning_rate(0.0625); }},

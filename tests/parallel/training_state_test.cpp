@@ -69,9 +69,11 @@ Outcome outcome_of(Engine& engine) {
 }
 
 class Resuming : public ::testing::TestWithParam<uint32_t> {
+ public:
+  ~Resuming() override { std::filesystem::remove_all(folder_); }
+
  protected:
   Resuming() { std::filesystem::create_directories(folder_); }
-  ~Resuming() override { std::filesystem::remove_all(folder_); }
   /// The state after it has been written to files and read again.
   TrainingState through_files(Engine& from, Engine& to) const {
     const TrainingState saved = from.state();

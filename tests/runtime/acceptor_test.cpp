@@ -30,9 +30,10 @@ std::string framed(const std::string& message) {
 
 /// An acceptor served by a separate thread, as on rank 0.
 class AcceptorTest : public ::testing::Test {
- protected:
+ public:
   ~AcceptorTest() override { stop(); }
 
+ protected:
   void open(size_t most_peers = 64, int64_t patience_ms = 60'000) {
     std::vector<process_group::Descriptor> listeners = process_group::listen_at("127.0.0.1", 0);
     port = process_group::port_of(listeners[0]);

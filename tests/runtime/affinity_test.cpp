@@ -118,9 +118,11 @@ TEST(Affinity, RefusesInvalidLists) {
 
 /// A folder with its own /proc and /sys/fs/cgroup.
 class CpuQuota : public ::testing::Test {
+ public:
+  ~CpuQuota() override { std::filesystem::remove_all(root_); }
+
  protected:
   CpuQuota() : root_(::testing::TempDir() + "vitrine_quota_" + std::to_string(getpid())) {}
-  ~CpuQuota() override { std::filesystem::remove_all(root_); }
   void write(const std::string& path, const std::string& content) {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << content;

@@ -18,13 +18,15 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 /// A folder with its own /proc and /sys/fs/cgroup.
 class FakeSystem : public ::testing::Test {
+ public:
+  ~FakeSystem() override { std::filesystem::remove_all(root_); }
+
  protected:
   FakeSystem() {
     const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();
     root_ = ::testing::TempDir() + "vitrine_available_" + std::to_string(getpid()) + "_" + test->name();
     write("/proc/meminfo", "MemTotal:       16777216 kB\nMemFree:          524288 kB\nMemAvailable:    8388608 kB\n");
   }
-  ~FakeSystem() override { std::filesystem::remove_all(root_); }
 
   void write(const std::string& path, const std::string& content) {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());

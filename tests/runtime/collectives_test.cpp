@@ -67,7 +67,7 @@ TEST_P(CollectiveSizes, WorkOutOfPlace) {
     std::vector<std::vector<float>> inputs;
     std::vector<Tensor> input, sum, sent;
     for (int r = 0; r < n; ++r) {
-      inputs.push_back(random_floats(count, static_cast<uint64_t>(r + 1)));
+      inputs.push_back(random_floats(count, static_cast<uint64_t>(r) + 1));
       input.push_back(group.tensor(r, inputs.back()));
       sum.push_back(group.filled(r, count, -1.0F));
       sent.push_back(group.filled(r, count, -1.0F));
@@ -142,7 +142,7 @@ TEST_P(CollectiveSizes, ReduceScatterThenAllGatherIsAllReduce) {
     std::vector<std::vector<float>> inputs;
     std::vector<Tensor> input, part, whole;
     for (int r = 0; r < n; ++r) {
-      inputs.push_back(test::random_floats(rows * n * 3, static_cast<uint64_t>(100 + r)));
+      inputs.push_back(test::random_floats(rows * n * 3, static_cast<uint64_t>(r) + 100));
       input.push_back(group.tensor(r, inputs.back()).reshape({rows * n, 3}));
       part.push_back(group.filled(r, rows * 3, -1.0F).reshape({rows, 3}));
       whole.push_back(group.filled(r, rows * n * 3, -1.0F).reshape({rows * n, 3}));

@@ -31,9 +31,9 @@ class FakeProcess {
       const bool open = connection.receive();
       while (const auto bytes = connection.take()) {
         process_group::Reader reader(*bytes);
-        const auto came = reader.number<process_group::MessageKind>();
-        if (came == kind) return bytes->substr(sizeof kind);
-        if (came == process_group::MessageKind::refused) throw std::runtime_error("refused");
+        const auto received = reader.number<process_group::MessageKind>();
+        if (received == kind) return bytes->substr(sizeof kind);
+        if (received == process_group::MessageKind::refused) throw std::runtime_error("refused");
       }
       if (!open) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -107,15 +107,17 @@ TEST(Listening, AHostNameThatMapsToLoopbackIncludesTheInterfaces) {
 
 /// Lowers the soft limit of descriptors for its lifetime.
 class FewDescriptors : public ::testing::Test {
+ public:
+  ~FewDescriptors() override { setrlimit(RLIMIT_NOFILE, &before_); }
+
  protected:
   FewDescriptors() {
     getrlimit(RLIMIT_NOFILE, &before_);
     // The lowest free number and a few above it.
     const Descriptor lowest(open("/dev/null", O_RDONLY | O_CLOEXEC));
     few_ = before_;
-    few_.rlim_cur = static_cast<rlim_t>(lowest.get() + 3);
+    few_.rlim_cur = static_cast<rlim_t>(lowest.get()) + 3;
   }
-  ~FewDescriptors() override { setrlimit(RLIMIT_NOFILE, &before_); }
   void limit() { ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few_), 0); }
   std::vector<Descriptor> take_all() {
     std::vector<Descriptor> taken;

@@ -48,7 +48,8 @@ TEST_F(NcclOneRank, EveryOperationIsACopy) {
   };
   for (const auto& [name, operation] : operations) {
     Tensor output = group.filled(0, 1000, -1);
-    for_each_rank(group, [&](int) { operation(output); });
+    const auto& run = operation;
+    for_each_rank(group, [&](int) { run(output); });
     EXPECT_EQ(group.values(0, output), values) << name;
   }
   for_each_rank(group, [&](int) { comm.barrier(ctx); });

@@ -101,7 +101,7 @@ TEST_P(OrderCheckerTest, ThePoolOrdersABlockThatMovesToAnotherStream) {
 TEST_P(OrderCheckerTest, FindsHostAccessWithoutAWait) {
   OrderChecker& checker = *group_->checker();
   float host[100] = {};
-  const View memory(host, {100}, DType::f32, DeviceId::host());
+  const View memory{host, {100}, DType::f32, DeviceId::host()};
   const auto touch = [&](bool write) {
     const MemoryAccess access{host, sizeof host, write, "the program"};
     checker.on_host_access("the program", {&access, 1});
@@ -123,6 +123,26 @@ TEST_P(OrderCheckerTest, FindsHostAccessWithoutAWait) {
   b().record(*event);
   event->synchronize();
   EXPECT_NO_THROW(touch(false));
+}
+
+TEST_P(OrderCheckerTest, ShowsAnObserverWhatEachOperationDeclares) {
+  OrderChecker& checker = *group_->checker();
+  const Tensor t = tensor(), u = tensor();
+  std::string seen;
+  checker.observe([&](const char* operation, std::span<const MemoryAccess> accesses) {
+    seen += operation;
+    for (const MemoryAccess& access : accesses) {
+      seen += access.address == t.view().data ? " t" : " u";
+      seen += (access.write ? " written " : " read ") + std::to_string(access.bytes);
+    }
+    seen += "; ";
+  });
+  zero(a(), t);
+  copy(a(), t, u);
+  checker.observe(nullptr);
+  zero(a(), t);
+  EXPECT_EQ(seen, "zero t written 400; copy t read 400 u written 400; ");
+  group_->synchronize();
 }
 
 TEST_P(OrderCheckerTest, NamesBothOperationsAndStreams) {

@@ -470,7 +470,7 @@ TEST_F(ProcessGroupFailure, AFailedEpollIsAnErrorThatNamesTheLimit) {
   const int lowest = open("/dev/null", O_RDONLY | O_CLOEXEC);
   close(lowest);
   few = before;
-  few.rlim_cur = static_cast<rlim_t>(lowest + 1);
+  few.rlim_cur = static_cast<rlim_t>(lowest) + 1;
   setrlimit(RLIMIT_NOFILE, &few);
   const std::string message = comm_error_of([] { const ProcessGroup process_group{ProcessGroupOptions{}}; });
   setrlimit(RLIMIT_NOFILE, &before);

@@ -32,8 +32,10 @@ std::vector<std::string> errors_of(const std::vector<Member>& processes, const s
 }
 
 class ProcessGroupRendezvous : public ::testing::Test {
- protected:
+ public:
   ~ProcessGroupRendezvous() override { EXPECT_FALSE(std::filesystem::exists(place.path())) << "the address was left behind"; }
+
+ protected:
   /// Into a file that no other user may open: other files are not read.
   void write_text(const std::string& text) const {
     std::ofstream(place.path()) << text;

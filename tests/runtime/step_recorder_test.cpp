@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/trace/step_view.h"
+
 namespace vitrine {
 namespace {
 
@@ -127,6 +129,21 @@ TEST(StepRecorder, TablesDoNotContainDiscardedSteps) {
   recorder.discard();
   recorder.finish(0);
   EXPECT_EQ(recorder.phases().steps, 0);
+}
+
+TEST(StepView, OutlivesTheOwnersOfItsNames) {
+  std::string bucket = "bucket 0", peer = "cpu:1 in all_reduce";
+  DeviceSpans spans;
+  spans.compute = {span(Phase::step, 0, 0, 0), span(Phase::step, 1, kStepNs, kStepNs)};
+  SpanRecord wait = span(Phase::wait, 0, 10, 20, 0, "", peer.c_str());
+  wait.depth = 1;
+  spans.communication = {wait, span(Phase::reduce, 0, 10, 40, 1000, bucket.c_str())};
+  const std::optional<StepView> view = view_step(spans, 0);
+  ASSERT_TRUE(view && view->communication.size() == 2);
+  bucket.assign("freed");
+  peer.assign("freed");
+  EXPECT_STREQ(view->communication[0].info.layer, "bucket 0");
+  EXPECT_STREQ(view->communication[1].info.cause, "cpu:1 in all_reduce");
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <iterator>
+#include <sstream>
 #include <thread>
 
 #include <nlohmann/json.hpp>
@@ -62,6 +64,42 @@ TEST_F(Checkpoints, SettingsOfAnotherVersionAreReported) {
   const ChildResult unreadable = run(short_run() + resume);
   EXPECT_EQ(unreadable.exit_code, 1) << unreadable.error;
   expect_contains(unreadable.error, "version 99.0.0 wrote the checkpoint, which this version (");
+}
+
+// Checkpoints of earlier versions continue as long as names and values stay the same.
+TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
+  const auto recorded = [&](const std::string& name, const std::string& flags) {
+    std::istringstream words("train --model mlp --image-size 8 --data synthetic:60 --batch-size 20 --threads-per-device 1 " + flags);
+    const Arguments arguments{std::istream_iterator<std::string>(words), {}};
+    EXPECT_FALSE(json(arguments + into(name)).is_null());
+    const auto checkpoint = nlohmann::ordered_json::parse(content(path(name) + step(1) + "/state.json"));
+    std::string settings;
+    for (const auto& [key, value] : checkpoint["state"]["settings"].items()) {
+      if (key != "data" && key != "workspace") settings += key + "=" + value.get<std::string>() + "; ";  // these depend on the build
+    }
+    return settings;
+  };
+  EXPECT_EQ(recorded("defaults", "--devices cpu:0 --steps 1"),
+            "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; augment=; batch-norm=; devices=1 cpu; processes=1; "
+            "mode=staging host, loss parallel, reduce allreduce; split=equal; accumulate=1; bucket-mb=25, the first 1; "
+            "threads-per-device=1; recompute-segments=1; recompute=; batch-size=20; drop-last=off; shuffle=on; seed=0; dropout=; optimizer=adamw; "
+            "lr=0.001; momentum=; nesterov=off; weight-decay=0.01; no-decay=; param-group=; label-smoothing=; ema=; lr-schedule=constant; "
+            "lr-step-size=; lr-milestones=; lr-gamma=; lr-min=; lr-patience=; lr-factor=; lr-threshold=; lr-cooldown=; lr-metric=; "
+            "warmup-steps=0; warmup-factor=; epochs=; steps=1; precision=fp32; loss-scale=none; loss-scale-growth-interval=; clip-norm=; "
+            "allow-non-finite=off; reduce-dtype=f32; broadcast=; tf32=off; nccl-defaults=; ");
+  EXPECT_EQ(recorded("changed",
+                     "--devices cpu:0-1 --mode dp --accumulate 2 --recompute-segments 2 --drop-last --no-shuffle "
+                     "--seed 9007199254740993 --optimizer sgd --lr 0.05 --momentum 0.9 --nesterov --weight-decay 1e-4 "
+                     "--no-decay biases --ema 0.9 --lr-schedule step --lr-gamma 0.5 --warmup-steps 2 --precision fp16 "
+                     "--loss-scale-growth-interval 7 --clip-norm 1.5 --allow-non-finite --reduce-dtype f16 --checkpoint-every 1"),
+            "model=mlp, 10 classes; image-size=8; preprocess=device; normalize=; augment=; batch-norm=; devices=2 cpu; processes=1; "
+            "mode=staging device0, loss gathered, reduce gpu0; split=equal; accumulate=2; bucket-mb=25, the first 1; "
+            "threads-per-device=1; recompute-segments=2; recompute=; batch-size=20; drop-last=on; shuffle=off; seed=9007199254740993; dropout=; "
+            "optimizer=sgd; lr=0.05; momentum=0.9; nesterov=on; weight-decay=0.0001; no-decay=biases; param-group=; label-smoothing=; "
+            "ema=0.9; lr-schedule=step; lr-step-size=30; lr-milestones=; lr-gamma=0.5; lr-min=; lr-patience=; lr-factor=; lr-threshold=; "
+            "lr-cooldown=; lr-metric=; warmup-steps=2; warmup-factor=0.3333333333333333; epochs=1; steps=; precision=fp16; "
+            "loss-scale=dynamic; loss-scale-growth-interval=7; clip-norm=1.5; allow-non-finite=on; reduce-dtype=f16; broadcast=; "
+            "tf32=off; nccl-defaults=; ");
 }
 
 TEST_F(Checkpoints, EqualSettingsWithOtherTextContinue) {

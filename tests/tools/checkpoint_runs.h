@@ -28,13 +28,15 @@ inline Arguments short_run() {
 
 /// A folder in which each test's runs write; removed at the end.
 class CheckpointRuns : public ::testing::Test {
+ public:
+  ~CheckpointRuns() override { std::filesystem::remove_all(root_); }
+
  protected:
   CheckpointRuns() {
     std::string name = (std::filesystem::temp_directory_path() / "vitrine_runs_XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder can be made");
     root_ = name;
   }
-  ~CheckpointRuns() override { std::filesystem::remove_all(root_); }
 
   std::string path(const std::string& name) const { return (root_ / name).string(); }
   /// --checkpoint-dir NAME, in the folder.

@@ -89,7 +89,7 @@ TEST(Findings, ReportOtherReasonsWhyADeviceHoldsMore) {
   RunRecord updates = calm();
   updates.scheme = scheme_preset("dp");
   grow(updates, 0, Category::optimizer, 80 * kMiB);
-  EXPECT_TELLS(uneven_memory(updates), "`--split gpu0=16`");
+  EXPECT_TELLS(uneven_memory(updates), "`--split gpu0=16` would give it fewer samples, and about 30 MiB less to hold.");
   RunRecord larger = calm();
   larger.devices[1].samples_per_step = 40;
   grow(larger, 1, Category::activations, 30 * kMiB);
@@ -209,6 +209,8 @@ TEST(Findings, WhatCostsMostComesFirst) {
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[0].cost, 0.4);
   EXPECT_NE(all[0].text.find("were skipped"), std::string::npos) << all[0].text;
+  EXPECT_STREQ(all[0].cost_of, "the steps");
+  EXPECT_STREQ(all[1].cost_of, "its memory");
   EXPECT_NEAR(all[1].cost.value(), 10.0 / 110, 1e-12);
 }
 
@@ -292,6 +294,7 @@ TEST(CompareFindings, ResultsComeFirstThenWhatCostsMost) {
   ASSERT_EQ(findings.size(), 3U);
   EXPECT_FALSE(findings[0].cost || findings[1].cost);
   EXPECT_EQ(findings[2].text, "dp: " + uneven_memory(dp)->text);
+  EXPECT_STREQ(findings[2].cost_of, "its memory");
 }
 
 TEST(Conclude, FillsWhatTheKindOfRecordReports) {

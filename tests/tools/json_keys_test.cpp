@@ -112,7 +112,7 @@ TEST(JsonKeys, OfPlanAreDocumented) {
   const Json refused = json_of(with(plan, {"--optimizer", "sgd", "--device-memory", "64KiB"}), 1);
   EXPECT_EQ(refused["fits"], false);
   EXPECT_TRUE(refused["remedies"].is_string());
-  expect_documented("plan", {json_of(with(plan, {"--split", "auto", "--checkpoint-dir", "run"})), refused});
+  expect_documented("plan", {json_of(with(plan, {"--split", "auto", "--checkpoint-dir", "run"})), json_of(with(plan, {"--frontier"})), refused});
 }
 
 TEST(JsonKeys, OfCompareAreDocumented) {

@@ -161,6 +161,7 @@ TEST(LabProgram, WritesAPage) {
   const std::string page = read_file(file);
   expect_contains(page, "\"title\":\"missing-event\"");
   expect_contains(page, "\"kind\":\"bars\"");
+  for (const char* fact : {"[\"date\",", "[\"host\",", "[\"processor\","}) expect_contains(page, fact);
   EXPECT_EQ(run_vitrine({"lab", "missing-event", "--report", "/nonexistent/lab.html"}).exit_code, 1);
 }
 

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `vitrine lesson` as a user calls it.
-#include <gtest/gtest.h>
+#include <fstream>
 
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/data/temp_folder.h"
 #include "tests/support/expect_contains.h"
 #include "tests/tools/run_vitrine.h"
 
@@ -44,6 +49,27 @@ TEST(LessonCommand, PrintsTheAnswerOnly) {
   expect_contains(answer.output, "Exercise");
   expect_contains(answer.output, "--split 4,6,6");
   EXPECT_EQ(answer.output.find("What to look at"), std::string::npos);
+}
+
+TEST(LessonCommand, KeepsCommandsAndTheirOutputWhole) {
+  const ChildResult answer = ChildProcess(vitrine_command({"lesson", "4", "--answer"}), ChildProcess::Streams::pipes, {"COLUMNS=60"}).wait();
+  EXPECT_EQ(answer.exit_code, 0) << answer.error;
+  expect_contains(answer.output,
+                  "    $ vitrine plan --model resnet50 --devices cuda:0 --device-memory 3GiB --batch-size 64 --recompute-segments auto --no-eval\n");
+}
+
+TEST(LessonCommand, RefusesToStartOpenMpiAsRoot) {
+  if (geteuid() != 0) GTEST_SKIP() << "for root only";
+  const TempFolder folder;
+  const std::string launcher = folder.str() + "/mpirun";
+  std::ofstream(launcher) << "#!/bin/sh\ntest \"$1\" = --version && echo 'mpirun (Open MPI) 4.1.4' && exit 0\nexit 1\n";
+  ASSERT_EQ(chmod(launcher.c_str(), 0755), 0);
+  const ChildResult refused = ChildProcess(vitrine_command({"lesson", "8"}), ChildProcess::Streams::pipes,
+                                           {"PATH=" + folder.str() + ":/usr/bin:/bin", "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"})
+                                  .wait();
+  EXPECT_NE(refused.exit_code, 0);
+  expect_contains(refused.error, "lesson 8 starts processes with Open MPI's mpirun, which refuses to run as root");
+  EXPECT_EQ(refused.output.find("What to look at"), std::string::npos);
 }
 
 TEST(LessonCommand, RefusesOtherNumbers) {

@@ -303,6 +303,21 @@ TEST(Options, RecomputeSegmentsAreANumberSqrtOrAuto) {
   EXPECT_CONTAINS(usage_error("compare --recompute-segments auto"), "give it, or sqrt");
 }
 
+TEST(Options, RecomputeNamesPartsOrIsAuto) {
+  const Options parts = parsed("train --recompute conv1-layer1.0,fc");
+  EXPECT_EQ(parse_recompute(parts.recompute), (std::vector<std::string>{"conv1-layer1.0", "fc"}));
+  EXPECT_FALSE(parts.choices.any());
+  EXPECT_TRUE(parse_recompute(parsed("train").recompute).empty());
+  EXPECT_TRUE(parsed("plan --recompute auto").choices.recompute);
+  EXPECT_TRUE(parsed("plan --frontier").frontier);
+  EXPECT_CONTAINS(usage_error("train --recompute conv1,,fc"), "a name is empty");
+  EXPECT_CONTAINS(usage_error("train --recompute conv1,"), "a name is empty");
+  EXPECT_CONTAINS(usage_error("train --recompute conv1 --recompute-segments 2"), "give one of them");
+  EXPECT_CONTAINS(usage_error("train --recompute auto --recompute-segments sqrt"), "give one of them");
+  EXPECT_CONTAINS(usage_error("train --recompute auto --batch-size max"), "--recompute auto with --batch-size max");
+  EXPECT_CONTAINS(usage_error("plan --recompute auto --split auto"), "--recompute auto with --split auto");
+}
+
 TEST(Options, WeightsAndRendezvousHaveSeparateFlags) {
   const Options o = parsed("train --init-weights w.safetensors --rendezvous tcp://a:1");
   EXPECT_EQ(o.init_weights, "w.safetensors");

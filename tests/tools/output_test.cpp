@@ -17,11 +17,13 @@ namespace {
 namespace fs = std::filesystem;
 
 class Output : public ::testing::Test {
+ public:
+  ~Output() override { fs::remove_all(folder_); }
+
  protected:
   Output() : folder_(fs::temp_directory_path() / ("vitrine_output_" + std::to_string(getpid()) + "_" + test_name())) {
     fs::create_directories(folder_);
   }
-  ~Output() override { fs::remove_all(folder_); }
 
   static std::string test_name() { return ::testing::UnitTest::GetInstance()->current_test_info()->name(); }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }

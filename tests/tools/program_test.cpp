@@ -191,6 +191,8 @@ TEST_F(Train, AnEvaluationThatIsNotFiniteIsDivergence) {
   const ChildResult result = run_vitrine(training);
   EXPECT_EQ(result.exit_code, 1) << result.output;
   EXPECT_NE(result.error.find("training has diverged: the test loss after step 1 is not finite"), std::string::npos) << result.error;
+  EXPECT_NE(result.error.find("lower the learning rate, or clip the gradient's norm"), std::string::npos) << result.error;
+  EXPECT_EQ(result.error.find("compute in"), std::string::npos) << "the run is in f32: " << result.error;
   EXPECT_NE(result.output.find("test loss nan"), std::string::npos) << result.output;
   EXPECT_NE(result.output.find("The last finite weights are in " + weights), std::string::npos) << result.output;
   std::ifstream file(report);
@@ -440,6 +442,12 @@ TEST_F(Compare, TableHasARowForEachSchemeAndDevice) {
                            "backward", "2 rounds of 2 steps", " ±"}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part << "\n" << result.output;
   }
+}
+
+TEST_F(Compare, ASingleRoundAndStepAreSingular) {
+  const ChildResult result = run_vitrine(with(with({"compare"}, kQuick), {"--steps", "2", "--rounds", "1", "--modes", "ddp"}));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_NE(result.output.find("samples per step, 1 round of 1 step after the first"), std::string::npos) << result.output;
 }
 
 TEST(Info, ListsBuiltInAndMissingParts) {

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <regex>
-#include <set>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/text.h"
+#include "tools/program/record_tables.h"
 #include "tools/program/report/charts.h"
 #include "tools/program/report/page.h"
 #include "tools/program/report/scale.h"
@@ -65,94 +63,6 @@ TEST(Scale, TicksAreRoundAndReachTheLargest) {
   EXPECT_EQ(ticks(NAN).size(), 2U);
 }
 
-/// WCAG's contrast of two colors "#rrggbb".
-double contrast(const std::string& a, const std::string& b) {
-  const auto luminance = [](const std::string& colour) {
-    double sum = 0;
-    const double weights[] = {0.2126, 0.7152, 0.0722};
-    for (size_t i = 0; i < 3; ++i) {
-      const double part = std::stoi(colour.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
-      sum += weights[i] * (part <= 0.03928 ? part / 12.92 : std::pow((part + 0.055) / 1.055, 2.4));
-    }
-    return sum;
-  };
-  const double first = luminance(a), second = luminance(b);
-  return (std::max(first, second) + 0.05) / (std::min(first, second) + 0.05);
-}
-
-std::map<std::string, std::string> matches(const std::string& pattern) {
-  const std::string text(page_template());
-  const std::regex expression(pattern);
-  std::map<std::string, std::string> found;
-  for (std::sregex_iterator match(text.begin(), text.end(), expression), end; match != end; ++match) found[(*match)[1]] = (*match)[2];
-  return found;
-}
-
-/// The template's colors: "blue" -> "#4f8fd6".
-std::map<std::string, std::string> colours() { return matches(R"(\.(\w+)\{--paint:(#\w{6})(?:;--over:#fff)?\})"); }
-/// Those with white text: "olive" -> "#836615".
-std::map<std::string, std::string> dark_colours() { return matches(R"(\.(\w+)\{--paint:(#\w{6});--over:#fff\})"); }
-/// What they mean: "parameters" -> "blue".
-std::map<std::string, std::string> paints() { return matches(R"((\w+): '([\w-]+)')"); }
-
-/// How different two colors look, in OKLab: 0.02 is just visible side by side.
-double distance(const std::string& a, const std::string& b) {
-  const auto lab = [](const std::string& colour) {
-    std::array<double, 3> c{};
-    for (size_t i = 0; i < 3; ++i) {
-      const double value = std::stoi(colour.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
-      c[i] = value <= 0.04045 ? value / 12.92 : std::pow((value + 0.055) / 1.055, 2.4);
-    }
-    const double l = std::cbrt(0.4122214708 * c[0] + 0.5363325363 * c[1] + 0.0514459929 * c[2]);
-    const double m = std::cbrt(0.2119034982 * c[0] + 0.6806995451 * c[1] + 0.1073969566 * c[2]);
-    const double s = std::cbrt(0.0883024619 * c[0] + 0.2817188376 * c[1] + 0.6299787005 * c[2]);
-    return std::array<double, 3>{0.2104542553 * l + 0.7936177850 * m - 0.0040720468 * s, 1.9779984951 * l - 2.4285922050 * m + 0.4505937099 * s,
-                                 0.0259040371 * l + 0.7827717662 * m - 0.8086757660 * s};
-  };
-  const auto first = lab(a), second = lab(b);
-  return std::hypot(first[0] - second[0], first[1] - second[1], first[2] - second[2]);
-}
-
-TEST(Palette, EveryColorIsVisibleOnLightAndDarkAndBehindText) {
-  const char *light = "#ffffff", *dark = "#15181c", *ink = "#101316";
-  for (const std::string& rule : {"--page:" + std::string(light), "--page:" + std::string(dark), ".on{fill:var(--over," + std::string(ink)}) {
-    EXPECT_HAS(std::string(page_template()), rule);
-  }
-  EXPECT_EQ(colours().size(), 22U);
-  const auto dark_ones = dark_colours();
-  for (const auto& [name, colour] : colours()) {
-    EXPECT_GE(contrast(colour, light), 3.0) << name;
-    EXPECT_GE(contrast(colour, dark), 3.0) << name;
-    EXPECT_GE(contrast(colour, dark_ones.contains(name) ? light : ink), 4.5) << name;
-  }
-}
-
-TEST(Palette, ColorsDifferVisibly) {
-  const auto all = colours();
-  for (auto a = all.begin(); a != all.end(); ++a) {
-    for (auto b = std::next(a); b != all.end(); ++b) EXPECT_GE(distance(a->second, b->second), 0.05) << a->first << " and " << b->first;
-  }
-}
-
-TEST(Palette, CategoriesDifferFromEachOtherAndFromPhases) {
-  std::map<std::string, std::string> all = paints(), known = colours();
-  std::set<std::string> used;
-  for (int c = 0; c < kCategoryCount; ++c) {
-    const std::string colour = all[category_name(static_cast<Category>(c))];
-    EXPECT_EQ(known.count(colour), 1U) << category_name(static_cast<Category>(c));
-    EXPECT_TRUE(used.insert(colour).second) << colour;
-  }
-  for (int p = 0; p < kPhaseCount; ++p) {
-    const auto phase = static_cast<Phase>(p);
-    const std::string colour = all[phase_paint(phase)];
-    EXPECT_NE(colour, "") << phase_name(phase);
-    EXPECT_FALSE(used.contains(colour)) << phase_name(phase) << " has the color of a category of memory";
-  }
-  for (const char* other : {"hidden", "exposed", "series1", "series2", "series3", "series4"}) {
-    EXPECT_TRUE(used.insert(all[other]).second) << other;
-  }
-}
-
 /// A step in which a block is held throughout, and another one comes and goes.
 MemoryTimeline example_timeline() {
   MemoryHistory history;
@@ -178,7 +88,8 @@ TEST(MemoryCharts, NameEveryLayerAndThePeak) {
   const std::string text = chart.dump();
   for (const char* part : {"parameters 4 KiB: weight<1>, layer fc. Allocated in setup, held over changes 0 to 4",
                            "activations 2 KiB: fc.output, layer fc. Allocated in forward, held over changes 1 to 2",
-                           "fragmentation: between blocks, at most 4 KiB", "peak 9 KiB in backward", "capacity 10 KiB", "backward: changes 2 to 4"}) {
+                           "fragmentation: gaps between blocks, 2 KiB beyond the largest sum of blocks", "peak 9 KiB in backward", "capacity 10 KiB",
+                           "backward: changes 2 to 4"}) {
     EXPECT_HAS(text, part);
   }
   EXPECT_EQ(chart["planned"], 9216);
@@ -208,7 +119,7 @@ TEST(MemoryOverlays, PartsOfTheStepHaveOneWidthUnderAllSchemes) {
     EXPECT_EQ(chart["curves"][0]["dashes"], chart["curves"][1]["dashes"]) << "one precision";
   }
   EXPECT_EQ(charts[0]["curves"][1]["name"], "dp fp16, cpu:0, at most 10 KiB");
-  EXPECT_EQ(charts[1]["curves"][1]["name"], "dp fp16, cpu:1, at most 9 KiB");
+  EXPECT_EQ(charts[1]["curves"][1]["name"], "dp fp16, cpu:1, at most 7 KiB");
   // The first change of forward, and the first of backward.
   const auto bytes_at = [&](size_t curve, double x) {
     double bytes = -1;
@@ -221,7 +132,7 @@ TEST(MemoryOverlays, PartsOfTheStepHaveOneWidthUnderAllSchemes) {
   EXPECT_EQ(bytes_at(0, 0.1), 6144);
   EXPECT_EQ(bytes_at(1, 0.1), 8192);
   EXPECT_EQ(bytes_at(1, 0.3), 10240);
-  EXPECT_EQ(bytes_at(0, 0.5), 9216) << "two blocks and the gap between them";
+  EXPECT_EQ(bytes_at(0, 0.5), 7168) << "three blocks without the gap between them";
   EXPECT_EQ(bytes_at(1, 0.5), 4096);
   EXPECT_EQ(bytes_at(1, 1.0), 4096);
   EXPECT_EQ(memory_overlays({ddp}).size(), 1U) << "its devices hold the same";
@@ -230,18 +141,29 @@ TEST(MemoryOverlays, PartsOfTheStepHaveOneWidthUnderAllSchemes) {
   EXPECT_TRUE(memory_overlays({ddp}).empty());
 }
 
-TEST(MemoryCharts, LayersAddUpToTheExtent) {
+/// Bytes of a layer, or of the extent, at a moment.
+int64_t bytes_at(const Json& layer, size_t moment) {
+  int64_t held = 0;
+  for (const Json& total : layer["totals"]) held = total[0] <= moment ? total[1].get<int64_t>() : held;
+  return held;
+}
+
+TEST(MemoryCharts, TheExtentIsDrawnWhereGapsCostMemory) {
   const MemoryTimeline timeline = example_timeline();
   const Json chart = memory_charts({device_with(timeline, 0, 0)}).at(0);
   for (size_t m = 0; m < timeline.moments.size(); ++m) {
     int64_t sum = 0;
     for (const Json& layer : chart["layers"]) {
-      int64_t held = 0;
-      for (const Json& total : layer["totals"]) held = total[0] <= m ? total[1].get<int64_t>() : held;
-      sum += held;
+      EXPECT_NE(layer["category"], "fragmentation");
+      sum += bytes_at(layer, m);
     }
-    EXPECT_EQ(sum, timeline.moments[m].extent_bytes) << m;
+    EXPECT_EQ(sum, allocated_bytes(timeline.moments[m].by_category)) << m;
+    EXPECT_EQ(bytes_at(chart["extent"], m), m == 2 || m == 3 ? 9216 : 0) << "beyond the largest sum, 7 KiB; moment " << m;
   }
+  MemoryHistory without_gaps;
+  without_gaps.changes = {{10, 0, 4096, Category::activations, Phase::forward, "a", ""},
+                          {20, 4096, 2048, Category::activations, Phase::forward, "b", ""}};
+  EXPECT_TRUE(memory_charts({device_with(make_memory_timeline(without_gaps), 0, 0)}).at(0)["extent"].is_null());
 }
 
 TEST(MemoryCharts, ListTheLargestLayersAtThePeakFirst) {
@@ -298,18 +220,20 @@ PhaseRow phase_of(Phase phase, double seconds, int64_t bytes, int64_t calls) {
   return row;
 }
 
-/// Ten steps of dp on `devices` devices, each with 16 samples. One of the ten copies to each device lies outside the measured steps.
+/// Ten steps of dp on `devices` devices, each with 16 samples. No copy of samples was measured.
 RunRecord moving_run(int devices) {
   RunRecord run;
   run.scheme = scheme_preset("dp");
+  run.batch_size = 16 * devices;
+  run.image_bytes = 1024;
+  run.label_bytes = 64;
   for (int d = 0; d < devices; ++d) {
     DeviceRecord& device = run.devices.emplace_back();
     device.device = "cpu:" + std::to_string(d);
     device.samples_per_step = 16;
     device.phases.steps = 10;
     device.phases.wall_seconds = 1;
-    device.phases.rows = {d == 0 ? phase_of(Phase::stage, 0.0, 90 * 4096, 90) : phase_of(Phase::scatter, 0.0, 9 * 2048, 9),
-                          phase_of(Phase::forward, 0.1, 0, 10)};
+    device.phases.rows = {phase_of(Phase::forward, 0.1, 0, 10)};
     if (d == 0) {
       device.phases.rows.push_back(phase_of(Phase::gather, 0.01, 10 * 3072, 10));
       device.phases.rows.push_back(phase_of(Phase::loss, 0.02, 0, 10));
@@ -336,10 +260,10 @@ TEST(MovementChart, ShowsFromWhereToWhereEachPhaseMovesItsBytes) {
   EXPECT_EQ(order, "stage scatter forward gather loss reduce ");
   EXPECT_EQ(rows["stage"]["sources"], Json::array({0}));
   EXPECT_EQ(rows["stage"]["sinks"], Json({1})) << "only the first device is given samples by the host";
-  EXPECT_EQ(rows["stage"]["marks"][0]["text"], "36 KiB") << "nine copies in each step";
+  EXPECT_EQ(rows["stage"]["marks"][0]["text"], "51 KiB") << "48 images, and their labels for the gathered loss";
   EXPECT_EQ(rows["scatter"]["sources"], Json({1}));
   EXPECT_EQ(rows["scatter"]["sinks"], Json({2, 3}));
-  EXPECT_EQ(rows["scatter"]["marks"], Json({{{"column", 2}, {"text", "2 KiB"}}, {{"column", 3}, {"text", "2 KiB"}}}));
+  EXPECT_EQ(rows["scatter"]["marks"], Json({{{"column", 2}, {"text", "16 KiB"}}, {{"column", 3}, {"text", "16 KiB"}}}));
   EXPECT_EQ(rows["gather"]["sources"], Json({2, 3}));
   EXPECT_EQ(rows["gather"]["marks"], Json({{{"column", 1}, {"text", "3 KiB"}}}));
   EXPECT_EQ(rows["loss"]["boxes"].size(), 1U);
@@ -349,6 +273,9 @@ TEST(MovementChart, ShowsFromWhereToWhereEachPhaseMovesItsBytes) {
   EXPECT_EQ(rows["reduce"]["sources"], Json({2, 3}));
   run.scheme = scheme_preset("ddp");
   chart = movement_chart(run);
+  EXPECT_EQ(chart["rows"][0]["name"], "stage");
+  EXPECT_EQ(chart["rows"][0]["sinks"], Json({1, 2, 3}));
+  EXPECT_EQ(chart["rows"][0]["marks"][2]["text"], "17 KiB") << "16 images with their labels";
   EXPECT_EQ(chart["rows"].back()["sources"], Json({1, 2, 3}));
   EXPECT_EQ(chart["rows"].back()["sinks"], Json({1, 2, 3}));
   EXPECT_EQ(chart["rows"].back()["marks"][0]["text"], "1 MiB");
@@ -423,6 +350,32 @@ TEST(CurveCharts, LegendsHaveRoundedNumbers) {
   EXPECT_EQ(short_number(0), "0.00");
 }
 
+TEST(FrontierChart, HasADotForEachChoiceAndTheCapacity) {
+  Record record = example_record();
+  DeviceRecord device;
+  device.device = "cpu:0";
+  device.plan.peak_bytes = 4 << 20;
+  device.pool.capacity_bytes = 3 << 20;
+  record.runs[0].devices = {device};
+  EXPECT_TRUE(frontier_chart(record).is_null());
+  EXPECT_FALSE(frontier_table(record));
+  record.frontier = std::vector<RecomputationRecord>{
+      {{}, 4 << 20, 0.0, false}, {{"conv1-layer1.0", "fc"}, 2 << 20, 0.125, true}, {{"conv1-layer2.0"}, 1 << 20, 0.25, true}};
+  const Json chart = frontier_chart(record);
+  ASSERT_EQ(chart["curves"].size(), 2U);
+  EXPECT_EQ(chart["curves"][1]["points"], Json({{0.0, 3145728.0}, {0.25, 3145728.0}}));
+  const Json& points = chart["curves"][0]["points"];
+  ASSERT_EQ(points.size(), 3U);
+  EXPECT_EQ(points[1][0], 0.125);
+  EXPECT_EQ(points[1][1], 2097152.0);
+  EXPECT_HAS(points[1][2].get<std::string>(), "--recompute conv1-layer1.0,fc");
+  EXPECT_HAS(chart["ends"][1].get<std::string>(), "+25 %");
+  const Json rows = frontier_table(record)->json()["rows"];
+  EXPECT_EQ(rows[1]["cells"], Json({"2.0 MiB", "2,097,152", "50.0 %", "+12.5 %", "yes, with least time", "conv1-layer1.0,fc"}));
+  EXPECT_EQ(rows[0]["cells"][4], "no");
+  EXPECT_EQ(rows[2]["cells"][4], "yes");
+}
+
 TEST(Tables, OnlyTotalsAreBold) {
   const std::string whole(page_template());
   EXPECT_EQ(whole.find("tr:last-child"), std::string::npos);
@@ -471,6 +424,43 @@ TEST(TimeSection, PhasesAndWaitsAddUpToTheStep) {
   const std::string data = page_data(record).dump();
   for (const char* part : {"  for reduce", "\"20.0\",\"20.0 %\"", "100.00 %", "ran beside other work", "wait for stage"}) EXPECT_HAS(data, part);
   EXPECT_EQ(data.find("  for stage"), std::string::npos) << "a short wait has no row, only a part of the bar";
+}
+
+TEST(FindingsSection, SaysWhatACostIsAShareOf) {
+  Record record = example_record();
+  record.findings = {{"cpu:0 holds more.", "", 0.32, "its memory"}, {"Diverged.", "", 1.0}, {"It waits.", "", 0.12, "the step"}};
+  const std::string data = page_data(record).dump();
+  for (const char* part : {"\"large, 32 % of its memory\"", "\"cost\":\"large\"", "\"moderate, 12 % of the step\"", "Large: from 25 % of the step"}) {
+    EXPECT_HAS(data, part);
+  }
+  record.findings = {{"ddp is fastest.", ""}};
+  const std::string result = page_data(record).dump();
+  EXPECT_HAS(result, "\"cost\":\"\"");
+  EXPECT_EQ(result.find("Large: from"), std::string::npos) << "a result has no severity to explain";
+}
+
+TEST(FindingsSection, ClaimsNoMoreThanWasJudged) {
+  Record record = example_record();
+  record.runs[0].devices = {example_device(), example_device()};
+  const auto said = [&](int64_t steps) {
+    record.runs[0].devices[1].phases.steps = steps;
+    return page_data(record).dump();
+  };
+  record.runs[0].devices[0].phases.steps = 20;
+  EXPECT_HAS(said(1), "Nothing stands out in 1 step after the first; waits of devices for each other are judged from 8 steps on.");
+  EXPECT_HAS(said(7), "Nothing stands out in 7 steps after the first;");
+  EXPECT_HAS(said(8), "no device waits for long");
+}
+
+TEST(MemorySection, ExplainsFragmentationOnlyWhereItIsDrawn) {
+  Record record = example_record();
+  record.runs[0].devices = {device_with(example_timeline(), 0, 0)};
+  EXPECT_HAS(page_data(record).dump(), "Fragmentation is what lies between blocks");
+  MemoryHistory without_gaps;
+  without_gaps.changes = {{10, 0, 4096, Category::activations, Phase::forward, "a", ""},
+                          {20, 4096, 2048, Category::activations, Phase::forward, "b", ""}};
+  record.runs[0].devices = {device_with(make_memory_timeline(without_gaps), 0, 0)};
+  EXPECT_EQ(page_data(record).dump().find("Fragmentation is what lies between blocks"), std::string::npos);
 }
 
 TEST(TrainPage, IsSelfContained) {

@@ -45,9 +45,22 @@ LOOK = r"""
       if (b.left < box.left - 2 || b.right > box.right + 2) wrong.push(name + ': text leaves the chart: ' + text.textContent);
     }
   }
-  if (document.documentElement.scrollWidth > innerWidth) wrong.push('the page is wider than the screen');
+  for (const box of document.querySelectorAll('svg.clipped')) {
+    const words = box.firstChild;
+    if (words.x.baseVal[0].value + words.getComputedTextLength() > box.width.baseVal.value + 2) wrong.push('words are cut off: ' + words.textContent);
+  }
   for (const id of [...document.querySelectorAll('nav a')].map((a) => a.hash)) if (!document.querySelector(id)) wrong.push('no part ' + id);
-  return {wrong, charts: charts.length, text: document.body.textContent, page: getComputedStyle(document.body).backgroundColor};
+  return {wrong, width: document.documentElement.scrollWidth, charts: charts.length, text: document.body.textContent, page: getComputedStyle(document.body).backgroundColor};
+})()
+"""
+# Whether details are folded on the screen and open in print.
+FOLDED = r"""
+(() => {
+  const count = () => document.querySelectorAll('details[open]').length, all = document.querySelectorAll('details').length, before = count();
+  dispatchEvent(new Event('beforeprint'));
+  const printed = count();
+  dispatchEvent(new Event('afterprint'));
+  return before === 0 && printed === all && count() === 0;
 })()
 """
 # Scrolls to the first shape that is wide enough to point at, and returns its center when scrolling has ended.
@@ -83,6 +96,8 @@ def check_page(browser, name, path, charts, words):
             where = f"{name} at {width} px, {'dark' if dark else 'light'}"
             wrong = seen["wrong"] + complaints(browser)
             assert not wrong, f"{where}: {wrong}"
+            # A phone widens its window to the page, so innerWidth is of no use here.
+            assert seen["width"] <= width, f"{where}: the page is {seen['width']} px wide"
             assert seen["charts"] >= charts, f"{where}: {seen['charts']} charts"
             for word in words:
                 assert any(w in seen["text"] for w in word.split("|")), f"{where}: '{word}' is not there"
@@ -91,6 +106,7 @@ def check_page(browser, name, path, charts, words):
             with open(f"{path[:-5]}_{width}{'_dark' if dark else ''}.png", "wb") as file:
                 file.write(base64.b64decode(shot["data"]))
     assert pages[False] != pages[True], "both colour schemes look alike"
+    assert browser.evaluate(FOLDED), f"{name}: details are not folded on the screen and open in print"
     x, y = browser.evaluate(POINT)
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     shown = browser.evaluate("(() => { const t = document.getElementById('tip'); return t.hidden ? '' : t.textContent; })()")

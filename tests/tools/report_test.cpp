@@ -143,6 +143,16 @@ TEST(MemoryReport, ShowsADifferenceFromThePlan) {
   EXPECT_EQ(text.find("to the byte"), std::string::npos);
 }
 
+TEST(MemoryReport, ShowsTheLowerBoundWhereThePeakExceedsIt) {
+  std::vector<DeviceRecord> devices = example_devices();
+  EXPECT_EQ(memory_text(devices, 0).find("lower bound"), std::string::npos);
+  EXPECT_EQ(plan_table(devices).str(Style{}).find("lower bound"), std::string::npos);
+  EXPECT_NE(plan_table(devices).str(Style{}).find("it is refused; no placement of the blocks needs less."), std::string::npos);
+  devices[0].plan.peak_by_category[static_cast<size_t>(Category::fragmentation)] = 1 << 20;
+  EXPECT_NE(memory_text(devices, 0).find("lower bound"), std::string::npos);
+  EXPECT_NE(plan_table(devices).str(Style{}).find("The lower bound is"), std::string::npos);
+}
+
 TEST(MemoryReport, EqualDevicesShareAColumn) {
   std::vector<DeviceRecord> devices(16, example_devices()[0]);
   for (int d = 0; d < 16; ++d) devices[static_cast<size_t>(d)].device = "cuda:" + std::to_string(d);

@@ -24,8 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 
 class Tensorboard : public ::testing::Test {
- protected:
+ public:
   ~Tensorboard() override { fs::remove_all(folder_); }
+
+ protected:
   std::string folder() const { return folder_.string(); }
 
  private:

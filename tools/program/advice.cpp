@@ -18,6 +18,7 @@ constexpr std::pair<Setting, const char*> kFlags[] = {
     {Setting::batch_size, "--batch-size"},
     {Setting::accumulate, "--accumulate"},
     {Setting::recompute_segments, "--recompute-segments"},
+    {Setting::recompute, "--recompute"},
     {Setting::workspace_bytes, "--workspace"},
     {Setting::optimizer, "--optimizer"},
     {Setting::momentum, "--momentum"},

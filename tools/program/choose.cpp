@@ -4,8 +4,10 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "nn/parallel/plan_search.h"
+#include "nn/parallel/recompute_search.h"
 #include "runtime/error.h"
 #include "runtime/units.h"
 #include "tools/program/tables.h"
@@ -24,6 +26,7 @@ std::string asked_for(const Choices& choices) {
   add(choices.split, "--split auto");
   add(choices.accumulate, "--accumulate auto");
   add(choices.recompute_segments, "--recompute-segments auto");
+  add(choices.recompute, "--recompute auto");
   return text;
 }
 
@@ -51,6 +54,27 @@ std::string next_batch(const PlanSearch& search, const Fit& fit, DeviceGroup& de
   return fmt::format("  a batch of {} would be {} too much for {}", config.batch_size, format_bytes(-*tightest), device.name());
 }
 
+/// What nothing fits means: the arithmetic of the plan, and what would fit.
+[[noreturn]] void throw_nothing_fits(const std::string& asked, const PlanSearch& search, const EngineConfig& config) {
+  std::string text = fmt::format("{}: nothing fits.", asked);
+  for (const std::string& line : search.arithmetic(search.plan(config))) text += fmt::format("\n  {}", line);
+  throw OutOfMemory(text + "\n" + describe_remedies(search));
+}
+
+/// --recompute auto.
+void choose_recomputed_parts(const Job& job, DeviceGroup& devices, const EngineConfig& config, const Workload& workload, Chosen& chosen) {
+  const PlanSearch search(job.model, devices, config, workload);
+  const std::optional<RecomputePoint> cheapest = RecomputeSearch(job.model, devices, config, workload).cheapest_that_fits();
+  if (!cheapest) throw_nothing_fits("--recompute auto", search, config);
+  chosen.options.recompute = fmt::format("{}", fmt::join(cheapest->recompute, ","));
+  chosen.options.choices = {};
+  chosen.notes.push_back(cheapest->recompute.empty()
+                             ? std::string("--recompute auto: nothing is recomputed, because it fits without, by the plan:")
+                             : fmt::format("--recompute auto: --recompute {}, about {:.1f} % more time in forward and backward, found with the plan:",
+                                           chosen.options.recompute, 100.0 * cheapest->added_time));
+  for (const std::string& line : search.arithmetic(cheapest->fit)) chosen.notes.push_back("  " + line);
+}
+
 }  // namespace
 
 Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devices) {
@@ -72,7 +96,12 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   if (choices.batch_size) o.batch_size = std::clamp<int64_t>(o.accumulate, 1, most);
   const Scheme scheme = resolve_scheme(options, resolve_devices(options, cuda_device_count()), devices.world_size());
   EngineConfig config = engine_config(o, job, scheme, resolve_precision(o));
-  const PlanSearch search(job.model, devices, config, train_workload(o, job, o.steps, o.evaluate));
+  const Workload workload = train_workload(o, job, o.steps, o.evaluate);
+  if (choices.recompute) {
+    choose_recomputed_parts(job, devices, config, workload, chosen);
+    return chosen;
+  }
+  const PlanSearch search(job.model, devices, config, workload);
   const PlanSearch::SearchSpace space{choices.split, choices.recompute_segments};
   std::optional<Fit> fit;
   if (choices.batch_size) {
@@ -82,11 +111,7 @@ Chosen choose_by_plan(const Options& options, const Job& job, DeviceGroup& devic
   } else {
     fit = search.as_it_is(space);
   }
-  if (!fit) {
-    std::string text = fmt::format("{}: nothing fits.", asked);
-    for (const std::string& line : search.arithmetic(search.plan(config))) text += fmt::format("\n  {}", line);
-    throw OutOfMemory(text + "\n" + describe_remedies(search));
-  }
+  if (!fit) throw_nothing_fits(asked, search, config);
   o.batch_size = fit->config.batch_size;
   o.accumulate = fit->config.accumulate;
   o.recompute_segments = std::to_string(fit->config.recompute_segments);

@@ -67,26 +67,23 @@ void add_collective_options(CLI::App& app, CollectiveOptions& c, CollectiveTexts
                  "scatter, gather, broadcast, reduce, all_reduce, reduce_scatter, all_gather, alltoall, sendrecv (a ring), gpu0_star (reduce + "
                  "broadcast) [all]")
       ->check(one_of(collective_names()))
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  const char* group = "Sizes";
-  app.add_option("-b,--minbytes", t.min_bytes, "The smallest: 8, 64K, 32M [64K, or what -e gives]")->group(group);
-  app.add_option("-e,--maxbytes", t.max_bytes, "The largest [16M, or what -b gives]")->group(group);
-  app.add_option("-f,--stepfactor", c.step_factor, "From one size to the next")->check(number(1.0001, 1e6))->capture_default_str()->group(group);
-  app.add_option("-i,--stepbytes", t.step_bytes, "Bytes from one size to the next, instead of a factor")->group(group);
-  group = "Operation";
-  app.add_option("-n,--iters", c.iterations, "Operations that are timed")->check(whole_number(1, 1 << 24))->capture_default_str()->group(group);
-  app.add_option("-w,--warmup_iters", c.warm_up, "Operations before them")->check(whole_number(0, 1 << 24))->capture_default_str()->group(group);
-  app.add_option("-c,--check", c.check, "1: check every element of the results, 0: do not")->capture_default_str()->group(group);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(CLI::OptionDefaults().get_group());
+  app.option_defaults()->group("Sizes");
+  app.add_option("-b,--minbytes", t.min_bytes, "Smallest size: 8, 64K, 32M [64K, or the value of -e]");
+  app.add_option("-e,--maxbytes", t.max_bytes, "Largest size [16M, or the value of -b]");
+  app.add_option("-f,--stepfactor", c.step_factor, "Factor between successive sizes")->check(number(1.0001, 1e6))->capture_default_str();
+  app.add_option("-i,--stepbytes", t.step_bytes, "Bytes between successive sizes, instead of a factor");
+  app.option_defaults()->group("Operation");
+  app.add_option("-n,--iters", c.iterations, "Timed operations")->check(whole_number(1, 1 << 24))->capture_default_str();
+  app.add_option("-w,--warmup_iters", c.warm_up, "Operations before the timed ones")->check(whole_number(0, 1 << 24))->capture_default_str();
+  app.add_option("-c,--check", c.check, "1: check every element of the results, 0: do not")->capture_default_str();
   app.add_option("-d,--datatype", t.dtype, "float, half, bfloat16 or int32")
       ->check(one_of({"float", "half", "bfloat16", "int32", "f32", "f16", "bf16", "i32"}))
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("-o,--op", t.redop, "What reductions do: sum, min, max or avg")
-      ->check(one_of({"sum", "min", "max", "avg"}))
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("-r,--root", c.root, "Rank of the root")->check(whole_number(0, 1 << 20))->capture_default_str()->group(group);
-  app.add_option("--counts", t.counts, "Parts of the ranks in scatter and gather, one to another: 8,19,19,18 [equal]")->group(group);
+      ->capture_default_str();
+  app.add_option("-o,--op", t.redop, "Reduction: sum, min, max or avg")->check(one_of({"sum", "min", "max", "avg"}))->capture_default_str();
+  app.add_option("-r,--root", c.root, "Rank of the root")->check(whole_number(0, 1 << 20))->capture_default_str();
+  app.add_option("--counts", t.counts, "Relative part of each rank in scatter and gather: 8,19,19,18 [equal]");
 }
 
 void resolve_collectives(const CLI::App& app, const CollectiveTexts& t, CollectiveOptions& c) {

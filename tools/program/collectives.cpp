@@ -22,6 +22,7 @@
 #include "tools/program/device_sets.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
+#include "tools/program/json_text.h"
 #include "tools/program/run.h"
 #include "tools/program/tables.h"
 #include "vitrine_version.h"
@@ -74,7 +75,7 @@ Json timing_json(const Row& row, const CollectiveTiming& t, const CollectiveOpti
   json["p99_us"] = t.p99_seconds * 1e6;
   json["algbw"] = algbw(row, t);
   json["busbw"] = ranks > 1 ? Json(busbw(row, t, o, ranks)) : Json();
-  json["wrong"] = t.wrong ? Json(*t.wrong) : Json();
+  json["wrong"] = value_or_null(t.wrong);
   return json;
 }
 
@@ -312,7 +313,7 @@ int run_collectives(const Options& options, const Processes& processes) {
                       {"iterations", o.iterations},
                       {"warm_up", o.warm_up}};
     json["results"] = results_json(rows, o, bench.ranks());
-    json["avg_busbw"] = average ? Json(*average) : Json();
+    json["avg_busbw"] = value_or_null(average);
     json["wrong"] = o.check ? Json(wrong) : Json();
     json["interrupted"] = stopped;
     print_json(json);

@@ -31,6 +31,12 @@ namespace vitrine::tools {
 namespace {
 
 constexpr int64_t kDefaultSteps = 6;
+
+/// "5 rounds of 1 step after the first".
+std::string describe_rounds(int rounds, int64_t steps) {
+  return fmt::format("{} round{} of {} step{} after the first", rounds, rounds == 1 ? "" : "s", steps, steps == 1 ? "" : "s");
+}
+
 /// || gradients / loss_scale - reference || / || reference ||
 double relative_difference(const std::vector<float>& gradients, double loss_scale, const std::vector<float>& reference) {
   double difference = 0.0, norm = 0.0;
@@ -136,8 +142,8 @@ class Comparison {
   /// Facts of the last run.
   Facts facts() const {
     Facts facts = {{"model and data", job_facts_},
-                   {"batch", fmt::format("{} samples per step; {} rounds of {} steps after the first under each scheme, in turns",
-                                         options_.batch_size, options_.rounds, steps_ - 1)}};
+                   {"batch", fmt::format("{} samples per step; {} under each scheme, in turns", options_.batch_size,
+                                         describe_rounds(options_.rounds, steps_ - 1))}};
     facts.insert(facts.end(), machine_.begin(), machine_.end());
     return facts;
   }
@@ -221,8 +227,8 @@ int run_compare(const Options& options) {
   if (options.json) {
     print_json(comparison_json(record, devices));
   } else if (!record.runs.empty()) {
-    const std::string head = fmt::format("{}: {} samples per step, {} rounds of {} steps after the first, in turns", job.model.name,
-                                         options.batch_size, options.rounds, record.compared_steps - 1);
+    const std::string head = fmt::format("{}: {} samples per step, {}, in turns", job.model.name, options.batch_size,
+                                         describe_rounds(options.rounds, record.compared_steps - 1));
     fmt::print("{}\n{}", style.prose(head), comparison_report(record, style));
     if (reported) fmt::print("\n{}\n", style.prose("The report is in " + options.report));
   }

@@ -38,9 +38,20 @@ std::string describe_job(const Job& job, const FlatLayout& layout) {
                      format_count(job.data.test.size()));
 }
 
+std::string describe_axes(const Scheme& scheme) {
+  return fmt::format("staging {}, loss {}, reduce {}", staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce));
+}
+
+std::string describe_training(const Options& options) {
+  const OptimizerConfig optimizer = resolve_optimizer(options);
+  return fmt::format("{}, lr {}{}{}, seed {}", optimizer.name(), optimizer.learning_rate(), describe_schedule(options.schedule),
+                     describe_recipe(options.recipe), options.seed);
+}
+
 std::string describe_memory(const EngineConfig& config) {
   std::string text;
   if (config.recompute_segments > 1) text += fmt::format(", {} recompute segments", config.recompute_segments);
+  if (!config.recompute.empty()) text += fmt::format(", recomputed {}", fmt::join(config.recompute, ","));
   if (!config.loss_gradient_in_place) text += ", gradient of outputs apart";
   if (config.batch_statistics == BatchStatistics::local) text += ", batch norm local";
   return text;
@@ -103,14 +114,10 @@ std::string describe_run(const Options& options, const Job& job, Run& run, const
   }
   if (run.devices->options().tf32) devices += ", TF32 allowed";
   const Scheme& scheme = run.engine->config().scheme;
-  const std::string precision = describe_precision(run.engine->config());
-  const OptimizerConfig& optimizer = run.engine->config().optimizer;
   const std::string communicator = run.engine->communicator();
-  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, staging {}, loss {}, reduce {}{}{})\n{}, lr {}{}{}, seed {}{}{}\n",
-                     describe_job(job, run.engine->layout()), mode, devices, options.batch_size, describe_batch(run.engine->batch_plan()),
-                     scheme.split.str(), staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce),
-                     communicator.empty() ? "" : " by ", communicator, optimizer.name(), optimizer.learning_rate(),
-                     describe_schedule(options.schedule), describe_recipe(options.recipe), options.seed, precision,
+  return fmt::format("{}\n{} on {}: {} samples per step as {} (split {}, {}{}{})\n{}{}{}\n", describe_job(job, run.engine->layout()), mode, devices,
+                     options.batch_size, describe_batch(run.engine->batch_plan()), scheme.split.str(), describe_axes(scheme),
+                     communicator.empty() ? "" : " by ", communicator, describe_training(options), describe_precision(run.engine->config()),
                      describe_memory(run.engine->config()));
 }
 

@@ -6,13 +6,14 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "nn/checkpoint.h"
+#include "nn/weights_file.h"
 #include "tools/program/attempts.h"
 #include "tools/program/commands.h"
 #include "tools/program/describe.h"
 #include "tools/program/evaluate.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
+#include "tools/program/json_text.h"
 #include "tools/program/measure.h"
 #include "tools/program/output_file.h"
 #include "tools/program/tables.h"
@@ -59,7 +60,7 @@ int run_eval(const Options& options, const Processes& processes) {
     json["config"] = config_json(options, job, devices);
     json["test_loss"] = result->loss;
     json["test_accuracy"] = result->accuracy;
-    json["test_top5_accuracy"] = result->top5 ? Json(*result->top5) : Json();
+    json["test_top5_accuracy"] = value_or_null(result->top5);
     json["confusion"] = result->confusion ? result->confusion->json() : Json();
     json["class_names"] = job.data.test.class_names;
     json["samples"] = result->samples;

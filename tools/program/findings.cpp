@@ -24,7 +24,8 @@ using html::short_seconds;
 // Shares above which a finding is reported.
 constexpr double kUneven = 0.05, kNearCapacity = 0.9, kLargeWorkspace = 0.5, kDataWait = 0.05, kHostWait = 0.1, kIdle = 0.1, kExposed = 0.1,
                  kLateBucket = 0.5, kSkipped = 0.05;
-constexpr int64_t kFewestSteps = 8;
+// What a finding's cost is a share of.
+constexpr const char *kItsMemory = "its memory", *kTheStep = "the step", *kTheSteps = "the steps";
 // A full device costs nothing until the batch grows.
 constexpr double kLittleHeadroomCost = 0.1;
 // Smaller differences between schemes are not reported.
@@ -86,7 +87,8 @@ Finding reason_of_excess(const RunRecord& run, size_t device, Category category)
   const bool updates = category == Category::optimizer || category == Category::parameters;
   if (updates && run.scheme.reduce == Reduce::gpu0 && device == 0) {
     return {"the optimizer's state, because only it updates",
-            fmt::format("`--split gpu0={}` would give it fewer samples in exchange", std::max<int64_t>(1, figures.samples_per_step / 2))};
+            fmt::format("`--split gpu0={}` would give it fewer samples, and about {} less to hold",
+                        std::max<int64_t>(1, figures.samples_per_step / 2), short_bytes(held(figures, Category::activations) / 2))};
   }
   if (figures.samples_per_step > most_samples && run.devices.size() > 1) {
     return {fmt::format("it has {} of {} samples", figures.samples_per_step, run.batch_size), "`--split equal` would distribute them"};
@@ -123,7 +125,7 @@ std::optional<Finding> uneven_memory(const RunRecord& run) {
   const Finding reason = reason_of_excess(run, device, category);
   return Finding{fmt::format("{} holds {} more than the others, mostly {} ({}): {}.", run.devices[device].device, short_bytes(more),
                              category_name(category), short_bytes(*most), reason.text),
-                 reason.remedy + ".", static_cast<double>(more) / static_cast<double>(peak)};
+                 reason.remedy + ".", static_cast<double>(more) / static_cast<double>(peak), kItsMemory};
 }
 
 std::optional<Finding> little_headroom(const RunRecord& run) {
@@ -150,7 +152,7 @@ std::optional<Finding> large_workspace(const RunRecord& run) {
   return Finding{fmt::format("{} of {}'s memory is the libraries' workspace ({}).", percent(share), device.device, short_bytes(workspace)),
                  fmt::format("`--workspace {}MiB` would save the rest, where the algorithms that fit it are fast enough.",
                              std::max<int64_t>(1, workspace / 4 >> 20)),
-                 share};
+                 share, kItsMemory};
 }
 
 std::optional<Finding> waits_for_data(const RunRecord& run) {
@@ -159,7 +161,7 @@ std::optional<Finding> waits_for_data(const RunRecord& run) {
   if (share < kDataWait) return std::nullopt;
   const std::string workers = fmt::format("raise `--workers`, which is {}, say to {}", run.workers, run.workers * 2);
   return Finding{fmt::format("{} of the step waits for data.", percent(share)),
-                 (run.host_preprocess ? "`--preprocess device` takes the work from the loader; or " : "") + workers + ".", share};
+                 (run.host_preprocess ? "`--preprocess device` takes the work from the loader; or " : "") + workers + ".", share, kTheStep};
 }
 
 std::optional<Finding> waits_for_host(const RunRecord& run) {
@@ -167,7 +169,7 @@ std::optional<Finding> waits_for_host(const RunRecord& run) {
     const double share = wait_row(d.phases, "host").share;
     if (share < kHostWait) continue;
     return Finding{fmt::format("{} of the step {} has nothing to do, because the host has not issued more yet.", percent(share), d.device),
-                   fmt::format("`--batch-size {}` gives each launch more work.", run.batch_size * 2), share};
+                   fmt::format("`--batch-size {}` gives each launch more work.", run.batch_size * 2), share, kTheStep};
   }
   return std::nullopt;
 }
@@ -177,7 +179,6 @@ std::optional<Finding> idle_device(const RunRecord& run) {
   std::vector<double> busy, rates;
   for (const DeviceRecord& d : run.devices) {
     busy.push_back(seconds_in(d, Phase::forward) + seconds_in(d, Phase::recompute) + seconds_in(d, Phase::backward));
-    // In few steps, any device can be late by chance.
     if (d.samples_per_step == 0 || busy.back() <= 0 || d.phases.steps < kFewestSteps) return std::nullopt;
     rates.push_back(static_cast<double>(d.samples_per_step) / busy.back());
   }
@@ -192,7 +193,7 @@ std::optional<Finding> idle_device(const RunRecord& run) {
   const auto time_of = [&](size_t d) { return short_seconds(per_step(busy[d], run.devices[d].phases)); };
   return Finding{fmt::format("{} idles {} of the step: its {} samples take it {}, those of {} take {}.", run.devices[fast].device, percent(idle),
                              run.devices[fast].samples_per_step, time_of(fast), run.devices[slow].device, time_of(slow)),
-                 fmt::format("`--split {}` would distribute them by speed.", fmt::join(shares, ",")), idle};
+                 fmt::format("`--split {}` would distribute them by speed.", fmt::join(shares, ",")), idle, kTheStep};
 }
 
 std::optional<Finding> waits_for_peers(const RunRecord& run) {
@@ -210,7 +211,7 @@ std::optional<Finding> waits_for_peers(const RunRecord& run) {
   return Finding{
       fmt::format("{} waits {} of the step for peers that reach a collective later, a different one each time: no split would change that.",
                   longest->device, percent(share)),
-      "`--threads-per-device` with fewer threads than cores in all, or an otherwise idle machine, lets them arrive together.", share};
+      "`--threads-per-device` with fewer threads than cores in all, or an otherwise idle machine, lets them arrive together.", share, kTheStep};
 }
 
 std::optional<Finding> single_bucket(const RunRecord& run) {
@@ -226,7 +227,7 @@ std::optional<Finding> single_bucket(const RunRecord& run) {
                              short_bytes(bytes), percent(row.exposed_seconds / row.seconds())),
                  fmt::format("`--bucket-mb {0:.2g} --first-bucket-mb {0:.2g}` would make four of them, the first of which overlap with backward.",
                              std::max(1e-3, static_cast<double>(bytes) / 4 / (1 << 20))),
-                 share_of(slowest->phases, row.exposed_seconds)};
+                 share_of(slowest->phases, row.exposed_seconds), kTheStep};
 }
 
 std::optional<Finding> late_first_bucket(const RunRecord& run) {
@@ -253,7 +254,7 @@ std::optional<Finding> exposed_communication(const RunRecord& run) {
       star ? "`--mode ddp` reduces in buckets during backward and broadcasts nothing."
            : fmt::format("`--batch-size {} --accumulate {}` takes twice the samples to each reduction; `--reduce-dtype f16` halves its bytes.",
                          run.batch_size * 2, run.accumulate * 2),
-      share};
+      share, kTheStep};
 }
 
 std::optional<Finding> skipped_steps(const RunRecord& run) {
@@ -264,7 +265,7 @@ std::optional<Finding> skipped_steps(const RunRecord& run) {
       fmt::format("{} of {} steps were skipped, because the gradient was not finite.", format_count(skipped), format_count(run.steps.steps)),
       fmt::format("`--loss-scale {:.6g}`, where the scale settled, starts without the search.",
                   run.steps.scales.empty() ? 1.0 : run.steps.scales.back().loss_scale),
-      share};
+      share, kTheSteps};
 }
 
 std::optional<double> first_bucket_begin(const StepView& view) {
@@ -359,7 +360,8 @@ std::vector<Finding> comparison_findings(const std::vector<RunRecord>& runs) {
   std::vector<Finding> all = compare_findings(runs);
   for (const RunRecord& run : runs) {
     for (const auto find : {uneven_memory, idle_device, waits_for_peers, exposed_communication}) {
-      if (const auto finding = find(run)) all.push_back({fmt::format("{}: {}", run.name, finding->text), finding->remedy, finding->cost});
+      if (const auto finding = find(run))
+        all.push_back({fmt::format("{}: {}", run.name, finding->text), finding->remedy, finding->cost, finding->cost_of});
     }
   }
   std::stable_sort(all.begin(), all.end(), [](const Finding& a, const Finding& b) { return a.cost.value_or(2) > b.cost.value_or(2); });

@@ -9,6 +9,9 @@
 
 namespace vitrine::tools {
 
+/// Measured steps from which waits of devices for each other are judged: in fewer, any device can be late by chance.
+inline constexpr int64_t kFewestSteps = 8;
+
 /// Fills findings, speed and summaries from the runs. A command calls it when the record has all of its runs; renderers compute nothing.
 void conclude(Record& record);
 

@@ -16,6 +16,7 @@
 #include "runtime/units.h"
 #include "tools/program/commands.h"
 #include "tools/program/json_report.h"
+#include "tools/program/json_text.h"
 #include "tools/program/machine.h"
 #include "tools/program/tables.h"
 #include "vitrine_version.h"
@@ -127,7 +128,7 @@ Json info_json(const std::vector<int>& cores) {
   json["cores"] = cores;
   json["memory"] = {{"total_bytes", memory_bytes("MemTotal")}, {"available_bytes", available_memory().bytes}};
   const std::optional<double> quota = cpu_quota();
-  json["cpu_quota_cores"] = quota ? Json(*quota) : Json();
+  json["cpu_quota_cores"] = value_or_null(quota);
   json["devices"] = Json::array();
   for (size_t i = 0; i < cores.size(); ++i) json["devices"].push_back(fmt::format("cpu:{}", i));
   const GpuReport gpus = query_gpus(true);

@@ -17,33 +17,8 @@ namespace vitrine::tools {
 
 namespace {
 
-Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
-
 /// A float in its shortest form: 0.1, not 0.10000000149011612.
 Json decimal(float value) { return std::isfinite(value) ? Json(std::stod(fmt::format("{}", value))) : Json(); }
-
-/// A flag without a value is null.
-template <class Value>
-Json given_or_null(const std::optional<Value>& value) {
-  return value ? Json(*value) : Json();
-}
-
-Json schedule_flags_json(const ScheduleOptions& o) {
-  Json json;
-  json["lr_schedule"] = o.schedule;
-  json["lr_step_size"] = given_or_null(o.step_size);
-  json["lr_milestones"] = o.milestones;
-  json["lr_gamma"] = given_or_null(o.gamma);
-  json["lr_min"] = given_or_null(o.min_lr);
-  json["lr_patience"] = given_or_null(o.patience);
-  json["lr_factor"] = given_or_null(o.factor);
-  json["lr_threshold"] = given_or_null(o.threshold);
-  json["lr_cooldown"] = given_or_null(o.cooldown);
-  json["lr_metric"] = o.metric;
-  json["warmup_steps"] = o.warmup_steps;
-  json["warmup_factor"] = given_or_null(o.warmup_factor);
-  return json;
-}
 
 Json training_json(const Options& o, const Job& job) {
   Json json;
@@ -51,11 +26,12 @@ Json training_json(const Options& o, const Job& job) {
   const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
   json["accumulate"] = o.accumulate;
   json["recompute_segments"] = resolve_recompute_segments(o, job.model);
+  json["recompute"] = parse_recompute(o.recompute);
   json["loss_gradient"] = o.loss_gradient;
   json["batch_norm"] = o.batch_norm;
   json["optimizer"] = optimizer.name();
   json["lr"] = optimizer.learning_rate();
-  json.update(schedule_flags_json(o.schedule));
+  json.update(schedule_json(o.schedule));
   json["weight_decay"] = sgd ? optimizer.sgd.weight_decay : optimizer.adam_kernel().weight_decay;
   if (sgd) {
     json["momentum"] = optimizer.sgd.momentum;
@@ -65,7 +41,7 @@ Json training_json(const Options& o, const Job& job) {
     json["eps"] = optimizer.adam_kernel().eps;
   }
   json.update(recipe_json(o.recipe));
-  json["clip_norm"] = given_or_null(o.clip_norm);
+  json["clip_norm"] = value_or_null(o.clip_norm);
   json["allow_non_finite"] = o.allow_non_finite;
   json["dropout"] = o.dropout ? decimal(*o.dropout) : Json();
   json["seed"] = o.seed;
@@ -123,9 +99,9 @@ Json epochs_json(const std::vector<EpochRecord>& epochs) {
   for (const EpochRecord& e : epochs) {
     json.push_back({{"epoch", e.epoch},
                     {"train_loss", e.totals.mean_loss()},
-                    {"test_loss", e.test_loss ? Json(*e.test_loss) : Json()},
-                    {"test_accuracy", e.test_accuracy ? Json(*e.test_accuracy) : Json()},
-                    {"test_top5_accuracy", e.test_top5 ? Json(*e.test_top5) : Json()},
+                    {"test_loss", value_or_null(e.test_loss)},
+                    {"test_accuracy", value_or_null(e.test_accuracy)},
+                    {"test_top5_accuracy", value_or_null(e.test_top5)},
                     {"samples", e.samples},
                     {"steps", e.steps},
                     {"interrupted", !e.whole()},
@@ -135,21 +111,19 @@ Json epochs_json(const std::vector<EpochRecord>& epochs) {
   return json;
 }
 
-Json spread_json(const SeedSpread& spread) {
-  if (spread.count == 0) return {};
-  return {{"mean", spread.mean}, {"least", spread.least}, {"most", spread.most}, {"deviation", spread.deviation ? Json(*spread.deviation) : Json()}};
-}
-
-Json saved_epochs_json(const std::vector<SavedEpoch>& saved) {
+/// null without --frontier.
+Json frontier_json(const Record& record) {
+  if (!record.frontier) return {};
   Json json = Json::array();
-  for (const SavedEpoch& s : saved) {
-    json.push_back({{"epoch", s.epoch},
-                    {"checkpoint", s.checkpoint},
-                    {"test_loss", s.test_loss},
-                    {"test_accuracy", s.test_accuracy},
-                    {"test_top5_accuracy", s.test_top5 ? Json(*s.test_top5) : Json()}});
+  for (const RecomputationRecord& row : *record.frontier) {
+    json.push_back({{"recompute", row.recompute}, {"peak_bytes", row.peak_bytes}, {"added_time", row.added_time}, {"fits", value_or_null(row.fits)}});
   }
   return json;
+}
+
+Json spread_json(const SeedSpread& spread) {
+  if (spread.count == 0) return {};
+  return {{"mean", spread.mean}, {"least", spread.least}, {"most", spread.most}, {"deviation", value_or_null(spread.deviation)}};
 }
 
 Json measurements_json(const std::vector<DeviceRecord>& devices) {
@@ -172,12 +146,12 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["classes"] = job.model.classes;
   json["preprocess"] = o.preprocess;
   json["normalize"] = text_or_null(o.normalize);
-  json["limit_samples"] = given_or_null(o.limit_samples);
+  json["limit_samples"] = value_or_null(o.limit_samples);
   json["workers"] = o.workers;
   for (const DeviceId& device : devices) json["devices"].push_back(device.str());
   json["device_memory"] = parse_memory_list(o.device_memory);
   json["threads_per_device"] = parse_thread_list(o.threads_per_device);
-  json["workspace"] = given_or_null(parse_workspace(o));
+  json["workspace"] = value_or_null(parse_workspace(o));
   json["tf32"] = o.tf32;
   json["nccl_defaults"] = o.nccl_defaults;
   json["batch_size"] = o.batch_size;
@@ -193,14 +167,14 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   } else {
     for (const auto& [name, precision] : resolve_compare_precisions(o)) json["precisions"].push_back(name);
   }
-  json["loss_scale_growth_interval"] = given_or_null(o.loss_scale_growth_interval);
+  json["loss_scale_growth_interval"] = value_or_null(o.loss_scale_growth_interval);
   json["reduce_dtype"] = o.reduce_dtype;
   if (o.command == Options::Command::reproduce) {
     json["modes"] = o.reproduce.modes;
     json["epochs"] = *o.epochs;
     json["seeds"] = o.reproduce.seeds;
     json["as_published"] = o.reproduce.as_published;
-    json["keep_last"] = given_or_null(o.checkpoints.keep_last);
+    json["keep_last"] = value_or_null(o.checkpoints.keep_last);
     json["out"] = o.reproduce.out;
   }
   if (o.command != Options::Command::train && o.command != Options::Command::plan) return json;
@@ -209,7 +183,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["mode"] = o.mode_name();
   json.update(scheme_json(resolve_scheme(o, devices, world_size), devices));
   json["epochs"] = o.steps ? Json() : Json(o.epochs.value_or(1));
-  json["steps"] = given_or_null(o.steps);
+  json["steps"] = value_or_null(o.steps);
   json["evaluate"] = o.evaluate;
   if (o.command == Options::Command::plan) return json;
   json["save"] = text_or_null(o.save);
@@ -217,6 +191,18 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["checkpoint_every"] = o.checkpoints.directory.empty() ? Json() : Json(o.checkpoints.every.value_or("epoch"));
   json["trace"] = text_or_null(o.trace);
   json["trace_level"] = o.trace_level;
+  return json;
+}
+
+Json saved_epochs_json(const std::vector<SavedEpoch>& saved) {
+  Json json = Json::array();
+  for (const SavedEpoch& s : saved) {
+    json.push_back({{"epoch", s.epoch},
+                    {"checkpoint", s.checkpoint},
+                    {"test_loss", s.test_loss},
+                    {"test_accuracy", s.test_accuracy},
+                    {"test_top5_accuracy", value_or_null(s.test_top5)}});
+  }
   return json;
 }
 
@@ -269,7 +255,6 @@ Json comparison_json(const Record& record, const std::vector<DeviceId>& devices)
 }
 
 Json reproduction_json(const Record& record) {
-  const auto number = [](const auto& value) { return value ? Json(*value) : Json(); };
   Json json;
   json["config"] = Json::parse(record.config);
   json["runs"] = Json::array();
@@ -285,32 +270,32 @@ Json reproduction_json(const Record& record) {
     one["state"] = of.state;
     one["failure"] = text_or_null(of.failure);
     one["diverged"] = text_or_null(run.diverged);
-    one["seconds"] = number(training_seconds(run));
-    one["samples_per_second"] = number(training_rate(run));
+    one["seconds"] = value_or_null(training_seconds(run));
+    one["samples_per_second"] = value_or_null(training_rate(run));
     const auto summary = std::find_if(summaries.begin(), summaries.end(), [&](const auto& s) { return s.name == of.configuration(); });
-    one["speed_up"] = of.state == "complete" ? number(summary->speed_up) : Json();
-    one["test_accuracy"] = number(final_accuracy(run));
+    one["speed_up"] = of.state == "complete" ? value_or_null(summary->speed_up) : Json();
+    one["test_accuracy"] = value_or_null(final_accuracy(run));
     one["skipped_steps"] = of.skipped_steps;
     one["epochs"] = epochs_json(run.epochs);
     one["saved_epochs"] = saved_epochs_json(of.saved);
     one.update(measurements_json(run.devices));
     if (has_measurements(run)) continue;
     for (Json& device : one["devices"]) {
-      for (const char* name : {"peak_bytes", "peak_bytes_by_category", "outside_bytes"}) device[name] = nullptr;
+      for (const char* name : {"peak_bytes", "peak_bytes_by_category", "lower_bound_bytes", "outside_bytes"}) device[name] = nullptr;
     }
   }
   json["configurations"] = Json::array();
   for (const ConfigurationSummary& summary : summaries) {
     const PublishedFigure* published = record.as_published ? summary.published : nullptr;
-    json["configurations"].push_back(
-        {{"name", summary.name},
-         {"complete_runs", summary.complete},
-         {"test_accuracy", spread_json(summary.accuracy)},
-         {"seconds", spread_json(summary.seconds)},
-         {"samples_per_second", summary.samples_per_second > 0.0 ? Json(summary.samples_per_second) : Json()},
-         {"speed_up", number(summary.speed_up)},
-         {"published",
-          published == nullptr ? Json() : Json{{"test_accuracy", number(published->accuracy)}, {"minutes", number(published->minutes)}}}});
+    json["configurations"].push_back({{"name", summary.name},
+                                      {"complete_runs", summary.complete},
+                                      {"test_accuracy", spread_json(summary.accuracy)},
+                                      {"seconds", spread_json(summary.seconds)},
+                                      {"samples_per_second", summary.samples_per_second > 0.0 ? Json(summary.samples_per_second) : Json()},
+                                      {"speed_up", value_or_null(summary.speed_up)},
+                                      {"published", published == nullptr ? Json()
+                                                                         : Json{{"test_accuracy", value_or_null(published->accuracy)},
+                                                                                {"minutes", value_or_null(published->minutes)}}}});
   }
   json["notes"] = record.notes;
   json["departures"] = record.departures;
@@ -336,6 +321,7 @@ Json plan_json(const Record& record) {
     device["held"] = Json::array();
     for (const HeldBytes& held : d.plan.held) device["held"].push_back({{"layer", held.layer}, {"bytes", held.bytes}});
   }
+  json["frontier"] = frontier_json(record);
   json["checkpoint_staging_bytes"] = record.checkpoints ? staging_json(record.checkpoints->planned_staging) : Json();
   json["notes"] = record.notes;
   json["fits"] = std::all_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.fits(); });
@@ -350,6 +336,7 @@ Json devices_json(const std::vector<DeviceRecord>& devices) {
                     {"samples_per_step", d.samples_per_step},
                     {"peak_bytes", d.pool.peak_bytes},
                     {"peak_bytes_by_category", bytes_by_category_json(d.pool.peak_by_category)},
+                    {"lower_bound_bytes", allocated_bytes(d.pool.peak_by_category)},
                     {"planned_peak_bytes", d.plan.peak_bytes},
                     {"planned_peak_bytes_by_category", bytes_by_category_json(d.plan.peak_by_category)},
                     {"capacity_bytes", d.pool.capacity_bytes},

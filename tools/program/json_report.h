@@ -11,6 +11,7 @@ namespace vitrine::tools {
 ///   world_size  devices of all processes, if there are several
 Json config_json(const Options& options, const Job& job, const std::vector<DeviceId>& devices, std::optional<int> world_size = {});
 
+Json saved_epochs_json(const std::vector<SavedEpoch>& saved);
 Json run_json(const Record& record);
 Json comparison_json(const Record& record, const std::vector<DeviceId>& devices);
 Json reproduction_json(const Record& record);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -12,6 +14,19 @@ namespace vitrine::tools {
 template <class JsonValue>
 std::string json_text(const JsonValue& json, int indent = -1) {
   return json.dump(indent, ' ', false, JsonValue::error_handler_t::replace);
+}
+
+/// "lr_gamma": the key of the flag --lr-gamma.
+inline std::string json_key(std::string flag) {
+  std::replace(flag.begin(), flag.end(), '-', '_');
+  return flag;
+}
+/// null for an empty text.
+inline nlohmann::ordered_json text_or_null(const std::string& text) { return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text); }
+/// null without a value.
+template <class Value>
+nlohmann::ordered_json value_or_null(const std::optional<Value>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
 
 }  // namespace vitrine::tools

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/error.h"
+#include "runtime/text.h"
 #include "tools/program/commands.h"
 #include "tools/program/lessons.h"
 #include "tools/program/terminal.h"
@@ -17,8 +18,17 @@ namespace vitrine::tools {
 
 namespace {
 
+/// plain_text() with its paragraphs broken to lines of the terminal. Code stays as it is: a command can be copied, and a table keeps its columns.
+std::string wrapped_text(const std::string& markdown, const Style& style) {
+  std::string text;
+  for (const std::string& line : split_text(plain_text(markdown), '\n')) {
+    text.append(text.empty() ? "" : "\n").append(line.starts_with("    ") ? line : wrap(line, style.width));
+  }
+  return text;
+}
+
 void print_section(const char* title, const std::string& markdown, const Style& style) {
-  fmt::print("{}\n{}\n\n", style.bold(title), wrap(plain_text(markdown), style.width));
+  fmt::print("{}\n{}\n\n", style.bold(title), wrapped_text(markdown, style));
 }
 
 void list_lessons(const Style& style) {
@@ -36,6 +46,14 @@ int run_in_shell(const Lesson& lesson) {
   if (std::system("command -v mpirun >/dev/null") != 0) {
     throw UnsupportedError(fmt::format(
         "lesson {} starts several processes with mpirun, which is not on PATH; install it with: apt-get install openmpi-bin", lesson.number));
+  }
+  // It refuses with status 1, which a lesson may expect of its command.
+  const bool allowed = std::getenv("OMPI_ALLOW_RUN_AS_ROOT") != nullptr && std::getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") != nullptr;
+  if (geteuid() == 0 && !allowed && std::system("mpirun --version 2>/dev/null | grep -q 'Open MPI'") == 0) {
+    throw UnsupportedError(
+        fmt::format("lesson {} starts processes with Open MPI's mpirun, which refuses to run as root; run it as another user, or set "
+                    "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                    lesson.number));
   }
   const std::string folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
   const char* const path = std::getenv("PATH");
@@ -59,7 +77,7 @@ int run_lesson(const Options& options, const RunArguments& run_arguments) {
     print_section("Answer", lesson.answer, style);
     return kExitOk;
   }
-  fmt::print("{}\n\n{}\n\n", wrap(plain_text(lesson.question), style.width), style.bold("$ " + lesson.command));
+  fmt::print("{}\n\n{}\n\n", wrapped_text(lesson.question, style), style.bold("$ " + lesson.command));
   std::fflush(stdout);
   const std::vector<std::string> arguments = lesson.arguments();
   const int status = arguments.empty() ? run_in_shell(lesson) : run_arguments(arguments);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -74,6 +75,14 @@ std::vector<Category> held_categories(const std::vector<DeviceRecord>& devices) 
   return categories;
 }
 
+/// Whether the peak of any device exceeds its lower bound, as measured or as planned.
+bool has_fragmentation(const std::vector<DeviceRecord>& devices) {
+  constexpr auto kFragmentation = static_cast<size_t>(Category::fragmentation);
+  return std::any_of(devices.begin(), devices.end(), [](const DeviceRecord& d) {
+    return d.pool.peak_by_category[kFragmentation] != 0 || d.plan.peak_by_category[kFragmentation] != 0;
+  });
+}
+
 /// Two columns for each group: measured and planned.
 Table memory_of_groups(const std::vector<Group>& groups, const std::vector<DeviceRecord>& devices) {
   std::vector<Table::Column> columns = {{"at the peak", Table::Align::left}};
@@ -101,6 +110,11 @@ Table memory_of_groups(const std::vector<Group>& groups, const std::vector<Devic
   add(
       "in bytes", [](const DeviceRecord& d) { return format_count(d.pool.peak_bytes); },
       [](const DeviceRecord& d) { return format_count(d.plan.peak_bytes); });
+  if (has_fragmentation(devices)) {
+    add(
+        "lower bound", [](const DeviceRecord& d) { return format_count(allocated_bytes(d.pool.peak_by_category)); },
+        [](const DeviceRecord& d) { return format_count(allocated_bytes(d.plan.peak_by_category)); });
+  }
   add(
       "reached in", [](const DeviceRecord& d) { return place_name(d.pool.peak_phase, d.pool.peak_layer); }, nothing);
   add(
@@ -132,6 +146,7 @@ Table memory_spread(const std::vector<DeviceRecord>& devices) {
   }
   table.add_rule_above_total();
   add("peak", [](const DeviceRecord& d) { return d.pool.peak_bytes; });
+  if (has_fragmentation(devices)) add("lower bound", [](const DeviceRecord& d) { return allocated_bytes(d.pool.peak_by_category); });
   add("capacity", [](const DeviceRecord& d) { return d.pool.capacity_bytes; });
   add("outside the pool", [](const DeviceRecord& d) { return d.outside_bytes; });
   const auto met = std::count_if(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.as_planned(); });
@@ -189,6 +204,7 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
   std::vector<Table::Column> columns = {{"at the peak", Table::Align::left}};
   for (const Group& group : groups) columns.push_back({group.name});
   Table table(columns, "What each device needs");
+  const bool fragmented = has_fragmentation(devices);
   const auto add = [&](const std::string& name, const auto& value) {
     std::vector<std::string> cells = {name};
     for (const Group& group : groups) cells.push_back(value(*group.device));
@@ -200,6 +216,7 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
   table.add_rule_above_total();
   add("peak", [](const DeviceRecord& d) { return format_bytes(d.plan.peak_bytes); });
   add("in bytes", [](const DeviceRecord& d) { return format_count(d.plan.peak_bytes); });
+  if (fragmented) add("lower bound", [](const DeviceRecord& d) { return format_count(allocated_bytes(d.plan.peak_by_category)); });
   add("reached in", [](const DeviceRecord& d) { return place_name(d.plan.peak_phase, d.plan.peak_layer); });
   add("capacity", [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0 ? format_bytes(d.pool.capacity_bytes) : "not known"; });
   add("left over", [](const DeviceRecord& d) {
@@ -209,9 +226,10 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
   });
   add("samples per step", [](const DeviceRecord& d) { return format_count(d.samples_per_step); });
   table.set_hint(
-      "A run takes exactly this much from each device; with one byte less it is refused. Memory outside the pools (CUDA's context, libraries) comes "
-      "on "
-      "top.");
+      fmt::format("A run takes exactly this much from each device; with one byte less it is refused{} Memory outside the pools (CUDA's context, "
+                  "libraries) comes on top.",
+                  fragmented ? ". The lower bound is the largest sum of blocks in use at once: no placement needs less."
+                             : "; no placement of the blocks needs less."));
   return table;
 }
 
@@ -235,6 +253,30 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices) {
   }
   table.add_rule_above_total();
   table.add_row(sum);
+  return table;
+}
+
+std::optional<Table> frontier_table(const Record& record) {
+  if (!record.frontier || record.frontier->empty()) return std::nullopt;
+  const std::vector<RecomputationRecord>& rows = *record.frontier;
+  Table table({{"fullest device"}, {"in bytes"}, {"less"}, {"added time"}, {"fits"}, {"--recompute", Table::Align::left}},
+              "What recomputation saves and costs");
+  const double whole = static_cast<double>(rows.front().peak_bytes);
+  bool found = false;
+  for (const RecomputationRecord& row : rows) {
+    const bool cheapest = row.fits.value_or(false) && !std::exchange(found, found || row.fits.value_or(false));
+    table.add_row({format_bytes(row.peak_bytes), format_count(row.peak_bytes), format_share(1.0 - static_cast<double>(row.peak_bytes) / whole),
+                   row.added_time > 0.0 ? fmt::format("+{:.1f} %", 100.0 * row.added_time) : std::string(),
+                   !row.fits    ? ""
+                   : !*row.fits ? "no"
+                   : cheapest   ? "yes, with least time"
+                                : "yes",
+                   row.recompute.empty() ? "(nothing)" : fmt::format("{}", fmt::join(row.recompute, ","))});
+  }
+  table.set_hint(
+      "Each row takes the least time of all choices with so few bytes. Bytes are planned; time is estimated from operations and bytes moved, as a "
+      "share "
+      "of the forward and backward pass.");
   return table;
 }
 

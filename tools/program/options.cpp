@@ -72,6 +72,7 @@ void check_training(const Options& o) {
     if (!o.records()) throw ConfigError("--record-steps: nothing is recorded; add --report, --trace or --memory-history, or leave it out");
   }
   parse_recompute_segments(o.recompute_segments);
+  parse_recompute(o.recompute);
   resolve_optimizer(o);
   check_recipe(o.recipe, o.host_preprocess());
   if (o.command == Options::Command::compare || o.command == Options::Command::reproduce) {
@@ -104,6 +105,15 @@ void check_files(const Options& o) {
 void check_choices(const Options& o) {
   if (o.choices.batch_size && o.choices.accumulate) {
     throw ConfigError("--batch-size max with --accumulate auto: in micro-batches of a few samples any batch fits; give one of them a number");
+  }
+  if ((o.choices.recompute || !o.recompute.empty()) && (o.choices.recompute_segments || o.recompute_segments != "1")) {
+    throw ConfigError("--recompute and --recompute-segments: both say what is recomputed; give one of them");
+  }
+  if (o.choices.recompute && (o.choices.batch_size || o.choices.accumulate || o.choices.split)) {
+    throw ConfigError(fmt::format("--recompute auto with {}: it chooses for a given batch; give a value, or use --recompute-segments auto",
+                                  o.choices.batch_size   ? "--batch-size max"
+                                  : o.choices.accumulate ? "--accumulate auto"
+                                                         : "--split auto"));
   }
   if (o.balance == "time" && !o.choices.split) throw ConfigError("--balance time: it says how --split auto shares the batch; add --split auto");
   if (o.balance == "time" && o.command == Options::Command::plan) {
@@ -281,6 +291,19 @@ std::optional<int> parse_recompute_segments(const std::string& text) {
   const std::optional<int> segments = parse_number<int>(text);
   if (segments && *segments >= 1) return segments;
   throw ConfigError(fmt::format("--recompute-segments {}: expected an integer of at least 1 (1: nothing is recomputed), sqrt or auto", text));
+}
+
+std::vector<std::string> parse_recompute(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    names.push_back(text.substr(begin, comma - begin));
+    if (names.back().empty()) {
+      throw ConfigError(fmt::format("--recompute {}: a name is empty; give parts as PART,FIRST-LAST, without spaces", text));
+    }
+    begin = comma + 1;
+  }
+  return names;
 }
 
 OptimizerConfig resolve_optimizer(const Options& o) { return make_optimizer_config(o.optimizer, o.lr, o.momentum, o.nesterov, o.weight_decay); }

@@ -45,8 +45,9 @@ struct Choices {
   bool split = false;               // --split auto
   bool accumulate = false;          // --accumulate auto
   bool recompute_segments = false;  // --recompute-segments auto
+  bool recompute = false;           // --recompute auto
 
-  bool any() const { return batch_size || split || accumulate || recompute_segments; }
+  bool any() const { return batch_size || split || accumulate || recompute_segments || recompute; }
 };
 
 /// The command line's settings, checked as far as possible without opening a file or device.
@@ -90,6 +91,7 @@ struct Options {
   int64_t batch_size = 64;
   int accumulate = 1;
   std::string recompute_segments = "1", loss_gradient = "in-place";
+  std::string recompute;  // names of parts; empty: by recompute_segments
   std::string batch_norm = "exact";
   Choices choices;
   std::string balance = "memory";  // --split auto: by memory or time
@@ -121,8 +123,9 @@ struct Options {
   CollectiveOptions collectives;
   ReproduceOptions reproduce;
   LabOptions lab;
-  int lesson = 0;       // 0: the list
-  bool answer = false;  // print the lesson's answer instead of running its command
+  bool frontier = false;  // plan
+  int lesson = 0;         // 0: the list
+  bool answer = false;    // print the lesson's answer instead of running its command
 
   std::string trace, report, memory_history, tensorboard, log;
   std::string record_steps;  // "2-4"; empty: those, and of a trace all
@@ -171,6 +174,8 @@ std::vector<std::pair<std::string, Precision>> resolve_compare_precisions(const 
 OptimizerConfig resolve_optimizer(const Options& options);
 /// Number of recompute segments; none for sqrt, which depends on the model. throws ConfigError.
 std::optional<int> parse_recompute_segments(const std::string& text);
+/// The names of --recompute, separated by commas. throws ConfigError.
+std::vector<std::string> parse_recompute(const std::string& text);
 /// Precision, loss scaling, clipping, and the data types used to reduce gradients and broadcast parameters. throws ConfigError.
 Precision resolve_precision(const Options& options);
 TraceLevel resolve_trace_level(const Options& options);

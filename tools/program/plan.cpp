@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "nn/parallel/plan_search.h"
+#include "nn/parallel/recompute_search.h"
 #include "tools/program/advice.h"
 #include "tools/program/attempts.h"
 #include "tools/program/checkpoints.h"
@@ -44,6 +47,18 @@ DeviceRecord planned_device(Device& device, int64_t samples_per_step, const Devi
   return record;
 }
 
+// Rows of --frontier, of which each is planned.
+constexpr int kChoices = 16;
+
+std::vector<RecomputationRecord> recomputations(const RecomputeSearch& search, const std::vector<DeviceRecord>& devices) {
+  const bool known = std::any_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0; });
+  std::vector<RecomputationRecord> rows;
+  for (const RecomputePoint& point : search.frontier(kChoices)) {
+    rows.push_back({point.recompute, point.peak_bytes, point.added_time, known ? std::optional(point.fit.fits()) : std::nullopt});
+  }
+  return rows;
+}
+
 }  // namespace
 
 int run_plan(const Options& asked) {
@@ -59,8 +74,8 @@ int run_plan(const Options& asked) {
   const Options& options = chosen.options;
   const Scheme scheme = resolve_scheme(options, devices, group->world_size());
   const EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
-  const std::vector<DevicePlan> plans =
-      plan_or_explain(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate), PlanDetail::layers);
+  const Workload workload = train_workload(options, job, options.steps, options.evaluate);
+  const std::vector<DevicePlan> plans = plan_or_explain(job.model, *group, config, workload, PlanDetail::layers);
 
   const BatchPlan batch = plan_batch(scheme.split, config.batch_size, config.accumulate, group->world_size());
   Record record;
@@ -70,9 +85,10 @@ int run_plan(const Options& asked) {
   }
   const bool fits = std::all_of(run.devices.begin(), run.devices.end(), [](const DeviceRecord& d) { return d.fits(); });
   if (!fits) {
-    record.remedies =
-        in_program_words(describe_remedies(PlanSearch(job.model, *group, config, train_workload(options, job, options.steps, options.evaluate))));
+    record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, *group, config, workload)));
   }
+  std::optional<std::vector<RecomputationRecord>> frontier;
+  if (options.frontier) frontier = recomputations(RecomputeSearch(job.model, *group, config, workload), run.devices);
   if (interrupted()) throw SearchStopped();
   const std::string model = describe_job(job, FlatLayout(job.model.net->parameters(), 0));
   const std::string step =
@@ -92,6 +108,7 @@ int run_plan(const Options& asked) {
     record.checkpoints.emplace().planned_staging =
         plan_checkpoint_staging(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config);
   }
+  record.frontier = std::move(frontier);
   conclude(record);
 
   Attempts attempts;

@@ -12,6 +12,7 @@
 #include "runtime/error.h"
 #include "runtime/text.h"
 #include "tools/program/flag_values.h"
+#include "tools/program/json_text.h"
 
 namespace vitrine::tools {
 
@@ -55,7 +56,7 @@ ParameterGroup parse_group(const std::string& text, double lr) {
 }  // namespace
 
 void add_recipe_options(CLI::App& app, RecipeOptions& o) {
-  const char* group = "Training";
+  app.option_defaults()->group("Training");
   // The word none stands for an empty list.
   const auto take_augment = [&o](const std::string& text) { o.augment = text == "none" ? "" : text; };
   const auto take_no_decay = [&o](const std::vector<std::string>& kinds) {
@@ -64,29 +65,24 @@ void add_recipe_options(CLI::App& app, RecipeOptions& o) {
     o.no_decay = none ? std::vector<std::string>() : kinds;
   };
   app.add_option_function<std::string>(
-         "--augment", take_augment,
-         "Random changes of training images on the device, a list: flip (mirrored with probability 1/2), crop:N (padded with N zero pixels, "
-         "then cropped), cutout:N (a square of N x N pixels set to the mean) [none]")
-      ->group(group);
+      "--augment", take_augment,
+      "Random changes of training images on the device, a list: flip (mirrored with probability 1/2), crop:N (padded with N zero pixels, "
+      "then cropped), cutout:N (a square of N x N pixels set to the mean) [none]");
   app.add_option("--label-smoothing", o.label_smoothing, "Share of the target distribution that is spread over all classes, in training")
       ->check(number(0, 1))
-      ->capture_default_str()
-      ->group(group);
+      ->capture_default_str();
   app.add_option_function<std::vector<std::string>>("--no-decay", take_no_decay,
                                                     "Parameters without weight decay, a list: norms (of normalization layers), biases [none]")
       ->delimiter(',')
-      ->check(one_of({"norms", "biases", "none"}))
-      ->group(group);
+      ->check(one_of({"norms", "biases", "none"}));
   app.add_option("--param-group", o.groups,
                  fmt::format("Constants of parameters whose names match: {}, as 'classifier.*:lr=0.01'; the rate keeps its ratio to --lr under a "
                              "schedule. Several may be given; a later one overrides an earlier one and --no-decay",
                              kGroupForm))
       ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group(group);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--ema", o.ema, "Keep an exponential moving average of the weights with this decay (0.999), evaluate it and save it beside --save")
-      ->check(number(0, 1))
-      ->group(group);
+      ->check(number(0, 1));
 }
 
 Augmentation resolve_augmentation(const RecipeOptions& o) {
@@ -186,13 +182,11 @@ std::string describe_recipe(const RecipeOptions& o) {
 
 nlohmann::ordered_json recipe_json(const RecipeOptions& o) {
   nlohmann::ordered_json json;
-  json["augment"] = nullptr;
-  if (!o.augment.empty()) json["augment"] = o.augment;
+  json["augment"] = text_or_null(o.augment);
   json["label_smoothing"] = o.label_smoothing;
   json["no_decay"] = o.no_decay;
   json["param_groups"] = o.groups;
-  json["ema"] = nullptr;
-  if (o.ema) json["ema"] = *o.ema;
+  json["ema"] = value_or_null(o.ema);
   return json;
 }
 

@@ -110,6 +110,7 @@ struct Finding {
   std::string remedy;  // "`--workers 4` loads with more threads"; options are in backquotes
   /// The share of the step's time, of the fullest device's memory or of the steps that it is about, 0 to 1; nothing for a result that costs nothing.
   std::optional<double> cost = std::nullopt;
+  const char* cost_of = "";  // "its memory", "the step", "the steps"; empty where the cost only sets the order
 };
 
 /// Mean and range of a figure over seeds.
@@ -142,6 +143,14 @@ struct ConfigurationSummary {
   const PublishedFigure* published = nullptr;
 };
 
+/// What a choice of recomputed parts needs and costs: see RecomputePoint.
+struct RecomputationRecord {
+  std::vector<std::string> recompute;  // empty: nothing
+  int64_t peak_bytes = 0;              // of the fullest device
+  double added_time = 0.0;             // estimated, as a share of the forward and backward pass
+  std::optional<bool> fits;            // nothing where no capacity is known
+};
+
 /// One scheme's run.
 struct RunRecord {
   std::string name;   // "ddp"; in a comparison of precisions "ddp fp16"
@@ -154,6 +163,7 @@ struct RunRecord {
   int workers = 1;
   bool host_preprocess = false;
   int64_t bucket_bytes = 0, first_bucket_bytes = 0;
+  int64_t image_bytes = 0, label_bytes = 0;  // of a sample, as they are staged; the image with its index where images are augmented
   // Measurements:
   std::vector<DeviceRecord> devices;  // of all processes, in rank order
   StepRecord steps;
@@ -213,8 +223,9 @@ struct Record {
   std::vector<std::string> departures;  // with as_published: how it differs from the published conditions
   bool interrupted = false;
   std::string communicator;
-  std::vector<Conv2dChoice> convolutions;  // of this process's first device
-  std::string remedies;                    // what would make a plan fit; empty if it fits
+  std::vector<Conv2dChoice> convolutions;                    // of this process's first device
+  std::optional<std::vector<RecomputationRecord>> frontier;  // of plan --frontier: falling in bytes, rising in time
+  std::string remedies;                                      // what would make a plan fit; empty if it fits
   // Of a run or plan with checkpoints, on rank 0:
   std::optional<CheckpointRecord> checkpoints;
   std::string resumed_from;  // the checkpoint's folder; empty for a run from the start

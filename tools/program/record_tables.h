@@ -34,6 +34,9 @@ std::optional<Table> held_table(const std::vector<DeviceRecord>& devices);
 /// plan_table()'s peaks as bars of letters, for the terminal.
 std::string plan_bars(const std::vector<DeviceRecord>& devices, const Style& style);
 
+/// The choices of what is recomputed, a row each; nothing without --frontier.
+std::optional<Table> frontier_table(const Record& record);
+
 /// Losses and test accuracy of a run's epochs; nothing without epochs.
 std::optional<Table> epochs_table(const RunRecord& run);
 

@@ -5,12 +5,10 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <set>
 #include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
@@ -18,8 +16,6 @@
 #include "nn/checkpoint_directory.h"
 #include "runtime/error.h"
 #include "runtime/printable.h"
-#include "runtime/trace/span.h"
-#include "runtime/units.h"
 #include "tools/program/advice.h"
 #include "tools/program/attempts.h"
 #include "tools/program/checkpoints.h"
@@ -32,12 +28,14 @@
 #include "tools/program/json_report.h"
 #include "tools/program/json_text.h"
 #include "tools/program/output_file.h"
+#include "tools/program/planned_run.h"
 #include "tools/program/report/page.h"
 #include "tools/program/reproduction.h"
 #include "tools/program/reproduction_files.h"
 #include "tools/program/run_facts.h"
 #include "tools/program/run_state.h"
 #include "tools/program/terminal_report.h"
+#include "tools/program/time_left.h"
 #include "tools/program/train_job.h"
 #include "tools/program/training.h"
 #include "tools/program/warnings.h"
@@ -47,14 +45,6 @@ namespace vitrine::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// One run: a configuration with a seed.
-struct PlannedRun {
-  Configuration configuration;
-  Options options;  // of vitrine train
-  std::vector<DeviceId> devices;
-  std::string folder, settings;
-};
 
 /// The devices of dp and ddp.
 std::vector<DeviceId> reproduction_devices(const Options& o) {
@@ -69,109 +59,11 @@ std::vector<DeviceId> reproduction_devices(const Options& o) {
   return devices;
 }
 
-/// Empty if they cannot be read: then the run fails with the reason when it starts.
-std::vector<NamedCheckpoint> checkpoints_of(const PlannedRun& run) {
-  try {
-    return list_checkpoints(run.options.checkpoints.directory);
-  } catch (const DataError&) {
-    return {};
-  }
-}
-
-/// The steps that a run has made, as far as they are saved.
-int64_t steps_of(const PlannedRun& run) {
-  const std::vector<NamedCheckpoint> checkpoints = checkpoints_of(run);
-  return checkpoints.empty() ? 0 : checkpoints.back().step;
-}
-
-/// The result of a run. Nothing if it cannot be read: then the run fails with the reason when its turn comes.
-std::optional<RunResult> result_of(const PlannedRun& run) {
-  try {
-    return read_run_result(run.folder);
-  } catch (const DataError&) {
-    return std::nullopt;
-  }
-}
-
 /// Warnings and failures may quote bytes of a damaged file.
 void print_file_warning(const std::string& text) {
   fmt::print(stderr, "vitrine: warning: {}\n", printable_lines(text));
   std::fflush(stderr);
 }
-
-EngineConfig config_of(const PlannedRun& run, const Job& job) {
-  return engine_config(run.options, job, resolve_scheme(run.options, run.devices), resolve_precision(run.options));
-}
-
-/// Refuses to start what would fill the disk: hours later a checkpoint could not be saved.
-void check_disk(const Options& o, const Job& job, const std::vector<PlannedRun>& runs) {
-  const int64_t bytes = checkpoint_bytes(FlatLayout(job.model.net->parameters(), 0), BufferLayout(*job.model.net), config_of(runs.front(), job));
-  std::vector<int64_t> saved;
-  for (const PlannedRun& run : runs) {
-    const std::optional<RunResult> result = result_of(run);
-    if (!result || result->state == "interrupted") saved.push_back(static_cast<int64_t>(checkpoints_of(run).size()));
-  }
-  const int64_t missing = missing_checkpoints(*o.epochs, o.checkpoints.keep_last, saved);
-  std::error_code error;
-  const fs::space_info space = fs::space(o.reproduce.out, error);
-  if (error || missing * bytes <= static_cast<int64_t>(space.available)) return;
-  throw DataError(fmt::format(
-      "--out {}: {} checkpoints of {} need {}, but {} are free; name a folder on another disk, or lower --keep-last or --epochs", o.reproduce.out,
-      format_count(missing), format_bytes(bytes), format_bytes(missing * bytes), format_bytes(static_cast<int64_t>(space.available))));
-}
-
-/// Predicts from the steps so far when all runs are done.
-class Estimate {
- public:
-  ///   evaluation  time of one evaluation of the test set, as a share of an epoch's steps      steps_left  of all runs
-  Estimate(double evaluation, int64_t steps_per_epoch, int64_t steps_left)
-      : evaluation_(evaluation), steps_per_epoch_(steps_per_epoch), steps_left_(steps_left) {}
-
-  void begin_run(const std::string& name) {
-    name_ = name;
-    steps_ = 0;
-  }
-  /// The result of a step has been read. After some steps of the first run the whole time is printed.
-  void add_step(int64_t runs) {
-    const int64_t now = steady_now_ns();
-    --steps_left_;
-    if (steps_++ == 0) {  // includes the first use of memory and libraries
-      begin_ns_ = now;
-      return;
-    }
-    ++timed_;
-    nanoseconds_ += now - std::exchange(begin_ns_, now);
-    if (printed_ || (timed_ < kSteps && nanoseconds_ < kNanoseconds)) return;
-    printed_ = true;
-    fmt::print(stderr, "vitrine: about {} left for {} run{} on this machine, by {} step{} of {}\n", format_duration(seconds_left()), runs,
-               runs == 1 ? "" : "s", timed_, timed_ == 1 ? "" : "s", name_);
-    std::fflush(stderr);
-  }
-  void end_run(int64_t done, int64_t runs) const {
-    if (timed_ == 0 || done == runs) return;
-    fmt::print(stderr, "vitrine: {} of {} runs are done; about {} left\n", done, runs, format_duration(seconds_left()));
-    std::fflush(stderr);
-  }
-  /// A run ended before its last step.
-  void drop_steps(int64_t count) { steps_left_ -= count; }
-  int64_t steps_of_run() const { return steps_; }
-
- private:
-  static constexpr int64_t kSteps = 10, kNanoseconds = 5'000'000'000;
-
-  double seconds_left() const {
-    const double per_step = static_cast<double>(nanoseconds_) * 1e-9 / static_cast<double>(timed_);
-    // Each epoch is evaluated by training and again from its files. The time of whole epochs includes the former.
-    const double evaluations = timed_ < steps_per_epoch_ ? 2.0 : 1.0;
-    return per_step * static_cast<double>(std::max<int64_t>(steps_left_, 0)) * (1.0 + evaluations * evaluation_);
-  }
-
-  double evaluation_;
-  int64_t steps_per_epoch_, steps_left_;
-  std::string name_;
-  int64_t steps_ = 0, timed_ = 0, begin_ns_ = 0, nanoseconds_ = 0;
-  bool printed_ = false;
-};
 
 class Reproduction {
  public:
@@ -197,27 +89,27 @@ class Reproduction {
     int64_t steps_left = 0;
     std::vector<bool> waits(planned_.size(), false);
     for (size_t i = 0; i < planned_.size(); ++i) {
-      const std::optional<RunResult> result = result_of(planned_[i]);
+      const std::optional<RunResult> result = planned_[i].result();
       waits[i] = !result || !result->done();
-      if (waits[i]) steps_left += steps - steps_of(planned_[i]);
+      if (waits[i]) steps_left += steps - planned_[i].saved_steps();
     }
     const int64_t wanted = std::count(waits.begin(), waits.end(), true);
     const double test = static_cast<double>(job_.data.test.size()), train = static_cast<double>(job_.data.train.size());
     // A forward pass is about a third of a step.
-    Estimate estimate(test / train / 3.0, steps / *asked_.epochs, steps_left);
+    TimeLeft time_left(test / train / 3.0, steps / *asked_.epochs, steps_left);
     for (size_t i = 0, number = 0; i < planned_.size() && !interrupted(); ++i) {
       RunRecord& record = record_.runs[i];
       if (!waits[i]) {
         attempt(record, [&] { load(planned_[i], record); });
         continue;
       }
-      const int64_t before = steps_of(planned_[i]);
+      const int64_t before = planned_[i].saved_steps();
       print_progress(fmt::format("{} ({} of {})", record.name, ++number, wanted));
-      estimate.begin_run(record.name);
-      const TrainHooks hooks{.steps_done = [&](int64_t) { estimate.add_step(wanted - static_cast<int64_t>(number) + 1); }};
+      time_left.begin_run(record.name);
+      const TrainHooks hooks{.steps_done = [&](int64_t) { time_left.add_step(wanted - static_cast<int64_t>(number) + 1); }};
       attempt(record, [&] { make(planned_[i], record, hooks); });
-      estimate.drop_steps(steps - before - estimate.steps_of_run());
-      if (!interrupted()) estimate.end_run(static_cast<int64_t>(number), wanted);
+      time_left.drop_steps(steps - before - time_left.steps_of_run());
+      if (!interrupted()) time_left.end_run(static_cast<int64_t>(number), wanted);
     }
     for (size_t i = 0; i < planned_.size(); ++i) {
       RunRecord& record = record_.runs[i];
@@ -241,7 +133,7 @@ class Reproduction {
     device_group_options(run.options, run.devices);
     run.folder = fs::path(run.options.log).parent_path().string();
     run.settings = run_settings_text(run.options, job_, run.devices);
-    RunRecord& record = record_.runs.emplace_back(configured_run(run.options, config_of(run, job_), {}));
+    RunRecord& record = record_.runs.emplace_back(configured_run(run.options, run.config(job_), {}));
     record.name = configuration.name();
     if (asked_.reproduce.seeds > 1) record.name += fmt::format(" seed {}", seed);
     ReproducedRun& of = record.reproduced.emplace();
@@ -301,7 +193,7 @@ class Reproduction {
     check_run_settings(planned.folder, planned.settings);
     if (const std::optional<RunResult> result = read_run_result(planned.folder)) {
       take(*result, record);
-    } else if (steps_of(planned) > 0) {
+    } else if (planned.saved_steps() > 0) {
       record.reproduced->state = "interrupted";
     }
   }
@@ -344,7 +236,7 @@ class Reproduction {
     take(result, record);
   }
 
-  /// Returns what came of training. If a checkpoint or the log could not be written, the result is written as that of an interrupted run, and the
+  /// Trains, and returns the result. If a checkpoint or the log could not be written, the result is written as that of an interrupted run, and the
   /// error is thrown.
   ///   before  the result of an earlier call
   RunResult train(const PlannedRun& planned, const TrainHooks& hooks, const RunResult& before) {
@@ -429,7 +321,6 @@ class Reproduction {
     DeviceGroup group(device_group_options(asked_, devices_));
     print_device_warnings(asked_, group);
     const Facts machine = machine_facts(group);
-    const OptimizerConfig optimizer = resolve_optimizer(asked_);
     record_.kind = Record::Kind::reproduction;
     const size_t count = planned_.size() / static_cast<size_t>(asked_.reproduce.seeds);
     record_.title = fmt::format("{} in {} configuration{}", job_.model.name, count, count == 1 ? "" : "s");
@@ -437,56 +328,17 @@ class Reproduction {
     record_.facts = {{"model and data", describe_job(job_, FlatLayout(job_.model.net->parameters(), 0))},
                      {"runs", fmt::format("{} in {}, {} seed{}; single runs on {}", asked_.reproduce.modes, asked_.precisions, asked_.reproduce.seeds,
                                           asked_.reproduce.seeds == 1 ? "" : "s", devices_.front().str())},
-                     {"training", fmt::format("{} epoch{}, batch {}, {}, lr {}{}{}, seed {}", *asked_.epochs, *asked_.epochs == 1 ? "" : "s",
-                                              asked_.batch_size, optimizer.name(), optimizer.learning_rate(), describe_schedule(asked_.schedule),
-                                              describe_recipe(asked_.recipe), asked_.seed)}};
+                     {"training", fmt::format("{} epoch{}, batch {}, {}", *asked_.epochs, *asked_.epochs == 1 ? "" : "s", asked_.batch_size,
+                                              describe_training(asked_))}};
     record_.facts.insert(record_.facts.end(), machine.begin(), machine.end());
     record_.config = json_text(config_json(asked_, job_, devices_));
     record_.dataset_bytes = dataset_bytes(job_.data);
     record_.seeds = asked_.reproduce.seeds;
     record_.as_published = asked_.reproduce.as_published;
-    if (record_.as_published) find_departures(machine);
+    if (record_.as_published) record_.departures = find_departures(asked_, job_, devices_, planned_, machine);
     if (devices_.size() == 1 && !record_.as_published) {
       record_.notes.push_back(
           fmt::format("All modes run on one device, {}; give --devices to see dp and ddp divide the work", devices_.front().str()));
-    }
-  }
-
-  /// What differs from the published conditions beside what --as-published sets.
-  void find_departures(const Facts& machine) {
-    const auto differs = [&](bool different, const std::string& here, const std::string& published) {
-      if (different) record_.departures.push_back(fmt::format("{}; published: {}", here, published));
-    };
-    const Options& o = asked_;
-    const Options published = published_options(o);
-    const OptimizerConfig optimizer = resolve_optimizer(o);
-    differs(o.model != published.model, "model " + o.model, published.model);
-    differs(!o.data.starts_with("cifar10"), "data " + o.data, "CIFAR-10");
-    differs(job_.model.height != 227, fmt::format("images of {0}x{0}", job_.model.height), "227x227");
-    differs(o.limit_samples.has_value(), fmt::format("the first {} training images", format_count(o.limit_samples.value_or(0))), "all 50,000");
-    differs(*o.epochs != *published.epochs, fmt::format("{} epoch{}", *o.epochs, *o.epochs == 1 ? "" : "s"), fmt::format("{}", *published.epochs));
-    differs(o.batch_size != published.batch_size, fmt::format("batch size {}", o.batch_size), fmt::format("{}", published.batch_size));
-    differs(std::string(optimizer.name()) != "adamw", fmt::format("optimizer {}", optimizer.name()), "adamw");
-    differs(optimizer.learning_rate() != *published.lr, fmt::format("lr {}", optimizer.learning_rate()), fmt::format("{}", *published.lr));
-    const auto device = std::find_if(machine.begin(), machine.end(), [&](const auto& fact) { return fact.first == devices_.front().str(); });
-    const std::string text = device == machine.end() ? devices_.front().str() : fmt::format("{}: {}", device->first, device->second);
-    differs(text.find("RTX 2060") == std::string::npos, fmt::format("device {}", text), "an RTX 2060");
-    add_other_departures(published);
-  }
-
-  /// All other settings of the runs that are not those of the published ones.
-  void add_other_departures(const Options& published) {
-    // Named above, or no part of the published conditions.
-    const std::set<std::string> named = {"epochs", "batch-size", "optimizer", "lr", "limit-samples", "seed"};
-    std::set<std::string> found;
-    for (const PlannedRun& run : planned_) {
-      const Options same = train_options(published, run.configuration, device_names(devices_), published.seed);
-      for (const SettingDifference& difference : compare_run_settings(run.settings, run_settings_text(same, job_, run.devices))) {
-        // Optimizers have settings of their own.
-        const bool off = difference.only_here && (difference.here == "0.0" || difference.here == "false");
-        if (difference.only_there || off || named.contains(difference.name) || !found.insert(difference.name).second) continue;
-        record_.departures.push_back(fmt::format("--{} {}; published: {}", difference.name, difference.here, difference.there));
-      }
     }
   }
 

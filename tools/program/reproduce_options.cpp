@@ -59,22 +59,17 @@ Options reproduction_defaults() {
 }
 
 void add_reproduce_options(CLI::App& app, Options& o) {
-  const char* group = "Reproduction";
+  app.option_defaults()->group("Reproduction");
   app.add_option("--out", o.reproduce.out, "Folder of the runs: each has its checkpoints, TensorBoard files, log and result in a folder of its own")
-      ->required()
-      ->group(group);
-  app.add_option("--modes", o.reproduce.modes, "Modes to run, of single (the first device), dp, criterion and ddp")
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--precisions", o.precisions, "Precisions to run each mode in, with loss scales")->capture_default_str()->group(group);
+      ->required();
+  app.add_option("--modes", o.reproduce.modes, "Modes to run, of single (the first device), dp, criterion and ddp")->capture_default_str();
+  app.add_option("--precisions", o.precisions, "Precisions to run each mode in, with loss scales")->capture_default_str();
   app.add_option("--seeds", o.reproduce.seeds, "Repeat each run with this many seeds, from --seed on, and show the spread")
       ->check(whole_number(1, 1000))
-      ->capture_default_str()
-      ->group(group);
+      ->capture_default_str();
   app.add_flag("--as-published", o.reproduce.as_published,
                "Repeat the conditions of the published figures (1000 outputs, no normalization, no shuffling, plateau on the last batch's loss, one "
-               "device) and put the figures beside the results")
-      ->group(group);
+               "device) and put the figures beside the results");
 }
 
 void resolve_as_published(const CLI::App& app, Options& o) {

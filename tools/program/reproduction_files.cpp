@@ -150,14 +150,7 @@ void write_run_result(const std::string& folder, const RunResult& result) {
   json["state"] = result.state;
   json["diverged"] = result.diverged;
   json["measured_steps"] = result.measured_steps;
-  json["saved_epochs"] = Json::array();
-  for (const SavedEpoch& saved : result.saved) {
-    json["saved_epochs"].push_back({{"epoch", saved.epoch},
-                                    {"checkpoint", saved.checkpoint},
-                                    {"test_loss", saved.test_loss},
-                                    {"test_accuracy", saved.test_accuracy},
-                                    {"test_top5_accuracy", saved.test_top5 ? Json(*saved.test_top5) : Json()}});
-  }
+  json["saved_epochs"] = saved_epochs_json(result.saved);
   json["devices"] = Json::parse(devices_text(result.devices));
   write_text(folder + "/result.json", json_text(json, 1));
 }

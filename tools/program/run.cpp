@@ -10,10 +10,10 @@
 #include <fmt/format.h>
 
 #include "kernels/libraries.h"
-#include "nn/checkpoint.h"
 #include "nn/model_file.h"
 #include "nn/parallel/process_part.h"
 #include "nn/segments.h"
+#include "nn/weights_file.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "runtime/process_group/agreement.h"
@@ -135,12 +135,14 @@ Job open_model_file(const Options& o) {
   }
   const Dataset& train = job.data.train;
   if (train.channels != model.channels) {
-    throw ConfigError(
-        fmt::format("--model {}: its images have {} channels, but those of {} have {}", o.model, model.channels, train.name, train.channels));
+    throw ConfigError(fmt::format(
+        "--model {}: its images have {} channels, but those of {} have {}; change \"input\" and the first layer, or choose another --data", o.model,
+        model.channels, train.name, train.channels));
   }
   if (train.classes > model.classes) {
-    throw ConfigError(
-        fmt::format("--model {}: its output has {} classes, but {} has labels of {}", o.model, model.classes, train.name, train.classes));
+    throw ConfigError(fmt::format(
+        "--model {}: its output has {} classes, but {} has labels of {}; give the last layer at least {} outputs, or choose another --data", o.model,
+        model.classes, train.name, train.classes, train.classes));
   }
   job.normalization = resolve_normalization(o.normalize, train);
   const std::string layers = model.net->describe();
@@ -325,6 +327,12 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.batch_size = options.batch_size;
   config.accumulate = options.accumulate;
   config.recompute_segments = resolve_recompute_segments(options, job.model);
+  config.recompute = parse_recompute(options.recompute);
+  try {
+    find_segments(*job.model.net, config.recompute);
+  } catch (const ConfigError&) {
+    rethrow_with_prefix(std::current_exception(), "--");  // the message begins with "recompute: "
+  }
   config.batch_statistics = options.batch_norm == "local" ? BatchStatistics::local : BatchStatistics::exact;
   config.loss_gradient_in_place = options.loss_gradient == "in-place";
   config.optimizer = resolve_optimizer(options);

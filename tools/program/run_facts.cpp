@@ -83,14 +83,10 @@ Facts machine_facts(DeviceGroup& devices) {
 
 Facts run_facts(const Options& options, const Job& job, Run& run, const std::string& mode) {
   const Scheme& scheme = run.engine->config().scheme;
-  const OptimizerConfig optimizer = resolve_optimizer(options);  // the engine holds the last learning rate of a schedule
   Facts facts = {{"model and data", describe_job(job, run.engine->layout())},
-                 {"scheme", fmt::format("{}: split {}, staging {}, loss {}, reduce {}", mode, scheme.split.str(), staging_name(scheme.staging),
-                                        loss_at_name(scheme.loss_at), reduce_name(scheme.reduce))},
+                 {"scheme", fmt::format("{}: split {}, {}", mode, scheme.split.str(), describe_axes(scheme))},
                  {"batch", fmt::format("{} samples per step as {}", options.batch_size, describe_batch(run.engine->batch_plan()))},
-                 {"optimizer", fmt::format("{}, lr {}{}{}, seed {}{}{}", optimizer.name(), optimizer.learning_rate(),
-                                           describe_schedule(options.schedule), describe_recipe(options.recipe), options.seed,
-                                           describe_precision(run.engine->config()), describe_memory(run.engine->config()))}};
+                 {"optimizer", describe_training(options) + describe_precision(run.engine->config()) + describe_memory(run.engine->config())}};
   if (const std::string communicator = run.engine->communicator(); !communicator.empty()) facts.emplace_back("communicator", communicator);
   const Facts machine = machine_facts(*run.devices);
   facts.insert(facts.end(), machine.begin(), machine.end());
@@ -110,6 +106,12 @@ RunRecord configured_run(const Options& options, const EngineConfig& config, con
   record.bucket_bytes = config.bucket_bytes;
   record.first_bucket_bytes = config.first_bucket_bytes;
   return record;
+}
+
+void add_sample_bytes(RunRecord& record, const Model& model, const EngineConfig& config) {
+  const Shape image = config.image_dtype == DType::f32 ? model.input_shape(1) : Shape{1, config.image_height, config.image_width, model.channels};
+  record.image_bytes = image.numel() * size_of(config.image_dtype) + (config.augments() ? size_of(DType::i32) : 0);
+  record.label_bytes = model.label_shape(1).numel() * size_of(DType::i32);
 }
 
 std::optional<MemoryTimeline> steady_step(const DevicePlan& plan) {

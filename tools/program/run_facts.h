@@ -24,6 +24,9 @@ Facts machine_facts(DeviceGroup& devices);
 /// The configuration of a run; without measurements.
 RunRecord configured_run(const Options& options, const EngineConfig& config, const BatchPlan& batch);
 
+/// Sets RunRecord::image_bytes and ::label_bytes.
+void add_sample_bytes(RunRecord& record, const Model& model, const EngineConfig& config);
+
 /// What a device holds in the steady step of a plan with layers; nothing without one.
 std::optional<MemoryTimeline> steady_step(const DevicePlan& plan);
 

@@ -10,6 +10,7 @@
 #include "runtime/error.h"
 #include "runtime/memory/category.h"
 #include "runtime/trace/span.h"
+#include "tools/program/json_text.h"
 #include "tools/program/processes.h"
 #include "tools/program/record.h"
 
@@ -27,8 +28,6 @@ std::string cell(const std::string& text) {
   for (const char c : text) escaped += c == '|' ? "\\|" : c == '\n' ? "<br>" : std::string(1, c);
   return escaped;
 }
-
-Json number(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
 /// On rank 0 the memory of the devices of all processes, named as in reports: "rank 1 cpu:0".
 std::vector<RunLog::Memory> gather_memory(const Processes* processes, const std::vector<RunLog::Memory>& mine) {
@@ -113,7 +112,7 @@ void RunLog::add_step(const Step& step) {
                 {"seconds", seconds()},
                 {"loss", step.loss},
                 {"lr", step.lr},
-                {"loss_scale", number(step.loss_scale)}});
+                {"loss_scale", value_or_null(step.loss_scale)}});
   });
 }
 
@@ -146,9 +145,9 @@ void RunLog::add_epoch(const Epoch& epoch) {
                 {"seconds", seconds()},
                 {"loss", epoch.train_loss},
                 {"samples_per_second", epoch.samples_per_second},
-                {"test_loss", number(epoch.test_loss)},
-                {"test_accuracy", number(epoch.test_accuracy)},
-                {"test_top5_accuracy", number(epoch.test_top5)},
+                {"test_loss", value_or_null(epoch.test_loss)},
+                {"test_accuracy", value_or_null(epoch.test_accuracy)},
+                {"test_top5_accuracy", value_or_null(epoch.test_top5)},
                 {"samples", epoch.samples},
                 {"train_seconds", epoch.train_seconds}};
     for (const auto& [device, statistics] : devices) {

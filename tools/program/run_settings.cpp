@@ -2,32 +2,42 @@
 #include "tools/program/run_settings.h"
 
 #include <algorithm>
-#include <limits>
+#include <initializer_list>
 #include <map>
-#include <optional>
 #include <set>
 #include <span>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "runtime/error.h"
 #include "runtime/hash.h"
 #include "tools/program/describe.h"
+#include "tools/program/json_report.h"
+#include "tools/program/json_text.h"
 
 namespace vitrine::tools {
 
 namespace {
 
-std::string on_off(bool value) { return value ? "on" : "off"; }
-
-template <class Value>
-std::string given(const std::optional<Value>& value) {
-  return value ? fmt::format("{}", *value) : "";
+/// A value of the JSON configuration as text; "" for null.
+std::string text_of(const Json& value) {
+  if (value.is_null()) return "";
+  if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
+  if (value.is_string()) return value.get<std::string>();
+  return value.is_number_float() ? fmt::format("{}", value.get<double>()) : value.dump();
 }
 
 class Settings {
  public:
+  explicit Settings(Json config) : config_(std::move(config)) {}
+
+  /// Settings that have the value that the JSON configuration gives them.
+  void add(std::initializer_list<const char*> names, SettingEffect effect = SettingEffect::result) {
+    for (const char* const name : names) add(name, text_of(config_.at(json_key(name))), effect);
+  }
+  /// One whose value in force says more than its flag: a flag that is left out has a value, and some flags have none with others.
   void add(const char* name, std::string value, SettingEffect effect = SettingEffect::result) {
     all_.push_back({name, std::move(value), effect, {}});
   }
@@ -36,6 +46,7 @@ class Settings {
   std::vector<RunSetting> take() { return std::move(all_); }
 
  private:
+  Json config_;
   std::vector<RunSetting> all_;
 };
 
@@ -79,8 +90,8 @@ std::string describe_groups(const RecipeOptions& recipe) {
 void add_data(Settings& s, const Options& o, const Job& job) {
   s.add("model", fmt::format("{}, {} classes", identify_model(job), job.model.classes));
   s.add("data", identify_data(job));
-  s.add("image-size", std::to_string(job.model.height));
-  s.add("preprocess", o.preprocess, SettingEffect::rounding);
+  s.add({"image-size"});
+  s.add({"preprocess"}, SettingEffect::rounding);
   s.add("normalize", describe_normalization(job));
   s.add("augment", describe_augmentation(resolve_augmentation(o.recipe)));
 }
@@ -96,74 +107,53 @@ void add_scheme(Settings& s, const Options& o, Run& run) {
   s.add("batch-norm", norms ? (local ? "local" : "exact") : "");
   s.add("devices", fmt::format("{} {}", run.devices->world_size(), backend == Backend::cuda ? "cuda" : "cpu"), of_devices);
   s.add("processes", std::to_string(run.devices->process_count()), SettingEffect::rounding);
-  s.add("mode", fmt::format("staging {}, loss {}, reduce {}", staging_name(scheme.staging), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce)),
-        SettingEffect::rounding);
+  s.add("mode", describe_axes(scheme), SettingEffect::rounding);
   s.add("split", scheme.split.str(), of_devices);
-  s.add("accumulate", std::to_string(config.accumulate), norms ? SettingEffect::result : SettingEffect::rounding);
+  s.add({"accumulate"}, norms ? SettingEffect::result : SettingEffect::rounding);
   s.add("bucket-mb", fmt::format("{}, the first {}", o.bucket_mb, o.first_bucket_mb), SettingEffect::rounding);
   s.add("workspace", std::to_string(config.workspace_bytes), SettingEffect::rounding);
   s.add("threads-per-device", std::to_string((*run.devices)[0].thread_count()), SettingEffect::rounding);
-  s.add("recompute-segments", std::to_string(config.recompute_segments), SettingEffect::none);
+  s.add({"recompute-segments"}, SettingEffect::none);
+  s.add("recompute", fmt::format("{}", fmt::join(config.recompute, ",")), SettingEffect::none);
 }
 
 /// All that the schedule uses, also where a flag was left out; "" for what it does not have.
 void add_schedule(Settings& s, const ScheduleOptions& o) {
-  using Kind = LrScheduleConfig::Kind;
-  constexpr const char* kSchedule = "lr-schedule";
-  const LrScheduleConfig config = resolve_schedule(o, std::numeric_limits<int64_t>::max(), true);
-  const bool step = config.kind == Kind::step, multi_step = config.kind == Kind::multi_step, plateau = config.kind == Kind::plateau;
-  const auto add = [&](const char* name, bool used, auto value) { s.add_part(name, kSchedule, used ? fmt::format("{}", value) : ""); };
-  s.add(kSchedule, o.schedule);
-  add("lr-step-size", step, config.step_size);
-  add("lr-milestones", multi_step, fmt::format("{}", fmt::join(config.milestones, ",")));
-  add("lr-gamma", step || multi_step, config.gamma);
-  add("lr-min", plateau || config.kind == Kind::cosine, config.min_lr);
-  add("lr-patience", plateau, config.plateau.patience);
-  add("lr-factor", plateau, config.plateau.factor);
-  add("lr-threshold", plateau, config.plateau.threshold);
-  add("lr-cooldown", plateau, config.plateau.cooldown);
-  add("lr-metric", plateau, o.metric);
-  s.add("warmup-steps", std::to_string(config.warmup_steps));
-  s.add_part("warmup-factor", "warmup-steps", config.warmup_steps > 0 ? fmt::format("{}", config.warmup_start_factor) : "");
+  s.add({"lr-schedule"});
+  for (const auto& [name, value] : schedule_values(o)) s.add_part(name, "lr-schedule", value);
+  s.add({"warmup-steps"});
+  const double factor = o.warmup_factor.value_or(LrScheduleConfig{}.warmup_start_factor);
+  s.add_part("warmup-factor", "warmup-steps", o.warmup_steps > 0 ? fmt::format("{}", factor) : "");
 }
 
-void add_training(Settings& s, const Options& o, const Job& job, const EngineConfig& config) {
+void add_training(Settings& s, const Options& o, const Job& job) {
   const OptimizerConfig optimizer = resolve_optimizer(o);
   const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
-  s.add("batch-size", std::to_string(config.batch_size));
-  s.add("drop-last", on_off(o.drop_last));
-  s.add("shuffle", on_off(o.shuffle));
-  s.add("seed", std::to_string(o.seed));
+  s.add({"batch-size", "drop-last", "shuffle", "seed"});
   const float dropout = job.model_hash ? 0.0F : model_dropout(o.model);
   s.add("dropout", dropout > 0.0F ? fmt::format("{}", o.dropout.value_or(dropout)) : "");
-  s.add("optimizer", optimizer.name());
-  s.add("lr", fmt::format("{}", optimizer.learning_rate()));
+  s.add({"optimizer", "lr"});
   s.add("momentum", sgd ? fmt::format("{}", optimizer.sgd.momentum) : "");
-  s.add("nesterov", on_off(sgd && optimizer.sgd.nesterov));
-  s.add("weight-decay", fmt::format("{}", sgd ? optimizer.sgd.weight_decay : optimizer.adam_kernel().weight_decay));
+  s.add("nesterov", sgd && optimizer.sgd.nesterov ? "on" : "off");
+  s.add({"weight-decay"});
   s.add("no-decay", describe_no_decay(o.recipe));
   s.add("param-group", describe_groups(o.recipe));
   s.add("label-smoothing", o.recipe.label_smoothing > 0.0 ? fmt::format("{}", o.recipe.label_smoothing) : "");
-  s.add("ema", given(o.recipe.ema));
+  s.add({"ema"});
   add_schedule(s, o.schedule);
   // A longer run makes the same steps at first, unless the schedule spans all of them.
   const bool spans_all = o.schedule.schedule == "cosine" || o.schedule.schedule == "one-cycle";
   const SettingEffect length = spans_all ? SettingEffect::result : SettingEffect::none;
-  s.add("epochs", o.steps ? "" : std::to_string(o.epochs.value_or(1)), length);
-  s.add("steps", given(o.steps), length);
+  s.add({"epochs", "steps"}, length);
 }
 
 void add_precision(Settings& s, const Options& o, const EngineConfig& config) {
-  const Precision& precision = config.precision;
-  s.add("precision", precision_name(precision.compute));
-  s.add("loss-scale", loss_scale_name(precision.loss_scaling));
-  s.add("loss-scale-growth-interval",
-        precision.loss_scaling.kind == LossScaling::Kind::dynamic ? std::to_string(precision.loss_scaling.constants.growth_interval) : "");
-  s.add("clip-norm", given(o.clip_norm));
-  s.add("allow-non-finite", on_off(o.allow_non_finite));
-  s.add("reduce-dtype", o.reduce_dtype);
+  const LossScaling& scaling = config.precision.loss_scaling;
+  s.add({"precision", "loss-scale"});
+  s.add("loss-scale-growth-interval", scaling.kind == LossScaling::Kind::dynamic ? std::to_string(scaling.constants.growth_interval) : "");
+  s.add({"clip-norm", "allow-non-finite", "reduce-dtype"});
   s.add("broadcast", o.broadcast.value_or(""), SettingEffect::rounding);
-  s.add("tf32", on_off(o.tf32));
+  s.add({"tf32"});
   s.add("nccl-defaults", o.nccl_defaults ? "on" : "", SettingEffect::rounding);
 }
 
@@ -184,10 +174,10 @@ void mark_fixed(std::vector<SettingChange>& changes) {
 }  // namespace
 
 std::vector<RunSetting> run_settings(const Options& options, const Job& job, Run& run) {
-  Settings settings;
+  Settings settings(config_json(options, job, run.devices->options().devices, run.devices->world_size()));
   add_data(settings, options, job);
   add_scheme(settings, options, run);
-  add_training(settings, options, job, run.engine->config());
+  add_training(settings, options, job);
   add_precision(settings, options, run.engine->config());
   return settings.take();
 }
@@ -212,7 +202,7 @@ std::vector<SettingChange> compare_settings(const std::vector<std::pair<std::str
     unknown.erase(setting.name);
     names.push_back(setting.name);
     if (const std::string value = old[setting.name]; value != setting.value) {
-      // One that only the old or the new owner has changes with it.
+      // A setting that exists only under the old or the new value of its owner is allowed with the owner.
       const bool follows = named.contains(setting.part_of) && (value.empty() || setting.value.empty());
       changes.push_back({setting.name, value, setting.value, setting.effect, follows || named.contains(setting.name)});
     }

@@ -26,7 +26,7 @@ struct RunSetting {
 /// All settings that a checkpoint records, in the order of the help, as values that are in force: a default that is given has the same text as one
 /// that is not, and lists whose order does not matter have one order. A feature that is off has the value "", like one that an older version did not
 /// have.
-///   run  whose engine has the settings that are in force
+///   options  of vitrine train     run  whose engine has the settings that are in force
 std::vector<RunSetting> run_settings(const Options& options, const Job& job, Run& run);
 
 /// A hash of the names and shapes of a model's parameters. A checkpoint continues only with the same ones.

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "nn/checkpoint_folder.h"
+#include "nn/checkpoint.h"
 #include "runtime/error.h"
 #include "vitrine_version.h"
 

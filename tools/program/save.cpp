@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "nn/checkpoint.h"
+#include "nn/weights_file.h"
 #include "runtime/error.h"
 #include "runtime/trace/span.h"
 #include "runtime/units.h"

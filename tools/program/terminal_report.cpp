@@ -121,6 +121,7 @@ std::string plan_report(const Record& record, const Style& style) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   std::string text = fmt::format("{}\n{}", plan_table(devices).str(style), plan_bars(devices, style));
   if (const auto held = held_table(devices)) text += fmt::format("\n{}", held->str(style));
+  if (const auto frontier = frontier_table(record)) text += fmt::format("\n{}", frontier->str(style));
   if (record.checkpoints) text += fmt::format("\n{}", style.prose(checkpoint_report(record.checkpoints)));
   if (!record.remedies.empty()) text += fmt::format("\n{}\n", style.prose("It does not fit. " + record.remedies));
   return text;

@@ -65,6 +65,7 @@ Record make_record(const Options& options, const std::string& name, const std::v
   record.communicator = run.engine->communicator();
   record.convolutions = conv2d_choices((*run.devices)[0].compute());
   RunRecord& of = record.runs.emplace_back(configured_run(options, run.engine->config(), run.engine->batch_plan()));
+  add_sample_bytes(of, job.model, run.engine->config());
   of.steps = training.record();
   of.diverged = training.diverged();
   of.first_step = training.first_step();

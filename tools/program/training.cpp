@@ -139,13 +139,11 @@ void Training::run_epochs() {
 void Training::check_evaluation(const EpochRecord& result) const {
   if (options_.allow_non_finite || !result.test_loss || std::isfinite(*result.test_loss)) return;
   const DType compute = engine_.config().precision.compute;
-  throw DivergedError(fmt::format(
-      "training has diverged: the test loss after step {} is not finite, although the weights are. To continue, lower the learning rate{} clip the "
-      "gradient's norm{}",
-      engine_.steps_issued(), compute == DType::f32 ? " or" : ",",
-      compute == DType::f32   ? ""
-      : compute == DType::f16 ? ", or compute in bf16 or f32"
-                              : ", or compute in f32"));
+  const char* const remedies = compute == DType::f32   ? "lower the learning rate, or clip the gradient's norm"
+                               : compute == DType::f16 ? "lower the learning rate, clip the gradient's norm, or compute in bf16 or f32"
+                                                       : "lower the learning rate, clip the gradient's norm, or compute in f32";
+  throw DivergedError(fmt::format("training has diverged: the test loss after step {} is not finite, although the weights are. To continue, {}",
+                                  engine_.steps_issued(), remedies));
 }
 
 void Training::end_epoch_of_schedule(const EpochRecord& result) {

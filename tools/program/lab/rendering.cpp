@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/program/report/charts.h"
+#include "tools/program/run_facts.h"
 #include "tools/program/tables.h"
 #include "vitrine_version.h"
 
@@ -146,7 +147,7 @@ Json results_page(const std::vector<Result>& results, const std::string& command
   Json data = {{"title", "Known bugs of data-parallel training"}, {"sections", Json::array()}};
   const auto add = [&](const char* title, Json blocks) { data["sections"].push_back({{"title", title}, {"blocks", std::move(blocks)}}); };
   Json facts = {{"kind", "facts"}, {"command", command}, {"facts", Json::array()}};
-  facts["facts"].push_back({"version", VITRINE_VERSION});
+  for (const auto& [name, words] : program_facts()) facts["facts"].push_back({name, words});
   facts["facts"].push_back({"computed on", "CPU devices, small models, f32"});
   add("The experiments", Json::array({facts, overview_table(results).json()}));
   for (const Result& result : results) {

@@ -104,6 +104,10 @@ struct CurveChart {
 /// without points.
 Json curve_chart(const CurveChart& chart);
 
+/// {"kind": "curves", ...}: the choices of what is recomputed, with the time that each adds from left to right and the peak of the fullest device,
+/// and that device's capacity. null without --frontier, or where nothing can be saved.
+Json frontier_chart(const Record& record);
+
 /// Curves of the devices that hold most under each scheme, over a step of which forward and backward take the same width under all; and of those that
 /// hold least, where these differ. Empty if no device has a timeline.
 std::vector<Json> memory_overlays(const std::vector<RunRecord>& runs);

@@ -19,16 +19,19 @@ constexpr double kShareDrawn = 0.01;
 constexpr size_t kBlocksDrawn = 400, kHoldersShown = 8;
 // A capacity beyond this many times the peak has no line: it would flatten the chart.
 constexpr int64_t kCapacityDrawn = 3;
+// What precedes forward: its name, and the phase whose colour it has.
+constexpr const char* kStart = "start";
+constexpr Phase kStartPaint = Phase::stage;
 
-/// From the bottom up: what stays, then what comes and goes.
-constexpr Category kStack[] = {Category::parameters, Category::optimizer,     Category::gradients,   Category::workspace,
-                               Category::staging,    Category::communication, Category::activations, Category::fragmentation};
+/// From the bottom up: what stays, then what comes and goes. Fragmentation is drawn behind them.
+constexpr Category kStack[] = {Category::parameters, Category::optimizer,     Category::gradients,  Category::workspace,
+                               Category::staging,    Category::communication, Category::activations};
 
-int64_t peak_bytes(const MemoryTimeline& timeline) { return timeline.moments[timeline.peak].extent_bytes; }
+int64_t largest_sum(const MemoryTimeline& timeline) { return allocated_bytes(timeline.moments[timeline.peak].by_category); }
 
 /// How far the axis of a device's chart must go.
 int64_t largest_bytes(const DeviceRecord& d) {
-  const int64_t peak = peak_bytes(*d.memory);
+  const int64_t peak = d.memory->peak_bytes;
   return std::max({peak, d.plan.peak_bytes, d.pool.capacity_bytes <= kCapacityDrawn * peak ? d.pool.capacity_bytes : int64_t{0}});
 }
 
@@ -44,7 +47,7 @@ bool same_chart(const DeviceRecord& a, const DeviceRecord& b) {
 std::vector<const HeldBlock*> large_blocks(const MemoryTimeline& timeline) {
   std::vector<const HeldBlock*> large;
   for (const HeldBlock& block : timeline.blocks) {
-    if (static_cast<double>(block.bytes) >= kShareDrawn * static_cast<double>(peak_bytes(timeline))) large.push_back(&block);
+    if (static_cast<double>(block.bytes) >= kShareDrawn * static_cast<double>(timeline.peak_bytes)) large.push_back(&block);
   }
   if (large.size() > kBlocksDrawn) {
     std::nth_element(large.begin(), large.begin() + kBlocksDrawn, large.end(), [](const auto* a, const auto* b) { return a->bytes > b->bytes; });
@@ -55,12 +58,30 @@ std::vector<const HeldBlock*> large_blocks(const MemoryTimeline& timeline) {
   return large;
 }
 
+/// [[moment, bytes], ...] at each moment at which bytes_at(moment) changes.
+template <class BytesAt>
+Json changes_json(const MemoryTimeline& timeline, const BytesAt& bytes_at) {
+  Json changes = Json::array();
+  for (size_t m = 0; m < timeline.moments.size(); ++m) {
+    if (m == 0 || bytes_at(timeline.moments[m]) != bytes_at(timeline.moments[m - 1])) changes.push_back({m, bytes_at(timeline.moments[m])});
+  }
+  return changes;
+}
+
+int64_t held_at(const MemoryMoment& moment, Category category) { return moment.by_category[static_cast<size_t>(category)]; }
+
+int64_t most_held(const MemoryTimeline& timeline, Category category) {
+  int64_t most = 0;
+  for (const MemoryMoment& moment : timeline.moments) most = std::max(most, held_at(moment, category));
+  return most;
+}
+
 /// [{"category", "blocks": [...], "totals": [[moment, bytes], ...], "rest": text}], from the bottom up. Totals are given where they change.
 Json layers_json(const MemoryTimeline& timeline) {
   const std::vector<const HeldBlock*> large = large_blocks(timeline);
   Json layers = Json::array();
   for (const Category category : kStack) {
-    Json blocks = Json::array(), totals = Json::array();
+    Json blocks = Json::array();
     for (const HeldBlock* block : large) {
       if (block->category != category) continue;
       const std::string holder = block->layer.empty() ? block->tensor : fmt::format("{}, layer {}", block->tensor, block->layer);
@@ -70,21 +91,25 @@ Json layers_json(const MemoryTimeline& timeline) {
                         {"title", fmt::format("{} {}: {}. Allocated in {}, held over changes {} to {}", category_name(category),
                                               short_bytes(block->bytes), holder, phase_name(block->phase), block->first, block->end - 1)}});
     }
-    int64_t held = 0, most = 0;
-    for (size_t m = 0; m < timeline.moments.size(); ++m) {
-      const int64_t bytes = timeline.moments[m].by_category[static_cast<size_t>(category)];
-      if (bytes != held || m == 0) totals.push_back({m, bytes});
-      held = bytes;
-      most = std::max(most, bytes);
-    }
+    const int64_t most = most_held(timeline, category);
     if (most == 0) continue;
-    const char* rest = category == Category::fragmentation ? "between blocks" : "smaller blocks";
     layers.push_back({{"category", category_name(category)},
                       {"blocks", blocks},
-                      {"totals", totals},
-                      {"rest", fmt::format("{}: {}, at most {}", category_name(category), rest, short_bytes(most))}});
+                      {"totals", changes_json(timeline, [&](const MemoryMoment& moment) { return held_at(moment, category); })},
+                      {"rest", fmt::format("{}: smaller blocks, at most {}", category_name(category), short_bytes(most))}});
   }
   return layers;
+}
+
+/// {"category", "totals": [[moment, bytes], ...], "title"}: the end of the highest block where it lies above the largest sum of blocks, elsewhere 0.
+/// It is drawn behind the layers. Other gaps cost nothing. null without gaps that do.
+Json extent_json(const MemoryTimeline& timeline) {
+  const int64_t sum = largest_sum(timeline);
+  if (timeline.peak_bytes <= sum) return {};
+  const char* name = category_name(Category::fragmentation);
+  return {{"category", name},
+          {"totals", changes_json(timeline, [sum](const MemoryMoment& moment) { return moment.extent_bytes > sum ? moment.extent_bytes : 0; })},
+          {"title", fmt::format("{}: gaps between blocks, {} beyond the largest sum of blocks", name, short_bytes(timeline.peak_bytes - sum))}};
 }
 
 /// [{"paint", "begin", "end", "name", "title"}]
@@ -94,8 +119,9 @@ Json bands_json(const std::vector<MemoryMoment>& moments) {
     const Phase phase = moments[begin].phase;
     size_t end = begin + 1;
     while (end < moments.size() && moments[end].phase == phase) ++end;
-    const char* name = phase == Phase::step ? "start" : phase_name(phase);
-    bands.push_back({{"paint", phase_paint(phase)},
+    const bool start = phase == Phase::step;
+    const char* name = start ? kStart : phase_name(phase);
+    bands.push_back({{"paint", phase_paint(start ? kStartPaint : phase)},
                      {"begin", begin},
                      {"end", end},
                      {"name", name},
@@ -106,7 +132,7 @@ Json bands_json(const std::vector<MemoryMoment>& moments) {
 }
 
 std::string caption_of(const DeviceRecord& d) {
-  const int64_t peak = peak_bytes(*d.memory);
+  const int64_t peak = d.memory->peak_bytes;
   std::string caption = "Peak in this step: " + short_bytes(peak);
   if (d.pool.capacity_bytes > 0) {
     caption += fmt::format(", {} of the capacity of {}", percent(static_cast<double>(peak) / static_cast<double>(d.pool.capacity_bytes)),
@@ -125,7 +151,11 @@ Table peak_holders(const MemoryTimeline& timeline) {
     if (block.first <= timeline.peak && timeline.peak < block.end) held.push_back(&block);
   }
   std::stable_sort(held.begin(), held.end(), [](const HeldBlock* a, const HeldBlock* b) { return a->bytes > b->bytes; });
-  Table table({{"tensor", Table::Align::left}, {"bytes"}, {"category"}, {"layer"}, {"allocated in"}});
+  Table table({{"tensor", Table::Align::left},
+               {"bytes"},
+               {"category", Table::Align::left},
+               {"layer", Table::Align::left},
+               {"allocated in", Table::Align::left}});
   int64_t rest = 0;
   for (size_t i = 0; i < held.size(); ++i) {
     const HeldBlock& block = *held[i];
@@ -156,11 +186,12 @@ Json chart_json(const std::string& name, const DeviceRecord& d, int64_t scale) {
                {"ticks", axis},
                {"bands", bands_json(timeline.moments)},
                {"layers", layers_json(timeline)},
+               {"extent", extent_json(timeline)},
                {"peak",
                 {{"moment", timeline.peak},
-                 {"bytes", peak.extent_bytes},
-                 {"text", fmt::format("peak {} in {}", short_bytes(peak.extent_bytes), place)},
-                 {"title", fmt::format("peak: {} ({} bytes) in {}", short_bytes(peak.extent_bytes), format_count(peak.extent_bytes), place)}}},
+                 {"bytes", timeline.peak_bytes},
+                 {"text", fmt::format("peak {} in {}", short_bytes(timeline.peak_bytes), place)},
+                 {"title", fmt::format("peak: {} ({} bytes) in {}", short_bytes(timeline.peak_bytes), format_count(timeline.peak_bytes), place)}}},
                {"planned", d.plan.peak_bytes},
                {"caption", caption_of(d)},
                {"holders", peak_holders(timeline).json()}};
@@ -175,7 +206,7 @@ constexpr struct {
   const char* name;
   Phase paint;
   double begin, end;
-} kParts[] = {{"start", Phase::stage, 0.0, 0.1},
+} kParts[] = {{kStart, kStartPaint, 0.0, 0.1},
               {"forward and loss", Phase::forward, 0.1, 0.5},
               {"backward", Phase::backward, 0.5, 0.9},
               {"update", Phase::optimizer, 0.9, 1.0}};
@@ -199,7 +230,8 @@ std::vector<CurvePoint> overlay_points(const MemoryTimeline& timeline) {
   for (size_t p = 0; p + 1 < parts.size(); ++p) {
     const double width = (kParts[p].end - kParts[p].begin) / static_cast<double>(parts[p + 1] - parts[p]);
     for (size_t m = parts[p]; m < parts[p + 1]; ++m) {
-      points.push_back({kParts[p].begin + width * static_cast<double>(m - parts[p]), static_cast<double>(timeline.moments[m].extent_bytes)});
+      points.push_back(
+          {kParts[p].begin + width * static_cast<double>(m - parts[p]), static_cast<double>(allocated_bytes(timeline.moments[m].by_category))});
     }
   }
   if (!points.empty()) points.push_back({1.0, points.back().y});
@@ -209,14 +241,14 @@ std::vector<CurvePoint> overlay_points(const MemoryTimeline& timeline) {
 }  // namespace
 
 std::vector<Json> memory_overlays(const std::vector<RunRecord>& runs) {
-  CurveChart fullest{"Memory over one step of the device that holds most, under each scheme", {}}, emptiest = fullest;
-  emptiest.label = "Memory over one step of the device that holds least, under each scheme";
+  CurveChart fullest{"Bytes in use over one step on the device that holds most, under each scheme", {}}, emptiest = fullest;
+  emptiest.label = "Bytes in use over one step on the device that holds least, under each scheme";
   fullest.bytes = emptiest.bytes = true;
   for (const auto& part : kParts) fullest.bands.push_back({part.name, phase_paint(part.paint), part.begin, part.end});
   emptiest.bands = fullest.bands;
   bool differ = false;
   LineStyles styles;
-  const auto holds_less = [](const DeviceRecord* a, const DeviceRecord* b) { return peak_bytes(*a->memory) < peak_bytes(*b->memory); };
+  const auto holds_less = [](const DeviceRecord* a, const DeviceRecord* b) { return largest_sum(*a->memory) < largest_sum(*b->memory); };
   for (const RunRecord& run : runs) {
     std::vector<const DeviceRecord*> devices;
     for (const DeviceRecord& d : run.devices) {
@@ -233,7 +265,7 @@ std::vector<Json> memory_overlays(const std::vector<RunRecord>& runs) {
     };
     add(fullest, most);
     add(emptiest, least);
-    emptiest.high = std::max(emptiest.high, static_cast<double>(peak_bytes(*most.memory)));
+    emptiest.high = std::max(emptiest.high, static_cast<double>(largest_sum(*most.memory)));
     differ = differ || !same_chart(most, least);
   }
   std::vector<Json> charts;

@@ -64,9 +64,22 @@ const char* meaning_of(Phase phase) {
 constexpr Phase kShown[] = {Phase::stage,        Phase::scatter,  Phase::replicate, Phase::forward,   Phase::gather,   Phase::loss,
                             Phase::scatter_grad, Phase::backward, Phase::reduce,    Phase::optimizer, Phase::broadcast};
 
-/// Bytes that a device moved in a mean step. Those of a step's collectives are exact; of copies, the mean of its calls counts, because the copies of
-/// the first and the last step may lie outside the steps that were measured.
-int64_t bytes_of(const DeviceRecord& device, Phase phase) {
+/// Bytes of the samples that a device takes in a step: from the host in `stage`, from the first device in `scatter`. They follow from the batch,
+/// because the copies of a short run may lie outside the steps that were measured, and a last batch may be smaller.
+int64_t sample_bytes_of(const RunRecord& run, size_t device, Phase phase) {
+  const bool through_first = run.scheme.staging == Staging::device0;
+  if ((phase == Phase::scatter) != (through_first && device != 0)) return 0;
+  const int64_t images = through_first && device == 0 ? run.batch_size : run.devices[device].samples_per_step;
+  const bool computes_loss = static_cast<int>(device) == run.scheme.output_device;
+  const int64_t labels = run.scheme.loss_at == LossAt::parallel ? images : computes_loss ? run.batch_size : 0;
+  return images * run.image_bytes + labels * run.label_bytes;
+}
+
+/// Bytes that a device moves in a step. Those of samples and of collectives are exact; of other copies, the mean of the calls counts, because those
+/// of the first and the last step may lie outside the steps that were measured.
+int64_t bytes_of(const RunRecord& run, size_t index, Phase phase) {
+  if (phase == Phase::stage || phase == Phase::scatter) return sample_bytes_of(run, index, phase);
+  const DeviceRecord& device = run.devices[index];
   int64_t exact = 0;
   for (const CommunicationRow& row : device.communication.rows) exact += row.phase == phase ? row.buffer_bytes : 0;
   if (exact > 0) return exact / std::max<int64_t>(1, device.communication.steps);
@@ -122,7 +135,7 @@ Json arrows_json(const RunRecord& run, const Columns& columns, Phase phase, Way 
     if (inwards) std::swap(sources, sinks);
   }
   // The bytes stand where each device's part is: at the other end from a single source or sink, unless only the sink counts them.
-  const auto bytes_at = [&](size_t column) { return column == 0 ? int64_t{0} : bytes_of(run.devices[columns.sets[column - 1].first()], phase); };
+  const auto bytes_at = [&](size_t column) { return column == 0 ? int64_t{0} : bytes_of(run, columns.sets[column - 1].first(), phase); };
   const auto idle = [&](size_t column) { return bytes_at(column) == 0; };
   const bool at_sink_only = way == Way::others_to_output;
   std::vector<size_t>& marked = way == Way::others_to_first ? sources : sinks;

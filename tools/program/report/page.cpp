@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/program/device_sets.h"
+#include "tools/program/findings.h"
 #include "tools/program/json_text.h"
 #include "tools/program/output_file.h"
 #include "tools/program/record_tables.h"
@@ -51,16 +52,35 @@ const char* severity_of(const Finding& finding) {
   return *finding.cost >= 0.25 ? "large" : *finding.cost >= 0.1 ? "moderate" : "small";
 }
 
-Json findings(const std::vector<Finding>& all, const char* none) {
+/// "large, 32 % of its memory"; empty for a result.
+std::string cost_text(const Finding& finding) {
+  if (!finding.cost) return {};
+  const std::string severity = severity_of(finding);
+  return finding.cost_of[0] == '\0' ? severity : fmt::format("{}, {} of {}", severity, percent(*finding.cost), finding.cost_of);
+}
+
+Json findings(const std::vector<Finding>& all, const std::string& none) {
   Json json = {{"kind", "findings"}, {"findings", Json::array()}};
   if (all.empty()) json["none"] = none;
   for (const Finding& finding : all) {
-    json["findings"].push_back({{"text", finding.text}, {"remedy", finding.remedy}, {"severity", severity_of(finding)}});
+    json["findings"].push_back(
+        {{"text", finding.text}, {"remedy", finding.remedy}, {"severity", severity_of(finding)}, {"cost", cost_text(finding)}});
+    if (finding.cost) json["hint"] = "Large: from 25 % of the step or of the memory on; moderate: from 10 % on.";
   }
   return json;
 }
 
-constexpr const char* kNoFinding = "Nothing stands out: no device waits for long, and none holds much more than the others.";
+/// The text of runs without a finding, which claims no more than was judged.
+std::string no_finding(const std::vector<RunRecord>& runs) {
+  int64_t steps = kFewestSteps;
+  for (const RunRecord& run : runs) {
+    if (run.devices.size() < 2) continue;
+    for (const DeviceRecord& d : run.devices) steps = std::min(steps, d.phases.steps);
+  }
+  if (steps == kFewestSteps) return "Nothing stands out: no device waits for long, and none holds much more than the others.";
+  return fmt::format("Nothing stands out in {} step{} after the first; waits of devices for each other are judged from {} steps on.", steps,
+                     steps == 1 ? "" : "s", kFewestSteps);
+}
 constexpr const char* kNoPlanFinding = "Nothing stands out: no device is nearly full, and none holds much more than the others.";
 
 /// Why one device holds more than another; null if none does.
@@ -101,11 +121,14 @@ std::string which_devices(const Record& record) {
 
 Json memory_over_time(const std::vector<DeviceRecord>& devices, const std::string& introduction) {
   const std::vector<Json> charts = memory_charts(devices);
-  return charts.empty() ? Json()
-                        : blocks_of({text(introduction),
-                                     note("Fragmentation is what lies between blocks: memory reaches to the highest block, and what "
-                                          "is free below it counts until a block fits in."),
-                                     charts});
+  if (charts.empty()) return {};
+  const bool has_gaps = std::any_of(charts.begin(), charts.end(), [](const Json& chart) { return !chart["extent"].is_null(); });
+  return blocks_of({text(introduction),
+                    has_gaps
+                        ? note("Fragmentation is what lies between blocks: memory reaches to the highest block, and what is free below it counts "
+                               "until a block fits in.")
+                        : Json(),
+                    charts});
 }
 
 Json times_section(const RunRecord& run) {
@@ -205,12 +228,14 @@ Sections run_sections(const Record& record) {
   Json movement = movement_chart(run);
   if (!movement.is_null()) {
     movement = blocks_of(
-        {text("A step from top to bottom. Arrows carry bytes, in the mean step, from one memory to another; boxes are the work of a device, with "
-              "its time."),
+        {text("A step from top to bottom. Arrows carry bytes from one memory to another; boxes are the work of a device, with its time in the mean "
+              "step. Bytes of samples are those of a full batch, others those of the mean step; the tables below count only what was copied while "
+              "steps "
+              "were measured."),
          movement});
   }
   return {
-      {"Findings", blocks_of({findings(record.findings, kNoFinding)})},
+      {"Findings", blocks_of({findings(record.findings, no_finding(record.runs))})},
       {"What moves where", movement},
       {"Memory: planned and measured", memory_section(record)},
       {"Memory over one step",
@@ -263,7 +288,8 @@ Sections measurements_sections(const Record& record, const Table& peaks) {
 
 Sections comparison_sections(const Record& record) {
   if (record.runs.empty()) return {};
-  Sections sections = {{"Findings", blocks_of({findings(record.findings, kNoFinding)})}, {"Speed and gradients", comparison_speed(record)}};
+  Sections sections = {{"Findings", blocks_of({findings(record.findings, no_finding(record.runs))})},
+                       {"Speed and gradients", comparison_speed(record)}};
   Sections measured = measurements_sections(record, schemes_table(record));
   measured.insert(measured.begin() + 1, {"Memory over one step", memory_curves(record.runs)});
   sections.insert(sections.end(), measured.begin(), measured.end());
@@ -330,6 +356,14 @@ Sections reproduction_sections(const Record& record) {
   return sections;
 }
 
+Json frontier_section(const Record& record) {
+  if (!record.frontier) return {};
+  return blocks_of(
+      {text("Each dot is a choice of parts that keep only their input and are computed again in backward. Further to the right a step takes "
+            "more time, and the fullest device needs fewer bytes; no choice lies below the line."),
+       frontier_chart(record), table(frontier_table(record))});
+}
+
 Sections plan_sections(const Record& record) {
   const std::vector<DeviceRecord>& devices = record.run().devices;
   std::vector<Bar> bars;
@@ -341,6 +375,7 @@ Sections plan_sections(const Record& record) {
            blocks_of({bar_chart("Planned peak of each device, by category", {{"", bars}}), plan_table(devices).json(), difference_section(devices)})},
           {"Memory over one step",
            memory_over_time(devices, "A steady step, change by change. The bands above are the phases that the changes belong to.")},
+          {"Recomputation: bytes and time", frontier_section(record)},
           {"Held for backward", blocks_of({table(held_table(devices))})}};
 }
 

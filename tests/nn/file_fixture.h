@@ -13,21 +13,23 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "nn/checkpoint.h"
+#include "nn/weights_file.h"
 #include "runtime/error.h"
 #include "tests/support/device_fixture.h"
 
 namespace vitrine::test {
 
 // Each test has its own folder, which is removed afterwards.
-class Checkpoint : public ::testing::Test {
+class FileTest : public ::testing::Test {
+ public:
+  ~FileTest() override { std::filesystem::remove_all(folder_); }
+
  protected:
-  Checkpoint() {
+  FileTest() {
     const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
     folder_ = std::filesystem::temp_directory_path() / (std::string("vitrine_") + info->name() + "_" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_);
   }
-  ~Checkpoint() override { std::filesystem::remove_all(folder_); }
 
   std::string path(const std::string& name = "file") const { return (folder_ / name).string(); }
   std::string write(const std::string& bytes) const {

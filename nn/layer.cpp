@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/layer.h"
+
+namespace vitrine {
+
+Work Layer::forward_work(const Shape& x) const {
+  const Shape y = output_shape(x);
+  Work work{0, x.numel() + y.numel()};
+  for (const ParamSpec& spec : parameters()) {
+    work.elements += spec.shape.numel();
+    // Each element of a row of weights is multiplied and added once for each position of the output.
+    if (spec.shape.rank() >= 2) work.flops += 2 * spec.shape.numel() * (y.numel() / spec.shape[0]);
+  }
+  return work;
+}
+
+}  // namespace vitrine

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/weights_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "nn/safetensors_header.h"
+#include "runtime/error.h"
+
+namespace vitrine {
+namespace {
+
+// Order of the elements of a parameter: here (outer, positions, channels), in a weights file (outer, channels, positions).
+struct Order {
+  int64_t outer = 1, positions = 1, channels = 1;
+  Shape file_shape;
+};
+
+Order order_of(const ParamSpec& spec) {
+  const Shape& s = spec.shape;
+  switch (spec.layout.kind) {
+    case CheckpointLayout::Kind::conv_oihw:
+      return {s[0], s[1] * s[2], s[3], {s[0], s[3], s[1], s[2]}};
+    case CheckpointLayout::Kind::linear_chw:
+      return {s[0], spec.layout.h * spec.layout.w, spec.layout.c, s};
+    case CheckpointLayout::Kind::same:
+      break;
+  }
+  return {s.numel(), 1, 1, s};
+}
+
+// Transposes (outer, rows, columns) to (outer, columns, rows).
+void transpose(int64_t outer, int64_t rows, int64_t columns, const float* from, float* to) {
+  for (int64_t o = 0; o < outer; ++o, from += rows * columns, to += rows * columns) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
+    }
+  }
+}
+
+void check_size(const char* operation, const FlatLayout& layout, size_t size) {
+  if (static_cast<int64_t>(size) < layout.parameter_elements()) {
+    throw ShapeError(fmt::format("{}: flat has {} elements, expected {} or more for the parameters", operation, size, layout.parameter_elements()));
+  }
+}
+
+/// The names as a message shows them: "a b c and 12 more".
+std::string list_names(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) text += fmt::format(" {}", safetensors::excerpt(names[i]));
+  return names.size() > kShown ? text + fmt::format(" and {} more", names.size() - kShown) : text;
+}
+
+void check_names(const std::string& path, const FlatLayout& layout, const BufferLayout& buffers, const std::map<std::string, HostTensor>& tensors) {
+  std::vector<std::string> missing, unexpected;
+  std::set<std::string> known(buffers.counters().begin(), buffers.counters().end());
+  for (const FlatLayout* part : {&layout, &buffers.saved()}) {
+    for (const ParamSpec& spec : part->specs()) {
+      known.insert(spec.name);
+      if (!tensors.contains(spec.name)) missing.push_back(spec.name);
+    }
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (!known.contains(name)) unexpected.push_back(name);
+  }
+  if (missing.empty() && unexpected.empty()) return;
+  std::string message = fmt::format("{} does not match the model:", path);
+  if (!missing.empty()) message += fmt::format(" missing parameters:{}.", list_names(missing));
+  if (!unexpected.empty()) message += fmt::format(" unexpected parameters:{}.", list_names(unexpected));
+  throw DataError(message);
+}
+
+std::string suffixed(const std::string& name, const std::string& suffix) { return suffix.empty() ? name : fmt::format("{}.{}", name, suffix); }
+
+/// The index of an element of a tensor: "(0, 3, 1, 2)".
+std::string index_text(const Shape& shape, int64_t element) {
+  std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
+  for (size_t d = index.size(); d-- > 0;) {
+    index[d] = element % shape[static_cast<int>(d)];
+    element /= shape[static_cast<int>(d)];
+  }
+  return fmt::format("({})", fmt::join(index, ", "));
+}
+
+std::vector<float> floats_of(const HostTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.shape.numel()));
+  if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(float));
+  return values;
+}
+
+void check_finite(const std::string& path, const std::string& name, const Shape& shape, std::span<const float> values) {
+  const auto is_bad = [](float value) { return !std::isfinite(value); };
+  const auto bad = std::find_if(values.begin(), values.end(), is_bad);
+  if (bad == values.end()) return;
+  throw NonFiniteWeights(
+      fmt::format("{}: {} is {} at index {}; {} of its {} values are not finite: the training that saved them diverged, use an earlier "
+                  "file",
+                  path, name, *bad, index_text(shape, bad - values.begin()), std::count_if(bad, values.end(), is_bad), values.size()));
+}
+
+using Tensors = std::map<std::string, HostTensor>;
+
+/// throws DataError unless the file's tensors have the shapes and dtype of the layout.
+void check_shapes(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
+  for (const ParamSpec& spec : layout.specs()) {
+    const HostTensor& tensor = tensors.at(spec.name);
+    const Order order = order_of(spec);
+    if (!(tensor.shape == order.file_shape)) {
+      throw DataError(fmt::format("{}: {} has shape {}, expected {}", path, spec.name, tensor.shape.str(), order.file_shape.str()));
+    }
+    if (tensor.dtype != DType::f32) {
+      throw DataError(fmt::format("{}: {} has dtype {}, expected f32; save it as float32", path, spec.name, dtype_name(tensor.dtype)));
+    }
+  }
+}
+
+void check_values(const std::string& path, const FlatLayout& layout, const Tensors& tensors) {
+  for (const ParamSpec& spec : layout.specs()) check_finite(path, spec.name, tensors.at(spec.name).shape, floats_of(tensors.at(spec.name)));
+}
+
+void check_counters(const std::string& path, const std::vector<std::string>& names, const Tensors& tensors) {
+  for (const std::string& name : names) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) continue;
+    const HostTensor& tensor = found->second;
+    if (tensor.shape == Shape{} && tensor.dtype == DType::i64) continue;
+    throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected () and i64", path, name, tensor.shape.str(), dtype_name(tensor.dtype)));
+  }
+}
+
+void take(const FlatLayout& layout, const Tensors& tensors, std::span<float> flat) {
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const Order order = order_of(spec);
+    transpose(order.outer, order.channels, order.positions, floats_of(tensors.at(spec.name)).data(), flat.data() + layout.offset(i));
+  }
+}
+
+void put(const FlatLayout& layout, std::span<const float> flat, Tensors& tensors) {
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const Order order = order_of(spec);
+    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
+    transpose(order.outer, order.positions, order.channels, flat.data() + layout.offset(i), values.data());
+    const auto bytes = std::as_bytes(std::span(values));
+    tensors[spec.name] = {order.file_shape, DType::f32, {bytes.begin(), bytes.end()}};
+  }
+}
+
+}  // namespace
+
+void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, bool allow_non_finite) {
+  BufferValues none;
+  load_parameters(path, layout, flat, BufferLayout(), none, allow_non_finite);
+}
+
+void load_parameters(const std::string& path, const FlatLayout& layout, std::span<float> flat, const BufferLayout& buffer_layout,
+                     BufferValues& buffers, bool allow_non_finite) {
+  check_size("load_parameters", layout, flat.size());
+  // The header is checked before data is read, and all values before the first is copied.
+  const Tensors tensors = read_safetensors(path, [&](const Tensors& without_data) {
+    check_names(path, layout, buffer_layout, without_data);
+    check_shapes(path, layout, without_data);
+    check_shapes(path, buffer_layout.saved(), without_data);
+    check_counters(path, buffer_layout.counters(), without_data);
+  });
+  if (!allow_non_finite) {
+    check_values(path, layout, tensors);
+    check_values(path, buffer_layout.saved(), tensors);
+  }
+  take(layout, tensors, flat);
+  buffers = buffer_layout.initial();
+  take(buffer_layout.saved(), tensors, buffers.values);
+  for (size_t i = 0; i < buffers.counters.size(); ++i) {
+    const auto found = tensors.find(buffer_layout.counters()[i]);
+    if (found != tensors.end()) std::memcpy(&buffers.counters[i], found->second.data.data(), sizeof(int64_t));
+  }
+}
+
+void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat,
+                     const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
+  save_parameters(path, layout, flat, BufferLayout(), {}, metadata, progress);
+}
+
+void save_parameters(const std::string& path, const FlatLayout& layout, std::span<const float> flat, const BufferLayout& buffer_layout,
+                     const BufferValues& buffers, const std::map<std::string, std::string>& metadata, const WriteProgress& progress) {
+  check_size("save_parameters", layout, flat.size());
+  check_size("save_parameters", buffer_layout.saved(), buffers.values.size());
+  VITRINE_ASSERT(buffers.counters.size() == buffer_layout.counters().size(), "there is a value for each counter");
+  Tensors tensors;
+  put(layout, flat, tensors);
+  put(buffer_layout.saved(), buffers.values, tensors);
+  for (size_t i = 0; i < buffers.counters.size(); ++i) {
+    const auto bytes = std::as_bytes(std::span(&buffers.counters[i], 1));
+    tensors[buffer_layout.counters()[i]] = {Shape{}, DType::i64, {bytes.begin(), bytes.end()}};
+  }
+  write_safetensors(path, tensors, metadata, progress);
+}
+
+std::vector<TensorSource> tensor_sources(const FlatLayout& layout, std::span<const float> flat, const std::string& suffix, std::span<float> scratch) {
+  check_size("tensor_sources", layout, flat.size());
+  VITRINE_ASSERT(static_cast<int64_t>(scratch.size()) >= largest_parameter(layout), "the scratch holds the largest parameter");
+  std::vector<TensorSource> sources;
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const Order order = order_of(spec);
+    const auto produce = [order, from = flat.data() + layout.offset(i), to = scratch.first(static_cast<size_t>(spec.shape.numel()))] {
+      transpose(order.outer, order.positions, order.channels, from, to.data());
+      return std::span<const std::byte>(std::as_bytes(to));
+    };
+    sources.push_back({suffixed(spec.name, suffix), order.file_shape, DType::f32, produce});
+  }
+  return sources;
+}
+
+void read_tensors(const std::string& path, const std::map<std::string, HostTensor>& tensors, const FlatLayout& layout, const std::string& suffix,
+                  std::span<float> flat) {
+  check_size("read_tensors", layout, flat.size());
+  std::fill(flat.begin(), flat.end(), 0.0F);
+  for (int i = 0; i < layout.size(); ++i) {
+    const ParamSpec& spec = layout.specs()[static_cast<size_t>(i)];
+    const std::string name = suffixed(spec.name, suffix);
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) throw DataError(fmt::format("{}: tensor {} is missing, expected one for each parameter of the model", path, name));
+    const HostTensor& tensor = found->second;
+    const Order order = order_of(spec);
+    if (!(tensor.shape == order.file_shape) || tensor.dtype != DType::f32) {
+      throw DataError(fmt::format("{}: {} has shape {} and dtype {}, expected {} and f32", path, name, tensor.shape.str(), dtype_name(tensor.dtype),
+                                  order.file_shape.str()));
+    }
+    std::vector<float> values(static_cast<size_t>(spec.shape.numel()));
+    if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(float));
+    transpose(order.outer, order.channels, order.positions, values.data(), flat.data() + layout.offset(i));
+  }
+}
+
+int64_t largest_parameter(const FlatLayout& layout) {
+  int64_t elements = 0;
+  for (const ParamSpec& spec : layout.specs()) elements = std::max(elements, spec.shape.numel());
+  return elements;
+}
+
+}  // namespace vitrine

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/weights_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "nn/layers/conv2d.h"
+#include "nn/layers/flatten.h"
+#include "nn/layers/linear.h"
+#include "nn/layers/pool2d.h"
+#include "nn/model.h"
+#include "nn/resnet.h"
+#include "runtime/error.h"
+#include "tests/nn/file_fixture.h"
+#include "tests/support/device_fixture.h"
+
+namespace vitrine::test {
+namespace {
+
+class WeightsFile : public FileTest {};
+
+TEST_F(WeightsFile, EveryDtypeSurvivesARoundTrip) {
+  std::map<std::string, HostTensor> tensors;
+  uint64_t seed = 1;
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32, DType::u8}) {
+    for (const Shape& shape : {Shape{}, Shape{7}, Shape{3, 0, 2}, Shape{2, 3, 1, 2, 2}}) {
+      tensors[std::string(dtype_name(dtype)) + shape.str()] = tensor_of(shape, dtype, ++seed);
+    }
+  }
+  write_safetensors(path(), tensors, {{"format", "pt"}, {"quote", "a \"b\" \n"}});
+  const auto read = read_safetensors(path());
+  ASSERT_EQ(read.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    EXPECT_EQ(read.at(name).shape, tensor.shape) << name;
+    EXPECT_EQ(read.at(name).dtype, tensor.dtype) << name;
+    EXPECT_EQ(read.at(name).data, tensor.data) << name;
+  }
+  write_safetensors(path(), {}, {});
+  EXPECT_TRUE(read_safetensors(path()).empty());
+}
+
+TEST_F(WeightsFile, AFailedWriteKeepsTheOldFile) {
+  write_safetensors(path(), {{"a", tensor_of({3}, DType::f32, 1)}}, {});
+  const std::string before = content(path());
+  HostTensor short_of_data = tensor_of({3}, DType::f32, 1);
+  short_of_data.data.pop_back();
+  EXPECT_THROW(write_safetensors(path(), {{"a", short_of_data}}, {}), DataError);
+  EXPECT_THROW(write_safetensors(path(), {{"\xFF", tensor_of({1}, DType::u8, 1)}}, {}), DataError);
+  EXPECT_EQ(content(path()), before);
+  EXPECT_THROW(write_safetensors(path("absent/file"), {}, {}), DataError);
+  std::filesystem::create_directory(folder_ / "directory");
+  EXPECT_THROW(write_safetensors(path("directory"), {}, {}), DataError);          // fails at the rename
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 2);  // no temporary file remains
+}
+
+TEST_F(WeightsFile, EveryModelSurvivesARoundTrip) {
+  for (const std::string name : {"small-cnn", "lenet5", "mlp"}) {
+    const FlatLayout layout(make_model(name, {.image_size = 20}).net->parameters(), 64);
+    std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
+    initialize(layout, 5, flat);
+    save_parameters(path(), layout, flat, {{"model", name}});
+    std::vector<float> loaded(flat.size(), 0.0F);
+    load_parameters(path(), layout, loaded);
+    EXPECT_EQ(loaded, flat) << name;
+  }
+}
+
+/// A small residual network with buffers, on the host.
+struct Residuals {
+  Sequential net{resnet_parts({.blocks = {1, 1, 1, 1}, .width = 3, .small_images = true}, 1, 2)};
+  FlatLayout layout{net.parameters(), 0};
+  BufferLayout buffer_layout{net};
+  std::vector<float> flat = random_floats(layout.total_elements(), 1);
+  BufferValues buffers = buffer_layout.initial();
+
+  Residuals() {
+    int64_t number = int64_t{1} << 40;  // more than 32 bits
+    for (int64_t& counter : buffers.counters) counter = ++number;
+    for (const ParamSpec& spec : buffer_layout.saved().specs()) {
+      const int i = static_cast<int>(&spec - buffer_layout.saved().specs().data());
+      const std::vector<float> values = random_floats(spec.shape.numel(), static_cast<uint64_t>(i) + 2);
+      std::copy(values.begin(), values.end(), buffers.values.begin() + buffer_layout.saved().offset(i));
+    }
+  }
+  void save(const std::string& path) const { save_parameters(path, layout, flat, buffer_layout, buffers, {}); }
+};
+
+TEST_F(WeightsFile, BuffersSurviveARoundTripUnderPyTorchsNames) {
+  const Residuals model;
+  model.save(path());
+  const auto tensors = read_safetensors(path());
+  EXPECT_EQ(tensors.at("layer2.0.downsample.1.running_var").shape, (Shape{6}));
+  EXPECT_EQ(tensors.at("layer4.0.bn2.num_batches_tracked").dtype, DType::i64);
+  EXPECT_EQ(tensors.at("layer4.0.bn2.num_batches_tracked").shape, Shape{});
+  std::vector<float> flat(model.flat.size());
+  BufferValues buffers;
+  load_parameters(path(), model.layout, flat, model.buffer_layout, buffers);
+  EXPECT_EQ(buffers.counters, model.buffers.counters);
+  EXPECT_EQ(buffers.values, model.buffers.values);
+}
+
+// torchvision's files from before PyTorch 0.4.1.
+TEST_F(WeightsFile, MissingCountersAreZeroButMissingStatisticsAreRefused) {
+  const Residuals model;
+  model.save(path());
+  auto tensors = read_safetensors(path());
+  std::erase_if(tensors, [](const auto& entry) { return entry.first.ends_with("num_batches_tracked"); });
+  write_safetensors(path(), tensors, {});
+  std::vector<float> flat(model.flat.size());
+  BufferValues buffers;
+  load_parameters(path(), model.layout, flat, model.buffer_layout, buffers);
+  EXPECT_EQ(buffers.counters, std::vector<int64_t>(model.buffers.counters.size()));
+  EXPECT_EQ(buffers.values, model.buffers.values);
+  tensors.erase("bn1.running_var");
+  write_safetensors(path(), tensors, {});
+  expect_mentions(message_of([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }), {"missing", "bn1.running_var"});
+}
+
+TEST_F(WeightsFile, ACounterThatIsNoI64ScalarIsRefused) {
+  const Residuals model;
+  model.save(path());
+  auto tensors = read_safetensors(path());
+  tensors["bn1.num_batches_tracked"] = tensor_of({}, DType::i32, 1);
+  write_safetensors(path(), tensors, {});
+  std::vector<float> flat(model.flat.size());
+  BufferValues buffers;
+  expect_mentions(message_of([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }),
+                  {"bn1.num_batches_tracked", "i32", "i64"});
+}
+
+// Readers that map a file, such as safetensors' own, need it.
+TEST_F(WeightsFile, TensorsAreAlignedToTheirElements) {
+  write_safetensors(path(), {{"a", tensor_of({3}, DType::u8, 1)}, {"b", tensor_of({1}, DType::f32, 2)}, {"c", tensor_of({}, DType::i64, 3)}}, {});
+  const std::string text = content(path());
+  EXPECT_NE(text.find(R"("c":{"data_offsets":[0,8])"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("b":{"data_offsets":[8,12])"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("a":{"data_offsets":[12,15])"), std::string::npos) << text;
+  EXPECT_EQ(read_safetensors(path()).at("b").data, tensor_of({1}, DType::f32, 2).data);
+}
+
+// The network that record_torch.py builds.
+Sequential tiny_net() {
+  std::vector<Sequential::Part> parts;
+  parts.push_back({"features.0", std::make_unique<Conv2d>(Conv2dLayerConfig{
+                                     .in_channels = 2, .out_channels = 3, .window = 3, .conv = {.stride = 1, .pad = 1, .relu = true}})});
+  parts.push_back({"features.2", std::make_unique<MaxPool2d>(Pool2dConfig{2, 2, 0})});
+  parts.push_back({"flatten", std::make_unique<Flatten>()});
+  parts.push_back({"classifier.0", std::make_unique<Linear>(LinearConfig{
+                                       .in_features = 18, .out_features = 4, .weight_layout = {CheckpointLayout::Kind::linear_chw, 2, 3, 3}})});
+  return Sequential(std::move(parts));
+}
+
+TEST_F(WeightsFile, AFileOfPyTorchGivesPyTorchsLogits) {
+  std::ifstream file(VITRINE_TEST_DATA "/tiny.json");
+  ASSERT_TRUE(file) << "tiny.json is missing; record_torch.py writes it";
+  const nlohmann::json record = nlohmann::json::parse(file);
+  const Sequential net = tiny_net();
+  const FlatLayout layout(net.parameters(), 0);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
+  load_parameters(VITRINE_TEST_DATA "/tiny.safetensors", layout, flat);
+
+  TestDevice device;
+  device.ctx().reserve_workspace(int64_t{16} << 20);
+  const Tensor weights = device.tensor({layout.total_elements()}, flat);
+  const Tensor images = device.tensor({2, 4, 6, 2}, record.at("images_nhwc").get<std::vector<float>>());
+  Tensor logits;
+  net.forward_from(device.ctx(), layout.views(weights), images, logits, {.training = false});
+  expect_close(device.values(ConstView(logits)), record.at("logits").get<std::vector<float>>(), 1e-5, 1e-6, "logits");
+
+  save_parameters(path(), layout, flat, {});
+  const auto original = read_safetensors(VITRINE_TEST_DATA "/tiny.safetensors");
+  const auto saved = read_safetensors(path());
+  ASSERT_EQ(saved.size(), original.size());
+  for (const auto& [name, tensor] : original) {
+    EXPECT_EQ(saved.at(name).shape, tensor.shape) << name;
+    EXPECT_EQ(saved.at(name).data, tensor.data) << name;
+  }
+}
+
+TEST_F(WeightsFile, FilesOfAnotherModelAreRefusedWithAllNames) {
+  const FlatLayout layout(tiny_net().parameters(), 0);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()), 2.0F);
+  const std::vector<float> before = flat;
+  const auto load = [&](std::map<std::string, HostTensor> tensors) {
+    write_safetensors(path(), tensors, {});
+    const std::string message = message_of([&] { load_parameters(path(), layout, flat); });
+    EXPECT_EQ(flat, before);
+    return message;
+  };
+  auto tensors = read_safetensors(VITRINE_TEST_DATA "/tiny.safetensors");
+  auto renamed = tensors;
+  renamed.erase("features.0.bias");
+  renamed.erase("classifier.0.weight");
+  renamed["fc.weight"] = tensors["classifier.0.weight"];
+  expect_mentions(load(renamed), {"missing", "features.0.bias", "classifier.0.weight", "unexpected", "fc.weight"});
+  auto reshaped = tensors;
+  reshaped["features.0.weight"].shape = {3, 3, 3, 2};
+  expect_mentions(load(reshaped), {"features.0.weight", "(3, 3, 3, 2)", "(3, 2, 3, 3)"});
+  auto retyped = tensors;
+  retyped["classifier.0.bias"] = tensor_of({4}, DType::f16, 1);
+  expect_mentions(load(retyped), {"classifier.0.bias", "f16"});
+  std::vector<float> too_short(3);
+  EXPECT_THROW(load_parameters(path(), layout, too_short), ShapeError);
+}
+
+TEST_F(WeightsFile, WeightsThatAreNotFiniteAreRefusedByNameAndIndex) {
+  const FlatLayout layout(tiny_net().parameters(), 0);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()), 2.0F);
+  auto tensors = read_safetensors(VITRINE_TEST_DATA "/tiny.safetensors");
+  const auto set = [&](const std::string& name, size_t element, float value) {
+    std::memcpy(tensors.at(name).data.data() + element * sizeof(float), &value, sizeof value);
+  };
+  set("classifier.0.bias", 3, -std::numeric_limits<float>::infinity());
+  write_safetensors(path(), tensors, {});
+  expect_mentions(message_of([&] { load_parameters(path(), layout, flat); }), {"classifier.0.bias is -inf at index (3)", "1 of its 4 values"});
+  // (2, 1, 0, 2) of (3, 2, 3, 3), in the file's order.
+  set("features.0.weight", ((2 * 2 + 1) * 3 + 0) * 3 + 2, std::numeric_limits<float>::quiet_NaN());
+  set("features.0.weight", 53, std::numeric_limits<float>::infinity());
+  write_safetensors(path(), tensors, {});
+  expect_mentions(message_of([&] { load_parameters(path(), layout, flat); }),
+                  {path(), "features.0.weight is nan at index (2, 1, 0, 2)", "2 of its 54 values"});
+  EXPECT_EQ(flat, std::vector<float>(flat.size(), 2.0F));
+  load_parameters(path(), layout, flat, true);
+  EXPECT_EQ(std::count_if(flat.begin(), flat.end(), [](float v) { return !std::isfinite(v); }), 3);
+}
+
+TEST_F(WeightsFile, ThousandsOfUnexpectedNamesMakeAShortMessage) {
+  const FlatLayout layout(tiny_net().parameters(), 0);
+  std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
+  std::map<std::string, HostTensor> tensors;
+  for (int i = 0; i < 5000; ++i) tensors[std::string(300, 'x') + std::to_string(i)] = tensor_of({1}, DType::u8, 1);
+  write_safetensors(path(), tensors, {});
+  const std::string message = message_of([&] { load_parameters(path(), layout, flat); });
+  expect_mentions(message, {"missing parameters: features.0.weight", "unexpected parameters:", "and 4992 more"});
+  EXPECT_LT(message.size(), 2048U);
+}
+
+TEST_F(WeightsFile, NpyFilesHaveNumPysHeader) {
+  const std::vector<float> values = random_floats(6, 1);
+  write_npy(path(), values, 2, 3);
+  const std::string file = content(path());
+  ASSERT_EQ(file.size() % 64, 24U);
+  EXPECT_EQ(file.substr(0, 8), std::string("\x93NUMPY\x01\0", 8));
+  const size_t header_bytes = static_cast<unsigned char>(file[8]) + 256U * static_cast<unsigned char>(file[9]);
+  ASSERT_EQ(10 + header_bytes + 24, file.size());
+  const std::string header = file.substr(10, header_bytes);
+  EXPECT_EQ(header.substr(0, header.find('}') + 1), "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }");
+  EXPECT_EQ(header.back(), '\n');
+  EXPECT_EQ(file.substr(10 + header_bytes), std::string(reinterpret_cast<const char*>(values.data()), 24));
+  EXPECT_THROW(write_npy(path(), values, 2, 2), DataError);
+}
+
+}  // namespace
+}  // namespace vitrine::test
