@@ -87,6 +87,18 @@ def complaints(browser):
     return found
 
 
+def hover(browser):
+    """What the page shows when the pointer is over a shape. A page that still scrolls hides it again, so the pointer tries until it stays."""
+    for _ in range(20):
+        x, y = browser.evaluate(POINT)
+        browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        shown = browser.evaluate("(() => { const t = document.getElementById('tip'); return t.hidden ? '' : t.textContent; })()")
+        if shown:
+            return shown
+        browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    return ""
+
+
 def check_page(browser, name, path, charts, words):
     pages = {}
     for width in (360, 1200):
@@ -107,9 +119,7 @@ def check_page(browser, name, path, charts, words):
                 file.write(base64.b64decode(shot["data"]))
     assert pages[False] != pages[True], "both colour schemes look alike"
     assert browser.evaluate(FOLDED), f"{name}: details are not folded on the screen and open in print"
-    x, y = browser.evaluate(POINT)
-    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    shown = browser.evaluate("(() => { const t = document.getElementById('tip'); return t.hidden ? '' : t.textContent; })()")
+    shown = hover(browser)
     assert shown, f"{name}: hovering over a shape shows nothing"
     pdf = base64.b64decode(browser.call("Page.printToPDF", printBackground=True)["data"])
     assert pdf.startswith(b"%PDF") and len(pdf) > 10000, f"{name}: printing gave {len(pdf)} bytes"
