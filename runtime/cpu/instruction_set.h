@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include <vitrine/runtime/instruction_set.h>
+#include "runtime/instruction_set.h"
 
 namespace vitrine::cpu {
 
