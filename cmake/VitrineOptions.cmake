@@ -25,6 +25,11 @@ endif()
 if(NOT VITRINE_ARCH AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(VITRINE_ARCH x86-64-v3)
 endif()
+# Whether loops of CPU operations are compiled for AVX-512 as well.
+set(VITRINE_AVX512_LEVEL OFF)
+if(VITRINE_ARCH MATCHES "^x86-64(-v[23])?$" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_LINKER AND CMAKE_OBJCOPY)
+  set(VITRINE_AVX512_LEVEL ON)
+endif()
 if(VITRINE_SANITIZE)
   # MPI's own leaks and races are not ours to find.
   set(VITRINE_MPI OFF)

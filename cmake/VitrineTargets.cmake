@@ -113,3 +113,34 @@ function(vitrine_cuda_sources target)
     target_link_libraries(${target} PRIVATE CUDA::cudart_static)
   endif()
 endfunction()
+
+# vitrine_cpu_levels(NAME SOURCES files... LIBS libraries...): adds files to the library vitrine_NAME that are compiled for the library's instruction set
+# and, if that is lower, for x86-64-v4 (AVX-512) as well; see kernels/cpu/levels.h. They use only headers of LIBS. The second set becomes one object in
+# which everything is local but the namespaces called avx512: of a function that both sets instantiate from a header, the linker keeps any, and a
+# processor without AVX-512 must not run that of the second set.
+function(vitrine_cpu_levels name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBS" ${ARGN})
+  set(target vitrine_${name})
+  target_sources(${target} PRIVATE ${arg_SOURCES})
+  target_compile_definitions(${target} PRIVATE VITRINE_CPU_LEVEL=baseline)
+  if(NOT VITRINE_AVX512_LEVEL)
+    return()
+  endif()
+  add_library(${target}_avx512 OBJECT ${arg_SOURCES})
+  vitrine_compile_options(${target}_avx512)
+  set_target_properties(${target}_avx512 PROPERTIES UNITY_BUILD OFF)
+  # After the options of the library, so that -march is the last one. g++ 12 takes the undefined registers of its own intrinsics for mistakes.
+  target_compile_options(${target}_avx512 PRIVATE "$<TARGET_PROPERTY:${target},COMPILE_OPTIONS>" -march=x86-64-v4 -mprefer-vector-width=512
+                                                  -Wno-uninitialized -Wno-maybe-uninitialized)
+  target_compile_definitions(${target}_avx512 PRIVATE VITRINE_CPU_LEVEL=avx512)
+  target_link_libraries(${target}_avx512 PRIVATE ${arg_LIBS})
+  vitrine_link_openmp(${target}_avx512)
+  set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}_avx512.o")
+  add_custom_command(OUTPUT "${object}"
+    COMMAND "${CMAKE_LINKER}" -r --force-group-allocation -o "${object}" "$<TARGET_OBJECTS:${target}_avx512>"
+    COMMAND "${CMAKE_OBJCOPY}" --wildcard "--keep-global-symbol=_ZN7vitrine3cpu*6avx512*" "${object}"
+    DEPENDS "$<TARGET_OBJECTS:${target}_avx512>" COMMAND_EXPAND_LISTS VERBATIM)
+  set_source_files_properties("${object}" PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  target_sources(${target} PRIVATE "${object}")
+  target_compile_definitions(${target} PRIVATE VITRINE_HAVE_AVX512_LEVEL)
+endfunction()

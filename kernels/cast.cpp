@@ -2,31 +2,12 @@
 #include "kernels/cast.h"
 
 #include "kernels/check.h"
-#include "kernels/cpu/storage.h"
+#include "kernels/cpu/levels.h"
 #include "kernels/run.h"
-#include "runtime/cpu/parallel.h"
 
 namespace vitrine {
-namespace cpu {
-namespace {
-
-constexpr int64_t kGrain = 16384;
-
-template <class From, class To>
-void cast_all(const From* x, To* y, int64_t count) {
-  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
-    for_lanes(begin, end, [=](auto& value, int64_t i) {
-      load(x + i, value);
-      store(value, y + i);
-    });
-  });
-}
-
-void cast(ExecContext&, ConstView x, View y) {
-  with_storage(x.dtype, [&]<class From>(From) { with_storage(y.dtype, [&]<class To>(To) { cast_all(x.as<From>(), y.as<To>(), y.numel()); }); });
-}
-
-}  // namespace
+namespace cpu {  // cast_cpu.cpp
+VITRINE_CPU_LEVELS(cast, ExecContext&, ConstView, View);
 }  // namespace cpu
 
 namespace cuda {  // cast.cu

@@ -2,34 +2,12 @@
 #include "kernels/elementwise.h"
 
 #include "kernels/check.h"
-#include "kernels/cpu/storage.h"
+#include "kernels/cpu/levels.h"
 #include "kernels/run.h"
-#include "runtime/cpu/parallel.h"
 
 namespace vitrine {
-namespace cpu {
-namespace {
-
-constexpr int64_t kGrain = 16384;
-
-template <class T>
-void add_all(const T* a, const T* b, T* y, int64_t count) {
-  parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
-    for_lanes(begin, end, [=](auto& sum, int64_t i) {
-      auto other = sum;
-      load(a + i, sum);
-      load(b + i, other);
-      sum += other;
-      store(sum, y + i);
-    });
-  });
-}
-
-void add(ExecContext&, ConstView a, ConstView b, View y) {
-  with_storage(y.dtype, [&]<class T>(T) { add_all(a.as<T>(), b.as<T>(), y.as<T>(), y.numel()); });
-}
-
-}  // namespace
+namespace cpu {  // elementwise_cpu.cpp
+VITRINE_CPU_LEVELS(add, ExecContext&, ConstView, ConstView, View);
 }  // namespace cpu
 
 namespace cuda {  // elementwise.cu

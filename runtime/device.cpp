@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "runtime/cpu/affinity.h"
+#include "runtime/cpu/instruction_set.h"
 #include "runtime/cpu/slab.h"
 #include "runtime/cpu/stream.h"
 #include "runtime/cuda/device.h"
@@ -181,6 +182,7 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
   if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
   std::vector<CoreShare> shares;
   if (options_.devices[0].backend == Backend::cpu) {
+    cpu::instruction_set();  // throws if the environment names one that is not there
     const std::vector<int> available = available_cores();
     const std::vector<int> cores = options_.process_group ? share_cores(*options_.process_group, available) : available;
     // Processes that share cores share their quota.

@@ -14,7 +14,11 @@
 /// The conversions of runtime/half.h for single numbers and for lanes of eight, for loops that compute between them. The bits are the same.
 namespace vitrine::cpu {
 
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+constexpr int64_t kLanes = 16;
+#else
 constexpr int64_t kLanes = 8;
+#endif
 using FloatLanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 using BitLanes = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 using HalfLanes = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t))));
@@ -112,7 +116,9 @@ void store(float from, T* to) {
 }
 template <class T>
 void load(const T* from, FloatLanes& to) {
-#ifdef __AVX2__
+#ifdef __AVX512BW__
+  bits::widen(T{}, reinterpret_cast<BitLanes>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))), to);
+#elif defined(__AVX2__)
   const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   bits::widen(T{}, reinterpret_cast<BitLanes>(_mm256_cvtepu16_epi32(narrow)), to);
 #else
@@ -125,7 +131,9 @@ template <class T>
 void store(const FloatLanes& from, T* to) {
   BitLanes wide;
   bits::narrow(T{}, from, wide);
-#ifdef __AVX2__
+#ifdef __AVX512BW__
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(wide)));
+#elif defined(__AVX2__)
   const auto all = reinterpret_cast<__m256i>(wide);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
 #else
@@ -136,7 +144,14 @@ void store(const FloatLanes& from, T* to) {
 inline void load(const float* from, FloatLanes& to) { std::memcpy(&to, from, sizeof to); }
 inline void store(const FloatLanes& from, float* to) { std::memcpy(to, &from, sizeof from); }
 
-#ifdef __F16C__
+#ifdef __AVX512BW__
+inline void load(const Half* from, FloatLanes& to) {
+  to = reinterpret_cast<FloatLanes>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+}
+inline void store(const FloatLanes& from, Half* to) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(reinterpret_cast<__m512>(from), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#elif defined(__F16C__)
 inline void load(const Half* from, FloatLanes& to) {
   to = reinterpret_cast<FloatLanes>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }

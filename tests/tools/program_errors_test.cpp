@@ -44,6 +44,14 @@ TEST(ProgramErrors, OneCycleWithoutMomentumIsRefusedBeforeAnyWork) {
   expect_failure(with({"adamw"}), 1, "/nonexistent");
 }
 
+TEST(ProgramErrors, AnInstructionSetThatIsNotThereIsNamed) {
+  const ChildResult result =
+      ChildProcess(vitrine_command({"train", "--data", "synthetic:50"}), ChildProcess::Streams::pipes, {"VITRINE_ISA=mmx"}).wait();
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.output, "");
+  EXPECT_NE(result.error.find("VITRINE_ISA is 'mmx', but this build on this processor has only "), std::string::npos) << result.error;
+}
+
 TEST(ProgramErrors, FailuresExitWithStatus1) {
   expect_failure({"train", "--data", "cifar10:/nonexistent"}, 1, "/nonexistent");
   expect_failure({"train", "--devices", "cuda:4000", "--data", "synthetic:50"}, 1, "cuda:4000: ");

@@ -12,6 +12,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/cpu/affinity.h"
 #include "runtime/gpu_info.h"
+#include "runtime/instruction_set.h"
 #include "runtime/memory/available.h"
 #include "runtime/units.h"
 #include "tools/program/commands.h"
@@ -124,6 +125,7 @@ Json info_json(const std::vector<int>& cores) {
   json["version"] = VITRINE_VERSION;
   json["compiler"] = VITRINE_BUILD_COMPILER;
   json["instruction_set"] = VITRINE_BUILD_ARCH;
+  json["cpu_operations"] = cpu_instruction_set();
   json["processor"] = processor_name();
   json["cores"] = cores;
   json["memory"] = {{"total_bytes", memory_bytes("MemTotal")}, {"available_bytes", available_memory().bytes}};
@@ -155,6 +157,7 @@ void print_info(const std::vector<int>& cores) {
   std::string head = fmt::format("vitrine {}, compiled by {} for {}\n", VITRINE_VERSION, VITRINE_BUILD_COMPILER, VITRINE_BUILD_ARCH);
   head += fmt::format("{}\n{} cores for this process: {}\n", processor_name(), cores.size(), fmt::join(cores, ","));
   if (const std::optional<double> quota = cpu_quota()) head += fmt::format("a control group limits it to the time of {:.3g} cores\n", *quota);
+  head += fmt::format("loops of CPU operations use {}\n", cpu_instruction_set());
   if (total >= 0) head += fmt::format("{} of memory, {} available ({})\n", format_bytes(total), format_bytes(available.bytes), available.source);
   fmt::print("{}", style.prose(head));
 
