@@ -143,7 +143,7 @@ void max_of_window(const T* x, int64_t row_stride, int64_t channels, const Fixed
   for_channel_groups<T>(channels, [=](auto& best, int64_t c) {
     using Value = typename std::remove_reference_t<decltype(best)>::value_type;
     using Positions = PositionsOf<Value>;
-    constexpr auto kStep = static_cast<int64_t>(sizeof(Value) / sizeof(float));
+    constexpr int64_t kStep = std::is_same_v<Value, FloatLanes> ? kLanes : 1;
     constexpr auto kVectors = static_cast<int64_t>(std::tuple_size_v<std::remove_reference_t<decltype(best)>>);
     const T* row = corner + c;
     auto row_position = static_cast<int32_t>(first);
@@ -205,7 +205,7 @@ void gather_max_gradient(const T* grad_y, const uint8_t* indices, int64_t row_st
   const int64_t corner = ps.begin * row_stride + qs.begin * channels;
   for_channel_groups<T>(channels, [=](auto& sums, int64_t c) {
     using Value = typename std::remove_reference_t<decltype(sums)>::value_type;
-    constexpr auto kStep = static_cast<int64_t>(sizeof(Value) / sizeof(float));
+    constexpr int64_t kStep = std::is_same_v<Value, FloatLanes> ? kLanes : 1;
     int64_t row = corner + c;
     auto row_position = static_cast<int32_t>(first);
     for (int64_t p = ps.begin; p < ps.end; ++p) {
