@@ -13,6 +13,7 @@
 #include "runtime/cpu/affinity.h"
 #include "runtime/cpu/instruction_set.h"
 #include "runtime/cpu/slab.h"
+#include "runtime/cpu/spin_watch.h"
 #include "runtime/cpu/stream.h"
 #include "runtime/cuda/device.h"
 #include "runtime/error.h"
@@ -189,6 +190,7 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
     std::optional<double> quota = cpu_quota();
     if (quota) *quota *= static_cast<double>(cores.size()) / static_cast<double>(available.size());
     shares = divide_cores(cores, static_cast<int>(count), options_.threads_per_device, warnings_, cores.size() < available.size(), quota);
+    if (std::any_of(shares.begin(), shares.end(), [](const CoreShare& share) { return share.threads > 1; })) spin_watch_ = cpu::SpinWatch::start();
   }
   if (options_.devices[0].backend == Backend::cuda) cuda::open_gpus(options_);
   std::vector<int64_t> capacities;  // queried before the first device takes memory

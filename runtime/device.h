@@ -13,6 +13,9 @@
 namespace vitrine {
 
 class ProcessGroup;
+namespace cpu {
+class SpinWatch;
+}
 
 /// Position of a process's devices among the devices of all processes.
 struct ProcessGroupPlace {
@@ -156,6 +159,7 @@ class DeviceGroup {
   std::unique_ptr<OrderChecker> checker_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::string> warnings_;
+  std::unique_ptr<cpu::SpinWatch> spin_watch_;  // CPU devices with teams
 };
 
 }  // namespace vitrine
