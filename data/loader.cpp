@@ -167,7 +167,8 @@ Loader::State::State(const Dataset& set, LoaderConfig given)
   if (left_over > 0 && !config.drop_last) short_last.emplace(config, left_over);
   const int64_t rows = std::max(full ? full->rows : 0, short_last ? short_last->rows : 0);
   const int64_t image_bytes = !config.images     ? 0
-                              : config.transform ? config.transformed_shape.numel() * size_of(DType::f32) : dataset.bytes_per_image();
+                              : config.transform ? config.transformed_shape.numel() * size_of(DType::f32)
+                                                 : dataset.bytes_per_image();
   for (int i = 0; i < config.queue_batches; ++i) {
     const int64_t label_bytes = rows * size_of(DType::i32);
     buffers->slots.push_back({HostBuffer(rows * image_bytes, config.host_memory), HostBuffer(label_bytes, config.host_memory),

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/gather_rows.h"
-
 #include <string>
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/index.cuh"
+#include "kernels/gather_rows.h"
 
 namespace vitrine {
 

@@ -25,7 +25,8 @@ struct HostBatch {
   int64_t epoch = 0;
   int64_t index = 0;  // within the epoch
   bool last_of_epoch = false;
-  /// (B) i32: index of each sample in the data set; the engine needs it to augment images, and for images that the devices hold, else it may be empty.
+  /// (B) i32: index of each sample in the data set; the engine needs it to augment images, and for images that the devices hold, else it may be
+  /// empty.
   ConstView samples = {};
 };
 

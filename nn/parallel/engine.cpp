@@ -127,8 +127,8 @@ void Engine::State::make_replicas() {
     images = std::max(images, capacity.evaluate_slice);
     labels = std::max(labels, capacity.evaluate_slice);
     const bool scatters = scheme.staging == Staging::device0 && i != 0;  // takes its images from device 0
-    replicas.push_back(std::make_unique<Replica>(devices[i], model, config, layout, buffer_layout, scatters ? 0 : config.resident_images.count, images,
-                                                 labels, devices.first_rank() + i, devices.world_size()));
+    replicas.push_back(std::make_unique<Replica>(devices[i], model, config, layout, buffer_layout, scatters ? 0 : config.resident_images.count,
+                                                 images, labels, devices.first_rank() + i, devices.world_size()));
   }
   if (devices.size() > 1 && on_gpus()) threads = std::make_unique<ReplicaThreads>(devices.size(), [this](int i) { stay_on_gpu(devices[i]); });
   open_communicators();
@@ -221,9 +221,9 @@ void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) c
   const bool gathered = gathers(batch);
   if (!config.augments() && !gathered) return;
   if (rows > 0 && !batch.samples) {
-    throw ConfigError(fmt::format("train_step: images are {}, but the batch has no sample indices; set HostBatch::samples "
-                                  "(LoaderConfig::sample_indices)",
-                                  gathered ? "on the devices (EngineConfig::resident_images)" : "augmented (EngineConfig::augmentation)"));
+    const Reason what = gathered ? Reason({"on the devices (", Setting::resident_images, ")"}) : Reason("augmented (EngineConfig::augmentation)");
+    throw ConfigError(Reason("train_step: images are ") + what +
+                      ", but the batch has no sample indices; set HostBatch::samples (LoaderConfig::sample_indices)");
   }
   if (rows > 0 && batch.samples.shape != Shape{rows}) {
     throw ShapeError(fmt::format("train_step: sample indices have shape {}, expected ({})", batch.samples.shape.str(), rows));
@@ -234,8 +234,8 @@ void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) c
   for (int64_t row = 0; gathered && row < rows; ++row) {
     const int64_t sample = batch.samples.as<int32_t>()[row], count = config.resident_images.count;
     if (sample >= 0 && sample < count) continue;
-    throw ConfigError(fmt::format("train_step: sample index {} in row {} is not one of the {} images on the devices (EngineConfig::resident_images)",
-                                  sample, row, count));
+    throw ConfigError({fmt::format("train_step: sample index {} in row {} is not one of the {} images on the devices (", sample, row, count),
+                       Setting::resident_images, ")"});
   }
 }
 

@@ -97,8 +97,8 @@ struct EngineConfig {
   int64_t image_height = 0, image_width = 0;
   Normalization normalization;
   /// Images that stay on the devices, in memory that plans count: a training batch without images (HostBatch::images) names its own by
-  /// HostBatch::samples, and the devices gather them. Each device holds all of them, because an epoch's order gives it any; with Staging::device0 only
-  /// device 0 does. The results have the same bits as with images from the host. Requires u8 images and at least one training batch size.
+  /// HostBatch::samples, and the devices gather them. Each device holds all of them, because an epoch's order gives it any; with Staging::device0
+  /// only device 0 does. The results have the same bits as with images from the host. Requires u8 images and at least one training batch size.
   ResidentImages resident_images;
   /// Random changes of the images that are trained on, never of those that are evaluated: drawn from (seed, HostBatch::epoch, HostBatch::samples), so
   /// that every scheme and split trains on the same images. Requires u8 images, and HostBatch::samples in each training batch.

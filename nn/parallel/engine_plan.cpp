@@ -46,8 +46,8 @@ void validate_resident_images(const EngineConfig& config) {
   if (!resident.read) throw ConfigError("engine: resident_images has images but no function that reads them; set ResidentImages::read");
   if (config.forward_only) throw ConfigError("engine: resident_images are for training, but forward_only is set; leave them out");
   if (config.image_dtype != DType::u8) {
-    throw ConfigError(fmt::format("engine: resident_images are u8, but image_dtype is {}; set it to DType::u8, or leave them out",
-                                  dtype_name(config.image_dtype)));
+    throw ConfigError(
+        fmt::format("engine: resident_images are u8, but image_dtype is {}; set it to DType::u8, or leave them out", dtype_name(config.image_dtype)));
   }
 }
 

@@ -318,7 +318,8 @@ TEST(Loader, NamesInvalidOptions) {
   expect(message(set, {.workers = 0}), "workers is 0");
   expect(message(set, {.queue_batches = 0}), "queue_batches is 0");
   expect(message(set, {.images = false}), "images is false, which needs sample_indices");
-  expect(message(set, {.sample_indices = true, .images = false, .transform = transform, .transformed_shape = Shape{1, 1, 1}}), "there is a transform");
+  expect(message(set, {.sample_indices = true, .images = false, .transform = transform, .transformed_shape = Shape{1, 1, 1}}),
+         "there is a transform");
   expect(message(set, {.transform = transform}), "needs (H, W, C)");
   expect(message(set, {.transformed_shape = Shape{1, 1, 1}}), "there is no transform");
 }

@@ -118,6 +118,7 @@ TEST(ResidentImages, LieOnEachDeviceThatTakesItsBatchFromTheHost) {
   for (const std::string& scheme : scheme_names()) {
     EngineConfig config = augmented(model);
     config.scheme = scheme_preset(scheme);
+    config.scheme.split = parse_split("equal");
     config.resident_images = images_of(set);
     DeviceGroup group(test_group(3));
     const std::vector<DevicePlan> plans = Engine::plan(model, group, config, two_sizes());
