@@ -67,7 +67,7 @@ TEST_F(Processes, TrainLikeOneProcess) {
 
 /// Each process holds all training images on its device, and gathers its own rows of each batch.
 TEST_F(Processes, TrainOnImagesOfTheirDevicesWithTheSameBits) {
-  const Command training = {"--epochs", "2", "--augment", "flip,crop:3", "--threads-per-device", "1"};
+  const Command training = {"--epochs", "2", "--augment", "flip,crop:3", "--devices", "cpu:0"};
   const Json host = in_processes(3, "train", training);
   const Json device = in_processes(3, "train", with(training, {"--data-on-device", "on"}));
   EXPECT_EQ(device["step_losses"], host["step_losses"]);

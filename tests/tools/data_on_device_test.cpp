@@ -21,7 +21,8 @@ Json json_of(const Arguments& arguments) {
 
 TEST(DataOnDevice, TrainsWithTheSameBitsAndThePlannedBytes) {
   for (const char* const mode : {"ddp", "dp"}) {
-    const Arguments training = {"train", "--devices", "cpu:0-1", "--epochs", "2", "--augment", "flip,crop:4,cutout:6", "--check-order", "--mode", mode};
+    const Arguments training = {"train",         "--devices", "cpu:0-1", "--epochs", "2", "--augment", "flip,crop:4,cutout:6",
+                                "--check-order", "--mode",    mode};
     const Json host = json_of(training);
     const Json device = json_of(with(training, {"--data-on-device", "on"}));
     ASSERT_EQ(host["step_losses"].size(), 14U);
