@@ -53,16 +53,16 @@ TEST_F(DeviceTest, GatherRowsReportsARowOutOfRangeAndWritesZeros) {
     for (const int64_t width : {3, 16}) {
       const Tensor x = device.tensor({7, width}, std::vector<uint8_t>(static_cast<size_t>(7 * width), 9));
       const Tensor y = device.tensor({3, width}, std::vector<uint8_t>(static_cast<size_t>(3 * width), 5));
-      gather_rows(ctx(), x, device.tensor({3}, std::vector<int32_t>{1, 6, wrong}), y);
+      gather_rows(ctx(), x, device.tensor({3}, std::vector<int32_t>{1, wrong, 6}), y);
       try {
         device.synchronize();
         FAIL() << "row " << wrong << " was accepted";
       } catch (const DataError& error) {
-        const std::string expected = "row " + std::to_string(wrong) + " at place 2 is out of range, expected 0 <= row < 7";
+        const std::string expected = "row " + std::to_string(wrong) + " at place 1 is out of range, expected 0 <= row < 7";
         EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
       }
       std::vector<uint8_t> expected(static_cast<size_t>(3 * width), 9);
-      std::fill(expected.begin() + 2 * width, expected.end(), uint8_t{0});
+      std::fill(expected.begin() + width, expected.begin() + 2 * width, uint8_t{0});
       EXPECT_EQ(device.values<uint8_t>(ConstView(y)), expected);
     }
   }
