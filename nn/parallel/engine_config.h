@@ -98,7 +98,7 @@ struct EngineConfig {
   Normalization normalization;
   /// Images that stay on the devices, in memory that plans count: a training batch without images (HostBatch::images) names its own by
   /// HostBatch::samples, and the devices gather them. Each device holds all of them, because an epoch's order gives it any; with Staging::device0
-  /// only device 0 does. The results have the same bits as with images from the host. Requires u8 images and at least one training batch size.
+  /// only device 0 does. The results have the same bits as with images from the host. Requires u8 images.
   ResidentImages resident_images;
   /// Random changes of the images that are trained on, never of those that are evaluated: drawn from (seed, HostBatch::epoch, HostBatch::samples), so
   /// that every scheme and split trains on the same images. Requires u8 images, and HostBatch::samples in each training batch.
@@ -112,6 +112,7 @@ struct EngineConfig {
   /// Replaces the reduction of the scheme, which must be Reduce::allreduce. Planning calls it too, on meta devices.
   ReducerFactory reducer;
 
+  /// Whether training changes images at random.
   bool augments() const { return augmentation.any() && !forward_only; }
   /// Whether training batches bring the index of each sample to the devices.
   bool stages_sample_indices() const { return augments() || resident_images.count > 0; }
