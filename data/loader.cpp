@@ -2,7 +2,6 @@
 #include "data/loader.h"
 
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <exception>
 #include <map>
@@ -10,6 +9,7 @@
 #include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -70,8 +70,11 @@ class Lease {
       constexpr const char* kRefill = "Loader: the next batch";
       const Slot& slot = buffers_->slots[slot_];
       const auto whole = [&](const HostBuffer& b) { return MemoryAccess{b.view(Shape{b.bytes()}, DType::u8).data, b.bytes(), true, kRefill}; };
-      const std::array<MemoryAccess, 3> accesses = {whole(slot.images), whole(slot.labels), whole(slot.samples)};
-      checker_->on_host_access(kRefill, std::span(accesses).first(slot.samples.bytes() > 0 ? 3 : 2));
+      std::vector<MemoryAccess> accesses;
+      for (const HostBuffer* const buffer : {&slot.images, &slot.labels, &slot.samples}) {
+        if (buffer->bytes() > 0) accesses.push_back(whole(*buffer));
+      }
+      checker_->on_host_access(kRefill, accesses);
     } catch (...) {
       return std::current_exception();
     }
@@ -95,6 +98,8 @@ void check(const Dataset& dataset, const LoaderConfig& config) {
   need(config.queue_batches >= 1, fmt::format("queue_batches is {}, expected at least 1", config.queue_batches));
   need(!config.sample_indices || dataset.size() <= INT32_MAX,
        fmt::format("\"{}\" has {} samples, expected fewer than 2^31 with sample_indices", dataset.name, dataset.size()));
+  need(config.images || config.sample_indices, "images is false, which needs sample_indices: a batch would not name its samples");
+  need(config.images || !config.transform, "images is false, but there is a transform; leave one out");
   need(!config.drop_last || dataset.size() >= config.batch_size,
        fmt::format("batch_size is {} but \"{}\" has {} samples and drop_last leaves no batch; use smaller batches", config.batch_size, dataset.name,
                    dataset.size()));
@@ -161,7 +166,9 @@ Loader::State::State(const Dataset& set, LoaderConfig given)
   if (dataset.size() >= config.batch_size) full.emplace(config, config.batch_size);
   if (left_over > 0 && !config.drop_last) short_last.emplace(config, left_over);
   const int64_t rows = std::max(full ? full->rows : 0, short_last ? short_last->rows : 0);
-  const int64_t image_bytes = config.transform ? config.transformed_shape.numel() * size_of(DType::f32) : dataset.bytes_per_image();
+  const int64_t image_bytes = !config.images     ? 0
+                              : config.transform ? config.transformed_shape.numel() * size_of(DType::f32)
+                                                 : dataset.bytes_per_image();
   for (int i = 0; i < config.queue_batches; ++i) {
     const int64_t label_bytes = rows * size_of(DType::i32);
     buffers->slots.push_back({HostBuffer(rows * image_bytes, config.host_memory), HostBuffer(label_bytes, config.host_memory),
@@ -204,6 +211,7 @@ void Loader::State::fill(const Job& job) {
       const int64_t sample = order[begin + from];
       labels[row] = dataset.label(sample);
       if (samples != nullptr) samples[row] = static_cast<int32_t>(sample);
+      if (!config.images) continue;
       if (config.transform) {
         dataset.read_image(sample, image);
         config.transform(image, std::span<float>(static_cast<float*>(images.data) + row * floats, floats));
@@ -240,7 +248,7 @@ HostBatch Loader::State::make_batch(const Job& job) {
   const Shape& to = config.transformed_shape;
   const Shape shape = transformed ? Shape{rows, to[0], to[1], to[2]} : Shape{rows, dataset.height, dataset.width, dataset.channels};
   HostBatch batch;
-  batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
+  if (config.images) batch.images = slot.images.view(shape, transformed ? DType::f32 : DType::u8);
   batch.labels = slot.labels.view(Shape{rows}, DType::i32);
   if (config.sample_indices) batch.samples = slot.samples.view(Shape{rows}, DType::i32);
   batch.global_samples = job.share->global_rows;

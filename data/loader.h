@@ -31,6 +31,7 @@ struct LoaderConfig {
   int queue_batches = 3;                          // number of buffers: filled ahead or in use
   HostMemory host_memory = HostMemory::pageable;  // pinned for GPUs: see DeviceGroup::host_memory()
   bool sample_indices = false;                    // sets HostBatch::samples, for a data set of less than 2^31 samples
+  bool images = true;                             // false: HostBatch::images stays empty and no image is read; needs sample_indices
   ShardFunction shard = {};                       // selects the delivered rows of each batch; empty: all
   ImageTransform transform = {};                  // empty: images stay u8
   Shape transformed_shape = {};                   // (H, W, C) with a transform

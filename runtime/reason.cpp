@@ -13,6 +13,7 @@ constexpr std::pair<Setting, const char*> kNames[] = {
     {Setting::accumulate, "EngineConfig::accumulate"},
     {Setting::recompute_segments, "EngineConfig::recompute_segments"},
     {Setting::recompute, "EngineConfig::recompute"},
+    {Setting::resident_images, "EngineConfig::resident_images"},
     {Setting::workspace_bytes, "EngineConfig::workspace_bytes"},
     {Setting::optimizer, "EngineConfig::optimizer"},
     {Setting::momentum, "SgdConfig::momentum"},

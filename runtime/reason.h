@@ -17,6 +17,7 @@ enum class Setting : uint8_t {
   accumulate,
   recompute_segments,
   recompute,
+  resident_images,
   workspace_bytes,
   optimizer,
   momentum,

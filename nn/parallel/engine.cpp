@@ -12,6 +12,7 @@
 #include "nn/parallel/engine_state.h"
 #include "nn/parallel/plan_search.h"
 #include "nn/segments.h"
+#include "runtime/copy.h"
 #include "runtime/process_group/process_group.h"
 
 namespace vitrine {
@@ -20,6 +21,8 @@ namespace {
 constexpr size_t kStepsInFlight = 2;
 constexpr int64_t kPollsBeforeSleep = 200;
 constexpr std::chrono::microseconds kPollInterval{20};
+// Host memory through which images reach the devices that hold them.
+constexpr int64_t kLoadBytes = int64_t{16} << 20;
 
 std::vector<ParamSpec> parameters_of(const Model& model) {
   if (model.net == nullptr) throw ConfigError("engine: the model has no network");
@@ -123,11 +126,31 @@ void Engine::State::make_replicas() {
     if (scheme.loss_at == LossAt::gathered) labels = i == scheme.output_device ? capacity.micro_batch : 0;
     images = std::max(images, capacity.evaluate_slice);
     labels = std::max(labels, capacity.evaluate_slice);
-    replicas.push_back(
-        std::make_unique<Replica>(devices[i], model, config, layout, buffer_layout, images, labels, devices.first_rank() + i, devices.world_size()));
+    const bool scatters = scheme.staging == Staging::device0 && i != 0;  // takes its images from device 0
+    replicas.push_back(std::make_unique<Replica>(devices[i], model, config, layout, buffer_layout, scatters ? 0 : config.resident_images.count,
+                                                 images, labels, devices.first_rank() + i, devices.world_size()));
   }
   if (devices.size() > 1 && on_gpus()) threads = std::make_unique<ReplicaThreads>(devices.size(), [this](int i) { stay_on_gpu(devices[i]); });
   open_communicators();
+}
+
+void Engine::State::load_resident_images() {
+  const ResidentImages& resident = config.resident_images;
+  if (resident.count == 0) return;
+  const int64_t image_bytes = staged_shape(model, config, 1).numel();
+  const int64_t most = std::clamp<int64_t>(kLoadBytes / image_bytes, 1, resident.count);
+  const HostBuffer part(most * image_bytes, devices.host_memory());
+  for (int64_t first = 0; first < resident.count; first += most) {
+    const int64_t count = std::min(most, resident.count - first);
+    const View images = part.view(staged_shape(model, config, count), DType::u8);
+    resident.read(first, images);
+    for_each([&](Replica& r) {
+      if (!r.resident_images) return;
+      const PhaseScope setup(r.copy(), Phase::setup);
+      vitrine::copy(r.copy(), images, r.resident_images.view().rows(first, first + count));
+    });
+    for_each([](Replica& r) { r.copy().stream().synchronize(); });  // before the buffer is filled again
+  }
 }
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) { state_->make_replicas(); }
@@ -140,6 +163,7 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.world_size());
   s.reserve();
   s.make_replicas();
+  s.load_resident_images();
   std::vector<float> start(static_cast<size_t>(s.layout.parameter_elements()), 0.0F);
   initialize(s.layout, s.config.seed, start);
   s.set_parameters(start);
@@ -178,7 +202,7 @@ int64_t Engine::State::global_samples(const HostBatch& batch, const std::vector<
   return samples;
 }
 
-void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const {
+void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation, bool gathered) const {
   const Shape& labels = batch.labels.shape;
   if (labels[0] != rows) {
     throw ConfigError(fmt::format("{}: expected {} samples, this process's part of a batch of {}, got {}", operation, rows, samples, labels[0]));
@@ -187,23 +211,31 @@ void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t
     throw ShapeError(fmt::format("{}: labels have shape {}, expected {} for {} samples with {} targets each", operation, labels.str(),
                                  model.label_shape(rows).str(), rows, model.targets_per_sample));
   }
+  if (gathered) return;
   if (batch.images.shape == staged_shape(model, config, rows) && batch.images.dtype == config.image_dtype) return;
   throw ShapeError(fmt::format("{}: inputs have shape {} and dtype {}, expected {} and {}", operation, batch.images.shape.str(),
                                dtype_name(batch.images.dtype), staged_shape(model, config, rows).str(), dtype_name(config.image_dtype)));
 }
 
 void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) const {
-  if (!config.augments()) return;
+  const bool gathered = gathers(batch);
+  if (!config.augments() && !gathered) return;
   if (rows > 0 && !batch.samples) {
-    throw ConfigError(
-        "train_step: images are augmented (EngineConfig::augmentation), but the batch has no sample indices; set HostBatch::samples "
-        "(LoaderConfig::sample_indices)");
+    const Reason what = gathered ? Reason({"on the devices (", Setting::resident_images, ")"}) : Reason("augmented (EngineConfig::augmentation)");
+    throw ConfigError(Reason("train_step: images are ") + what +
+                      ", but the batch has no sample indices; set HostBatch::samples (LoaderConfig::sample_indices)");
   }
   if (rows > 0 && batch.samples.shape != Shape{rows}) {
     throw ShapeError(fmt::format("train_step: sample indices have shape {}, expected ({})", batch.samples.shape.str(), rows));
   }
   if (rows > 0 && batch.samples.dtype != DType::i32) {
     throw DtypeError(fmt::format("train_step: sample indices are {}, expected i32", dtype_name(batch.samples.dtype)));
+  }
+  for (int64_t row = 0; gathered && row < rows; ++row) {
+    const int64_t sample = batch.samples.as<int32_t>()[row], count = config.resident_images.count;
+    if (sample >= 0 && sample < count) continue;
+    throw ConfigError({fmt::format("train_step: sample index {} in row {} is not one of the {} images on the devices (", sample, row, count),
+                       Setting::resident_images, ")"});
   }
 }
 
@@ -233,7 +265,7 @@ void Engine::train_step(const HostBatch& batch) {
   s.throw_if_failed();
   const int slot = static_cast<int>(s.steps % kStepSlots);
   const ProcessPart& part = s.training_part(samples);
-  s.check_batch(batch, samples, row_count(part.rows), "train_step");
+  s.check_batch(batch, samples, row_count(part.rows), "train_step", s.gathers(batch));
   s.check_sample_indices(batch, row_count(part.rows));
   s.issue_or_recover([&] { issue(batch, samples, slot); });
   s.in_flight.push_back({slot, batch, samples, s.steps});
@@ -292,7 +324,7 @@ StepResult Engine::evaluate(const HostBatch& batch, std::vector<float>* logits) 
   const int64_t samples = s.global_samples(batch, s.workload.evaluate_batches, "evaluate");
   const MicroBatch& part = s.evaluation_part(samples);
   const int64_t rows = part.samples();
-  s.check_batch(batch, samples, rows, "evaluate");
+  s.check_batch(batch, samples, rows, "evaluate", false);
   s.drain();
   const size_t before = logits != nullptr ? logits->size() : 0;
   if (logits != nullptr) logits->resize(before + static_cast<size_t>(s.model.logits_shape(rows).numel()));

@@ -192,7 +192,8 @@ class Engine {
 
   /// The micro-batches of this step, as the configured split cuts the batch.
   const std::vector<MicroBatch>& micro_batches() const;
-  /// Copies a micro-batch to the devices on their copy streams, by the scheme's staging, and turns it into the model's input.
+  /// Copies a micro-batch to the devices on their copy streams, by the scheme's staging, or gathers its images from EngineConfig::resident_images
+  /// there, and turns it into the model's input.
   void stage(const HostBatch& batch, const MicroBatch& micro_batch);
   /// Runs the model on each device's samples.
   void forward();

@@ -51,6 +51,14 @@ struct Precision {
   bool checks() const { return loss_scaling.active() || clip_norm > 0.0; }
 };
 
+/// The training images of a data set, in its order, for the devices to hold.
+struct ResidentImages {
+  int64_t count = 0;  // at most 2^31 - 1; 0: none
+  /// Writes the images [first, first + n) to `images`, (n, h, w, C) u8 in host memory. Called while the engine is constructed, once for each image;
+  /// what it throws, the constructor throws. Not called by plans.
+  std::function<void(int64_t first, View images)> read;
+};
+
 /// What an engine does, fixed for its lifetime.
 struct EngineConfig {
   Scheme scheme;
@@ -88,6 +96,10 @@ struct EngineConfig {
   DType image_dtype = DType::u8;
   int64_t image_height = 0, image_width = 0;
   Normalization normalization;
+  /// Images that stay on the devices, in memory that plans count: a training batch without images (HostBatch::images) names its own by
+  /// HostBatch::samples, and the devices gather them. Each device holds all of them, because an epoch's order gives it any; with Staging::device0
+  /// only device 0 does. The results have the same bits as with images from the host. Requires u8 images.
+  ResidentImages resident_images;
   /// Random changes of the images that are trained on, never of those that are evaluated: drawn from (seed, HostBatch::epoch, HostBatch::samples), so
   /// that every scheme and split trains on the same images. Requires u8 images, and HostBatch::samples in each training batch.
   Augmentation augmentation;
@@ -100,8 +112,10 @@ struct EngineConfig {
   /// Replaces the reduction of the scheme, which must be Reduce::allreduce. Planning calls it too, on meta devices.
   ReducerFactory reducer;
 
-  /// Whether training batches bring the index of each sample to the devices.
+  /// Whether training changes images at random.
   bool augments() const { return augmentation.any() && !forward_only; }
+  /// Whether training batches bring the index of each sample to the devices.
+  bool stages_sample_indices() const { return augments() || resident_images.count > 0; }
   /// What happens to a step whose loss or gradient is not finite.
   NonFinite non_finite() const {
     if (!allow_non_finite) return NonFinite::stop;

@@ -37,6 +37,20 @@ void validate_precision(const Precision& precision, const DeviceGroup& devices) 
   }
 }
 
+void validate_resident_images(const EngineConfig& config) {
+  const ResidentImages& resident = config.resident_images;
+  if (resident.count < 0 || resident.count > INT32_MAX) {
+    throw ConfigError(fmt::format("engine: resident_images has {} images, expected 0 to 2^31 - 1", resident.count));
+  }
+  if (resident.count == 0) return;
+  if (!resident.read) throw ConfigError("engine: resident_images has images but no function that reads them; set ResidentImages::read");
+  if (config.forward_only) throw ConfigError("engine: resident_images are for training, but forward_only is set; leave them out");
+  if (config.image_dtype != DType::u8) {
+    throw ConfigError(
+        fmt::format("engine: resident_images are u8, but image_dtype is {}; set it to DType::u8, or leave them out", dtype_name(config.image_dtype)));
+  }
+}
+
 void validate(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload) {
   if (config.batch_size < 1) throw ConfigError(fmt::format("batch size: expected a positive number, got {}", config.batch_size));
   if (config.accumulate < 1) throw ConfigError(fmt::format("accumulate: expected a positive number of micro-batches, got {}", config.accumulate));
@@ -84,6 +98,7 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
   if (!(config.label_smoothing >= 0.0F && config.label_smoothing <= 1.0F)) {
     throw ConfigError(fmt::format("engine: label_smoothing is {}, expected a number from 0 to 1", config.label_smoothing));
   }
+  validate_resident_images(config);
   validate_precision(config.precision, devices);
 }
 
@@ -168,11 +183,16 @@ void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConf
     batch.samples = ConstView(samples_address, {samples}, DType::i32, DeviceId::host());
     return batch;
   };
+  const auto training_batch_of = [&](int64_t samples) {
+    HostBatch batch = batch_of(samples);
+    if (config.resident_images.count > 0) batch.images = {};
+    return batch;
+  };
   for (size_t b = 0; b < workload.train_batches.size(); ++b) {
     const int64_t samples = workload.train_batches[b];
     for (int i = 0; i < 2; ++i) {
       if (b == 0 && on_step) on_step();
-      engine.issue(batch_of(samples), samples, i);
+      engine.issue(training_batch_of(samples), samples, i);
     }
     if (b == 0 && on_step) on_step();
   }

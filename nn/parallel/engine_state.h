@@ -59,6 +59,8 @@ struct Engine::State {
   // engine.cpp: construction, steps in flight
   /// Allocates the replicas and opens the communicators.
   void make_replicas();
+  /// Copies EngineConfig::resident_images to the devices that hold them; waits.
+  void load_resident_images();
   /// Waits for all steps in flight and books their results. throws what has failed.
   State& drain();
   /// The same for the oldest one.
@@ -74,9 +76,12 @@ struct Engine::State {
   /// Samples of the global batch that `batch` is this process's part of. throws ConfigError when it was not planned for.
   int64_t global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const;
   /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`; ShapeError unless each has the model's targets, and
-  /// the inputs match the configuration.
-  void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation) const;
-  /// throws ConfigError when images are augmented and `batch` has no sample indices; ShapeError, DtypeError unless there is one for each row.
+  /// the inputs match the configuration or are `gathered`.
+  void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation, bool gathered) const;
+  /// Whether devices take the training batch's images from those that they hold.
+  bool gathers(const HostBatch& batch) const { return !batch.images && config.resident_images.count > 0; }
+  /// throws ConfigError when images are augmented or gathered and `batch` has no sample indices; ShapeError, DtypeError unless there is one for each
+  /// row; ConfigError when an image that is gathered is not on the devices.
   void check_sample_indices(const HostBatch& batch, int64_t rows) const;
   /// What the host reads of the step in `slot`.
   View readout(int slot) { return readouts.view({kStepSlots, StepReadout::kCount}, DType::f32).rows(slot, slot + 1).reshape({StepReadout::kCount}); }

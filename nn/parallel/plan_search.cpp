@@ -267,6 +267,12 @@ std::vector<std::string> PlanSearch::arithmetic(const Fit& fit) const {
   return lines;
 }
 
+PlanSearch PlanSearch::with_images_on_host() const {
+  EngineConfig config = config_;
+  config.resident_images = {};
+  return {model_, devices_, std::move(config), workload_};
+}
+
 std::vector<PlanSearch> PlanSearch::under_other_schemes() const {
   std::vector<PlanSearch> fittings;
   if (!trains() || devices_.process_count() > 1 || devices_.size() == 1) return fittings;
@@ -306,6 +312,7 @@ Remedy changed_settings(const EngineConfig& config, const EngineConfig& fit) {
   if (!same_axes(config.scheme, fit.scheme)) add_scheme(remedy, config.scheme, fit.scheme);
   if (fit.batch_size != config.batch_size) remedy.push_back(propose(Setting::batch_size, fit.batch_size));
   if (fit.accumulate != config.accumulate) remedy.push_back(propose(Setting::accumulate, fit.accumulate));
+  if (fit.resident_images.count != config.resident_images.count) remedy.push_back(propose(Setting::resident_images, "off"));
   if (fit.recompute_segments != config.recompute_segments) remedy.push_back(propose(Setting::recompute_segments, fit.recompute_segments));
   if (fit.scheme.split.str() != config.scheme.split.str()) remedy.push_back(propose(Setting::split, fit.scheme.split.str()));
   return remedy;
@@ -322,6 +329,7 @@ std::vector<Remedy> find_remedies(const PlanSearch& search) {
   const std::vector<PlanSearch> others = search.under_other_schemes();
   add(search.largest_batch(config.batch_size - 1, {}));
   if (!search.trains()) return remedies;
+  if (config.resident_images.count > 0) add(search.with_images_on_host().as_it_is({}));
   add(search.fewest_micro_batches({}));
   add(search.as_it_is({.split = true}));
   add(search.as_it_is({.recompute = true}));

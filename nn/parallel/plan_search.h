@@ -60,6 +60,9 @@ class PlanSearch {
   /// for evaluation.
   std::vector<PlanSearch> under_other_schemes() const;
 
+  /// The same run with images from the host in place of EngineConfig::resident_images.
+  PlanSearch with_images_on_host() const;
+
   /// "cpu:1: 3.1 MiB + 16 samples x 2.0 MiB = 35.1 MiB of 40.0 MiB, 4.9 MiB free", a line for each device: its peak as a line through this plan and
   /// that of half the batch.
   std::vector<std::string> arithmetic(const Fit& fit) const;

@@ -12,7 +12,7 @@ Shape staged_shape(const Model& model, const EngineConfig& config, int64_t sampl
 }
 
 Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, const FlatLayout& layout, const BufferLayout& buffer_layout,
-                 int64_t slice, int64_t labels, int rank, int world_size)
+                 int64_t resident, int64_t slice, int64_t labels, int rank, int world_size)
     : device(owner), ordinal(owner.ordinal()), reduction{owner, config, layout, rank, world_size} {
   ExecContext& ctx = compute();
   const PhaseScope setup(ctx, Phase::setup);
@@ -58,10 +58,13 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
   ctx.reserve_workspace(config.workspace_bytes);
 
   const PhaseScope copy_setup(copy(), Phase::setup);
+  if (resident > 0) {
+    resident_images = copy().allocate(staged_shape(model, config, resident), config.image_dtype, Category::dataset, "training images");
+  }
   for (StagingSlot& s : slots) {
     s.images = copy().allocate(staged_shape(model, config, slice), config.image_dtype, Category::staging, "images");
     s.labels = copy().allocate(model.label_shape(labels), DType::i32, Category::staging, "labels");
-    if (config.augments()) s.samples = copy().allocate({slice}, DType::i32, Category::staging, "sample indices");
+    if (config.stages_sample_indices()) s.samples = copy().allocate({slice}, DType::i32, Category::staging, "sample indices");
   }
   make_events();
 }

@@ -29,16 +29,17 @@ Shape staged_shape(const Model& model, const EngineConfig& config, int64_t sampl
 struct StagingSlot {
   Tensor images;
   Tensor labels;
-  Tensor samples;                 // where images are augmented: the index of each in the data set
+  Tensor samples;                 // where images are augmented, or gathered from the device's: the index of each in the data set
   std::unique_ptr<Event> staged;  // copy stream: the slot is filled
   std::unique_ptr<Event> used;    // compute stream: the slot may be filled again
 };
 
 /// The memory and events of one device: a copy of the model, and what the device holds of the current micro-batch.
 struct Replica {
-  /// slice, labels: largest numbers of samples and of labels that its staging slots hold. rank: among the replicas of all processes
-  Replica(Device& device, const Model& model, const EngineConfig& config, const FlatLayout& layout, const BufferLayout& buffer_layout, int64_t slice,
-          int64_t labels, int rank, int world_size);
+  /// resident: images of EngineConfig::resident_images that the device holds. slice, labels: largest numbers of samples and of labels that its
+  /// staging slots hold. rank: among the replicas of all processes
+  Replica(Device& device, const Model& model, const EngineConfig& config, const FlatLayout& layout, const BufferLayout& buffer_layout,
+          int64_t resident, int64_t slice, int64_t labels, int rank, int world_size);
 
   ExecContext& compute() { return device.compute(); }
   ExecContext& copy() { return device.copy(); }
@@ -81,6 +82,7 @@ struct Replica {
   ReducerContext reduction;
   std::unique_ptr<BatchExchange> exchange;  // null where the model has no buffers, or there is one replica, or it only evaluates
   std::unique_ptr<Reducer> reducer;
+  Tensor resident_images;  // (count, h, w, C) u8; empty where the device holds none
   std::array<StagingSlot, 2> slots;
 
   std::unique_ptr<Event> outputs_ready;    // compute: forward is done

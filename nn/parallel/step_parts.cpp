@@ -7,6 +7,7 @@
 #include "kernels/cast.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/elementwise.h"
+#include "kernels/gather_rows.h"
 #include "kernels/image.h"
 #include "kernels/non_finite.h"
 #include "kernels/optimizer.h"
@@ -65,6 +66,7 @@ void Engine::stage(const HostBatch& batch, const MicroBatch& micro_batch) {
 void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at, bool training) {
   begin_micro_batch(next);
   augmented_epoch = training && config.augments() ? std::optional(batch.epoch) : std::nullopt;
+  const bool gathered = training && gathers(batch);
   const RowRange all{0, next.samples()};
   const StagingSlot& on_device0 = replica(0).slot(micro_batch);
   int64_t before = 0;  // samples of earlier devices
@@ -91,8 +93,14 @@ void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Stagin
     const auto label = [&](const RowRange& rows) {
       if (rows.size() > 0) r.targets = slot.labels.rows(0, rows.size()).reshape({rows.size() * model.targets_per_sample});
     };
-    fill(slot.images, batch.images, scatters ? on_device0.images : Tensor(), whole ? all : mine);
-    if (augmented_epoch) fill(slot.samples, batch.samples, scatters ? on_device0.samples : Tensor(), whole ? all : mine);
+    const RowRange& taken = whole ? all : mine;
+    const bool gathers_here = gathered && !scatters;
+    if (augmented_epoch || gathers_here) fill(slot.samples, batch.samples, scatters ? on_device0.samples : Tensor(), taken);
+    if (!gathers_here) {
+      fill(slot.images, batch.images, scatters ? on_device0.images : Tensor(), taken);
+    } else if (taken.size() > 0) {
+      gather_rows(ctx, r.resident_images, slot.samples.rows(0, taken.size()), slot.images.rows(0, taken.size()));
+    }
     if (loss_at == LossAt::parallel) {
       fill(slot.labels, batch.labels, scatters ? on_device0.labels : Tensor(), whole ? all : mine);
       label(mine);

@@ -11,7 +11,7 @@ namespace vitrine::cuda {
 /// invalidate the data that decides whether parameters change.
 struct Fault {
   int32_t raised;
-  int32_t unused;
+  int32_t claimed;  // where several threads may find a fault: 1 once one of them writes the values
   int64_t values[4];
 };
 

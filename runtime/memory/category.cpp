@@ -11,8 +11,8 @@
 namespace vitrine {
 
 const char* category_name(Category category) {
-  static constexpr const char* kNames[kCategoryCount] = {"parameters", "gradients", "optimizer",     "activations",
-                                                         "workspace",  "staging",   "communication", "fragmentation"};
+  static constexpr const char* kNames[kCategoryCount] = {"parameters", "gradients", "optimizer",     "activations",  "workspace",
+                                                         "staging",    "dataset",   "communication", "fragmentation"};
   return kNames[static_cast<int>(category)];
 }
 

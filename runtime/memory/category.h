@@ -7,9 +7,10 @@
 
 namespace vitrine {
 
-/// Purpose of a block of device memory. Fragmentation is not allocated: it is the bytes by which the peak exceeds the largest sum of blocks.
-enum class Category : uint8_t { parameters, gradients, optimizer, activations, workspace, staging, communication, fragmentation };
-inline constexpr int kCategoryCount = 8;
+/// Purpose of a block of device memory. Batches are staging; images that stay on the device are dataset. Fragmentation is not allocated: it is the
+/// bytes by which the peak exceeds the largest sum of blocks.
+enum class Category : uint8_t { parameters, gradients, optimizer, activations, workspace, staging, dataset, communication, fragmentation };
+inline constexpr int kCategoryCount = 9;
 const char* category_name(Category category);
 
 using BytesByCategory = std::array<int64_t, kCategoryCount>;

@@ -127,6 +127,29 @@ TEST(Loader, TellsTheIndexOfEachSampleOnRequest) {
   EXPECT_FALSE(plain.next()->samples);
 }
 
+TEST(Loader, LeavesOutTheImagesOnRequest) {
+  class NoImages : public Samples {
+   public:
+    int64_t size() const override { return 10; }
+    int32_t label(int64_t i) const override { return static_cast<int32_t>(i); }
+    void read_image(int64_t, std::span<uint8_t>) const override { throw DataError("an image was read"); }
+    int64_t held_bytes() const override { return 0; }
+  };
+  Dataset set = make_set(10);
+  Loader with(set, {.batch_size = 4, .seed = 3, .epochs = 2, .workers = 2, .sample_indices = true});
+  Dataset labels = set;
+  labels.samples = std::make_shared<NoImages>();
+  Loader without(labels, {.batch_size = 4, .seed = 3, .epochs = 2, .workers = 2, .sample_indices = true, .images = false});
+  while (const auto batch = without.next()) {
+    const auto same = with.next();
+    EXPECT_FALSE(batch->images);
+    EXPECT_EQ(labels_of(*batch), labels_of(*same));
+    const int32_t* const samples = batch->samples.as<int32_t>();
+    EXPECT_EQ(std::vector<int32_t>(samples, samples + batch->samples.numel()), labels_of(*same));
+  }
+  EXPECT_FALSE(with.next());
+}
+
 TEST(Loader, BatchesMayBeLargerThanTheSet) {
   const Dataset set = make_set(3);
   Loader loader(set, {.batch_size = 100, .shuffle = false, .epochs = 2});
@@ -294,6 +317,9 @@ TEST(Loader, NamesInvalidOptions) {
   expect(message(set, {.epochs = -1}), "epochs is -1");
   expect(message(set, {.workers = 0}), "workers is 0");
   expect(message(set, {.queue_batches = 0}), "queue_batches is 0");
+  expect(message(set, {.images = false}), "images is false, which needs sample_indices");
+  expect(message(set, {.sample_indices = true, .images = false, .transform = transform, .transformed_shape = Shape{1, 1, 1}}),
+         "there is a transform");
   expect(message(set, {.transform = transform}), "needs (H, W, C)");
   expect(message(set, {.transformed_shape = Shape{1, 1, 1}}), "there is no transform");
 }

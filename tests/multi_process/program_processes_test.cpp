@@ -65,6 +65,20 @@ TEST_F(Processes, TrainLikeOneProcess) {
   }
 }
 
+/// Each process holds all training images on its device, and gathers its own rows of each batch.
+TEST_F(Processes, TrainOnImagesOfTheirDevicesWithTheSameBits) {
+  const Command training = {"--epochs", "2", "--augment", "flip,crop:3", "--devices", "cpu:0"};
+  const Json host = in_processes(3, "train", training);
+  const Json device = in_processes(3, "train", with(training, {"--data-on-device", "on"}));
+  EXPECT_EQ(device["step_losses"], host["step_losses"]);
+  EXPECT_EQ(device["epochs"][1]["test_loss"], host["epochs"][1]["test_loss"]);
+  ASSERT_EQ(device["devices"].size(), 3U);
+  for (const Json& d : device["devices"]) {
+    EXPECT_GE(d["peak_bytes_by_category"]["dataset"], 215 * 32 * 32 * 3);
+    EXPECT_EQ(d["peak_bytes"], d["planned_peak_bytes"]);
+  }
+}
+
 /// The plateau is reached in every epoch, because only a test loss ten times smaller would be an improvement.
 TEST_F(Processes, FollowLearningRateSchedulesToTheSameWeights) {
   const Command sgd = {"--epochs", "3", "--optimizer", "sgd", "--lr", "0.02", "--momentum", "0.8"};

@@ -281,6 +281,18 @@ TEST(MovementChart, ShowsFromWhereToWhereEachPhaseMovesItsBytes) {
   EXPECT_EQ(chart["rows"].back()["marks"][0]["text"], "1 MiB");
 }
 
+TEST(MovementChart, TheHostSendsTheIndicesOfImagesThatLieOnTheDevices) {
+  RunRecord run = moving_run(3);
+  run.images_on_device = true;
+  run.label_bytes = 60;
+  const Json through_first = movement_chart(run)["rows"];
+  EXPECT_EQ(through_first[0]["marks"][0]["text"], "3 KiB") << "indices and labels of 48 images, 64 bytes each";
+  EXPECT_EQ(through_first[1]["name"], "scatter");
+  EXPECT_EQ(through_first[1]["marks"][0]["text"], "16 KiB") << "16 images";
+  run.scheme = scheme_preset("ddp");
+  EXPECT_EQ(movement_chart(run)["rows"][0]["marks"][2]["text"], "1 KiB");
+}
+
 TEST(MovementChart, ManyDevicesThatDoTheSameShareAColumn) {
   const Json chart = movement_chart(moving_run(64));
   ASSERT_EQ(chart["columns"].size(), 3U);

@@ -70,7 +70,7 @@ TEST(Palette, EveryColorIsVisibleOnLightAndDarkAndBehindText) {
   for (const std::string& rule : {"--page:" + std::string(light), "--page:" + std::string(dark), ".on{fill:var(--over," + std::string(ink)}) {
     EXPECT_NE(std::string(page_template()).find(rule), std::string::npos) << rule;
   }
-  EXPECT_EQ(colours().size(), 22U);
+  EXPECT_EQ(colours().size(), 23U);
   const auto dark_ones = dark_colours();
   for (const auto& [name, colour] : colours()) {
     EXPECT_GE(contrast(colour, light), 3.0) << name;

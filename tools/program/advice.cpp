@@ -19,6 +19,7 @@ constexpr std::pair<Setting, const char*> kFlags[] = {
     {Setting::accumulate, "--accumulate"},
     {Setting::recompute_segments, "--recompute-segments"},
     {Setting::recompute, "--recompute"},
+    {Setting::resident_images, "--data-on-device"},
     {Setting::workspace_bytes, "--workspace"},
     {Setting::optimizer, "--optimizer"},
     {Setting::momentum, "--momentum"},

@@ -178,6 +178,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
     json["out"] = o.reproduce.out;
   }
   if (o.command != Options::Command::train && o.command != Options::Command::plan) return json;
+  json["data_on_device"] = o.images_on_device();
   json["bucket_mb"] = o.bucket_mb;
   json["first_bucket_mb"] = o.first_bucket_mb;
   json["mode"] = o.mode_name();

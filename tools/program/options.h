@@ -104,6 +104,7 @@ struct Options {
   ScheduleOptions schedule;  // train
   RecipeOptions recipe;
   uint64_t seed = 0;
+  std::string data_on_device = "off";  // train, plan
   bool shuffle = true;
   bool drop_last = false;
 
@@ -139,6 +140,7 @@ struct Options {
   /// Whether an output needs recorded steps, in addition to the tables.
   bool records() const { return !trace.empty() || !report.empty() || !memory_history.empty(); }
   bool host_preprocess() const { return preprocess == "host"; }
+  bool images_on_device() const { return data_on_device == "on"; }
   /// The preset: --mode, or what --gpu0-bsz stands for, or ddp.
   std::string mode_name() const { return gpu0_batch_size ? "balanced" : mode.value_or("ddp"); }
 };

@@ -235,6 +235,12 @@ void add_log_option(CLI::App& app, Options& o) {
 /// Options of train and plan.
 void add_run_options(CLI::App& app, Options& o) {
   add_model_options(app, o);
+  app.add_option(
+         "--data-on-device", o.data_on_device,
+         "Whether the training images lie on the devices, which gather their batches there: on (all of them on each device that takes batches "
+         "from the host; plans count them) or off; results have the same bits")
+      ->check(one_of({"on", "off"}))
+      ->capture_default_str();
   add_device_options(app, o);
   add_scheme_options(app, o);
   add_batch_options(app, o, true);

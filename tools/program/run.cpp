@@ -16,6 +16,7 @@
 #include "nn/weights_file.h"
 #include "runtime/error.h"
 #include "runtime/hash.h"
+#include "runtime/parallel_for.h"
 #include "runtime/process_group/agreement.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/resume.h"
@@ -67,6 +68,24 @@ LoaderConfig loader_config(const Options& options, const Job& job) {
   config.transform = host_transform(options, job);
   if (config.transform) config.transformed_shape = Shape{job.model.height, job.model.width, job.model.channels};
   return config;
+}
+
+/// The training images, for the devices to hold.
+ResidentImages resident_images(const Options& options, const Job& job) {
+  if (!options.images_on_device()) return {};
+  if (job.model.targets_per_sample > 1) {
+    throw ConfigError(fmt::format("--data-on-device on: no data set has samples for {}; leave it out", job.model.name));
+  }
+  const Dataset& train = job.data.train;
+  const auto read = [train](int64_t first, const View& images) {
+    const auto bytes = static_cast<size_t>(train.bytes_per_image());
+    parallel_for(images.shape[0], 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        train.read_image(first + i, std::span(images.as<uint8_t>() + static_cast<size_t>(i) * bytes, bytes));
+      }
+    });
+  };
+  return {train.size(), read};
 }
 
 /// The distinct batch sizes of `count` samples.
@@ -251,7 +270,8 @@ LoaderConfig train_loader_config(const Options& options, const Job& job, const R
   config.shuffle = options.shuffle;
   config.drop_last = options.drop_last;
   config.epochs = epochs;
-  config.sample_indices = run.engine->config().augments();
+  config.sample_indices = run.engine->config().stages_sample_indices();
+  config.images = run.engine->config().resident_images.count == 0;
   config.shard = shard_of(run, options.accumulate);
   return config;
 }
@@ -357,6 +377,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.image_dtype = ready_made ? DType::f32 : DType::u8;
   config.image_height = ready_made ? job.model.height : job.data.train.height;
   config.image_width = ready_made ? job.model.width : job.data.train.width;
+  config.resident_images = resident_images(options, job);
   return config;
 }
 
@@ -417,7 +438,8 @@ Run open_run(std::unique_ptr<DeviceGroup> devices, const Job& job, const EngineC
   for (int d = 0; record_memory && d < run.devices->size(); ++d) (*run.devices)[d].pool().record_history(true);
   run.engine = std::make_unique<Engine>(job.model, *run.devices, config, workload);
   if (run.devices->process_count() == 1) {  // otherwise each process loads only its own rows
-    if (!workload.train_batches.empty() && reads_all_samples) job.data.train.samples->read_ahead(interrupted);
+    const bool reads_images = !workload.train_batches.empty() && config.resident_images.count == 0;
+    if (reads_images && reads_all_samples) job.data.train.samples->read_ahead(interrupted);
     if (!workload.evaluate_batches.empty()) job.data.test.samples->read_ahead(interrupted);
   }
   if (!weights.path.empty()) load_weights(run, weights);

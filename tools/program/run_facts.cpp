@@ -111,6 +111,7 @@ RunRecord configured_run(const Options& options, const EngineConfig& config, con
 void add_sample_bytes(RunRecord& record, const Model& model, const EngineConfig& config) {
   const Shape image = config.image_dtype == DType::f32 ? model.input_shape(1) : Shape{1, config.image_height, config.image_width, model.channels};
   record.image_bytes = image.numel() * size_of(config.image_dtype) + (config.augments() ? size_of(DType::i32) : 0);
+  record.images_on_device = config.resident_images.count > 0;
   record.label_bytes = model.label_shape(1).numel() * size_of(DType::i32);
 }
 

@@ -24,8 +24,8 @@ constexpr const char* kStart = "start";
 constexpr Phase kStartPaint = Phase::stage;
 
 /// From the bottom up: what stays, then what comes and goes. Fragmentation is drawn behind them.
-constexpr Category kStack[] = {Category::parameters, Category::optimizer,     Category::gradients,  Category::workspace,
-                               Category::staging,    Category::communication, Category::activations};
+constexpr Category kStack[] = {Category::parameters, Category::optimizer, Category::gradients,     Category::dataset,
+                               Category::workspace,  Category::staging,   Category::communication, Category::activations};
 
 int64_t largest_sum(const MemoryTimeline& timeline) { return allocated_bytes(timeline.moments[timeline.peak].by_category); }
 

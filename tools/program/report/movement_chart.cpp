@@ -72,7 +72,8 @@ int64_t sample_bytes_of(const RunRecord& run, size_t device, Phase phase) {
   const int64_t images = through_first && device == 0 ? run.batch_size : run.devices[device].samples_per_step;
   const bool computes_loss = static_cast<int>(device) == run.scheme.output_device;
   const int64_t labels = run.scheme.loss_at == LossAt::parallel ? images : computes_loss ? run.batch_size : 0;
-  return images * run.image_bytes + labels * run.label_bytes;
+  const int64_t image_bytes = run.images_on_device && phase == Phase::stage ? size_of(DType::i32) : run.image_bytes;
+  return images * image_bytes + labels * run.label_bytes;
 }
 
 /// Bytes that a device moves in a step. Those of samples and of collectives are exact; of other copies, the mean of the calls counts, because those
