@@ -2,8 +2,10 @@
 #include "kernels/relu.h"
 
 #include "kernels/check.h"
+#include "kernels/cpu/portable.h"
 #include "kernels/cpu/storage.h"
 #include "kernels/run.h"
+#include "runtime/copy.h"
 #include "runtime/cpu/parallel.h"
 
 namespace vitrine {
@@ -42,8 +44,9 @@ void relu_forward(ExecContext&, ConstView x, View y) {
   with_storage(x.dtype, [&]<class T>(T) { forward(x.as<T>(), y.as<T>(), x.numel()); });
 }
 
-void relu_backward(ExecContext&, ConstView y, ConstView grad_y, View grad_x) {
+void relu_backward(ExecContext&, ConstView y, ConstView grad_y, View grad_x, View sums, GradMode mode) {
   with_storage(y.dtype, [&]<class T>(T) { backward(y.as<T>(), grad_y.as<T>(), grad_x.as<T>(), y.numel()); });
+  if (sums) portable::column_sums(grad_x, sums.as<float>(), mode);
 }
 
 }  // namespace
@@ -51,7 +54,7 @@ void relu_backward(ExecContext&, ConstView y, ConstView grad_y, View grad_x) {
 
 namespace cuda {  // relu.cu
 void relu_forward(ExecContext& ctx, ConstView x, View y);
-void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x);
+void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x, View sums, GradMode mode);
 }  // namespace cuda
 
 void relu_forward(ExecContext& ctx, ConstView x, View y) {
@@ -62,14 +65,22 @@ void relu_forward(ExecContext& ctx, ConstView x, View y) {
   run(ctx, {kName, {x}, {y}}, cpu::relu_forward, VITRINE_IF_CUDA(cuda::relu_forward), x, y);
 }
 
-void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x) {
+void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x, View sums, GradMode mode) {
   constexpr const char* kName = "relu_backward";
   check::tensor(kName, "y", y, ctx);
   check::tensor(kName, "grad_y", grad_y, y.shape, y.dtype, ctx);
   check::tensor(kName, "grad_x", grad_x, y.shape, y.dtype, ctx);
   check::no_overlap(kName, {"grad_x", grad_x}, {{"y", y}});
   check::same_or_apart(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}});
-  run(ctx, {kName, {y, grad_y}, {grad_x}}, cpu::relu_backward, VITRINE_IF_CUDA(cuda::relu_backward), y, grad_y, grad_x);
+  check::column_sums(kName, sums, grad_x, ctx);
+  check::no_overlap(kName, {"sums", sums}, {{"y", y}, {"grad_y", grad_y}, {"grad_x", grad_x}});
+  const bool accumulate = mode == GradMode::accumulate;
+  if (y.numel() == 0) {
+    if (sums && !accumulate) zero(ctx, sums);
+    return;
+  }
+  run(ctx, {kName, {y, grad_y, accumulate ? ConstView(sums) : ConstView()}, {grad_x, sums}}, cpu::relu_backward, VITRINE_IF_CUDA(cuda::relu_backward),
+      y, grad_y, grad_x, sums, mode);
 }
 
 }  // namespace vitrine

@@ -47,7 +47,7 @@ struct Figures {
   DType dtype;
   int64_t launches, target_launches, records, calls;
 };
-const Figures kFigures[] = {{DType::f32, 28, 20, 28, 88}, {DType::bf16, 28, 21, 30, 88}, {DType::f16, 29, 22, 32, 88}};
+const Figures kFigures[] = {{DType::f32, 21, 20, 14, 75}, {DType::bf16, 21, 21, 14, 75}, {DType::f16, 22, 22, 15, 77}};
 
 class CudaCalls : public ::testing::TestWithParam<Figures> {
  protected:
