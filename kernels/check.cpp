@@ -71,6 +71,10 @@ void no_overlap(const char* operation, const Argument& a, std::initializer_list<
   }
 }
 
+void column_sums(const char* operation, const View& sums, const ConstView& x, const ExecContext& ctx) {
+  if (sums) tensor(operation, "sums", sums, {x.shape[x.shape.rank() - 1]}, DType::f32, ctx);
+}
+
 void same_or_apart(const char* operation, const Argument& a, std::initializer_list<Argument> others) {
   for (const Argument& b : others) {
     if (a.view.data != b.view.data && overlap(a.view, b.view)) throw_overlap(operation, a, b);

@@ -25,6 +25,9 @@ void tensor(const char* operation, const char* argument, const ConstView& v, con
 void tensor(const char* operation, const char* argument, const ConstView& v, DType dtype, const ExecContext& ctx);
 void tensor(const char* operation, const char* argument, const ConstView& v, const Shape& shape, DType dtype, const ExecContext& ctx);
 
+/// The same for `sums`, (C) f32 or empty, the sums of x (..., C) over all dimensions but the last.
+void column_sums(const char* operation, const View& sums, const ConstView& x, const ExecContext& ctx);
+
 /// throws ShapeError when a shares memory with one of the others. Empty views share none.
 void no_overlap(const char* operation, const Argument& a, std::initializer_list<Argument> others);
 /// The same, except that others may start where a starts: a is computed in place.

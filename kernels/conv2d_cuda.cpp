@@ -68,7 +68,7 @@ void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstVie
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
   const Verdict verdict = run_backward_weight(ctx, config, x, grad_y, grad_w, mode);
   note_choice(ctx, "conv2d_backward_weight", config, x.dtype, x.shape, grad_w.shape, verdict);
-  if (grad_bias) column_sum(ctx, grad_y, grad_bias, mode, ctx.workspace());
+  if (grad_bias) column_sum(ctx, grad_y, grad_bias, mode);
 }
 
 }  // namespace vitrine::cuda

@@ -12,7 +12,7 @@
 #include "runtime/error.h"
 
 // A warp or a block keeps short rows in registers, so that memory is read once; a block reads longer rows twice. Each block adds up its rows in
-// order, and one block adds up these parts: the order of the sum depends on the shape alone.
+// order, and the last block to finish adds up these parts: the order of the sum depends on the shape alone.
 namespace vitrine {
 
 std::string target_out_of_range(int64_t target, int64_t row, int64_t classes, int64_t ignore_index);  // cross_entropy.cpp
@@ -104,6 +104,14 @@ __device__ inline void add_row(Part& part, const Rows<T>& r, RowKind kind, int64
   part.top5 += result.beaten < LossTotals::kTopClasses ? 1 : 0;
 }
 
+/// Where the parts are added up.
+struct Sums {
+  Part* parts;       // one per block
+  int32_t* counter;  // of blocks that have written theirs
+  float* totals;
+  Fault* fault;
+};
+
 /// Adds up the parts of the groups of kThreads threads, in order, and writes the part of the block.
 template <int kThreads>
 __device__ inline void write_part(const Part& part, Part* parts) {
@@ -123,6 +131,58 @@ __device__ inline void write_part(const Part& part, Part* parts) {
   parts[blockIdx.x] = all;
 }
 
+/// Adds the parts to the totals, by the threads of one block. If a target is out of range, raises the fault instead and sets the count of valid
+/// targets to NaN, so that no optimizer steps.
+template <class T>
+__device__ inline void add_parts(const Rows<T>& r, const Sums& sums) {
+  const volatile Part* const parts = sums.parts;
+  const auto count = static_cast<int>(gridDim.x);
+  double loss = 0.0;
+  int valid = 0;
+  int correct = 0;
+  int top5 = 0;
+  int bad = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+    loss += parts[i].loss;
+    valid += parts[i].valid;
+    correct += parts[i].correct;
+    top5 += parts[i].top5;
+    bad += parts[i].bad_row >= 0 ? 1 : 0;
+  }
+  loss = block_sum(loss);
+  valid = block_sum(valid);
+  correct = block_sum(correct);
+  top5 = block_sum(top5);
+  bad = block_sum(bad);
+  if (threadIdx.x != 0) return;
+  float* const totals = sums.totals;
+  if (bad == 0) {
+    totals[LossTotals::kLossSum] = static_cast<float>(static_cast<double>(totals[LossTotals::kLossSum]) + loss);
+    add_to_count(totals, LossTotals::kValid, valid);
+    add_to_count(totals, LossTotals::kCorrect, correct);
+    add_to_count(totals, LossTotals::kTop5, top5);
+    return;
+  }
+  totals[LossTotals::kValid] = NAN;
+  int64_t row = INT64_MAX;
+  for (int i = 0; i < count; ++i) row = parts[i].bad_row >= 0 && parts[i].bad_row < row ? parts[i].bad_row : row;
+  Fault* const fault = sums.fault;
+  if (*static_cast<volatile int32_t*>(&fault->raised) != 0) return;
+  fault->values[0] = r.targets[row];
+  fault->values[1] = row;
+  fault->values[2] = r.classes;
+  fault->values[3] = r.ignore_index;
+  __threadfence_system();
+  atomicExch_system(&fault->raised, 1);
+}
+
+/// Writes the part of the block; the last block to do so adds up all parts.
+template <int kThreads, class T>
+__device__ inline void finish(const Part& part, const Rows<T>& r, const Sums& sums) {
+  write_part<kThreads>(part, sums.parts);
+  if (arrives_last(sums.counter, gridDim.x)) add_parts(r, sums);
+}
+
 template <class T>
 __device__ inline float scale_of(const Rows<T>& r) {
   return r.loss_scale == nullptr ? r.grad_scale : r.grad_scale * *r.loss_scale;
@@ -137,7 +197,7 @@ __device__ inline float gradient(const Rows<T>& r, float scale, RowKind kind, fl
 /// Rows of at most kThreads * V * kPacks classes, each kept by kThreads threads (a warp or the block). V: elements per access; if above 1, classes is
 /// a multiple of it and all rows are aligned.
 template <class T, int kThreads, int V, int kPacks>
-__global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* parts) {
+__global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Sums sums) {
   constexpr int kRows = kBlockThreads / kThreads;  // of a block at once
   using P = Pack<T, V>;
   const int lane = static_cast<int>(threadIdx.x) % kThreads;
@@ -197,7 +257,7 @@ __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Part* part
       *reinterpret_cast<P*>(r.grad + row * r.classes + j) = out;
     }
   }
-  write_part<kThreads>(part, parts);
+  finish<kThreads>(part, r, sums);
 }
 
 /// Running sum of exp(x - maximum) of a thread, relative to its maximum so far.
@@ -234,7 +294,7 @@ __device__ inline RowPieces pieces_of(const T* row, int32_t classes) {
 /// Rows of any length, one block of kWideThreads per row. A row is read twice, the second time from its end, which is still in the cache. With V > 1
 /// the gradient has the alignment of the logits.
 template <class T, int V>
-__global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Part* parts) {
+__global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Sums sums) {
   constexpr int kFlight = V > 4 ? 2 : 4;  // with 1024 threads, each has 64 registers
   using P = Pack<T, V>;
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -302,63 +362,20 @@ __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Part* pa
     if (thread < pieces.head) grad[thread] = of(logits[thread], thread);
     if (pieces.tail + thread < r.classes) grad[pieces.tail + thread] = of(logits[pieces.tail + thread], pieces.tail + thread);
   }
-  write_part<kWideThreads>(part, parts);
-}
-
-/// Adds the parts to the totals. If a target is out of range, raises the fault instead and sets the count of valid targets to NaN, so that no
-/// optimizer steps.
-__global__ void __launch_bounds__(kBlockThreads)
-    add_parts(const Part* parts, int count, const int32_t* targets, int32_t classes, int32_t ignore_index, float* totals, Fault* fault) {
-  double loss = 0.0;
-  int valid = 0;
-  int correct = 0;
-  int top5 = 0;
-  int bad = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kBlockThreads) {
-    loss += parts[i].loss;
-    valid += parts[i].valid;
-    correct += parts[i].correct;
-    top5 += parts[i].top5;
-    bad += parts[i].bad_row >= 0 ? 1 : 0;
-  }
-  loss = block_sum(loss);
-  valid = block_sum(valid);
-  correct = block_sum(correct);
-  top5 = block_sum(top5);
-  bad = block_sum(bad);
-  if (threadIdx.x != 0) return;
-  if (bad == 0) {
-    totals[LossTotals::kLossSum] = static_cast<float>(static_cast<double>(totals[LossTotals::kLossSum]) + loss);
-    add_to_count(totals, LossTotals::kValid, valid);
-    add_to_count(totals, LossTotals::kCorrect, correct);
-    add_to_count(totals, LossTotals::kTop5, top5);
-    return;
-  }
-  totals[LossTotals::kValid] = NAN;
-  int64_t row = INT64_MAX;
-  for (int i = 0; i < count; ++i) row = parts[i].bad_row >= 0 && parts[i].bad_row < row ? parts[i].bad_row : row;
-  if (*static_cast<volatile int32_t*>(&fault->raised) != 0) return;
-  fault->values[0] = targets[row];
-  fault->values[1] = row;
-  fault->values[2] = classes;
-  fault->values[3] = ignore_index;
-  __threadfence_system();
-  atomicExch_system(&fault->raised, 1);
+  finish<kWideThreads>(part, r, sums);
 }
 
 std::string fault_message(const int64_t* values) { return target_out_of_range(values[0], values[1], values[2], values[3]); }
 
-/// Returns the number of parts.
 template <class T>
-int queue_rows(ExecContext& ctx, const Rows<T>& r, Part* parts) {
+void queue_rows(ExecContext& ctx, const Rows<T>& r, const Sums& sums) {
   constexpr int kElements = kPackElements<T>;
   const auto alignment = [](const T* p) { return reinterpret_cast<uintptr_t>(p) % 16; };
   const bool equal = r.grad == nullptr || alignment(r.logits) == alignment(r.grad);
   const bool packed = equal && alignment(r.logits) == 0 && r.classes % kElements == 0;
   const auto parts_for = [&](int64_t rows_at_once) { return static_cast<unsigned>(std::min(kMaxParts, ceil_div(r.rows, rows_at_once))); };
   const auto queue = [&](auto* kernel, int64_t rows_at_once, int threads) {
-    launch_cooperating(native_stream(ctx), kernel, dim3(parts_for(rows_at_once)), dim3(static_cast<unsigned>(threads)), r, parts);
-    return static_cast<int>(parts_for(rows_at_once));
+    launch_cooperating(native_stream(ctx), kernel, dim3(parts_for(rows_at_once)), dim3(static_cast<unsigned>(threads)), r, sums);
   };
   constexpr int64_t kWarps = kBlockThreads / 32;
   if (r.classes <= kWarpClasses) {
@@ -387,8 +404,7 @@ void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, C
     throw UnsupportedError(std::string(kName) + ": logits has shape " + logits.shape.str() + ", expected fewer than 2^31 rows and classes on " +
                            ctx.device().str());
   }
-  auto* parts = scratch<Part>(ctx, kName, kMaxParts);
-  int count = 0;
+  const Sums sums{scratch<Part>(ctx, kName, kMaxParts), ctx.counters().as<int32_t>(), totals.as<float>(), fault_slot(ctx, fault_message)};
   with_storage(logits.dtype, [&]<class T>() {
     const Rows<T> r{logits.as<T>(),
                     targets.as<int32_t>(),
@@ -401,10 +417,8 @@ void softmax_cross_entropy(ExecContext& ctx, const CrossEntropyConfig& config, C
                     static_cast<double>(config.label_smoothing),
                     1.0F - config.label_smoothing,
                     config.label_smoothing / static_cast<float>(classes)};
-    count = queue_rows(ctx, r, parts);
+    queue_rows(ctx, r, sums);
   });
-  launch_cooperating(native_stream(ctx), add_parts, dim3(1), dim3(kBlockThreads), parts, count, targets.as<int32_t>(), static_cast<int32_t>(classes),
-                     config.ignore_index, totals.as<float>(), fault_slot(ctx, fault_message));
 }
 
 }  // namespace cuda

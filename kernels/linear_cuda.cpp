@@ -18,15 +18,18 @@ void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View 
 }
 
 void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode) {
+  const bool accumulate = mode == GradMode::accumulate;
+  const bool sums = grad_bias && !accumulate;  // cuBLASLt overwrites the gradient of the bias
   const Matmul product{.m = grad_w.shape[0],
                        .n = grad_w.shape[1],
                        .k = x.shape[0],
                        .transpose_a = true,
                        .dtype = x.dtype,
                        .c_dtype = grad_w.dtype,
-                       .accumulate = mode == GradMode::accumulate};
-  matmul(ctx, product, grad_y.data, x.data, grad_w.data, nullptr, ctx.workspace());
-  if (grad_bias) column_sum(ctx, grad_y, grad_bias, mode, ctx.workspace());
+                       .accumulate = accumulate,
+                       .epilogue = sums ? Epilogue::row_sums : Epilogue::none};
+  matmul(ctx, product, grad_y.data, x.data, grad_w.data, sums ? grad_bias.data : nullptr, ctx.workspace());
+  if (grad_bias && !sums) column_sum(ctx, grad_y, grad_bias, mode);
 }
 
 }  // namespace vitrine::cuda

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "kernels/cuda/column_sum.h"
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/pool2d.cuh"
 
 namespace vitrine::cuda {
@@ -71,11 +73,17 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
+/// The gradient of the input: gathers, for V adjacent channels of one place, what the windows that contain it pass on.
 /// kWindows: the most windows per axis that contain an element, if known at compile time; otherwise 0.
 template <class T, int V, int kWindows, class Index>
-__global__ void __launch_bounds__(kBlockThreads) max_backward(Places<Index> places, FixedWindows<Index> vertical, FixedWindows<Index> horizontal,
-                                                              const T* grad_y, const uint8_t* indices, T* grad_x) {
-  for (int64_t item = first_item(); item < places.count; item += item_stride()) {
+struct MaxBackward {
+  Places<Index> places;
+  FixedWindows<Index> vertical, horizontal;
+  const T* grad_y;
+  const uint8_t* indices;
+  T* grad_x;
+
+  __device__ Pack<T, V> write(int64_t item) const {
     const Place<Index> at(places, item, V);
     const int64_t base = int64_t{at.image} * places.read_image + at.channel;
     const Index p_begin = vertical.first_window(at.row);
@@ -114,7 +122,19 @@ __global__ void __launch_bounds__(kBlockThreads) max_backward(Places<Index> plac
     Pack<T, V> out;
     for (int e = 0; e < V; ++e) out.v[e] = from_float<T>(sum[e]);
     store<T, V>(out, grad_x + item * V);
+    return out;
   }
+
+  /// For sum_columns: the items of a row are its packs.
+  __device__ void operator()(int64_t row, int64_t pack, float (&sums)[V]) const {
+    const Pack<T, V> out = write(row * places.groups.value() + pack);
+    for (int e = 0; e < V; ++e) sums[e] += to_float(out.v[e]);
+  }
+};
+
+template <class T, int V, int kWindows, class Index>
+__global__ void __launch_bounds__(kBlockThreads) max_backward(MaxBackward<T, V, kWindows, Index> gradient) {
+  for (int64_t item = first_item(); item < gradient.places.count; item += item_stride()) gradient.write(item);
 }
 
 template <class T>
@@ -140,23 +160,28 @@ void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView 
   });
 }
 
-void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x) {
+void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x, View sums, GradMode mode) {
+  const Shape& small = grad_y.shape;
+  const Shape& large = grad_x.shape;
+  const auto queue_gradient = [&]<class T, int V, class Index, int kWindows>(Constant<kWindows>) {
+    const MaxBackward<T, V, kWindows, Index> gradient{{large, small, V}, {config, large[1], small[1]}, {config, large[2], small[2]},
+                                                      grad_y.as<T>(),    indices.as<uint8_t>(),        grad_x.as<T>()};
+    // Sums in the same pass where packs are accessed; elsewhere a second pass is rare enough.
+    if constexpr (V > 1 && sizeof(Index) == 4) {
+      if (sums) return queue_column_sums<V>(ctx, large.numel() / large[3], gradient, sums, mode);
+    }
+    queue(ctx, gradient.places.count, &max_backward<T, V, kWindows, Index>, gradient);
+    if (sums) column_sum(ctx, grad_x, sums, mode);
+  };
   with_storage(grad_y.dtype, [&]<class T>() {
-    const Shape& small = grad_y.shape;
-    const Shape& large = grad_x.shape;
-    with_access<T>(small, large, {grad_y.data, grad_x.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, large),
-                   [&](auto lanes, auto index) {
-                     constexpr int kLanes = decltype(lanes)::value;
-                     using Index = decltype(index);
-                     const Places<Index> places(large, small, kLanes);
-                     const FixedWindows<Index> vertical(config, large[1], small[1]);
-                     const FixedWindows<Index> horizontal(config, large[2], small[2]);
-                     const int64_t windows = ceil_div(config.window, config.stride);
-                     auto* kernel = &max_backward<T, kLanes, 0, Index>;
-                     if (windows == 1) kernel = &max_backward<T, kLanes, 1, Index>;
-                     if (windows == 2) kernel = &max_backward<T, kLanes, 2, Index>;
-                     queue(ctx, places.count, kernel, places, vertical, horizontal, grad_y.as<T>(), indices.as<uint8_t>(), grad_x.as<T>());
-                   });
+    with_access<T>(
+        small, large, {grad_y.data, grad_x.data}, is_byte_pack_aligned<T>(indices.data), reach_of(config, large), [&](auto lanes, auto index) {
+          const auto queue_for = [&](auto windows) { queue_gradient.template operator()<T, decltype(lanes)::value, decltype(index)>(windows); };
+          const int64_t windows = ceil_div(config.window, config.stride);
+          if (windows == 1) return queue_for(Constant<1>());
+          if (windows == 2) return queue_for(Constant<2>());
+          queue_for(Constant<0>());
+        });
   });
 }
 

@@ -24,12 +24,12 @@ constexpr int64_t kGrain = 16384;
 /// Elements that are updated before their 16-bit copy is written: all buffers of so many stay in the cache.
 constexpr int64_t kCopiedElements = 2048;
 
-/// Increments the step count and sets `factor`, by which the summed gradient is multiplied; false when the step is not taken.
-bool begin_update(const View& step, const View& control, float& factor) {
-  if (control.as<float>()[StepControl::kActive] != 1.0F) return false;
+/// Returns the number of the update, counted unless the decision has done so, and sets `factor`, by which the summed gradient is multiplied; 0 when
+/// the step is not taken.
+int32_t begin_update(const View& step, const View& control, float& factor) {
+  if (control.as<float>()[StepControl::kActive] != 1.0F) return 0;
   factor = control.as<float>()[StepControl::kFactor];
-  *step.as<int32_t>() += 1;
-  return true;
+  return step ? *step.as<int32_t>() += 1 : std::bit_cast<int32_t>(control.as<float>()[StepControl::kUpdate]);
 }
 
 bool is_finite(float value) { return value - value == 0.0F; }
@@ -146,8 +146,9 @@ void update_sgd_range(const SgdConfig& config, const UpdateRange& range, View pa
 void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
                 const UpdateRanges& ranges, View half_param) {
   float factor = 1.0F;
-  if (!begin_update(step, control, factor)) return;
-  const bool first = *step.as<int32_t>() == 1;
+  const int32_t update = begin_update(step, control, factor);
+  if (update == 0) return;
+  const bool first = update == 1;
   for_each_range(config, param.numel(), ranges, half_param, [&](const UpdateRange& range, const SgdConfig& of_range, const View& half_of_range) {
     update_sgd_range(of_range, range, param, half_of_range, grad, momentum_buffer, control, first, factor);
   });
@@ -203,8 +204,9 @@ void update_adam_range(const AdamConfig& config, const UpdateRange& range, View 
 void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
                  const UpdateRanges& ranges, View half_param) {
   float factor = 1.0F;
-  if (!begin_update(step, control, factor)) return;
-  const auto t = static_cast<double>(*step.as<int32_t>());
+  const int32_t update = begin_update(step, control, factor);
+  if (update == 0) return;
+  const auto t = static_cast<double>(update);
   for_each_range(config, param.numel(), ranges, half_param, [&](const UpdateRange& range, const AdamConfig& of_range, const View& half_of_range) {
     update_adam_range(of_range, range, param, half_of_range, grad, exp_avg, exp_avg_sq, control, t, factor);
   });
@@ -228,7 +230,7 @@ void check_update(const char* name, const ExecContext& ctx, std::initializer_lis
   check::rank(name, "param", buffers.begin()->view, 1, "(n)");
   const Shape& shape = buffers.begin()->view.shape;
   for (const check::Argument& a : buffers) check::tensor(name, a.name, a.view, shape, DType::f32, ctx);
-  check::tensor(name, "step", step, {1}, DType::i32, ctx);
+  if (step) check::tensor(name, "step", step, {1}, DType::i32, ctx);
   check::tensor(name, "control", control, {StepControl::kCount}, DType::f32, ctx);
   for (const check::Argument* a = buffers.begin(); a != buffers.end(); ++a) {
     for (const check::Argument* b = a + 1; b != buffers.end(); ++b) check::no_overlap(name, *a, {*b});

@@ -2,44 +2,26 @@
 #include <cmath>
 
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/scratch.cuh"
+#include "kernels/cuda/update_count.cuh"
 #include "kernels/optimizer.h"
 #include "kernels/step_control.h"
 
 namespace vitrine::cuda {
 namespace {
 
-/// Scalars of an update that are known only on the device.
-struct UpdateScalars {
-  int32_t active;  // the step is taken
-  int32_t guards;  // elements whose new values are not finite keep the old ones
-  int32_t step;    // number of this update, from 1
-  float factor;    // multiplies the summed gradient
-  float step_size;
-  float correction;  // 1 / sqrt(1 - beta2^step)
-};
-static_assert(static_cast<int64_t>(sizeof(UpdateScalars)) <= kOptimizerWorkspaceBytes);
-
-/// Increments the step count if the step is taken. One thread; a separate kernel because all blocks of the update read the count.
-__global__ void begin_update(double lr, double beta1, double beta2, const float* control, int32_t* step, UpdateScalars* scalars) {
-  UpdateScalars s{};
-  if (control[StepControl::kActive] == 1.0F) {
-    s.active = 1;
-    s.guards = control[StepControl::kKeepsFinite] == 1.0F ? 1 : 0;
-    s.step = *step + 1;
-    s.factor = control[StepControl::kFactor];
-    s.step_size = static_cast<float>(lr / (1.0 - pow(beta1, static_cast<double>(s.step))));
-    s.correction = static_cast<float>(1.0 / sqrt(1.0 - pow(beta2, static_cast<double>(s.step))));
-    *step = s.step;
-  }
-  *scalars = s;
-}
+/// For an update that the decision has not begun. One thread.
+__global__ void begin_update(CountedUpdate count, float* control) { count.begin(control); }
 
 /// Keeps elements finite if the step requires it.
 struct Guard {
-  float* stopped;  // StepControl::kStopped
+  float* control;
   bool on;
 
+  /// False: the step is not taken.
+  __device__ bool begin() {
+    on = control[StepControl::kKeepsFinite] == 1.0F;
+    return control[StepControl::kActive] == 1.0F;
+  }
   /// If one of the new values is not finite, restores the old ones and stops training. All threads write the same value.
   template <int N>
   __device__ void keep(const float (&old)[N], float (&out)[N]) const {
@@ -48,22 +30,20 @@ struct Guard {
     for (int i = 0; i < N; ++i) finite = finite && isfinite(out[i]);
     if (finite) return;
     for (int i = 0; i < N; ++i) out[i] = old[i];
-    *stopped = StepControl::kByUpdate;
+    control[StepControl::kStopped] = StepControl::kByUpdate;
   }
 };
 
 /// p -= lr * (g + weight_decay * p).   in: p, g   out: p
 struct Sgd {
   static constexpr int kReads = 2, kWrites = 1;
-  const UpdateScalars* scalars;
   Guard guard;
   float lr, weight_decay;
   float factor;
 
   __device__ bool begin() {
-    factor = scalars->factor;
-    guard.on = scalars->guards != 0;
-    return scalars->active != 0;
+    factor = guard.control[StepControl::kFactor];
+    return guard.begin();
   }
   __device__ void operator()(const float (&in)[2], float (&out)[1]) const {
     out[0] = in[0] - lr * (in[1] * factor + weight_decay * in[0]);
@@ -74,7 +54,6 @@ struct Sgd {
 /// in: p, g, buffer   out: p, buffer
 struct SgdMomentum {
   static constexpr int kReads = 3, kWrites = 2;
-  const UpdateScalars* scalars;
   Guard guard;
   float lr, weight_decay, momentum;
   bool nesterov;
@@ -82,10 +61,9 @@ struct SgdMomentum {
   bool first;
 
   __device__ bool begin() {
-    factor = scalars->factor;
-    first = scalars->step == 1;
-    guard.on = scalars->guards != 0;
-    return scalars->active != 0;
+    factor = guard.control[StepControl::kFactor];
+    first = __float_as_int(guard.control[StepControl::kUpdate]) == 1;
+    return guard.begin();
   }
   __device__ void operator()(const float (&in)[3], float (&out)[2]) const {
     const float update = in[1] * factor + weight_decay * in[0];
@@ -99,7 +77,6 @@ struct SgdMomentum {
 /// in: p, g, m, v   out: p, m, v
 struct Adam {
   static constexpr int kReads = 4, kWrites = 3;
-  const UpdateScalars* scalars;
   Guard guard;
   float beta1, beta2, rest1, rest2, eps;
   float lr_factor;
@@ -107,11 +84,10 @@ struct Adam {
   float factor, step_size, correction;
 
   __device__ bool begin() {
-    factor = scalars->factor;
-    step_size = scalars->step_size * lr_factor;
-    correction = scalars->correction;
-    guard.on = scalars->guards != 0;
-    return scalars->active != 0;
+    factor = guard.control[StepControl::kFactor];
+    step_size = guard.control[StepControl::kStepSize] * lr_factor;
+    correction = guard.control[StepControl::kCorrection];
+    return guard.begin();
   }
   __device__ void operator()(const float (&in)[4], float (&out)[3]) const {
     const float decayed = in[0] * shrink;
@@ -144,10 +120,9 @@ void queue_update(ExecContext& ctx, const Pointers<const float*, Update::kReads>
   queue_with.template operator()<__nv_bfloat16>();
 }
 
-UpdateScalars* queue_begin(ExecContext& ctx, const char* operation, double lr, double beta1, double beta2, const View& step, const View& control) {
-  auto* scalars = scratch<UpdateScalars>(ctx, operation);
-  launch(native_stream(ctx), begin_update, dim3(1), dim3(1), lr, beta1, beta2, control.as<float>(), step.as<int32_t>(), scalars);
-  return scalars;
+Guard queue_begin(ExecContext& ctx, const UpdateCount& count, const View& control) {
+  if (count.step) launch(native_stream(ctx), begin_update, dim3(1), dim3(1), CountedUpdate(count), control.as<float>());
+  return {control.as<float>(), false};
 }
 
 /// Calls queue(range, lr factor, weight decay) for each range.
@@ -161,28 +136,26 @@ void for_each_range(const UpdateRanges& ranges, int64_t count, double weight_dec
 
 void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
                 const UpdateRanges& ranges, View half_param) {
-  const UpdateScalars* scalars = queue_begin(ctx, "sgd_update", config.lr, 0.0, 0.0, step, control);
-  const Guard guard{control.as<float>() + StepControl::kStopped, false};
+  const Guard guard = queue_begin(ctx, {step}, control);
   for_each_range(ranges, param.numel(), config.weight_decay, [&](const UpdateRange& range) {
     const auto lr = static_cast<float>(config.lr * range.lr_factor);
     const auto weight_decay = static_cast<float>(range.weight_decay);
     auto* p = param.as<float>() + range.begin;
     const auto* g = grad.as<float>() + range.begin;
     if (!momentum_buffer) {
-      queue_update(ctx, {{p, g}}, {{p}}, range, half_param, Sgd{scalars, guard, lr, weight_decay, 0.0F});
+      queue_update(ctx, {{p, g}}, {{p}}, range, half_param, Sgd{guard, lr, weight_decay, 0.0F});
       return;
     }
     auto* buffer = momentum_buffer.as<float>() + range.begin;
     queue_update(ctx, {{p, g, buffer}}, {{p, buffer}}, range, half_param,
-                 SgdMomentum{scalars, guard, lr, weight_decay, static_cast<float>(config.momentum), config.nesterov, 0.0F, false});
+                 SgdMomentum{guard, lr, weight_decay, static_cast<float>(config.momentum), config.nesterov, 0.0F, false});
   });
 }
 
 void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
                  const UpdateRanges& ranges, View half_param) {
   Adam adam{};
-  adam.scalars = queue_begin(ctx, "adam_update", config.lr, config.beta1, config.beta2, step, control);
-  adam.guard = {control.as<float>() + StepControl::kStopped, false};
+  adam.guard = queue_begin(ctx, {step, config.lr, config.beta1, config.beta2}, control);
   adam.beta1 = static_cast<float>(config.beta1);
   adam.beta2 = static_cast<float>(config.beta2);
   adam.rest1 = static_cast<float>(1.0 - config.beta1);

@@ -6,12 +6,13 @@
 #include "kernels/check.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/run.h"
+#include "runtime/copy.h"
 #include "runtime/error.h"
 
 namespace vitrine {
 namespace cpu {  // pool2d_cpu.cpp
 VITRINE_CPU_LEVELS(max_pool2d_forward, ExecContext&, const Pool2dConfig&, ConstView, View, View, bool);
-VITRINE_CPU_LEVELS(max_pool2d_backward, ExecContext&, const Pool2dConfig&, ConstView, ConstView, View);
+VITRINE_CPU_LEVELS(max_pool2d_backward, ExecContext&, const Pool2dConfig&, ConstView, ConstView, View, View, GradMode);
 VITRINE_CPU_LEVELS(avg_pool2d_forward, ExecContext&, const Pool2dConfig&, ConstView, View);
 VITRINE_CPU_LEVELS(avg_pool2d_backward, ExecContext&, const Pool2dConfig&, ConstView, View);
 VITRINE_CPU_LEVELS(adaptive_avg_pool2d_forward, ExecContext&, ConstView, View);
@@ -20,7 +21,7 @@ VITRINE_CPU_LEVELS(adaptive_avg_pool2d_backward, ExecContext&, ConstView, View);
 
 namespace cuda {  // max_pool2d.cu, mean_pool2d.cu
 void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices, bool relu);
-void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x);
+void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x, View sums, GradMode mode);
 void avg_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y);
 void avg_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, View grad_x);
 void adaptive_avg_pool2d_forward(ExecContext& ctx, ConstView x, View y);
@@ -95,15 +96,22 @@ void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView 
   run(ctx, {kName, {x}, {y, indices}}, cpu::max_pool2d_forward, VITRINE_IF_CUDA(cuda::max_pool2d_forward), config, x, y, indices, relu);
 }
 
-void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x) {
+void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x, View sums, GradMode mode) {
   constexpr const char* kName = "max_pool2d_backward";
   check_max_window(kName, config);
   const Shape expected = output_shape(kName, config, grad_x.shape);
   check_pair(kName, ctx, {"grad_y", grad_y}, expected, {"grad_x", grad_x});
   check::tensor(kName, "indices", indices, expected, DType::u8, ctx);
   check::no_overlap(kName, {"grad_x", grad_x}, {{"indices", indices}});
-  run(ctx, {kName, {grad_y, indices}, {grad_x}}, cpu::max_pool2d_backward, VITRINE_IF_CUDA(cuda::max_pool2d_backward), config, grad_y, indices,
-      grad_x);
+  check::column_sums(kName, sums, grad_x, ctx);
+  check::no_overlap(kName, {"sums", sums}, {{"grad_y", grad_y}, {"indices", indices}, {"grad_x", grad_x}});
+  const bool accumulate = mode == GradMode::accumulate;
+  if (grad_x.numel() == 0) {
+    if (sums && !accumulate) zero(ctx, sums);
+    return;
+  }
+  run(ctx, {kName, {grad_y, indices, accumulate ? ConstView(sums) : ConstView()}, {grad_x, sums}}, cpu::max_pool2d_backward,
+      VITRINE_IF_CUDA(cuda::max_pool2d_backward), config, grad_y, indices, grad_x, sums, mode);
 }
 
 void avg_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <vitrine/kernels/accumulate.h>
 #include <vitrine/runtime/exec_context.h>
 
 namespace vitrine {
@@ -32,7 +33,11 @@ inline constexpr int64_t kMostReluWindow = 15;
 void max_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y, View indices, bool relu = false);
 
 /// Adds each element of grad_y to the position of its maximum in grad_x (N, H, W, C), which is overwritten; those with index kCutOff to none.
-void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x);
+///   sums (C) f32, overwritten or added to, or empty: also the sums of grad_x over N, H and W, in the same pass where its elements can be read in
+///   packs of 16 bytes. They are the gradient of the bias of a convolution before the pool. Of the rounded elements, in f32.
+/// workspace  with sums on CUDA, partial sums of strips of rows: more make it faster; none is needed
+void max_pool2d_backward(ExecContext& ctx, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x, View sums = {},
+                         GradMode mode = GradMode::overwrite);
 
 /// Mean over windows, padding included (PyTorch's default, count_include_pad).
 void avg_pool2d_forward(ExecContext& ctx, const Pool2dConfig& config, ConstView x, View y);

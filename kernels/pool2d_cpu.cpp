@@ -12,6 +12,7 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/cpu/portable.h"
 #include "kernels/cpu/storage.h"
 #include "runtime/cpu/parallel.h"
 #include "runtime/exec_context.h"
@@ -337,8 +338,9 @@ void max_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, V
   });
 }
 
-void max_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x) {
+void max_pool2d_backward(ExecContext&, const Pool2dConfig& config, ConstView grad_y, ConstView indices, View grad_x, View sums, GradMode mode) {
   with_storage(grad_y.dtype, [&]<class T>(T) { max_backward<T>(config, grad_y, indices, grad_x); });
+  if (sums) portable::column_sums(grad_x, sums.as<float>(), mode);
 }
 
 void avg_pool2d_forward(ExecContext&, const Pool2dConfig& config, ConstView x, View y) {

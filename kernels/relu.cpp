@@ -4,16 +4,17 @@
 #include "kernels/check.h"
 #include "kernels/cpu/levels.h"
 #include "kernels/run.h"
+#include "runtime/copy.h"
 
 namespace vitrine {
 namespace cpu {  // relu_cpu.cpp
 VITRINE_CPU_LEVELS(relu_forward, ExecContext&, ConstView, View);
-VITRINE_CPU_LEVELS(relu_backward, ExecContext&, ConstView, ConstView, View);
+VITRINE_CPU_LEVELS(relu_backward, ExecContext&, ConstView, ConstView, View, View, GradMode);
 }  // namespace cpu
 
 namespace cuda {  // relu.cu
 void relu_forward(ExecContext& ctx, ConstView x, View y);
-void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x);
+void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x, View sums, GradMode mode);
 }  // namespace cuda
 
 void relu_forward(ExecContext& ctx, ConstView x, View y) {
@@ -24,14 +25,22 @@ void relu_forward(ExecContext& ctx, ConstView x, View y) {
   run(ctx, {kName, {x}, {y}}, cpu::relu_forward, VITRINE_IF_CUDA(cuda::relu_forward), x, y);
 }
 
-void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x) {
+void relu_backward(ExecContext& ctx, ConstView y, ConstView grad_y, View grad_x, View sums, GradMode mode) {
   constexpr const char* kName = "relu_backward";
   check::tensor(kName, "y", y, ctx);
   check::tensor(kName, "grad_y", grad_y, y.shape, y.dtype, ctx);
   check::tensor(kName, "grad_x", grad_x, y.shape, y.dtype, ctx);
   check::no_overlap(kName, {"grad_x", grad_x}, {{"y", y}});
   check::same_or_apart(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}});
-  run(ctx, {kName, {y, grad_y}, {grad_x}}, cpu::relu_backward, VITRINE_IF_CUDA(cuda::relu_backward), y, grad_y, grad_x);
+  check::column_sums(kName, sums, grad_x, ctx);
+  check::no_overlap(kName, {"sums", sums}, {{"y", y}, {"grad_y", grad_y}, {"grad_x", grad_x}});
+  const bool accumulate = mode == GradMode::accumulate;
+  if (y.numel() == 0) {
+    if (sums && !accumulate) zero(ctx, sums);
+    return;
+  }
+  run(ctx, {kName, {y, grad_y, accumulate ? ConstView(sums) : ConstView()}, {grad_x, sums}}, cpu::relu_backward, VITRINE_IF_CUDA(cuda::relu_backward),
+      y, grad_y, grad_x, sums, mode);
 }
 
 }  // namespace vitrine

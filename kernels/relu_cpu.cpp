@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled for several instruction sets, see kernels/cpu/levels.h.
+#include "kernels/cpu/portable.h"
 #include "kernels/cpu/storage.h"
 #include "kernels/relu.h"
 #include "runtime/cpu/parallel.h"
@@ -42,8 +43,9 @@ void relu_forward(ExecContext&, ConstView x, View y) {
   with_storage(x.dtype, [&]<class T>(T) { forward(x.as<T>(), y.as<T>(), x.numel()); });
 }
 
-void relu_backward(ExecContext&, ConstView y, ConstView grad_y, View grad_x) {
+void relu_backward(ExecContext&, ConstView y, ConstView grad_y, View grad_x, View sums, GradMode mode) {
   with_storage(y.dtype, [&]<class T>(T) { backward(y.as<T>(), grad_y.as<T>(), grad_x.as<T>(), y.numel()); });
+  if (sums) portable::column_sums(grad_x, sums.as<float>(), mode);
 }
 
 }  // namespace vitrine::cpu::VITRINE_CPU_LEVEL

@@ -70,7 +70,14 @@ void check_gradients(ExecContext&, ConstView grad, View control) {
   *at(control, StepControl::kFirstNonFiniteHigh) = std::bit_cast<float>(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
 }
 
-void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
+void begin_update(const UpdateCount& count, const View& control) {
+  const int32_t update = *count.step.as<int32_t>() += 1;
+  *at(control, StepControl::kUpdate) = std::bit_cast<float>(update);
+  *at(control, StepControl::kStepSize) = static_cast<float>(count.lr / (1.0 - std::pow(count.beta1, update)));
+  *at(control, StepControl::kCorrection) = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(count.beta2, update)));
+}
+
+void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count) {
   const double valid = LossTotals::count(totals.as<float>(), LossTotals::kValid);
   const float scale = state ? state.as<float>()[LossScaleState::kScale] : 1.0F;
   const bool any_target = valid > 0.0;
@@ -91,6 +98,7 @@ void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView t
   *at(control, StepControl::kNorm) *= factor;
   *at(control, StepControl::kLossScale) = scale;
   *at(control, StepControl::kKeepsFinite) = stops ? 1.0F : 0.0F;
+  if (count.step && counts && finite) begin_update(count, control);
   if (!stops || !counts) return;
   if (!finite_loss) {
     stopped = StepControl::kByLoss;
@@ -99,9 +107,10 @@ void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView t
   }
 }
 
-void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control) {
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
+                           const UpdateCount& count) {
   cpu::check_gradients(ctx, grad, control);
-  cpu::decide_step(ctx, nominal, non_finite, totals, state, control);
+  cpu::decide_step(ctx, nominal, non_finite, totals, state, control, count);
 }
 
 void clip_gradients(ExecContext&, double max_norm, View control) {
@@ -130,8 +139,9 @@ void update_loss_scale(ExecContext&, const LossScaleConfig& config, ConstView co
 
 namespace cuda {  // step_control.cu
 void check_gradients(ExecContext& ctx, ConstView grad, View control);
-void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control);
-void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control);
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count);
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
+                           const UpdateCount& count);
 void clip_gradients(ExecContext& ctx, double max_norm, View control);
 void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state);
 }  // namespace cuda
@@ -145,11 +155,13 @@ void check_gradient(const char* name, const ExecContext& ctx, const ConstView& g
   check::no_overlap(name, {"control", control}, {{"grad", grad}});
 }
 
-void check_decision(const char* name, const ExecContext& ctx, const ConstView& totals, const ConstView& state, const View& control) {
+void check_decision(const char* name, const ExecContext& ctx, const ConstView& totals, const ConstView& state, const View& control,
+                    const View& step) {
   check::tensor(name, "totals", totals, {LossTotals::kCount}, DType::f32, ctx);
   if (state) check::tensor(name, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
   check::tensor(name, "control", control, {StepControl::kCount}, DType::f32, ctx);
-  check::no_overlap(name, {"control", control}, {{"totals", totals}, {"state", state}});
+  if (step) check::tensor(name, "step", step, {1}, DType::i32, ctx);
+  check::no_overlap(name, {"control", control}, {{"totals", totals}, {"state", state}, {"step", step}});
 }
 
 }  // namespace
@@ -160,19 +172,20 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control) {
   run(ctx, {kName, {grad}, {control}}, cpu::check_gradients, VITRINE_IF_CUDA(cuda::check_gradients), grad, control);
 }
 
-void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count) {
   constexpr const char* kName = "decide_step";
-  check_decision(kName, ctx, totals, state, control);
-  run(ctx, {kName, {totals, state, control}, {control}}, cpu::decide_step, VITRINE_IF_CUDA(cuda::decide_step), nominal, non_finite, totals, state,
-      control);
+  check_decision(kName, ctx, totals, state, control, count.step);
+  run(ctx, {kName, {totals, state, control}, {control, count.step}}, cpu::decide_step, VITRINE_IF_CUDA(cuda::decide_step), nominal, non_finite,
+      totals, state, control, count);
 }
 
-void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control) {
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
+                           const UpdateCount& count) {
   constexpr const char* kName = "check_and_decide_step";
   check_gradient(kName, ctx, grad, control);
-  check_decision(kName, ctx, totals, state, control);
-  run(ctx, {kName, {grad, totals, state, control}, {control}}, cpu::check_and_decide_step, VITRINE_IF_CUDA(cuda::check_and_decide_step), nominal,
-      non_finite, grad, totals, state, control);
+  check_decision(kName, ctx, totals, state, control, count.step);
+  run(ctx, {kName, {grad, totals, state, control}, {control, count.step}}, cpu::check_and_decide_step, VITRINE_IF_CUDA(cuda::check_and_decide_step),
+      nominal, non_finite, grad, totals, state, control, count);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {

@@ -5,6 +5,7 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/loss_totals.cuh"
 #include "kernels/cuda/scratch.cuh"
+#include "kernels/cuda/update_count.cuh"
 #include "kernels/step_control.h"
 
 namespace vitrine::cuda {
@@ -118,12 +119,15 @@ __device__ inline void decide(const Decision& decision, float* control) {
   }
 }
 
-__global__ void decide_alone(Decision decision, float* control) { decide(decision, control); }
+__global__ void decide_alone(Decision decision, CountedUpdate count, float* control) {
+  decide(decision, control);
+  count.begin(control);
+}
 
-/// A block sums its part. The last block to finish adds all parts, in their order, and decides the step.
+/// A block sums its part. The last block to finish adds all parts, in their order, decides the step and begins the update.
 template <bool kPacked>
 __global__ void __launch_bounds__(kBlockThreads)
-    check(const float* grad, int64_t count, int64_t part_elements, double* sums, Decision decision, float* control) {
+    check(const float* grad, int64_t count, int64_t part_elements, double* sums, Decision decision, CountedUpdate update, float* control) {
   __shared__ bool is_last[1];
   const double sum = sum_squares<kPacked>(grad, count, part_elements);
   if (threadIdx.x == 0) {
@@ -137,17 +141,20 @@ __global__ void __launch_bounds__(kBlockThreads)
   add_parts(sums, static_cast<int32_t>(gridDim.x), grad, count, part_elements, control);
   if (threadIdx.x != 0) return;
   control[StepControl::kArrived] = 0.0F;
-  if (decision.totals != nullptr) decide(decision, control);
+  if (decision.totals == nullptr) return;
+  decide(decision, control);
+  update.begin(control);
 }
 
-void queue_check(ExecContext& ctx, const char* operation, const ConstView& grad, const Decision& decision, const View& control) {
+void queue_check(ExecContext& ctx, const char* operation, const ConstView& grad, const Decision& decision, const UpdateCount& update,
+                 const View& control) {
   auto* const sums = scratch<double>(ctx, operation, kMostParts);
   const int64_t count = grad.numel();
   const int64_t tiles = std::max<int64_t>(1, ceil_div(count, kTileElements));
   const int64_t part_elements = ceil_div(tiles, kMostParts) * kTileElements;
   const int64_t parts = std::max<int64_t>(1, ceil_div(count, part_elements));
   launch_cooperating(native_stream(ctx), is_pack_aligned(grad.data) ? &check<true> : &check<false>, dim3(static_cast<unsigned>(parts)),
-                     dim3(kBlockThreads), grad.as<float>(), count, part_elements, sums, decision, control.as<float>());
+                     dim3(kBlockThreads), grad.as<float>(), count, part_elements, sums, decision, CountedUpdate(update), control.as<float>());
 }
 
 __global__ void clip(double max_norm, float* control) {
@@ -173,15 +180,16 @@ __global__ void update_scale(float growth_factor, float backoff_factor, float gr
 
 }  // namespace
 
-void check_gradients(ExecContext& ctx, ConstView grad, View control) { queue_check(ctx, "check_gradients", grad, {}, control); }
+void check_gradients(ExecContext& ctx, ConstView grad, View control) { queue_check(ctx, "check_gradients", grad, {}, {}, control); }
 
-void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control) {
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count) {
   launch(native_stream(ctx), decide_alone, dim3(1), dim3(1), Decision{nominal, non_finite, totals.as<float>(), state.as<float>()},
-         control.as<float>());
+         CountedUpdate(count), control.as<float>());
 }
 
-void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control) {
-  queue_check(ctx, "check_and_decide_step", grad, {nominal, non_finite, totals.as<float>(), state.as<float>()}, control);
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
+                           const UpdateCount& count) {
+  queue_check(ctx, "check_and_decide_step", grad, {nominal, non_finite, totals.as<float>(), state.as<float>()}, count, control);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {

@@ -13,7 +13,7 @@
 ///     check_gradients (unless non-finite steps are accepted) -> decide_step -> clip_gradients -> an update
 ///     (kernels/optimizer.h) -> update_loss_scale
 ///
-/// check_and_decide_step is the first two in one operation.
+/// check_and_decide_step is the first two in one operation, which also begins the update if it gets its UpdateCount.
 ///
 /// None of them writes the gradient: the update applies the factor as it reads it.
 namespace vitrine {
@@ -38,10 +38,18 @@ struct StepControl {
   static constexpr int64_t kStopped = 6;             // 0, or why training has stopped: kByLoss, kByGradient, kByUpdate; only the caller resets it
   static constexpr int64_t kKeepsFinite = 7;         // 1: the update keeps the old value of an element whose new one is not finite, and sets kStopped
   static constexpr int64_t kFirstNonFiniteHigh = 8;  // bits of an i32: that index divided by 2^30
+  static constexpr int64_t kUpdate = 9;              // bits of an i32: number of the update that began last, from 1
+  static constexpr int64_t kStepSize = 10;           // of that update by Adam: lr / (1 - beta1^number)
+  static constexpr int64_t kCorrection = 11;         // of that update by Adam: 1 / sqrt(1 - beta2^number)
   static constexpr int64_t kArrived = 15;            // 0 between operations: CUDA blocks of check_gradients that have finished their part
   static constexpr int64_t kCount = 16;              // the remaining elements are 0
 
   static constexpr float kByLoss = 1.0F, kByGradient = 2.0F, kByUpdate = 3.0F;
+};
+/// The count of updates, for a decision that also begins the update: it then needs no launch for that.
+struct UpdateCount {
+  View step;                                  // (1) i32: number of updates so far, incremented if the step is taken; empty: the update counts itself
+  double lr = 0.0, beta1 = 0.0, beta2 = 0.0;  // those of AdamConfig; for SGD they have no effect
 };
 /// Index of the first infinity or NaN in the gradient; -1 if all elements are finite.
 inline int64_t first_non_finite(std::span<const float> control) {
@@ -78,12 +86,16 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control);
 ///   kSkipped  1 if the checked loss or gradient is not finite; with NonFinite::stop, kStopped says which
 ///   kNorm     the norm of the mean gradient. With NonFinite::accept, where check_gradients is not called, kNorm is NaN and kFirstNonFinite -1.
 /// A NaN instead of the number of valid targets, which means that a target was out of range, counts as no valid target.
+/// If the step is taken and `count` has a step, it is incremented, and kUpdate, kStepSize and kCorrection are written: the update that follows gets
+/// an empty step.
 ///   totals (LossTotals::kCount) f32, reduced      state (LossScaleState::kCount) f32, or empty: the scale is 1
 /// throws  ShapeError, DtypeError, DeviceError
-void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control);
+void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control,
+                 const UpdateCount& count = {});
 
 /// check_gradients() and then decide_step(), with the same results: one launch on CUDA.   workspace, throws  as both
-void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control);
+void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
+                           const UpdateCount& count = {});
 
 /// kFactor *= min(1, max_norm / (kNorm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. Call it after check_gradients and decide_step.
 /// throws  as above; ConfigError unless max_norm is above 0

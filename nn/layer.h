@@ -117,13 +117,16 @@ struct ForwardCall {
 struct BackwardCall {
   ExecContext& ctx;
   ParamViews params;
-  const Saved& saved;    // what forward returned
-  const Tensor& grad_y;  // may be used as scratch: its content is lost
-  const Tensor& grad_x;  // overwritten; empty when the gradient of the input is not needed
-  ParamViews grad_params;
-  GradMode mode;  // whether grad_params are overwritten or added to
+  const Saved& saved;      // what forward returned
+  const Tensor& grad_y;    // may be used as scratch: its content is lost
+  const Tensor& grad_x;    // overwritten; empty when the gradient of the input is not needed
+  ParamViews grad_params;  // that of bias_parameter() may be empty: it is already computed
+  GradMode mode;           // whether grad_params are overwritten or added to
   const Pass& pass;
   BufferViews buffers = {};
+  /// If not empty: also receives the sums of grad_x over all dimensions but the last, overwritten or added to as grad_params. Only layers with
+  /// sums_grad_x() get it.
+  View grad_x_sums = {};
 };
 
 /// Arguments of Layer::forward_empty and backward_empty.
@@ -172,6 +175,12 @@ class Layer {
   virtual bool forward_in_place() const { return false; }
   /// True when grad_x may be grad_y (an elementwise layer).
   virtual bool backward_in_place() const { return false; }
+
+  /// Index of the parameter whose gradient is the sum of grad_y over all dimensions but the last: the layer after this one may compute it, as
+  /// grad_x_sums. -1: there is none.
+  virtual int bias_parameter() const { return -1; }
+  /// True when backward can add up grad_x in the pass that computes it.
+  virtual bool sums_grad_x() const { return false; }
 
   /// Computes y and returns what backward needs. In evaluation it may return nothing.
   virtual Saved forward(const ForwardCall& call) const = 0;

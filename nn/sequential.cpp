@@ -237,6 +237,20 @@ Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor
   return pass.training ? std::move(saved) : Saved();
 }
 
+// The gradient of the bias that the part before `part` adds to its output last, empty if it has none. Parts that are the identity are not parts
+// here, as long as they keep the last dimension.
+View Sequential::bias_before(size_t part, ParamViews grad_params, std::span<const Shape> shapes, const Pass& pass) const {
+  const Shape& x = shapes[part];
+  for (size_t i = part; i-- > 0;) {
+    if (part_is_identity(i, shapes[i], pass)) continue;
+    const int bias = parts_[i].layer->bias_parameter();
+    if (bias < 0) return {};
+    const View grad = of_part(grad_params, i)[static_cast<size_t>(bias)];
+    return grad.numel() == x[x.rank() - 1] ? grad : View();
+  }
+  return {};
+}
+
 // Computes the gradient of the input if grad_input is given; otherwise stops at the first part with parameters.
 void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad, const Tensor& grad_input,
                               ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready, Recomputed recomputed) const {
@@ -250,6 +264,7 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
   }
   grad = grad.reshape(shapes.back());
   size_t segments = recomputed.size();  // not yet recomputed
+  bool bias_done = false;               // part i + 1 has computed the gradient of the bias of the part before it
   for (size_t i = parts_.size(); i-- > first;) {
     if (segments > 0 && i + 1 == static_cast<size_t>(recomputed[segments - 1].end)) {
       const PhaseScope phase(ctx, Phase::recompute);
@@ -273,9 +288,18 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
     } else {
       grad_x = ctx.allocate(shapes[i], grad.dtype(), Category::activations, parts_[i].name + ".grad_input");
     }
+    const ParamViews own = of_part(grad_params, i);
+    std::vector<View> without_bias;
+    if (bias_done) {
+      without_bias.assign(own.begin(), own.end());
+      without_bias[static_cast<size_t>(layer.bias_parameter())] = View();
+    }
+    const View sums = i > first && layer.sums_grad_x() ? bias_before(i, grad_params, shapes, pass) : View();
     name_layer(parts_[i], [&] {
-      layer.backward({ctx, of_part(params, i), saved.parts[i], grad, grad_x, of_part(grad_params, i), mode, pass, buffers_of_part(buffers, i)});
+      layer.backward(
+          {ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own, mode, pass, buffers_of_part(buffers, i), sums});
     });
+    bias_done = static_cast<bool>(sums);
     saved.parts[i] = {};
     grad = std::move(grad_x);
     if (ready && first_parameter_[i] < first_parameter_[i + 1]) ready(first_parameter_[i]);

@@ -80,6 +80,7 @@ class Sequential final : public Layer {
                    const Tensor& output, std::vector<Saved>* saved, const Pass& pass, const OutputReady& observe) const;
   void run_backward(ExecContext& ctx, ParamViews params, BufferViews buffers, Saved saved, Tensor grad, const Tensor& grad_input,
                     ParamViews grad_params, GradMode mode, const Pass& pass, const GradientsReady& ready, Recomputed recomputed) const;
+  View bias_before(size_t part, ParamViews grad_params, std::span<const Shape> shapes, const Pass& pass) const;
   std::vector<Shape> shapes_of_parts(const Shape& input) const;
   ParamViews of_part(ParamViews all, size_t part) const;
   BufferViews buffers_of_part(BufferViews all, size_t part) const;

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/copy.h"
 #include "runtime/error.h"
 #include "runtime/order_checker.h"
 
@@ -67,6 +68,8 @@ Tensor ExecContext::adopt(void* data, const Shape& shape, DType dtype, std::func
 void ExecContext::reserve_workspace(int64_t bytes) {
   release_workspace();
   workspace_ = allocate({bytes}, DType::u8, Category::workspace, "workspace");
+  counters_ = allocate({kCounters}, DType::i32, Category::workspace, "counters of blocks");
+  zero(*this, counters_);
 }
 
 void ExecContext::forget_plans() noexcept {

@@ -76,12 +76,17 @@ class ExecContext {
   /// `release`.
   Tensor adopt(void* data, const Shape& shape, DType dtype, std::function<void()> release);
 
-  /// Reserves the arena for library workspaces: counted once, at full size, in Category::workspace. Kernels choose algorithms that fit.
+  /// Reserves the arena for library workspaces: counted once, at full size, in Category::workspace. Kernels choose algorithms that fit. Reserves
+  /// counters(), too.
   void reserve_workspace(int64_t bytes);
-  /// Returns the arena to the pool. requires an idle stream
-  void release_workspace() { workspace_ = Tensor(); }
+  /// Returns the arena and the counters to the pool. requires an idle stream
+  void release_workspace() { workspace_ = counters_ = Tensor(); }
   /// The arena as u8, shape (n); empty before reserve_workspace. Its content is valid during one operation.
   View workspace() const { return workspace_.view(); }
+  /// Counters of the blocks of a GPU kernel that are done, (kCounters) i32: 0 between operations, because the last block resets what it used. Empty
+  /// before reserve_workspace.
+  View counters() const { return counters_.view(); }
+  static constexpr int64_t kCounters = 1024;
   PlanCache& plans() { return plans_; }
   /// Destroys the plans, with the stream's GPU current. requires an idle stream
   void forget_plans() noexcept;
@@ -139,7 +144,7 @@ class ExecContext {
   Stream& stream_;
   std::shared_ptr<Pool> pool_;
   Options options_;
-  Tensor workspace_;
+  Tensor workspace_, counters_;
   PlanCache plans_;
   Phase phase_ = Phase::setup;
   const char* layer_ = "";

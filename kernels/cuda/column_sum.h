@@ -6,9 +6,8 @@
 
 namespace vitrine::cuda {
 
-/// sums (columns) f32 = sums over the rows of x (..., columns) f32, f16 or bf16, overwritten or added to: the gradient of a bias. Rows are summed in
-/// a fixed number of strips, fewer if `scratch` holds fewer, whose sums are added in order: the order is the same on every GPU. requires  x has at
-/// least one row
-void column_sum(ExecContext& ctx, ConstView x, View sums, GradMode mode, View scratch);
+/// sums (columns) f32 = sums over the rows of x (..., columns) f32, f16 or bf16, overwritten or added to: the gradient of a bias. One launch. Rows
+/// are summed in a number of strips that depends on the shape and the workspace (column_sums.cuh). requires  x has at least one row
+void column_sum(ExecContext& ctx, ConstView x, View sums, GradMode mode);
 
 }  // namespace vitrine::cuda

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cuda/bias_relu.h"
+#include "kernels/cuda/column_sum.h"
 #include "kernels/cuda/cublaslt_library.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
@@ -113,7 +114,8 @@ bool choose_algorithm(Library& library, Plan& plan, const Matmul& product, const
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(key.scratch_bytes));
   // In place, split sums are added by atomics in any order; in an output type below f32 each of them would be rounded.
-  const uint32_t in_output_type = product.c_dtype == DType::f32 ? CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE : 0;
+  const bool in_place = product.c_dtype == DType::f32 && product.epilogue != Epilogue::row_sums;
+  const uint32_t in_output_type = in_place ? CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE : 0;
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_output_type);
   // In cuBLASLt's column-major view, a and b are swapped.
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
@@ -131,6 +133,7 @@ bool choose_algorithm(Library& library, Plan& plan, const Matmul& product, const
 }
 
 bool has_bias(Epilogue epilogue) { return epilogue == Epilogue::bias || epilogue == Epilogue::bias_relu; }
+bool uses_bias(Epilogue epilogue) { return has_bias(epilogue) || epilogue == Epilogue::row_sums; }
 
 std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul& product, const Key& key) {
   auto plan = std::make_unique<Plan>();
@@ -143,9 +146,10 @@ std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul
   const cublasLtEpilogue_t epilogue = product.epilogue == Epilogue::bias        ? CUBLASLT_EPILOGUE_BIAS
                                       : product.epilogue == Epilogue::relu      ? CUBLASLT_EPILOGUE_RELU
                                       : product.epilogue == Epilogue::bias_relu ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                      : product.epilogue == Epilogue::row_sums  ? CUBLASLT_EPILOGUE_BGRADB  // its B is a
                                                                                 : CUBLASLT_EPILOGUE_DEFAULT;
   set(plan->operation.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  if (has_bias(product.epilogue)) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(c_type));
+  if (uses_bias(product.epilogue)) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(c_type));
   make_layout(plan->a.address(), type, product.transpose_a ? product.k : product.m, product.transpose_a ? product.m : product.k);
   make_layout(plan->b.address(), type, product.transpose_b ? product.n : product.k, product.transpose_b ? product.k : product.n);
   make_layout(plan->c.address(), c_type, product.m, product.n);
@@ -161,6 +165,12 @@ std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul
 
 /// The product, and its epilogue in a kernel of its own.
 void matmul_then_epilogue(ExecContext& ctx, Matmul product, const void* a, const void* b, void* c, const void* bias, View scratch) {
+  if (product.epilogue == Epilogue::row_sums) {
+    product.epilogue = Epilogue::none;
+    matmul(ctx, product, a, b, c, nullptr, scratch);
+    const View sums{const_cast<void*>(bias), {product.m}, DType::f32, ctx.device()};
+    return column_sum(ctx, ConstView(a, {product.k, product.m}, product.dtype, ctx.device()), sums, GradMode::overwrite);
+  }
   const bool relu = product.epilogue == Epilogue::relu || product.epilogue == Epilogue::bias_relu;
   const ConstView added = has_bias(product.epilogue) ? ConstView(bias, {product.n}, product.c_dtype, ctx.device()) : ConstView();
   product.epilogue = Epilogue::none;
@@ -199,6 +209,10 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
     bias = scratch.data;
     scratch = View{static_cast<uint8_t*>(scratch.data) + copied, {scratch.bytes() - copied}, DType::u8, scratch.device};
   }
+  if (product.epilogue == Epilogue::row_sums) {
+    VITRINE_ASSERT(product.transpose_a && product.c_dtype == DType::f32, "row sums are those of a transposed gradient");
+    if (alignment_of(bias) < 16) return matmul_then_epilogue(ctx, product, a, b, c, bias, scratch);
+  }
   auto& library = ctx.plans().get<Library>();
   library.open(ctx);
   const int64_t scratch_bytes = scratch ? scratch.bytes() : 0;
@@ -207,7 +221,7 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
   std::unique_ptr<Plan>& plan = library.plan(key);
   if (plan == nullptr) plan = make_plan(ctx, library, product, key);
   if (plan->epilogue_refused) return matmul_then_epilogue(ctx, product, a, b, c, bias, scratch);
-  if (has_bias(product.epilogue)) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (uses_bias(product.epilogue)) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   const float alpha = 1.0F;
   const float beta = product.accumulate ? 1.0F : 0.0F;
   VITRINE_CUBLAS_CHECK(cublaslt().Matmul(library.handle(), plan->operation.get(), &alpha, b, plan->b.get(), a, plan->a.get(), &beta, c, plan->c.get(),

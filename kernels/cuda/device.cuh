@@ -60,4 +60,19 @@ __device__ inline T block_sum(T value) {
   return total;
 }
 
+/// True in every thread of the last of `blocks` blocks to call it, which then sees what the others wrote before, through volatile pointers. The
+/// counter is 0 before the first call and after the last. Contains barriers.
+__device__ inline bool arrives_last(int32_t* counter, unsigned blocks) {
+  __shared__ bool is_last[1];
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last[0] = atomicAdd(counter, 1) == static_cast<int32_t>(blocks) - 1;
+    if (is_last[0]) *counter = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  return is_last[0];
+}
+
 }  // namespace vitrine::cuda

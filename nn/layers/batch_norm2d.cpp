@@ -88,7 +88,7 @@ Saved BatchNorm2d::forward(const ForwardCall& call) const {
 }
 
 void BatchNorm2d::backward(const BackwardCall& call) const {
-  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers] = call;
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums] = call;
   const Tensor& x = saved.tensors[0];
   const View& statistics = buffers[kStatistics];
   if (config_.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y);

@@ -2,6 +2,7 @@
 #include "nn/layers/conv2d.h"
 
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -47,9 +48,10 @@ Saved Conv2d::forward(const ForwardCall& call) const {
 }
 
 void Conv2d::backward(const BackwardCall& call) const {
-  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers] = call;
-  if (config_.conv.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y);
-  conv2d_backward_weight(ctx, config_.conv, saved.tensors[0], grad_y, grad_params[0], config_.bias ? grad_params[1] : View{}, mode);
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums] = call;
+  View grad_bias = config_.bias ? grad_params[1] : View{};
+  if (config_.conv.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y, std::exchange(grad_bias, {}), mode);
+  conv2d_backward_weight(ctx, config_.conv, saved.tensors[0], grad_y, grad_params[0], grad_bias, mode);
   if (grad_x) conv2d_backward_data(ctx, config_.conv, grad_y, params[0], grad_x);
 }
 

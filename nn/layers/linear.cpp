@@ -2,6 +2,7 @@
 #include "nn/layers/linear.h"
 
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -61,10 +62,11 @@ Saved Linear::forward(const ForwardCall& call) const {
 }
 
 void Linear::backward(const BackwardCall& call) const {
-  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers] = call;
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums] = call;
   const View grad_rows = as_rows(grad_y);
-  if (config_.relu) relu_backward(ctx, as_rows(saved.tensors[1]), grad_rows, grad_rows);
-  linear_backward_weight(ctx, as_rows(saved.tensors[0]), grad_rows, grad_params[0], config_.bias ? grad_params[1] : View{}, mode);
+  View grad_bias = config_.bias ? grad_params[1] : View{};
+  if (config_.relu) relu_backward(ctx, as_rows(saved.tensors[1]), grad_rows, grad_rows, std::exchange(grad_bias, {}), mode);
+  linear_backward_weight(ctx, as_rows(saved.tensors[0]), grad_rows, grad_params[0], grad_bias, mode);
   if (grad_x) linear_backward_data(ctx, grad_rows, params[0], as_rows(grad_x));
 }
 

@@ -31,7 +31,7 @@ Saved MaxPool2d::forward(const ForwardCall& call) const {
 void MaxPool2d::backward(const BackwardCall& call) const {
   if (!call.grad_x) return;
   if (relu_apart()) relu_backward(call.ctx, call.saved.tensors[1], call.grad_y, call.grad_y);
-  max_pool2d_backward(call.ctx, config_, call.grad_y, call.saved.tensors[0], call.grad_x);
+  max_pool2d_backward(call.ctx, config_, call.grad_y, call.saved.tensors[0], call.grad_x, call.grad_x_sums, call.mode);
 }
 
 std::string AvgPool2d::describe() const { return describe_pool("avg_pool2d", config_); }

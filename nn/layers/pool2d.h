@@ -16,6 +16,7 @@ class MaxPool2d final : public Layer {
   std::string describe() const override;
   Shape output_shape(const Shape& x) const override { return pool2d_output_shape(config_, x); }
   OutputNeed output_need() const override { return relu_apart() ? OutputNeed::sign : OutputNeed::nothing; }
+  bool sums_grad_x() const override { return true; }
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;
 

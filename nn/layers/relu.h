@@ -13,6 +13,7 @@ class ReLU final : public Layer {
   OutputNeed output_need() const override { return OutputNeed::sign; }
   bool forward_in_place() const override { return true; }
   bool backward_in_place() const override { return true; }
+  bool sums_grad_x() const override { return true; }
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;
 };

@@ -76,7 +76,7 @@ Saved Residual::forward(const ForwardCall& call) const {
 }
 
 void Residual::backward(const BackwardCall& call) const {
-  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers] = call;
+  const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums] = call;
   if (relu_) relu_backward(ctx, saved.tensors[0], grad_y, grad_y);
   // Each path may use its gradient as scratch, so the first one gets a copy when the second still needs it.
   Tensor grad_body = grad_y;

@@ -145,6 +145,8 @@ struct Engine::State {
   void run_backward_empty(Replica& r, bool reduces, const Sequential::GradientsReady& gradients_ready);
   /// Gradients that no sample has written are zero.
   void zero_unwritten_gradients(Replica& r);
+  /// What decide_step() counts, so that run_optimizer() need not.
+  UpdateCount update_count(const Replica& r) const;
   void run_optimizer(Replica& r);
   /// Exchanges parameters and averages on all devices.
   void exchange_averages();

@@ -336,17 +336,22 @@ void Engine::State::zero_unwritten_gradients(Replica& r) {
   r.has_gradients = true;
 }
 
+UpdateCount Engine::State::update_count(const Replica& r) const {
+  if (config.optimizer.kind == OptimizerConfig::Kind::sgd) return {r.updates_done};
+  const AdamConfig adam = config.optimizer.adam_kernel();
+  return {r.updates_done, adam.lr, adam.beta1, adam.beta2};
+}
+
 void Engine::State::run_optimizer(Replica& r) {
   const OptimizerConfig& optimizer = config.optimizer;
-  const View control = r.scaler->step();
+  const View control = r.scaler->step();  // decide_step() has counted the update
   const PhaseScope phase(r.compute(), Phase::optimizer);
   const View parameters = r.updated(r.parameters), gradients = r.updated(r.gradients);
   const View half_parameters = r.half_parameters ? r.updated(r.half_parameters) : View();
   if (optimizer.kind == OptimizerConfig::Kind::sgd) {
-    sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control, update_ranges, half_parameters);
+    sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, View(), control, update_ranges, half_parameters);
   } else {
-    adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, r.updates_done, control, update_ranges,
-                half_parameters);
+    adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, View(), control, update_ranges, half_parameters);
   }
   if (r.average) update_average(r.compute(), config.ema_decay, parameters, r.average, r.updates_done, control);
 }

@@ -19,7 +19,7 @@ void backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, 
       {"conv2d_backward_weight", {x, grad_y}, {grad_w, grad_bias}}, [] {},
       [&] {
         cuda::im2col_conv2d_backward_weight(ctx, config, x, grad_y, grad_w, mode);
-        if (grad_bias) cuda::column_sum(ctx, grad_y, grad_bias, mode, ctx.workspace());
+        if (grad_bias) cuda::column_sum(ctx, grad_y, grad_bias, mode);
       });
 }
 

@@ -5,6 +5,9 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <span>
+
+#include <fmt/format.h>
 
 #include "kernels/relu.h"
 #include "runtime/error.h"
@@ -103,6 +106,46 @@ TEST_P(ElementwiseTest, AcceptsAnyLengthAndAlignment) {
   }
 }
 
+/// Rows below and above those of a thread, a strip and the most strips; columns with and without packs, of one chunk and several.
+TEST_P(ElementwiseTest, ReluBackwardAlsoSumsTheColumnsOfTheGradient) {
+  struct Case {
+    int64_t rows, columns, offset;
+  };
+  for (const auto& [rows, columns, offset] :
+       {Case{1, 1, 0}, {4, 128, 0}, {37, 10, 0}, {1000, 64, 0}, {333, 24, 0}, {333, 24, 1}, {70, 1000, 0}, {5000, 6, 0}, {30000, 8, 0}}) {
+    const std::vector<float> y = random(rows * columns, 21), gradient = random(rows * columns, 22), before = random_floats(columns, 23);
+    const std::vector<float> expected = rounded(y, gradient, masked);
+    std::vector<float> without_workspace;
+    for (const int64_t workspace : {int64_t{0}, int64_t{8} << 20}) {
+      device.ctx().release_workspace();
+      if (workspace > 0) device.ctx().reserve_workspace(workspace);
+      for (const GradMode mode : {GradMode::overwrite, GradMode::accumulate}) {
+        const bool adds = mode == GradMode::accumulate;
+        const std::string what = fmt::format("{} x {} at {}, workspace {}{}", rows, columns, offset, workspace, adds ? ", added" : "");
+        const ShiftedStored from = shifted({rows, columns}, offset, y), in_place = shifted({rows, columns}, offset, gradient);
+        const GuardedTensor sums = adds ? device.guarded({columns}, before) : device.guarded({columns});
+        relu_backward(ctx(), from, in_place, in_place, sums, mode);
+        expect_equal(in_place.values(), expected, what);
+        const std::vector<float> actual = device.values(sums);
+        expect_rounded(actual, reference_column_sums(rows, columns, expected, adds ? std::span<const float>(before) : std::span<const float>()),
+                       dtype_name(dtype()) + (" sums of " + what));
+        if (adds) continue;
+        const GuardedTensor again = device.guarded({columns});
+        relu_backward(ctx(), from, shifted({rows, columns}, offset, gradient), in_place, again);
+        expect_same_bits(stored_bits(DType::f32, device.values(again)), stored_bits(DType::f32, actual), what + " again");
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, SumsOfNoRowsAreZero) {
+  const GuardedTensor none = guarded({0, 3}), sums = device.guarded({3}, std::vector<float>{1, 2, 3});
+  relu_backward(ctx(), none, none, none, sums, GradMode::accumulate);
+  EXPECT_EQ(device.values(sums), (std::vector<float>{1, 2, 3}));
+  relu_backward(ctx(), none, none, none, sums);
+  EXPECT_EQ(device.values(sums), std::vector<float>(3));
+}
+
 TEST_P(ElementwiseTest, AcceptsAnEmptyBatch) {
   const GuardedTensor none = guarded({0, 5});
   relu_forward(ctx(), none, none);
@@ -118,6 +161,8 @@ TEST_P(ElementwiseTest, RefusesWrongArguments) {
   float host[12] = {};
   EXPECT_THROW(relu_forward(ctx(), x, View{host, {4, 3}, dtype(), DeviceId::host()}), DeviceError);
   EXPECT_THROW(relu_backward(ctx(), x, y, x), ShapeError);
+  EXPECT_THROW(relu_backward(ctx(), x, y, y, device.empty({4})), ShapeError);
+  EXPECT_THROW(relu_backward(ctx(), x, y, y, device.empty({3}, DType::i32)), DtypeError);
   EXPECT_THROW(add(ctx(), x, empty({12}), x), ShapeError);
   const std::string expected = std::string(" is ") + dtype_name(other()) + ", expected " + dtype_name(dtype());
   expect_error<DtypeError>([&] { add(ctx(), x, wrong, x); }, "add: b" + expected);

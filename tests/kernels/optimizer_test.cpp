@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/cast.h"
+#include "kernels/cross_entropy.h"
 #include "kernels/step_control.h"
 #include "runtime/error.h"
 #include "tests/support/device_fixture.h"
@@ -60,7 +61,7 @@ AdamConfig adam_config(const Json& options, bool decoupled) {
 
 class OptimizerTest : public DeviceTest {
  protected:
-  OptimizerTest() { ctx().reserve_workspace(kOptimizerWorkspaceBytes); }
+  OptimizerTest() { ctx().reserve_workspace(kCheckGradientsWorkspaceBytes); }
 };
 
 TEST_F(OptimizerTest, FollowsPyTorchsTrajectories) {
@@ -251,7 +252,6 @@ void update(ExecContext& ctx, int kind, const View& param, const View& grad, con
 
 class HalfCopy : public DtypeTest {
  protected:
-  HalfCopy() { ctx().reserve_workspace(kOptimizerWorkspaceBytes); }
   std::vector<uint16_t> cast_of(const View& param) {
     const Tensor half = device.empty(param.shape, dtype());
     cast(ctx(), param, half);
@@ -341,12 +341,37 @@ TEST_F(OptimizerTest, AnUpdateWithoutParametersIsCounted) {
   EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{2});
 }
 
-TEST_F(OptimizerTest, NamesTheWorkspaceThatItNeedsOnAGpu) {
-  if (!on_gpu()) GTEST_SKIP() << "needs a GPU";
-  ctx().release_workspace();
-  Flat flat(device, {1.0F});
-  EXPECT_THROW(flat.adam({}, {1.0F}), OutOfMemory);
-  EXPECT_EQ(device.values<int32_t>(flat.step), std::vector<int32_t>{0});
+/// A step is taken, one skipped, two taken.
+TEST_F(OptimizerTest, AnUpdateThatTheDecisionHasCountedHasTheSameBits) {
+  std::vector<float> totals_content(LossTotals::kCount, 0.0F);
+  totals_content[LossTotals::kValid] = 3.0F;
+  const Tensor totals = device.tensor({LossTotals::kCount}, totals_content);
+  const std::vector<float> start = random_floats(3001, 1);
+  for (const NonFinite policy : {NonFinite::skip, NonFinite::accept}) {
+    for (int kind = 0; kind < 4; ++kind) {
+      const std::string what = fmt::format("{}{}", kUpdates[kind], policy == NonFinite::skip ? ", checked" : "");
+      Flat counted(device, start), alone(device, start);
+      const Tensor of_counted = counted.control(), of_alone = alone.control();
+      for (uint64_t step = 0; step < 4; ++step) {
+        std::vector<float> content = random_floats(3001, 2 + step);
+        if (step == 1 && policy == NonFinite::skip) content[7] = std::numeric_limits<float>::infinity();
+        const Tensor grad = device.tensor({counted.count}, content);
+        const auto decide = [&](const View& control, const UpdateCount& count) {
+          if (policy == NonFinite::accept) return decide_step(ctx(), 4.0, policy, totals, {}, control, count);
+          check_and_decide_step(ctx(), 4.0, policy, grad, totals, {}, control, count);
+        };
+        decide(of_counted, {counted.step, 1e-2, 0.9, 0.999});
+        decide(of_alone, {});
+        update(ctx(), kind, counted.param, grad, counted.first, counted.second, {}, of_counted, nullptr, {});
+        update(ctx(), kind, alone.param, grad, alone.first, alone.second, alone.step, of_alone, nullptr, {});
+      }
+      expect_same_bits(device.values(ConstView(counted.param.view)), device.values(ConstView(alone.param.view)), what);
+      expect_same_bits(device.values(ConstView(counted.second.view)), device.values(ConstView(alone.second.view)), what);
+      EXPECT_NE(device.values(ConstView(counted.param.view)), start) << what;
+      EXPECT_EQ(device.values<int32_t>(counted.step), std::vector<int32_t>{policy == NonFinite::skip ? 3 : 4}) << what;
+      EXPECT_EQ(device.values<int32_t>(alone.step), device.values<int32_t>(counted.step)) << what;
+    }
+  }
 }
 
 TEST_F(OptimizerTest, ASkippedStepChangesNothing) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -52,6 +53,35 @@ std::vector<float> values_with_ties(int64_t count, uint64_t seed, bool specials)
   for (size_t i = 5; i < values.size(); i += 13) values[i] = -std::numeric_limits<float>::infinity();
   for (size_t i = 8; i < values.size(); i += 41) values[i] = std::numeric_limits<float>::infinity();
   return values;
+}
+
+TEST_P(Pool2dTest, MaxBackwardAlsoSumsTheChannelsOfTheGradient) {
+  std::vector<Case> all = cases();
+  all.push_back({{2, 2, 0}, {6, 32, 32, 32}});  // several strips
+  all.push_back({{3, 2, 0}, {4, 27, 27, 64}});
+  for (const auto& [config, shape] : all) {
+    const Shape y_shape = pool2d_output_shape(config, shape);
+    const int64_t channels = shape[3];
+    const GuardedTensor y = guarded(y_shape), alone = guarded(shape), grad_x = guarded(shape);
+    const Tensor indices = device.empty(y_shape, DType::u8), grad_y = tensor(y_shape, random(y_shape.numel(), 42));
+    max_pool2d_forward(ctx(), config, tensor(shape, random(shape.numel(), 41)), y, indices);
+    max_pool2d_backward(ctx(), config, grad_y, indices, alone);
+    const std::vector<float> before = random_floats(channels, 43), expected = values(alone);
+    for (const int64_t workspace : {int64_t{0}, int64_t{8} << 20}) {
+      device.ctx().release_workspace();
+      if (workspace > 0) device.ctx().reserve_workspace(workspace);
+      for (const bool adds : {false, true}) {
+        const std::string what = fmt::format("{}, workspace {}{}", shape.str(), workspace, adds ? ", added" : "");
+        const GuardedTensor sums = adds ? device.guarded({channels}, before) : device.guarded({channels});
+        max_pool2d_backward(ctx(), config, grad_y, indices, grad_x, sums, adds ? GradMode::accumulate : GradMode::overwrite);
+        expect_same_bits(bits(grad_x), bits(alone), what);
+        expect_rounded(
+            device.values(sums),
+            reference_column_sums(shape.numel() / channels, channels, expected, adds ? std::span<const float>(before) : std::span<const float>()),
+            dtype_name(dtype()) + (" sums of " + what));
+      }
+    }
+  }
 }
 
 TEST_P(Pool2dTest, MaxForwardReturnsTheFirstMaximumAndNanWins) {

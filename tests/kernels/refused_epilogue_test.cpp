@@ -39,6 +39,15 @@ TEST_P(RefusedEpilogue, RunsAsAKernelOfItsOwn) {
   }
 }
 
+TEST_P(RefusedEpilogue, TheGradientOfABiasRunsAsAKernelOfItsOwn) {
+  const int64_t n = 33, in = 20, out = 17;
+  const std::vector<float> x = random(n * in, 1), grad_y = random(n * out, 2);
+  const GuardedTensor grad_w = device.guarded({out, in}), grad_bias = device.guarded({out});
+  linear_backward_weight(ctx(), tensor({n, in}, x), tensor({n, out}, grad_y), grad_w, grad_bias, GradMode::overwrite);
+  expect_rounded(device.values(grad_bias), reference_column_sums(n, out, grad_y), dtype_name(dtype()));
+  expect_rounded(device.values(grad_w), reference_gemm(true, false, out, in, n, grad_y, x), dtype_name(dtype()));
+}
+
 TEST_P(RefusedEpilogue, AProductWithoutAnAlgorithmIsReportedWithItsSizes) {
   standins::refuse_products(true);
   const Tensor x = tensor({33, 20}, random(33 * 20, 1)), w = tensor({17, 20}, random(17 * 20, 2)), bias = tensor({17}, random(17, 3));

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 class LossScalerTest : public DeviceTest {
  protected:
-  LossScalerTest() { ctx().reserve_workspace(std::max(kOptimizerWorkspaceBytes, kCheckGradientsWorkspaceBytes)); }
+  LossScalerTest() { ctx().reserve_workspace(kCheckGradientsWorkspaceBytes); }
 
   Tensor totals(float valid) {
     std::vector<float> values(LossTotals::kCount, 0.0F);

@@ -47,7 +47,7 @@ struct Figures {
   DType dtype;
   int64_t launches, target_launches, records, calls;
 };
-const Figures kFigures[] = {{DType::f32, 28, 20, 28, 88}, {DType::bf16, 28, 21, 30, 88}, {DType::f16, 29, 22, 32, 88}};
+const Figures kFigures[] = {{DType::f32, 20, 20, 28, 76}, {DType::bf16, 20, 21, 30, 76}, {DType::f16, 21, 22, 32, 78}};
 
 class CudaCalls : public ::testing::TestWithParam<Figures> {
  protected:

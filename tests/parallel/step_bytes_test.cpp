@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes that our own kernels read and write in a training step, by what every operation declares for the order checker. Planned on a meta device.
+#include <algorithm>
 #include <iostream>
 #include <map>
 #include <span>
@@ -18,8 +19,14 @@ bool is_library(const std::string& operation) {
   return operation.starts_with("conv2d_") || operation.starts_with("linear_") || operation == "copy" || operation == "zero";
 }
 
-/// Bytes by operation in the first step of AlexNet at batch 512, from 32x32 images, in f16 with a dynamic loss scale and AdamW. The gradient of a
-/// bias is a kernel of ours that reads the gradient of the output once more.
+/// True if a convolution also computes the gradient of its bias, by a kernel of ours that reads the gradient of the output once more. Linear layers
+/// leave it to an epilogue of cuBLASLt's product; CudaCalls fails if that becomes a launch.
+bool sums_gradient_again(const std::string& operation, std::span<const MemoryAccess> accesses) {
+  const auto writes = std::count_if(accesses.begin(), accesses.end(), [](const MemoryAccess& a) { return a.write; });
+  return operation == "conv2d_backward_weight" && writes == 2;
+}
+
+/// Bytes by operation in the first step of AlexNet at batch 512, from 32x32 images, in f16 with a dynamic loss scale and AdamW.
 std::map<std::string, int64_t> bytes_of_alexnets_step() {
   constexpr int64_t kBatch = 512;
   const Model model = make_model("alexnet", {});
@@ -36,7 +43,7 @@ std::map<std::string, int64_t> bytes_of_alexnets_step() {
     first = false;
     engine.devices().checker()->observe([&](const char* operation, std::span<const MemoryAccess> accesses) {
       const std::string name = operation;
-      if (name.ends_with("_backward_weight")) bytes["gradients of biases"] += accesses[1].bytes;
+      if (sums_gradient_again(name, accesses)) bytes["gradients of biases"] += accesses[1].bytes;
       if (is_library(name)) return;
       for (const MemoryAccess& a : accesses) bytes[name] += a.bytes;
     });
@@ -53,7 +60,7 @@ std::map<std::string, int64_t> bytes_of_alexnets_step() {
 
 TEST(StepBytes, OfOurOwnKernelsInAlexNetDoNotGrow) {
   // Counted when this bound was last lowered, in MB. The fused minimum reads no activation for a ReLU or a bias alone.
-  constexpr double kToday = 4082, kTarget = 3640;
+  constexpr double kToday = 3570, kTarget = 3640;
   const std::map<std::string, int64_t> bytes = bytes_of_alexnets_step();
   double total = 0;
   for (const auto& [operation, moved] : bytes) {

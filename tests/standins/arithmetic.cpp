@@ -112,6 +112,11 @@ void multiply(const Product& p) {
       store_block(p, sums, r * kRows, column);
     }
   }
+  for (int64_t j = 0; p.column_sums != nullptr && j < p.b.columns; ++j) {
+    float sum = 0.0F;
+    for (int64_t i = 0; i < k; ++i) sum += load(p.b.data, p.b.type, i * p.b.row_stride + j * p.b.column_stride);
+    store(p.column_sums, p.d.type, j, sum);
+  }
 }
 
 namespace {

@@ -26,7 +26,8 @@ int64_t element_bytes(cudaDataType_t type);
 struct Product {
   MatrixAt a, b, c, d;  // shapes in the product: (m, k), (k, n), (m, n); d's data is written
   float alpha = 1, beta = 0;
-  const void* bias = nullptr;  // (m), of d's type, added to each column
+  const void* bias = nullptr;   // (m), of d's type, added to each column
+  void* column_sums = nullptr;  // (n) of d's type: receives the sums of b's columns
   bool relu = false;
   bool tf32 = false;
 };

@@ -127,9 +127,9 @@ cublasStatus_t describe(const Operation& operation, const Layout& a, const Layou
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   product.tf32 = operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  product.relu = (operation.epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
-  const bool known_epilogue =
-      operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || (operation.epilogue & ~(uint32_t{CUBLASLT_EPILOGUE_RELU} | CUBLASLT_EPILOGUE_BIAS)) == 0;
+  product.relu = operation.epilogue != CUBLASLT_EPILOGUE_BGRADB && (operation.epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
+  const bool known_epilogue = operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || operation.epilogue == CUBLASLT_EPILOGUE_BGRADB ||
+                              (operation.epilogue & ~(uint32_t{CUBLASLT_EPILOGUE_RELU} | CUBLASLT_EPILOGUE_BIAS)) == 0;
   const bool known_compute =
       operation.compute == CUBLAS_COMPUTE_32F || operation.compute == CUBLAS_COMPUTE_32F_PEDANTIC || (product.tf32 && a.type == CUDA_R_32F);
   const bool known_types = is_float(a.type) && a.type == b.type && c.type == d.type && (d.type == a.type || d.type == CUDA_R_32F);
@@ -170,6 +170,7 @@ void run(const Product& p, void* scratch, size_t scratch_bytes) {
   if (p.beta != 0) standins::tell_read(p.c.data, p.c.bytes());
   if (p.bias != nullptr) standins::tell_read(p.bias, p.d.rows * standins::element_bytes(p.d.type));
   standins::tell_write(p.d.data, p.d.bytes());
+  if (p.column_sums != nullptr) standins::tell_write(p.column_sums, p.d.columns * standins::element_bytes(p.d.type));
   if (scratch_bytes > 0) std::memset(scratch, 0xFF, scratch_bytes);
   standins::multiply(p);
 }
@@ -333,9 +334,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   p.d.data = d_data;
   p.alpha = *static_cast<const float*>(alpha);
   p.beta = *static_cast<const float*>(beta);
-  if ((operation.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0) p.bias = operation.bias;
-  if ((operation.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 && p.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
-  if (p.bias != nullptr && !is_aligned(p.bias, 16, "the bias")) return CUBLAS_STATUS_INVALID_VALUE;  // the real heuristic may assume it
+  const bool sums = operation.epilogue == CUBLASLT_EPILOGUE_BGRADB, adds = !sums && (operation.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
+  if (adds) p.bias = operation.bias;
+  if (sums) p.column_sums = const_cast<void*>(operation.bias);
+  if ((adds || sums) && operation.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  if ((adds || sums) && !is_aligned(operation.bias, 16, "the bias")) return CUBLAS_STATUS_INVALID_VALUE;  // the real heuristic may assume it
   if (c_data == d_data && std::memcmp(c_layout, d_layout, sizeof *c_layout) != 0) return CUBLAS_STATUS_INVALID_VALUE;
   size_t used_scratch = 0;
   if (algorithm != nullptr) {
@@ -345,12 +348,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   }
   if (scratch != nullptr && !is_aligned(scratch, 256, "the workspace")) return CUBLAS_STATUS_INVALID_VALUE;
   const standins::Device& device = stream->device;
-  const auto bias_bytes = p.bias == nullptr ? 0 : p.d.rows * standins::element_bytes(p.d.type);
+  const void* const bias = adds || sums ? operation.bias : nullptr;
+  const auto bias_bytes = bias == nullptr ? 0 : (sums ? p.d.columns : p.d.rows) * standins::element_bytes(p.d.type);
   const bool touches = standins::may_touch(device, p.a.data, p.a.bytes(), "cublasLtMatmul's A") &&
                        standins::may_touch(device, p.b.data, p.b.bytes(), "cublasLtMatmul's B") &&
                        standins::may_touch(device, p.c.data, p.c.bytes(), "cublasLtMatmul's C") &&
                        standins::may_touch(device, p.d.data, p.d.bytes(), "cublasLtMatmul's D") &&
-                       standins::may_touch(device, p.bias, bias_bytes, "cublasLtMatmul's bias") &&
+                       standins::may_touch(device, bias, bias_bytes, "cublasLtMatmul's bias") &&
                        standins::may_touch(device, used_scratch > 0 ? scratch : nullptr, static_cast<int64_t>(used_scratch), "its workspace");
   if (handle->device != &device) {
     explain("cublasLtMatmul: the handle is of device %d, the stream of device %d", handle->device->index, device.index);
