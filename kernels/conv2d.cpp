@@ -9,6 +9,7 @@
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/portable.h"
 #include "kernels/cpu/widened.h"
+#include "kernels/recorded_operations.h"
 #include "kernels/run.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
@@ -108,6 +109,7 @@ void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, C
   check::tensor(kName, "y", y, y_shape, x.dtype, ctx);
   check::no_overlap(kName, {"y", y}, {{"x", x}, {"w", w}, {"bias", bias}});
   if (y.numel() == 0) return;
+  record(ctx, {Conv2dPass::forward, config, x.dtype, x.shape, w.shape, y_shape, static_cast<bool>(bias)});
   run(ctx, {kName, {x, w, bias}, {y}}, cpu::conv2d_forward, VITRINE_IF_CUDA(cuda::conv2d_forward), config, x, w, bias, y);
 }
 
@@ -120,6 +122,7 @@ void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstVie
   check::tensor(kName, "grad_x", grad_x, grad_y.dtype, ctx);
   check::no_overlap(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}, {"w", w}});
   if (grad_x.numel() == 0) return;
+  record(ctx, {Conv2dPass::backward_data, config, grad_x.dtype, grad_x.shape, w.shape, y_shape});
   run(ctx, {kName, {grad_y, w}, {grad_x}}, cpu::conv2d_backward_data, VITRINE_IF_CUDA(cuda::conv2d_backward_data), config, grad_y, w, grad_x);
 }
 
@@ -141,6 +144,7 @@ void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
   }
   const ConstView old_w = accumulate ? ConstView(grad_w) : ConstView{};
   const ConstView old_bias = accumulate ? ConstView(grad_bias) : ConstView{};
+  record(ctx, {Conv2dPass::backward_weight, config, x.dtype, x.shape, grad_w.shape, y_shape, static_cast<bool>(grad_bias), accumulate});
   run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, cpu::conv2d_backward_weight, VITRINE_IF_CUDA(cuda::conv2d_backward_weight),
       config, x, grad_y, grad_w, grad_bias, mode);
 }

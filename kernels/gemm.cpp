@@ -8,6 +8,7 @@
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/portable.h"
 #include "kernels/cpu/widened.h"
+#include "kernels/recorded_operations.h"
 #include "kernels/run.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
@@ -57,6 +58,14 @@ void gemm(ExecContext& ctx, bool transpose_a, bool transpose_b, ConstView a, Con
     return;
   }
   const ConstView old_c = mode == GradMode::accumulate ? ConstView(c) : ConstView{};
+  record(ctx, {.m = m,
+               .n = n,
+               .k = k,
+               .dtype = a.dtype,
+               .c_dtype = c.dtype,
+               .transpose_a = transpose_a,
+               .transpose_b = transpose_b,
+               .accumulate = mode == GradMode::accumulate});
   run(ctx, {kName, {a, b, old_c}, {c}}, cpu::gemm, VITRINE_IF_CUDA(cuda::gemm), transpose_a, transpose_b, a, b, c, mode);
 }
 

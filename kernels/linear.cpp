@@ -8,6 +8,7 @@
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/portable.h"
 #include "kernels/cpu/widened.h"
+#include "kernels/recorded_operations.h"
 #include "kernels/run.h"
 #include "runtime/copy.h"
 #include "runtime/error.h"
@@ -73,6 +74,14 @@ void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, 
   check::tensor(kName, "y", y, {x.shape[0], w.shape[0]}, x.dtype, ctx);
   check::no_overlap(kName, {"y", y}, {{"x", x}, {"w", w}, {"bias", bias}});
   if (y.numel() == 0) return;
+  record(ctx, {.m = x.shape[0],
+               .n = w.shape[0],
+               .k = x.shape[1],
+               .dtype = x.dtype,
+               .c_dtype = y.dtype,
+               .transpose_b = true,
+               .bias = static_cast<bool>(bias),
+               .relu = relu});
   run(ctx, {kName, {x, w, bias}, {y}}, cpu::linear_forward, VITRINE_IF_CUDA(cuda::linear_forward), x, w, bias, relu, y);
 }
 
@@ -85,6 +94,7 @@ void linear_backward_data(ExecContext& ctx, ConstView grad_y, ConstView w, View 
   check::tensor(kName, "grad_x", grad_x, {grad_y.shape[0], w.shape[1]}, grad_y.dtype, ctx);
   check::no_overlap(kName, {"grad_x", grad_x}, {{"grad_y", grad_y}, {"w", w}});
   if (grad_x.numel() == 0) return;
+  record(ctx, {.m = grad_y.shape[0], .n = w.shape[1], .k = w.shape[0], .dtype = grad_y.dtype, .c_dtype = grad_x.dtype});
   run(ctx, {kName, {grad_y, w}, {grad_x}}, cpu::linear_backward_data, VITRINE_IF_CUDA(cuda::linear_backward_data), grad_y, w, grad_x);
 }
 
@@ -107,6 +117,13 @@ void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, Vie
   if (grad_w.numel() == 0) return;
   const ConstView old_w = accumulate ? ConstView(grad_w) : ConstView{};
   const ConstView old_bias = accumulate ? ConstView(grad_bias) : ConstView{};
+  record(ctx, {.m = grad_w.shape[0],
+               .n = grad_w.shape[1],
+               .k = x.shape[0],
+               .dtype = x.dtype,
+               .c_dtype = DType::f32,
+               .transpose_a = true,
+               .accumulate = accumulate});
   run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, cpu::linear_backward_weight, VITRINE_IF_CUDA(cuda::linear_backward_weight), x,
       grad_y, grad_w, grad_bias, mode);
 }

@@ -49,6 +49,8 @@ Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   const int ordinal = static_cast<int>(i);
   Device::Parts parts;
   parts.id = id;
+  parts.target = options.stand_for.empty() ? id : options.stand_for[i];
+  if (!options.threads_per_device.empty()) parts.thread_count = options.threads_per_device[options.threads_per_device.size() == 1 ? 0 : i];
   parts.ordinal = ordinal;
   if (!options.names.empty()) parts.name = options.names[i];
   parts.pool = std::make_shared<Pool>(parts.name.empty() ? id.str() : parts.name, std::make_unique<MetaSlab>(ordinal), capacity);
@@ -61,7 +63,7 @@ Device::Parts meta_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
 
 Device::Parts cpu_parts(DeviceId id, int ordinal, int64_t capacity, OrderChecker* checker, const CoreShare& share, TraceLevel trace) {
   Device::Parts parts;
-  parts.id = id;
+  parts.id = parts.target = id;
   parts.ordinal = ordinal;
   parts.cores = share.cores;
   parts.thread_count = share.threads;
@@ -116,6 +118,23 @@ void refuse_shared_gpus(ProcessGroup& process_group, const DeviceGroupOptions& o
     return std::vector<std::string>(1);
   });
   if (!shared.empty()) throw UnsupportedError(shared);
+}
+
+/// Threads that the CPU devices of a group would have that is opened on this machine as one of the processes of `place`, which share its cores.
+std::vector<int> threads_of(const DeviceGroupOptions& options, const ProcessGroupPlace& place) {
+  std::vector<int> cores = available_cores();
+  std::optional<double> quota = cpu_quota();
+  if (const size_t processes = place.devices.size(); processes > 1) {
+    const size_t part = std::max<size_t>(1, cores.size() / processes);
+    if (quota) *quota *= static_cast<double>(part) / static_cast<double>(cores.size());
+    cores.resize(part);
+  }
+  std::vector<std::string> warnings;  // for the run
+  std::vector<int> threads;
+  for (const CoreShare& share : divide_cores(cores, static_cast<int>(options.devices.size()), options.threads_per_device, warnings, true, quota)) {
+    threads.push_back(share.threads);
+  }
+  return threads;
 }
 
 }  // namespace
@@ -179,6 +198,9 @@ DeviceGroup::DeviceGroup(const DeviceGroupOptions& options) : options_(options) 
     }
   }
   if (!options_.names.empty() && options_.names.size() != count) throw ConfigError("devices: expected one name for each device, or no names");
+  if (!options_.stand_for.empty() && options_.stand_for.size() != count) {
+    throw ConfigError("devices: expected one device that each meta device stands for, or none");
+  }
   set_place(options_.place.value_or(ProcessGroupPlace{0, {static_cast<int>(count)}}));
   if (options_.check_order) checker_ = std::make_unique<OrderChecker>();
   std::vector<CoreShare> shares;
@@ -259,12 +281,16 @@ std::unique_ptr<DeviceGroup> DeviceGroup::planned(const DeviceGroupOptions& opti
   twin.check_order = options.check_order;
   twin.place = options.place.value_or(ProcessGroupPlace{0, {static_cast<int>(options.devices.size())}});
   twin.place->gpus = twin.place->gpus || backend == Backend::cuda;
+  twin.tf32 = options.tf32;
+  check_list(options.threads_per_device, options.devices.size(), "threads per device");
+  if (backend != Backend::cuda) twin.threads_per_device = threads_of(options, *twin.place);
   for (size_t i = 0; i < options.devices.size(); ++i) {
     const DeviceId id = options.devices[i];
     if (id.backend != backend) throw ConfigError("devices: all devices of a group must have the same backend");
     const bool shared = std::count(options.devices.begin(), options.devices.end(), id) > 1;
     const bool absent = backend == Backend::cuda && id.index >= gpus && options.memory_bytes.empty();
     twin.devices.push_back({Backend::meta, static_cast<int>(i)});
+    twin.stand_for.push_back(id);
     twin.names.push_back(shared ? logical_name(id, i) : id.str());
     twin.memory_bytes.push_back(absent ? kUnlimitedBytes : capacity_of(options, i));
   }
@@ -276,8 +302,11 @@ std::unique_ptr<DeviceGroup> DeviceGroup::meta_twin(std::optional<int> limited) 
   twin.place = place_;
   if (devices_[0]->id().backend == Backend::cuda) twin.place->gpus = true;
   twin.check_order = options_.check_order;
+  twin.tf32 = options_.tf32;
   for (size_t i = 0; i < devices_.size(); ++i) {
     twin.devices.push_back({Backend::meta, static_cast<int>(i)});
+    twin.stand_for.push_back(devices_[i]->target());
+    twin.threads_per_device.push_back(devices_[i]->thread_count());
     twin.names.push_back(devices_[i]->name());
     twin.memory_bytes.push_back(limited == static_cast<int>(i) ? devices_[i]->pool().capacity_bytes() : kUnlimitedBytes);
   }

@@ -34,6 +34,8 @@ struct DeviceGroupOptions {
   std::shared_ptr<ProcessGroup> process_group = {};
   /// Meta devices only: the position to plan for, in a process group that does not have to exist.
   std::optional<ProcessGroupPlace> place = {};
+  /// Meta devices only: the devices that they stand for, whose libraries a plan is made for; empty: CPU devices.
+  std::vector<DeviceId> stand_for = {};
   /// Meta devices only: the names to show in messages; empty: their ids.
   std::vector<std::string> names = {};
   /// Capacity of each device's pool: one value for all, one each, or empty. Empty means, for CPU devices, available_memory() less a reserve, divided
@@ -41,7 +43,7 @@ struct DeviceGroupOptions {
   /// devices.
   std::vector<int64_t> memory_bytes = {};
   /// Threads of each CPU device: one value for all, one each, or empty (the process's cores divided among the devices); at most
-  /// kMostThreadsPerDevice.
+  /// kMostThreadsPerDevice. Of meta devices: those of the CPU devices that they stand for; empty: one.
   std::vector<int> threads_per_device = {};
   bool check_order = false;
   TraceLevel trace = TraceLevel::phase;
@@ -74,6 +76,7 @@ class Device {
  public:
   struct Parts {
     DeviceId id;
+    DeviceId target;  // the device that a meta device stands for, otherwise id
     int ordinal = 0;
     std::string name;  // empty: that of id
     std::shared_ptr<Pool> pool;
@@ -88,6 +91,8 @@ class Device {
   ~Device();
 
   DeviceId id() const { return parts_.id; }
+  /// The device whose libraries this device's work is for: id(), or the one that a meta device stands for.
+  DeviceId target() const { return parts_.target; }
   /// Index in the group: the rank of its replica.
   int ordinal() const { return parts_.ordinal; }
   /// "cpu:1". Logical devices that share a GPU have their position in the list as a suffix: "cuda:0#0", "cuda:0#1".
@@ -95,6 +100,7 @@ class Device {
   int thread_count() const { return parts_.thread_count; }
   const std::vector<int>& cores() const { return parts_.cores; }
   Pool& pool() { return *parts_.pool; }
+  const Pool& pool() const { return *parts_.pool; }
   ExecContext& compute() { return *compute_; }
   ExecContext& copy() { return *copy_; }
   ExecContext& communication() { return *communication_; }
@@ -125,6 +131,9 @@ class DeviceGroup {
 
   int size() const { return static_cast<int>(devices_.size()); }
   Device& operator[](int i) { return *devices_[static_cast<size_t>(i)]; }
+  const Device& operator[](int i) const { return *devices_[static_cast<size_t>(i)]; }
+  /// Device::target() of the first device; all have the same backend.
+  DeviceId target() const { return devices_[0]->target(); }
   const DeviceGroupOptions& options() const { return options_; }
   ProcessGroup* process_group() const { return options_.process_group.get(); }
   /// Index of this process, the number of processes, and the number of devices of each. Ranks of devices count across all processes.

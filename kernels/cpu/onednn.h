@@ -5,12 +5,7 @@
 
 #include "kernels/conv2d.h"
 #include "kernels/libraries.h"
-
-namespace vitrine::cpu {
-
-enum class Conv2dPass { forward, backward_data, backward_weight };
-
-}  // namespace vitrine::cpu
+#include "kernels/recorded_operations.h"
 
 /// Matrix products and convolutions by oneDNN, in the dtypes that it computes with. Primitives are created once per shape and kept in ctx.plans();
 /// packed weights and scratch are taken from `workspace`. A function returns false and does nothing when oneDNN is not built in (no_onednn.cpp), has
@@ -47,6 +42,8 @@ bool conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dC
 bool conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
                             View grad_bias, GradMode mode);
 
+/// Bytes of workspace that a product takes, of `allowed_bytes`; -1 when there is no fast implementation, or gemm() declines.
+int64_t product_bytes(ExecContext& ctx, const RecordedProduct& product, int64_t allowed_bytes);
 /// Bytes of workspace that a pass needs; -1 when there is no fast implementation.
 int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias, DType dtype);
 

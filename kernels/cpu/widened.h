@@ -2,7 +2,9 @@
 #pragma once
 
 #include "kernels/conv2d.h"
+#include "kernels/cpu/portable.h"
 #include "kernels/gemm.h"
+#include "kernels/recorded_operations.h"
 
 /// Products and convolutions of f16 and bf16 on CPUs without instructions for them: pieces of the arguments are widened to f32 in ctx.workspace(),
 /// computed in f32, and each complete result is rounded once. The contracts are those of the operations.
@@ -16,5 +18,10 @@ void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, 
 void conv2d_forward(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y);
 void conv2d_backward_data(ExecContext& ctx, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x);
 void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w, View grad_bias, GradMode mode);
+
+/// Bytes of workspace with which one image can be computed, and all images at once at full speed.
+portable::Conv2dBytes conv2d_bytes(ExecContext& ctx, const RecordedConv2d& convolution);
+/// Bytes of workspace beyond which a product does not use more.
+int64_t gemm_bytes(const RecordedProduct& product);
 
 }  // namespace vitrine::cpu::widened

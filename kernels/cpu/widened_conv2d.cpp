@@ -129,4 +129,11 @@ void conv2d_backward_weight(ExecContext& ctx, const Conv2dConfig& config, ConstV
   });
 }
 
+portable::Conv2dBytes conv2d_bytes(ExecContext& ctx, const RecordedConv2d& r) {
+  const Convolution c{r.pass, r.config, r.x, r.y, r.w, r.bias};
+  const int64_t fixed = Arena::kAlignment + c.weight_bytes();
+  return {fixed + c.image_bytes() + portable::conv2d_bytes(r.config, r.x, r.w).least,
+          fixed + c.images() * c.image_bytes() + f32::conv2d_bytes(ctx, r.pass, r.config, r.x, r.w, r.bias)};
+}
+
 }  // namespace vitrine::cpu::widened

@@ -161,4 +161,11 @@ void linear_forward(ExecContext& ctx, ConstView x, ConstView w, ConstView bias, 
   multiply(ctx, {"linear_forward", false, true, x, w, y, GradMode::overwrite, bias, relu});
 }
 
+int64_t gemm_bytes(const RecordedProduct& p) {
+  const int64_t floats = std::min(kMostFloats, Tile{p.m, p.n, p.k}.floats(p.c_dtype != DType::f32));
+  // The inverse of tile_floats().
+  const int64_t usable = floats * size_of(DType::f32) + 3 * Arena::kAlignment;
+  return std::max(kWidenedGemmWorkspaceBytes, Arena::aligned((usable + 6) / 7 * 8) + Arena::kAlignment);
+}
+
 }  // namespace vitrine::cpu::widened

@@ -17,7 +17,6 @@ namespace vitrine::cuda {
 namespace {
 
 using Ids = CudnnConv2dIds;
-constexpr int64_t kAlignment = 256;
 
 /// The handle of a context, and the plans or refusals of its convolutions.
 class CudnnLibrary {
@@ -66,8 +65,8 @@ struct SplitArena {
 };
 SplitArena split_arena(ExecContext& ctx, int64_t bytes) {
   const View arena = ctx.workspace();
-  const int64_t piece = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  const int64_t left = (arena ? arena.bytes() : 0) / kAlignment * kAlignment - piece;
+  const int64_t piece = cudnn_arena_piece(bytes);
+  const int64_t left = (arena ? arena.bytes() : 0) / kCudnnArenaAlignment * kCudnnArenaAlignment - piece;
   if (left < 0) return {};
   return {arena.rows(0, left), arena.as<uint8_t>() + left};
 }

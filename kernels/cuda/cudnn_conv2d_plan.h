@@ -4,10 +4,9 @@
 #include <compare>
 
 #include "kernels/cuda/cudnn_graph.h"
+#include "kernels/recorded_operations.h"
 
 namespace vitrine::cuda {
-
-enum class Conv2dPass { forward, backward_data, backward_weight };
 
 /// Everything that a plan for a convolution depends on.
 struct CudnnConv2d {
@@ -28,6 +27,10 @@ struct CudnnConv2d {
 struct CudnnConv2dIds {
   static constexpr int64_t x = 1, w = 2, y = 3, bias = 4;
 };
+
+/// Pieces of the arena begin and end at multiples of it.
+inline constexpr int64_t kCudnnArenaAlignment = 256;
+inline int64_t cudnn_arena_piece(int64_t bytes) { return (bytes + kCudnnArenaAlignment - 1) / kCudnnArenaAlignment * kCudnnArenaAlignment; }
 
 CudnnChoice choose_conv2d_plan(const CudnnConv2d& convolution, const CudnnTarget& target);
 

@@ -102,7 +102,7 @@ class Candidate {
   }
 
   /// Returns the plan, or none after recording the reason.
-  std::unique_ptr<CudnnPlan> make_plan(const CudnnRules& rules, const CudnnTarget& target, Reasons& reasons) const {
+  std::unique_ptr<CudnnPlan> make_plan(const CudnnRules& rules, const CudnnTarget& target, bool fallback, Reasons& reasons) const {
     CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     // Early releases of cuDNN 9 need the handle; later ones read the GPU from the configuration.
     if (target.handle != nullptr) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, target.handle);
@@ -121,7 +121,7 @@ class Candidate {
       reasons.smallest_workspace = std::min(reasons.smallest_workspace, workspace_bytes);
       return nullptr;
     }
-    return std::make_unique<CudnnPlan>(std::move(plan), workspace_bytes, engine_.get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX).at(0));
+    return std::make_unique<CudnnPlan>(std::move(plan), workspace_bytes, engine_.get<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX).at(0), fallback);
   }
 
  private:
@@ -249,8 +249,8 @@ CudnnDescriptor cudnn_pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor
   return operation;
 }
 
-CudnnPlan::CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engine)
-    : plan_(std::move(plan)), workspace_bytes_(workspace_bytes), engine_(engine) {}
+CudnnPlan::CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engine, bool fallback)
+    : plan_(std::move(plan)), workspace_bytes_(workspace_bytes), engine_(engine), fallback_(fallback) {}
 
 std::vector<cudnnBackendNumericalNote_t> CudnnPlan::numerical_notes() const {
   const auto configurations = plan_.get_descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
@@ -288,7 +288,7 @@ CudnnChoice choose_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operatio
       ++reasons.proposed;
       const Candidate candidate(std::move(configuration));
       if (!candidate.allowed(rules, reasons)) continue;
-      if (auto plan = candidate.make_plan(rules, target, reasons)) return {std::move(plan), ""};
+      if (auto plan = candidate.make_plan(rules, target, mode == CUDNN_HEUR_MODE_FALLBACK, reasons)) return {std::move(plan), ""};
     }
   }
   return {nullptr, reasons.text(rules)};

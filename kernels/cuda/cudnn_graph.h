@@ -28,6 +28,7 @@ std::string cudnn_message(cudnnStatus_t status);
 
 /// The attribute type of a value; defined for types that cuDNN supports.
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const int64_t*) { return CUDNN_TYPE_INT64; }
+constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const int32_t*) { return CUDNN_TYPE_INT32; }
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const float*) { return CUDNN_TYPE_FLOAT; }
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const bool*) { return CUDNN_TYPE_BOOLEAN; }
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const char*) { return CUDNN_TYPE_CHAR; }
@@ -115,10 +116,12 @@ struct CudnnRules {
 /// An executable graph.
 class CudnnPlan {
  public:
-  CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engine);
+  CudnnPlan(CudnnDescriptor plan, int64_t workspace_bytes, int64_t engine, bool fallback);
   int64_t workspace_bytes() const { return workspace_bytes_; }
   /// cuDNN's index of the engine among those for this kind of graph.
   int64_t engine() const { return engine_; }
+  /// True for a plan of the fallback heuristic, which cuDNN offers for graphs that no allowed engine of its own choice serves.
+  bool fallback() const { return fallback_; }
   /// cuDNN's notes on its arithmetic.
   std::vector<cudnnBackendNumericalNote_t> numerical_notes() const;
   /// Queues the graph on the handle's stream: pointers[i] is the tensor ids[i], with the same ids in every call. Descriptors of pointers are kept: a
@@ -129,6 +132,7 @@ class CudnnPlan {
   CudnnDescriptor plan_;
   int64_t workspace_bytes_;
   int64_t engine_;
+  bool fallback_;
   std::map<std::vector<void*>, CudnnDescriptor> packs_;  // by pointers and workspace
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replaces the files cudnn_*.cpp in builds without cuDNN.
 #include "kernels/cuda/cudnn_conv2d.h"
+#include "kernels/cuda/workspace.h"
 
 namespace vitrine::cuda {
 
@@ -10,6 +11,8 @@ Reason cudnn_conv2d_forward(ExecContext&, const Conv2dConfig&, ConstView, ConstV
 Reason cudnn_conv2d_backward_data(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View) { return kNoCudnn; }
 Reason cudnn_conv2d_backward_weight(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
 Reason cudnn_conv2d_backward_weight_rounded(ExecContext&, const Conv2dConfig&, ConstView, ConstView, View, GradMode) { return kNoCudnn; }
+// Products over columns use what there is.
+WorkspaceNeed workspace_need(const RecordedOperations&, const WorkspaceTarget&, int64_t) { return {}; }
 std::optional<LibraryInfo> cudnn_library() { return std::nullopt; }
 
 }  // namespace vitrine::cuda

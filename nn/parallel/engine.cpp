@@ -160,6 +160,8 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   State& s = *state_;
   if (s.devices.process_count() > 1) s.agree_with_processes();
   s.plans = plan_or_explain(s.model, s.devices, s.config, s.workload);
+  s.workspace_planned = !s.config.workspace_bytes;
+  s.config.workspace_bytes = s.plans.front().workspace.bytes;
   s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.world_size());
   s.reserve();
   s.make_replicas();

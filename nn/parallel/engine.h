@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <vitrine/kernels/workspace.h>
 #include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/model.h>
 #include <vitrine/nn/parallel/engine_config.h>
@@ -69,6 +70,17 @@ struct HeldBytes {
 /// What a plan contains: the peaks, or also what layers hold and how memory changes over a step.
 enum class PlanDetail { peaks, layers };
 
+/// The arena of each compute stream. A plan that sizes it asks the libraries for the best algorithms of the model's convolutions and products, within
+/// the capacity of the device that has least room, and not below kLeastCpuWorkspace or kLeastGpuWorkspace.
+struct WorkspacePlan {
+  int64_t bytes = 0;
+  int64_t least_bytes = 0;                   // to which it shrinks on devices with less memory: `bytes` if it was given, or does not shrink
+  std::vector<WorkspaceShortage> shortages;  // what runs by another algorithm than the best, because the arena shrank
+  Reason unknown;                            // why cuDNN could not be asked
+};
+/// GPUs: for cuBLASLt, and for GPUs whose cuDNN cannot be asked. CPU devices get at most kMostCpuWorkspace.
+inline constexpr int64_t kLeastGpuWorkspace = int64_t{256} << 20, kLeastCpuWorkspace = int64_t{1} << 20, kMostCpuWorkspace = int64_t{32} << 20;
+
 /// The plan of one device.
 struct DevicePlan {
   int64_t peak_bytes = 0;
@@ -77,6 +89,7 @@ struct DevicePlan {
   std::string peak_layer;
   int64_t unplaced_peak_bytes = 0;                 // of the pool's allocator without the placement
   std::shared_ptr<const PoolPlacement> placement;  // where each block lies; devices with the same blocks share it
+  WorkspacePlan workspace;                         // the same on all devices
 
   // With PlanDetail::layers:
   std::vector<HeldBytes> held;  // activations at the end of the forward pass (of the micro-batch that holds most), in their order
@@ -107,6 +120,9 @@ class Engine {
   /// The plan alone, without touching the devices (DeviceGroup::planned() will do).
   static std::vector<DevicePlan> plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
                                       PlanDetail detail = PlanDetail::peaks);
+
+  /// EngineConfig::workspace_bytes, or without it what plan() makes it on devices with unlimited memory.
+  static int64_t full_workspace_bytes(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload);
 
   /// Issues one optimizer step; returns before the devices have done it. At most two steps are in flight. throws the first error of any device, with
   /// its name; the engine can then continue from the parameters of the last finished step. After a failure of NCCL, or an abort because a replica

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -103,7 +104,8 @@ struct EngineConfig {
   /// Random changes of the images that are trained on, never of those that are evaluated: drawn from (seed, HostBatch::epoch, HostBatch::samples), so
   /// that every scheme and split trains on the same images. Requires u8 images, and HostBatch::samples in each training batch.
   Augmentation augmentation;
-  int64_t workspace_bytes = int64_t{32} << 20;    // arena of each compute stream
+  /// Arena of each compute stream, in which convolutions and products have their scratch. None: the plan sizes it (see WorkspacePlan).
+  std::optional<int64_t> workspace_bytes = int64_t{32} << 20;
   int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: size of a bucket of the flat gradients ...
   int64_t first_bucket_bytes = int64_t{1} << 20;  // ... and of the first one
   /// Replaces Engine::default_step, for a custom loss or order. Planning calls it too, on meta devices with a batch whose memory must not be read, so

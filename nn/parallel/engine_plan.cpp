@@ -207,6 +207,14 @@ void Engine::State::walk(const Model& model, DeviceGroup& meta, const EngineConf
 std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
                                      PlanDetail detail) {
   validate(model, devices, config, workload);
+  if (!config.workspace_bytes) return State::plan_with_workspace(model, devices, config, workload, detail);
+  std::vector<DevicePlan> plans = State::plan(model, devices, config, workload, detail);
+  for (DevicePlan& plan : plans) plan.workspace = {*config.workspace_bytes, *config.workspace_bytes, {}, ""};
+  return plans;
+}
+
+std::vector<DevicePlan> Engine::State::plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
+                                            PlanDetail detail) {
   const std::unique_ptr<DeviceGroup> twin = devices.meta_twin();
   std::vector<DevicePlan> plans(static_cast<size_t>(twin->size()));
   int steps = 0;
@@ -223,7 +231,7 @@ std::vector<DevicePlan> Engine::plan(const Model& model, const DeviceGroup& devi
   const bool layers = detail == PlanDetail::layers;
   for (int i = 0; layers && i < twin->size(); ++i) (*twin)[i].pool().record_history(true);
   for (int i = 0; i < twin->size(); ++i) (*twin)[i].pool().start_record();
-  State::walk(model, *twin, config, workload, layers ? keep_history : std::function<void()>());
+  walk(model, *twin, config, workload, layers ? keep_history : std::function<void()>());
   PlacedRecords placed;
   for (int i = 0; i < twin->size(); ++i) {
     Pool& pool = (*twin)[i].pool();
@@ -290,7 +298,9 @@ void Engine::State::throw_out_of_memory(const std::vector<int>& lacking) const {
   for (const int other : lacking) {
     if (other != device) story += fmt::format("; {} lacks {}", devices[other].name(), format_bytes(lacks(other)));
   }
-  throw OutOfMemory(story + "\n" + describe_remedies(PlanSearch(model, devices, config, workload)), shortage);
+  EngineConfig searched = config;
+  if (workspace_planned) searched.workspace_bytes = std::nullopt;
+  throw OutOfMemory(story + "\n" + describe_remedies(PlanSearch(model, devices, searched, workload)), shortage);
 }
 
 }  // namespace vitrine

@@ -93,11 +93,22 @@ struct Engine::State {
   /// engine releases at the end is in sections of its own (kEnd).
   ///   on_step  called before each of the first two steps, and after them
   static void walk(const Model& model, DeviceGroup& meta, const EngineConfig& config, const Workload& workload, const std::function<void()>& on_step);
+  /// The plan of a configuration with workspace_bytes.
+  static std::vector<DevicePlan> plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
+                                      PlanDetail detail);
   /// Takes each device's slab, in which its pool follows the plan's placement. throws OutOfMemory before any device has given memory.
   void reserve();
   /// Bytes of its plan beyond a device's capacity; below 0 where it fits.
   int64_t lacks(int device) const;
   [[noreturn]] void throw_out_of_memory(const std::vector<int>& lacking) const;
+
+  // engine_workspace.cpp
+  /// What the workload would use of the workspace on the device that uses most, where `allowed_bytes` is the most.
+  static WorkspaceNeed workspace_need(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
+                                      int64_t allowed_bytes);
+  /// The plan of a configuration without workspace_bytes.
+  static std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
+                                                     const Workload& workload, PlanDetail detail);
 
   // engine_processes.cpp
   /// throws ConfigError unless the configuration works with several processes and all of them plan the same.
@@ -230,6 +241,7 @@ struct Engine::State {
   std::map<int64_t, ProcessPart> training_parts;   // by samples
   std::map<int64_t, MicroBatch> evaluation_parts;  // by samples
   std::vector<DevicePlan> plans;
+  bool workspace_planned = false;  // config.workspace_bytes are the plan's
   HostBuffer readouts;
   std::deque<Issued> in_flight;  // outlives the replicas: until the destructor has waited, devices may still read these batches
   std::vector<std::unique_ptr<Replica>> replicas;

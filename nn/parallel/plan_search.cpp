@@ -78,7 +78,13 @@ Fit PlanSearch::plan(const EngineConfig& config) const {
   if (workload_.stop && workload_.stop()) throw SearchStopped();
   Fit fit{config, same_size(config, config_) ? workload_ : workload_under(workload_, config), {}, {}, {}};
   try {
-    fit.plans = Engine::plan(model_, devices_, config, fit.workload);
+    EngineConfig sized = config;
+    if (!sized.workspace_bytes) {
+      // cuDNN would need seconds for the convolutions of all batches that a search tries.
+      const bool on_gpus = devices_.target().backend == Backend::cuda;
+      sized.workspace_bytes = on_gpus ? kLeastGpuWorkspace : Engine::full_workspace_bytes(model_, devices_, config, fit.workload);
+    }
+    fit.plans = Engine::plan(model_, devices_, sized, fit.workload);
   } catch (const OutOfMemory&) {
     // The plan overflowed; a headroom below any capacity marks it.
     fit.plans.assign(static_cast<size_t>(devices_.size()), DevicePlan{});

@@ -107,7 +107,7 @@ Device::Parts make_parts(const DeviceGroupOptions& options, size_t i, int64_t ca
   const int ordinal = static_cast<int>(i);
   Device::Parts parts;
   if (std::count(options.devices.begin(), options.devices.end(), id) > 1) parts.name = logical_name(id, i);
-  parts.id = id;
+  parts.id = parts.target = id;
   parts.ordinal = ordinal;
   parts.trace = options.trace;
   parts.tf32 = options.tf32;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuDNN chooses plans from a GPU's description alone: what runs on a real GPU later is checked here without one.
+#include <algorithm>
 #include <iterator>
+#include <tuple>
 
 #include <fmt/format.h>
 
 #include "kernels/conv2d.h"
 #include "kernels/cuda/cudnn_conv2d_plan.h"
+#include "kernels/cuda/cudnn_workspace.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
 
@@ -14,7 +17,6 @@
 namespace vitrine::test {
 namespace {
 
-using cuda::Conv2dPass;
 using cuda::CudnnChoice;
 using cuda::CudnnConv2d;
 using cuda::CudnnDescriptor;
@@ -182,6 +184,117 @@ TEST_P(CudnnPlanTest, StaysWithinTheWorkspace) {
       }
     }
   }
+}
+
+/// A convolution of a training step: all passes that the layer runs.
+struct TrainedLayer {
+  Shape x, w;  // x: of one image
+  int64_t stride, pad;
+  bool first;  // the gradient of its input is not needed
+};
+constexpr int64_t kBatches[] = {64, 512};
+constexpr int64_t kUnlimited = INT64_MAX / 2;
+
+/// AlexNet's, and some of ResNet's.
+std::vector<TrainedLayer> trained_layers() {
+  return {{{1, 227, 227, 3}, {64, 11, 11, 3}, 4, 2, true},   {{1, 27, 27, 64}, {192, 5, 5, 64}, 1, 2, false},
+          {{1, 13, 13, 192}, {384, 3, 3, 192}, 1, 1, false}, {{1, 13, 13, 384}, {256, 3, 3, 384}, 1, 1, false},
+          {{1, 13, 13, 256}, {256, 3, 3, 256}, 1, 1, false}, {{1, 56, 56, 64}, {64, 3, 3, 64}, 1, 1, false},
+          {{1, 56, 56, 64}, {128, 3, 3, 64}, 2, 1, false},   {{1, 7, 7, 512}, {512, 3, 3, 512}, 1, 1, false},
+          {{1, 14, 14, 256}, {1024, 1, 1, 256}, 1, 0, false}};
+}
+
+/// The operations of layers in a dtype, as meta devices record them.
+std::vector<RecordedConv2d> recorded(const TrainedLayer& layer, int64_t batch, DType dtype) {
+  const Shape x = layer.x.with_dim0(batch), y = conv2d_output_shape({layer.stride, layer.pad, false}, x, layer.w);
+  std::vector<RecordedConv2d> all;
+  for (const auto pass : {Conv2dPass::forward, Conv2dPass::backward_data, Conv2dPass::backward_weight}) {
+    if (layer.first && pass == Conv2dPass::backward_data) continue;
+    all.push_back({pass, {layer.stride, layer.pad, pass == Conv2dPass::forward}, dtype, x, layer.w, y, pass != Conv2dPass::backward_data});
+  }
+  return all;
+}
+
+/// The plan that the convolution runs by in an arena of these bytes.
+CudnnChoice chosen_in(const RecordedConv2d& c, bool tf32, int64_t arena_bytes, const cuda::CudnnTarget& target) {
+  CudnnConv2d graph = convolution(c.x, c.w, c.config.stride, c.config.pad);
+  graph.pass = c.pass;
+  graph.dtype = c.dtype;
+  graph.tf32 = tf32;
+  graph.bias = graph.relu = c.pass == Conv2dPass::forward;
+  graph.workspace_bytes = arena_bytes;
+  if (c.pass == Conv2dPass::backward_weight && c.dtype != DType::f32) {  // in f32 cuDNN has no plan
+    graph.dw_dtype = c.dtype;
+    graph.workspace_bytes -= cuda::cudnn_arena_piece(c.w.numel() * size_of(c.dtype));
+  }
+  return cuda::choose_conv2d_plan(graph, target);
+}
+
+bool on_tensor_cores(const CudnnChoice& choice) {
+  const std::vector<cudnnBackendNumericalNote_t> notes = choice.plan->numerical_notes();
+  return std::ranges::find(notes, CUDNN_NUMERICAL_NOTE_TENSOR_CORE) != notes.end();
+}
+
+/// The arena is sized by what cuDNN asks for all layers, as Engine::plan() does. In f32 without TF32 most of cuDNN's own proposals are not allowed,
+/// so that some layers have only fallback engines in any arena.
+TEST_P(CudnnPlanTest, ThePlannedWorkspaceGivesEveryLayerTheBestPlanAndTensorCores) {
+  const cuda::CudnnTarget target{nullptr, &gpu_};
+  const bool ampere = kGpus[GetParam()].compute_capability >= 800;
+  for (const auto& [dtype, tf32, supported] : {std::tuple{DType::f32, false, true}, std::tuple{DType::f32, true, ampere},
+                                               std::tuple{DType::f16, false, true}, std::tuple{DType::bf16, false, ampere}}) {
+    if (!supported) continue;
+    for (const int64_t batch : kBatches) {
+      std::vector<RecordedConv2d> all;
+      for (const TrainedLayer& layer : trained_layers()) {
+        for (const RecordedConv2d& c : recorded(layer, batch, dtype)) all.push_back(c);
+      }
+      int64_t arena = 0;
+      for (const RecordedConv2d& c : all) arena = std::max(arena, cuda::cudnn_conv2d_need(c, tf32, target, kUnlimited).best_bytes);
+      for (const RecordedConv2d& c : all) {
+        const std::string what = fmt::format("{}{} in {} bytes", c.str(), tf32 ? ", TF32" : "", arena);
+        const CudnnChoice choice = chosen_in(c, tf32, arena, target), unlimited = chosen_in(c, tf32, kUnlimited, target);
+        ASSERT_TRUE(choice.plan != nullptr) << what << ": " << choice.refusal.str();
+        EXPECT_EQ(choice.plan->engine(), unlimited.plan->engine()) << what;
+        EXPECT_EQ(choice.plan->workspace_bytes(), unlimited.plan->workspace_bytes()) << what;
+        if (dtype == DType::f32 && !tf32) continue;
+        EXPECT_FALSE(choice.plan->fallback()) << what;
+        EXPECT_TRUE(on_tensor_cores(choice)) << what;
+      }
+    }
+  }
+}
+
+/// AlexNet's first convolution at batch 512: with 256 MiB it would not run on tensor cores in bf16.
+TEST_P(CudnnPlanTest, ASmallerWorkspaceThanPlannedCostsTensorCores) {
+  if (kGpus[GetParam()].compute_capability < 800) GTEST_SKIP() << "no bf16";
+  const cuda::CudnnTarget target{nullptr, &gpu_};
+  const RecordedConv2d weights = recorded(trained_layers().front(), 512, DType::bf16).back();
+  constexpr int64_t kBefore = int64_t{256} << 20;
+  const cuda::CudnnConv2dNeed need = cuda::cudnn_conv2d_need(weights, false, target, kBefore);
+  EXPECT_GT(need.best_bytes, kBefore);
+  EXPECT_LE(need.bytes, kBefore);
+  EXPECT_GE(need.bytes, 0);
+  EXPECT_FALSE(on_tensor_cores(chosen_in(weights, false, kBefore, target)));
+  EXPECT_TRUE(on_tensor_cores(chosen_in(weights, false, need.best_bytes, target)));
+}
+
+/// In exactly the bytes that a convolution is said to need it gets the plan that it was asked for; with one less it does not.
+TEST_P(CudnnPlanTest, TheNeedIsExact) {
+  const cuda::CudnnTarget target{nullptr, &gpu_};
+  int larger = 0;
+  for (const DType dtype : {DType::f32, DType::f16}) {
+    for (const TrainedLayer& layer : trained_layers()) {
+      for (const RecordedConv2d& c : recorded(layer, 64, dtype)) {
+        const int64_t best = cuda::cudnn_conv2d_need(c, false, target, kUnlimited).best_bytes;
+        EXPECT_EQ(cuda::cudnn_conv2d_need(c, false, target, best).bytes, best) << c.str();
+        if (best == 0) continue;
+        const int64_t less = cuda::cudnn_conv2d_need(c, false, target, best - 1).bytes;
+        EXPECT_LT(less, best) << c.str();
+        ++larger;
+      }
+    }
+  }
+  EXPECT_GT(larger, 0) << "no convolution needs a workspace";
 }
 
 TEST_P(CudnnPlanTest, ExecutesWithTheTensorsOfAPlan) {

@@ -79,11 +79,11 @@ TEST(Plan, EqualsWhatTrainMeasuresToTheByte) {
 
 const Arguments kSmall = {"--model", "small-cnn", "--data", "synthetic:300", "--mode", "dp", "--no-eval"};
 
-/// The default with oneDNN. Without it, the default workspace alone exceeds the capacity of the devices of these tests.
+/// It neither shrinks nor depends on the machine.
 const Arguments kLeastWorkspace = {"--workspace", "1MiB"};
 
 TEST(Plan, ThePlannedMemorySufficesAndOneByteLessDoesNot) {
-  const Arguments command = with(kSmall, {"--devices", "cpu:0-1", "--batch-size", "24", "--steps", "2"});
+  const Arguments command = with(with(kSmall, kLeastWorkspace), {"--devices", "cpu:0-1", "--batch-size", "24", "--steps", "2"});
   const Json devices = json_of(with({"plan"}, command))["devices"];
   const int64_t first = devices[0]["peak_bytes"], second = devices[1]["peak_bytes"];
   const auto train = [&](int64_t a, int64_t b) {
@@ -100,6 +100,26 @@ TEST(Plan, ThePlannedMemorySufficesAndOneByteLessDoesNot) {
   EXPECT_EQ(refused["devices"][0]["fits"], false);
   EXPECT_EQ(refused["devices"][1]["fits"], true);
   expect_contains(refused["remedies"], "--accumulate 2");
+}
+
+TEST(Plan, AWorkspaceThatShrinksIsToldWithWhatItCosts) {
+  const Arguments command = {"--model",   "resnet18-cifar", "--data", "synthetic:4",          "--devices", "cpu:0", "--batch-size", "2",
+                             "--no-eval", "--steps",        "1",      "--threads-per-device", "1"};
+  const Json whole = json_of(with({"plan"}, command));
+  const int64_t peak = whole["devices"][0]["peak_bytes"], workspace = whole["devices"][0]["peak_bytes_by_category"]["workspace"];
+  const Arguments smaller = with(command, {"--device-memory", std::to_string(peak - workspace / 2)});
+  const ChildResult plan = run_vitrine(with({"plan"}, smaller)), run = run_vitrine(with({"train"}, smaller));
+  EXPECT_EQ(plan.exit_code, 0);
+  EXPECT_EQ(run.exit_code, 0);
+  if (workspace <= int64_t{1} << 20) GTEST_SKIP() << "convolutions of this build need no more than the least";
+  for (const std::string& text : {plan.output, run.error}) {
+    expect_contains(text, ", all that fits, so ");
+    expect_contains(text, "conv2d_");
+    expect_contains(text, ": the best algorithm needs ");
+  }
+  expect_contains(plan.output, "with one byte less its workspace shrinks, to 1.0 MiB at least");
+  const ChildResult given = run_vitrine(with(with({"plan"}, smaller), {"--workspace", std::to_string(workspace)}));
+  EXPECT_EQ(given.exit_code, 1) << "a given workspace does not shrink";
 }
 
 TEST(Plan, ListsWhatLayersHoldAndWhereThePeakIs) {
@@ -167,8 +187,8 @@ TEST(Choose, RecomputationMakesItFit) {
 }
 
 // In small-cnn the largest tensors are those of one layer, of which recomputation saves none.
-const Arguments kDeep = {"--model",   "resnet18", "--image-size", "32", "--data",  "synthetic:64",
-                         "--devices", "cpu:0",    "--batch-size", "16", "--steps", "2"};
+const Arguments kDeep = {"--model", "resnet18",     "--image-size", "32",      "--data", "synthetic:64", "--devices",
+                         "cpu:0",   "--batch-size", "16",           "--steps", "2",      "--workspace",  "16MiB"};
 
 TEST(Plan, FrontierListsWhatRecomputationSavesAndCosts) {
   const Json none = json_of(with({"plan"}, kDeep));

@@ -11,6 +11,7 @@
 #include "tools/program/batches.h"
 #include "tools/program/interrupt.h"
 #include "tools/program/progress.h"
+#include "tools/program/warnings.h"
 
 namespace vitrine::tools {
 
@@ -71,8 +72,10 @@ std::string describe_top5(const std::optional<double>& top5) { return top5 ? fmt
 Run open_evaluation(const Options& options, const Job& job, std::unique_ptr<DeviceGroup> devices, const std::string& weights) {
   EngineConfig config = engine_config(options, job, scheme_preset("ddp"), resolve_precision(options));
   config.forward_only = true;
-  return open_run(std::move(devices), job, config, evaluate_workload(options, job),
-                  {weights, options.allow_non_finite, options.weights.empty() ? "" : "--weights"});
+  Run run = open_run(std::move(devices), job, config, evaluate_workload(options, job),
+                     {weights, options.allow_non_finite, options.weights.empty() ? "" : "--weights"});
+  print_warnings(options, workspace_warnings(run.engine->device_plans().front()));
+  return run;
 }
 
 std::optional<Evaluation> evaluate_test_set(const Options& options, const Job& job, Run& run, const std::string& label, bool confusion,

@@ -225,9 +225,13 @@ Table plan_table(const std::vector<DeviceRecord>& devices) {
     return left < 0 ? format_bytes(-left) + " too much" : format_bytes(left);
   });
   add("samples per step", [](const DeviceRecord& d) { return format_count(d.samples_per_step); });
+  const WorkspacePlan& workspace = devices.front().plan.workspace;
   table.set_hint(
-      fmt::format("A run takes exactly this much from each device; with one byte less it is refused{} Memory outside the pools (CUDA's context, "
+      fmt::format("A run takes exactly this much from each device; with one byte less {}{} Memory outside the pools (CUDA's context, "
                   "libraries) comes on top.",
+                  workspace.bytes == workspace.least_bytes
+                      ? std::string("it is refused")
+                      : fmt::format("its workspace shrinks, to {} at least, and convolutions get slower", format_bytes(workspace.least_bytes)),
                   fragmented ? ". The lower bound is the largest sum of blocks in use at once: no placement needs less."
                              : "; no placement of the blocks needs less."));
   return table;

@@ -103,6 +103,7 @@ int run_plan(const Options& asked) {
   for (const auto& fact : program_facts()) record.facts.push_back(fact);
   record.config = json_text(config_json(options, job, devices, group->world_size()));
   record.notes = chosen.notes;
+  for (const std::string& warning : workspace_warnings(plans.front())) record.notes.push_back(warning);
   record.processes = options.processes;
   if (!options.checkpoints.directory.empty()) {
     record.checkpoints.emplace().planned_staging =

@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "kernels/libraries.h"
 #include "nn/model_file.h"
 #include "nn/parallel/process_part.h"
 #include "nn/segments.h"
@@ -314,23 +313,6 @@ int resolve_recompute_segments(const Options& options, const Model& model) {
   return given ? *given : square_root_segments(*model.net, model.input_shape(1));
 }
 
-// oneDNN's f32 convolutions need room for packed weights and per-thread sums of one layer at a time; its matrix products need almost none.
-// All other implementations use what there is and are slower with less.
-int64_t default_workspace(const Model& model, Backend backend, const Precision& precision) {
-  constexpr int64_t kMiB = int64_t{1} << 20, kBlock = 16, kCopies = 8;
-  if (backend == Backend::cuda) return 256 * kMiB;
-  const std::vector<LibraryInfo> libraries = kernel_libraries(Backend::cpu);
-  const bool packs = std::any_of(libraries.begin(), libraries.end(), [](const LibraryInfo& library) { return library.name == "oneDNN"; });
-  if (!packs || precision.compute != DType::f32) return 32 * kMiB;
-  int64_t largest = 0;
-  for (const ParamSpec& spec : model.net->parameters()) {
-    if (spec.layout.kind != CheckpointLayout::Kind::conv_oihw) continue;
-    const auto blocked = [](int64_t channels) { return (channels + kBlock - 1) / kBlock * kBlock; };
-    largest = std::max(largest, blocked(spec.shape[0]) * spec.shape[1] * spec.shape[2] * blocked(spec.shape[3]) * size_of(DType::f32));
-  }
-  return std::clamp(kCopies * largest, kMiB, 32 * kMiB);
-}
-
 Precision precision_for(const Options& options, const Model& model, const Precision& precision) {
   if (!precision.mixed() || !FlatLayout(model.net->parameters(), 0).any_stays_f32()) return precision;
   if (options.broadcast && *options.broadcast == "half") {
@@ -368,7 +350,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
   config.seed = options.seed;
   config.normalization = job.normalization;
-  config.workspace_bytes = parse_workspace(options).value_or(default_workspace(job.model, backend_of(options), precision));
+  config.workspace_bytes = parse_workspace(options);
   // No data set has samples for a model that does not take images; they are planned in the model's own shape.
   const bool ready_made = options.host_preprocess() || job.model.targets_per_sample > 1;
   if (!ready_made) {

@@ -54,8 +54,6 @@ LoaderConfig evaluate_loader_config(const Options& options, const Job& job, cons
 /// throws ConfigError, also for meta devices unless the command is plan.
 DeviceGroupOptions device_group_options(const Options& options, const std::vector<DeviceId>& devices,
                                         std::shared_ptr<ProcessGroup> process_group = {});
-/// The workspace of a device if --workspace is not given. It depends only on shapes, so that plans are valid on every machine.
-int64_t default_workspace(const Model& model, Backend backend, const Precision& precision);
 /// --recompute-segments; sqrt: the square root of the number of the model's parts. throws ConfigError.
 int resolve_recompute_segments(const Options& options, const Model& model);
 /// The precision for a model: where some of its parameters stay f32, masters are broadcast. throws ConfigError for --broadcast half there.

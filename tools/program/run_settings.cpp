@@ -111,7 +111,7 @@ void add_scheme(Settings& s, const Options& o, Run& run) {
   s.add("split", scheme.split.str(), of_devices);
   s.add({"accumulate"}, norms ? SettingEffect::result : SettingEffect::rounding);
   s.add("bucket-mb", fmt::format("{}, the first {}", o.bucket_mb, o.first_bucket_mb), SettingEffect::rounding);
-  s.add("workspace", std::to_string(config.workspace_bytes), SettingEffect::rounding);
+  s.add("workspace", std::to_string(config.workspace_bytes.value()), SettingEffect::rounding);
   s.add("threads-per-device", std::to_string((*run.devices)[0].thread_count()), SettingEffect::rounding);
   s.add({"recompute-segments"}, SettingEffect::none);
   s.add("recompute", fmt::format("{}", fmt::join(config.recompute, ",")), SettingEffect::none);

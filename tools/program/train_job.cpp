@@ -22,6 +22,7 @@
 #include "tools/program/save.h"
 #include "tools/program/terminal.h"
 #include "tools/program/trace_file.h"
+#include "tools/program/warnings.h"
 
 namespace vitrine::tools {
 
@@ -91,6 +92,7 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
       open_run(std::move(setup.group), job, engine_config(options, job, scheme, resolve_precision(options)),
                train_workload(options, job, options.steps, options.evaluate), {options.init_weights, options.allow_non_finite, "--init-weights"},
                RecordedSteps::all(options), !options.steps || *options.steps * options.batch_size >= job.data.train.size());
+  print_warnings(options, workspace_warnings(run.engine->device_plans().front()));
   const std::optional<Resumed> resumed = resume_run(options, job, run, processes);
   if (!options.json) fmt::print("{}\n", Style::of(STDOUT_FILENO).prose(describe_run(options, job, run, name)));
   std::fflush(stdout);

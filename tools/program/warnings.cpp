@@ -6,11 +6,16 @@
 
 #include <fmt/format.h>
 
+#include "runtime/gpu_info.h"
+#include "runtime/units.h"
+#include "tools/program/advice.h"
 #include "tools/program/tables.h"
 
 namespace vitrine::tools {
 
 namespace {
+
+constexpr size_t kShortagesNamed = 4;
 
 /// An option that names a file, and the endings that fit the format.
 struct OutputFile {
@@ -50,6 +55,26 @@ std::vector<std::string> batch_warnings(const Options& options, const Job& job) 
   const char* const plural = samples == 1 ? "" : "s";
   return {fmt::format("--batch-size {}: the training set has {} image{}, so every step has {} sample{}, and an epoch is one step", options.batch_size,
                       format_count(samples), plural, format_count(samples), plural)};
+}
+
+std::vector<std::string> workspace_warnings(const DevicePlan& plan) {
+  const WorkspacePlan& workspace = plan.workspace;
+  std::vector<std::string> warnings;
+  if (!workspace.unknown.empty() && cuda_device_count() > 0) {
+    warnings.push_back(fmt::format("the workspace is {}, because cuDNN could not be asked what convolutions need: {}", format_bytes(workspace.bytes),
+                                   in_program_words(workspace.unknown)));
+  }
+  if (workspace.shortages.empty()) return warnings;
+  std::string text =
+      fmt::format("the workspace is {}, all that fits, so {} convolution{} slower than with more memory:", format_bytes(workspace.bytes),
+                  workspace.shortages.size(), workspace.shortages.size() == 1 ? " is" : "s are");
+  for (size_t i = 0; i < std::min(kShortagesNamed, workspace.shortages.size()); ++i) {
+    const WorkspaceShortage& shortage = workspace.shortages[i];
+    text += fmt::format("\n  {}: the best algorithm needs {}", shortage.operation, format_bytes(shortage.needed_bytes));
+  }
+  if (workspace.shortages.size() > kShortagesNamed) text += fmt::format("\n  and {} more", workspace.shortages.size() - kShortagesNamed);
+  warnings.push_back(std::move(text));
+  return warnings;
 }
 
 void print_warnings(const Options& options, const std::vector<std::string>& warnings) {

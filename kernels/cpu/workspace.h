@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/recorded_operations.h"
+#include "kernels/workspace.h"
+
+namespace vitrine::cpu {
+
+/// vitrine::workspace_need() of CPU devices.
+WorkspaceNeed workspace_need(ExecContext& ctx, const RecordedOperations& operations, const WorkspaceTarget& target, int64_t allowed_bytes);
+
+}  // namespace vitrine::cpu

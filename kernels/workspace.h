@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <vitrine/runtime/exec_context.h>
+#include <vitrine/runtime/reason.h>
+
+namespace vitrine {
+
+/// The device whose libraries are asked for their needs.
+struct WorkspaceTarget {
+  DeviceId device;       // a GPU: cuDNN's plans for it, which nothing runs; any other: the CPU's libraries
+  int thread_count = 1;  // of a CPU device: libraries need scratch for each thread
+  bool tf32 = false;     // of a GPU: its convolutions may round f32 to TF32
+};
+
+/// An operation whose best algorithm needs more workspace than allowed.
+struct WorkspaceShortage {
+  std::string operation;  // "conv2d_forward x (512, 227, 227, 3) w (64, 11, 11, 3) stride 4 pad 2, bf16"
+  int64_t needed_bytes = 0;
+  bool operator==(const WorkspaceShortage&) const = default;
+};
+
+struct WorkspaceNeed {
+  int64_t best_bytes = 0;   // every operation runs by the best algorithm that needs at most the allowed bytes; 0: no operation needs a workspace
+  int64_t least_bytes = 0;  // with less, an operation could not run at all
+  std::vector<WorkspaceShortage> shortages;  // largest first
+  Reason unknown;                            // why cuDNN could not be asked; empty: it was, or the device is not a GPU
+};
+
+/// The workspace that the convolutions and products issued to a meta context so far would use on a device, where `allowed_bytes` is the most that it
+/// can have. Asks the libraries, whose choice depends on the shapes, the processor or GPU, its threads, and the libraries' versions.
+///   recorded  a context of a meta device
+WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes);
+
+}  // namespace vitrine

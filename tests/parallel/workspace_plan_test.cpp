@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans that size the workspace by what the libraries ask for.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "kernels/libraries.h"
+#include "runtime/error.h"
+#include "tests/parallel/random_model.h"
+
+namespace vitrine::test {
+namespace {
+
+constexpr int64_t kBatch = 2;
+
+/// Convolutions with up to 512 x 3 x 3 x 512 weights.
+Model wide_model() { return make_model("resnet18-cifar", {.image_size = 32}); }
+
+EngineConfig unsized(const Model& model, DType compute = DType::f32) {
+  EngineConfig config = small_config(model, kBatch);
+  config.precision.compute = compute;
+  config.workspace_bytes = std::nullopt;
+  return config;
+}
+
+DeviceGroupOptions cpu_group(int64_t memory_bytes, int threads = 1) {
+  DeviceGroupOptions options;
+  options.devices = {DeviceId{Backend::cpu, 0}};
+  options.memory_bytes = {memory_bytes};
+  options.threads_per_device = {threads};
+  return options;
+}
+
+constexpr int64_t kPlenty = int64_t{1} << 30;
+const Workload kWorkload = {{kBatch}, {kBatch}};
+
+/// Trains and evaluates, and returns the parameters; the engine asserts that the measured peak is the planned one.
+std::vector<float> train(Engine& engine, const Model& model) {
+  for (uint32_t step = 0; step < 2; ++step) engine.train_step(random_batch(model, kBatch, step, 0).view());
+  engine.evaluate(random_batch(model, kBatch, 5, 0).view());
+  engine.finish();
+  EXPECT_EQ(engine.devices()[0].pool().statistics().peak_bytes, engine.device_plans()[0].peak_bytes);
+  return engine.parameters();
+}
+
+bool has_onednn() {
+  for (const LibraryInfo& library : kernel_libraries(Backend::cpu)) {
+    if (library.name == "oneDNN") return true;
+  }
+  return false;
+}
+
+TEST(WorkspacePlan, IsWhatTheConvolutionsNeedAndNoMore) {
+  if (!has_onednn()) GTEST_SKIP() << "without oneDNN, convolutions use what there is";
+  const Model model = wide_model();
+  DeviceGroup group(cpu_group(kPlenty));
+  Engine engine(model, group, unsized(model), kWorkload);
+  const WorkspacePlan& workspace = engine.device_plans()[0].workspace;
+  constexpr int64_t kLargestWeights = int64_t{512} * 3 * 3 * 512 * 4;
+  EXPECT_GE(workspace.bytes, kLargestWeights) << "oneDNN packs the weights";
+  EXPECT_LT(workspace.bytes, kMostCpuWorkspace);
+  EXPECT_TRUE(workspace.shortages.empty());
+  EXPECT_EQ(engine.config().workspace_bytes, workspace.bytes);
+  EXPECT_EQ(engine.device_plans()[0].peak_by_category[static_cast<size_t>(Category::workspace)], workspace.bytes);
+  const std::vector<float> sized = train(engine, model);
+
+  // With the most that a plan takes, every operation runs by the same algorithm: the same bits.
+  EngineConfig config = unsized(model);
+  config.workspace_bytes = kMostCpuWorkspace;
+  DeviceGroup other(cpu_group(kPlenty));
+  Engine large(model, other, config, kWorkload);
+  EXPECT_EQ(train(large, model), sized);
+}
+
+TEST(WorkspacePlan, ShrinksToTheCapacityAndNamesWhatGetsSlower) {
+  if (!has_onednn()) GTEST_SKIP() << "without oneDNN, convolutions use what there is";
+  const Model model = wide_model();
+  DeviceGroup probe(cpu_group(kPlenty));
+  const DevicePlan full = Engine::plan(model, probe, unsized(model), kWorkload)[0];
+  const int64_t fixed = full.peak_bytes - full.workspace.bytes;
+  for (const int64_t less : {int64_t{1}, full.workspace.bytes / 3, full.workspace.bytes - full.workspace.least_bytes}) {
+    DeviceGroup group(cpu_group(full.peak_bytes - less));
+    Engine engine(model, group, unsized(model), kWorkload);
+    const DevicePlan& plan = engine.device_plans()[0];
+    EXPECT_LE(plan.workspace.bytes, full.workspace.bytes - less);
+    EXPECT_EQ(plan.workspace.least_bytes, full.workspace.least_bytes);
+    ASSERT_FALSE(plan.workspace.shortages.empty()) << less;
+    for (const WorkspaceShortage& shortage : plan.workspace.shortages) {
+      EXPECT_NE(shortage.operation.find("conv2d_"), std::string::npos);
+      EXPECT_GT(shortage.needed_bytes, plan.workspace.bytes);
+      EXPECT_LE(shortage.needed_bytes, full.workspace.bytes);
+    }
+    train(engine, model);
+  }
+  DeviceGroup too_small(cpu_group(fixed + full.workspace.least_bytes - 1));
+  EXPECT_THROW(Engine(model, too_small, unsized(model), kWorkload), OutOfMemory);
+}
+
+TEST(WorkspacePlan, AGivenWorkspaceIsObeyed) {
+  const Model model = wide_model();
+  for (const int64_t bytes : {int64_t{2} << 20, int64_t{64} << 20}) {
+    EngineConfig config = unsized(model);
+    config.workspace_bytes = bytes;
+    DeviceGroup group(cpu_group(kPlenty));
+    const DevicePlan plan = Engine::plan(model, group, config, kWorkload)[0];
+    EXPECT_EQ(plan.workspace.bytes, bytes);
+    EXPECT_EQ(plan.peak_by_category[static_cast<size_t>(Category::workspace)], bytes);
+    DeviceGroup smaller(cpu_group(plan.peak_bytes - 1));
+    EXPECT_THROW(Engine(model, smaller, config, kWorkload), OutOfMemory) << "it does not shrink";
+  }
+}
+
+TEST(WorkspacePlan, DependsOnTheThreadsOfTheDeviceNotOnThoseOfThePlanner) {
+  const Model model = wide_model();
+  const auto planned = [&](int threads) {
+    return Engine::plan(model, *DeviceGroup::planned(cpu_group(kPlenty, threads)), unsized(model), kWorkload)[0];
+  };
+  for (const int threads : {1, 2, 4}) {
+    DeviceGroup group(cpu_group(kPlenty, threads));
+    EXPECT_EQ(planned(threads).peak_bytes, Engine::plan(model, group, unsized(model), kWorkload)[0].peak_bytes);
+    Engine engine(model, group, unsized(model), kWorkload);
+    EXPECT_EQ(engine.device_plans()[0].peak_bytes, planned(threads).peak_bytes);
+    train(engine, model);
+  }
+}
+
+TEST(WorkspacePlan, SixteenBitRunsWithinIt) {
+  const Model model = wide_model();
+  for (const DType compute : {DType::f16, DType::bf16}) {
+    DeviceGroup group(cpu_group(kPlenty));
+    Engine engine(model, group, unsized(model, compute), kWorkload);
+    EXPECT_LE(engine.device_plans()[0].workspace.bytes, kMostCpuWorkspace) << dtype_name(compute);
+    train(engine, model);
+    // The least is enough for every operation.
+    EngineConfig config = unsized(model, compute);
+    config.workspace_bytes = engine.device_plans()[0].workspace.least_bytes;
+    DeviceGroup small(cpu_group(kPlenty));
+    Engine least(model, small, config, kWorkload);
+    train(least, model);
+  }
+}
+
+TEST(WorkspacePlan, AGpuThatIsNotHereKeepsTheLeast) {
+  const Model model = wide_model();
+  DeviceGroupOptions options;
+  options.devices = {DeviceId{Backend::cuda, 97}};
+  const DevicePlan plan = Engine::plan(model, *DeviceGroup::planned(options), unsized(model), kWorkload)[0];
+  EXPECT_EQ(plan.workspace.bytes, kLeastGpuWorkspace);
+}
+
+}  // namespace
+}  // namespace vitrine::test
