@@ -94,7 +94,7 @@ void drop(const Draw& draw, uint32_t position, int64_t begin, int64_t count, con
   });
 }
 
-void dropout(ExecContext&, const DropoutConfig& config, ConstView x, View y) {
+void dropout(ExecContext&, const DropoutConfig& config, ConstView x, View y, ConstView /*values*/) {
   const int64_t samples = x.shape[0];
   if (x.numel() == 0) return;
   const int64_t elements = x.numel() / samples;
@@ -123,10 +123,10 @@ void dropout(ExecContext&, const DropoutConfig& config, ConstView x, View y) {
 }  // namespace cpu
 
 namespace cuda {  // dropout.cu
-void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y);
+void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y, ConstView values);
 }  // namespace cuda
 
-void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y) {
+void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y, ConstView values) {
   constexpr const char* kName = "dropout";
   if (!(config.p >= 0.0F && config.p < 1.0F)) {
     throw ConfigError(fmt::format("{}: p is {}, expected a probability in [0, 1)", kName, config.p));
@@ -135,7 +135,8 @@ void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y)
   check::tensor(kName, "x", x, ctx);
   check::tensor(kName, "y", y, x.shape, x.dtype, ctx);
   check::same_or_apart(kName, {"y", y}, {{"x", x}});
-  run(ctx, {kName, {x}, {y}}, cpu::dropout, VITRINE_IF_CUDA(cuda::dropout), config, x, y);
+  if (values) check::tensor(kName, "values", values, {StepValues::kCount}, DType::i32, ctx);
+  run(ctx, {kName, {x, values}, {y}}, cpu::dropout, VITRINE_IF_CUDA(cuda::dropout), config, x, y, values);
 }
 
 }  // namespace vitrine

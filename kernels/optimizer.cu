@@ -17,18 +17,23 @@ struct UpdateScalars {
   float factor;    // multiplies the summed gradient
   float step_size;
   float correction;  // 1 / sqrt(1 - beta2^step)
+  double lr, momentum;
 };
 static_assert(static_cast<int64_t>(sizeof(UpdateScalars)) <= kOptimizerWorkspaceBytes);
 
 /// Increments the step count if the step is taken. One thread; a separate kernel because all blocks of the update read the count.
-__global__ void begin_update(double lr, double beta1, double beta2, const float* control, int32_t* step, UpdateScalars* scalars) {
+///   momentum  beta1 of adam      values  null, or lr and momentum
+__global__ void begin_update(double lr, double momentum, double beta2, const StepValues* values, const float* control, int32_t* step,
+                             UpdateScalars* scalars) {
   UpdateScalars s{};
+  s.lr = values != nullptr ? values->lr : lr;
+  s.momentum = values != nullptr ? values->momentum : momentum;
   if (control[StepControl::kActive] == 1.0F) {
     s.active = 1;
     s.guards = control[StepControl::kKeepsFinite] == 1.0F ? 1 : 0;
     s.step = *step + 1;
     s.factor = control[StepControl::kFactor];
-    s.step_size = static_cast<float>(lr / (1.0 - pow(beta1, static_cast<double>(s.step))));
+    s.step_size = static_cast<float>(s.lr / (1.0 - pow(s.momentum, static_cast<double>(s.step))));
     s.correction = static_cast<float>(1.0 / sqrt(1.0 - pow(beta2, static_cast<double>(s.step))));
     *step = s.step;
   }
@@ -57,11 +62,13 @@ struct Sgd {
   static constexpr int kReads = 2, kWrites = 1;
   const UpdateScalars* scalars;
   Guard guard;
-  float lr, weight_decay;
-  float factor;
+  double lr_factor;
+  float weight_decay;
+  float factor, lr;
 
   __device__ bool begin() {
     factor = scalars->factor;
+    lr = static_cast<float>(__dmul_rn(scalars->lr, lr_factor));
     guard.on = scalars->guards != 0;
     return scalars->active != 0;
   }
@@ -76,13 +83,16 @@ struct SgdMomentum {
   static constexpr int kReads = 3, kWrites = 2;
   const UpdateScalars* scalars;
   Guard guard;
-  float lr, weight_decay, momentum;
+  double lr_factor;
+  float weight_decay;
   bool nesterov;
-  float factor;
+  float factor, lr, momentum;
   bool first;
 
   __device__ bool begin() {
     factor = scalars->factor;
+    lr = static_cast<float>(__dmul_rn(scalars->lr, lr_factor));
+    momentum = static_cast<float>(scalars->momentum);
     first = scalars->step == 1;
     guard.on = scalars->guards != 0;
     return scalars->active != 0;
@@ -101,21 +111,25 @@ struct Adam {
   static constexpr int kReads = 4, kWrites = 3;
   const UpdateScalars* scalars;
   Guard guard;
-  float beta1, beta2, rest1, rest2, eps;
-  float lr_factor;
-  float coupled, shrink;  // one has no effect: weight decay changes the gradient (Adam) or the parameter (AdamW)
-  float factor, step_size, correction;
+  float beta2, rest2, eps;
+  double lr_factor;
+  double coupled, decoupled;  // weight decay: one is 0, because it changes the gradient (Adam) or the parameter (AdamW)
+  float factor, step_size, correction, beta1, rest1, decay, shrink;
 
   __device__ bool begin() {
     factor = scalars->factor;
-    step_size = scalars->step_size * lr_factor;
+    step_size = scalars->step_size * static_cast<float>(lr_factor);
+    beta1 = static_cast<float>(scalars->momentum);
+    rest1 = static_cast<float>(__dsub_rn(1.0, scalars->momentum));
+    decay = static_cast<float>(coupled);
+    shrink = static_cast<float>(__dsub_rn(1.0, __dmul_rn(__dmul_rn(scalars->lr, lr_factor), decoupled)));
     correction = scalars->correction;
     guard.on = scalars->guards != 0;
     return scalars->active != 0;
   }
   __device__ void operator()(const float (&in)[4], float (&out)[3]) const {
     const float decayed = in[0] * shrink;
-    const float gradient = in[1] * factor + coupled * decayed;
+    const float gradient = in[1] * factor + decay * decayed;
     const float mean = beta1 * in[2] + rest1 * gradient;
     const float square = beta2 * in[3] + rest2 * gradient * gradient;
     out[0] = decayed - step_size * mean / (sqrtf(square) * correction + eps);
@@ -144,9 +158,11 @@ void queue_update(ExecContext& ctx, const Pointers<const float*, Update::kReads>
   queue_with.template operator()<__nv_bfloat16>();
 }
 
-UpdateScalars* queue_begin(ExecContext& ctx, const char* operation, double lr, double beta1, double beta2, const View& step, const View& control) {
+UpdateScalars* queue_begin(ExecContext& ctx, const char* operation, double lr, double momentum, double beta2, const View& step, const View& control,
+                           const ConstView& values) {
   auto* scalars = scratch<UpdateScalars>(ctx, operation);
-  launch(native_stream(ctx), begin_update, dim3(1), dim3(1), lr, beta1, beta2, control.as<float>(), step.as<int32_t>(), scalars);
+  launch(native_stream(ctx), begin_update, dim3(1), dim3(1), lr, momentum, beta2,
+         values ? reinterpret_cast<const StepValues*>(values.as<int32_t>()) : nullptr, control.as<float>(), step.as<int32_t>(), scalars);
   return scalars;
 }
 
@@ -160,38 +176,35 @@ void for_each_range(const UpdateRanges& ranges, int64_t count, double weight_dec
 }  // namespace
 
 void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
-                const UpdateRanges& ranges, View half_param) {
-  const UpdateScalars* scalars = queue_begin(ctx, "sgd_update", config.lr, 0.0, 0.0, step, control);
+                const UpdateRanges& ranges, View half_param, ConstView values) {
+  const UpdateScalars* scalars = queue_begin(ctx, "sgd_update", config.lr, config.momentum, 0.0, step, control, values);
   const Guard guard{control.as<float>() + StepControl::kStopped, false};
   for_each_range(ranges, param.numel(), config.weight_decay, [&](const UpdateRange& range) {
-    const auto lr = static_cast<float>(config.lr * range.lr_factor);
     const auto weight_decay = static_cast<float>(range.weight_decay);
     auto* p = param.as<float>() + range.begin;
     const auto* g = grad.as<float>() + range.begin;
     if (!momentum_buffer) {
-      queue_update(ctx, {{p, g}}, {{p}}, range, half_param, Sgd{scalars, guard, lr, weight_decay, 0.0F});
+      queue_update(ctx, {{p, g}}, {{p}}, range, half_param, Sgd{scalars, guard, range.lr_factor, weight_decay, 0.0F, 0.0F});
       return;
     }
     auto* buffer = momentum_buffer.as<float>() + range.begin;
     queue_update(ctx, {{p, g, buffer}}, {{p, buffer}}, range, half_param,
-                 SgdMomentum{scalars, guard, lr, weight_decay, static_cast<float>(config.momentum), config.nesterov, 0.0F, false});
+                 SgdMomentum{scalars, guard, range.lr_factor, weight_decay, config.nesterov, 0.0F, 0.0F, 0.0F, false});
   });
 }
 
 void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
-                 const UpdateRanges& ranges, View half_param) {
+                 const UpdateRanges& ranges, View half_param, ConstView values) {
   Adam adam{};
-  adam.scalars = queue_begin(ctx, "adam_update", config.lr, config.beta1, config.beta2, step, control);
+  adam.scalars = queue_begin(ctx, "adam_update", config.lr, config.beta1, config.beta2, step, control, values);
   adam.guard = {control.as<float>() + StepControl::kStopped, false};
-  adam.beta1 = static_cast<float>(config.beta1);
   adam.beta2 = static_cast<float>(config.beta2);
-  adam.rest1 = static_cast<float>(1.0 - config.beta1);
   adam.rest2 = static_cast<float>(1.0 - config.beta2);
   adam.eps = static_cast<float>(config.eps);
   for_each_range(ranges, param.numel(), config.weight_decay, [&](const UpdateRange& range) {
-    adam.lr_factor = static_cast<float>(range.lr_factor);
-    adam.coupled = static_cast<float>(config.decoupled ? 0.0 : range.weight_decay);
-    adam.shrink = static_cast<float>(config.decoupled ? 1.0 - config.lr * range.lr_factor * range.weight_decay : 1.0);
+    adam.lr_factor = range.lr_factor;
+    adam.coupled = config.decoupled ? 0.0 : range.weight_decay;
+    adam.decoupled = config.decoupled ? range.weight_decay : 0.0;
     auto* p = param.as<float>() + range.begin;
     auto* m = exp_avg.as<float>() + range.begin;
     auto* v = exp_avg_sq.as<float>() + range.begin;

@@ -138,6 +138,7 @@ int64_t Engine::State::targets_before(int ordinal) const {
 Pass Engine::State::pass_of(const Replica& r, bool training) const {
   Pass pass{training, config.seed, step, r.first_sample};
   pass.updates_buffers = !searches_non_finite;
+  if (training && graphs) pass.step_values = graphs->values_of_capture();
   if (training && r.exchange && config.batch_statistics == BatchStatistics::exact && micro_batch_samples > 0) {
     pass.batch_sum = r.exchange.get();
     pass.batch_samples = micro_batch_samples;
@@ -334,11 +335,12 @@ void Engine::State::run_optimizer(Replica& r) {
   const PhaseScope phase(r.compute(), Phase::optimizer);
   const View parameters = r.updated(r.parameters), gradients = r.updated(r.gradients);
   const View half_parameters = r.half_parameters ? r.updated(r.half_parameters) : View();
+  const ConstView values = graphs ? graphs->values_of_capture() : ConstView();
   if (optimizer.kind == OptimizerConfig::Kind::sgd) {
-    sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control, update_ranges, half_parameters);
+    sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, r.updates_done, control, update_ranges, half_parameters, values);
   } else {
     adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, r.updates_done, control, update_ranges,
-                half_parameters);
+                half_parameters, values);
   }
   if (r.average) update_average(r.compute(), config.ema_decay, parameters, r.average, r.updates_done, control);
 }
