@@ -122,8 +122,8 @@ class Stream {
   virtual std::unique_ptr<CapturedWork> end_capture();
   /// Ends the capture, if there is one, and discards its work.
   virtual void abandon_capture() noexcept {}
-  /// Queues work that this stream has captured. Its spans are those of the capture, in step `step`; the host waits for the spans of the launch before,
-  /// if that has not ended.
+  /// Queues work that this stream has captured. Its spans are those of the capture, in step `step`; the host waits for the spans of the launch
+  /// before, if that has not ended.
   virtual void launch(CapturedWork& work, int64_t step);
 
   /// Opens and closes a timed span around the work issued in between. Spans nest. Costs nothing if tracing is off.

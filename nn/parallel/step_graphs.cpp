@@ -27,9 +27,7 @@ std::string why_no_graphs(const Model& model, DeviceGroup& devices, const Engine
 }
 
 StepGraphs::StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches)
-    : replica_(replica),
-      most_micro_batches_(micro_batches),
-      values_(kStepSlots * micro_batches * static_cast<int64_t>(sizeof(StepValues)), memory) {}
+    : replica_(replica), most_micro_batches_(micro_batches), values_(kStepSlots * micro_batches * static_cast<int64_t>(sizeof(StepValues)), memory) {}
 
 void StepGraphs::send_values(int64_t position, const StepValues& values) {
   const int64_t entry = values.step % kStepSlots * most_micro_batches_ + position;
@@ -91,21 +89,25 @@ std::unique_ptr<CapturedWork> StepGraphs::capture(const std::function<void()>& i
     throw;
   }
   captures_ = false;
-  return stream().end_capture();
+  try {
+    return stream().end_capture();
+  } catch (...) {
+    rethrow_with_prefix(std::current_exception(), "a step as a CUDA graph (EngineConfig::cuda_graph off issues steps without one): ");
+  }
 }
 
 void Engine::replay_or_issue(const std::function<void()>& work) {
   State& s = in_step("replay_or_issue");
-  if (std::exchange(s.replayed_micro_batch, s.micro_batch) == s.micro_batch) {
-    throw OrderError("replay_or_issue: called twice for one micro-batch; call it once after each stage()");
+  // `section` is the next one, and the step has one of its own before those of its micro-batches.
+  const int64_t position = s.section[2] - 2;
+  if (std::exchange(s.replayed_micro_batch, s.micro_batch) == s.micro_batch || position < 0) {
+    throw OrderError("replay_or_issue: called before stage(), or twice for one micro-batch; call it once after each stage()");
   }
   if (s.graphs == nullptr) return work();
   Replica& r = s.replica(0);
   const OptimizerConfig& optimizer = s.config.optimizer;
   const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
   const StepValues values{optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1, s.step, r.first_sample};
-  // `section` is the next one, and the step has one of its own before those of its micro-batches.
-  const int64_t position = s.section[2] - 2;
   if (s.graphs->run({s.section, s.micro_batch % 2, s.step % 2}, position, values, work)) return;
   // What issuing the work would have left on the host.
   r.has_gradients = true;

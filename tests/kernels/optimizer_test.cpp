@@ -275,7 +275,8 @@ TEST_F(OptimizerValues, OnCudaReplaceLearningRateAndMomentum) {
           const SgdConfig sgd{lr, kind == 0 ? 0.0 : momentum, 1e-3, kind == 1};
           sgd_update(ctx(), sgd, flat.param, g, kind == 0 ? View{} : flat.first.view, flat.step, control, ranges, {}, from);
         } else {
-          adam_update(ctx(), {lr, momentum, 0.999, 1e-8, 0.02, kind == 3}, flat.param, g, flat.first, flat.second, flat.step, control, ranges, {}, from);
+          adam_update(ctx(), {lr, momentum, 0.999, 1e-8, 0.02, kind == 3}, flat.param, g, flat.first, flat.second, flat.step, control, ranges, {},
+                      from);
         }
       }
     }

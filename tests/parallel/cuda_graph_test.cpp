@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "nn/layers/relu.h"
+#include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/standins/controls.h"
 
@@ -65,7 +66,8 @@ int expect_same_bits(const Model& model, const EngineConfig& config) {
 }
 
 EngineConfig with(EngineConfig config, DType dtype, const std::string& optimizer) {
-  config.optimizer = optimizer == "sgd" ? make_optimizer_config("sgd", 0.05, 0.9, false, 1e-3) : make_optimizer_config(optimizer, 0.05, {}, false, {});
+  config.optimizer =
+      optimizer == "sgd" ? make_optimizer_config("sgd", 0.05, 0.9, false, 1e-3) : make_optimizer_config(optimizer, 0.05, {}, false, {});
   config.precision.compute = dtype;
   if (dtype == DType::f16) config.precision.loss_scaling.kind = LossScaling::Kind::dynamic;
   return config;
@@ -82,6 +84,19 @@ TEST_F(CudaGraph, ReplaysTheBitsOfEveryModelAndPrecision) {
       SCOPED_TRACE(std::string(dtype_name(dtype)) + ", model " + std::to_string(seed));
       const Model model = random_model(seed);
       expect_same_bits(model, with(small_config(model, 6), dtype, seed % 3 == 0 ? "sgd" : seed % 3 == 1 ? "adam" : "adamw"));
+    }
+  }
+}
+
+/// Left out under sanitizers, where they take minutes.
+TEST_F(CudaGraph, ReplaysNamedModels) {
+  for (const char* name : {"small-cnn", "mlp"}) {
+    for (const DType dtype : {DType::f32, DType::f16}) {
+      SCOPED_TRACE(std::string(name) + " " + dtype_name(dtype));
+      const Model model = make_model(name, {.image_size = 32});
+      EngineConfig config = with(small_config(model, 4), dtype, "adamw");
+      config.workspace_bytes = int64_t{32} << 20;
+      expect_same_bits(model, config);
     }
   }
 }
@@ -191,6 +206,25 @@ TEST_F(CudaGraph, IsNotLaunchedWhereOtherMemoryIsInUse) {
     parameters.push_back(engine.parameters());
   }
   EXPECT_EQ(parameters[0], parameters[1]);
+}
+
+TEST_F(CudaGraph, IsForTheWorkAfterOneStage) {
+  const Model model = random_model(1);
+  for (const bool twice : {false, true}) {
+    EngineConfig config = small_config(model, 4);
+    config.step = [twice](Engine& engine, const HostBatch& batch) {
+      const auto work = [&] {
+        engine.forward();
+        engine.loss();
+        engine.backward_and_reduce(true);
+      };
+      if (twice) engine.stage(batch, engine.micro_batches()[0]);
+      if (twice) engine.replay_or_issue(work);
+      engine.replay_or_issue(work);
+    };
+    DeviceGroup group(test_group(1, false));
+    EXPECT_THROW(Engine(model, group, config, {{4}, {}}), OrderError);
+  }
 }
 
 /// A layer that does not say that it can be replayed.

@@ -31,7 +31,8 @@ void reset();
 /// wait only for the work of these devices.
 void be_process_of(std::vector<int> devices);
 
-/// Number of streams, events, graphs, executable graphs, allocations on devices and pinned, handles, descriptors of cuBLASLt and communicators that have not been destroyed.
+/// Number of streams, events, graphs, executable graphs, allocations on devices and pinned, handles, descriptors of cuBLASLt and communicators that
+/// have not been destroyed.
 int64_t live_objects();
 /// Bytes allocated by cudaMalloc on a device.
 int64_t allocated_bytes(int device);

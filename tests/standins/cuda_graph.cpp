@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for the CUDA runtime: graphs. A stream that is captured keeps its work instead of running it; a launch of the graph runs all of it in order.
+// Stand-in for the CUDA runtime: graphs. A stream that is captured keeps its work instead of running it; a launch of the graph runs all of it in
+// order.
 #include <algorithm>
 #include <utility>
 
@@ -52,7 +53,7 @@ cudaError_t capture_error(cudaStream_t stream) {
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   if (!standins::is_live(stream, "cudaStreamIsCapturing")) return set_last_error(cudaErrorInvalidResourceHandle);
-  *status = stream->capture == nullptr   ? cudaStreamCaptureStatusNone
+  *status = stream->capture == nullptr ? cudaStreamCaptureStatusNone
             : stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
                                        : cudaStreamCaptureStatusActive;
   return cudaSuccess;
@@ -145,7 +146,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     explain("cudaGraphLaunch: the stand-in does not support graphs within graphs");
     return set_last_error(cudaErrorStreamCaptureUnsupported);
   }
-  if (const int code = stream->device.error.load(std::memory_order_relaxed); code != cudaSuccess) return set_last_error(static_cast<cudaError_t>(code));
+  if (const int code = stream->device.error.load(std::memory_order_relaxed); code != cudaSuccess)
+    return set_last_error(static_cast<cudaError_t>(code));
   std::vector<CUevent_st::Record*> records;
   for (const standins::GraphNode& node : *executable->nodes) {
     if (node.event == nullptr) continue;

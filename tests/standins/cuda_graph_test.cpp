@@ -38,7 +38,8 @@ class CudaGraphs : public ::testing::Test {
     cudaGraph_t graph = nullptr;
     const cudaError_t code = cudaStreamEndCapture(stream_, &graph);
     EXPECT_EQ(graph != nullptr, code == cudaSuccess);
-    if (graph != nullptr) EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    if (graph == nullptr) return code;
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
     return code;
   }
   cudaGraphExec_t instantiate() {

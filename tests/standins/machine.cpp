@@ -220,8 +220,8 @@ int64_t live_objects() {
   State& s = state();
   const int64_t communicators = live_communicators();
   const std::shared_lock lock(s.mutex);
-  int64_t count = communicators + live_descriptors() + static_cast<int64_t>(s.streams.size() + s.events.size() + s.cublas_handles.size() +
-                                                                             s.graphs.size() + s.executables.size());
+  int64_t count = communicators + live_descriptors() +
+                  static_cast<int64_t>(s.streams.size() + s.events.size() + s.cublas_handles.size() + s.graphs.size() + s.executables.size());
   for (const auto& [begin, a] : s.allocations) count += a.freed ? 0 : 1;
   return count;
 }

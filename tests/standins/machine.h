@@ -209,7 +209,7 @@ struct CUevent_st {
   vitrine::standins::Device& device;
   const unsigned flags;
   std::deque<Record> records;
-  Record* latest = nullptr;  // null: never recorded, which counts as reached
+  Record* latest = nullptr;                              // null: never recorded, which counts as reached
   std::shared_ptr<vitrine::standins::Capture> captured;  // the capture in which it was recorded last; null: recorded outside
 };
 
