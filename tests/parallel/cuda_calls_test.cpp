@@ -49,7 +49,7 @@ struct Figures {
   DType dtype;
   int64_t launches, target_launches, records, calls, replayed_calls;
 };
-const Figures kFigures[] = {{DType::f32, 28, 20, 28, 88, 33}, {DType::bf16, 28, 21, 30, 88, 33}, {DType::f16, 29, 22, 32, 88, 33}};
+const Figures kFigures[] = {{DType::f32, 28, 20, 28, 88, 36}, {DType::bf16, 28, 21, 30, 88, 36}, {DType::f16, 29, 22, 32, 88, 36}};
 
 class CudaCalls : public ::testing::TestWithParam<Figures> {
  protected:
