@@ -16,7 +16,14 @@ struct Draw {
   uint32_t key0, key1;
   uint32_t first_sample, step, layer;
   uint32_t threshold;
-  float scale;  // 1 / probability to keep
+  float scale;               // 1 / probability to keep
+  const StepValues* values;  // null, or the first sample and the step
+
+  __device__ void read_values() {
+    if (values == nullptr) return;
+    first_sample = static_cast<uint32_t>(values->first_sample);
+    step = static_cast<uint32_t>(values->step);
+  }
 };
 
 /// Pieces of consecutive elements of one sample; the last one of a sample may be shorter.
@@ -43,6 +50,7 @@ __device__ inline void drop(const Draw& draw, uint32_t sample, uint32_t block, c
 /// For samples whose length is a multiple of N, and aligned x and y: a piece is a pack.
 template <class T, int N, class Index>
 __global__ void __launch_bounds__(kBlockThreads) dropout_packs(Draw draw, Pieces<Index> pieces, const T* x, T* y) {
+  draw.read_values();
   using P = Pack<T, N>;
   for (int64_t tile = int64_t{blockIdx.x} * (kFlight * kBlockThreads); tile < pieces.count; tile += int64_t{gridDim.x} * (kFlight * kBlockThreads)) {
     const int64_t first = tile + threadIdx.x;
@@ -66,6 +74,7 @@ __global__ void __launch_bounds__(kBlockThreads) dropout_packs(Draw draw, Pieces
 /// For any length and alignment: a piece is the elements of one Philox block, accessed one by one.
 template <class T, class Index>
 __global__ void __launch_bounds__(kBlockThreads) dropout_elements(Draw draw, Pieces<Index> pieces, const T* x, T* y) {
+  draw.read_values();
   for (int64_t piece = first_item(); piece < pieces.count; piece += item_stride()) {
     auto sample = static_cast<Index>(piece);
     const Index block = pieces.per_sample.split(sample);
@@ -100,7 +109,7 @@ void queue_dropout(ExecContext& ctx, const Draw& draw, int64_t samples, int64_t 
 
 }  // namespace
 
-void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y) {
+void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y, ConstView values) {
   if (x.numel() == 0) return;
   const int64_t samples = x.shape[0];
   const Draw draw{static_cast<uint32_t>(config.seed),
@@ -109,7 +118,8 @@ void dropout(ExecContext& ctx, const DropoutConfig& config, ConstView x, View y)
                   static_cast<uint32_t>(config.step),
                   static_cast<uint32_t>(config.layer),
                   static_cast<uint32_t>(std::ceil(static_cast<double>(config.p) * 0x1p32)),
-                  static_cast<float>(1.0 / (1.0 - static_cast<double>(config.p)))};
+                  static_cast<float>(1.0 / (1.0 - static_cast<double>(config.p))),
+                  values ? reinterpret_cast<const StepValues*>(values.as<int32_t>()) : nullptr};
   with_storage(x.dtype, [&]<class T>() {
     if (fits_int32(x.numel() + kWords)) {
       queue_dropout<T, int32_t>(ctx, draw, samples, x.numel() / samples, x.as<T>(), y.as<T>());

@@ -93,7 +93,7 @@ void drop(const Draw& draw, uint32_t position, int64_t begin, int64_t count, con
 
 }  // namespace
 
-void dropout(ExecContext&, const DropoutConfig& config, ConstView x, View y) {
+void dropout(ExecContext&, const DropoutConfig& config, ConstView x, View y, ConstView /*values*/) {
   const int64_t samples = x.shape[0];
   if (x.numel() == 0) return;
   const int64_t elements = x.numel() / samples;

@@ -144,7 +144,7 @@ void update_sgd_range(const SgdConfig& config, const UpdateRange& range, View pa
 }
 
 void sgd_update(ExecContext&, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
-                const UpdateRanges& ranges, View half_param) {
+                const UpdateRanges& ranges, View half_param, ConstView /*values*/) {
   float factor = 1.0F;
   const int32_t update = begin_update(step, control, factor);
   if (update == 0) return;
@@ -202,7 +202,7 @@ void update_adam_range(const AdamConfig& config, const UpdateRange& range, View 
 }
 
 void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
-                 const UpdateRanges& ranges, View half_param) {
+                 const UpdateRanges& ranges, View half_param, ConstView /*values*/) {
   float factor = 1.0F;
   const int32_t update = begin_update(step, control, factor);
   if (update == 0) return;
@@ -217,9 +217,9 @@ void adam_update(ExecContext&, const AdamConfig& config, View param, ConstView g
 
 namespace cuda {  // optimizer.cu
 void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
-                const UpdateRanges& ranges, View half_param);
+                const UpdateRanges& ranges, View half_param, ConstView values);
 void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
-                 const UpdateRanges& ranges, View half_param);
+                 const UpdateRanges& ranges, View half_param, ConstView values);
 }  // namespace cuda
 
 namespace {
@@ -264,7 +264,7 @@ void check_ranges(const char* name, int64_t count, const UpdateRanges& ranges) {
 }  // namespace
 
 void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
-                const UpdateRanges& ranges, View half_param) {
+                const UpdateRanges& ranges, View half_param, ConstView values) {
   constexpr const char* kName = "sgd_update";
   if (config.momentum == 0.0) {
     if (config.nesterov) throw ConfigError(fmt::format("{}: nesterov is on and momentum is 0, expected a momentum above 0", kName));
@@ -275,19 +275,21 @@ void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView
   }
   check_half(kName, ctx, half_param, {{"param", param}, {"grad", grad}, {"momentum_buffer", momentum_buffer}, {"step", step}, {"control", control}});
   check_ranges(kName, param.numel(), ranges);
-  run(ctx, {kName, {param, grad, momentum_buffer, control}, {param, momentum_buffer, step, control, half_param}}, cpu::sgd_update,
-      VITRINE_IF_CUDA(cuda::sgd_update), config, param, grad, momentum_buffer, step, control, ranges, half_param);
+  if (values) check::tensor(kName, "values", values, {StepValues::kCount}, DType::i32, ctx);
+  run(ctx, {kName, {param, grad, momentum_buffer, control, values}, {param, momentum_buffer, step, control, half_param}}, cpu::sgd_update,
+      VITRINE_IF_CUDA(cuda::sgd_update), config, param, grad, momentum_buffer, step, control, ranges, half_param, values);
 }
 
 void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
-                 const UpdateRanges& ranges, View half_param) {
+                 const UpdateRanges& ranges, View half_param, ConstView values) {
   constexpr const char* kName = "adam_update";
   check_update(kName, ctx, {{"param", param}, {"grad", grad}, {"exp_avg", exp_avg}, {"exp_avg_sq", exp_avg_sq}}, step, control);
   check_half(kName, ctx, half_param,
              {{"param", param}, {"grad", grad}, {"exp_avg", exp_avg}, {"exp_avg_sq", exp_avg_sq}, {"step", step}, {"control", control}});
   check_ranges(kName, param.numel(), ranges);
-  run(ctx, {kName, {param, grad, exp_avg, exp_avg_sq, control}, {param, exp_avg, exp_avg_sq, step, control, half_param}}, cpu::adam_update,
-      VITRINE_IF_CUDA(cuda::adam_update), config, param, grad, exp_avg, exp_avg_sq, step, control, ranges, half_param);
+  if (values) check::tensor(kName, "values", values, {StepValues::kCount}, DType::i32, ctx);
+  run(ctx, {kName, {param, grad, exp_avg, exp_avg_sq, control, values}, {param, exp_avg, exp_avg_sq, step, control, half_param}}, cpu::adam_update,
+      VITRINE_IF_CUDA(cuda::adam_update), config, param, grad, exp_avg, exp_avg_sq, step, control, ranges, half_param, values);
 }
 
 }  // namespace vitrine

@@ -34,15 +34,27 @@ struct Guard {
   }
 };
 
+/// lr and momentum (beta1 of adam): those in device memory if there are any, because the arguments of a captured launch are fixed.
+struct Rates {
+  const StepValues* values;
+  double configured_lr, configured_momentum;
+
+  __device__ double lr() const { return values != nullptr ? values->lr : configured_lr; }
+  __device__ double momentum() const { return values != nullptr ? values->momentum : configured_momentum; }
+};
+
 /// p -= lr * (g + weight_decay * p).   in: p, g   out: p
 struct Sgd {
   static constexpr int kReads = 2, kWrites = 1;
   Guard guard;
-  float lr, weight_decay;
-  float factor;
+  Rates rates;
+  double lr_factor;
+  float weight_decay;
+  float factor, lr;
 
   __device__ bool begin() {
     factor = guard.control[StepControl::kFactor];
+    lr = static_cast<float>(__dmul_rn(rates.lr(), lr_factor));
     return guard.begin();
   }
   __device__ void operator()(const float (&in)[2], float (&out)[1]) const {
@@ -55,13 +67,17 @@ struct Sgd {
 struct SgdMomentum {
   static constexpr int kReads = 3, kWrites = 2;
   Guard guard;
-  float lr, weight_decay, momentum;
+  Rates rates;
+  double lr_factor;
+  float weight_decay;
   bool nesterov;
-  float factor;
+  float factor, lr, momentum;
   bool first;
 
   __device__ bool begin() {
     factor = guard.control[StepControl::kFactor];
+    lr = static_cast<float>(__dmul_rn(rates.lr(), lr_factor));
+    momentum = static_cast<float>(rates.momentum());
     first = __float_as_int(guard.control[StepControl::kUpdate]) == 1;
     return guard.begin();
   }
@@ -78,20 +94,25 @@ struct SgdMomentum {
 struct Adam {
   static constexpr int kReads = 4, kWrites = 3;
   Guard guard;
-  float beta1, beta2, rest1, rest2, eps;
-  float lr_factor;
-  float coupled, shrink;  // one has no effect: weight decay changes the gradient (Adam) or the parameter (AdamW)
-  float factor, step_size, correction;
+  Rates rates;
+  float beta2, rest2, eps;
+  double lr_factor;
+  double coupled, decoupled;  // weight decay: one is 0, because it changes the gradient (Adam) or the parameter (AdamW)
+  float factor, step_size, correction, beta1, rest1, decay, shrink;
 
   __device__ bool begin() {
     factor = guard.control[StepControl::kFactor];
-    step_size = guard.control[StepControl::kStepSize] * lr_factor;
+    step_size = guard.control[StepControl::kStepSize] * static_cast<float>(lr_factor);
     correction = guard.control[StepControl::kCorrection];
+    beta1 = static_cast<float>(rates.momentum());
+    rest1 = static_cast<float>(__dsub_rn(1.0, rates.momentum()));
+    decay = static_cast<float>(coupled);
+    shrink = static_cast<float>(__dsub_rn(1.0, __dmul_rn(__dmul_rn(rates.lr(), lr_factor), decoupled)));
     return guard.begin();
   }
   __device__ void operator()(const float (&in)[4], float (&out)[3]) const {
     const float decayed = in[0] * shrink;
-    const float gradient = in[1] * factor + coupled * decayed;
+    const float gradient = in[1] * factor + decay * decayed;
     const float mean = beta1 * in[2] + rest1 * gradient;
     const float square = beta2 * in[3] + rest2 * gradient * gradient;
     out[0] = decayed - step_size * mean / (sqrtf(square) * correction + eps);
@@ -135,36 +156,35 @@ void for_each_range(const UpdateRanges& ranges, int64_t count, double weight_dec
 }  // namespace
 
 void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
-                const UpdateRanges& ranges, View half_param) {
-  const Guard guard = queue_begin(ctx, {step}, control);
+                const UpdateRanges& ranges, View half_param, ConstView values) {
+  const Guard guard = queue_begin(ctx, {.step = step}, control);
+  const Rates rates{step_values(values), config.lr, config.momentum};
   for_each_range(ranges, param.numel(), config.weight_decay, [&](const UpdateRange& range) {
-    const auto lr = static_cast<float>(config.lr * range.lr_factor);
     const auto weight_decay = static_cast<float>(range.weight_decay);
     auto* p = param.as<float>() + range.begin;
     const auto* g = grad.as<float>() + range.begin;
     if (!momentum_buffer) {
-      queue_update(ctx, {{p, g}}, {{p}}, range, half_param, Sgd{guard, lr, weight_decay, 0.0F});
+      queue_update(ctx, {{p, g}}, {{p}}, range, half_param, Sgd{guard, rates, range.lr_factor, weight_decay, 0.0F, 0.0F});
       return;
     }
     auto* buffer = momentum_buffer.as<float>() + range.begin;
     queue_update(ctx, {{p, g, buffer}}, {{p, buffer}}, range, half_param,
-                 SgdMomentum{guard, lr, weight_decay, static_cast<float>(config.momentum), config.nesterov, 0.0F, false});
+                 SgdMomentum{guard, rates, range.lr_factor, weight_decay, config.nesterov, 0.0F, 0.0F, 0.0F, false});
   });
 }
 
 void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
-                 const UpdateRanges& ranges, View half_param) {
+                 const UpdateRanges& ranges, View half_param, ConstView values) {
   Adam adam{};
-  adam.guard = queue_begin(ctx, {step, config.lr, config.beta1, config.beta2}, control);
-  adam.beta1 = static_cast<float>(config.beta1);
+  adam.guard = queue_begin(ctx, {step, config.lr, config.beta1, config.beta2, values}, control);
+  adam.rates = {step_values(values), config.lr, config.beta1};
   adam.beta2 = static_cast<float>(config.beta2);
-  adam.rest1 = static_cast<float>(1.0 - config.beta1);
   adam.rest2 = static_cast<float>(1.0 - config.beta2);
   adam.eps = static_cast<float>(config.eps);
   for_each_range(ranges, param.numel(), config.weight_decay, [&](const UpdateRange& range) {
-    adam.lr_factor = static_cast<float>(range.lr_factor);
-    adam.coupled = static_cast<float>(config.decoupled ? 0.0 : range.weight_decay);
-    adam.shrink = static_cast<float>(config.decoupled ? 1.0 - config.lr * range.lr_factor * range.weight_decay : 1.0);
+    adam.lr_factor = range.lr_factor;
+    adam.coupled = config.decoupled ? 0.0 : range.weight_decay;
+    adam.decoupled = config.decoupled ? range.weight_decay : 0.0;
     auto* p = param.as<float>() + range.begin;
     auto* m = exp_avg.as<float>() + range.begin;
     auto* v = exp_avg_sq.as<float>() + range.begin;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include <vitrine/kernels/step_values.h>
 #include <vitrine/runtime/exec_context.h>
 
 /// Optimizer updates over flat buffers: one call updates all parameters. For each of them:
@@ -17,6 +18,7 @@
 /// requires  no two buffers overlap
 /// ensures   the same bits in every run
 ///   ranges  null, or ranges that follow one another from 0 to n: each is updated with lr * lr_factor and its own weight decay, by one launch
+///   values  empty, or (StepValues::kCount) i32: lr and momentum
 ///   half_param  empty, or (n) f16 or bf16: receives the new parameters, rounded as by cast() (kernels/cast.h), unless the step is not taken
 /// throws    ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
 namespace vitrine {
@@ -38,7 +40,7 @@ struct SgdConfig {
 /// torch.optim.SGD (dampening 0): g += weight_decay * p; momentum buffer = first update ? g : momentum * buffer + g; p -= lr * (...).
 /// momentum_buffer is empty when momentum is 0.
 void sgd_update(ExecContext& ctx, const SgdConfig& config, View param, ConstView grad, View momentum_buffer, View step, View control,
-                const UpdateRanges& ranges = nullptr, View half_param = {});
+                const UpdateRanges& ranges = nullptr, View half_param = {}, ConstView values = {});
 
 struct AdamConfig {
   double lr = 1e-3;
@@ -50,6 +52,6 @@ struct AdamConfig {
 };
 /// torch.optim.Adam and AdamW (no amsgrad).   source  Kingma and Ba 2015; Loshchilov and Hutter 2019
 void adam_update(ExecContext& ctx, const AdamConfig& config, View param, ConstView grad, View exp_avg, View exp_avg_sq, View step, View control,
-                 const UpdateRanges& ranges = nullptr, View half_param = {});
+                 const UpdateRanges& ranges = nullptr, View half_param = {}, ConstView values = {});
 
 }  // namespace vitrine

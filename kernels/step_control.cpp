@@ -156,12 +156,13 @@ void check_gradient(const char* name, const ExecContext& ctx, const ConstView& g
 }
 
 void check_decision(const char* name, const ExecContext& ctx, const ConstView& totals, const ConstView& state, const View& control,
-                    const View& step) {
+                    const UpdateCount& count) {
   check::tensor(name, "totals", totals, {LossTotals::kCount}, DType::f32, ctx);
   if (state) check::tensor(name, "state", state, {LossScaleState::kCount}, DType::f32, ctx);
   check::tensor(name, "control", control, {StepControl::kCount}, DType::f32, ctx);
-  if (step) check::tensor(name, "step", step, {1}, DType::i32, ctx);
-  check::no_overlap(name, {"control", control}, {{"totals", totals}, {"state", state}, {"step", step}});
+  if (count.step) check::tensor(name, "step", count.step, {1}, DType::i32, ctx);
+  if (count.values) check::tensor(name, "values", count.values, {StepValues::kCount}, DType::i32, ctx);
+  check::no_overlap(name, {"control", control}, {{"totals", totals}, {"state", state}, {"step", count.step}, {"values", count.values}});
 }
 
 }  // namespace
@@ -174,16 +175,16 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control) {
 
 void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count) {
   constexpr const char* kName = "decide_step";
-  check_decision(kName, ctx, totals, state, control, count.step);
-  run(ctx, {kName, {totals, state, control}, {control, count.step}}, cpu::decide_step, VITRINE_IF_CUDA(cuda::decide_step), nominal, non_finite,
-      totals, state, control, count);
+  check_decision(kName, ctx, totals, state, control, count);
+  run(ctx, {kName, {totals, state, control, count.values}, {control, count.step}}, cpu::decide_step, VITRINE_IF_CUDA(cuda::decide_step), nominal,
+      non_finite, totals, state, control, count);
 }
 
 void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
                            const UpdateCount& count) {
   constexpr const char* kName = "check_and_decide_step";
   check_gradient(kName, ctx, grad, control);
-  check_decision(kName, ctx, totals, state, control, count.step);
+  check_decision(kName, ctx, totals, state, control, count);
   run(ctx, {kName, {grad, totals, state, control}, {control, count.step}}, cpu::check_and_decide_step, VITRINE_IF_CUDA(cuda::check_and_decide_step),
       nominal, non_finite, grad, totals, state, control, count);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include <vitrine/kernels/step_values.h>
 #include <vitrine/runtime/exec_context.h>
 
 /// Operations between the reduction of the gradients and the update of the parameters. They decide on the device whether the optimizer step is taken
@@ -50,6 +51,7 @@ struct StepControl {
 struct UpdateCount {
   View step;                                  // (1) i32: number of updates so far, incremented if the step is taken; empty: the update counts itself
   double lr = 0.0, beta1 = 0.0, beta2 = 0.0;  // those of AdamConfig; for SGD they have no effect
+  ConstView values = {};                      // empty, or (StepValues::kCount) i32: lr and beta1
 };
 /// Index of the first infinity or NaN in the gradient; -1 if all elements are finite.
 inline int64_t first_non_finite(std::span<const float> control) {

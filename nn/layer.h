@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <vitrine/kernels/accumulate.h>
+#include <vitrine/kernels/step_values.h>
 #include <vitrine/runtime/exec_context.h>
 
 namespace vitrine {
@@ -34,6 +35,8 @@ struct Pass {
   BatchSum* batch_sum = nullptr;
   /// Backward computes a forward pass again: layers read what the first one wrote to their buffers, and write nothing there.
   bool recomputes = false;
+  /// Not empty: the pass is captured in a CUDA graph. (StepValues::kCount) i32 of the device, from which work must read `step` and `first_sample`.
+  ConstView step_values = {};
   /// False: a training pass leaves saved buffers (running statistics) as they are.
   bool updates_buffers = true;
 };
@@ -175,6 +178,9 @@ class Layer {
   virtual bool forward_in_place() const { return false; }
   /// True when grad_x may be grad_y (an elementwise layer).
   virtual bool backward_in_place() const { return false; }
+  /// True when forward and backward do nothing but issue work, and issue the same work in every training step of one shape, apart from what they read
+  /// in Pass::step_values. The engine may then replay this work as a CUDA graph, without calling the layer.
+  virtual bool can_be_replayed() const { return false; }
 
   /// Index of the parameter whose gradient is the sum of grad_y over all dimensions but the last: the layer after this one may compute it, as
   /// grad_x_sums. -1: there is none.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/sequential.h"
 
+#include <algorithm>
 #include <exception>
 #include <set>
 #include <utility>
@@ -99,6 +100,10 @@ Work Sequential::forward_work(const Shape& x) const {
     if (!part_is_identity(i, shapes[i], Pass{})) work += parts_[i].layer->forward_work(shapes[i]);
   }
   return work;
+}
+
+bool Sequential::can_be_replayed() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.layer->can_be_replayed(); });
 }
 
 Saved Sequential::forward(const ForwardCall& call) const {

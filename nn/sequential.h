@@ -32,6 +32,8 @@ class Sequential final : public Layer {
   Shape output_shape(const Shape& x) const override;
   bool is_identity(const Shape& x, const Pass& pass) const override;
   Work forward_work(const Shape& x) const override;
+  /// True when that holds for all parts.
+  bool can_be_replayed() const override;
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;
   void forward_empty(const EmptyCall& call) const override;

@@ -79,6 +79,10 @@ void Stream::wait(Event& event) {
   do_wait(event);
 }
 
+void Stream::begin_capture() { throw UnsupportedError(name() + ": this stream cannot capture work; only streams that a group created on GPUs can"); }
+std::unique_ptr<CapturedWork> Stream::end_capture() { throw UnsupportedError(name() + ": this stream captures no work"); }
+void Stream::launch(CapturedWork& /*work*/, int64_t /*step*/) { throw UnsupportedError(name() + ": this stream captures no work"); }
+
 void Stream::synchronize() {
   // The clock also advances if the work failed, because it is over either way.
   if (checker_ != nullptr) checker_->on_host_wait_stream(checker_index_);

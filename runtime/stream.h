@@ -58,6 +58,15 @@ class Event {
   OrderChecker* checker_ = nullptr;  // of the stream that recorded the event last
 };
 
+/// Work that a stream has captured instead of running it, and that it can launch any number of times: a CUDA graph. Destroy it before its stream.
+class CapturedWork {
+ public:
+  CapturedWork() = default;
+  CapturedWork(const CapturedWork&) = delete;
+  CapturedWork& operator=(const CapturedWork&) = delete;
+  virtual ~CapturedWork() = default;
+};
+
 /// A queue of work on one device, as in CUDA: work runs in order, asynchronously to the host and to other streams, which synchronize with it only
 /// through an Event. One thread at a time issues to a stream.
 ///
@@ -103,6 +112,19 @@ class Stream {
   /// Makes the stream's GPU current on the calling thread until leave(), which takes the result of enter(). Does nothing on other backends.
   virtual int enter() { return -1; }
   virtual void leave(int /*previous*/) noexcept {}
+
+  /// False: begin_capture() throws UnsupportedError. Only GPUs capture, on streams that the group created.
+  virtual bool can_capture() const { return false; }
+  /// From here to end_capture() work that is issued to the stream does not run. Until then the thread must not wait for any stream or event, allocate
+  /// device or pinned memory, or make this stream wait for an event that was recorded before; spans that are closed must have been opened meanwhile.
+  virtual void begin_capture();
+  /// Returns the work issued since begin_capture(). throws CudaError if it contains what cannot be captured.
+  virtual std::unique_ptr<CapturedWork> end_capture();
+  /// Ends the capture, if there is one, and discards its work.
+  virtual void abandon_capture() noexcept {}
+  /// Queues work that this stream has captured. Its spans are those of the capture, in step `step`; the host waits for the spans of the launch
+  /// before, if that has not ended.
+  virtual void launch(CapturedWork& work, int64_t step);
 
   /// Opens and closes a timed span around the work issued in between. Spans nest. Costs nothing if tracing is off.
   virtual void begin_span(const SpanInfo& info) = 0;

@@ -7,13 +7,21 @@
 
 namespace vitrine::cuda {
 
+/// The block of a view of StepValues; null for an empty view.
+inline const StepValues* step_values(const ConstView& view) { return view ? reinterpret_cast<const StepValues*>(view.as<int32_t>()) : nullptr; }
+
 /// UpdateCount in device code.
 struct CountedUpdate {
   int32_t* step;  // null: nothing is counted
   double lr, beta1, beta2;
+  const StepValues* values;  // null, or lr and beta1
 
   explicit CountedUpdate(const UpdateCount& count)
-      : step(count.step ? count.step.as<int32_t>() : nullptr), lr(count.lr), beta1(count.beta1), beta2(count.beta2) {}
+      : step(count.step ? count.step.as<int32_t>() : nullptr),
+        lr(count.lr),
+        beta1(count.beta1),
+        beta2(count.beta2),
+        values(step_values(count.values)) {}
 
   /// Counts the update and writes its scalars if the step is taken. One thread.
   __device__ void begin(float* control) const {
@@ -21,7 +29,8 @@ struct CountedUpdate {
     const int32_t update = *step + 1;
     *step = update;
     control[StepControl::kUpdate] = __int_as_float(update);
-    control[StepControl::kStepSize] = static_cast<float>(lr / (1.0 - pow(beta1, static_cast<double>(update))));
+    control[StepControl::kStepSize] = static_cast<float>((values != nullptr ? values->lr : lr) /
+                                                         (1.0 - pow(values != nullptr ? values->momentum : beta1, static_cast<double>(update))));
     control[StepControl::kCorrection] = static_cast<float>(1.0 / sqrt(1.0 - pow(beta2, static_cast<double>(update))));
   }
 };

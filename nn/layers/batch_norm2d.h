@@ -21,6 +21,7 @@ class BatchNorm2d final : public Layer {
   std::vector<BufferSpec> buffers() const override;
   std::vector<std::string> counters() const override { return {"num_batches_tracked"}; }
   Shape output_shape(const Shape& x) const override;
+  bool can_be_replayed() const override { return true; }
   OutputNeed output_need() const override { return config_.relu ? OutputNeed::sign : OutputNeed::nothing; }
   bool backward_in_place() const override { return true; }
   Saved forward(const ForwardCall& call) const override;

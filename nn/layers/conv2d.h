@@ -28,6 +28,7 @@ class Conv2d final : public Layer {
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;
   Shape output_shape(const Shape& x) const override;
+  bool can_be_replayed() const override { return true; }
   OutputNeed output_need() const override { return config_.conv.relu ? OutputNeed::sign : OutputNeed::nothing; }
   int bias_parameter() const override { return config_.bias && !config_.conv.relu ? 1 : -1; }
   Saved forward(const ForwardCall& call) const override;

@@ -24,12 +24,12 @@ std::string Dropout::describe() const { return fmt::format("dropout({})", p_); }
 bool Dropout::is_identity(const Shape& /*x*/, const Pass& pass) const { return !pass.training || p_ == 0.0F; }
 
 Saved Dropout::forward(const ForwardCall& call) const {
-  dropout(call.ctx, draw(p_, index_, call.pass), call.x, call.y);
+  dropout(call.ctx, draw(p_, index_, call.pass), call.x, call.y, call.pass.step_values);
   return {};
 }
 
 void Dropout::backward(const BackwardCall& call) const {
-  if (call.grad_x) dropout(call.ctx, draw(p_, index_, call.pass), call.grad_y, call.grad_x);
+  if (call.grad_x) dropout(call.ctx, draw(p_, index_, call.pass), call.grad_y, call.grad_x, call.pass.step_values);
 }
 
 }  // namespace vitrine

@@ -14,6 +14,7 @@ class Dropout final : public Layer {
 
   std::string describe() const override;
   Shape output_shape(const Shape& x) const override { return x; }
+  bool can_be_replayed() const override { return true; }
   bool is_identity(const Shape& x, const Pass& pass) const override;
   OutputNeed output_need() const override { return OutputNeed::nothing; }
   bool forward_in_place() const override { return true; }

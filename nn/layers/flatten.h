@@ -10,6 +10,7 @@ class Flatten final : public Layer {
  public:
   std::string describe() const override { return "flatten"; }
   Shape output_shape(const Shape& x) const override;
+  bool can_be_replayed() const override { return true; }
   bool is_identity(const Shape& /*x*/, const Pass& /*pass*/) const override { return true; }
   /// For callers that need the output in other memory: a copy.
   Saved forward(const ForwardCall& call) const override;

@@ -11,6 +11,7 @@ class GELU final : public Layer {
  public:
   std::string describe() const override { return "gelu"; }
   Shape output_shape(const Shape& x) const override { return x; }
+  bool can_be_replayed() const override { return true; }
   OutputNeed output_need() const override { return OutputNeed::nothing; }
   bool backward_in_place() const override { return true; }
   Saved forward(const ForwardCall& call) const override;

@@ -27,6 +27,7 @@ class Linear final : public Layer {
   std::string describe() const override;
   std::vector<ParamSpec> parameters() const override;
   Shape output_shape(const Shape& x) const override;
+  bool can_be_replayed() const override { return true; }
   OutputNeed output_need() const override { return config_.relu ? OutputNeed::sign : OutputNeed::nothing; }
   int bias_parameter() const override { return config_.bias && !config_.relu ? 1 : -1; }
   Saved forward(const ForwardCall& call) const override;

@@ -15,6 +15,7 @@ class MaxPool2d final : public Layer {
 
   std::string describe() const override;
   Shape output_shape(const Shape& x) const override { return pool2d_output_shape(config_, x); }
+  bool can_be_replayed() const override { return true; }
   OutputNeed output_need() const override { return relu_apart() ? OutputNeed::sign : OutputNeed::nothing; }
   bool sums_grad_x() const override { return true; }
   Saved forward(const ForwardCall& call) const override;
@@ -34,6 +35,7 @@ class AvgPool2d final : public Layer {
 
   std::string describe() const override;
   Shape output_shape(const Shape& x) const override { return pool2d_output_shape(config_, x); }
+  bool can_be_replayed() const override { return true; }
   OutputNeed output_need() const override { return OutputNeed::nothing; }
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;
@@ -50,6 +52,7 @@ class AdaptiveAvgPool2d final : public Layer {
 
   std::string describe() const override;
   Shape output_shape(const Shape& x) const override;
+  bool can_be_replayed() const override { return true; }
   OutputNeed output_need() const override { return OutputNeed::nothing; }
   bool is_identity(const Shape& x, const Pass& pass) const override;
   Saved forward(const ForwardCall& call) const override;

@@ -10,6 +10,7 @@ class ReLU final : public Layer {
  public:
   std::string describe() const override { return "relu"; }
   Shape output_shape(const Shape& x) const override { return x; }
+  bool can_be_replayed() const override { return true; }
   OutputNeed output_need() const override { return OutputNeed::sign; }
   bool forward_in_place() const override { return true; }
   bool backward_in_place() const override { return true; }

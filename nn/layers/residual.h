@@ -18,6 +18,7 @@ class Residual final : public Layer {
   std::vector<std::string> counters() const override;
   Shape output_shape(const Shape& x) const override;
   Work forward_work(const Shape& x) const override;
+  bool can_be_replayed() const override { return body_->can_be_replayed() && (shortcut_ == nullptr || shortcut_->can_be_replayed()); }
   OutputNeed output_need() const override { return relu_ ? OutputNeed::sign : OutputNeed::nothing; }
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;

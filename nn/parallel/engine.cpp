@@ -107,6 +107,7 @@ Engine::State::~State() {
     devices.synchronize();
   } catch (...) {
   }
+  graphs.reset();
   for (int i = 0; i < devices.size(); ++i) devices[i].compute().release_workspace();
 }
 
@@ -132,6 +133,10 @@ void Engine::State::make_replicas() {
   }
   if (devices.size() > 1 && on_gpus()) threads = std::make_unique<ReplicaThreads>(devices.size(), [this](int i) { stay_on_gpu(devices[i]); });
   open_communicators();
+  why_no_graphs = vitrine::why_no_graphs(model, devices, config);
+  if (on_gpus() && !config.forward_only && why_no_graphs.empty()) {
+    graphs = std::make_unique<StepGraphs>(replica(0), devices.host_memory(), config.accumulate);
+  }
 }
 
 void Engine::State::load_resident_images() {

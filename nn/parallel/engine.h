@@ -177,6 +177,10 @@ class Engine {
   const BatchPlan& batch_plan() const;  // of a full batch
   /// Description of the communicator that moves gradients, "NCCL 2.28.9, 2 ranks, ...": for logs. Empty with one device.
   std::string communicator() const;
+  /// Whether steps are replayed as CUDA graphs, "after two steps of a shape" or "off: REASON": for logs. Empty without GPUs.
+  std::string cuda_graphs() const;
+  /// Number of CUDA graphs launched so far.
+  int64_t graph_launches() const;
   int64_t steps_issued() const;
   void set_learning_rate(double lr);
   /// Sets the momentum of sgd, or beta1 of adam and adamw, from the next step on. throws ConfigError for sgd that was configured without momentum.
@@ -211,6 +215,10 @@ class Engine {
   /// Copies a micro-batch to the devices on their copy streams, by the scheme's staging, or gathers its images from EngineConfig::resident_images
   /// there, and turns it into the model's input.
   void stage(const HostBatch& batch, const MicroBatch& micro_batch);
+  /// Calls `work`, which issues the rest of a micro-batch after stage(), or replays it as a CUDA graph without calling it (EngineConfig::cuda_graph).
+  /// In a custom step: once for each micro-batch. `work` issues the same operations in each step of one shape, calls only the parts of a step below
+  /// and kernels on the compute stream, with arguments that do not change from step to step.
+  void replay_or_issue(const std::function<void()>& work);
   /// Runs the model on each device's samples.
   void forward();
   /// What forward() computed on a device, of Model::logits_shape(); empty where it has no samples.

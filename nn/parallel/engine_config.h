@@ -108,6 +108,10 @@ struct EngineConfig {
   std::optional<int64_t> workspace_bytes = int64_t{32} << 20;
   int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: size of a bucket of the flat gradients ...
   int64_t first_bucket_bytes = int64_t{1} << 20;  // ... and of the first one
+  /// A single GPU captures the work of each micro-batch as a CUDA graph after two steps of its shape and replays it from then on, with the same bits:
+  /// one launch instead of dozens. Steps are issued as before with several devices, where the order is checked or every operation traced, on the
+  /// caller's streams, with a custom reducer, and when a layer does not allow it (Layer::can_be_replayed); Engine::cuda_graphs() says why.
+  bool cuda_graph = true;
   /// Replaces Engine::default_step, for a custom loss or order. Planning calls it too, on meta devices with a batch whose memory must not be read, so
   /// that plans contain its allocations: it only issues work, and what it allocates depends on shapes alone.
   TrainingStep step;

@@ -16,6 +16,7 @@
 #include "nn/parallel/engine.h"
 #include "nn/parallel/replica.h"
 #include "nn/parallel/replica_threads.h"
+#include "nn/parallel/step_graphs.h"
 #include "nn/sequential.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/error.h"
@@ -246,6 +247,8 @@ struct Engine::State {
   std::deque<Issued> in_flight;  // outlives the replicas: until the destructor has waited, devices may still read these batches
   std::vector<std::unique_ptr<Replica>> replicas;
   std::unique_ptr<ReplicaThreads> threads;  // several GPUs only
+  std::unique_ptr<StepGraphs> graphs;       // null: steps are issued, and why_no_graphs says why
+  std::string why_no_graphs;
   std::shared_ptr<Communicators> communicators;
   std::vector<std::shared_ptr<Communicators>> retired;  // aborted ones: spans that have not been taken point to their names
 
@@ -270,6 +273,7 @@ struct Engine::State {
 
   // The current micro-batch.
   int64_t micro_batch = 0;                 // micro-batches so far
+  int64_t replayed_micro_batch = 0;        // the last one for which replay_or_issue() was called
   std::optional<int64_t> augmented_epoch;  // its epoch, if its images are augmented
   int64_t micro_batch_samples = 0;         // of all devices and processes
   Tensor gathered;                         // all outputs, when the output device has written its own into it

@@ -133,6 +133,7 @@ std::exception_ptr Engine::State::recover(const std::exception_ptr& known) {
   in_flight.clear();
   disturbed = true;
   searches_non_finite = false;
+  if (graphs) graphs->forget();
   try {
     for (auto& r : replicas) r->make_events();
   } catch (...) {  // a lost GPU makes no events; nothing will run on it again

@@ -30,7 +30,9 @@ Replica::Replica(Device& owner, const Model& model, const EngineConfig& config, 
     reducer = make_configured_reducer(reduction);
     scaler = std::make_unique<LossScaler>(ctx, precision.loss_scaling);
     reduction.loss_scale = scaler->state();
-    first_non_finite = allocate(1, DType::i32, Category::staging, "first non-finite value");
+    step_scalars = allocate(StepValues::kCount + 1, DType::i32, Category::staging, "step scalars");
+    step_values = step_scalars.view().rows(0, StepValues::kCount);
+    first_non_finite = step_scalars.view().rows(StepValues::kCount, StepValues::kCount + 1);
   }
   if (!precision.mixed() || updates() || layout.any_stays_f32() || (!config.forward_only && precision.broadcasts_masters)) {
     parameters = allocate(elements, DType::f32, Category::parameters, "parameters");

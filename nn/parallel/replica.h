@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cross_entropy.h"
+#include "kernels/step_values.h"
 #include "nn/buffer_layout.h"
 #include "nn/model.h"
 #include "nn/parallel/batch_exchange.h"
@@ -77,7 +78,9 @@ struct Replica {
   Tensor average;                // f32, of the elements that it updates; empty without EngineConfig::ema_decay
   Tensor evaluate_totals;        // (LossTotals::kCount) f32
   std::unique_ptr<LossScaler> scaler;
-  Tensor first_non_finite;  // (1) i32: the first non-finite value of a forward pass that is searched, see Engine::State::describe_non_finite()
+  Tensor step_scalars;    // i32: the next two
+  View step_values;       // (StepValues::kCount) i32: what a CUDA graph reads there
+  View first_non_finite;  // (1) i32: the first non-finite value of a forward pass that is searched, see Engine::State::describe_non_finite()
   std::vector<View> parameter_views, gradient_views, buffer_views;
   ReducerContext reduction;
   std::unique_ptr<BatchExchange> exchange;  // null where the model has no buffers, or there is one replica, or it only evaluates

@@ -146,6 +146,7 @@ int64_t Engine::State::targets_before(int ordinal) const {
 Pass Engine::State::pass_of(const Replica& r, bool training) const {
   Pass pass{training, config.seed, step, r.first_sample};
   pass.updates_buffers = !searches_non_finite;
+  if (training && graphs) pass.step_values = graphs->values_of_capture();
   if (training && r.exchange && config.batch_statistics == BatchStatistics::exact && micro_batch_samples > 0) {
     pass.batch_sum = r.exchange.get();
     pass.batch_samples = micro_batch_samples;
@@ -337,9 +338,10 @@ void Engine::State::zero_unwritten_gradients(Replica& r) {
 }
 
 UpdateCount Engine::State::update_count(const Replica& r) const {
-  if (config.optimizer.kind == OptimizerConfig::Kind::sgd) return {r.updates_done};
+  const ConstView values = graphs ? graphs->values_of_capture() : ConstView();
+  if (config.optimizer.kind == OptimizerConfig::Kind::sgd) return {.step = r.updates_done, .values = values};
   const AdamConfig adam = config.optimizer.adam_kernel();
-  return {r.updates_done, adam.lr, adam.beta1, adam.beta2};
+  return {r.updates_done, adam.lr, adam.beta1, adam.beta2, values};
 }
 
 void Engine::State::run_optimizer(Replica& r) {
@@ -348,10 +350,12 @@ void Engine::State::run_optimizer(Replica& r) {
   const PhaseScope phase(r.compute(), Phase::optimizer);
   const View parameters = r.updated(r.parameters), gradients = r.updated(r.gradients);
   const View half_parameters = r.half_parameters ? r.updated(r.half_parameters) : View();
+  const ConstView values = graphs ? graphs->values_of_capture() : ConstView();
   if (optimizer.kind == OptimizerConfig::Kind::sgd) {
-    sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, View(), control, update_ranges, half_parameters);
+    sgd_update(r.compute(), optimizer.sgd, parameters, gradients, r.state1, View(), control, update_ranges, half_parameters, values);
   } else {
-    adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, View(), control, update_ranges, half_parameters);
+    adam_update(r.compute(), optimizer.adam_kernel(), parameters, gradients, r.state1, r.state2, View(), control, update_ranges, half_parameters,
+                values);
   }
   if (r.average) update_average(r.compute(), config.ema_decay, parameters, r.average, r.updates_done, control);
 }

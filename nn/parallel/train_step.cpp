@@ -8,16 +8,19 @@ namespace vitrine {
 void Engine::default_step(Engine& engine, const HostBatch& batch) {
   for (const MicroBatch& micro_batch : engine.micro_batches()) {
     engine.stage(batch, micro_batch);  // copies on the copy streams, while the previous micro-batch is computed, then prepares the input
-    engine.forward();
-    engine.loss();
-    engine.backward_and_reduce(micro_batch.last);
+    engine.replay_or_issue([&] {
+      engine.forward();
+      engine.loss();
+      engine.backward_and_reduce(micro_batch.last);
+      if (!micro_batch.last) return;
+      engine.finish_reduction();
+      engine.decide_step();
+      if (const double max_norm = engine.config().precision.clip_norm; max_norm > 0.0) engine.clip_gradients(max_norm);
+      engine.update_parameters();
+      engine.update_loss_scale();
+      engine.distribute_parameters();
+    });
   }
-  engine.finish_reduction();
-  engine.decide_step();
-  if (const double max_norm = engine.config().precision.clip_norm; max_norm > 0.0) engine.clip_gradients(max_norm);
-  engine.update_parameters();
-  engine.update_loss_scale();
-  engine.distribute_parameters();
 }
 
 void Engine::backward_and_reduce(bool last) {

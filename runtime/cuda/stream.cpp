@@ -68,6 +68,7 @@ CudaStream::CudaStream(Identity identity, OrderChecker* checker, cudaStream_t gi
 }
 
 CudaStream::~CudaStream() {
+  abandon_capture();
   cuda::avoid_unused_gpu(identity().device.index);
   cudaStreamSynchronize(stream_);
   for (const TimePoint& point : points_) {
@@ -181,6 +182,7 @@ void CudaStream::set_anchor() {
 
 // Spans are closed in destructors: an error of CUDA drops the span and is reported by the work that follows.
 CudaStream::TimePoint* CudaStream::time_point(bool required) noexcept {
+  if (capture_ != nullptr) return captured_time_point();
   const std::lock_guard lock(spans_mutex_);
   // Work that the caller queues on its own stream is not visible here.
   if (!required && owned_ && !queued_ && latest_ != nullptr && steady_now_ns() - latest_->issued_ns < kSameTimeNs) {
@@ -226,6 +228,7 @@ void CudaStream::end_span(int64_t bytes) {
   open_.pop_back();
   span.record.bytes = bytes;
   span.end = time_point(false);
+  if (add_to_capture(span)) return;
   const std::lock_guard lock(spans_mutex_);
   closed_.push_back(span);
   if (closed_.size() >= kMostUnsettled) settle_spans();
@@ -259,7 +262,7 @@ void CudaStream::settle_spans() noexcept {
       records_.add(record);
       // Elapsed times are floats in milliseconds: near the anchor they resolve half a microsecond. Spans closed later began later, or share this end,
       // whose time is known.
-      if (record.depth == 0 && record.end_ns - anchor_ns_ > kFarFromAnchorNs) {
+      if (record.depth == 0 && !span.end->in_graph && record.end_ns - anchor_ns_ > kFarFromAnchorNs) {
         std::swap(anchor_, span.end->event);
         anchor_ns_ = record.end_ns;
       }

@@ -37,6 +37,11 @@ class CudaStream final : public Stream {
   cuda::Fault* fault_slot(cuda::FaultMessage message);
 
   void check_owner(const void* data) override;
+  bool can_capture() const override { return owned_; }
+  void begin_capture() override;
+  std::unique_ptr<CapturedWork> end_capture() override;
+  void abandon_capture() noexcept override;
+  void launch(CapturedWork& work, int64_t step) override;
   int enter() override;
   void leave(int previous) noexcept override;
   void begin_span(const SpanInfo& info) override;
@@ -54,11 +59,21 @@ class CudaStream final : public Stream {
     int64_t issued_ns = 0;  // on the host's clock
     int64_t time_ns = 0;
     bool known = false;  // time_ns
-    int users = 0;       // spans, and latest_
+    int users = 0;       // spans, latest_, and the graph that records it
+    bool in_graph = false;
   };
   struct TimedSpan {
     SpanRecord record;
     TimePoint *begin = nullptr, *end = nullptr;  // null: the event could not be created or recorded, and the span is dropped
+  };
+  struct Graph final : CapturedWork {
+    explicit Graph(CudaStream& owner) : stream(owner) {}
+    ~Graph() override;
+
+    CudaStream& stream;
+    cudaGraphExec_t executable = nullptr;
+    std::vector<TimePoint*> points;  // that each launch records, in order
+    std::vector<TimedSpan> spans;    // of each launch
   };
   struct FaultSlot {
     cuda::FaultMessage message;
@@ -70,6 +85,12 @@ class CudaStream final : public Stream {
   void do_synchronize() override;
   /// A point after all work queued so far; the latest one if it is that, unless a new one is required.
   TimePoint* time_point(bool required) noexcept;
+  /// The same in the capture: a node that each launch runs.
+  TimePoint* captured_time_point() noexcept;
+  /// Keeps a closed span for the launches of the work that is being captured; false if none is.
+  bool add_to_capture(const TimedSpan& span);
+  /// Waits for the spans of the latest launch of the graph and settles them. requires the lock of the spans
+  void settle_spans_of(Graph& graph);
   /// Ends one use. requires the lock of the spans
   void release(TimePoint* point) noexcept;
   void set_anchor();
@@ -94,6 +115,7 @@ class CudaStream final : public Stream {
   std::vector<TimePoint*> spare_;
   TimePoint* latest_ = nullptr;  // the last one recorded
   SpanLog records_;
+  std::unique_ptr<Graph> capture_;  // null: work runs
 };
 
 }  // namespace vitrine

@@ -14,6 +14,16 @@
 #include "runtime/units.h"
 
 namespace vitrine {
+namespace {
+
+/// The finalizer of splitmix64.
+uint64_t mix(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9U;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBU;
+  return value ^ (value >> 31);
+}
+
+}  // namespace
 
 Pool::Pool(std::string device_name, std::unique_ptr<Slab> slab, int64_t capacity_bytes)
     : device_name_(std::move(device_name)),
@@ -34,6 +44,7 @@ Pool::Block Pool::allocate(int64_t bytes, Category category, Stream& stream, std
   by_category_[static_cast<size_t>(category)] += size;
   note_peak();
   if (size > 0) recorder_->on_allocate(*offset, size, category, tensor_name);
+  note_range(*offset, size, true);
   Block block{*offset, bytes, category, blocks_->address(*offset), &stream, -1};
   if (record_ && size > 0) {
     block.number = record_->blocks++;
@@ -47,6 +58,7 @@ void Pool::free(const Block& block) noexcept {
   blocks_->free(block.offset, block.bytes, *block.stream);
   by_category_[static_cast<size_t>(block.category)] -= size;
   if (size > 0) recorder_->on_free(block.offset);
+  note_range(block.offset, size, false);
   if (record_ && block.number >= 0) record_->events.push_back({block.number, 0, block.stream->identity().role});
 }
 
@@ -59,6 +71,13 @@ void Pool::note_peak() {
   peak_.peak_by_category = by_category_;
   peak_.peak_phase = recorder_->phase();
   peak_.peak_layer = recorder_->layer();
+}
+
+void Pool::note_range(int64_t offset, int64_t bytes, bool allocated) noexcept {
+  if (bytes == 0) return;
+  const uint64_t range = mix(mix(static_cast<uint64_t>(offset) + 1) + static_cast<uint64_t>(bytes));
+  in_use_hash_ ^= range;
+  section_hash_ = mix(section_hash_ ^ (range + (allocated ? 1 : 2)));
 }
 
 void Pool::reserve(int64_t bytes) {
@@ -91,6 +110,7 @@ PoolRecord Pool::take_record() {
 void Pool::follow(std::shared_ptr<const PoolPlacement> placement) { cursor_ = std::make_unique<PlacementCursor>(std::move(placement)); }
 
 void Pool::begin_section(const SectionKey& key) {
+  section_hash_ = 0;
   if (record_) record_->sections.push_back({key, record_->events.size()});
   if (cursor_) cursor_->begin_section(key);
 }
@@ -100,6 +120,8 @@ void Pool::limit_sum() { blocks_->limit_sum(); }
 void Pool::set_position(Phase phase, const char* layer) { recorder_->set_position(phase, layer); }
 
 void Pool::record_history(bool on) { on ? recorder_->start() : recorder_->stop(); }
+
+bool Pool::records_history() const { return recorder_->recording(); }
 
 const MemoryHistory& Pool::history() const { return recorder_->history(); }
 

@@ -88,6 +88,12 @@ class Pool {
 
   PoolStatistics statistics() const;
   void reset_peak();
+  /// Hash of the ranges in use. Equal values mean equal ranges, whatever the order in which they were allocated.
+  uint64_t in_use_hash() const { return in_use_hash_; }
+  /// Hash of the ranges that were allocated and released since the latest begin_section(), in their order.
+  uint64_t section_hash() const { return section_hash_; }
+  bool records_history() const;
+
   int64_t capacity_bytes() const;
   const std::string& device_name() const { return device_name_; }
 
@@ -100,6 +106,7 @@ class Pool {
  private:
   [[noreturn]] void throw_out_of_memory(int64_t bytes, std::string_view tensor_name) const;
   void note_peak();
+  void note_range(int64_t offset, int64_t bytes, bool allocated) noexcept;
 
   std::string device_name_;
   std::unique_ptr<BlockAllocator> blocks_;
@@ -110,6 +117,7 @@ class Pool {
   BytesByCategory by_category_{};
   PoolStatistics peak_;               // its categories without fragmentation
   int64_t most_allocated_bytes_ = 0;  // with those categories
+  uint64_t in_use_hash_ = 0, section_hash_ = 0;
 };
 
 }  // namespace vitrine

@@ -27,6 +27,7 @@ class MemoryRecorder {
   void start();
   /// Ends the recording; history() keeps what was recorded.
   void stop() { recording_ = false; }
+  bool recording() const { return recording_; }
   /// Marks the beginning of a step in the history.
   void mark_step(int64_t step);
   const MemoryHistory& history() const { return history_; }

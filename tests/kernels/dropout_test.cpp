@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/dropout.h"
 
+#include <array>
+#include <bit>
 #include <limits>
 
 #include "runtime/error.h"
@@ -68,6 +70,20 @@ TEST_P(DropoutTest, AnyLengthAndAlignmentDrawsTheSameMask) {
       expect_dropped(y.values(), expected, shape.str());
     }
   }
+}
+
+TEST_P(DropoutTest, OnCudaTheValuesReplaceStepAndFirstSample) {
+  const Shape shape{3, 37};
+  DropoutConfig config{0.4F, 5, 17, 3, 41};
+  const std::vector<float> x = random(shape.numel(), 1);
+  const GuardedTensor expected = guarded(shape), y = guarded(shape);
+  dropout(ctx(), config, tensor(shape, x), expected);
+  const auto words = std::bit_cast<std::array<int32_t, StepValues::kCount>>(StepValues{.step = config.step, .first_sample = config.first_sample});
+  const Tensor step_values = device.tensor({StepValues::kCount}, std::vector<int32_t>(words.begin(), words.end()));
+  if (ctx().backend() == Backend::cuda) config.step = config.first_sample = 0;
+  dropout(ctx(), config, tensor(shape, x), y, step_values);
+  EXPECT_EQ(values(y), values(expected));
+  EXPECT_THROW(dropout(ctx(), config, tensor(shape, x), y, step_values.rows(0, 3)), ShapeError);
 }
 
 TEST_P(DropoutTest, AcceptsAnEmptyBatch) {

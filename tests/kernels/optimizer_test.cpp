@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/optimizer.h"
 
+#include <array>
+#include <bit>
 #include <fstream>
 #include <limits>
 
@@ -248,6 +250,41 @@ void update(ExecContext& ctx, int kind, const View& param, const View& grad, con
     return sgd_update(ctx, sgd, param, grad, kind == 0 ? View{} : first, step, control, ranges, half_param);
   }
   adam_update(ctx, {1e-2, 0.9, 0.999, 1e-8, 0.02, kind == 3}, param, grad, first, second, step, control, ranges, half_param);
+}
+
+class OptimizerValues : public DeviceTest {
+ protected:
+  OptimizerValues() { ctx().reserve_workspace(kOptimizerWorkspaceBytes); }
+};
+
+TEST_F(OptimizerValues, OnCudaReplaceLearningRateAndMomentum) {
+  const std::vector<float> start = device.values(device.random({50}, 1)), gradient = device.values(device.random({50}, 2));
+  const UpdateRanges ranges = std::make_shared<const std::vector<UpdateRange>>(std::vector<UpdateRange>{{0, 20, 0.3, 0.01}, {20, 50, 1.0, 0.0}});
+  const auto words = std::bit_cast<std::array<int32_t, StepValues::kCount>>(StepValues{.lr = 0.037, .momentum = 0.83});
+  const Tensor step_values = device.tensor({StepValues::kCount}, std::vector<int32_t>(words.begin(), words.end()));
+  for (int kind = 0; kind < 4; ++kind) {
+    Flat by_config(device, start), by_values(device, start);
+    for (const bool reads_values : {false, true}) {
+      // A momentum of 0 has no buffer, so another one stands for it.
+      const bool ignores_config = reads_values && ctx().backend() == Backend::cuda;
+      const double lr = ignores_config ? 0.5 : 0.037, momentum = ignores_config ? 0.1 : 0.83;
+      Flat& flat = reads_values ? by_values : by_config;
+      const ConstView from = reads_values ? ConstView(step_values) : ConstView();
+      for (int i = 0; i < 3; ++i) {
+        const Tensor g = device.tensor({50}, gradient), control = flat.control(0.5F);
+        if (kind < 2) {
+          const SgdConfig sgd{lr, kind == 0 ? 0.0 : momentum, 1e-3, kind == 1};
+          sgd_update(ctx(), sgd, flat.param, g, kind == 0 ? View{} : flat.first.view, flat.step, control, ranges, {}, from);
+        } else {
+          adam_update(ctx(), {lr, momentum, 0.999, 1e-8, 0.02, kind == 3}, flat.param, g, flat.first, flat.second, flat.step, control, ranges, {},
+                      from);
+        }
+      }
+    }
+    EXPECT_EQ(device.values(by_values.param), device.values(by_config.param)) << kUpdates[kind];
+    EXPECT_EQ(device.values(by_values.first), device.values(by_config.first)) << kUpdates[kind];
+    EXPECT_EQ(device.values(by_values.second), device.values(by_config.second)) << kUpdates[kind];
+  }
 }
 
 class HalfCopy : public DtypeTest {

@@ -16,13 +16,15 @@ namespace {
 // gradient of the input is cleared first.
 constexpr int64_t kConvolutionPasses = 5;
 
-/// The calls of a training step of small-cnn once the first ones have passed, without those that wait for its results.
-standins::CallCounts calls_of_a_step(DType dtype, TraceLevel trace) {
+/// The calls of a training step of small-cnn once the first ones have passed and, with `cuda_graph`, its graph is captured, without those that wait
+/// for its results.
+standins::CallCounts calls_of_a_step(DType dtype, TraceLevel trace, bool cuda_graph) {
   const Model model = make_model("small-cnn", {.image_size = 32});
   DeviceGroupOptions options = test_group(1, false);
   options.trace = trace;
   DeviceGroup group(options);
   EngineConfig config = small_config(model, 4);
+  config.cuda_graph = cuda_graph;
   config.workspace_bytes = int64_t{32} << 20;  // a convolution is one product
   config.optimizer = make_optimizer_config("adamw", {}, {}, false, {});
   config.precision.compute = dtype;
@@ -30,7 +32,7 @@ standins::CallCounts calls_of_a_step(DType dtype, TraceLevel trace) {
   Engine engine(model, group, config, {{4}, {}});
   const OwnedBatch batch = random_batch(model, 4, 1, 0);
   standins::CallCounts counts;
-  for (int step = 0; step < 4; ++step) {
+  for (int step = 0; step < 6; ++step) {
     standins::take_call_counts();
     engine.train_step(batch.view());
     counts = standins::take_call_counts();
@@ -45,9 +47,9 @@ int64_t launches_of(const standins::CallCounts& counts) { return counts.launches
 /// The figures that were counted, which must not grow, and the launches that the step is to reach.
 struct Figures {
   DType dtype;
-  int64_t launches, target_launches, records, calls;
+  int64_t launches, target_launches, records, calls, replayed_calls;
 };
-const Figures kFigures[] = {{DType::f32, 20, 20, 28, 76}, {DType::bf16, 20, 21, 30, 76}, {DType::f16, 21, 22, 32, 78}};
+const Figures kFigures[] = {{DType::f32, 20, 20, 28, 76, 36}, {DType::bf16, 20, 21, 30, 76, 36}, {DType::f16, 21, 22, 32, 78, 36}};
 
 class CudaCalls : public ::testing::TestWithParam<Figures> {
  protected:
@@ -56,7 +58,8 @@ class CudaCalls : public ::testing::TestWithParam<Figures> {
 
 TEST_P(CudaCalls, OfAStepDoNotGrow) {
   const Figures& figures = GetParam();
-  const standins::CallCounts untraced = calls_of_a_step(figures.dtype, TraceLevel::off), traced = calls_of_a_step(figures.dtype, TraceLevel::phase);
+  const standins::CallCounts untraced = calls_of_a_step(figures.dtype, TraceLevel::off, false),
+                             traced = calls_of_a_step(figures.dtype, TraceLevel::phase, false);
   std::cout << fmt::format(
       "small-cnn {}, one step: {} launches (at most {}, target {}), {} copies, {} fills, {} waits, {} records without time; {} records with time at "
       "the default trace level, {} without trace; {} calls of CUDA, {} without trace\n",
@@ -67,6 +70,19 @@ TEST_P(CudaCalls, OfAStepDoNotGrow) {
   EXPECT_EQ(untraced.timed_records, 0);
   EXPECT_LE(traced.timed_records, figures.records);
   EXPECT_LE(untraced.all, figures.calls);
+}
+
+TEST_P(CudaCalls, OfAReplayedStepAreOneGraphLaunch) {
+  const Figures& figures = GetParam();
+  const standins::CallCounts untraced = calls_of_a_step(figures.dtype, TraceLevel::off, true),
+                             traced = calls_of_a_step(figures.dtype, TraceLevel::phase, true);
+  std::cout << fmt::format(
+      "small-cnn {}, one step as a graph: {} graph launch, {} other, {} copies, {} fills; {} calls of CUDA, {} at the default trace level\n",
+      dtype_name(figures.dtype), untraced.graph_launches, untraced.launches, untraced.copies, untraced.fills, untraced.all, traced.all);
+  EXPECT_EQ(untraced.graph_launches, 1);
+  EXPECT_EQ(traced.graph_launches, 1);
+  EXPECT_EQ(untraced.launches + untraced.products, 1);  // resize_normalize: images become the input as soon as they are there
+  EXPECT_LE(untraced.all, figures.replayed_calls);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, CudaCalls, ::testing::ValuesIn(kFigures),

@@ -31,7 +31,8 @@ void reset();
 /// wait only for the work of these devices.
 void be_process_of(std::vector<int> devices);
 
-/// Number of streams, events, allocations on devices and pinned, handles, descriptors of cuBLASLt and communicators that have not been destroyed.
+/// Number of streams, events, graphs, executable graphs, allocations on devices and pinned, handles, descriptors of cuBLASLt and communicators that
+/// have not been destroyed.
 int64_t live_objects();
 /// Bytes allocated by cudaMalloc on a device.
 int64_t allocated_bytes(int device);
@@ -42,6 +43,7 @@ bool has_context(int device);
 /// Calls of the imitated libraries.
 struct CallCounts {
   int64_t launches = 0, products = 0, collectives = 0;  // of kernels, of cuBLASLt, of NCCL
+  int64_t graph_launches = 0;                           // launches and products count when they are captured, not when they are replayed
   int64_t copies = 0, fills = 0;
   int64_t timed_records = 0, records = 0, waits = 0;  // of events
   int64_t all = 0;                                    // including those that are not counted apart

@@ -125,6 +125,12 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
     explain("%s: the direction does not fit the pointers", call);
     return set_last_error(cudaErrorInvalidMemcpyDirection);
   }
+  if (stream->capture != nullptr && (source == Place::pageable || target == Place::pageable)) {
+    explain("%s: a graph would access pageable memory whenever it is launched; use pinned memory. The capture is invalid", call);
+    stream->capture->invalid = true;
+    return set_last_error(cudaErrorStreamCaptureUnsupported);
+  }
+  if (cudaError_t invalid = standins::capture_error(stream); invalid != cudaSuccess) return set_last_error(invalid);
   if (source == Place::pageable && target != Place::pageable) {
     std::shared_ptr<std::byte[]> staged(new std::byte[bytes]);
     std::memcpy(staged.get(), from, bytes);
@@ -140,6 +146,7 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
 
 cudaError_t cudaMalloc(void** p, size_t bytes) {
   note_call(Call::other);
+  if (standins::capture_forbids("cudaMalloc")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -157,6 +164,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
 
 cudaError_t cudaFree(void* p) {
   note_call(Call::other);
+  if (standins::capture_forbids("cudaFree")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   if (p == nullptr) return cudaSuccess;
   const auto a = find_allocation(p);
   if (a && a->device != kHost && !a->freed) standins::drain(a->device);
@@ -168,6 +176,7 @@ cudaError_t cudaFree(void* p) {
 
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) {
   note_call(Call::other);
+  if (standins::capture_forbids("cudaHostAlloc")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -182,6 +191,7 @@ cudaError_t cudaMallocHost(void** p, size_t bytes) { return cudaHostAlloc(p, byt
 
 cudaError_t cudaFreeHost(void* p) {
   note_call(Call::other);
+  if (standins::capture_forbids("cudaFreeHost")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   if (p == nullptr) return cudaSuccess;
   standins::drain_all();
   const std::unique_lock lock(state().mutex);

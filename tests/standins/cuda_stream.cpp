@@ -82,6 +82,20 @@ CUevent_st::Record& CUevent_st::fresh_record() {
   return records.emplace_back();
 }
 
+CUevent_st::Record& CUevent_st::begin_record() {
+  Record& record = fresh_record();
+  latest = &record;
+  captured.reset();
+  record.users.fetch_add(1, std::memory_order_relaxed);
+  return record;
+}
+
+void CUevent_st::Record::finish() {
+  time_ns.store(vitrine::steady_now_ns(), std::memory_order_relaxed);
+  reach();
+  users.fetch_sub(1, std::memory_order_release);
+}
+
 namespace vitrine::standins {
 
 bool is_live(cudaStream_t stream, const char* call) {
@@ -139,6 +153,11 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   note_call(Call::other);
   if (!standins::is_live(stream, "cudaStreamDestroy")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (stream->capture != nullptr) {
+    stream->capture->invalid = true;
+    cudaGraph_t none = nullptr;
+    cudaStreamEndCapture(stream, &none);
+  }
   std::shared_ptr<CUstream_st> last;
   {
     const std::unique_lock lock(state().mutex);
@@ -150,6 +169,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   note_call(Call::other);
   if (!standins::is_live(stream, "cudaStreamSynchronize")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = standins::forbid_on_captured(stream, "cudaStreamSynchronize"); code != cudaSuccess) return set_last_error(code);
   stream->synchronize();
   return set_last_error(device_error(stream->device));
 }
@@ -157,6 +177,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   note_call(Call::other);
   if (!standins::is_live(stream, "cudaStreamQuery")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t code = standins::forbid_on_captured(stream, "cudaStreamQuery"); code != cudaSuccess) return set_last_error(code);
+  if (standins::capture_forbids("cudaStreamQuery")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
   return stream->is_done() ? cudaSuccess : set_last_error(cudaErrorNotReady);
 }
@@ -166,8 +188,19 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (!standins::is_live(stream, "cudaStreamWaitEvent") || !is_live(event, "cudaStreamWaitEvent"))
     return set_last_error(cudaErrorInvalidResourceHandle);
   if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
+  if (event->captured != nullptr) {
+    if (event->captured == stream->capture) return cudaSuccess;  // recorded before on the only stream of the capture
+    explain("cudaStreamWaitEvent: the event was recorded in a capture that this stream is not part of");
+    event->captured->invalid = true;
+    return set_last_error(cudaErrorStreamCaptureUnsupported);
+  }
   CUevent_st::Record* const record = event->latest;
   if (record == nullptr) return cudaSuccess;
+  if (stream->capture != nullptr) {
+    explain("cudaStreamWaitEvent: a captured stream cannot wait for an event that was recorded outside its capture");
+    stream->capture->invalid = true;
+    return set_last_error(cudaErrorStreamCaptureIsolation);
+  }
   record->users.fetch_add(1, std::memory_order_relaxed);
   stream->enqueue_always([record] {
     record->wait();
@@ -195,11 +228,6 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   note_call(Call::other);
   if (!standins::is_live(stream, "cudaLaunchHostFunc")) return set_last_error(cudaErrorInvalidResourceHandle);
@@ -209,6 +237,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 
 cudaError_t cudaDeviceSynchronize() {
   note_call(Call::other);
+  if (standins::capture_forbids("cudaDeviceSynchronize")) return set_last_error(cudaErrorStreamCaptureUnsupported);
   cudaError_t code = cudaSuccess;
   const Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);
@@ -240,7 +269,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return set_last_error(device_error(event->device));
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault); }
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
   if (!standins::is_live(stream, "cudaEventRecord") || !is_live(event, "cudaEventRecord")) return set_last_error(cudaErrorInvalidResourceHandle);
   note_call((event->flags & cudaEventDisableTiming) == 0 ? Call::timed_record : Call::record);
   if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
@@ -248,20 +279,25 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     explain("cudaEventRecord: the event is of device %d, the stream of device %d", event->device.index, stream->device.index);
     return set_last_error(cudaErrorInvalidResourceHandle);
   }
-  CUevent_st::Record& record = event->fresh_record();
-  event->latest = &record;
-  record.users.fetch_add(1, std::memory_order_relaxed);
-  stream->enqueue_always([&record] {
-    record.time_ns.store(vitrine::steady_now_ns(), std::memory_order_relaxed);
-    record.reach();
-    record.users.fetch_sub(1, std::memory_order_release);
-  });
+  if (stream->capture != nullptr) {
+    // An external record is a node that each launch runs; the event keeps its state until then.
+    if ((flags & cudaEventRecordExternal) != 0) {
+      stream->capture->nodes.push_back({{}, event});
+    } else {
+      event->captured = stream->capture;
+    }
+    return set_last_error(standins::capture_error(stream));
+  }
+  CUevent_st::Record& record = event->begin_record();
+  stream->enqueue_always([&record] { record.finish(); });
   return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   note_call(Call::other);
   if (!is_live(event, "cudaEventSynchronize")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (standins::capture_forbids("cudaEventSynchronize")) return set_last_error(cudaErrorStreamCaptureUnsupported);
+  if (event->captured != nullptr) return set_last_error(cudaErrorCapturedEvent);
   if (event->latest != nullptr) event->latest->wait();
   return set_last_error(device_error(event->device));
 }
@@ -269,6 +305,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   note_call(Call::other);
   if (!is_live(event, "cudaEventQuery")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (standins::capture_forbids("cudaEventQuery")) return set_last_error(cudaErrorStreamCaptureUnsupported);
+  if (event->captured != nullptr) return set_last_error(cudaErrorCapturedEvent);
   if (const cudaError_t code = device_error(event->device); code != cudaSuccess) return set_last_error(code);
   if (event->latest == nullptr || event->latest->reached.load(std::memory_order_acquire) == 1) return cudaSuccess;
   return set_last_error(cudaErrorNotReady);

@@ -64,6 +64,8 @@ std::string leftovers(const State& s) {
   std::string text;
   if (!s.streams.empty()) text += " " + std::to_string(s.streams.size()) + " streams";
   if (!s.cublas_handles.empty()) text += " " + std::to_string(s.cublas_handles.size()) + " cuBLASLt handles";
+  if (!s.graphs.empty()) text += " " + std::to_string(s.graphs.size()) + " graphs";
+  if (!s.executables.empty()) text += " " + std::to_string(s.executables.size()) + " executable graphs";
   if (!s.events.empty()) text += " " + std::to_string(s.events.size()) + " events";
   for (const auto& [begin, a] : s.allocations) {
     if (a.freed) continue;
@@ -105,6 +107,7 @@ CallCounts take_call_counts() {
   for (const auto& [call, count] : {std::pair{Call::launch, &counts.launches},
                                     {Call::product, &counts.products},
                                     {Call::collective, &counts.collectives},
+                                    {Call::graph_launch, &counts.graph_launches},
                                     {Call::copy, &counts.copies},
                                     {Call::fill, &counts.fills},
                                     {Call::timed_record, &counts.timed_records},
@@ -217,7 +220,8 @@ int64_t live_objects() {
   State& s = state();
   const int64_t communicators = live_communicators();
   const std::shared_lock lock(s.mutex);
-  int64_t count = communicators + live_descriptors() + static_cast<int64_t>(s.streams.size() + s.events.size() + s.cublas_handles.size());
+  int64_t count = communicators + live_descriptors() +
+                  static_cast<int64_t>(s.streams.size() + s.events.size() + s.cublas_handles.size() + s.graphs.size() + s.executables.size());
   for (const auto& [begin, a] : s.allocations) count += a.freed ? 0 : 1;
   return count;
 }

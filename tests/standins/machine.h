@@ -12,6 +12,8 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <thread>
+#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -61,6 +63,8 @@ struct State {
   std::unordered_map<cudaStream_t, std::shared_ptr<CUstream_st>> streams;
   std::unordered_set<cudaEvent_t> events;
   std::unordered_set<const void*> cublas_handles;
+  std::unordered_set<cudaGraph_t> graphs;
+  std::unordered_set<cudaGraphExec_t> executables;
   std::vector<std::unique_ptr<CUevent_st>> destroyed_events;  // queued work may still refer to their records
 };
 State& state();
@@ -73,7 +77,7 @@ cudaError_t set_last_error(cudaError_t code);
 cudaError_t take_last_error(bool clear);
 
 /// Kinds of calls that CallCounts counts.
-enum class Call : uint8_t { launch, product, collective, copy, fill, timed_record, record, wait, query, other, count };
+enum class Call : uint8_t { launch, product, collective, graph_launch, copy, fill, timed_record, record, wait, query, other, count };
 /// Called first by the functions of the imitated libraries. All but queries take memory of the thread's current device when it has no context yet,
 /// whichever device their arguments belong to, as CUDA does.
 void note_call(Call call);
@@ -101,6 +105,26 @@ void drain_all();
 /// Prints what is wrong. With 0 bytes, the end of an allocation counts as inside.
 bool may_touch(const Device& device, const void* p, int64_t bytes, const char* what);
 
+/// A piece of a graph: work, or a record of an event.
+struct GraphNode {
+  std::function<void()> work;
+  cudaEvent_t event = nullptr;
+};
+
+/// A capture in progress. Only one stream takes part: a stream outside it cannot wait for its events.
+struct Capture {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread;  // that began it
+  bool invalid = false;    // a call that is not allowed during a capture was made
+  std::vector<GraphNode> nodes;
+};
+/// Whether a capture forbids this thread a call that is unsafe meanwhile, such as an allocation; then that capture becomes invalid.
+bool capture_forbids(const char* call);
+/// The error of a call that waits for or queries the stream, if it is being captured; then the capture becomes invalid.
+cudaError_t forbid_on_captured(cudaStream_t stream, const char* call);
+/// cudaErrorStreamCaptureInvalidated if the stream is in a capture that has become invalid.
+cudaError_t capture_error(cudaStream_t stream);
+
 /// The libraries' parts of live_objects() and of the check in configure().
 int64_t live_descriptors();
 int64_t live_communicators();
@@ -120,8 +144,8 @@ struct CUstream_st {
   /// Queues work that is skipped if the device is in error.
   template <class F>
   void enqueue(F f) {
-    push([this, f = std::move(f)]() mutable {
-      if (device.error.load(std::memory_order_relaxed) == cudaSuccess) f();
+    push([&on = device, f = std::move(f)]() mutable {
+      if (on.error.load(std::memory_order_relaxed) == cudaSuccess) f();
     });
   }
   /// Queues work that always runs: records of events.
@@ -135,10 +159,20 @@ struct CUstream_st {
   vitrine::standins::Device& device;
   const unsigned flags;
   const int priority;
+  std::shared_ptr<vitrine::standins::Capture> capture;  // null: work runs. Used by the threads that issue to the stream
 
  private:
   template <class F>
   void push(F f) {
+    if (capture != nullptr) {
+      if constexpr (std::is_copy_constructible_v<F>) {
+        capture->nodes.push_back({std::function<void()>(std::move(f)), nullptr});
+      } else {
+        vitrine::standins::explain("a captured stream: the stand-in cannot repeat this work; the capture is invalid");
+        capture->invalid = true;
+      }
+      return;
+    }
     const std::lock_guard lock(issuing_);
     const uint32_t number = issued_.fetch_add(1, std::memory_order_relaxed) + 1;
     worker_.enqueue([this, number, f = std::move(f)]() mutable {
@@ -163,15 +197,29 @@ struct CUevent_st {
 
     void reach();
     void wait();
+    /// What a stream does at the event: takes the time, reaches the record and ends begin_record()'s use.
+    void finish();
   };
   CUevent_st(vitrine::standins::Device& owner, unsigned event_flags) : device(owner), flags(event_flags) {}
   /// A record that no queued work refers to.
   Record& fresh_record();
+  /// Makes a fresh record the latest one, in use until its finish().
+  Record& begin_record();
 
   vitrine::standins::Device& device;
   const unsigned flags;
   std::deque<Record> records;
-  Record* latest = nullptr;  // null: never recorded, which counts as reached
+  Record* latest = nullptr;                              // null: never recorded, which counts as reached
+  std::shared_ptr<vitrine::standins::Capture> captured;  // the capture in which it was recorded last; null: recorded outside
+};
+
+struct CUgraph_st {
+  vitrine::standins::Device& device;
+  std::shared_ptr<const std::vector<vitrine::standins::GraphNode>> nodes;
+};
+struct CUgraphExec_st {
+  vitrine::standins::Device& device;
+  std::shared_ptr<const std::vector<vitrine::standins::GraphNode>> nodes;
 };
 
 namespace vitrine::standins {
@@ -181,6 +229,7 @@ template <class F>
 cudaError_t queue_work(cudaStream_t stream, bool touches_its_own, F f) {
   Device& device = stream->device;
   if (const int code = device.error.load(std::memory_order_relaxed); code != cudaSuccess) return set_last_error(static_cast<cudaError_t>(code));
+  if (const cudaError_t code = capture_error(stream); code != cudaSuccess) return set_last_error(code);
   if (touches_its_own) {
     stream->enqueue(std::move(f));
   } else {

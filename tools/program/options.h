@@ -76,6 +76,7 @@ struct Options {
   std::string threads_per_device;
   bool tf32 = false;
   bool nccl_defaults = false;
+  bool cuda_graph = true;
 #ifdef VITRINE_CHECK_ORDER
   bool check_order = true;
 #else

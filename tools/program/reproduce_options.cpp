@@ -96,6 +96,7 @@ Options published_options(const Options& options) {
   o.device_memory = options.device_memory;
   o.workspace = options.workspace;
   o.threads_per_device = options.threads_per_device;
+  o.cuda_graph = options.cuda_graph;
   return o;
 }
 

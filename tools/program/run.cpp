@@ -295,6 +295,7 @@ DeviceGroupOptions device_group_options(const Options& options, const std::vecto
     throw ConfigError("--threads-per-device: GPUs have no team of threads; leave it out, or use cpu devices");
   }
   if (!on_gpus && options.tf32) throw ConfigError("--tf32: TF32 is a mode of GPUs' tensor cores; leave it out, or use cuda devices");
+  if (!on_gpus && !options.cuda_graph) throw ConfigError("--no-cuda-graph: only GPUs have CUDA graphs; leave it out, or use cuda devices");
   if (!on_gpus && options.nccl_defaults) throw ConfigError("--nccl-defaults: NCCL is for GPUs; leave it out, or use cuda devices");
   DeviceGroupOptions group;
   group.devices = devices;
@@ -346,6 +347,7 @@ EngineConfig engine_config(const Options& options, const Job& job, const Scheme&
   }
   config.precision = precision_for(options, job.model, precision);
   config.allow_non_finite = options.allow_non_finite;
+  config.cuda_graph = options.cuda_graph;
   config.bucket_bytes = std::llround(options.bucket_mb * (1 << 20));
   config.first_bucket_bytes = std::llround(options.first_bucket_mb * (1 << 20));
   config.seed = options.seed;

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training steps as CUDA graphs: what is captured, when it is replayed, and why not.
+#include "nn/parallel/step_graphs.h"
+
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "nn/parallel/engine_state.h"
+#include "runtime/copy.h"
+
+namespace vitrine {
+
+std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config) {
+  if (devices[0].id().backend != Backend::cuda || config.forward_only) return {};
+  if (!config.cuda_graph) return "EngineConfig::cuda_graph is off";
+  if (devices.world_size() > 1) return "several devices train together";
+  if (devices.checker() != nullptr) return "the order of operations is checked";
+  if (devices.options().trace == TraceLevel::operation) return "every operation is traced";
+  if (!devices[0].compute().stream().can_capture()) return "the caller has created the compute stream";
+  if (config.reducer) return "the reducer is custom";
+  for (const Sequential::Part& part : model.net->parts()) {
+    if (!part.layer->can_be_replayed()) return fmt::format("layer '{}' cannot be replayed (Layer::can_be_replayed)", part.name);
+  }
+  return {};
+}
+
+StepGraphs::StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches)
+    : replica_(replica), most_micro_batches_(micro_batches), values_(kStepSlots * micro_batches * static_cast<int64_t>(sizeof(StepValues)), memory) {}
+
+void StepGraphs::send_values(int64_t position, const StepValues& values) {
+  const int64_t entry = values.step % kStepSlots * most_micro_batches_ + position;
+  const View on_host = values_.view({kStepSlots * most_micro_batches_, StepValues::kCount}, DType::i32).rows(entry, entry + 1);
+  std::memcpy(on_host.data, &values, sizeof values);
+  copy(replica_.compute(), on_host.reshape({StepValues::kCount}), replica_.step_values);
+}
+
+void StepGraphs::issue_section(Section& section, const std::function<void()>& issue) {
+  issue();
+  ++section.uses;
+  section.blocks = pool().section_hash();
+}
+
+bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values, const std::function<void()>& issue) {
+  Section& section = sections_[key.section];
+  const uint64_t in_use = pool().in_use_hash();
+  // A history of the memory contains what is allocated, so nothing is replayed meanwhile.
+  if (section.uses < kIssuedUses || section.moves == kMostMoves || position >= most_micro_batches_ || pool().records_history()) {
+    issue_section(section, issue);
+    return true;
+  }
+  const auto found = graphs_.find(key);
+  if (found != graphs_.end() && found->second.in_use == in_use) {
+    send_values(position, values);
+    stream().launch(*found->second.work, values.step);
+    ++launches_;
+    return false;
+  }
+  if (found != graphs_.end()) {
+    // Something else lies where the graph would write, or what it reads has moved.
+    stream().synchronize();
+    graphs_.erase(found);
+    issue_section(section, issue);
+    return true;
+  }
+  send_values(position, values);
+  Graph graph{capture(issue), in_use};
+  stream().launch(*graph.work, values.step);
+  ++launches_;
+  // The blocks of this use are where the graph expects them; whether they will be there again, the use before tells.
+  if (std::exchange(section.blocks, pool().section_hash()) == pool().section_hash()) {
+    graphs_.emplace(key, std::move(graph));
+  } else {
+    ++section.moves;
+    stream().synchronize();
+  }
+  return true;
+}
+
+std::unique_ptr<CapturedWork> StepGraphs::capture(const std::function<void()>& issue) {
+  stream().begin_capture();
+  captures_ = true;
+  try {
+    issue();
+  } catch (...) {
+    captures_ = false;
+    stream().abandon_capture();
+    throw;
+  }
+  captures_ = false;
+  try {
+    return stream().end_capture();
+  } catch (...) {
+    rethrow_with_prefix(std::current_exception(), "a step as a CUDA graph (EngineConfig::cuda_graph off issues steps without one): ");
+  }
+}
+
+void Engine::replay_or_issue(const std::function<void()>& work) {
+  State& s = in_step("replay_or_issue");
+  // `section` is the next one, and the step has one of its own before those of its micro-batches.
+  const int64_t position = s.section[2] - 2;
+  if (std::exchange(s.replayed_micro_batch, s.micro_batch) == s.micro_batch || position < 0) {
+    throw OrderError("replay_or_issue: called before stage(), or twice for one micro-batch; call it once after each stage()");
+  }
+  if (s.graphs == nullptr) return work();
+  Replica& r = s.replica(0);
+  const OptimizerConfig& optimizer = s.config.optimizer;
+  const bool sgd = optimizer.kind == OptimizerConfig::Kind::sgd;
+  const StepValues values{optimizer.learning_rate(), sgd ? optimizer.sgd.momentum : optimizer.adam_kernel().beta1, s.step, r.first_sample};
+  if (s.graphs->run({s.section, s.micro_batch % 2, s.step % 2}, position, values, work)) return;
+  // What issuing the work would have left on the host.
+  r.has_gradients = true;
+  r.forget_micro_batch();
+}
+
+std::string Engine::cuda_graphs() const {
+  const State& s = *state_;
+  if (!s.on_gpus() || s.config.forward_only) return {};
+  if (s.graphs == nullptr) return "off: " + s.why_no_graphs;
+  return "after two steps of a shape";
+}
+
+int64_t Engine::graph_launches() const { return state_->graphs ? state_->graphs->launches() : 0; }
+
+}  // namespace vitrine

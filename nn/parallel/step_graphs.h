@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kernels/step_values.h"
+#include "nn/parallel/replica.h"
+#include "runtime/device.h"
+#include "runtime/host_buffer.h"
+#include "runtime/memory/section.h"
+
+/// Private to nn/parallel.
+namespace vitrine {
+
+struct EngineConfig;
+
+/// Why the engine's steps are not replayed as CUDA graphs; empty if they are, or on devices that are no GPUs.
+std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config);
+
+/// The work of micro-batches on one GPU, captured as CUDA graphs and replayed.
+///
+/// A graph contains addresses. The pool's placement repeats them: every use of a section key beyond the second lies as the second does. The first
+/// kIssuedUses of a key are issued, and a hash of the blocks of the last of them must be that of the captured work. A replay allocates nothing, so a
+/// graph is launched only while the ranges in use at its beginning are those of the capture: then the ranges that it writes are free.
+class StepGraphs {
+ public:
+  /// samples and section: shape and branch (the first micro-batch of a step overwrites gradients, the last one updates). Each staging slot has a
+  /// graph, because labels are read there, and so have even and odd steps: two steps are in flight, and each launch needs events for its spans.
+  struct Key {
+    SectionKey section{};
+    int64_t slot = 0, odd_step = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  /// micro_batches: the most of a step
+  StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches);
+
+  /// Calls `issue`, which issues work to the replica's compute stream alone, or launches the graph of its key instead.
+  ///   position  of the micro-batch in the step; beyond the most that were announced it is issued      values  of this micro-batch
+  /// Returns false if it has not called `issue`.
+  bool run(const Key& key, int64_t position, const StepValues& values, const std::function<void()>& issue);
+
+  /// Destroys the graphs. requires an idle stream
+  void forget() {
+    sections_.clear();
+    graphs_.clear();
+  }
+  /// What the work of a pass that is being captured reads; empty while nothing is.
+  ConstView values_of_capture() const { return captures_ ? ConstView(replica_.step_values) : ConstView(); }
+  /// Number of graphs that were launched.
+  int64_t launches() const { return launches_; }
+
+ private:
+  static constexpr int kIssuedUses = 2;
+  static constexpr int kMostMoves = 3;
+  struct Section {
+    int uses = 0;
+    int moves = 0;        // captures whose blocks did not lie as those of the use before; after kMostMoves the section is always issued
+    uint64_t blocks = 0;  // Pool::section_hash() at the end of the latest use that was issued or captured
+  };
+  struct Graph {
+    std::unique_ptr<CapturedWork> work;
+    uint64_t in_use = 0;  // Pool::in_use_hash() at its beginning
+  };
+  void issue_section(Section& section, const std::function<void()>& issue);
+  Pool& pool() { return replica_.device.pool(); }
+  Stream& stream() { return replica_.compute().stream(); }
+  void send_values(int64_t position, const StepValues& values);
+  std::unique_ptr<CapturedWork> capture(const std::function<void()>& issue);
+
+  Replica& replica_;
+  int64_t most_micro_batches_;
+  HostBuffer values_;  // of the steps in flight
+  std::map<SectionKey, Section> sections_;
+  std::map<Key, Graph> graphs_;
+  bool captures_ = false;
+  int64_t launches_ = 0;
+};
+
+}  // namespace vitrine

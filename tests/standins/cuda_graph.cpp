@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stand-in for the CUDA runtime: graphs. A stream that is captured keeps its work instead of running it; a launch of the graph runs all of it in
+// order.
+#include <algorithm>
+#include <utility>
+
+#include "tests/standins/machine.h"
+
+namespace standins = vitrine::standins;
+using standins::Call;
+using standins::Capture;
+using standins::Device;
+using standins::explain;
+using standins::note_call;
+using standins::set_last_error;
+using standins::state;
+
+namespace vitrine::standins {
+namespace {
+
+std::atomic<int> active_captures{0};
+std::mutex captures_mutex;
+std::vector<Capture*> captures;  // guarded by captures_mutex
+
+}  // namespace
+
+bool capture_forbids(const char* call) {
+  if (active_captures.load(std::memory_order_relaxed) == 0) return false;
+  const std::lock_guard lock(captures_mutex);
+  bool forbidden = false;
+  for (Capture* capture : captures) {
+    if (capture->mode == cudaStreamCaptureModeRelaxed) continue;
+    if (capture->mode == cudaStreamCaptureModeThreadLocal && capture->thread != std::this_thread::get_id()) continue;
+    explain("%s: a stream is being captured, and this call is not allowed meanwhile; the capture is invalid", call);
+    capture->invalid = true;
+    forbidden = true;
+  }
+  return forbidden;
+}
+
+cudaError_t forbid_on_captured(cudaStream_t stream, const char* call) {
+  if (stream->capture == nullptr) return cudaSuccess;
+  explain("%s: the stream is being captured: its work does not run, so nothing can wait for it; the capture is invalid", call);
+  stream->capture->invalid = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
+
+cudaError_t capture_error(cudaStream_t stream) {
+  return stream->capture != nullptr && stream->capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+}
+
+}  // namespace vitrine::standins
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  if (!standins::is_live(stream, "cudaStreamIsCapturing")) return set_last_error(cudaErrorInvalidResourceHandle);
+  *status = stream->capture == nullptr ? cudaStreamCaptureStatusNone
+            : stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
+                                       : cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  note_call(Call::other);
+  if (!standins::is_live(stream, "cudaStreamBeginCapture")) return set_last_error(cudaErrorInvalidResourceHandle);
+  if (stream->capture != nullptr) return set_last_error(cudaErrorIllegalState);
+  stream->capture = std::make_shared<Capture>();
+  stream->capture->mode = mode;
+  stream->capture->thread = std::this_thread::get_id();
+  const std::lock_guard lock(standins::captures_mutex);
+  standins::captures.push_back(stream->capture.get());
+  standins::active_captures.fetch_add(1, std::memory_order_relaxed);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  note_call(Call::other);
+  if (!standins::is_live(stream, "cudaStreamEndCapture")) return set_last_error(cudaErrorInvalidResourceHandle);
+  *graph = nullptr;
+  if (stream->capture == nullptr) return set_last_error(cudaErrorIllegalState);
+  if (stream->capture->mode != cudaStreamCaptureModeRelaxed && stream->capture->thread != std::this_thread::get_id()) {
+    explain("cudaStreamEndCapture: another thread began the capture");
+    return set_last_error(cudaErrorStreamCaptureWrongThread);
+  }
+  const std::shared_ptr<Capture> capture = std::exchange(stream->capture, nullptr);
+  {
+    const std::lock_guard lock(standins::captures_mutex);
+    std::erase(standins::captures, capture.get());
+    standins::active_captures.fetch_sub(1, std::memory_order_relaxed);
+  }
+  if (capture->invalid) return set_last_error(cudaErrorStreamCaptureInvalidated);
+  *graph = new CUgraph_st{stream->device, std::make_shared<const std::vector<standins::GraphNode>>(std::move(capture->nodes))};
+  const std::unique_lock lock(state().mutex);
+  state().graphs.insert(*graph);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  note_call(Call::other);
+  const std::unique_lock lock(state().mutex);
+  if (!state().graphs.contains(graph)) {
+    explain("cudaGraphInstantiate: %p is no graph, or a destroyed one", static_cast<void*>(graph));
+    return set_last_error(cudaErrorInvalidValue);
+  }
+  *executable = new CUgraphExec_st{graph->device, graph->nodes};
+  state().executables.insert(*executable);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  note_call(Call::other);
+  const std::unique_lock lock(state().mutex);
+  if (state().graphs.erase(graph) == 0) {
+    explain("cudaGraphDestroy: %p is no graph, or a destroyed one", static_cast<void*>(graph));
+    return set_last_error(cudaErrorInvalidValue);
+  }
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  note_call(Call::other);
+  const std::unique_lock lock(state().mutex);
+  if (state().executables.erase(executable) == 0) {
+    explain("cudaGraphExecDestroy: %p is no executable graph, or a destroyed one", static_cast<void*>(executable));
+    return set_last_error(cudaErrorInvalidValue);
+  }
+  delete executable;  // launches in progress keep its nodes
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  note_call(Call::graph_launch);
+  if (!standins::is_live(stream, "cudaGraphLaunch")) return set_last_error(cudaErrorInvalidResourceHandle);
+  {
+    const std::shared_lock lock(state().mutex);
+    if (!state().executables.contains(executable)) {
+      explain("cudaGraphLaunch: %p is no executable graph, or a destroyed one", static_cast<void*>(executable));
+      return set_last_error(cudaErrorInvalidValue);
+    }
+  }
+  if (&executable->device != &stream->device) {
+    explain("cudaGraphLaunch: the graph is of device %d, the stream of device %d", executable->device.index, stream->device.index);
+    return set_last_error(cudaErrorInvalidValue);
+  }
+  if (stream->capture != nullptr) {
+    explain("cudaGraphLaunch: the stand-in does not support graphs within graphs");
+    return set_last_error(cudaErrorStreamCaptureUnsupported);
+  }
+  if (const int code = stream->device.error.load(std::memory_order_relaxed); code != cudaSuccess)
+    return set_last_error(static_cast<cudaError_t>(code));
+  std::vector<CUevent_st::Record*> records;
+  for (const standins::GraphNode& node : *executable->nodes) {
+    if (node.event == nullptr) continue;
+    const std::shared_lock lock(state().mutex);
+    if (!state().events.contains(node.event)) {
+      explain("cudaGraphLaunch: an event that the graph records was destroyed");
+      return set_last_error(cudaErrorInvalidValue);
+    }
+  }
+  for (const standins::GraphNode& node : *executable->nodes) {
+    if (node.event != nullptr) records.push_back(&node.event->begin_record());
+  }
+  stream->enqueue_always([nodes = executable->nodes, records = std::move(records)] {
+    auto record = records.begin();
+    for (const standins::GraphNode& node : *nodes) {
+      if (node.event != nullptr) {
+        (*record++)->finish();
+      } else {
+        node.work();
+      }
+    }
+  });
+  return cudaSuccess;
+}
