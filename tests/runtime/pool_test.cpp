@@ -2,6 +2,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -101,6 +102,34 @@ TEST_P(PoolTest, CountsEveryByteUnderItsCategory) {
   EXPECT_EQ(after.peak_by_category[static_cast<size_t>(Category::parameters)], 1024);
   EXPECT_EQ(after.peak_phase, Phase::forward);
   EXPECT_EQ(after.peak_layer, "fc");
+}
+
+TEST_P(PoolTest, HashesTellEqualRangesFromOthers) {
+  DeviceGroup group = open(1 << 20);
+  auto& ctx = group[0].compute();
+  auto& pool = group[0].pool();
+  const auto allocate = [&](int64_t elements) { return ctx.allocate({elements}, DType::f32, Category::activations, "t"); };
+  const uint64_t empty = pool.in_use_hash();
+  Tensor a = allocate(64), b = allocate(128);
+  const uint64_t both = pool.in_use_hash();
+  EXPECT_NE(both, empty);
+  a = Tensor();
+  const uint64_t second = pool.in_use_hash();
+  EXPECT_NE(second, both);
+  a = allocate(64);  // where it was
+  EXPECT_EQ(pool.in_use_hash(), both);
+  a = b = Tensor();
+  EXPECT_EQ(pool.in_use_hash(), empty);
+
+  std::vector<uint64_t> sections;
+  for (const int64_t elements : {64, 64, 128}) {
+    pool.begin_section({0, 0, 0});
+    a = allocate(elements);
+    a = Tensor();
+    sections.push_back(pool.section_hash());
+  }
+  EXPECT_EQ(sections[0], sections[1]);
+  EXPECT_NE(sections[0], sections[2]);
 }
 
 TEST_P(PoolTest, ThePeakIncludesTheHolesBelowIt) {
