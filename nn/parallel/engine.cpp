@@ -209,7 +209,7 @@ int64_t Engine::State::global_samples(const HostBatch& batch, const std::vector<
   return samples;
 }
 
-void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation, bool gathered) const {
+void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation, bool from_dataset) const {
   const Shape& labels = batch.labels.shape;
   if (labels[0] != rows) {
     throw ConfigError(fmt::format("{}: expected {} samples, this process's part of a batch of {}, got {}", operation, rows, samples, labels[0]));
@@ -218,17 +218,17 @@ void Engine::State::check_batch(const HostBatch& batch, int64_t samples, int64_t
     throw ShapeError(fmt::format("{}: labels have shape {}, expected {} for {} samples with {} targets each", operation, labels.str(),
                                  model.label_shape(rows).str(), rows, model.targets_per_sample));
   }
-  if (gathered) return;
+  if (from_dataset) return;
   if (batch.images.shape == staged_shape(model, config, rows) && batch.images.dtype == config.image_dtype) return;
   throw ShapeError(fmt::format("{}: inputs have shape {} and dtype {}, expected {} and {}", operation, batch.images.shape.str(),
                                dtype_name(batch.images.dtype), staged_shape(model, config, rows).str(), dtype_name(config.image_dtype)));
 }
 
 void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) const {
-  const bool gathered = gathers(batch);
-  if (!config.augments() && !gathered) return;
+  const bool from_dataset = gathers(batch);
+  if (!config.augments() && !from_dataset) return;
   if (rows > 0 && !batch.samples) {
-    const Reason what = gathered ? Reason({"on the devices (", Setting::resident_images, ")"}) : Reason("augmented (EngineConfig::augmentation)");
+    const Reason what = from_dataset ? Reason({"on the devices (", Setting::resident_images, ")"}) : Reason("augmented (EngineConfig::augmentation)");
     throw ConfigError(Reason("train_step: images are ") + what +
                       ", but the batch has no sample indices; set HostBatch::samples (LoaderConfig::sample_indices)");
   }
@@ -238,7 +238,7 @@ void Engine::State::check_sample_indices(const HostBatch& batch, int64_t rows) c
   if (rows > 0 && batch.samples.dtype != DType::i32) {
     throw DtypeError(fmt::format("train_step: sample indices are {}, expected i32", dtype_name(batch.samples.dtype)));
   }
-  for (int64_t row = 0; gathered && row < rows; ++row) {
+  for (int64_t row = 0; from_dataset && row < rows; ++row) {
     const int64_t sample = batch.samples.as<int32_t>()[row], count = config.resident_images.count;
     if (sample >= 0 && sample < count) continue;
     throw ConfigError({fmt::format("train_step: sample index {} in row {} is not one of the {} images on the devices (", sample, row, count),

@@ -77,8 +77,8 @@ struct Engine::State {
   /// Samples of the global batch that `batch` is this process's part of. throws ConfigError when it was not planned for.
   int64_t global_samples(const HostBatch& batch, const std::vector<int64_t>& planned, const char* operation) const;
   /// throws ConfigError unless there are labels of this process's `rows` of a batch of `samples`; ShapeError unless each has the model's targets, and
-  /// the inputs match the configuration or are `gathered`.
-  void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation, bool gathered) const;
+  /// the inputs match the configuration or are `from_dataset`.
+  void check_batch(const HostBatch& batch, int64_t samples, int64_t rows, const char* operation, bool from_dataset) const;
   /// Whether devices take the training batch's images from those that they hold.
   bool gathers(const HostBatch& batch) const { return !batch.images && config.resident_images.count > 0; }
   /// throws ConfigError when images are augmented or gathered and `batch` has no sample indices; ShapeError, DtypeError unless there is one for each

@@ -66,7 +66,7 @@ void Engine::stage(const HostBatch& batch, const MicroBatch& micro_batch) {
 void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Staging staging, LossAt loss_at, bool training) {
   begin_micro_batch(next);
   augmented_epoch = training && config.augments() ? std::optional(batch.epoch) : std::nullopt;
-  const bool gathered = training && gathers(batch);
+  const bool from_dataset = training && gathers(batch);
   const RowRange all{0, next.samples()};
   const StagingSlot& on_device0 = replica(0).slot(micro_batch);
   int64_t before = 0;  // samples of earlier devices
@@ -94,7 +94,7 @@ void Engine::State::stage(const HostBatch& batch, const MicroBatch& next, Stagin
       if (rows.size() > 0) r.targets = slot.labels.rows(0, rows.size()).reshape({rows.size() * model.targets_per_sample});
     };
     const RowRange& taken = whole ? all : mine;
-    const bool gathers_here = gathered && !scatters;
+    const bool gathers_here = from_dataset && !scatters;
     if (augmented_epoch || gathers_here) fill(slot.samples, batch.samples, scatters ? on_device0.samples : Tensor(), taken);
     if (!gathers_here) {
       fill(slot.images, batch.images, scatters ? on_device0.images : Tensor(), taken);

@@ -252,10 +252,7 @@ void update(ExecContext& ctx, int kind, const View& param, const View& grad, con
   adam_update(ctx, {1e-2, 0.9, 0.999, 1e-8, 0.02, kind == 3}, param, grad, first, second, step, control, ranges, half_param);
 }
 
-class OptimizerValues : public DeviceTest {
- protected:
-  OptimizerValues() { ctx().reserve_workspace(kOptimizerWorkspaceBytes); }
-};
+class OptimizerValues : public DeviceTest {};
 
 TEST_F(OptimizerValues, OnCudaReplaceLearningRateAndMomentum) {
   const std::vector<float> start = device.values(device.random({50}, 1)), gradient = device.values(device.random({50}, 2));

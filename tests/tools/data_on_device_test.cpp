@@ -35,7 +35,9 @@ TEST(DataOnDevice, TrainsWithTheSameBitsAndThePlannedBytes) {
       const int64_t bytes = found["peak_bytes_by_category"]["dataset"];
       EXPECT_EQ(found["peak_bytes"], found["planned_peak_bytes"]);
       EXPECT_EQ(bytes > 0, d == 0 || mode == std::string("ddp"));
-      if (bytes > 0) EXPECT_GE(bytes, kImageBytes);
+      if (bytes > 0) {
+        EXPECT_GE(bytes, kImageBytes);
+      }
       EXPECT_EQ(host["devices"][d]["peak_bytes_by_category"]["dataset"], 0);
     }
   }
