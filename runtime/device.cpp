@@ -142,8 +142,9 @@ std::vector<int> threads_of(const DeviceGroupOptions& options, const ProcessGrou
 std::string logical_name(DeviceId id, size_t place) { return fmt::format("{}#{}", id.str(), place); }
 
 Device::Device(Parts parts) : parts_(std::move(parts)) {
-  const ExecContext::Options compute{parts_.trace, parts_.thread_count, parts_.tf32};
-  const ExecContext::Options single{parts_.trace, 1, parts_.tf32};
+  const bool for_gpu = parts_.target.backend == Backend::cuda;
+  const ExecContext::Options compute{parts_.trace, parts_.thread_count, parts_.tf32, for_gpu};
+  const ExecContext::Options single{parts_.trace, 1, parts_.tf32, for_gpu};
   compute_ = std::make_unique<ExecContext>(parts_.id, parts_.ordinal, *parts_.compute, parts_.pool, compute);
   copy_ = std::make_unique<ExecContext>(parts_.id, parts_.ordinal, *parts_.copy, parts_.pool, single);
   communication_ = std::make_unique<ExecContext>(parts_.id, parts_.ordinal, *parts_.communication, parts_.pool, single);

@@ -68,6 +68,7 @@ Tensor ExecContext::adopt(void* data, const Shape& shape, DType dtype, std::func
 void ExecContext::reserve_workspace(int64_t bytes) {
   release_workspace();
   workspace_ = allocate({bytes}, DType::u8, Category::workspace, "workspace");
+  if (!options_.for_gpu) return;
   counters_ = allocate({kCounters}, DType::i32, Category::workspace, "counters of blocks");
   zero(*this, counters_);
 }

@@ -49,6 +49,7 @@ class ExecContext {
     TraceLevel trace = TraceLevel::off;
     int thread_count = 1;  // of the device's team of threads, for CPU kernels
     bool tf32 = false;     // CUDA: let matrix products and convolutions round their inputs to TF32
+    bool for_gpu = false;  // on a GPU, or on a meta device that stands for one
   };
   ExecContext(DeviceId device, int ordinal, Stream& stream, std::shared_ptr<Pool> pool, Options options);
   ExecContext(const ExecContext&) = delete;
@@ -76,15 +77,15 @@ class ExecContext {
   /// `release`.
   Tensor adopt(void* data, const Shape& shape, DType dtype, std::function<void()> release);
 
-  /// Reserves the arena for library workspaces: counted once, at full size, in Category::workspace. Kernels choose algorithms that fit. Reserves
-  /// counters(), too.
+  /// Reserves the arena for library workspaces: counted once, at full size, in Category::workspace. Kernels choose algorithms that fit. For a GPU,
+  /// reserves counters(), too.
   void reserve_workspace(int64_t bytes);
   /// Returns the arena and the counters to the pool. requires an idle stream
   void release_workspace() { workspace_ = counters_ = Tensor(); }
   /// The arena as u8, shape (n); empty before reserve_workspace. Its content is valid during one operation.
   View workspace() const { return workspace_.view(); }
   /// Counters of the blocks of a GPU kernel that are done, (kCounters) i32: 0 between operations, because the last block resets what it used. Empty
-  /// before reserve_workspace.
+  /// before reserve_workspace, and on CPU devices.
   View counters() const { return counters_.view(); }
   static constexpr int64_t kCounters = 1024;
   PlanCache& plans() { return plans_; }
