@@ -37,9 +37,9 @@ class Fallbacks {
     for (const Sequential::Part& part : net.parts()) {
       const bool first = &part == &net.parts().front();  // the gradient of the images is not computed
       if (const auto* conv = dynamic_cast<const Conv2d*>(part.layer.get())) {
-        // The layer after it sums the gradient of the bias if it can.
-        const bool sums_bias = conv->bias_parameter() >= 0 && &part != &net.parts().back() && (&part + 1)->layer->sums_grad_x();
-        check(conv->config(), first, sums_bias, shape, dtype);
+        // The gradient of a merged ReLU, or the layer after it, sums the gradient of the bias if it can.
+        const bool elsewhere = conv->config().conv.relu || (&part != &net.parts().back() && (&part + 1)->layer->sums_grad_x());
+        check(conv->config(), first, elsewhere, shape, dtype);
       }
       if (const auto* linear = dynamic_cast<const Linear*>(part.layer.get())) {
         check(linear->config(), shape.numel() / linear->config().in_features, dtype);
@@ -51,11 +51,11 @@ class Fallbacks {
   std::set<std::string> lines;
 
  private:
-  void check(const Conv2dLayerConfig& layer, bool first, bool sums_bias, const Shape& x, DType dtype) {
+  void check(const Conv2dLayerConfig& layer, bool first, bool sums_bias_elsewhere, const Shape& x, DType dtype) {
     const Shape w{layer.out_channels, layer.window, layer.window, layer.in_channels};
     for (const Conv2dPass pass : {Conv2dPass::forward, Conv2dPass::backward_data, Conv2dPass::backward_weight}) {
       if (first && pass == Conv2dPass::backward_data) continue;
-      const bool bias = layer.bias && !(sums_bias && pass == Conv2dPass::backward_weight);
+      const bool bias = layer.bias && !(sums_bias_elsewhere && pass == Conv2dPass::backward_weight);
       const int64_t bytes = onednn::conv2d_bytes(ctx(), pass, layer.conv, x, w, bias, dtype);
       const int64_t most = ctx().workspace().bytes();
       if (bytes < 0 || (bytes > most && dtype == DType::f32)) {  // the planned workspace is meant for f32; with less, 16 bits are slower
