@@ -54,15 +54,15 @@ class ProcessCommunicator final : public CheckedCommunicator {
 
   void queue(ExecContext& ctx, const OpInfo& info, Call call) override;
   void carry_out(const Job& job);
-  void all_reduce(const Job& job);
-  void reduce(const Job& job);
-  void broadcast(const Job& job);
-  void reduce_scatter(const Job& job);
-  void all_gather(const Job& job);
-  void scatter(const Job& job);
-  void gather(const Job& job);
-  void all_to_all(const Job& job);
-  void send_receive(const Job& job);
+  void run_all_reduce(const Job& job);
+  void run_reduce(const Job& job);
+  void run_broadcast(const Job& job);
+  void run_reduce_scatter(const Job& job);
+  void run_all_gather(const Job& job);
+  void run_scatter(const Job& job);
+  void run_gather(const Job& job);
+  void run_all_to_all(const Job& job);
+  void run_send_receive(const Job& job);
   void run_barrier(const Job& job);
 
   /// Sums over this process's devices into `partial` (partial_dtype()) of the first one.
@@ -166,23 +166,23 @@ void ProcessCommunicator::queue(ExecContext& ctx, const OpInfo& info, Call call)
 void ProcessCommunicator::carry_out(const Job& job) {
   switch (job.call.operation) {
     case Operation::all_reduce:
-      return all_reduce(job);
+      return run_all_reduce(job);
     case Operation::reduce:
-      return reduce(job);
+      return run_reduce(job);
     case Operation::broadcast:
-      return broadcast(job);
+      return run_broadcast(job);
     case Operation::reduce_scatter:
-      return reduce_scatter(job);
+      return run_reduce_scatter(job);
     case Operation::all_gather:
-      return all_gather(job);
+      return run_all_gather(job);
     case Operation::scatter:
-      return scatter(job);
+      return run_scatter(job);
     case Operation::gather:
-      return gather(job);
+      return run_gather(job);
     case Operation::all_to_all:
-      return all_to_all(job);
+      return run_all_to_all(job);
     case Operation::send_receive:
-      return send_receive(job);
+      return run_send_receive(job);
     case Operation::barrier:
       return run_barrier(job);
   }
@@ -218,7 +218,7 @@ void ProcessCommunicator::sum_over_processes(const Job& job, const View& partial
        [buffers, count = result.numel(), root, tag = job.tag](comm::ProcessExchange& exchange) { exchange.sum(buffers, count, root, tag); });
 }
 
-void ProcessCommunicator::all_reduce(const Job& job) {
+void ProcessCommunicator::run_all_reduce(const Job& job) {
   const View output = job.view(job.call.output, job.call.count);
   const Tensor unrounded = partial_scratch(job, output);
   const View partial = unrounded ? unrounded.view() : output;
@@ -227,7 +227,7 @@ void ProcessCommunicator::all_reduce(const Job& job) {
   if (!alone()) local().broadcast(job.ctx, output, 0);
 }
 
-void ProcessCommunicator::reduce(const Job& job) {
+void ProcessCommunicator::run_reduce(const Job& job) {
   const int64_t count = job.call.count;
   const int root = local_root(job.call.root);
   // Only the root may use its output for the sum: elsewhere there is none, and the input must stay unchanged.
@@ -241,7 +241,7 @@ void ProcessCommunicator::reduce(const Job& job) {
   local().scatter(job.ctx, leads() ? result : View(), only(root, count), job.view(job.call.output, device_ == root ? count : 0), 0);
 }
 
-void ProcessCommunicator::broadcast(const Job& job) {
+void ProcessCommunicator::run_broadcast(const Job& job) {
   const int root = local_root(job.call.root);
   const View output = job.view(job.call.output, job.call.count);
   if (root >= 0) {
@@ -260,7 +260,7 @@ void ProcessCommunicator::broadcast(const Job& job) {
   if (root < 0 && !alone()) local().broadcast(job.ctx, output, 0);
 }
 
-void ProcessCommunicator::reduce_scatter(const Job& job) {
+void ProcessCommunicator::run_reduce_scatter(const Job& job) {
   const int64_t total = job.call.count * size();
   const View output = job.view(job.call.output, job.call.count);
   const Tensor whole = leads() ? scratch(job, total, partial_dtype(job)) : Tensor();
@@ -284,7 +284,7 @@ void ProcessCommunicator::reduce_scatter(const Job& job) {
   if (mine.data != output.data) copy(job.ctx, mine, output);
 }
 
-void ProcessCommunicator::all_gather(const Job& job) {
+void ProcessCommunicator::run_all_gather(const Job& job) {
   const int64_t count = job.call.count;
   const View input = job.view(job.call.input, count), output = job.view(job.call.output, count * size());
   const int64_t first = group_->first_rank(group_->process) * count;
@@ -302,7 +302,7 @@ void ProcessCommunicator::all_gather(const Job& job) {
   if (!alone()) local().broadcast(job.ctx, output, 0);
 }
 
-void ProcessCommunicator::scatter(const Job& job) {
+void ProcessCommunicator::run_scatter(const Job& job) {
   const std::vector<int64_t> counts = process_parts(job.call);
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
@@ -329,7 +329,7 @@ void ProcessCommunicator::scatter(const Job& job) {
   if (part.data != output.data) copy(job.ctx, part, output);
 }
 
-void ProcessCommunicator::gather(const Job& job) {
+void ProcessCommunicator::run_gather(const Job& job) {
   const std::vector<int64_t> counts = process_parts(job.call);
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const int64_t first = std::accumulate(counts.begin(), counts.begin() + group_->process, int64_t{0});
@@ -357,7 +357,7 @@ void ProcessCommunicator::gather(const Job& job) {
   local().scatter(job.ctx, leads() ? whole : View(), only(root, total), job.view(job.call.output, device_ == root ? total : 0), 0);
 }
 
-void ProcessCommunicator::all_to_all(const Job& job) {
+void ProcessCommunicator::run_all_to_all(const Job& job) {
   using Part = comm::ProcessExchange::Part;
   const int64_t whole = job.call.count * size();
   const View input = job.view(job.call.input, whole), output = job.view(job.call.output, whole);
@@ -395,7 +395,7 @@ void ProcessCommunicator::all_to_all(const Job& job) {
   });
 }
 
-void ProcessCommunicator::send_receive(const Job& job) {
+void ProcessCommunicator::run_send_receive(const Job& job) {
   const int64_t count = job.call.count;
   const bool receives = job.call.output != nullptr;
   // Inputs that are not sent are gathered too, and ignored: the ranks of a process do not know which of them send.
