@@ -18,6 +18,7 @@
 #include "runtime/error.h"
 #include "runtime/philox.h"
 #include "tests/data/counted_set.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine {
 namespace {
@@ -302,12 +303,7 @@ TEST(Loader, NamesInvalidOptions) {
   const Dataset set = make_set(20);
   const ImageTransform transform = [](std::span<const uint8_t>, std::span<float>) {};
   const auto message = [](const Dataset& data, const LoaderConfig& config) -> std::string {
-    try {
-      const Loader loader(data, config);
-    } catch (const ConfigError& e) {
-      return e.what();
-    }
-    return "accepted";
+    return error_of<ConfigError>([&] { const Loader loader(data, config); });
   };
   const auto expect = [](const std::string& text, const std::string& part) { EXPECT_NE(text.find(part), std::string::npos) << text; };
   expect(message(Dataset{}, {}), "is empty");

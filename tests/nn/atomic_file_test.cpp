@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include "tests/nn/file_fixture.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine::test {
 namespace {
@@ -90,7 +91,7 @@ TEST_F(AtomicFileTest, LongNamesAreWritten) {
   file.commit();
   EXPECT_EQ(names(), std::vector<std::string>{longest});
   EXPECT_EQ(mode_of(path(longest)) & 0600U, 0600U);
-  expect_mentions(message_of([&] { const AtomicFile longer(path(longest + "n")); }), {longest, "File name too long"});
+  expect_mentions(error_of<DataError>([&] { const AtomicFile longer(path(longest + "n")); }), {longest, "File name too long"});
 }
 
 // A killed process leaves its file where files need a name, and a process of another container may have the same number.
@@ -152,7 +153,7 @@ TEST_F(AtomicFileTest, WritesDirectlyToPipesAndDevices) {
   EXPECT_EQ(names(), std::vector<std::string>{"pipe"});
 
   AtomicFile full("/dev/full");
-  expect_mentions(message_of([&] {
+  expect_mentions(error_of<DataError>([&] {
                     full.write("x");
                     full.commit();
                   }),

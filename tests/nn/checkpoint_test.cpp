@@ -14,6 +14,7 @@
 
 #include "nn/checkpoint_directory.h"
 #include "tests/nn/file_fixture.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine::test {
 namespace {
@@ -68,7 +69,7 @@ TEST_F(Checkpoint, EveryDamageIsFound) {
     const std::string file = path("whole/" + name), before = content(file);
     const auto expect_damaged = [&](const std::string& after, const std::string& what) {
       std::ofstream(file, std::ios::binary) << after;
-      const std::string message = message_of([&] { read_checkpoint(path("whole")); });
+      const std::string message = error_of<DataError>([&] { read_checkpoint(path("whole")); });
       EXPECT_NE(message.find(file), std::string::npos) << what << " of " << name << ": " << message;
     };
     // White space in the JSON is not part of its content.
@@ -82,7 +83,7 @@ TEST_F(Checkpoint, EveryDamageIsFound) {
     expect_damaged(before.substr(0, before.size() - (name == "state.json" ? 3 : 1)), "all but the last bytes");
     expect_damaged("", "nothing");
     fs::remove(file);
-    expect_mentions(message_of([&] { read_checkpoint(path("whole")); }), {file});
+    expect_mentions(error_of<DataError>([&] { read_checkpoint(path("whole")); }), {file});
     std::ofstream(file, std::ios::binary) << before;
   }
   read_checkpoint(path("whole"));
@@ -140,7 +141,7 @@ TEST_F(Checkpoint, AFullDiskLeavesTheOldOneAndNothingElse) {
   write("step", 1, R"({"step": 1})");
   {
     const FullDisk full(1000);
-    expect_mentions(message_of([&] { write("step", 2); }), {"model.safetensors", "cannot be written", "free space"});
+    expect_mentions(error_of<DataError>([&] { write("step", 2); }), {"model.safetensors", "cannot be written", "free space"});
     EXPECT_THROW(write("next", 2), DataError);
   }
   EXPECT_EQ(names(folder_), std::vector<std::string>{"step"});
@@ -210,7 +211,8 @@ TEST_F(Checkpoint, ALinkThatFailsLeavesNoTemporaryFile) {
   directory.point_link("newest", "step-00000002");
   EXPECT_EQ(fs::read_symlink(path("newest")), "step-00000002");
   fs::create_directory(folder_ / "best");
-  expect_mentions(message_of([&] { directory.point_link("best", "step-00000002"); }), {path("best"), "the link to step-00000002 cannot be made"});
+  expect_mentions(error_of<DataError>([&] { directory.point_link("best", "step-00000002"); }),
+                  {path("best"), "the link to step-00000002 cannot be made"});
   EXPECT_EQ(names(folder_), (std::vector<std::string>{".lock", "best", "newest"}));
 }
 
@@ -225,11 +227,12 @@ TEST_F(Checkpoint, MissingDirectoriesAreMade) {
 }
 
 TEST_F(Checkpoint, ADirectoryHasOneWriter) {
-  expect_mentions(message_of([&] { CheckpointDirectory(FileTest::write("x")); }), {"it is a file"});
-  expect_mentions(message_of([&] { CheckpointDirectory("/proc/no/such/folder"); }), {"/proc/no/such/folder", "no checkpoints can be written there"});
+  expect_mentions(error_of<DataError>([&] { CheckpointDirectory(FileTest::write("x")); }), {"it is a file"});
+  expect_mentions(error_of<DataError>([&] { CheckpointDirectory("/proc/no/such/folder"); }),
+                  {"/proc/no/such/folder", "no checkpoints can be written there"});
   // A checkpoint in a checkpoint would never be the newest one of its run.
   Checkpoint::write("step-00000007", 1);
-  expect_mentions(message_of([&] { CheckpointDirectory(path("step-00000007/")); }),
+  expect_mentions(error_of<DataError>([&] { CheckpointDirectory(path("step-00000007/")); }),
                   {"it is a checkpoint itself", "name the folder that contains it, " + fs::canonical(folder_).string()});
   EXPECT_FALSE(fs::exists(path("step-00000007/.lock")));
   fs::create_directories(folder_ / "runs" / ".tmp-step-00000001-1");
@@ -237,7 +240,7 @@ TEST_F(Checkpoint, ADirectoryHasOneWriter) {
   {
     const int descriptor = open((folder_ / "runs" / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ASSERT_EQ(flock(descriptor, LOCK_EX), 0);
-    expect_mentions(message_of([&] { CheckpointDirectory(path("runs"), 0.1); }), {path("runs"), "another process"});
+    expect_mentions(error_of<DataError>([&] { CheckpointDirectory(path("runs"), 0.1); }), {path("runs"), "another process"});
     EXPECT_EQ(names(folder_ / "runs").size(), 3U);  // what may be in use is not removed
     close(descriptor);
   }

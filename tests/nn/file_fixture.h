@@ -59,15 +59,6 @@ inline HostTensor tensor_of(const Shape& shape, DType dtype, uint64_t seed) {
   return tensor;
 }
 
-inline std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const DataError& e) {
-    return e.what();
-  }
-  return "";
-}
-
 inline void expect_mentions(const std::string& message, const std::vector<std::string>& words) {
   for (const std::string& word : words) EXPECT_NE(message.find(word), std::string::npos) << "'" << word << "' in: " << message;
 }

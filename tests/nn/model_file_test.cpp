@@ -8,6 +8,7 @@
 
 #include "runtime/error.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine::test {
 namespace {
@@ -22,12 +23,7 @@ class ModelFile : public testing::Test {
   /// A file with these layers, for images of 3 channels and 8x8 pixels.
   Model read_layers(const std::string& layers) const { return read(fmt::format(R"({{"input": [3, 8, 8], "layers": [{}]}})", layers)); }
   std::string refusal(const std::string& text) const {
-    try {
-      read(text);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "nothing was refused";
+    return error_of<DataError>([&] { read(text); });
   }
   std::string refusal_of_layers(const std::string& layers) const { return refusal(fmt::format(R"({{"input": [3, 8, 8], "layers": [{}]}})", layers)); }
   std::string path(const std::string& name) const { return folder_.str() + "/" + name; }

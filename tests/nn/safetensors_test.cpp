@@ -4,6 +4,7 @@
 
 #include "nn/weights_file.h"
 #include "tests/nn/file_fixture.h"
+#include "tests/support/error_of.h"
 #include "tests/support/limited_memory.h"
 
 namespace vitrine::test {
@@ -13,7 +14,7 @@ class Safetensors : public FileTest {
  protected:
   std::string refusal(const std::string& header, size_t data_bytes) const {
     const std::string file = write_file(header, data_bytes);
-    return message_of([&] { read_safetensors(file); });
+    return error_of<DataError>([&] { read_safetensors(file); });
   }
 };
 
@@ -54,7 +55,7 @@ TEST_F(Safetensors, MalformedFilesAreRefusedWithTheReason) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.header);
     const std::string file = write_file(c.header, c.data_bytes);
-    expect_mentions(message_of([&] { read_safetensors(file); }), {file, "offset", c.reason});
+    expect_mentions(error_of<DataError>([&] { read_safetensors(file); }), {file, "offset", c.reason});
   }
 }
 
@@ -66,7 +67,7 @@ TEST_F(Safetensors, TruncatedFilesAreRefusedAtEveryLength) {
     EXPECT_THROW(read_safetensors(path()), DataError) << length << " of " << whole.size() << " bytes";
   }
   write(std::string(8, '\xFF') + whole);
-  expect_mentions(message_of([&] { read_safetensors(path()); }), {"offset 0", "18446744073709551615"});
+  expect_mentions(error_of<DataError>([&] { read_safetensors(path()); }), {"offset 0", "18446744073709551615"});
   EXPECT_THROW(read_safetensors(path("absent")), DataError);
   EXPECT_THROW(read_safetensors(folder_.string()), DataError);
 }
@@ -99,7 +100,7 @@ TEST_F(Safetensors, RefusesWhatTheFormatForbids) {
   // A header above the format's size limit, in a sparse file.
   write(std::string("\x01\xE1\xF5\x05\0\0\0\0", 8));
   std::filesystem::resize_file(path(), 100'000'009);
-  expect_mentions(message_of([&] { read_safetensors(path()); }), {"offset 0", "100000001 bytes", "100000000 are allowed"});
+  expect_mentions(error_of<DataError>([&] { read_safetensors(path()); }), {"offset 0", "100000001 bytes", "100000000 are allowed"});
 }
 
 TEST_F(Safetensors, ReadsWhatTheFormatAllows) {
@@ -139,7 +140,7 @@ TEST_F(Safetensors, ListsOfNamesStayShort) {
     for (int i = 0; i < 20; ++i) tensors[std::to_string(i) + name] = tensor_of({1}, DType::f32, 1);
     write_safetensors(path(), tensors, {});
     std::vector<float> flat(static_cast<size_t>(layout.total_elements()));
-    const std::string message = message_of([&] { load_parameters(path(), layout, flat); });
+    const std::string message = error_of<DataError>([&] { load_parameters(path(), layout, flat); });
     expect_mentions(message, {"missing parameters: weight", "unexpected parameters: 0", "and 12 more"});
     EXPECT_LT(message.size(), 1200U) << message;
     EXPECT_EQ(message.find("bytes)...") != std::string::npos, name.size() != 90) << message;
@@ -160,9 +161,9 @@ TEST_F(Safetensors, AFileThatDoesNotFitIsRefusedBeforeItsDataAreRead) {
   const int64_t gib = int64_t{1} << 28;  // elements
   if (kMemoryCanBeLimited) {
     write_sparse("x", 4 * gib);
-    with_memory(int64_t{256} << 20, [&] { expect_mentions(message_of(load), {"missing parameters: weight", "unexpected parameters: x"}); });
+    with_memory(int64_t{256} << 20, [&] { expect_mentions(error_of<DataError>(load), {"missing parameters: weight", "unexpected parameters: x"}); });
     write_sparse("weight", 4 * gib);
-    with_memory(int64_t{256} << 20, [&] { expect_mentions(message_of(load), {"weight has shape (1073741824)", "expected (2)"}); });
+    with_memory(int64_t{256} << 20, [&] { expect_mentions(error_of<DataError>(load), {"weight has shape (1073741824)", "expected (2)"}); });
   }
   write_sparse("x", 2048 * gib);
   try {
@@ -209,11 +210,11 @@ TEST_F(Safetensors, MemoryIsProportionalToTheHeader) {
   const size_t half = 7'500'000;
   const std::string nested = R"({"a": {"x": )" + std::string(half, '[') + std::string(half, ']') + "}}";
   const std::string file = write_file(nested, 0);
-  with_memory(int64_t{64} << 20, [&] { expect_mentions(message_of([&] { read_safetensors(file); }), {"nested deeper than 128"}); });
+  with_memory(int64_t{64} << 20, [&] { expect_mentions(error_of<DataError>([&] { read_safetensors(file); }), {"nested deeper than 128"}); });
   std::string wide = R"({"a": {"x": [[])";
   while (wide.size() < 2 * half) wide += ",[]";
   const std::string wide_file = write_file(wide + "]}}", 0);
-  with_memory(int64_t{64} << 20, [&] { expect_mentions(message_of([&] { read_safetensors(wide_file); }), {"no dtype"}); });
+  with_memory(int64_t{64} << 20, [&] { expect_mentions(error_of<DataError>([&] { read_safetensors(wide_file); }), {"no dtype"}); });
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "runtime/error.h"
 #include "tests/nn/file_fixture.h"
 #include "tests/support/device_fixture.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine::test {
 namespace {
@@ -120,7 +121,8 @@ TEST_F(WeightsFile, MissingCountersAreZeroButMissingStatisticsAreRefused) {
   EXPECT_EQ(buffers.values, model.buffers.values);
   tensors.erase("bn1.running_var");
   write_safetensors(path(), tensors, {});
-  expect_mentions(message_of([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }), {"missing", "bn1.running_var"});
+  expect_mentions(error_of<DataError>([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }),
+                  {"missing", "bn1.running_var"});
 }
 
 TEST_F(WeightsFile, ACounterThatIsNoI64ScalarIsRefused) {
@@ -131,7 +133,7 @@ TEST_F(WeightsFile, ACounterThatIsNoI64ScalarIsRefused) {
   write_safetensors(path(), tensors, {});
   std::vector<float> flat(model.flat.size());
   BufferValues buffers;
-  expect_mentions(message_of([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }),
+  expect_mentions(error_of<DataError>([&] { load_parameters(path(), model.layout, flat, model.buffer_layout, buffers); }),
                   {"bn1.num_batches_tracked", "i32", "i64"});
 }
 
@@ -190,7 +192,7 @@ TEST_F(WeightsFile, FilesOfAnotherModelAreRefusedWithAllNames) {
   const std::vector<float> before = flat;
   const auto load = [&](std::map<std::string, HostTensor> tensors) {
     write_safetensors(path(), tensors, {});
-    const std::string message = message_of([&] { load_parameters(path(), layout, flat); });
+    const std::string message = error_of<DataError>([&] { load_parameters(path(), layout, flat); });
     EXPECT_EQ(flat, before);
     return message;
   };
@@ -219,12 +221,13 @@ TEST_F(WeightsFile, WeightsThatAreNotFiniteAreRefusedByNameAndIndex) {
   };
   set("classifier.0.bias", 3, -std::numeric_limits<float>::infinity());
   write_safetensors(path(), tensors, {});
-  expect_mentions(message_of([&] { load_parameters(path(), layout, flat); }), {"classifier.0.bias is -inf at index (3)", "1 of its 4 values"});
+  expect_mentions(error_of<DataError>([&] { load_parameters(path(), layout, flat); }),
+                  {"classifier.0.bias is -inf at index (3)", "1 of its 4 values"});
   // (2, 1, 0, 2) of (3, 2, 3, 3), in the file's order.
   set("features.0.weight", ((2 * 2 + 1) * 3 + 0) * 3 + 2, std::numeric_limits<float>::quiet_NaN());
   set("features.0.weight", 53, std::numeric_limits<float>::infinity());
   write_safetensors(path(), tensors, {});
-  expect_mentions(message_of([&] { load_parameters(path(), layout, flat); }),
+  expect_mentions(error_of<DataError>([&] { load_parameters(path(), layout, flat); }),
                   {path(), "features.0.weight is nan at index (2, 1, 0, 2)", "2 of its 54 values"});
   EXPECT_EQ(flat, std::vector<float>(flat.size(), 2.0F));
   load_parameters(path(), layout, flat, true);
@@ -237,7 +240,7 @@ TEST_F(WeightsFile, ThousandsOfUnexpectedNamesMakeAShortMessage) {
   std::map<std::string, HostTensor> tensors;
   for (int i = 0; i < 5000; ++i) tensors[std::string(300, 'x') + std::to_string(i)] = tensor_of({1}, DType::u8, 1);
   write_safetensors(path(), tensors, {});
-  const std::string message = message_of([&] { load_parameters(path(), layout, flat); });
+  const std::string message = error_of<DataError>([&] { load_parameters(path(), layout, flat); });
   expect_mentions(message, {"missing parameters: features.0.weight", "unexpected parameters:", "and 4992 more"});
   EXPECT_LT(message.size(), 2048U);
 }

@@ -12,6 +12,7 @@
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
 #include "tests/standins/controls.h"
+#include "tests/support/error_of.h"
 #include "tests/support/leaves_nothing_behind.h"
 
 namespace vitrine::test {
@@ -45,7 +46,7 @@ EngineConfig config_of(const Model& model, const char* mode) {
 }
 
 template <class Work>
-std::string error_of(const Work& work) {
+std::string kind_and_error_of(const Work& work) {
   try {
     work();
   } catch (const Error& error) {
@@ -60,7 +61,7 @@ TEST_P(CudaFailure, OutOfMemoryOnDeviceTwo) {
   DeviceGroup group(test_group(3));
   if (group[2].id().index != 2) GTEST_SKIP() << "one GPU";
   standins::fail_next_malloc(2);
-  const std::string text = error_of([&] { const Engine engine(model, group, config_of(model, GetParam()), {{9}, {}}); });
+  const std::string text = kind_and_error_of([&] { const Engine engine(model, group, config_of(model, GetParam()), {{9}, {}}); });
   EXPECT_EQ(text.rfind("OutOfMemory", 0), 0U) << text;
   EXPECT_NE(text.find("cuda:2"), std::string::npos) << text;
   Engine engine(model, group, config_of(model, GetParam()), {{9}, {}});
@@ -77,7 +78,7 @@ TEST_P(CudaFailure, AKernelFaultEndsTheStepAndReportsThatTheProcessCannotContinu
   engine.train_step(batch.view());
   engine.take_step_results(true);
   standins::fail_launch(culprit, 3);
-  const std::string text = error_of([&] {
+  const std::string text = kind_and_error_of([&] {
     engine.train_step(batch.view());
     engine.take_step_results(true);
   });
@@ -97,12 +98,7 @@ TEST_F(CudaPrecision, Bf16IsRefusedBelowComputeCapability8) {
     EngineConfig config = config_of(model, "ddp");
     config.precision.compute = compute;
     config.precision.reduce_dtype = reduce;
-    try {
-      const Engine engine(model, group, config, {{9}, {}});
-    } catch (const UnsupportedError& error) {
-      return error.what();
-    }
-    return {};
+    return error_of<UnsupportedError>([&] { const Engine engine(model, group, config, {{9}, {}}); });
   };
   for (const auto& [compute, reduce] : {std::make_pair(DType::bf16, DType::f32), std::make_pair(DType::f32, DType::bf16)}) {
     const std::string text = refusal(7, 5, compute, reduce);

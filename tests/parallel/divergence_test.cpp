@@ -12,6 +12,7 @@
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine::test {
 namespace {
@@ -29,12 +30,7 @@ bool all_finite(const std::vector<float>& values) {
 
 /// The message of the DivergedError thrown while waiting for all steps; empty when there is none.
 std::string divergence(Engine& engine) {
-  try {
-    engine.take_step_results(true);
-  } catch (const DivergedError& error) {
-    return error.what();
-  }
-  return {};
+  return error_of<DivergedError>([&] { engine.take_step_results(true); });
 }
 
 void expect_contains(const std::string& text, const std::string& part) { EXPECT_NE(text.find(part), std::string::npos) << text; }

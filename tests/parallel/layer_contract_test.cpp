@@ -4,6 +4,7 @@
 
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -48,14 +49,11 @@ std::string message_of_step(Careless::Fault fault, DType compute = DType::f32) {
   DeviceGroup group(test_group(2));
   EngineConfig config = small_config(model, 8);
   config.precision.compute = compute;
-  try {
+  return error_of<ErrorClass>([&] {
     Engine engine(model, group, config, {{8}, {}});
     engine.train_step(random_batch(model, 8, 1, 0).view());
     engine.take_step_results(true);
-  } catch (const ErrorClass& error) {
-    return error.what();
-  }
-  return {};
+  });
 }
 
 TEST(LayerContract, AConformingLayerTrains) { EXPECT_EQ(message_of_step<Error>(Careless::Fault::none), ""); }

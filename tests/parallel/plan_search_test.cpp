@@ -12,6 +12,7 @@
 #include "nn/layers/linear.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 
 namespace vitrine::test {
@@ -46,13 +47,7 @@ void run_steps(const Model& model, DeviceGroup& group, const EngineConfig& confi
 }
 
 std::string refusal(const Model& model, DeviceGroup& group, const EngineConfig& config) {
-  try {
-    const Engine engine(model, group, config, {{config.batch_size}, {}});
-  } catch (const OutOfMemory& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "it was not refused";
-  return {};
+  return error_of<OutOfMemory>([&] { const Engine engine(model, group, config, {{config.batch_size}, {}}); });
 }
 
 TEST(OutOfMemoryText, HasTheFactsAndRemediesThatFit) {

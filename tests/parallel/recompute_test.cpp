@@ -21,6 +21,7 @@
 #include "nn/segments.h"
 #include "runtime/error.h"
 #include "tests/parallel/random_model.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/seeds.h"
 
@@ -270,12 +271,7 @@ TEST(RecomputeSearch, FindsWhatAnEngineTrainsWithInThatMemory) {
 }
 
 std::string refusal(const Model& model, const EngineConfig& config) {
-  try {
-    Engine::plan(model, DeviceGroup(meta_group(1, kPlenty)), config, {{4}, {}});
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  return error_of<ConfigError>([&] { Engine::plan(model, DeviceGroup(meta_group(1, kPlenty)), config, {{4}, {}}); });
 }
 
 TEST(RecomputedParts, AreRefusedUnlessTheyExistInOrderAndOnce) {

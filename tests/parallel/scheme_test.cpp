@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine {
 namespace {
@@ -17,15 +18,6 @@ using Sizes = std::vector<std::vector<int64_t>>;
 
 Sizes sizes_of(const char* split, int64_t batch_size, int accumulate, int device_count) {
   return plan_batch(parse_split(split), batch_size, accumulate, device_count).sizes;
-}
-
-std::string config_error_of(const auto& action) {
-  try {
-    action();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return {};
 }
 
 TEST(EqualParts, DifferByAtMostOneLargerFirst) {
@@ -127,13 +119,13 @@ TEST(ParseSplit, ReadsWhatItPrints) {
 
 TEST(ParseSplit, RefusesInvalidSplits) {
   for (const char* text : {"", "eq", "gpu0=", "gpu0=-1", "gpu0=2.5", "gpu0=x", "2,,3", "2,3,", "2,-3", "nan", "inf,1", "2 3"}) {
-    EXPECT_NE(config_error_of([&] { parse_split(text); }).find("gpu0=N"), std::string::npos) << text;
+    EXPECT_NE(error_of<ConfigError>([&] { parse_split(text); }).find("gpu0=N"), std::string::npos) << text;
   }
 }
 
 TEST(ValidateSplit, NamesTheMismatch) {
   const auto error = [](const char* split, int64_t batch_size, int device_count) {
-    return config_error_of([&] { validate_split(parse_split(split), batch_size, device_count); });
+    return error_of<ConfigError>([&] { validate_split(parse_split(split), batch_size, device_count); });
   };
   EXPECT_NE(error("2,3", 8, 3).find("2 weights but there are 3 devices"), std::string::npos);
   EXPECT_NE(error("0,0", 8, 2).find("no device a sample"), std::string::npos);
@@ -154,11 +146,11 @@ TEST(SchemePreset, HaveTheirKnownSettings) {
 }
 
 TEST(SchemePreset, BalancedWithoutItsShareIsRefused) {
-  EXPECT_NE(config_error_of([] { validate_split(scheme_preset("balanced").split, 8, 2); }).find("Scheme::split gpu0=N"), std::string::npos);
+  EXPECT_NE(error_of<ConfigError>([] { validate_split(scheme_preset("balanced").split, 8, 2); }).find("Scheme::split gpu0=N"), std::string::npos);
 }
 
 TEST(SchemePreset, AnUnknownNameListsTheKnownOnes) {
-  EXPECT_NE(config_error_of([] { scheme_preset("fsdp"); }).find("dp, balanced, criterion, ddp"), std::string::npos);
+  EXPECT_NE(error_of<ConfigError>([] { scheme_preset("fsdp"); }).find("dp, balanced, criterion, ddp"), std::string::npos);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "runtime/error.h"
 #include "runtime/trace/span_log.h"
 #include "tests/support/device_fixture.h"
+#include "tests/support/error_of.h"
 #ifdef VITRINE_HOST_CUDA
 #include "tests/standins/controls.h"
 #endif
@@ -41,26 +42,12 @@ int64_t live_cuda_objects() {
   return options;
 }
 
-template <class Exception, class Work>
-std::string message_of(const Work& work) {
-  try {
-    work();
-  } catch (const Exception& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another error: " << error.what();
-    return {};
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
-
 #define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 TEST(CudaDevice, AnIndexBeyondTheGpusIsNamedWithTheirNumber) {
   DeviceGroupOptions options = gpus(1);
   options.devices[0].index = 99;
-  const std::string text = message_of<DeviceError>([&] { DeviceGroup group(options); });
+  const std::string text = error_of<DeviceError>([&] { DeviceGroup group(options); });
   EXPECT_CONTAINS(text, "cuda:99");
   EXPECT_CONTAINS(text, "this process sees " + std::to_string(cuda_device_count()));
 }
@@ -212,7 +199,7 @@ TEST(CudaDevice, ASlabGrowsFromPlanToPlan) {
 }
 
 TEST(CudaDevice, MoreMemoryThanTheGpuHasIsRefused) {
-  const std::string text = message_of<OutOfMemory>([] { DeviceGroup group(gpus(1, int64_t{1} << 50)); });
+  const std::string text = error_of<OutOfMemory>([] { DeviceGroup group(gpus(1, int64_t{1} << 50)); });
   EXPECT_CONTAINS(text, "1024.0 TiB");
 }
 
@@ -233,9 +220,9 @@ TEST(CudaDevice, WorkRunsOnAStreamOfTheUser) {
     ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     EXPECT_EQ(values, std::vector<uint8_t>(100, 0));
     options.cuda_compute_streams = {stream, stream};
-    EXPECT_CONTAINS(message_of<ConfigError>([&] { DeviceGroup again(options); }), "2 CUDA compute streams for 1 devices");
+    EXPECT_CONTAINS(error_of<ConfigError>([&] { DeviceGroup again(options); }), "2 CUDA compute streams for 1 devices");
     options.cuda_compute_streams = {nullptr};
-    EXPECT_CONTAINS(message_of<ConfigError>([&] { DeviceGroup again(options); }), "null stream");
+    EXPECT_CONTAINS(error_of<ConfigError>([&] { DeviceGroup again(options); }), "null stream");
   }
   EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess) << "the user's stream outlives the devices";
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
@@ -303,7 +290,7 @@ TEST_F(CudaStandins, WithoutADriverTheReasonIsReported) {
   const GpuReport report = query_gpus(true);
   EXPECT_TRUE(report.gpus.empty());
   EXPECT_CONTAINS(report.problem, "driver");
-  const std::string text = message_of<DeviceError>([] { DeviceGroup group(whole_gpus({0})); });
+  const std::string text = error_of<DeviceError>([] { DeviceGroup group(whole_gpus({0})); });
   EXPECT_CONTAINS(text, report.problem);
   EXPECT_CONTAINS(text, "cuda:0");
 }
@@ -315,7 +302,7 @@ TEST_F(CudaStandins, AHiddenGpuIsReported) {
   setenv("CUDA_VISIBLE_DEVICES", "3,1", 1);
   standins::configure({});
   EXPECT_EQ(cuda_device_count(), 2);
-  EXPECT_CONTAINS(message_of<DeviceError>([] { DeviceGroup group(whole_gpus({2})); }), "CUDA_VISIBLE_DEVICES is \"3,1\"");
+  EXPECT_CONTAINS(error_of<DeviceError>([] { DeviceGroup group(whole_gpus({2})); }), "CUDA_VISIBLE_DEVICES is \"3,1\"");
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
@@ -337,7 +324,7 @@ TEST_F(CudaStandins, OutOfMemoryNamesTheDeviceAndReleasesEverything) {
     standins::fail_next_malloc(2);
     const auto allocate = [&](int d) { return group[d].compute().allocate({100}, DType::u8, Category::staging, "t"); };
     const Tensor zero_is_fine = allocate(0);
-    EXPECT_CONTAINS(message_of<OutOfMemory>([&] { allocate(2); }), "cuda:2");
+    EXPECT_CONTAINS(error_of<OutOfMemory>([&] { allocate(2); }), "cuda:2");
     EXPECT_NO_THROW(allocate(2));  // the next one succeeds
   }
   EXPECT_EQ(standins::live_objects(), before);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine {
 namespace {
@@ -20,12 +21,7 @@ std::string expand(std::string_view text, int cuda_count = 0) {
 }
 
 std::string message_of(std::string_view text, int cuda_count = 0) {
-  try {
-    parse_device_list(text, cuda_count);
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "accepted";
+  return error_of<ConfigError>([&] { parse_device_list(text, cuda_count); });
 }
 
 TEST(DeviceList, Expands) {

@@ -11,6 +11,7 @@
 
 #include "runtime/device.h"
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
 #include "tests/support/expect_contains.h"
 #if __has_include(<dlpack/dlpack.h>)
 #include <dlpack/dlpack.h>
@@ -41,15 +42,6 @@ class Adopted : public ::testing::Test {
   PoolStatistics pool() { return group_[0].pool().statistics(); }
   Tensor adopt() {
     return ctx().adopt(values_.data(), {2, 3}, DType::f32, [this] { ++released_; });
-  }
-  template <class ErrorClass, class Call>
-  static std::string message_of(const Call& call) {
-    try {
-      call();
-    } catch (const ErrorClass& error) {
-      return error.what();
-    }
-    return {};
   }
 
   std::vector<float> values_{1, 2, 3, 4, 5, 6};
@@ -86,11 +78,11 @@ TEST_F(Adopted, IsCountedOutsideThePoolAndDoesNotChangePlans) {
 
 TEST_F(Adopted, RefusesForeignMemoryAndMetaDevices) {
   const auto release = [this] { ++released_; };
-  expect_contains(message_of<ConfigError>([&] { ctx().adopt(nullptr, {1}, DType::f32, release); }), "data is null");
+  expect_contains(error_of<ConfigError>([&] { ctx().adopt(nullptr, {1}, DType::f32, release); }), "data is null");
   char* const odd = reinterpret_cast<char*>(values_.data()) + 1;  // NOLINT
-  expect_contains(message_of<ConfigError>([&] { ctx().adopt(odd, {1}, DType::f32, release); }), "not aligned to the 4 bytes");
+  expect_contains(error_of<ConfigError>([&] { ctx().adopt(odd, {1}, DType::f32, release); }), "not aligned to the 4 bytes");
   DeviceGroup meta(options(Backend::meta));
-  expect_contains(message_of<UnsupportedError>([&] { meta[0].compute().adopt(values_.data(), {1}, DType::f32, release); }), "meta:0 has no memory");
+  expect_contains(error_of<UnsupportedError>([&] { meta[0].compute().adopt(values_.data(), {1}, DType::f32, release); }), "meta:0 has no memory");
   EXPECT_EQ(released_, 0);
 }
 
@@ -137,15 +129,15 @@ TEST_F(Adopted, RefusesUnsupportedDlpackTensorsAndLeavesThemToTheCaller) {
   const auto take = [&] { from_dlpack(ctx(), &managed); };
   DLTensor& t = managed.dl_tensor;
   reset(), t.strides = transposed;
-  expect_contains(message_of<ShapeError>(take), "dimension 1 of shape (2, 3) has stride 2, expected 1 (contiguous row-major)");
+  expect_contains(error_of<ShapeError>(take), "dimension 1 of shape (2, 3) has stride 2, expected 1 (contiguous row-major)");
   reset(), t.ndim = 6;
-  expect_contains(message_of<ShapeError>(take), "6 dimensions, expected at most 5");
+  expect_contains(error_of<ShapeError>(take), "6 dimensions, expected at most 5");
   reset(), t.dtype = {kDLFloat, 64, 1};
-  expect_contains(message_of<DtypeError>(take), "64 bits");
+  expect_contains(error_of<DtypeError>(take), "64 bits");
   reset(), t.device.device_type = kDLCUDA;
-  expect_contains(message_of<DeviceError>(take), "but the context is on cpu:0");
+  expect_contains(error_of<DeviceError>(take), "but the context is on cpu:0");
   reset(), t.data = nullptr;
-  expect_contains(message_of<ConfigError>(take), "data is null");
+  expect_contains(error_of<ConfigError>(take), "data is null");
   EXPECT_THROW(from_dlpack(ctx(), nullptr), ConfigError);
   EXPECT_THROW(to_dlpack(Tensor()), ConfigError);
   EXPECT_EQ(released_, 0);

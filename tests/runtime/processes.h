@@ -12,6 +12,7 @@
 #include "runtime/error.h"
 #include "runtime/process_group/process_group.h"
 #include "tests/data/temp_folder.h"
+#include "tests/support/error_of.h"
 #include "tests/support/leaves_nothing_behind.h"
 
 /// Process groups of several processes, which are threads of the test.
@@ -65,13 +66,9 @@ inline void run_processes(int size, const std::function<void(ProcessGroup&)>& wo
 
 /// Message of the CommError that `work` throws; fails the test if it throws none.
 inline std::string comm_error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const CommError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
+  const std::string message = error_of<CommError>(work);
+  EXPECT_NE(message, "") << "nothing was thrown";
+  return message;
 }
 
 }  // namespace vitrine::test

@@ -7,6 +7,7 @@
 
 #include "runtime/error.h"
 #include "tests/runtime/communicator_group.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine::test {
 namespace {
@@ -169,16 +170,6 @@ TEST_P(Reductions, SendReceiveWorksInARingAndAlongAChain) {
       expect_same_bits(group.values(r, chain[i]), std::vector<float>(static_cast<size_t>(count), static_cast<float>(r - 1)), "chain");
     }
   }
-}
-
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 TEST(ReductionErrors, NameInvalidArguments) {

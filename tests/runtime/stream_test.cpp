@@ -14,6 +14,7 @@
 #include "runtime/device.h"
 #include "runtime/error.h"
 #include "runtime/trace/span_log.h"
+#include "tests/support/error_of.h"
 
 namespace vitrine {
 namespace {
@@ -214,16 +215,6 @@ TEST(Event, MeasuresTheTimeBetweenTwoPoints) {
   EXPECT_GE(other->elapsed_seconds(*start), elapsed) << "CPU devices have one clock";
   a.record(*start);
   EXPECT_LT(end->elapsed_seconds(*start), 0) << "the latest record counts";
-}
-
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 TEST(Event, ReportsWhyItHasNoTime) {

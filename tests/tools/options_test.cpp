@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/error.h"
+#include "tests/support/error_of.h"
 #include "tools/program/collective_options.h"
 #include "tools/program/warnings.h"
 
@@ -174,12 +175,7 @@ LrScheduleConfig schedule_of(const std::string& flags, int64_t steps = 100, bool
 }
 
 std::string schedule_error(const std::string& flags, bool evaluates = true) {
-  try {
-    schedule_of(flags, 100, evaluates);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
+  return error_of<ConfigError>([&] { schedule_of(flags, 100, evaluates); });
 }
 
 TEST(Options, SchedulesSpanTheRun) {
