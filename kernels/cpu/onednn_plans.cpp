@@ -37,16 +37,23 @@ dnnl::memory::data_type data_type_of(DType dtype) {
   return dtype == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
 }
 
-std::optional<LibraryInfo> library() {
-  const dnnl_version_t* const version = dnnl_version();
-  return LibraryInfo{"oneDNN", fmt::format("{}.{}.{}", version->major, version->minor, version->patch), "convolution and matrix products on the CPU"};
+namespace {
+
+bool processor_has(dnnl::cpu_isa instructions) {
+  const auto wanted = static_cast<int>(instructions);
+  return (static_cast<int>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
 }
 
-bool computes(DType dtype) {
-  if (dtype == DType::f32) return true;
-  const auto isa = static_cast<int>(dnnl::get_effective_cpu_isa());
-  const auto wanted = static_cast<int>(dnnl::cpu_isa::avx512_core_bf16);
-  return dtype == DType::bf16 && (isa & wanted) == wanted;
+}  // namespace
+
+bool multiplies(DType dtype) { return dtype == DType::f32 || (dtype == DType::bf16 && processor_has(dnnl::cpu_isa::avx512_core_bf16)); }
+bool convolves(DType dtype) { return dtype == DType::f32 || (dtype == DType::bf16 && processor_has(dnnl::cpu_isa::avx512_core_amx)); }
+
+std::optional<LibraryInfo> library() {
+  const dnnl_version_t* const version = dnnl_version();
+  return LibraryInfo{"oneDNN", fmt::format("{}.{}.{}", version->major, version->minor, version->patch),
+                     fmt::format("convolution ({}) and matrix products ({}) on the CPU", convolves(DType::bf16) ? "f32, bf16" : "f32",
+                                 multiplies(DType::bf16) ? "f32, bf16" : "f32")};
 }
 
 }  // namespace vitrine::cpu::onednn

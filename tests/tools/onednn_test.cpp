@@ -3,6 +3,8 @@
 #include "kernels/cpu/onednn.h"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include <fmt/format.h>
@@ -24,7 +26,7 @@ constexpr int64_t kDataSize = 28;  // of models that take the size of their imag
 
 std::vector<DType> dtypes() {
   std::vector<DType> all{DType::f32};
-  if (onednn::computes(DType::bf16)) all.push_back(DType::bf16);
+  if (onednn::multiplies(DType::bf16)) all.push_back(DType::bf16);
   return all;
 }
 
@@ -39,7 +41,7 @@ class Fallbacks {
       if (const auto* conv = dynamic_cast<const Conv2d*>(part.layer.get())) {
         // The gradient of a merged ReLU, or the layer after it, sums the gradient of the bias if it can.
         const bool elsewhere = conv->config().conv.relu || (&part != &net.parts().back() && (&part + 1)->layer->sums_grad_x());
-        check(conv->config(), first, elsewhere, shape, dtype);
+        if (onednn::convolves(dtype)) check(conv->config(), first, elsewhere, shape, dtype);  // others are widened to f32
       }
       if (const auto* linear = dynamic_cast<const Linear*>(part.layer.get())) {
         check(linear->config(), shape.numel() / linear->config().in_features, dtype);
@@ -132,6 +134,15 @@ TEST_P(OneDnn, ServesEveryConvolutionAndProductOfTheModels) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Threads, OneDnn, ::testing::Values(1, 4));
+
+TEST(OneDnnDtypes, ConvolutionsOfBf16NeedAmx) {
+  EXPECT_TRUE(onednn::convolves(DType::f32));
+  EXPECT_FALSE(onednn::convolves(DType::f16));
+  std::ifstream file("/proc/cpuinfo");
+  const std::string processor(std::istreambuf_iterator<char>(file), {});
+  if (processor.find(" amx_bf16") == std::string::npos) EXPECT_FALSE(onednn::convolves(DType::bf16));
+  if (processor.find(" avx512_bf16") == std::string::npos) EXPECT_FALSE(onednn::multiplies(DType::bf16));
+}
 
 TEST(OneDnnVersion, IsReported) {
   for (const LibraryInfo& library : kernel_libraries(Backend::cpu)) {
