@@ -84,10 +84,10 @@ void check_form(const char* name, const ImageForm& f) {
   if (f.block >= 1 && f.height >= 1 && f.width >= 1 && f.channels >= 1 && f.pad >= 0 && f.rows >= 1 && f.columns >= 1 &&
       f.depth >= f.block * f.block * f.channels)
     return;
-  throw ShapeError(
-      fmt::format("{}: the form has images {} x {} x {}, block {}, pad {} and {} x {} x {} positions, expected sizes >= 1, pad >= 0, and a depth of at "
-                  "least block * block * channels",
-                  name, f.height, f.width, f.channels, f.block, f.pad, f.rows, f.columns, f.depth));
+  throw ShapeError(fmt::format(
+      "{}: the form has images {} x {} x {}, block {}, pad {} and {} x {} x {} positions, expected sizes >= 1, pad >= 0, and a depth of at "
+      "least block * block * channels",
+      name, f.height, f.width, f.channels, f.block, f.pad, f.rows, f.columns, f.depth));
 }
 
 }  // namespace

@@ -22,9 +22,8 @@ __global__ void __launch_bounds__(kBlockThreads) pack_kernel(const __grid_consta
 
 /// Each thread writes one element of the images.
 template <bool kAdd, class Index>
-__global__ void __launch_bounds__(kBlockThreads)
-    unpack_kernel(const __grid_constant__ Cells<Index> cells, Divisor<Index> height, Divisor<Index> width, Index count, const float* packed,
-                  float* images) {
+__global__ void __launch_bounds__(kBlockThreads) unpack_kernel(const __grid_constant__ Cells<Index> cells, Divisor<Index> height,
+                                                               Divisor<Index> width, Index count, const float* packed, float* images) {
   const auto stride = static_cast<Index>(item_stride());
   for (auto e = static_cast<Index>(first_item()); e < count; e += stride) {
     Index image = e;

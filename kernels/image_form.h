@@ -8,16 +8,16 @@
 
 namespace vitrine {
 
-/// How images (N, height, width, channels) are arranged for a convolution that is slow with few channels: `block` x `block` pixels become one position
-/// of (N, rows, columns, depth), with the pixels' channels side by side (space to depth).
+/// How images (N, height, width, channels) are arranged for a convolution that is slow with few channels: `block` x `block` pixels become one
+/// position of (N, rows, columns, depth), with the pixels' channels side by side (space to depth).
 ///   packed(n, i, j, (u * block + v) * channels + c) = image(n, block * i + u - pad, block * j + v - pad, c), for u, v < block and c < channels;
 ///   0 outside the image and in the channels from block * block * channels on
 struct ImageForm {
   int64_t height = 0, width = 0, channels = 0;
-  int64_t block = 0;               // 0: images as they are; 1: channels of zeros are added
-  int64_t pad = 0;                 // rows of zeros above the image, and columns to the left of it
-  int64_t rows = 0, columns = 0;   // positions
-  int64_t depth = 0;               // at least block * block * channels
+  int64_t block = 0;              // 0: images as they are; 1: channels of zeros are added
+  int64_t pad = 0;                // rows of zeros above the image, and columns to the left of it
+  int64_t rows = 0, columns = 0;  // positions
+  int64_t depth = 0;              // at least block * block * channels
 
   explicit operator bool() const { return block > 0; }
   friend bool operator==(const ImageForm&, const ImageForm&) = default;

@@ -222,7 +222,9 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
     } else {
       y = ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
     }
-    Saved kept = name_layer(parts_[i], [&] { return layer.forward({ctx, of_part(params, i), x, y, i == 0 ? pass : inner, buffers_of_part(buffers, i)}); });
+    Saved kept = name_layer(parts_[i], [&] {
+      return layer.forward({ctx, of_part(params, i), x, y, i == 0 ? pass : inner, buffers_of_part(buffers, i)});
+    });
     if (saved != nullptr) (*saved)[i] = std::move(kept);
     if (observe) observe(static_cast<int>(i), y);
     x = std::move(y);  // releases the input unless the part kept it
@@ -282,7 +284,7 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
   grad = grad.reshape(shapes.back());
   size_t segments = recomputed.size();  // not yet recomputed
   const Pass inner = without_form(pass);
-  bool bias_done = false;               // part i + 1 has computed the gradient of the bias of the part before it
+  bool bias_done = false;  // part i + 1 has computed the gradient of the bias of the part before it
   for (size_t i = parts_.size(); i-- > first;) {
     if (segments > 0 && i + 1 == static_cast<size_t>(recomputed[segments - 1].end)) {
       const PhaseScope phase(ctx, Phase::recompute);

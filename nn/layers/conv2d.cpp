@@ -48,9 +48,7 @@ Shape Conv2d::output_shape(const Shape& x) const {
   return conv2d_output_shape(config_.conv, x, weight_shape());
 }
 
-ImageForm Conv2d::input_form(const Shape& x, const InputTarget& target) const {
-  return conv2d_input_form(config_.conv, x, weight_shape(), target);
-}
+ImageForm Conv2d::input_form(const Shape& x, const InputTarget& target) const { return conv2d_input_form(config_.conv, x, weight_shape(), target); }
 
 Saved Conv2d::forward(const ForwardCall& call) const {
   const View bias = config_.bias ? call.params[1] : View{};

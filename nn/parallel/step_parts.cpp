@@ -127,8 +127,7 @@ void Engine::State::prepare_input(Replica& r) {
     r.input = images;
     return;
   }
-  r.input =
-      ctx.allocate(input_form ? input_form.packed_shape(r.samples) : model.input_shape(r.samples), dtype, Category::activations, "input");
+  r.input = ctx.allocate(input_form ? input_form.packed_shape(r.samples) : model.input_shape(r.samples), dtype, Category::activations, "input");
   if (config.image_dtype == DType::f32) {
     cast(ctx, images, r.input);
   } else if (augmented_epoch) {

@@ -75,8 +75,7 @@ TEST_P(Conv2dFormTest, EqualsTheReferenceOfTheImages) {
 
 TEST(InputForm, BlocksForStridesAndChannelsOfZerosOtherwise) {
   const ImageForm alexnet = form_of({4, 2, false}, {1, 227, 227, 3}, {64, 11, 11, 3}, InputPacking::automatic);
-  EXPECT_EQ(alexnet,
-            (ImageForm{.height = 227, .width = 227, .channels = 3, .block = 4, .pad = 2, .rows = 58, .columns = 58, .depth = 48}));
+  EXPECT_EQ(alexnet, (ImageForm{.height = 227, .width = 227, .channels = 3, .block = 4, .pad = 2, .rows = 58, .columns = 58, .depth = 48}));
   EXPECT_EQ(formed_conv2d({4, 2, true}, alexnet, {64, 11, 11, 3}).weight.packed_shape(64), (Shape{64, 3, 3, 48}));
   const ImageForm resnet = form_of({2, 3, false}, {1, 224, 224, 3}, {64, 7, 7, 3}, InputPacking::automatic);
   EXPECT_EQ(resnet.packed_shape(1), (Shape{1, 115, 115, 16}));

@@ -107,7 +107,8 @@ class EngineInputForm : public ::testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(Schemes, EngineInputForm, ::testing::ValuesIn(scheme_names()), [](const auto& scheme) {
   std::string name = scheme.param;
-  std::replace_if(name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
   return name;
 });
 
