@@ -48,6 +48,12 @@ struct ResizePlan {
   std::vector<float> scratch;
   std::vector<AugmentationDraw> draws;  // of each image; empty: images are used as they are
   int64_t cutout = 0;
+  ImageForm form;  // of the output
+
+  /// Rows of an output image that are written, also those of zeros around the image.
+  int64_t output_rows() const { return form ? form.rows * form.block : height; }
+  /// Elements of an output image.
+  int64_t output_image() const { return form ? form.rows * form.columns * form.depth : height * width * channels; }
 
   int64_t source_row() const { return source_width * channels; }
   int64_t target_row() const { return width * channels; }
@@ -133,6 +139,22 @@ void finish_row(const ResizePlan& plan, const float* row, T* out) {
   }
 }
 
+/// Writes row `row` of an output image to its place in the positions of a form. `pixels` has zeros around the image; null: the row is zero.
+template <class T>
+void place_row(const ImageForm& form, const T* pixels, int64_t row, T* image) {
+  const int64_t run = form.block * form.channels, u = row % form.block;
+  T* to = image + row / form.block * form.columns * form.depth + u * run;
+  const int64_t rest = u == form.block - 1 ? form.depth - form.block * run : 0;  // the channels of zeros go with the last row of the block
+  for (int64_t j = 0; j < form.columns; ++j, to += form.depth) {
+    if (pixels != nullptr) {
+      std::copy_n(pixels + j * run, run, to);
+    } else {
+      std::fill_n(to, run, T{});
+    }
+    std::fill_n(to + run, rest, T{});
+  }
+}
+
 /// Computes the output rows [begin, end) of a batch, counted over all images. `scratch` holds three source rows.
 template <class T>
 void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, int64_t end, float* scratch, T* y) {
@@ -154,18 +176,29 @@ void resize_rows(const ResizePlan& plan, const uint8_t* images, int64_t begin, i
     }
     return floats;
   };
+  const ImageForm& form = plan.form;
+  // With a form, a row is computed between zeros first.
+  std::vector<T> line(form ? static_cast<size_t>(std::max(form.columns * form.block, form.pad + plan.width) * plan.channels) : 0);
   for (int64_t i = begin; i < end; ++i) {
-    const Sample& s = plan.rows[static_cast<size_t>(i % plan.height)];
-    const int64_t image = i / plan.height * plan.source_height;
-    const float* a = source_row(image + s.first);
+    const int64_t n = i / plan.output_rows(), output_row = i % plan.output_rows(), row = output_row - form.pad;
+    T* const image = y + n * plan.output_image();
+    if (row < 0 || row >= plan.height) {
+      place_row<T>(form, nullptr, output_row, image);
+      continue;
+    }
+    T* const out = form ? line.data() + form.pad * plan.channels : image + row * plan.target_row();
+    const Sample& s = plan.rows[static_cast<size_t>(row)];
+    const int64_t source_image = n * plan.source_height;
+    const float* a = source_row(source_image + s.first);
     if (s.second_weight != 0.0F) {
-      const float* b = source_row(image + s.second);
+      const float* b = source_row(source_image + s.second);
 #pragma omp simd
       for (int64_t j = 0; j < row_length; ++j) blended[j] = a[j] * s.first_weight + b[j] * s.second_weight;
       a = blended;
     }
-    finish_row(plan, a, y + i * plan.target_row());
-    if (plan.cutout > 0) cut_row(plan, plan.draws[static_cast<size_t>(i / plan.height)], i % plan.height, y + i * plan.target_row());
+    finish_row(plan, a, out);
+    if (plan.cutout > 0) cut_row(plan, plan.draws[static_cast<size_t>(n)], row, out);
+    if (form) place_row<T>(form, line.data(), output_row, image);
   }
 }
 
@@ -177,9 +210,9 @@ namespace {
 /// Computes y by the plan, whose draws are set.
 void run_plan(ResizePlan& plan, const Normalization& normalization, const ConstView& images, const View& y) {
   const Shape source{images.shape[1], images.shape[2], images.shape[3]};
-  const Shape target{y.shape[1], y.shape[2], y.shape[3]};
+  const Shape target = plan.form ? Shape{plan.form.height, plan.form.width, plan.form.channels} : Shape{y.shape[1], y.shape[2], y.shape[3]};
   constexpr int64_t kGrainElements = 8192;
-  const int64_t rows = y.shape[0] * target[0];
+  const int64_t rows = y.shape[0] * (plan.form ? plan.form.rows * plan.form.block : target[0]);
   const int64_t grain = std::max<int64_t>(1, kGrainElements / (target[1] * target[2]));
   const int64_t parts = std::min<int64_t>(team_size(), (rows + grain - 1) / grain);
   plan.prepare(normalization, source, target, parts);
@@ -193,23 +226,26 @@ void run_plan(ResizePlan& plan, const Normalization& normalization, const ConstV
   });
 }
 
-void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y) {
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y, const ImageForm& form) {
   if (y.numel() == 0) return;
   auto& plan = ctx.plans().get<ResizePlan>();
   plan.draws.clear();
   plan.cutout = 0;
+  plan.form = form;
   run_plan(plan, normalization, images, y);
 }
 
 void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
-                       ConstView images, ConstView samples, View y) {
+                       ConstView images, ConstView samples, View y, const ImageForm& form) {
   if (y.numel() == 0) return;
   auto& plan = ctx.plans().get<ResizePlan>();
   plan.draws.clear();
+  const int64_t height = form ? form.height : y.shape[1], width = form ? form.width : y.shape[2];
   for (int64_t n = 0; n < samples.shape[0]; ++n) {
-    plan.draws.push_back(draw_augmentation(augmentation, key, samples.as<int32_t>()[n], y.shape[1], y.shape[2]));
+    plan.draws.push_back(draw_augmentation(augmentation, key, samples.as<int32_t>()[n], height, width));
   }
   plan.cutout = augmentation.cutout;
+  plan.form = form;
   run_plan(plan, normalization, images, y);
 }
 
@@ -217,23 +253,30 @@ void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const
 }  // namespace cpu
 
 namespace cuda {  // image.cu
-void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y);
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y, const ImageForm& form);
 void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
-                       ConstView images, ConstView samples, View y);
+                       ConstView images, ConstView samples, View y, const ImageForm& form);
 }  // namespace cuda
 
 namespace {
 
-void check_images(const char* name, const ExecContext& ctx, const ConstView& images, const View& y) {
+void check_images(const char* name, const ExecContext& ctx, const ConstView& images, const View& y, const ImageForm& form) {
   check::rank(name, "images", images, 4, "(N, h, w, C)");
-  check::rank(name, "y", y, 4, "(N, H, W, C)");
   const Shape& in = images.shape;
-  const Shape& out = y.shape;
   if (in[1] < 1 || in[2] < 1 || in[3] < 1 || in[3] > 4) {
     throw ShapeError(fmt::format("{}: images has shape {}, expected (N, h, w, C) with h, w >= 1 and 1 <= C <= 4", name, in.str()));
   }
-  if (out[0] != in[0] || out[3] != in[3]) {
-    throw ShapeError(fmt::format("{}: y has shape {} but images {} needs y of shape ({}, H, W, {})", name, out.str(), in.str(), in[0], in[3]));
+  if (form) {
+    if (form.channels != in[3]) {
+      throw ShapeError(fmt::format("{}: the form has {} channels but images {} needs {}", name, form.channels, in.str(), in[3]));
+    }
+    check::shape(name, "y", y, form.packed_shape(in[0]));
+  } else {
+    check::rank(name, "y", y, 4, "(N, H, W, C)");
+    const Shape& out = y.shape;
+    if (out[0] != in[0] || out[3] != in[3]) {
+      throw ShapeError(fmt::format("{}: y has shape {} but images {} needs y of shape ({}, H, W, {})", name, out.str(), in.str(), in[0], in[3]));
+    }
   }
   check::tensor(name, "images", images, DType::u8, ctx);
   check::tensor(name, "y", y, ctx);
@@ -266,23 +309,24 @@ AugmentationDraw draw_augmentation(const Augmentation& augmentation, const Augme
   return draw;
 }
 
-void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y) {
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y, const ImageForm& form) {
   constexpr const char* kName = "resize_normalize";
-  check_images(kName, ctx, images, y);
-  run(ctx, {kName, {images}, {y}}, cpu::resize_normalize, VITRINE_IF_CUDA(cuda::resize_normalize), normalization, images, y);
+  check_images(kName, ctx, images, y, form);
+  run(ctx, {kName, {images}, {y}}, cpu::resize_normalize, VITRINE_IF_CUDA(cuda::resize_normalize), normalization, images, y, form);
 }
 
 void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
-                       ConstView images, ConstView samples, View y) {
+                       ConstView images, ConstView samples, View y, const ImageForm& form) {
   constexpr const char* kName = "augment_normalize";
-  check_images(kName, ctx, images, y);
+  check_images(kName, ctx, images, y, form);
   check::tensor(kName, "samples", samples, {images.shape[0]}, DType::i32, ctx);
   check::no_overlap(kName, {"y", y}, {{"samples", samples}});
+  const int64_t smallest = form ? std::min(form.height, form.width) : std::min(y.shape[1], y.shape[2]);
   check_range(kName, "crop_padding", augmentation.crop_padding, std::min(images.shape[1], images.shape[2]), ", the size of the stored images");
-  check_range(kName, "cutout", augmentation.cutout, std::min(y.shape[1], y.shape[2]), ", the size of the model's input");
+  check_range(kName, "cutout", augmentation.cutout, smallest, ", the size of the model's input");
   check_range(kName, "the epoch", key.epoch, (int64_t{1} << kRandomStreamBits) - 1, "");
   run(ctx, {kName, {images, samples}, {y}}, cpu::augment_normalize, VITRINE_IF_CUDA(cuda::augment_normalize), augmentation, key, normalization,
-      images, samples, y);
+      images, samples, y, form);
 }
 
 void resize_normalize_on_host(const Normalization& normalization, const Shape& source, std::span<const uint8_t> pixels, const Shape& target,

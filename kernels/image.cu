@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "kernels/cuda/image_form.cuh"
 #include "kernels/cuda/index.cuh"
 #include "kernels/cuda/philox.cuh"
 #include "kernels/image.h"
@@ -79,6 +80,7 @@ class Cursor {
 
   __device__ Index row() const { return row_; }
   __device__ Index column() const { return column_; }
+  __device__ bool inside() const { return true; }
 
   Index image, channel;
   Sample<Index> down, across;
@@ -87,6 +89,53 @@ class Cursor {
   const Resize<Index>& r_;
   Index row_, column_;
 };
+
+/// The same for an element of an ImageForm. Outside of the image nothing is sampled.
+template <class Index>
+class CellCursor {
+ public:
+  __device__ CellCursor(const Resize<Index>& resize, const Cells<Index>& cells, Index element) : r_(resize), cells_(cells), element_(element) {
+    find();
+  }
+  __device__ void advance() {
+    ++element_;
+    find();
+  }
+
+  __device__ Index row() const { return place_.row; }
+  __device__ Index column() const { return place_.column; }
+  __device__ bool inside() const { return place_.inside; }
+
+  Index image, channel;
+  Sample<Index> down, across;
+
+ private:
+  __device__ void find() {
+    place_ = cells_.place(element_);
+    image = place_.image;
+    channel = place_.channel;
+    if (!place_.inside) return;
+    down = r_.vertical.sample(place_.row);
+    across = r_.horizontal.sample(place_.column);
+  }
+
+  const Resize<Index>& r_;
+  const Cells<Index>& cells_;
+  Index element_;
+  Place<Index> place_;
+};
+
+/// Stands for the Cells of images that are not arranged in a form.
+struct NoCells {};
+
+template <class Index>
+__device__ inline Cursor<Index> cursor_at(const Resize<Index>& resize, const NoCells&, Index element) {
+  return Cursor<Index>(resize, element);
+}
+template <class Index>
+__device__ inline CellCursor<Index> cursor_at(const Resize<Index>& resize, const Cells<Index>& cells, Index element) {
+  return CellCursor<Index>(resize, cells, element);
+}
 
 /// pixel / 255, rounded like a division: an estimate, its exact remainder, one correction.
 __device__ inline float to_unit_range(uint8_t pixel) {
@@ -112,8 +161,8 @@ __device__ inline float normalize(const Resize<Index>& r, float value, Index cha
   return __fdiv_rn(__fsub_rn(value, mean), deviation);
 }
 
-template <class Index>
-__device__ inline float sampled(const Resize<Index>& r, const uint8_t* images, const Cursor<Index>& at) {
+template <class At, class Index>
+__device__ inline float sampled(const Resize<Index>& r, const uint8_t* images, const At& at) {
   const uint8_t* pixels = images + int64_t{at.image} * r.source_image + at.channel;
   const auto tap = [&](Index y, Index x) { return to_unit_range(pixels[(y * r.horizontal.source_size + x) * r.channels.value()]); };
   const float left = blend(tap(at.down.first, at.across.first), tap(at.down.second, at.across.first), at.down);
@@ -122,9 +171,10 @@ __device__ inline float sampled(const Resize<Index>& r, const uint8_t* images, c
 }
 
 /// A thread writes 16 bytes of y.   kSame: the sizes are equal.   kPacked: y, and for equal sizes also images, may be accessed kLanes elements at a
-/// time.
-template <class T, bool kSame, bool kPacked, class Index>
-__global__ void __launch_bounds__(kBlockThreads) resize_kernel(const __grid_constant__ Resize<Index> r, const uint8_t* images, T* y) {
+/// time.   Layout: NoCells, or Cells<Index> without kSame
+template <class T, bool kSame, bool kPacked, class Layout, class Index>
+__global__ void __launch_bounds__(kBlockThreads)
+    resize_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Layout layout, const uint8_t* images, T* y) {
   constexpr int kLanes = kPackElements<T>;
   for (int64_t item = first_item(); item * kLanes < r.count; item += item_stride()) {
     const int64_t begin = item * kLanes;
@@ -146,9 +196,9 @@ __global__ void __launch_bounds__(kBlockThreads) resize_kernel(const __grid_cons
         channel = channel + 1 < r.channels.value() ? channel + 1 : 0;
       }
     } else {
-      Cursor<Index> at(r, static_cast<Index>(begin));
+      auto at = cursor_at(r, layout, static_cast<Index>(begin));
       for (int e = 0; e < kLanes; ++e) {
-        if (begin + e < r.count) out.v[e] = from_float<T>(normalize(r, sampled(r, images, at), at.channel));
+        if (begin + e < r.count && at.inside()) out.v[e] = from_float<T>(normalize(r, sampled(r, images, at), at.channel));
         at.advance();
       }
     }
@@ -195,8 +245,8 @@ __device__ inline Drawn<Index> draw(const Changes& changes, int32_t sample, Inde
 }
 
 /// An element of the changed image, before the cutout.
-template <bool kSame, class Index>
-__device__ inline float changed(const Resize<Index>& r, const Drawn<Index>& drawn, const uint8_t* image, const Cursor<Index>& at) {
+template <bool kSame, class At, class Index>
+__device__ inline float changed(const Resize<Index>& r, const Drawn<Index>& drawn, const uint8_t* image, const At& at) {
   const Index width = r.horizontal.source_size;
   const auto tap = [&](Index row, Index column) {
     const Index y = row + drawn.top;
@@ -215,23 +265,23 @@ __device__ inline float changed(const Resize<Index>& r, const Drawn<Index>& draw
 
 /// Each image has `blocks` blocks, whose threads draw once and write V elements at a time. V: elements per access; if above 1, an image of y has a
 /// multiple of it and y is aligned.
-template <class T, int V, bool kSame, class Index>
+template <class T, int V, bool kSame, class Layout, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
-    augment_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Changes changes, int64_t images, Index elements, Index blocks,
-                   const uint8_t* pixels, const int32_t* samples, T* y) {
+    augment_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Layout layout, const __grid_constant__ Changes changes,
+                   int64_t images, Index elements, Index blocks, const uint8_t* pixels, const int32_t* samples, T* y) {
   for (int64_t block = blockIdx.x; block < images * blocks; block += gridDim.x) {
     const int64_t n = block / blocks;
     const auto part = static_cast<Index>(block - n * blocks);
     const uint8_t* image = pixels + n * r.source_image;
     const Drawn<Index> drawn = draw<Index>(changes, samples[n], r.vertical.target_size.value(), r.horizontal.target_size.value());
     for (Index begin = (part * kBlockThreads + static_cast<Index>(threadIdx.x)) * V; begin < elements; begin += blocks * kBlockThreads * V) {
-      Cursor<Index> at(r, begin);
+      auto at = cursor_at(r, layout, begin);
       Pack<T, V> out;
       for (int e = 0; e < V; ++e) {
         const Index down = at.row() - drawn.cut_top;
         const Index across = at.column() - drawn.cut_left;
         const bool cut = down >= 0 && down < changes.cutout && across >= 0 && across < changes.cutout;
-        out.v[e] = from_float<T>(cut ? 0.0F : normalize(r, changed<kSame>(r, drawn, image, at), at.channel));
+        out.v[e] = from_float<T>(cut || !at.inside() ? 0.0F : normalize(r, changed<kSame>(r, drawn, image, at), at.channel));
         at.advance();
       }
       *reinterpret_cast<Pack<T, V>*>(y + n * elements + begin) = out;
@@ -240,59 +290,65 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 template <class Index>
-Resize<Index> resize_of(const Normalization& normalization, const ConstView& images, const View& y) {
+Resize<Index> resize_of(const Normalization& normalization, const ConstView& images, const View& y, const ImageForm& form) {
   const Shape& in = images.shape;
-  const Shape& out = y.shape;
+  const Shape out = form ? form.image_shape(in[0]) : y.shape;
   Resize<Index> r{{in[1], out[1]}, {in[2], out[2]}, Divisor<Index>(in[3]), in[1] * in[2] * in[3], y.numel(), {}, {}};
   std::copy(normalization.mean.begin(), normalization.mean.end(), r.mean);
   std::copy(normalization.std.begin(), normalization.std.end(), r.deviation);
   return r;
 }
 
-template <class T, class Index>
-void queue_augment(ExecContext& ctx, const Changes& changes, const Normalization& normalization, const ConstView& images, const ConstView& samples,
-                   const View& y) {
+template <class T, class Layout, class Index>
+void queue_augment(ExecContext& ctx, const Changes& changes, const Resize<Index>& r, const Layout& layout, const ConstView& images,
+                   const ConstView& samples, const View& y) {
   constexpr int kLanes = kPackElements<T>;
   constexpr int64_t kItems = 4;  // that a thread writes per draw
-  const Resize<Index> r = resize_of<Index>(normalization, images, y);
   const int64_t count = y.shape[0];
   const int64_t elements = y.numel() / count;
   const bool same = r.vertical.same && r.horizontal.same;
   const bool packed = is_pack_aligned(y.data) && elements % kLanes == 0;
-  auto* kernel = packed ? &augment_kernel<T, kLanes, false, Index> : &augment_kernel<T, 1, false, Index>;
-  if (same) kernel = packed ? &augment_kernel<T, kLanes, true, Index> : &augment_kernel<T, 1, true, Index>;
+  auto* kernel = packed ? &augment_kernel<T, kLanes, false, Layout, Index> : &augment_kernel<T, 1, false, Layout, Index>;
+  if (same) kernel = packed ? &augment_kernel<T, kLanes, true, Layout, Index> : &augment_kernel<T, 1, true, Layout, Index>;
   const int64_t blocks = ceil_div(elements, kItems * kBlockThreads * (packed ? kLanes : 1));
-  launch(native_stream(ctx), kernel, grid_of(count * blocks), dim3(kBlockThreads), r, changes, count, static_cast<Index>(elements),
+  launch(native_stream(ctx), kernel, grid_of(count * blocks), dim3(kBlockThreads), r, layout, changes, count, static_cast<Index>(elements),
          static_cast<Index>(blocks), images.as<uint8_t>(), samples.as<int32_t>(), y.as<T>());
 }
 
 template <class T, class Index>
-void queue_resize(ExecContext& ctx, const Normalization& normalization, const ConstView& images, const View& y) {
+void queue_resize(ExecContext& ctx, const Resize<Index>& r, const ConstView& images, const View& y, const ImageForm& form) {
   constexpr int kLanes = kPackElements<T>;
-  const Resize<Index> r = resize_of<Index>(normalization, images, y);
+  const dim3 grid = grid_of(ceil_div(y.numel(), int64_t{kLanes} * kBlockThreads));
+  const auto queue = [&](auto* kernel, const auto& layout) {
+    launch(native_stream(ctx), kernel, grid, dim3(kBlockThreads), r, layout, images.as<uint8_t>(), y.as<T>());
+  };
+  if (form) {
+    using Layout = Cells<Index>;
+    return queue(is_pack_aligned(y.data) ? &resize_kernel<T, false, true, Layout, Index> : &resize_kernel<T, false, false, Layout, Index>,
+                 Layout(form));
+  }
   const bool same = r.vertical.same && r.horizontal.same;
   const bool packed = is_pack_aligned(y.data) && (!same || reinterpret_cast<uintptr_t>(images.data) % kLanes == 0);
-  auto* kernel = packed ? &resize_kernel<T, false, true, Index> : &resize_kernel<T, false, false, Index>;
-  if (same) kernel = packed ? &resize_kernel<T, true, true, Index> : &resize_kernel<T, true, false, Index>;
-  launch(native_stream(ctx), kernel, grid_of(ceil_div(y.numel(), int64_t{kLanes} * kBlockThreads)), dim3(kBlockThreads), r, images.as<uint8_t>(),
-         y.as<T>());
+  auto* kernel = packed ? &resize_kernel<T, false, true, NoCells, Index> : &resize_kernel<T, false, false, NoCells, Index>;
+  if (same) kernel = packed ? &resize_kernel<T, true, true, NoCells, Index> : &resize_kernel<T, true, false, NoCells, Index>;
+  queue(kernel, NoCells{});
 }
 
 }  // namespace
 
-void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y) {
+void resize_normalize(ExecContext& ctx, const Normalization& normalization, ConstView images, View y, const ImageForm& form) {
   if (y.numel() == 0) return;
   with_storage(y.dtype, [&]<class T>() {
     if (fits_int32(std::max(y.numel(), images.numel()) + kPackElements<T>)) {
-      queue_resize<T, int32_t>(ctx, normalization, images, y);
+      queue_resize<T>(ctx, resize_of<int32_t>(normalization, images, y, form), images, y, form);
     } else {
-      queue_resize<T, int64_t>(ctx, normalization, images, y);
+      queue_resize<T>(ctx, resize_of<int64_t>(normalization, images, y, form), images, y, form);
     }
   });
 }
 
 void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const AugmentationKey& key, const Normalization& normalization,
-                       ConstView images, ConstView samples, View y) {
+                       ConstView images, ConstView samples, View y, const ImageForm& form) {
   if (y.numel() == 0) return;
   const uint64_t stream = random_stream(RandomPurpose::augmentation, static_cast<uint64_t>(key.epoch));
   const Changes changes{static_cast<uint32_t>(key.seed),
@@ -304,10 +360,18 @@ void augment_normalize(ExecContext& ctx, const Augmentation& augmentation, const
                         augmentation.flip};
   const int64_t largest = std::max(y.numel(), images.numel()) / y.shape[0];
   with_storage(y.dtype, [&]<class T>() {
+    const auto queue = [&]<class Index>(Index) {
+      const Resize<Index> r = resize_of<Index>(normalization, images, y, form);
+      if (form) {
+        queue_augment<T>(ctx, changes, r, Cells<Index>(form), images, samples, y);
+      } else {
+        queue_augment<T>(ctx, changes, r, NoCells{}, images, samples, y);
+      }
+    };
     if (fits_int32(2 * largest + 8 * kBlockThreads * kPackElements<T>)) {
-      queue_augment<T, int32_t>(ctx, changes, normalization, images, samples, y);
+      queue(int32_t{});
     } else {
-      queue_augment<T, int64_t>(ctx, changes, normalization, images, samples, y);
+      queue(int64_t{});
     }
   });
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <vitrine/kernels/accumulate.h>
+#include <vitrine/kernels/conv2d_form.h>
 #include <vitrine/kernels/step_values.h>
 #include <vitrine/runtime/exec_context.h>
 
@@ -39,6 +40,9 @@ struct Pass {
   ConstView step_values = {};
   /// False: a training pass leaves saved buffers (running statistics) as they are.
   bool updates_buffers = true;
+  /// Not empty: the input of the model, and of the layer that gets this pass, is in the form that Layer::input_form() returned. Shapes in arguments
+  /// and in Saved::shapes remain those of the images; the gradient of the input has the form too.
+  ImageForm input_form = {};
 };
 
 /// How a parameter is initialized.
@@ -172,6 +176,9 @@ class Layer {
   /// Work of forward for an input of this shape. The default counts a parameter with two dimensions or more as a matrix of rows for the last
   /// dimension of the output, as in Linear and Conv2d; layers made of layers add up theirs.
   virtual Work forward_work(const Shape& x) const;
+  /// The form in which the layer wants images x, if it is the first one of a model. Only a layer that returns one gets a Pass::input_form, and has to
+  /// accept images as they are as well.
+  virtual ImageForm input_form(const Shape& /*x*/, const InputTarget& /*target*/) const { return {}; }
   virtual OutputNeed output_need() const { return OutputNeed::values; }
   /// True when y may be x even if the layer before needs the sign of x: elements that this layer zeroes have no gradient, and all others keep their
   /// sign (dropout, ReLU).

@@ -211,36 +211,39 @@ std::vector<PartCost> measure_parts(const Sequential& net, const Shape& input, D
   ExecContext& ctx = model.ctx();
   const auto bytes_of = [](const Tensor& tensor) { return OffsetAllocator::aligned(tensor.bytes()); };
   const auto block = [&](const Shape& shape, const char* name) { return ctx.allocate(shape, compute, Category::activations, name); };
-  Pass again = pass;
-  again.recomputes = true;
   std::vector<PartCost> costs;
-  Tensor x = block(input, "input");
+  Tensor x = block(pass.input_form ? pass.input_form.packed_shape(input[0]) : input, "input");
   size_t parameter = 0, buffer = 0;
   bool runs_backward = false;
   const Layer* before = nullptr;
   for (size_t i = 0; i < net.parts().size(); ++i) {
     const Layer& layer = *net.parts()[i].layer;
-    const Shape shape = layer.output_shape(x.shape());
+    const Shape images = i == 0 ? input : x.shape();
+    const Shape shape = layer.output_shape(images);
+    Pass own = pass;
+    if (i > 0) own.input_form = {};
+    Pass again = own;
+    again.recomputes = true;
     const size_t parameters = layer.parameters().size(), buffers = layer.buffers().size();
     const ParamViews params = ParamViews(model.parameters).subspan(parameter, parameters);
     const ParamViews grads = ParamViews(model.grads).subspan(parameter, parameters);
     const BufferViews views = BufferViews(model.buffers).subspan(buffer, buffers);
     parameter += parameters;
     buffer += buffers;
-    if (layer.is_identity(x.shape(), pass)) {
+    if (layer.is_identity(images, own)) {
       x = x.reshape(shape);
       continue;
     }
     PartCost cost;
     cost.part = static_cast<int>(i);
-    cost.work = units_of(layer.forward_work(x.shape()), compute);
+    cost.work = units_of(layer.forward_work(images), compute);
     const Tensor y = block(shape, "output");
     cost.input = bytes_of(x);
     cost.output = bytes_of(y);
     cost.in_place = layer.forward_in_place() && before != nullptr && before->output_need() != OutputNeed::values;
     const int64_t held = model.allocated();
     Saved saved;
-    cost.forward = model.peak_of_call([&] { saved = layer.forward({ctx, params, x, y, pass, views}); });
+    cost.forward = model.peak_of_call([&] { saved = layer.forward({ctx, params, x, y, own, views}); });
     cost.own = model.allocated() - held;
     saved = {};
     cost.recompute = model.peak_of_call([&] { saved = layer.forward({ctx, params, x, y, again, views}); });
@@ -255,7 +258,7 @@ std::vector<PartCost> measure_parts(const Sequential& net, const Shape& input, D
       const Tensor grad_y = block(shape, "gradient");
       const Tensor grad_x = first ? Tensor() : layer.backward_in_place() ? grad_y : block(x.shape(), "gradient");
       cost.grad_input = first || layer.backward_in_place() ? 0 : cost.input;
-      cost.backward = model.peak_of_call([&] { layer.backward({ctx, params, saved, grad_y, grad_x, grads, GradMode::overwrite, pass, views}); });
+      cost.backward = model.peak_of_call([&] { layer.backward({ctx, params, saved, grad_y, grad_x, grads, GradMode::overwrite, own, views}); });
     }
     costs.push_back(cost);
     before = &layer;

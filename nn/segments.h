@@ -34,6 +34,7 @@ std::vector<std::string> name_segments(const Sequential& net, const std::vector<
 
 /// What each part that computes needs in a training pass over an input of this shape, measured on a meta device; `work` is that of
 /// Layer::forward_work().
+///   input  shape of the images, also where pass.input_form says how they are arranged
 ///   compute  dtype of activations      pass  batch_sum: whether the devices share statistics
 std::vector<PartCost> measure_parts(const Sequential& net, const Shape& input, DType compute, const Pass& pass);
 

@@ -25,6 +25,12 @@ auto name_layer(const Sequential::Part& part, const Body& body) {
   }
 }
 
+/// The pass of the parts after the first one.
+Pass without_form(Pass pass) {
+  pass.input_form = {};
+  return pass;
+}
+
 }  // namespace
 
 Sequential::Sequential(std::vector<Part> parts) : parts_(std::move(parts)) {
@@ -104,6 +110,10 @@ Work Sequential::forward_work(const Shape& x) const {
 
 bool Sequential::can_be_replayed() const {
   return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.layer->can_be_replayed(); });
+}
+
+ImageForm Sequential::input_form(const Shape& x, const InputTarget& target) const {
+  return parts_.empty() ? ImageForm() : parts_.front().layer->input_form(x, target);
 }
 
 Saved Sequential::forward(const ForwardCall& call) const {
@@ -196,6 +206,7 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
   size_t last = run.end;  // past the part that writes to `output`
   while (output && last > run.begin && part_is_identity(last - 1, shapes[last - 1], pass)) --last;
   const Layer* before = nullptr;  // the layer that computed x
+  const Pass inner = without_form(pass);
   for (size_t i = run.begin; i < run.end; ++i) {
     if (part_is_identity(i, shapes[i], pass)) {
       x = x.reshape(shapes[i + 1]);
@@ -211,7 +222,9 @@ Tensor Sequential::run_parts(ExecContext& ctx, ParamViews params, BufferViews bu
     } else {
       y = ctx.allocate(shapes[i + 1], x.dtype(), Category::activations, parts_[i].name + ".output");
     }
-    Saved kept = name_layer(parts_[i], [&] { return layer.forward({ctx, of_part(params, i), x, y, pass, buffers_of_part(buffers, i)}); });
+    Saved kept = name_layer(parts_[i], [&] {
+      return layer.forward({ctx, of_part(params, i), x, y, i == 0 ? pass : inner, buffers_of_part(buffers, i)});
+    });
     if (saved != nullptr) (*saved)[i] = std::move(kept);
     if (observe) observe(static_cast<int>(i), y);
     x = std::move(y);  // releases the input unless the part kept it
@@ -224,9 +237,10 @@ Saved Sequential::forward_from(ExecContext& ctx, ParamViews params, const Tensor
                                Recomputed recomputed, BufferViews buffers) const {
   Tensor x = input;
   Saved saved;
-  saved.shapes = shapes_of_parts(x.shape());
+  const Shape images = pass.input_form ? pass.input_form.image_shape(x.shape()[0]) : x.shape();
+  saved.shapes = shapes_of_parts(images);
   saved.parts.resize(parts_.size());
-  const std::vector<int> computing = computing_parts(x.shape(), pass);
+  const std::vector<int> computing = computing_parts(images, pass);
   const size_t last = computing.empty() ? 0 : static_cast<size_t>(computing.back());
   for (const Run& run : runs_of(recomputed, parts_.size())) {
     if (!run.kept && pass.training) saved.tensors.push_back(x);
@@ -269,7 +283,8 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
   }
   grad = grad.reshape(shapes.back());
   size_t segments = recomputed.size();  // not yet recomputed
-  bool bias_done = false;               // part i + 1 has computed the gradient of the bias of the part before it
+  const Pass inner = without_form(pass);
+  bool bias_done = false;  // part i + 1 has computed the gradient of the bias of the part before it
   for (size_t i = parts_.size(); i-- > first;) {
     if (segments > 0 && i + 1 == static_cast<size_t>(recomputed[segments - 1].end)) {
       const PhaseScope phase(ctx, Phase::recompute);
@@ -287,7 +302,7 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
     const LayerScope scope(ctx, parts_[i].name.c_str());
     Tensor grad_x;
     if (i == first) {
-      if (grad_input) grad_x = grad_input.reshape(shapes[i]);
+      if (grad_input) grad_x = pass.input_form ? grad_input : grad_input.reshape(shapes[i]);
     } else if (layer.backward_in_place()) {
       grad_x = grad;
     } else {
@@ -301,8 +316,8 @@ void Sequential::run_backward(ExecContext& ctx, ParamViews params, BufferViews b
     }
     const View sums = i > first && layer.sums_grad_x() ? bias_before(i, grad_params, shapes, pass) : View();
     name_layer(parts_[i], [&] {
-      layer.backward(
-          {ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own, mode, pass, buffers_of_part(buffers, i), sums});
+      layer.backward({ctx, of_part(params, i), saved.parts[i], grad, grad_x, bias_done ? without_bias : own, mode, i == 0 ? pass : inner,
+                      buffers_of_part(buffers, i), sums});
     });
     bias_done = static_cast<bool>(sums);
     saved.parts[i] = {};

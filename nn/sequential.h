@@ -34,6 +34,8 @@ class Sequential final : public Layer {
   Work forward_work(const Shape& x) const override;
   /// True when that holds for all parts.
   bool can_be_replayed() const override;
+  /// That of the first part.
+  ImageForm input_form(const Shape& x, const InputTarget& target) const override;
   Saved forward(const ForwardCall& call) const override;
   void backward(const BackwardCall& call) const override;
   void forward_empty(const EmptyCall& call) const override;
@@ -49,7 +51,7 @@ class Sequential final : public Layer {
   using Recomputed = std::span<const PartRange>;
 
   /// forward() for the outermost model. Allocates the outputs of all parts; `output`, if empty, receives the last one, otherwise the result is
-  /// written to it. In training, each segment of `recomputed` keeps only its input.
+  /// written to it. In training, each segment of `recomputed` keeps only its input. With Pass::input_form, `input` is in that form.
   ///   buffers  of all parts, in the order of buffers()
   Saved forward_from(ExecContext& ctx, ParamViews params, const Tensor& input, Tensor& output, const Pass& pass, const OutputReady& observe = nullptr,
                      Recomputed recomputed = {}, BufferViews buffers = {}) const;

@@ -7,9 +7,19 @@
 #include <fmt/format.h>
 
 #include "kernels/relu.h"
+#include "runtime/copy.h"
 #include "runtime/error.h"
 
 namespace vitrine {
+namespace {
+
+Tensor arranged_weight(ExecContext& ctx, const FormedConv2d& formed, const View& weight) {
+  Tensor arranged = ctx.allocate(formed.weight.packed_shape(weight.shape[0]), weight.dtype, Category::activations, "arranged weights");
+  pack_images(ctx, formed.weight, weight, arranged);
+  return arranged;
+}
+
+}  // namespace
 
 Conv2d::Conv2d(const Conv2dLayerConfig& config) : config_(config) {
   if (config.in_channels < 1 || config.out_channels < 1 || config.window < 1 || config.conv.stride < 1 || config.conv.pad < 0) {
@@ -38,8 +48,17 @@ Shape Conv2d::output_shape(const Shape& x) const {
   return conv2d_output_shape(config_.conv, x, weight_shape());
 }
 
+ImageForm Conv2d::input_form(const Shape& x, const InputTarget& target) const { return conv2d_input_form(config_.conv, x, weight_shape(), target); }
+
 Saved Conv2d::forward(const ForwardCall& call) const {
-  conv2d_forward(call.ctx, config_.conv, call.x, call.params[0], config_.bias ? call.params[1] : View{}, call.y);
+  const View bias = config_.bias ? call.params[1] : View{};
+  if (call.pass.input_form) {
+    const FormedConv2d formed = formed_conv2d(config_.conv, call.pass.input_form, weight_shape());
+    const Tensor weight = arranged_weight(call.ctx, formed, call.params[0]);
+    conv2d_forward(call.ctx, formed.config, call.x, weight, bias, call.y);
+  } else {
+    conv2d_forward(call.ctx, config_.conv, call.x, call.params[0], bias, call.y);
+  }
   if (!call.pass.training) return {};
   Saved saved;
   saved.tensors.push_back(call.x);
@@ -51,8 +70,22 @@ void Conv2d::backward(const BackwardCall& call) const {
   const auto& [ctx, params, saved, grad_y, grad_x, grad_params, mode, pass, buffers, grad_x_sums] = call;
   View grad_bias = config_.bias ? grad_params[1] : View{};
   if (config_.conv.relu) relu_backward(ctx, saved.tensors[1], grad_y, grad_y, std::exchange(grad_bias, {}), mode);
-  conv2d_backward_weight(ctx, config_.conv, saved.tensors[0], grad_y, grad_params[0], grad_bias, mode);
-  if (grad_x) conv2d_backward_data(ctx, config_.conv, grad_y, params[0], grad_x);
+  if (!pass.input_form) {
+    conv2d_backward_weight(ctx, config_.conv, saved.tensors[0], grad_y, grad_params[0], grad_bias, mode);
+    if (grad_x) conv2d_backward_data(ctx, config_.conv, grad_y, params[0], grad_x);
+    return;
+  }
+  const FormedConv2d formed = formed_conv2d(config_.conv, pass.input_form, weight_shape());
+  {
+    const Tensor grad =
+        ctx.allocate(formed.weight.packed_shape(config_.out_channels), DType::f32, Category::activations, "gradient of arranged weights");
+    // A bias has no form: if its gradient is added to, so is the arranged one, to zeros.
+    const GradMode arranged_mode = grad_bias ? mode : GradMode::overwrite;
+    if (arranged_mode == GradMode::accumulate) zero(ctx, grad);
+    conv2d_backward_weight(ctx, formed.config, saved.tensors[0], grad_y, grad, grad_bias, arranged_mode);
+    unpack_images(ctx, formed.weight, grad, grad_params[0], mode);
+  }
+  if (grad_x) conv2d_backward_data(ctx, formed.config, grad_y, arranged_weight(ctx, formed, params[0]), grad_x);
 }
 
 }  // namespace vitrine

@@ -18,7 +18,7 @@ struct Conv2dLayerConfig {
 };
 
 /// Convolution of images x (N, H, W, C) to y (N, P, Q, K), then ReLU if merged. Parameters: weight (K, R, S, C), bias (K). Keeps x, and y if ReLU is
-/// merged.
+/// merged. If x is in a form (conv2d_input_form), each pass arranges the weights, or takes their gradient out of that of the arranged ones.
 class Conv2d final : public Layer {
  public:
   /// throws ConfigError when a size is below 1 or pad is negative.
@@ -29,6 +29,7 @@ class Conv2d final : public Layer {
   std::vector<ParamSpec> parameters() const override;
   Shape output_shape(const Shape& x) const override;
   bool can_be_replayed() const override { return true; }
+  ImageForm input_form(const Shape& x, const InputTarget& target) const override;
   OutputNeed output_need() const override { return config_.conv.relu ? OutputNeed::sign : OutputNeed::nothing; }
   int bias_parameter() const override { return config_.bias && !config_.conv.relu ? 1 : -1; }
   Saved forward(const ForwardCall& call) const override;

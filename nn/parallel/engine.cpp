@@ -111,12 +111,20 @@ Engine::State::~State() {
   for (int i = 0; i < devices.size(); ++i) devices[i].compute().release_workspace();
 }
 
+ImageForm Engine::input_form(const Model& model, const DeviceGroup& devices, const EngineConfig& config) {
+  if (config.image_dtype != DType::u8 || !model.takes_images()) return {};
+  return model.net->input_form(model.input_shape(1), {devices.target().backend, config.precision.compute, config.input_packing});
+}
+
+ImageForm Engine::input_form() const { return state_->input_form; }
+
 void Engine::State::make_replicas() {
   const Scheme& scheme = config.scheme;
   if (scheme.output_device < 0 || scheme.output_device >= devices.size()) {
     throw ConfigError(fmt::format("output device: {} is not one of the {} devices, which are numbered from 0", scheme.output_device, devices.size()));
   }
   recomputed = recomputed_segments(model, config);
+  input_form = Engine::input_form(model, devices, config);
   gradient_over_output = config.loss_gradient_in_place && model.net->output_is_free(model.input_shape(1), Pass{});
   readouts = HostBuffer(kStepSlots * StepReadout::kCount * size_of(DType::f32), devices.host_memory());
   const Capacity capacity = capacity_for(config, workload, devices);

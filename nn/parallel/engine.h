@@ -121,6 +121,9 @@ class Engine {
   static std::vector<DevicePlan> plan(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload,
                                       PlanDetail detail = PlanDetail::peaks);
 
+  /// The form in which the devices write the model's input (EngineConfig::input_packing); empty: as the images are.
+  static ImageForm input_form(const Model& model, const DeviceGroup& devices, const EngineConfig& config);
+
   /// EngineConfig::workspace_bytes, or without it what plan() makes it on devices with unlimited memory.
   static int64_t full_workspace_bytes(const Model& model, const DeviceGroup& devices, const EngineConfig& config, const Workload& workload);
 
@@ -179,6 +182,8 @@ class Engine {
   std::string communicator() const;
   /// Whether steps are replayed as CUDA graphs, "after two steps of a shape" or "off: REASON": for logs. Empty without GPUs.
   std::string cuda_graphs() const;
+  /// input_form() of this engine.
+  ImageForm input_form() const;
   /// Number of CUDA graphs launched so far.
   int64_t graph_launches() const;
   int64_t steps_issued() const;

@@ -96,6 +96,10 @@ struct EngineConfig {
   /// used unchanged (required for models whose samples are not images).
   DType image_dtype = DType::u8;
   int64_t image_height = 0, image_width = 0;
+  /// Whether u8 images become the form that the model's first layer wants, such as blocks of pixels with more channels (conv2d_input_form).
+  /// Parameters and their gradients keep their shapes, and sums may be rounded in another order. Engine::input_form() tells the form. f32 inputs are
+  /// used unchanged.
+  InputPacking input_packing = InputPacking::automatic;
   Normalization normalization;
   /// Images that stay on the devices, in memory that plans count: a training batch without images (HostBatch::images) names its own by
   /// HostBatch::samples, and the devices gather them. Each device holds all of them, because an epoch's order gives it any; with Staging::device0

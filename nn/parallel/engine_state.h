@@ -236,6 +236,7 @@ struct Engine::State {
   UpdateRanges update_ranges;  // of parameter groups; null without them
   BufferLayout buffer_layout;
   std::vector<PartRange> recomputed;  // segments of activation checkpointing
+  ImageForm input_form;               // of the model's input; empty: as the images are
   bool gradient_over_output = false;  // the gradient of the outputs overwrites them
 
   BatchPlan full_batch;

@@ -68,10 +68,11 @@ StepSums sums_of(const MemoryHistory& history) {
   return sums;
 }
 
-RecomputationModel model_of(const Model& model, const EngineConfig& config, bool shares_statistics, int64_t samples, const DevicePlan& plan) {
+RecomputationModel model_of(const Model& model, const EngineConfig& config, const DeviceGroup& devices, int64_t samples, const DevicePlan& plan) {
   NoSum no_sum;
   Pass pass;
-  if (shares_statistics && config.batch_statistics == BatchStatistics::exact) pass.batch_sum = &no_sum;
+  pass.input_form = Engine::input_form(model, devices, config);
+  if (devices.world_size() > 1 && config.batch_statistics == BatchStatistics::exact) pass.batch_sum = &no_sum;
   RecomputationModel parts;
   parts.parts = measure_parts(*model.net, model.input_shape(samples), config.precision.compute, pass);
   const StepSums sums = sums_of(plan.history);
@@ -105,8 +106,7 @@ RecomputeSearch::RecomputeSearch(const Model& model, DeviceGroup& devices, Engin
   for (int d = 0; d < devices.size(); ++d) {
     if (samples(d) > 0 && (samples(device_) == 0 || headroom(d) < headroom(device_))) device_ = d;
   }
-  const bool shares = devices.world_size() > 1;
-  parts_ = model_of(model, config_, shares, std::max<int64_t>(1, samples(device_)), plans[static_cast<size_t>(device_)]);
+  parts_ = model_of(model, config_, devices, std::max<int64_t>(1, samples(device_)), plans[static_cast<size_t>(device_)]);
 }
 
 RecomputePoint RecomputeSearch::planned(const RecomputationChoice& choice) const {

@@ -127,14 +127,14 @@ void Engine::State::prepare_input(Replica& r) {
     r.input = images;
     return;
   }
-  r.input = ctx.allocate(model.input_shape(r.samples), dtype, Category::activations, "input");
+  r.input = ctx.allocate(input_form ? input_form.packed_shape(r.samples) : model.input_shape(r.samples), dtype, Category::activations, "input");
   if (config.image_dtype == DType::f32) {
     cast(ctx, images, r.input);
   } else if (augmented_epoch) {
     augment_normalize(ctx, config.augmentation, {config.seed, *augmented_epoch}, config.normalization, images, slot.samples.rows(0, r.samples),
-                      r.input);
+                      r.input, input_form);
   } else {
-    resize_normalize(ctx, config.normalization, images, r.input);
+    resize_normalize(ctx, config.normalization, images, r.input, input_form);
   }
 }
 
@@ -146,6 +146,7 @@ int64_t Engine::State::targets_before(int ordinal) const {
 Pass Engine::State::pass_of(const Replica& r, bool training) const {
   Pass pass{training, config.seed, step, r.first_sample};
   pass.updates_buffers = !searches_non_finite;
+  pass.input_form = input_form;
   if (training && graphs) pass.step_values = graphs->values_of_capture();
   if (training && r.exchange && config.batch_statistics == BatchStatistics::exact && micro_batch_samples > 0) {
     pass.batch_sum = r.exchange.get();

@@ -53,6 +53,37 @@ TEST(LayerGradients, Conv2d) {
   }
 }
 
+/// The same of inputs in a form: what is no pixel counts as an input too, and a weight that the window does not have is zero.
+TEST(LayerGradients, Conv2dOfInputsInAForm) {
+  struct Case {
+    int64_t h, w, c, k, window, stride, pad;
+  };
+  uint64_t seed = 250;
+  for (const Case& t : {Case{15, 13, 3, 4, 11, 4, 2}, Case{9, 8, 2, 4, 5, 2, 2}, Case{6, 7, 3, 5, 3, 1, 1}}) {
+    for (const bool relu : {false, true}) {
+      for (const bool bias : {false, true}) {
+        const Conv2dConfig config{.stride = t.stride, .pad = t.pad, .relu = relu};
+        const Conv2d layer({.in_channels = t.c, .out_channels = t.k, .window = t.window, .bias = bias, .conv = config});
+        const Shape images{2, t.h, t.w, t.c};
+        Pass pass = kTraining;
+        pass.input_form = layer.input_form(images, {.packing = InputPacking::on});
+        ASSERT_TRUE(pass.input_form);
+        const int64_t block = pass.input_form.block, depth = pass.input_form.depth, side = (t.window + block - 1) / block;
+        check_gradients(layer, images, pass, ++seed, [&](const DoubleTensor& x, const Params& p) {
+          DoubleTensor w{{t.k, side, side, depth}, std::vector<double>(static_cast<size_t>(t.k * side * side * depth))};
+          for (int64_t i = 0; i < p[0].shape.numel(); ++i) {
+            const int64_t c = i % t.c, s = i / t.c % t.window, r = i / t.c / t.window % t.window, k = i / t.c / t.window / t.window;
+            const int64_t channel = (r % block * block + s % block) * t.c + c;
+            w.values[static_cast<size_t>(((k * side + r / block) * side + s / block) * depth + channel)] = p[0].values[static_cast<size_t>(i)];
+          }
+          const Conv2dConfig formed = block > 1 ? Conv2dConfig{.stride = 1, .pad = 0, .relu = relu} : config;
+          return reference_conv2d(formed, x, w, bias ? &p[1] : nullptr);
+        });
+      }
+    }
+  }
+}
+
 TEST(LayerGradients, ReLU) {
   check_gradients(ReLU(), {3, 37}, kTraining, 300, [](const DoubleTensor& x, const Params&) { return reference_relu(x); });
 }

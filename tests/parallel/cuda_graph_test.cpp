@@ -115,6 +115,15 @@ TEST_F(CudaGraph, ReplaysEachMicroBatchOfAStep) {
   expect_same_bits(model, config);
 }
 
+TEST_F(CudaGraph, ReplaysImagesInAForm) {
+  const Model model = random_model(1);
+  EngineConfig config = with(small_config(model, 6), DType::f16, "adamw");
+  config.accumulate = 2;
+  config.input_packing = InputPacking::on;
+  ASSERT_TRUE(Engine::input_form(model, DeviceGroup(test_group(1, false)), config));
+  expect_same_bits(model, config);
+}
+
 TEST_F(CudaGraph, ReplaysWithSegmentsThatAreRecomputed) {
   const Model model = random_model(2);
   EngineConfig config = with(small_config(model, 6), DType::f32, "adam");

@@ -40,6 +40,7 @@ TEST(PlanFields, ContainWhatTrainingDependsOn) {
       {"rank 1 has ignored index 3", [](EngineConfig& c) { c.ignore_index = 3; }},
       {"rank 1 has images f32", [](EngineConfig& c) { c.image_dtype = DType::f32; }},
       {"rank 1 has images on the devices 9, where rank 0 has 0", [](EngineConfig& c) { c.resident_images.count = 9; }},
+      {"rank 1 has input packing off", [](EngineConfig& c) { c.input_packing = InputPacking::off; }},
       {"rank 1 has normalization mean 0.5", [](EngineConfig& c) { c.normalization.mean[0] = 0.5F; }},
   };
   const Model model = random_model(3);

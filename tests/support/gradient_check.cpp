@@ -23,10 +23,11 @@ class Subject {
   Subject(const Layer& layer, const Shape& input, const Pass& pass, uint64_t seed)
       : layer_(layer), pass_(pass), layout_(layer.parameters(), 0), buffer_layout_(layer), output_shape_(layer.output_shape(input)) {
     device.ctx().reserve_workspace(kWorkspaceBytes);
-    x = random_floats(input.numel(), seed);
+    const Shape x_shape = pass.input_form ? pass.input_form.packed_shape(input[0]) : input;
+    x = random_floats(x_shape.numel(), seed);
     grad_y = random_floats(output_shape_.numel(), seed + 1);
     flat = random_floats(layout_.parameter_elements(), seed + 2, -0.5F, 0.5F);
-    x_ = device.tensor(input, x);
+    x_ = device.tensor(x_shape, x);
     flat_ = device.tensor({layout_.parameter_elements()}, flat);
     params_ = layout_.views(flat_);
     saved_buffers_ = device.tensor({buffer_layout_.saved().parameter_elements()}, buffer_layout_.initial().values);
@@ -114,7 +115,7 @@ void check_gradients(const Layer& layer, const Shape& input, const Pass& pass, u
   SCOPED_TRACE(layer.describe() + " of " + input.str() + ", seed " + std::to_string(seed));
   Subject subject(layer, input, pass, seed);
   const int64_t allocated_before = subject.allocated_bytes();
-  DoubleTensor x = to_double(input, subject.x);
+  DoubleTensor x = to_double(subject.input_shape(), subject.x);
   std::vector<DoubleTensor> params = subject.double_params();
 
   expect_close(subject.forward(), reference(x, params).values, kRelative, kAbsolute, "output");

@@ -19,6 +19,7 @@ using ReferenceForward = std::function<DoubleTensor(const DoubleTensor& x, const
 ///   * in overwrite mode the old content of the gradients has no effect, in accumulate mode it is added;
 ///   * the gradients of the parameters do not depend on whether the gradient of the input is computed;
 ///   * all memory that forward kept is released.
+/// With pass.input_form, `input` is the shape of the images and x is any tensor of that form.
 /// The order checker is on, so every operation must declare what it reads and writes.
 void check_gradients(const Layer& layer, const Shape& input, const Pass& pass, uint64_t seed, const ReferenceForward& reference);
 
