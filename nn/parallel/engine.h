@@ -15,6 +15,7 @@
 #include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/model.h>
 #include <vitrine/nn/parallel/engine_config.h>
+#include <vitrine/nn/parallel/graph_counts.h>
 #include <vitrine/nn/parallel/process_part.h>
 #include <vitrine/nn/parallel/training_checkpoint.h>
 #include <vitrine/nn/parameter_store.h>
@@ -179,6 +180,8 @@ class Engine {
   std::string communicator() const;
   /// Whether steps are replayed as CUDA graphs, "after two steps of a shape" or "off: REASON": for logs. Empty without GPUs.
   std::string cuda_graphs() const;
+  /// How many micro-batches were replayed so far, and how many were issued, by reason. All 0 where cuda_graphs() is "off" or empty.
+  GraphCounts graph_counts() const;
   /// Number of CUDA graphs launched so far.
   int64_t graph_launches() const;
   int64_t steps_issued() const;
