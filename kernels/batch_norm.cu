@@ -45,6 +45,7 @@ __device__ inline Strip strip_of(int64_t strip, int64_t rows_per_strip, int64_t 
 template <class T>
 __global__ void __launch_bounds__(kColumns* kWarps)
     moments_of_strips(const T* x, int64_t rows, int64_t channels, int64_t rows_per_strip, float* partial) {
+  wait_for_earlier_work();
   __shared__ float counts[kWarps * kColumns];
   __shared__ float means[kWarps * kColumns];
   __shared__ float squares[kWarps * kColumns];
@@ -87,6 +88,7 @@ __global__ void __launch_bounds__(kColumns* kWarps)
 }
 
 __global__ void merge_strips(const float* partial, int64_t strips, int64_t rows, int64_t channels, int64_t rows_per_strip, float* moments) {
+  wait_for_earlier_work();
   for (int64_t c = first_item(); c < channels; c += item_stride()) {
     Moments all{0.0F, 0.0F, 0.0F};
     for (int64_t s = 0; s < strips; ++s) {
@@ -103,6 +105,7 @@ __global__ void merge_strips(const float* partial, int64_t strips, int64_t rows,
 template <class T>
 __global__ void __launch_bounds__(kColumns* kWarps)
     sum_strips(const T* x, const T* grad_y, const float* mean, int64_t rows, int64_t channels, int64_t rows_per_strip, float* partial) {
+  wait_for_earlier_work();
   __shared__ float sums[kWarps * kColumns];
   __shared__ float dots[kWarps * kColumns];
   const int lane = static_cast<int>(threadIdx.x) % kColumns, warp = static_cast<int>(threadIdx.x) / kColumns;
@@ -147,6 +150,7 @@ __global__ void __launch_bounds__(kColumns* kWarps)
 /// partial may be sums, with one strip.
 __global__ void add_strips(const float* partial, int64_t strips, int64_t channels, const float* invstd, bool accumulate, float* sums,
                            float* grad_weight, float* grad_bias) {
+  wait_for_earlier_work();
   for (int64_t c = first_item(); c < channels; c += item_stride()) {
     float sum = 0.0F, dot = 0.0F;
     for (int64_t s = 0; s < strips; ++s) {
@@ -180,10 +184,12 @@ struct Strips {
 };
 
 __global__ void sums_kernel(float rows, const float* mean, int64_t channels, float* sums) {
+  wait_for_earlier_work();
   for (int64_t c = first_item(); c < channels; c += item_stride()) sums[c] = rows * mean[c];
 }
 
 __global__ void recenter_kernel(float rows, float total_rows, const float* sums, int64_t channels, float* moments) {
+  wait_for_earlier_work();
   for (int64_t c = first_item(); c < channels; c += item_stride()) {
     const float center = sums[c] / total_rows;
     const float delta = moments[c] - center;
@@ -194,6 +200,7 @@ __global__ void recenter_kernel(float rows, float total_rows, const float* sums,
 
 __global__ void statistics_kernel(BatchNormConfig config, float rows, float others, const float* moments, int64_t channels, float* statistics,
                                   float* running_mean, float* running_var) {
+  wait_for_earlier_work();
   for (int64_t c = first_item(); c < channels; c += item_stride()) {
     const float mean = moments[c], squares = moments[channels + c];
     statistics[c] = mean;
@@ -205,6 +212,7 @@ __global__ void statistics_kernel(BatchNormConfig config, float rows, float othe
 }
 
 __global__ void running_kernel(float eps, const float* running_mean, const float* running_var, int64_t channels, float* statistics) {
+  wait_for_earlier_work();
   for (int64_t c = first_item(); c < channels; c += item_stride()) {
     statistics[c] = running_mean[c];
     statistics[channels + c] = 1.0F / sqrtf(running_var[c] + eps);
@@ -256,6 +264,7 @@ struct DataGradient {
 /// y may be the second input.
 template <class T, int N, class F>
 __global__ void __launch_bounds__(kBlockThreads) map_rows(const T* x, const T* second, int64_t rows, int64_t channels, int lanes, F f, T* y) {
+  wait_for_earlier_work();
   constexpr int kRows = 4;  // loaded before any is computed
   using P = Pack<T, N>;
   const int64_t channel = (static_cast<int64_t>(blockIdx.y) * lanes + static_cast<int>(threadIdx.x) % lanes) * N;

@@ -21,6 +21,7 @@ __device__ inline void cast_element(From x, To& y) {
 /// Elements [0, head), then packs of N, then a tail. Head and tail are shorter than a block.   kAdd: adds to the content.
 template <class From, class To, int N, bool kAdd>
 __global__ void __launch_bounds__(kBlockThreads) cast_kernel(const From* x, To* y, int64_t head, int64_t packs, int64_t count) {
+  wait_for_earlier_work();
   for (int64_t tile = int64_t{blockIdx.x} * (kFlight * kBlockThreads); tile < packs; tile += int64_t{gridDim.x} * (kFlight * kBlockThreads)) {
     const int64_t first = tile + threadIdx.x;
     Pack<From, N> in[kFlight];

@@ -198,6 +198,7 @@ __device__ inline float gradient(const Rows<T>& r, float scale, RowKind kind, fl
 /// a multiple of it and all rows are aligned.
 template <class T, int kThreads, int V, int kPacks>
 __global__ void __launch_bounds__(kBlockThreads) kept_rows(Rows<T> r, Sums sums) {
+  wait_for_earlier_work();
   constexpr int kRows = kBlockThreads / kThreads;  // of a block at once
   using P = Pack<T, V>;
   const int lane = static_cast<int>(threadIdx.x) % kThreads;
@@ -295,6 +296,7 @@ __device__ inline RowPieces pieces_of(const T* row, int32_t classes) {
 /// the gradient has the alignment of the logits.
 template <class T, int V>
 __global__ void __launch_bounds__(kWideThreads, 1) long_rows(Rows<T> r, Sums sums) {
+  wait_for_earlier_work();
   constexpr int kFlight = V > 4 ? 2 : 4;  // with 1024 threads, each has 64 registers
   using P = Pack<T, V>;
   const auto thread = static_cast<int32_t>(threadIdx.x);

@@ -20,6 +20,7 @@ static_assert(kMostBlocks * static_cast<int64_t>(sizeof(Squares)) <= kDifference
 
 template <class T>
 __global__ void __launch_bounds__(kBlockThreads) sum_squares(const T* x, const float* reference, int64_t count, Squares* sums) {
+  wait_for_earlier_work();
   double difference = 0.0;
   double wanted = 0.0;
   for (int64_t i = first_item(); i < count; i += item_stride()) {
@@ -35,6 +36,7 @@ __global__ void __launch_bounds__(kBlockThreads) sum_squares(const T* x, const f
 
 /// One block.
 __global__ void __launch_bounds__(kBlockThreads) add_blocks(const Squares* sums, int blocks, float* norms) {
+  wait_for_earlier_work();
   double difference = 0.0;
   double wanted = 0.0;
   for (int i = static_cast<int>(threadIdx.x); i < blocks; i += kBlockThreads) {

@@ -50,6 +50,7 @@ __device__ inline void drop(const Draw& draw, uint32_t sample, uint32_t block, c
 /// For samples whose length is a multiple of N, and aligned x and y: a piece is a pack.
 template <class T, int N, class Index>
 __global__ void __launch_bounds__(kBlockThreads) dropout_packs(Draw draw, Pieces<Index> pieces, const T* x, T* y) {
+  wait_for_earlier_work();
   draw.read_values();
   using P = Pack<T, N>;
   for (int64_t tile = int64_t{blockIdx.x} * (kFlight * kBlockThreads); tile < pieces.count; tile += int64_t{gridDim.x} * (kFlight * kBlockThreads)) {
@@ -74,6 +75,7 @@ __global__ void __launch_bounds__(kBlockThreads) dropout_packs(Draw draw, Pieces
 /// For any length and alignment: a piece is the elements of one Philox block, accessed one by one.
 template <class T, class Index>
 __global__ void __launch_bounds__(kBlockThreads) dropout_elements(Draw draw, Pieces<Index> pieces, const T* x, T* y) {
+  wait_for_earlier_work();
   draw.read_values();
   for (int64_t piece = first_item(); piece < pieces.count; piece += item_stride()) {
     auto sample = static_cast<Index>(piece);

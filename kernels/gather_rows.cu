@@ -28,6 +28,7 @@ std::string fault_message(const int64_t* values) { return row_out_of_range(value
 template <class Item, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
     gather(const Item* x, int64_t x_rows, const int32_t* rows, Index items, Divisor<Index> row_items, Item* y, Fault* fault) {
+  wait_for_earlier_work();
   const auto stride = static_cast<Index>(item_stride());
   for (auto i = static_cast<Index>(first_item()); i < items; i += stride) {
     Index place = i;

@@ -175,6 +175,7 @@ __device__ inline float sampled(const Resize<Index>& r, const uint8_t* images, c
 template <class T, bool kSame, bool kPacked, class Layout, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
     resize_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Layout layout, const uint8_t* images, T* y) {
+  wait_for_earlier_work();
   constexpr int kLanes = kPackElements<T>;
   for (int64_t item = first_item(); item * kLanes < r.count; item += item_stride()) {
     const int64_t begin = item * kLanes;
@@ -269,6 +270,7 @@ template <class T, int V, bool kSame, class Layout, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
     augment_kernel(const __grid_constant__ Resize<Index> r, const __grid_constant__ Layout layout, const __grid_constant__ Changes changes,
                    int64_t images, Index elements, Index blocks, const uint8_t* pixels, const int32_t* samples, T* y) {
+  wait_for_earlier_work();
   for (int64_t block = blockIdx.x; block < images * blocks; block += gridDim.x) {
     const int64_t n = block / blocks;
     const auto part = static_cast<Index>(block - n * blocks);

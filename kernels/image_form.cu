@@ -11,6 +11,7 @@ namespace {
 /// Each thread writes one element of the packed images: the loads of a warp are runs of block * channels elements.
 template <class T, class Index>
 __global__ void __launch_bounds__(kBlockThreads) pack_kernel(const __grid_constant__ Cells<Index> cells, Index count, const T* images, T* packed) {
+  wait_for_earlier_work();
   const auto stride = static_cast<Index>(item_stride());
   for (auto e = static_cast<Index>(first_item()); e < count; e += stride) {
     const Place<Index> at = cells.place(e);
@@ -24,6 +25,7 @@ __global__ void __launch_bounds__(kBlockThreads) pack_kernel(const __grid_consta
 template <bool kAdd, class Index>
 __global__ void __launch_bounds__(kBlockThreads) unpack_kernel(const __grid_constant__ Cells<Index> cells, Divisor<Index> height,
                                                                Divisor<Index> width, Index count, const float* packed, float* images) {
+  wait_for_earlier_work();
   const auto stride = static_cast<Index>(item_stride());
   for (auto e = static_cast<Index>(first_item()); e < count; e += stride) {
     Index image = e;

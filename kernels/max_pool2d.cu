@@ -34,6 +34,7 @@ struct Maxima {
 template <class T, int V, int kWindow, class Index>
 __global__ void __launch_bounds__(kBlockThreads)
     max_forward(Places<Index> places, FixedWindows<Index> vertical, FixedWindows<Index> horizontal, const T* x, T* y, uint8_t* indices, bool relu) {
+  wait_for_earlier_work();
   for (int64_t item = first_item(); item < places.count; item += item_stride()) {
     const Place<Index> at(places, item, V);
     const T* from = x + int64_t{at.image} * places.read_image + at.channel;
@@ -134,6 +135,7 @@ struct MaxBackward {
 
 template <class T, int V, int kWindows, class Index>
 __global__ void __launch_bounds__(kBlockThreads) max_backward(MaxBackward<T, V, kWindows, Index> gradient) {
+  wait_for_earlier_work();
   for (int64_t item = first_item(); item < gradient.places.count; item += item_stride()) gradient.write(item);
 }
 

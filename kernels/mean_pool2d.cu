@@ -19,6 +19,7 @@ struct AdaptiveWindows {
 
 template <class T, int V, class Index, class Windows>
 __global__ void __launch_bounds__(kBlockThreads) mean_forward(Places<Index> places, Windows vertical, Windows horizontal, const T* x, T* y) {
+  wait_for_earlier_work();
   for (int64_t item = first_item(); item < places.count; item += item_stride()) {
     const Place<Index> at(places, item, V);
     const T* from = x + int64_t{at.image} * places.read_image + at.channel;
@@ -42,6 +43,7 @@ __global__ void __launch_bounds__(kBlockThreads) mean_forward(Places<Index> plac
 template <class T, int V, class Index, class Windows>
 __global__ void __launch_bounds__(kBlockThreads)
     mean_backward(Places<Index> places, Windows vertical, Windows horizontal, const T* grad_y, T* grad_x) {
+  wait_for_earlier_work();
   for (int64_t item = first_item(); item < places.count; item += item_stride()) {
     const Place<Index> at(places, item, V);
     const T* from = grad_y + int64_t{at.image} * places.read_image + at.channel;
@@ -67,6 +69,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 template <class T, int V, class Index, class Windows>
 __global__ void __launch_bounds__(kBlockThreads)
     mean_forward_together(Places<Index> places, Windows vertical, Windows horizontal, int lanes, int64_t blocks, const T* x, T* y) {
+  wait_for_earlier_work();
   constexpr int kFlight = 4;
   __shared__ float sums[kBlockThreads * V];
   const int lane = static_cast<int>(threadIdx.x) % lanes;

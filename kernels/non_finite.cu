@@ -8,6 +8,7 @@ namespace {
 
 template <class T>
 __global__ void __launch_bounds__(kBlockThreads) find(const T* x, int64_t count, int32_t tag, int32_t* found) {
+  wait_for_earlier_work();
   for (int64_t i = first_item(); i < count; i += item_stride()) {
     const float value = to_float(x[i]);
     if (value - value == 0.0F) continue;

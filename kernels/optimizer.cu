@@ -10,7 +10,10 @@ namespace vitrine::cuda {
 namespace {
 
 /// For an update that the decision has not begun. One thread.
-__global__ void begin_update(CountedUpdate count, float* control) { count.begin(control); }
+__global__ void begin_update(CountedUpdate count, float* control) {
+  wait_for_earlier_work();
+  count.begin(control);
+}
 
 /// Keeps elements finite if the step requires it.
 struct Guard {

@@ -120,6 +120,7 @@ __device__ inline void decide(const Decision& decision, float* control) {
 }
 
 __global__ void decide_alone(Decision decision, CountedUpdate count, float* control) {
+  wait_for_earlier_work();
   decide(decision, control);
   count.begin(control);
 }
@@ -128,6 +129,7 @@ __global__ void decide_alone(Decision decision, CountedUpdate count, float* cont
 template <bool kPacked>
 __global__ void __launch_bounds__(kBlockThreads)
     check(const float* grad, int64_t count, int64_t part_elements, double* sums, Decision decision, CountedUpdate update, float* control) {
+  wait_for_earlier_work();
   __shared__ bool is_last[1];
   const double sum = sum_squares<kPacked>(grad, count, part_elements);
   if (threadIdx.x == 0) {
@@ -158,11 +160,13 @@ void queue_check(ExecContext& ctx, const char* operation, const ConstView& grad,
 }
 
 __global__ void clip(double max_norm, float* control) {
+  wait_for_earlier_work();
   const double ratio = max_norm / (static_cast<double>(control[StepControl::kNorm]) + 1e-6);
   if (ratio < 1.0) control[StepControl::kFactor] *= static_cast<float>(ratio);
 }
 
 __global__ void update_scale(float growth_factor, float backoff_factor, float growth_interval, const float* control, float* state) {
+  wait_for_earlier_work();
   float& scale = state[LossScaleState::kScale];
   float& tracker = state[LossScaleState::kGrowthTracker];
   if (control[StepControl::kSkipped] > 0.0F) {

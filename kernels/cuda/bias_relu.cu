@@ -8,6 +8,7 @@ namespace {
 
 template <class T>
 __global__ void __launch_bounds__(kBlockThreads) bias_relu_kernel(T* y, const T* bias, int64_t count, int64_t columns, bool relu) {
+  wait_for_earlier_work();
   for (int64_t i = first_item(); i < count; i += item_stride()) {
     float value = to_float(y[i]);
     if (bias != nullptr) value += to_float(bias[i % columns]);

@@ -45,6 +45,7 @@ __device__ inline void add_strips(const ColumnSums& out, int64_t first, int colu
 /// add_row(row, pack, sums) adds the V elements of a pack to `sums`; it may also compute and write them.
 template <int V, class AddRow>
 __global__ void __launch_bounds__(kBlockThreads) sum_columns(ColumnTiles t, AddRow add_row, ColumnSums out) {
+  wait_for_earlier_work();
   __shared__ float shared[kBlockThreads * V];
   const auto thread = static_cast<int>(threadIdx.x);
   const int slot = thread / t.width, lane = thread % t.width;

@@ -6,7 +6,7 @@
 #include "runtime/cuda/launch.cuh"
 #include "runtime/cuda/native.h"
 
-/// What all kernels use: 16-byte packs, grids, sums over warps and blocks.
+/// What all kernels use: 16-byte packs, grids, sums over warps and blocks. A kernel begins with wait_for_earlier_work().
 ///
 /// Rules that let a kernel also run on the host (tests/standins): use CUDA's names for thread coordinates, barriers, shuffles and shared memory;
 /// `__shared__` only for arrays of fixed size; all threads of a block reach every barrier and shuffle; launch with launch() or launch_cooperating();

@@ -70,6 +70,7 @@ __device__ inline void map_element(const FlatBuffers<T, F>& buffers, F& f, int64
 /// The tile of a block is kPacksInFlight * kBlockThreads packs of N elements.
 template <class T, int N, class F>
 __global__ void __launch_bounds__(kBlockThreads) map_kernel(FlatBuffers<T, F> buffers, F f) {
+  wait_for_earlier_work();
   if (!f.begin()) return;
   constexpr int kFlight = kPacksInFlight<F>;
   using P = Pack<T, N>;

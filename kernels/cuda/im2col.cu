@@ -16,6 +16,7 @@ constexpr int64_t kMostBlocks = 65535;
 /// columns. V elements are moved at once; V divides C, so that a pack is entirely inside or outside the image.
 template <class T, int V>
 __global__ void im2col_kernel(ConvSizes z, const T* x, int64_t first_line, int64_t items, T* columns) {
+  wait_for_earlier_work();
   const int row_length = z.S * z.C;
   const int lane = static_cast<int>(threadIdx.x % kLanes) * V;
   const int64_t stride = item_stride() / kLanes;
@@ -45,6 +46,7 @@ __global__ void im2col_kernel(ConvSizes z, const T* x, int64_t first_line, int64
 /// Item i: V channels of one input pixel of image lines [first_row, ...), counted over all images.   kAdd: adds to the content.
 template <class T, int V, bool kAdd>
 __global__ void col2im_kernel(ConvSizes z, const float* columns, int64_t begin, int64_t end, int64_t first_row, int64_t items, T* grad_x) {
+  wait_for_earlier_work();
   const int packs = z.C / V;
   for (int64_t item = first_item(); item < items; item += item_stride()) {
     const int64_t pixel = item / packs;

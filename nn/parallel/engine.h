@@ -15,6 +15,7 @@
 #include <vitrine/nn/buffer_layout.h>
 #include <vitrine/nn/model.h>
 #include <vitrine/nn/parallel/engine_config.h>
+#include <vitrine/nn/parallel/graph_counts.h>
 #include <vitrine/nn/parallel/process_part.h>
 #include <vitrine/nn/parallel/training_checkpoint.h>
 #include <vitrine/nn/parameter_store.h>
@@ -184,6 +185,8 @@ class Engine {
   std::string cuda_graphs() const;
   /// input_form() of this engine.
   ImageForm input_form() const;
+  /// How many micro-batches were replayed so far, and how many were issued, by reason. All 0 where cuda_graphs() is "off" or empty.
+  GraphCounts graph_counts() const;
   /// Number of CUDA graphs launched so far.
   int64_t graph_launches() const;
   int64_t steps_issued() const;

@@ -36,8 +36,34 @@ void StepGraphs::send_values(int64_t position, const StepValues& values) {
   copy(replica_.compute(), on_host.reshape({StepValues::kCount}), replica_.step_values);
 }
 
-void StepGraphs::issue_section(Section& section, const std::function<void()>& issue) {
+std::string GraphCounts::str() const {
+  if (launched + issued() == 0) return {};
+  std::string text = fmt::format("{} micro-batch{} as {}", launched, launched == 1 ? "" : "es", launched == 1 ? "a graph" : "graphs");
+  if (issued() == 0) return text;
+  text += fmt::format(", {} issued", issued());
+  const char* separator = ": ";
+  for (const auto& [count, reason] : {std::pair{first_uses, "first of their shape"},
+                                      {recorded, "while the memory was recorded"},
+                                      {moved, "because memory had moved"},
+                                      {beyond, "beyond the planned number of a step"}}) {
+    if (count == 0) continue;
+    text += fmt::format("{}{} {}", separator, count, reason);
+    separator = ", ";
+  }
+  return text;
+}
+
+int64_t* StepGraphs::reason_to_issue(const Section& section, int64_t position) {
+  // A history of the memory contains what is allocated, so nothing is replayed meanwhile.
+  if (pool().records_history()) return &counts_.recorded;
+  if (position >= most_micro_batches_) return &counts_.beyond;
+  if (section.uses < kIssuedUses) return &counts_.first_uses;
+  return section.moves == kMostMoves ? &counts_.moved : nullptr;
+}
+
+void StepGraphs::issue_section(Section& section, int64_t& reason, const std::function<void()>& issue) {
   issue();
+  ++reason;
   ++section.uses;
   section.blocks = pool().section_hash();
 }
@@ -45,29 +71,28 @@ void StepGraphs::issue_section(Section& section, const std::function<void()>& is
 bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values, const std::function<void()>& issue) {
   Section& section = sections_[key.section];
   const uint64_t in_use = pool().in_use_hash();
-  // A history of the memory contains what is allocated, so nothing is replayed meanwhile.
-  if (section.uses < kIssuedUses || section.moves == kMostMoves || position >= most_micro_batches_ || pool().records_history()) {
-    issue_section(section, issue);
+  if (int64_t* const reason = reason_to_issue(section, position)) {
+    issue_section(section, *reason, issue);
     return true;
   }
   const auto found = graphs_.find(key);
   if (found != graphs_.end() && found->second.in_use == in_use) {
     send_values(position, values);
     stream().launch(*found->second.work, values.step);
-    ++launches_;
+    ++counts_.launched;
     return false;
   }
   if (found != graphs_.end()) {
     // Something else lies where the graph would write, or what it reads has moved.
     stream().synchronize();
     graphs_.erase(found);
-    issue_section(section, issue);
+    issue_section(section, counts_.moved, issue);
     return true;
   }
   send_values(position, values);
   Graph graph{capture(issue), in_use};
   stream().launch(*graph.work, values.step);
-  ++launches_;
+  ++counts_.launched;
   // The blocks of this use are where the graph expects them; whether they will be there again, the use before tells.
   if (std::exchange(section.blocks, pool().section_hash()) == pool().section_hash()) {
     graphs_.emplace(key, std::move(graph));
@@ -121,6 +146,7 @@ std::string Engine::cuda_graphs() const {
   return "after two steps of a shape";
 }
 
-int64_t Engine::graph_launches() const { return state_->graphs ? state_->graphs->launches() : 0; }
+GraphCounts Engine::graph_counts() const { return state_->graphs ? state_->graphs->counts() : GraphCounts(); }
+int64_t Engine::graph_launches() const { return graph_counts().launched; }
 
 }  // namespace vitrine

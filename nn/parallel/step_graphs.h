@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kernels/step_values.h"
+#include "nn/parallel/graph_counts.h"
 #include "nn/parallel/replica.h"
 #include "runtime/device.h"
 #include "runtime/host_buffer.h"
@@ -52,8 +53,7 @@ class StepGraphs {
   }
   /// What the work of a pass that is being captured reads; empty while nothing is.
   ConstView values_of_capture() const { return captures_ ? ConstView(replica_.step_values) : ConstView(); }
-  /// Number of graphs that were launched.
-  int64_t launches() const { return launches_; }
+  const GraphCounts& counts() const { return counts_; }
 
  private:
   static constexpr int kIssuedUses = 2;
@@ -67,7 +67,10 @@ class StepGraphs {
     std::unique_ptr<CapturedWork> work;
     uint64_t in_use = 0;  // Pool::in_use_hash() at its beginning
   };
-  void issue_section(Section& section, const std::function<void()>& issue);
+  /// Issues the work, and counts it under its reason.
+  void issue_section(Section& section, int64_t& reason, const std::function<void()>& issue);
+  /// The count of the reason to issue the next use of a section; null: it is captured or replayed.
+  int64_t* reason_to_issue(const Section& section, int64_t position);
   Pool& pool() { return replica_.device.pool(); }
   Stream& stream() { return replica_.compute().stream(); }
   void send_values(int64_t position, const StepValues& values);
@@ -79,7 +82,7 @@ class StepGraphs {
   std::map<SectionKey, Section> sections_;
   std::map<Key, Graph> graphs_;
   bool captures_ = false;
-  int64_t launches_ = 0;
+  GraphCounts counts_;
 };
 
 }  // namespace vitrine

@@ -51,6 +51,7 @@ struct alignas(sizeof(T) * N) Elements {
 /// begin and end count packs of N elements.
 template <class T, ReduceOp kOp, int N>
 __global__ void combine_elements(Buffers<T> b, int64_t begin, int64_t end) {
+  wait_for_earlier_work();
   using E = Elements<T, N>;
   using A = Arithmetic<T>;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;

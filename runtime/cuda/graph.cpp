@@ -55,16 +55,10 @@ CudaStream::TimePoint* CudaStream::captured_time_point() noexcept {
   Graph& graph = *capture_;
   if (!queued_ && !graph.points.empty()) return graph.points.back();
   const std::lock_guard lock(spans_mutex_);
-  if (spare_.empty()) spare_.push_back(&points_.emplace_back());
-  TimePoint* const point = spare_.back();
-  cuda::avoid_unused_gpu(identity().device.index);
-  int previous = 0;
-  if (point->event == nullptr && cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(identity().device.index) == cudaSuccess) {
-    if (cudaEventCreate(&point->event) != cudaSuccess) point->event = nullptr;
-    cuda::set_device_back(previous);
-  }
-  if (point->event == nullptr || cudaEventRecordWithFlags(point->event, stream_, cudaEventRecordExternal) != cudaSuccess) return nullptr;
+  TimePoint* const point = next_point();
+  if (point == nullptr || cudaEventRecordWithFlags(point->event, stream_, cudaEventRecordExternal) != cudaSuccess) return nullptr;
   spare_.pop_back();
+  ++taken_;
   point->users = 1;
   point->in_graph = true;
   graph.points.push_back(point);

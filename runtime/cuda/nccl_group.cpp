@@ -13,6 +13,8 @@
 #include <fmt/format.h>
 
 #include "runtime/cuda/check.h"
+#include "runtime/cuda/nccl_ids.h"
+#include "runtime/cuda/nccl_join.h"
 #include "runtime/cuda/outside_memory.h"
 #include "runtime/error.h"
 
@@ -170,7 +172,9 @@ void NcclGroup::allocate_words(DeviceGroup& devices) {
   }
 }
 
-void NcclGroup::start_joining(DeviceGroup& devices, const ncclUniqueId& id) {
+void NcclGroup::start_joining(DeviceGroup& devices, const std::string& ids) {
+  std::vector<ncclUniqueId> list(ids.size() / sizeof(ncclUniqueId::internal));
+  for (size_t i = 0; i < list.size(); ++i) ids.copy(list[i].internal, sizeof list[i].internal, i * sizeof list[i].internal);
   // The process group may fail meanwhile and would abort the communicators under construction.
   std::vector<std::unique_lock<std::mutex>> locks;
   for (Rank& rank : ranks_) locks.emplace_back(rank.mutex);
@@ -180,7 +184,7 @@ void NcclGroup::start_joining(DeviceGroup& devices, const ncclUniqueId& id) {
     const DeviceScope scope(devices[i].id().index);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    VITRINE_NCCL_CHECK(nullptr, ncclCommInitRankConfig(&at(i).comm, world_size_, id, first_rank_ + i, &config));
+    VITRINE_NCCL_CHECK(nullptr, nccl_join(at(i).comm, world_size_, first_rank_ + i, list, config));
   }
   calls.end();
 }
@@ -209,17 +213,12 @@ void NcclGroup::create(DeviceGroup& devices) {
     setenv("NCCL_PROTO", "Simple", 0);
   }
   allocate_words(devices);
-  ncclUniqueId id{};
-  if (!process_group_ || process_group_->rank() == 0) VITRINE_NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
-  if (process_group_) {
-    const std::string bytes = process_group_->broadcast("NCCL's unique id", std::string(id.internal, sizeof id.internal));
-    bytes.copy(id.internal, sizeof id.internal);
-  }
+  const std::string ids = exchange_nccl_ids(devices);
   std::optional<ProcessGroup::Waiting> waiting;
   if (process_group_) waiting.emplace(*process_group_, "the initialization of NCCL");
   std::deque<OutsideMeter> meters;
   for (int i = 0; i < devices.size(); ++i) meters.emplace_back(devices[i].communication(), "nccl");
-  start_joining(devices, id);
+  start_joining(devices, ids);
   const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms_);
   for (Rank& rank : ranks_) {
     while (in_progress(rank)) {

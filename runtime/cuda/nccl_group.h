@@ -59,7 +59,8 @@ class NcclGroup {
     std::atomic<int64_t> begun{0};  // calls
   };
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
-  void start_joining(DeviceGroup& devices, const ncclUniqueId& id);
+  /// ids  as exchange_nccl_ids() returns them
+  void start_joining(DeviceGroup& devices, const std::string& ids);
   /// Peers on other machines may still need data that NCCL sends outside the streams: lets it finish if it does so soon.
   void leave_peers() noexcept;
   /// throws the reason if the group is aborted, or an asynchronous error.

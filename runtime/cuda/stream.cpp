@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cuda/stream.h"
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <utility>
@@ -17,6 +18,8 @@ namespace {
 
 // Closed spans whose events have not been queried. A query is a CUDA call for each, which can wait while work is issued.
 constexpr size_t kMostUnsettled = 1024;
+// Steps whose points exist at a time: two in flight, the one that is issued, and one more; or two in flight and the graphs of even and odd steps.
+constexpr size_t kStepsOfPoints = 4;
 constexpr int64_t kFarFromAnchorNs = 1'000'000'000;
 // Spans that the host opens and closes within this time share an event, so an idle stream's next span does not seem to begin at once.
 constexpr int64_t kSameTimeNs = 5000;
@@ -189,16 +192,11 @@ CudaStream::TimePoint* CudaStream::time_point(bool required) noexcept {
     ++latest_->users;
     return latest_;
   }
-  if (spare_.empty()) spare_.push_back(&points_.emplace_back());
-  TimePoint* const point = spare_.back();
-  cuda::avoid_unused_gpu(identity().device.index);
-  int previous = 0;
-  if (point->event == nullptr && cudaGetDevice(&previous) == cudaSuccess && cudaSetDevice(identity().device.index) == cudaSuccess) {
-    if (cudaEventCreate(&point->event) != cudaSuccess) point->event = nullptr;
-    cuda::set_device_back(previous);
-  }
-  if (point->event == nullptr || cudaEventRecord(point->event, stream_) != cudaSuccess) return nullptr;
+  if (spare_.empty()) settle_spans();
+  TimePoint* const point = next_point();
+  if (point == nullptr || cudaEventRecord(point->event, stream_) != cudaSuccess) return nullptr;
   spare_.pop_back();
+  ++taken_;
   if (latest_ != nullptr) release(latest_);
   latest_ = point;
   point->users = 2;
@@ -208,12 +206,38 @@ CudaStream::TimePoint* CudaStream::time_point(bool required) noexcept {
   return point;
 }
 
+CudaStream::TimePoint* CudaStream::next_point() noexcept {
+  cuda::avoid_unused_gpu(identity().device.index);
+  if (spare_.empty()) create_points(points_.size() + 1);
+  return spare_.empty() ? nullptr : spare_.back();
+}
+
+void CudaStream::create_points(size_t count) noexcept {
+  int previous = 0;
+  if (cudaGetDevice(&previous) != cudaSuccess || cudaSetDevice(identity().device.index) != cudaSuccess) return;
+  for (cudaEvent_t event = nullptr; points_.size() < count && cudaEventCreate(&event) == cudaSuccess;) {
+    points_.emplace_back().event = event;
+    spare_.push_back(&points_.back());
+  }
+  cuda::set_device_back(previous);
+}
+
+void CudaStream::note_step(int64_t step) noexcept {
+  if (step == step_) return;
+  const std::lock_guard lock(spans_mutex_);
+  step_ = step;
+  most_taken_ = std::max(most_taken_, std::exchange(taken_, 0));
+  // Steps differ by a few points: one that takes more than those before creates none.
+  if (points_.size() < (kStepsOfPoints - 1) * most_taken_) create_points(kStepsOfPoints * most_taken_);
+}
+
 void CudaStream::release(TimePoint* point) noexcept {
   if (--point->users == 0) spare_.push_back(point);
 }
 
 void CudaStream::begin_span(const SpanInfo& info) {
   cuda::push_range(info);
+  note_step(info.step);
   TimedSpan span;
   span.record.info = info;
   span.record.depth = static_cast<int>(open_.size());

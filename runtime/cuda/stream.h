@@ -85,6 +85,12 @@ class CudaStream final : public Stream {
   void do_synchronize() override;
   /// A point after all work queued so far; the latest one if it is that, unless a new one is required.
   TimePoint* time_point(bool required) noexcept;
+  /// The next point to record, the last of spare_; null if CUDA creates no event. requires the lock of the spans
+  TimePoint* next_point() noexcept;
+  /// Creates events until there are `count` points. requires the lock of the spans
+  void create_points(size_t count) noexcept;
+  /// Notes the step of a span. Events are created at the beginning of the second step, for as many steps as can be unsettled at a time.
+  void note_step(int64_t step) noexcept;
   /// The same in the capture: a node that each launch runs.
   TimePoint* captured_time_point() noexcept;
   /// Keeps a closed span for the launches of the work that is being captured; false if none is.
@@ -111,9 +117,11 @@ class CudaStream final : public Stream {
   bool queued_ = false;     // work may have been queued since latest_ was recorded
   std::mutex spans_mutex_;  // guards the following members
   std::deque<TimedSpan> closed_;
-  std::deque<TimePoint> points_;  // all that were ever made
+  std::deque<TimePoint> points_;  // all that were ever made, each with an event
   std::vector<TimePoint*> spare_;
-  TimePoint* latest_ = nullptr;  // the last one recorded
+  int64_t step_ = -1;                  // of the latest span
+  size_t taken_ = 0, most_taken_ = 0;  // points of this step, and the most of an earlier one
+  TimePoint* latest_ = nullptr;        // the last one recorded
   SpanLog records_;
   std::unique_ptr<Graph> capture_;  // null: work runs
 };

@@ -88,5 +88,36 @@ TEST_P(CudaCalls, OfAReplayedStepAreOneGraphLaunch) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, CudaCalls, ::testing::ValuesIn(kFigures),
                          [](const auto& param) { return std::string(dtype_name(param.param.dtype)); });
 
+/// By whether steps are replayed as CUDA graphs.
+class CudaEvents : public ::testing::TestWithParam<bool> {
+ protected:
+  ~CudaEvents() override { standins::reset(); }
+};
+
+TEST_P(CudaEvents, AreNotCreatedFromTheThirdStepOn) {
+  const Model model = random_model(1);
+  DeviceGroupOptions options = test_group(1, false);
+  options.trace = TraceLevel::phase;
+  DeviceGroup group(options);
+  EngineConfig config = small_config(model, 4);
+  config.cuda_graph = GetParam();
+  Engine engine(model, group, config, {{4}, {}});
+  const OwnedBatch batch = random_batch(model, 4, 1, 0);
+  // No span is ever taken, and two steps are in flight.
+  for (int step = 0; step < 100; ++step) {
+    standins::take_call_counts();
+    engine.train_step(batch.view());
+    const standins::CallCounts counts = standins::take_call_counts();
+    if (step < 3) std::cout << fmt::format("step {}: {} events created, {} records with time\n", step, counts.created_events, counts.timed_records);
+    if (step == 0) EXPECT_GT(counts.created_events, 0);
+    if (step < 2) continue;
+    EXPECT_EQ(counts.created_events, 0) << "step " << step;
+    EXPECT_LE(counts.timed_records, 20) << "step " << step;
+  }
+  engine.take_step_results(true);
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, CudaEvents, ::testing::Bool(), [](const auto& param) { return std::string(param.param ? "replayed" : "issued"); });
+
 }  // namespace
 }  // namespace vitrine::test

@@ -217,6 +217,28 @@ TEST_F(CudaGraph, IsNotLaunchedWhereOtherMemoryIsInUse) {
   EXPECT_EQ(parameters[0], parameters[1]);
 }
 
+TEST_F(CudaGraph, CountsWhatIsReplayedAndWhatIsIssued) {
+  const Model model = random_model(1);
+  DeviceGroup group(test_group(1, false));
+  Engine engine(model, group, with(small_config(model, 4), DType::f32, "adamw"), {{4}, {64}});
+  const OwnedBatch batch = random_batch(model, 4, 1, 0);
+  EXPECT_EQ(engine.graph_counts().str(), "");
+  for (int step = 0; step < 12; ++step) {
+    if (step == 4 || step == 7) group[0].pool().record_history(step == 4);
+    Tensor other;
+    if (step == 9) other = group[0].compute().allocate({1}, DType::f32, Category::activations, "of the caller");
+    engine.train_step(batch.view());
+  }
+  engine.take_step_results(true);
+  const GraphCounts counts = engine.graph_counts();
+  EXPECT_EQ(counts.first_uses, 2);
+  EXPECT_EQ(counts.recorded, 3);
+  EXPECT_EQ(counts.moved, 1);
+  EXPECT_EQ(counts.launched, 6);
+  EXPECT_EQ(engine.graph_launches(), 6);
+  EXPECT_EQ(counts.str(), "6 micro-batches as graphs, 6 issued: 2 first of their shape, 3 while the memory was recorded, 1 because memory had moved");
+}
+
 TEST_F(CudaGraph, IsForTheWorkAfterOneStage) {
   const Model model = random_model(1);
   for (const bool twice : {false, true}) {

@@ -12,6 +12,7 @@
 #include "nn/layers/linear.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/copy.h"
+#include "runtime/cuda/nccl_ids.h"
 #include "runtime/error.h"
 #include "tests/parallel/planted_layer.h"
 #include "tests/parallel/random_model.h"
@@ -27,19 +28,21 @@ constexpr int kSteps = 4;
 // Deadlines after the first step, and a delay beyond them.
 constexpr int64_t kImpatientMs = 3000;
 
-DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<ProcessGroup> process_group) {
+DeviceGroupOptions group_of(const std::vector<int>& gpus, std::shared_ptr<ProcessGroup> process_group, int ranks_per_id = 128) {
   DeviceGroupOptions options;
   for (const int gpu : gpus) options.devices.push_back({Backend::cuda, gpu});
   options.memory_bytes = {int64_t{64} << 20};
   options.check_order = true;
   options.process_group = std::move(process_group);
+  options.nccl_ranks_per_id = ranks_per_id;
   return options;
 }
 
 /// One of the processes, from its rendezvous to its end.
 struct Process {
-  Process(int rank, int size, const RendezvousPlace& place, const std::vector<int>& gpus, int64_t timeout_ms)
-      : process_group(std::make_shared<ProcessGroup>(process_options(rank, size, place.init(), timeout_ms))), devices(group_of(gpus, process_group)) {
+  Process(int rank, int size, const RendezvousPlace& place, const std::vector<int>& gpus, int64_t timeout_ms, int ranks_per_id = 128)
+      : process_group(std::make_shared<ProcessGroup>(process_options(rank, size, place.init(), timeout_ms))),
+        devices(group_of(gpus, process_group, ranks_per_id)) {
     standins::be_process_of(gpus);
   }
 
@@ -71,7 +74,8 @@ class CudaProcesses : public ::testing::Test {
   }
 
   /// Trains a small model; returns the parameters of all devices, in rank order. No processes: one, with as many devices as they have together.
-  static std::vector<std::vector<float>> train(const std::vector<std::vector<int>>& gpus_of_processes, bool together, uint32_t seed) {
+  static std::vector<std::vector<float>> train(const std::vector<std::vector<int>>& gpus_of_processes, bool together, uint32_t seed,
+                                               int ranks_per_id = 128) {
     std::vector<int> all;
     for (const auto& gpus : gpus_of_processes) all.insert(all.end(), gpus.begin(), gpus.end());
     std::vector<std::vector<float>> parameters(all.size());
@@ -90,7 +94,7 @@ class CudaProcesses : public ::testing::Test {
     const RendezvousPlace place;
     const int size = static_cast<int>(gpus_of_processes.size());
     run_ranks(size, [&](int rank) {
-      Process process(rank, size, place, gpus_of_processes[static_cast<size_t>(rank)], kPatientMs);
+      Process process(rank, size, place, gpus_of_processes[static_cast<size_t>(rank)], kPatientMs, ranks_per_id);
       work(process.devices);
       process.process_group->close();
     });
@@ -111,6 +115,57 @@ TEST_F(CudaProcesses, TrainLikeOneProcess) {
       EXPECT_EQ(apart[rank], again[rank]) << "run to run, of rank " << rank;
     }
   }
+}
+
+TEST_F(CudaProcesses, ShareSeveralIdsOfNccl) {
+  for (const std::vector<std::vector<int>>& gpus :
+       {std::vector<std::vector<int>>{{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}}, {{0, 1}, {2, 3, 4, 5, 6, 7}}}) {
+    const auto with_one = train(gpus, false, 1);
+    standins::reset();
+    EXPECT_EQ(train(gpus, false, 1, 3), with_one);
+    const std::vector<standins::NcclJoin> joins = standins::nccl_joins();
+    ASSERT_EQ(joins.size(), 8U);
+    for (int rank = 0; rank < 8; ++rank) {
+      EXPECT_EQ(joins[static_cast<size_t>(rank)].rank, rank);
+      EXPECT_EQ(joins[static_cast<size_t>(rank)].ids, joins[0].ids) << rank;
+    }
+    // Three ranks join through each of the first two ids, two through the last. Their first ranks are 0, 3 and 6.
+    const std::vector<uint64_t>& ids = joins[0].ids;
+    ASSERT_EQ(ids.size(), 3U);
+    EXPECT_EQ(std::set<uint64_t>(ids.begin(), ids.end()).size(), 3U);
+    for (size_t id = 0; id < 3; ++id) {
+      const int first_gpu_of_process = gpus.size() == 8 ? static_cast<int>(3 * id) : (id == 0 ? 0 : 2);
+      EXPECT_EQ(standins::creator_of_nccl_id(ids[id]), first_gpu_of_process) << id;
+    }
+    standins::reset();
+  }
+}
+
+TEST_F(CudaProcesses, NeedSeveralIdsOfNcclBeyond128Ranks) {
+  const int ranks_per_id = DeviceGroupOptions().nccl_ranks_per_id;
+  EXPECT_EQ(cuda::nccl_id_count(128, ranks_per_id), 1);
+  EXPECT_EQ(cuda::nccl_id_count(129, ranks_per_id), 2);
+  EXPECT_EQ(cuda::nccl_id_count(4096, ranks_per_id), 32);
+  // The ranks of the ids differ by one at most, the first ids have more, and none has more than allowed.
+  for (const int world_size : {1, 2, 5, 129, 300, 1000, 4097}) {
+    const int count = cuda::nccl_id_count(world_size, ranks_per_id);
+    EXPECT_EQ(cuda::first_rank_of_nccl_id(0, count, world_size), 0);
+    for (int id = 0; id < count; ++id) {
+      const int begin = cuda::first_rank_of_nccl_id(id, count, world_size), end = cuda::first_rank_of_nccl_id(id + 1, count, world_size);
+      EXPECT_EQ(end - begin, world_size / count + (id < world_size % count ? 1 : 0)) << world_size << " ranks, id " << id;
+      EXPECT_LE(end - begin, ranks_per_id);
+    }
+    EXPECT_EQ(cuda::first_rank_of_nccl_id(count, count, world_size), world_size);
+  }
+  const RendezvousPlace place;
+  run_ranks(2, [&](int rank) {
+    const auto process_group = std::make_shared<ProcessGroup>(process_options(rank, 2, place.init()));
+    DeviceGroupOptions options = group_of({rank}, process_group);
+    options.nccl_ranks_per_id = 0;
+    DeviceGroup devices(options);
+    standins::be_process_of({rank});
+    EXPECT_THROW(make_communicators(devices), ConfigError);
+  });
 }
 
 TEST_F(CudaProcesses, UseOnlyTheirOwnGpus) {

@@ -45,8 +45,8 @@ struct CallCounts {
   int64_t launches = 0, products = 0, collectives = 0;  // of kernels, of cuBLASLt, of NCCL
   int64_t graph_launches = 0;                           // launches and products count when they are captured, not when they are replayed
   int64_t copies = 0, fills = 0;
-  int64_t timed_records = 0, records = 0, waits = 0;  // of events
-  int64_t all = 0;                                    // including those that are not counted apart
+  int64_t timed_records = 0, records = 0, waits = 0, created_events = 0;
+  int64_t all = 0;  // including those that are not counted apart
 };
 /// The calls since the last take_call_counts().
 CallCounts take_call_counts();
@@ -65,5 +65,15 @@ void hang_nccl_init(int rank);         // the rank's next communicator never joi
 void hang_nccl_call(int rank, int n);  // the rank never reaches its n-th call from now on
 void fail_nccl_call(int rank, int n);  // the same, and its communicator reports ncclSystemError
 void break_nccl(int rank);             // the rank's communicators report ncclSystemError from now on
+
+/// How a communicator was created.
+struct NcclJoin {
+  int rank = 0;
+  std::vector<uint64_t> ids;  // numbers of the unique ids, in the order in which they were passed
+};
+/// The communicators created since configure(), by rank.
+std::vector<NcclJoin> nccl_joins();
+/// The first device of the process (see be_process_of) that created the unique id.
+int creator_of_nccl_id(uint64_t id);
 
 }  // namespace vitrine::standins

@@ -246,7 +246,7 @@ cudaError_t cudaDeviceSynchronize() {
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  note_call(Call::other);
+  note_call(Call::create_event);
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return set_last_error(code);

@@ -211,6 +211,9 @@ void launch_on(Threads threads, cudaStream_t stream, void (*kernel)(Params...), 
 
 namespace vitrine::cuda {
 
+/// A stream's kernels run one after the other, so there is nothing to wait for.
+inline void wait_for_earlier_work() {}
+
 template <class... Params, class... Args>
 void launch(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block, Args... args) {
   standins::launch_on(standins::Threads::independent, stream, kernel, grid, block, args...);

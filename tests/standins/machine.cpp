@@ -112,7 +112,8 @@ CallCounts take_call_counts() {
                                     {Call::fill, &counts.fills},
                                     {Call::timed_record, &counts.timed_records},
                                     {Call::record, &counts.records},
-                                    {Call::wait, &counts.waits}}) {
+                                    {Call::wait, &counts.waits},
+                                    {Call::create_event, &counts.created_events}}) {
     *count = take_count(call);
     counts.all += *count;
   }

@@ -77,7 +77,7 @@ cudaError_t set_last_error(cudaError_t code);
 cudaError_t take_last_error(bool clear);
 
 /// Kinds of calls that CallCounts counts.
-enum class Call : uint8_t { launch, product, collective, graph_launch, copy, fill, timed_record, record, wait, query, other, count };
+enum class Call : uint8_t { launch, product, collective, graph_launch, copy, fill, timed_record, record, wait, create_event, query, other, count };
 /// Called first by the functions of the imitated libraries. All but queries take memory of the thread's current device when it has no context yet,
 /// whichever device their arguments belong to, as CUDA does.
 void note_call(Call call);

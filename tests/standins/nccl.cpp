@@ -60,15 +60,25 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const std::unique_lock lock(nccl_library().mutex);
   std::memset(id, 0, sizeof *id);
   std::memcpy(id->internal, &nccl_library().next_id, sizeof nccl_library().next_id);
+  int device = 0;
+  while (!is_of_this_process(device)) ++device;
+  nccl_library().id_creators[nccl_library().next_id] = device;
   ++nccl_library().next_id;
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+// Ranks with different lists of ids wait for each other forever, as with NCCL.
+ncclResult_t ncclCommInitRankScalable(ncclComm_t* handle, int size, int rank, int id_count, ncclUniqueId* ids, ncclConfig_t* config) {
   cudaError_t code = cudaSuccess;
   Device* const device = current_device(code);
   if (device == nullptr) return ncclUnhandledCudaError;
-  if (size < 1 || rank < 0 || rank >= size) return ncclInvalidArgument;
+  if (size < 1 || rank < 0 || rank >= size || id_count < 1 || id_count > size) return ncclInvalidArgument;
+  std::string key;
+  NcclJoin join{rank, {}};
+  for (int i = 0; i < id_count; ++i) {
+    key.append(ids[i].internal, sizeof ids[i].internal);
+    std::memcpy(&join.ids.emplace_back(), ids[i].internal, sizeof(uint64_t));
+  }
   auto made = std::make_unique<ncclComm>();
   ncclComm* const comm = *handle = made.get();
   comm->device = device;
@@ -82,7 +92,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
   }
   {
     const std::unique_lock lock(nccl_library().mutex);
-    auto& group = nccl_library().groups[std::string(id.internal, sizeof id.internal)];
+    auto& group = nccl_library().groups[key];
+    nccl_library().joins.push_back(std::move(join));
     if (group == nullptr) group = std::make_unique<NcclRanks>(size);
     comm->group = group.get();
     nccl_library().communicators.emplace(comm, std::move(made));
@@ -97,6 +108,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
   nccl_library().joined.notify_all();
   nccl_initialising.push_back(comm);
   return nccl_group_depth > 0 ? ncclSuccess : end_nccl_group();
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  return ncclCommInitRankScalable(handle, size, rank, 1, &id, config);
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) { return ncclCommInitRankConfig(comm, size, id, rank, nullptr); }

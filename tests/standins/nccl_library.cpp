@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/standins/nccl_library.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -235,7 +236,23 @@ void break_nccl(int rank) {
   }
 }
 
+std::vector<NcclJoin> nccl_joins() {
+  const std::shared_lock lock(nccl_library().mutex);
+  std::vector<NcclJoin> joins = nccl_library().joins;
+  std::sort(joins.begin(), joins.end(), [](const NcclJoin& a, const NcclJoin& b) { return a.rank < b.rank; });
+  return joins;
+}
+
+int creator_of_nccl_id(uint64_t id) {
+  const std::shared_lock lock(nccl_library().mutex);
+  return nccl_library().id_creators.at(id);
+}
+
 void clear_nccl_faults() {
+  {
+    const std::unique_lock lock(nccl_library().mutex);
+    nccl_library().joins.clear();
+  }
   const std::lock_guard lock(nccl_library().faults_mutex);
   nccl_library().faults = {};
   nccl_library().has_faults = false;

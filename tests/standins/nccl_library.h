@@ -65,6 +65,8 @@ struct NcclLibrary {
   std::map<std::string, std::unique_ptr<NcclRanks>> groups;
   std::map<ncclComm_t, std::unique_ptr<ncclComm>> communicators, retired;
   uint64_t next_id = 1;
+  std::map<uint64_t, int> id_creators;  // see creator_of_nccl_id()
+  std::vector<NcclJoin> joins;
   std::mutex faults_mutex;
   std::atomic<bool> has_faults{false};
   NcclFaults faults;

@@ -75,6 +75,8 @@ TEST(Configuration, HasTheFlagsOfScheduleDevicesAndPrecision) {
   EXPECT_EQ(config["workspace"], 1 << 20);
   EXPECT_EQ(config["tf32"], true);
   EXPECT_EQ(config["nccl_defaults"], true);
+  EXPECT_EQ(config["cuda_graph"], true);
+  EXPECT_EQ(config_of({"--no-cuda-graph"})["cuda_graph"], false);
   const Json plain = config_of({});
   for (const char* name : {"lr_gamma", "lr_step_size", "lr_patience", "workspace", "loss_scale_growth_interval"}) {
     EXPECT_TRUE(plain.contains(name) && plain[name].is_null()) << name;
@@ -91,6 +93,8 @@ TEST(Reproduction, SettingsOfOlderFoldersHaveNoWorkspace) {
   ASSERT_EQ(other.size(), 1U);
   EXPECT_EQ(other[0].name, "nccl-defaults");
   EXPECT_EQ(other[0].there, "false");
+  EXPECT_TRUE(compare_run_settings(R"({"lr": 0.1, "tf32": false, "cuda_graph": true})", old).empty());
+  EXPECT_EQ(compare_run_settings(R"({"lr": 0.1, "tf32": false, "cuda_graph": false})", old).size(), 1U);
   EXPECT_FALSE(compare_run_settings(R"({"lr": 0.1, "workspace": 1})", "[]").empty()) << "a damaged file";
   const auto recorded = compare_run_settings(R"({"workspace": 1024})", R"({"workspace": null})");
   ASSERT_EQ(recorded.size(), 1U);

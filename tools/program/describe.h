@@ -27,6 +27,9 @@ std::string describe_precision(const EngineConfig& config);
 /// ", 4 recompute segments, gradient of outputs apart, batch norm local"; empty if none is used.
 std::string describe_memory(const EngineConfig& config);
 
+/// "after two steps of a shape", and what was replayed so far; "off: REASON". Empty without GPUs.
+std::string describe_graphs(const Options& options, const Run& run);
+
 /// Bytes of images and labels.
 int64_t dataset_bytes(const DatasetPair& data);
 

@@ -75,6 +75,7 @@ int64_t memory_bytes(const std::string& key) {
 
 Json gpus_json(const GpuReport& report) {
   Json json = {{"driver_version", report.driver_version}, {"runtime_version", report.runtime_version}, {"problem", report.problem}};
+  json["graphs"] = !report.gpus.empty();
   json["gpus"] = Json::array();
   for (const GpuInfo& gpu : report.gpus) {
     Json peers = Json::array();
@@ -96,7 +97,7 @@ Json gpus_json(const GpuReport& report) {
 
 void print_gpus(const GpuReport& report, const Style& style) {
   if (report.gpus.empty()) {
-    fmt::print("\n{}\n", style.prose("No GPU: " + report.problem));
+    fmt::print("\n{}\n{}\n", style.prose("No GPU: " + report.problem), style.prose("CUDA graphs: not available without a GPU"));
     return;
   }
   Table table({{"device", Table::Align::left},
@@ -117,7 +118,7 @@ void print_gpus(const GpuReport& report, const Style& style) {
                    fmt::format("{}{}", gpu.compute_major, gpu.compute_minor), fmt::format("{}", gpu.multiprocessors),
                    peers.empty() ? "no other GPU" : peers});
   }
-  fmt::print("{}", table.str(style));
+  fmt::print("{}\n{}\n", table.str(style), style.prose("CUDA graphs: available (train says whether it replays its steps, and why not)"));
 }
 
 Json info_json(const std::vector<int>& cores) {

@@ -126,6 +126,11 @@ Json spread_json(const SeedSpread& spread) {
   return {{"mean", spread.mean}, {"least", spread.least}, {"most", spread.most}, {"deviation", value_or_null(spread.deviation)}};
 }
 
+Json graphs_json(const std::string& state, const GraphCounts& counts) {
+  return {{"state", text_or_null(state)},       {"launched", counts.launched},  {"issued_first_uses", counts.first_uses},
+          {"issued_recorded", counts.recorded}, {"issued_moved", counts.moved}, {"issued_beyond", counts.beyond}};
+}
+
 Json measurements_json(const std::vector<DeviceRecord>& devices) {
   Json json;
   json["devices"] = devices_json(devices);
@@ -161,6 +166,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
     json["save_logits"] = text_or_null(o.save_logits);
     return json;
   }
+  json["cuda_graph"] = o.cuda_graph;
   json.update(training_json(o, job));
   if (o.precisions.empty()) {
     json.update(precision_json(precision_for(o, job.model, resolve_precision(o))));
@@ -223,6 +229,7 @@ Json run_json(const Record& record) {
   json["confusion"] = run.confusion ? run.confusion->json() : Json();
   json.update(measurements_json(run.devices));
   json["communicator"] = record.communicator;
+  json["cuda_graphs"] = graphs_json(record.cuda_graphs, record.graph_counts);
   json["convolutions"] = Json::array();
   for (const Conv2dChoice& choice : record.convolutions) {
     json["convolutions"].push_back(

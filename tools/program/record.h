@@ -224,6 +224,8 @@ struct Record {
   std::vector<std::string> departures;  // with as_published: how it differs from the published conditions
   bool interrupted = false;
   std::string communicator;
+  std::string cuda_graphs;  // of this process; empty without GPUs
+  GraphCounts graph_counts;
   std::vector<Conv2dChoice> convolutions;                    // of this process's first device
   std::optional<std::vector<RecomputationRecord>> frontier;  // of plan --frontier: falling in bytes, rising in time
   std::string remedies;                                      // what would make a plan fit; empty if it fits

@@ -89,7 +89,7 @@ Facts run_facts(const Options& options, const Job& job, Run& run, const std::str
                  {"optimizer", describe_training(options) + describe_precision(run.engine->config()) + describe_memory(run.engine->config())}};
   if (const std::string communicator = run.engine->communicator(); !communicator.empty()) facts.emplace_back("communicator", communicator);
   if (const ImageForm form = run.engine->input_form()) facts.emplace_back("input", form.str());
-  if (const std::string graphs = run.engine->cuda_graphs(); !graphs.empty()) facts.emplace_back("CUDA graphs", graphs);
+  if (const std::string graphs = describe_graphs(options, run); !graphs.empty()) facts.emplace_back("CUDA graphs", graphs);
   const Facts machine = machine_facts(*run.devices);
   facts.insert(facts.end(), machine.begin(), machine.end());
   return facts;

@@ -155,6 +155,7 @@ void add_precision(Settings& s, const Options& o, const EngineConfig& config) {
   s.add("broadcast", o.broadcast.value_or(""), SettingEffect::rounding);
   s.add({"tf32"});
   s.add("nccl-defaults", o.nccl_defaults ? "on" : "", SettingEffect::rounding);
+  s.add("cuda-graph", o.cuda_graph ? "" : "off", SettingEffect::none);
 }
 
 /// Settings that determine the shapes of the parameters, the most likely cause of a difference first.

@@ -29,6 +29,8 @@ std::string convolution_report(const std::vector<Conv2dChoice>& choices) {
   return text;
 }
 
+std::string graph_report(const std::string& graphs) { return graphs.empty() ? std::string() : fmt::format("CUDA graphs: {}\n", graphs); }
+
 /// What checkpoints take in host memory, and how the saves went.
 std::string checkpoint_report(const std::optional<CheckpointRecord>& checkpoints) {
   if (!checkpoints) return {};
@@ -74,7 +76,8 @@ std::string run_report(const Record& record, const Style& style) {
   for (const Table& table : time_tables(run.devices)) add(table.str(style));
   if (const auto communication = communication_table(run.devices)) add(communication->str(style));
   add(memory_report(record, style));
-  for (const std::string& part : {run.steps.report(), convolution_report(record.convolutions), checkpoint_report(record.checkpoints)}) {
+  for (const std::string& part :
+       {run.steps.report(), convolution_report(record.convolutions), graph_report(record.cuda_graphs), checkpoint_report(record.checkpoints)}) {
     add(style.prose(part));
   }
   return text;

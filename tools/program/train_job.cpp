@@ -64,6 +64,8 @@ Record make_record(const Options& options, const std::string& name, const std::v
   record.checkpoints = checkpoints.record();
   if (resumed) record.resumed_from = resumed->folder;
   record.communicator = run.engine->communicator();
+  record.cuda_graphs = describe_graphs(options, run);
+  record.graph_counts = run.engine->graph_counts();
   record.convolutions = conv2d_choices((*run.devices)[0].compute());
   RunRecord& of = record.runs.emplace_back(configured_run(options, run.engine->config(), run.engine->batch_plan()));
   add_sample_bytes(of, job.model, run.engine->config());

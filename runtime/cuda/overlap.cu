@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include "runtime/cuda/launch.cuh"
+#include "runtime/cuda/overlap.h"
+
+namespace vitrine::cuda {
+namespace {
+
+constexpr int kFirstVersion = 90;  // compute capability, of the GPU and of the code
+constexpr int kMostGpus = 64;      // beyond them launches do not overlap
+
+/// Stands for all kernels, which are compiled for the same GPUs.
+__global__ void any_kernel() { wait_for_earlier_work(); }
+
+bool is_turned_off() {
+  static const bool off = [] {
+    const char* const value = std::getenv("VITRINE_OVERLAP_LAUNCHES");
+    return value != nullptr && std::string_view(value) == "off";
+  }();
+  return off;
+}
+
+/// Asks the driver which version of the kernels it has loaded.
+bool code_waits() {
+  cudaFuncAttributes attributes{};
+  VITRINE_CUDA_CHECK(cudaFuncGetAttributes(&attributes, any_kernel));
+  return attributes.ptxVersion >= kFirstVersion && attributes.binaryVersion >= kFirstVersion;
+}
+
+}  // namespace
+
+bool launches_overlap() {
+  if (is_turned_off()) return false;
+  int gpu = 0;
+  VITRINE_CUDA_CHECK(cudaGetDevice(&gpu));
+  if (gpu >= kMostGpus) return false;
+  enum Answer : signed char { unknown, yes, no };
+  static std::atomic<Answer> answers[kMostGpus];
+  Answer answer = answers[gpu].load(std::memory_order_relaxed);
+  if (answer == unknown) {
+    answer = code_waits() ? yes : no;
+    answers[gpu].store(answer, std::memory_order_relaxed);
+  }
+  return answer == yes;
+}
+
+}  // namespace vitrine::cuda
