@@ -179,6 +179,10 @@ class Engine {
   std::string communicator() const;
   /// Whether steps are replayed as CUDA graphs, "after two steps of a shape" or "off: REASON": for logs. Empty without GPUs.
   std::string cuda_graphs() const;
+  /// The plans in use by EngineConfig::autotune, the same on all processes; null without it.
+  const std::shared_ptr<const TunedPlans>& tuned_plans() const;
+  /// Of rank 0's process; empty elsewhere, and without EngineConfig::autotune.
+  const AutotuneReport& autotune_report() const;
   /// Number of CUDA graphs launched so far.
   int64_t graph_launches() const;
   int64_t steps_issued() const;

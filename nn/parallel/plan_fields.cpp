@@ -77,6 +77,7 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("label smoothing", fmt::format("{}", config.label_smoothing));
   fields.emplace_back("ignored index", std::to_string(config.ignore_index));
   fields.emplace_back("images", fmt::format("{} {}x{}", dtype_name(config.image_dtype), config.image_height, config.image_width));
+  fields.emplace_back("plans of convolutions and products", config.autotune.enabled ? "timed" : "the libraries' choice");
   fields.emplace_back("images on the devices", std::to_string(config.resident_images.count));
   fields.emplace_back("normalization",
                       fmt::format("mean {} std {}", fmt::join(config.normalization.mean, " "), fmt::join(config.normalization.std, " ")));

@@ -9,6 +9,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/cpu/affinity.h"
 #include "runtime/units.h"
+#include "tools/program/autotune.h"
 #include "tools/program/describe.h"
 #include "tools/program/findings.h"
 #include "tools/program/machine.h"
@@ -89,6 +90,7 @@ Facts run_facts(const Options& options, const Job& job, Run& run, const std::str
                  {"optimizer", describe_training(options) + describe_precision(run.engine->config()) + describe_memory(run.engine->config())}};
   if (const std::string communicator = run.engine->communicator(); !communicator.empty()) facts.emplace_back("communicator", communicator);
   if (const std::string graphs = run.engine->cuda_graphs(); !graphs.empty()) facts.emplace_back("CUDA graphs", graphs);
+  if (const std::string plans = describe_autotune(*run.engine); !plans.empty()) facts.emplace_back("plans", plans);
   const Facts machine = machine_facts(*run.devices);
   facts.insert(facts.end(), machine.begin(), machine.end());
   return facts;
