@@ -123,7 +123,8 @@ void linear_backward_weight(ExecContext& ctx, ConstView x, ConstView grad_y, Vie
                .dtype = x.dtype,
                .c_dtype = DType::f32,
                .transpose_a = true,
-               .accumulate = accumulate});
+               .accumulate = accumulate,
+               .row_sums = grad_bias && !accumulate});
   run(ctx, {kName, {x, grad_y, old_w, old_bias}, {grad_w, grad_bias}}, cpu::linear_backward_weight, VITRINE_IF_CUDA(cuda::linear_backward_weight), x,
       grad_y, grad_w, grad_bias, mode);
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "kernels/conv2d.h"
 
@@ -29,6 +30,7 @@ struct RecordedProduct {
   int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::f32, c_dtype = DType::f32;
   bool transpose_a = false, transpose_b = false, bias = false, relu = false, accumulate = false;
+  bool row_sums = false;                                     // of op(a), which GPUs compute with the product: the gradient of a bias
   auto operator<=>(const RecordedProduct&) const = default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
 };
 
@@ -36,6 +38,13 @@ struct RecordedProduct {
 struct RecordedOperations {
   std::map<std::array<int64_t, 14>, RecordedConv2d> convolutions;
   std::map<RecordedProduct, bool> products;
+
+  void add(const RecordedConv2d& convolution);
+  void add(const RecordedProduct& product) { products.try_emplace(product, true); }
+  /// Each operation as text.
+  std::vector<std::string> lines() const;
+  /// Adds the operation of a line. throws DataError
+  void add_line(const std::string& line);
 };
 
 /// Remember the operation if the context is a meta device's.

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "kernels/cpu/workspace.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/recorded_operations.h"
@@ -12,24 +10,12 @@
 
 namespace vitrine {
 
-std::string RecordedConv2d::str() const {
-  const char* const name = pass == Conv2dPass::forward         ? "conv2d_forward"
-                           : pass == Conv2dPass::backward_data ? "conv2d_backward_data"
-                                                               : "conv2d_backward_weight";
-  return fmt::format("{} x {} w {} stride {} pad {}{}", name, x.str(), w.str(), config.stride, config.pad,
-                     dtype == DType::f32 ? std::string() : fmt::format(", {}", dtype_name(dtype)));
-}
-
-void record(ExecContext& ctx, const RecordedConv2d& c) {
-  if (ctx.backend() != Backend::meta) return;
-  ctx.plans().get<RecordedOperations>().convolutions.try_emplace(
-      {static_cast<int64_t>(c.pass), static_cast<int64_t>(c.dtype), c.x[0], c.x[1], c.x[2], c.x[3], c.w[0], c.w[1], c.w[2], c.config.stride,
-       c.config.pad, c.config.relu, c.bias, c.accumulate},
-      c);
+void record(ExecContext& ctx, const RecordedConv2d& convolution) {
+  if (ctx.backend() == Backend::meta) ctx.plans().get<RecordedOperations>().add(convolution);
 }
 
 void record(ExecContext& ctx, const RecordedProduct& product) {
-  if (ctx.backend() == Backend::meta) ctx.plans().get<RecordedOperations>().products.try_emplace(product, true);
+  if (ctx.backend() == Backend::meta) ctx.plans().get<RecordedOperations>().add(product);
 }
 
 WorkspaceNeed workspace_need(ExecContext& recorded, const WorkspaceTarget& target, int64_t allowed_bytes) {

@@ -2,14 +2,19 @@
 #include "kernels/cuda/cublaslt.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <map>
 #include <tuple>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "kernels/cuda/bias_relu.h"
 #include "kernels/cuda/column_sum.h"
+#include "kernels/cuda/cublaslt_algorithm.h"
 #include "kernels/cuda/cublaslt_library.h"
+#include "kernels/cuda/plan_timing.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
 #include "runtime/cuda/outside_memory.h"
@@ -65,6 +70,10 @@ struct Key {
     return std::tie(m, n, k, transpose_a, transpose_b, accumulate, dtype, c_dtype, epilogue, align_a, align_b, align_c, scratch_bytes);
   }
   bool operator<(const Key& other) const { return tie() < other.tie(); }
+  /// Of the algorithms that may be tuned; those of the library's choice may use more.
+  bool is_aligned() const { return std::min({align_a, align_b, align_c}) >= kTunedAlignment; }
+
+  static constexpr uint32_t kTunedAlignment = 16;
 };
 
 /// The descriptors and the algorithm of one kind of product.
@@ -73,7 +82,11 @@ struct Plan {
   Descriptor<cublasLtMatrixLayout_t, &CublasLt::MatrixLayoutDestroy> a, b, c;
   cublasLtMatmulAlgo_t algorithm{};
   bool epilogue_refused = false;  // then only the product without its epilogue can run
+
+  LtProblem problem(cublasLtHandle_t handle) const { return {handle, operation.get(), b.get(), a.get(), c.get()}; }
 };
+/// Queues the product by an algorithm.
+using RunAlgorithm = std::function<void(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm)>;
 
 /// The handle and plans of a context.
 class Library {
@@ -86,6 +99,7 @@ class Library {
     if (handle_ != nullptr) return;
     const OutsideMeter meter(ctx, "cublaslt");
     VITRINE_CUBLAS_CHECK(cublaslt().Create(&handle_));
+    ctx.plans().get<PlanTuner>().on_change([this] { plans_.clear(); });
   }
   cublasLtHandle_t handle() const { return handle_; }
   std::unique_ptr<Plan>& plan(const Key& key) { return plans_[key]; }
@@ -105,37 +119,95 @@ void make_layout(cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t ro
   VITRINE_CUBLAS_CHECK(cublaslt().MatrixLayoutCreate(layout, type, static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), columns));
 }
 
-/// False if cuBLASLt has no algorithm.
-bool choose_algorithm(Library& library, Plan& plan, const Matmul& product, const Key& key) {
+// Of one product, in a search for the fastest.
+constexpr int kMostCandidates = 16;
+
+/// Up to `most` algorithms in the order of cuBLASLt's heuristic; none if it has none.
+///   alignments  of a, b, c
+std::vector<cublasLtMatmulAlgo_t> find_algorithms(const LtProblem& problem, const Matmul& product, int64_t scratch_bytes,
+                                                  const std::array<uint32_t, 3>& alignments, int most) {
   Descriptor<cublasLtMatmulPreference_t, &CublasLt::MatmulPreferenceDestroy> preference;
   VITRINE_CUBLAS_CHECK(cublaslt().MatmulPreferenceCreate(preference.address()));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     VITRINE_CUBLAS_CHECK(cublaslt().MatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value));
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(key.scratch_bytes));
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(scratch_bytes));
   // In place, split sums are added by atomics in any order; in an output type below f32 each of them would be rounded.
   const bool in_place = product.c_dtype == DType::f32 && product.epilogue != Epilogue::row_sums;
   const uint32_t in_output_type = in_place ? CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE : 0;
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_output_type);
   // In cuBLASLt's column-major view, a and b are swapped.
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.align_b);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.align_a);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.align_c);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
-  cublasLtMatmulHeuristicResult_t result{};
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments[1]);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments[0]);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments[2]);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments[2]);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int found = 0;
-  const cublasStatus_t status = cublaslt().MatmulAlgoGetHeuristic(library.handle(), plan.operation.get(), plan.b.get(), plan.a.get(), plan.c.get(),
-                                                                  plan.c.get(), preference.get(), 1, &result, &found);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) return false;
+  const cublasStatus_t status = cublaslt().MatmulAlgoGetHeuristic(problem.handle, problem.operation, problem.a, problem.b, problem.c, problem.c,
+                                                                  preference.get(), most, results.data(), &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   VITRINE_CUBLAS_CHECK(status);
-  plan.algorithm = result.algo;
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < found; ++i) {
+    // A result of a list may be one that does not run.
+    if (most == 1 || results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[static_cast<size_t>(i)].algo);
+  }
+  return algorithms;
+}
+
+/// "matmul m 64 n 10 k 512 b transposed, f32 to f32, bias, scratch 33554432".
+std::string signature(const Matmul& product, const Key& key, bool tf32) {
+  constexpr std::array<const char*, 5> kEpilogues{"", ", bias", ", ReLU", ", bias and ReLU", ", row sums"};
+  return fmt::format("matmul m {} n {} k {}{}{}, {} to {}{}{}{}, scratch {}", product.m, product.n, product.k,
+                     product.transpose_a ? " a transposed" : "", product.transpose_b ? " b transposed" : "", dtype_name(product.dtype),
+                     dtype_name(product.c_dtype), kEpilogues[static_cast<size_t>(product.epilogue)], product.accumulate ? ", accumulated" : "",
+                     tf32 ? ", tf32" : "", key.scratch_bytes);
+}
+
+/// Chooses the algorithm among those that are timed, or that have been. False if cuBLASLt has none.
+bool choose_tuned(ExecContext& ctx, const Library& library, Plan& plan, const Matmul& product, const Key& key, const RunAlgorithm& run) {
+  auto& tuner = ctx.plans().get<PlanTuner>();
+  const std::string operation = signature(product, key, ctx.tf32() && product.dtype == DType::f32);
+  const LtProblem problem = plan.problem(library.handle());
+  const auto find = [&](int most) {
+    return find_algorithms(problem, product, key.scratch_bytes, {Key::kTunedAlignment, Key::kTunedAlignment, Key::kTunedAlignment}, most);
+  };
+  if (const TunedPlan* const known = tuner.find(operation)) {
+    if (const auto algorithm = restore_algorithm(problem, known->plan, key.scratch_bytes)) {
+      plan.algorithm = *algorithm;
+      if (!tuner.searches()) return true;
+      tuner.result().plans.put(*known);
+      ++tuner.result().reused;
+      return true;
+    }
+    if (!tuner.searches()) throw CudaError(fmt::format("{}: cuBLASLt refuses its stored plan, {}; time the plans again", operation, known->plan));
+    tuner.result().notes.push_back(fmt::format("{}: cuBLASLt refuses the stored plan, so it was timed again", operation));
+  }
+  const std::vector<cublasLtMatmulAlgo_t> algorithms = find(tuner.searches() ? kMostCandidates : 1);
+  if (algorithms.empty()) return false;
+  plan.algorithm = algorithms.front();
+  if (!tuner.searches()) return true;
+  std::vector<TimedCandidate> candidates;
+  for (const cublasLtMatmulAlgo_t& algorithm : algorithms) candidates.push_back({algorithm_text(algorithm), [&] { run(plan, algorithm); }});
+  const int fastest = time_candidates(ctx, operation, candidates);
+  if (fastest < 0) return false;
+  plan.algorithm = algorithms[static_cast<size_t>(fastest)];
+  return true;
+}
+
+/// False if cuBLASLt has no algorithm.
+bool choose_algorithm(ExecContext& ctx, const Library& library, Plan& plan, const Matmul& product, const Key& key, const RunAlgorithm& run) {
+  if (key.is_aligned() && ctx.plans().get<PlanTuner>().active()) return choose_tuned(ctx, library, plan, product, key, run);
+  const auto found = find_algorithms(plan.problem(library.handle()), product, key.scratch_bytes, {key.align_a, key.align_b, key.align_c}, 1);
+  if (found.empty()) return false;
+  plan.algorithm = found.front();
   return true;
 }
 
 bool has_bias(Epilogue epilogue) { return epilogue == Epilogue::bias || epilogue == Epilogue::bias_relu; }
 bool uses_bias(Epilogue epilogue) { return has_bias(epilogue) || epilogue == Epilogue::row_sums; }
 
-std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul& product, const Key& key) {
+std::unique_ptr<Plan> make_plan(ExecContext& ctx, const Library& library, const Matmul& product, const Key& key, const RunAlgorithm& run) {
   auto plan = std::make_unique<Plan>();
   const cudaDataType_t type = cuda_type(product.dtype);
   const cudaDataType_t c_type = cuda_type(product.c_dtype);
@@ -153,7 +225,7 @@ std::unique_ptr<Plan> make_plan(ExecContext& ctx, Library& library, const Matmul
   make_layout(plan->a.address(), type, product.transpose_a ? product.k : product.m, product.transpose_a ? product.m : product.k);
   make_layout(plan->b.address(), type, product.transpose_b ? product.n : product.k, product.transpose_b ? product.k : product.n);
   make_layout(plan->c.address(), c_type, product.m, product.n);
-  if (choose_algorithm(library, *plan, product, key)) return plan;
+  if (choose_algorithm(ctx, library, *plan, product, key, run)) return plan;
   if (product.epilogue == Epilogue::none) {
     throw UnsupportedError(
         fmt::format("matmul: cuBLASLt has no algorithm for m {}, n {}, k {} of {} to {} within {} bytes of scratch; give the workspace more",
@@ -218,14 +290,17 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
   const int64_t scratch_bytes = scratch ? scratch.bytes() : 0;
   const Key key{product.m,       product.n,        product.k,       product.transpose_a, product.transpose_b, product.accumulate, product.dtype,
                 product.c_dtype, product.epilogue, alignment_of(a), alignment_of(b),     alignment_of(c),     scratch_bytes};
-  std::unique_ptr<Plan>& plan = library.plan(key);
-  if (plan == nullptr) plan = make_plan(ctx, library, product, key);
-  if (plan->epilogue_refused) return matmul_then_epilogue(ctx, product, a, b, c, bias, scratch);
-  if (uses_bias(product.epilogue)) set(plan->operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   const float alpha = 1.0F;
   const float beta = product.accumulate ? 1.0F : 0.0F;
-  VITRINE_CUBLAS_CHECK(cublaslt().Matmul(library.handle(), plan->operation.get(), &alpha, b, plan->b.get(), a, plan->a.get(), &beta, c, plan->c.get(),
-                                         c, plan->c.get(), &plan->algorithm, scratch.data, static_cast<size_t>(scratch_bytes), stream));
+  const auto run = [&](const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) {
+    if (uses_bias(product.epilogue)) set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    VITRINE_CUBLAS_CHECK(cublaslt().Matmul(library.handle(), plan.operation.get(), &alpha, b, plan.b.get(), a, plan.a.get(), &beta, c, plan.c.get(),
+                                           c, plan.c.get(), &algorithm, scratch.data, static_cast<size_t>(scratch_bytes), stream));
+  };
+  std::unique_ptr<Plan>& plan = library.plan(key);
+  if (plan == nullptr) plan = make_plan(ctx, library, product, key, run);
+  if (plan->epilogue_refused) return matmul_then_epilogue(ctx, product, a, b, c, bias, scratch);
+  run(*plan, plan->algorithm);
 }
 
 }  // namespace vitrine::cuda

@@ -6,10 +6,11 @@
 namespace vitrine::cuda {
 
 // The functions of cuBLASLt that we call, without their prefix.
-#define VITRINE_CUBLASLT_FUNCTIONS(use)                                                                                                             \
-  use(Create) use(Destroy) use(GetStatusName) use(GetStatusString) use(GetVersion) use(Matmul) use(MatmulAlgoGetHeuristic) use(MatmulDescCreate)    \
-      use(MatmulDescDestroy) use(MatmulDescSetAttribute) use(MatmulPreferenceCreate) use(MatmulPreferenceDestroy) use(MatmulPreferenceSetAttribute) \
-          use(MatrixLayoutCreate) use(MatrixLayoutDestroy)
+#define VITRINE_CUBLASLT_FUNCTIONS(use)                                                                                                      \
+  use(Create) use(Destroy) use(GetStatusName) use(GetStatusString) use(GetVersion) use(Matmul) use(MatmulAlgoCheck)                          \
+      use(MatmulAlgoConfigGetAttribute) use(MatmulAlgoGetHeuristic) use(MatmulDescCreate) use(MatmulDescDestroy) use(MatmulDescSetAttribute) \
+          use(MatmulPreferenceCreate) use(MatmulPreferenceDestroy) use(MatmulPreferenceSetAttribute) use(MatrixLayoutCreate)                 \
+              use(MatrixLayoutDestroy)
 
 struct CublasLt {
 #define VITRINE_CUBLASLT_MEMBER(name) decltype(&::cublasLt##name) name;

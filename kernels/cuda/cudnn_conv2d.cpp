@@ -2,21 +2,61 @@
 #include "kernels/cuda/cudnn_conv2d.h"
 
 #include <algorithm>
+#include <functional>
 #include <initializer_list>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "kernels/cuda/cast.h"
 #include "kernels/cuda/cudnn_conv2d_plan.h"
+#include "kernels/cuda/plan_timing.h"
 #include "runtime/cuda/check.h"
 #include "runtime/cuda/native.h"
 #include "runtime/cuda/outside_memory.h"
+#include "runtime/error.h"
 
 namespace vitrine::cuda {
 namespace {
 
 using Ids = CudnnConv2dIds;
+
+// A plan that is tuned serves all tensors with this alignment.
+constexpr int64_t kTunedAlignment = 16;
+// Of one convolution, in a search for the fastest.
+constexpr int kMostCandidates = 32;
+
+/// Queues the convolution by a plan.
+using RunPlan = std::function<void(CudnnPlan& plan)>;
+
+/// The plan among those that are timed, or that have been.
+CudnnChoice choose_tuned(ExecContext& ctx, const CudnnConv2d& convolution, cudnnHandle_t handle, const RunPlan& run) {
+  auto& tuner = ctx.plans().get<PlanTuner>();
+  const std::string operation = conv2d_signature(convolution);
+  const CudnnTarget target{handle, nullptr};
+  if (const TunedPlan* const known = tuner.find(operation)) {
+    CudnnChoice restored = restore_conv2d_plan(convolution, target, known->plan);
+    if (!tuner.searches() && restored.plan == nullptr)
+      throw CudaError(fmt::format("{}: cuDNN refuses its stored plan, {}; time the plans again: {}", operation, known->plan, restored.refusal.str()));
+    if (!tuner.searches()) return restored;
+    if (restored.plan != nullptr) {
+      tuner.result().plans.put(*known);
+      ++tuner.result().reused;
+      return restored;
+    }
+    tuner.result().notes.push_back(fmt::format("{}: cuDNN refuses the stored plan, so it was timed again", operation));
+  }
+  if (!tuner.searches()) return choose_conv2d_plan(convolution, target);
+  CudnnChoices choices = find_conv2d_plans(convolution, target, kMostCandidates);
+  if (choices.plans.empty()) return {nullptr, choices.refusal};
+  std::vector<TimedCandidate> candidates;
+  for (const auto& plan : choices.plans) candidates.push_back({plan->text(), [&run, &plan] { run(*plan); }});
+  const int fastest = time_candidates(ctx, operation, candidates);
+  if (fastest < 0) return {nullptr, fmt::format("none of the {} plans that cuDNN proposes runs", candidates.size())};
+  return {std::move(choices.plans[static_cast<size_t>(fastest)]), ""};
+}
 
 /// The handle of a context, and the plans or refusals of its convolutions.
 class CudnnLibrary {
@@ -29,6 +69,7 @@ class CudnnLibrary {
     if (handle_ == nullptr) {
       const OutsideMeter meter(ctx, "cudnn");
       VITRINE_CUDNN_CHECK(cudnnCreate(&handle_));
+      ctx.plans().get<PlanTuner>().on_change([this] { choices_.clear(); });
     }
     const cudaStream_t stream = native_stream(ctx);
     if (!stream_set_ || stream != stream_) VITRINE_CUDNN_CHECK(cudnnSetStream(handle_, stream));
@@ -36,10 +77,12 @@ class CudnnLibrary {
     stream_set_ = true;
     return handle_;
   }
-  const CudnnChoice& choice(const CudnnConv2d& convolution, cudnnHandle_t handle) {
+  const CudnnChoice& choice(ExecContext& ctx, const CudnnConv2d& convolution, cudnnHandle_t handle, const RunPlan& run) {
     const auto known = choices_.find(convolution);
     if (known != choices_.end()) return known->second;
-    return choices_.emplace(convolution, choose_conv2d_plan(convolution, {handle, nullptr})).first->second;
+    const bool tuned = ctx.plans().get<PlanTuner>().active() && convolution.alignment >= kTunedAlignment;
+    return choices_.emplace(convolution, tuned ? choose_tuned(ctx, convolution, handle, run) : choose_conv2d_plan(convolution, {handle, nullptr}))
+        .first->second;
   }
 
  private:
@@ -78,13 +121,14 @@ Reason run_pass(ExecContext& ctx, CudnnConv2d convolution, View workspace, const
   convolution.workspace_bytes = workspace ? workspace.bytes() : 0;
   auto& library = ctx.plans().get<CudnnLibrary>();
   const cudnnHandle_t handle = library.handle(ctx);
-  const CudnnChoice& choice = library.choice(convolution, handle);
-  if (choice.plan == nullptr) return choice.refusal;
   // cuDNN has one pointer type for inputs and outputs.
   const std::array<int64_t, 4> ids{Ids::x, Ids::w, Ids::y, Ids::bias};
   const std::array<void*, 4> pointers{const_cast<void*>(x), const_cast<void*>(w), const_cast<void*>(y), const_cast<void*>(bias)};
   const size_t count = bias != nullptr ? 4 : 3;
-  choice.plan->execute(handle, std::span(ids).first(count), std::span(pointers).first(count), workspace.data);
+  const auto run = [&](CudnnPlan& plan) { plan.execute(handle, std::span(ids).first(count), std::span(pointers).first(count), workspace.data); };
+  const CudnnChoice& choice = library.choice(ctx, convolution, handle, run);
+  if (choice.plan == nullptr) return choice.refusal;
+  run(*choice.plan);
   return "";
 }
 

@@ -8,7 +8,8 @@
 #include "runtime/reason.h"
 
 /// Convolution by cuDNN's graph API. Each function queues the operation and returns an empty reason, or returns why it did not: cuDNN is not built in
-/// (no_cudnn.cpp), or has no plan that is deterministic, keeps f32 (unless ctx.tf32()) and fits the arena. The choice is kept in ctx.plans().
+/// (no_cudnn.cpp), or has no plan that is deterministic, keeps f32 (unless ctx.tf32()) and fits the arena. Of several, cuDNN's
+/// heuristics choose, or the context's tuned plans (kernels/tuned_plans.h). The choice is kept in ctx.plans().
 /// throws CudaError when cuDNN fails
 namespace vitrine::cuda {
 

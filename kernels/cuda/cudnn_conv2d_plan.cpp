@@ -3,6 +3,9 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 namespace vitrine::cuda {
 namespace {
 
@@ -58,12 +61,9 @@ CudnnDescriptor geometry_of(const CudnnConv2d& convolution) {
   return geometry;
 }
 
-}  // namespace
-
-CudnnChoice choose_conv2d_plan(const CudnnConv2d& c, const CudnnTarget& target) {
-  for (const auto& shape : {c.x, c.w, c.y}) {
-    if (std::ranges::find(shape, 0) != shape.end()) return {nullptr, "cuDNN takes no empty tensors"};
-  }
+/// Calls `use` with the graph of the convolution. requires that no tensor is empty
+template <class Use>
+auto with_graph(const CudnnConv2d& c, const Use& use) {
   const bool forward = c.pass == Conv2dPass::forward;
   const bool bias = forward && c.bias, relu = forward && c.relu;
   const DType w_dtype = c.pass == Conv2dPass::backward_weight ? c.dw_dtype : c.dtype;
@@ -92,7 +92,43 @@ CudnnChoice choose_conv2d_plan(const CudnnConv2d& c, const CudnnTarget& target) 
   if (relu) operations.push_back(cudnn_pointwise(CUDNN_POINTWISE_RELU_FWD, bias ? sum : product, nullptr, y));
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const CudnnDescriptor& operation : operations) raw.push_back(operation.get());
-  return choose_cudnn_plan(raw, {c.tf32 || c.dtype != DType::f32, c.workspace_bytes}, target);
+  return use(std::span<const cudnnBackendDescriptor_t>(raw), CudnnRules{c.tf32 || c.dtype != DType::f32, c.workspace_bytes});
+}
+
+bool is_empty(const CudnnConv2d& c) {
+  const std::array<std::array<int64_t, 4>, 3> shapes{c.x, c.w, c.y};
+  return std::ranges::any_of(shapes, [](const auto& shape) { return std::ranges::find(shape, 0) != shape.end(); });
+}
+constexpr const char* kEmpty = "cuDNN takes no empty tensors";
+
+}  // namespace
+
+CudnnChoice choose_conv2d_plan(const CudnnConv2d& convolution, const CudnnTarget& target) {
+  if (is_empty(convolution)) return {nullptr, kEmpty};
+  return with_graph(convolution, [&](const auto& operations, const CudnnRules& rules) { return choose_cudnn_plan(operations, rules, target); });
+}
+
+CudnnChoices find_conv2d_plans(const CudnnConv2d& convolution, const CudnnTarget& target, int most) {
+  if (is_empty(convolution)) return {{}, kEmpty};
+  return with_graph(convolution, [&](const auto& operations, const CudnnRules& rules) { return find_cudnn_plans(operations, rules, target, most); });
+}
+
+CudnnChoice restore_conv2d_plan(const CudnnConv2d& convolution, const CudnnTarget& target, const std::string& text) {
+  if (is_empty(convolution)) return {nullptr, kEmpty};
+  return with_graph(convolution,
+                    [&](const auto& operations, const CudnnRules& rules) { return restore_cudnn_plan(operations, rules, target, text); });
+}
+
+std::string conv2d_signature(const CudnnConv2d& c) {
+  const char* const pass = c.pass == Conv2dPass::forward ? "forward" : c.pass == Conv2dPass::backward_data ? "backward_data" : "backward_weight";
+  std::string text =
+      fmt::format("cudnn {} x {} w {} stride {} pad {}, {}", pass, fmt::join(c.x, " "), fmt::join(c.w, " "), c.stride, c.pad, dtype_name(c.dtype));
+  if (c.pass == Conv2dPass::backward_weight) text += fmt::format(" to {}", dtype_name(c.dw_dtype));
+  if (c.bias) text += ", bias";
+  if (c.relu) text += ", ReLU";
+  if (c.accumulate) text += ", accumulated";
+  if (c.tf32) text += ", tf32";
+  return text + fmt::format(", workspace {}", c.workspace_bytes);
 }
 
 }  // namespace vitrine::cuda

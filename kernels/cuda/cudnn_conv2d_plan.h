@@ -33,5 +33,12 @@ inline constexpr int64_t kCudnnArenaAlignment = 256;
 inline int64_t cudnn_arena_piece(int64_t bytes) { return (bytes + kCudnnArenaAlignment - 1) / kCudnnArenaAlignment * kCudnnArenaAlignment; }
 
 CudnnChoice choose_conv2d_plan(const CudnnConv2d& convolution, const CudnnTarget& target);
+/// See find_cudnn_plans() and restore_cudnn_plan().
+CudnnChoices find_conv2d_plans(const CudnnConv2d& convolution, const CudnnTarget& target, int most);
+CudnnChoice restore_conv2d_plan(const CudnnConv2d& convolution, const CudnnTarget& target, const std::string& text);
+
+/// "cudnn forward x 64 227 227 3 w 64 11 11 3 stride 4 pad 2, bf16, bias, ReLU, workspace 33554432": all that a plan depends on except the GPU and
+/// the alignment.
+std::string conv2d_signature(const CudnnConv2d& convolution);
 
 }  // namespace vitrine::cuda

@@ -2,10 +2,14 @@
 #include "kernels/cuda/cudnn_graph.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/cuda/check.h"
 #include "runtime/error.h"
@@ -150,6 +154,81 @@ std::vector<CudnnDescriptor> propose(const CudnnDescriptor& graph, cudnnBackendH
   return heuristics.get_descriptors(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, count);
 }
 
+/// The graph of the operations; nothing, with the reason, if cuDNN does not support it.
+std::optional<CudnnDescriptor> make_graph(std::span<const cudnnBackendDescriptor_t> operations, const CudnnTarget& target, Reason& refusal) {
+  CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  if (target.handle != nullptr) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, target.handle);
+  graph.set_descriptors(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations);
+  if (const cudnnStatus_t status = graph.try_finalize(); status != CUDNN_STATUS_SUCCESS) {
+    if (!is_refusal(status)) VITRINE_CUDNN_CHECK(status);
+    refusal = "cuDNN refuses the graph: " + cudnn_message(status);
+    return std::nullopt;
+  }
+  return graph;
+}
+
+/// An engine and its knobs as CudnnPlan::text() has them; nothing if it is no such text.
+struct EngineText {
+  int64_t engine = 0;
+  std::vector<std::pair<cudnnBackendKnobType_t, int64_t>> knobs;
+};
+std::optional<EngineText> parse_engine(const std::string& text) {
+  EngineText parsed;
+  std::istringstream words(text);
+  std::string engine, knobs, list;
+  words >> engine >> parsed.engine >> knobs;
+  if (words.fail() || engine != "engine" || knobs != "knobs") return std::nullopt;
+  words >> list;
+  std::istringstream choices(list);
+  for (std::string choice; std::getline(choices, choice, ',');) {
+    std::istringstream pair(choice);
+    int type = 0;
+    int64_t value = 0;
+    char equal = 0;
+    pair >> type >> equal >> value;
+    if (pair.fail() || equal != '=' || !pair.eof()) return std::nullopt;
+    parsed.knobs.emplace_back(static_cast<cudnnBackendKnobType_t>(type), value);
+  }
+  return parsed;
+}
+
+/// The configuration of the text; nothing, with the reason, if cuDNN refuses it.
+std::optional<CudnnDescriptor> configure_engine(const CudnnDescriptor& graph, const std::string& text, const CudnnTarget& target, Reason& refusal) {
+  const std::optional<EngineText> wanted = parse_engine(text);
+  if (!wanted) {
+    refusal = fmt::format("'{}' is no plan of cuDNN's", text);
+    return std::nullopt;
+  }
+  const auto accepted = [&](CudnnDescriptor& descriptor) {
+    const cudnnStatus_t status = descriptor.try_finalize();
+    if (status == CUDNN_STATUS_SUCCESS) return true;
+    if (!is_refusal(status)) VITRINE_CUDNN_CHECK(status);
+    refusal = fmt::format("cuDNN refuses '{}': {}", text, cudnn_message(status));
+    return false;
+  };
+  CudnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
+  engine.set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, wanted->engine);
+#if CUDNN_VERSION >= 90800
+  if (target.device_properties != nullptr) engine.set(CUDNN_ATTR_ENGINE_DEVICEPROP, *target.device_properties);
+#endif
+  if (!accepted(engine)) return std::nullopt;
+  std::vector<CudnnDescriptor> knobs;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const auto& [type, value] : wanted->knobs) {
+    CudnnDescriptor& knob = knobs.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    knob.set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, type);
+    knob.set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, value);
+    if (!accepted(knob)) return std::nullopt;
+    raw.push_back(knob.get());
+  }
+  CudnnDescriptor configuration(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  configuration.set(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+  if (!raw.empty()) configuration.set_descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, raw);
+  if (!accepted(configuration)) return std::nullopt;
+  return configuration;
+}
+
 }  // namespace
 
 std::string cudnn_message(cudnnStatus_t status) {
@@ -274,22 +353,60 @@ void CudnnPlan::execute(cudnnHandle_t handle, std::span<const int64_t> ids, std:
   VITRINE_CUDNN_CHECK(cudnnBackendExecute(handle, plan_.get(), pack->second.get()));
 }
 
-CudnnChoice choose_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target) {
-  CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  if (target.handle != nullptr) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, target.handle);
-  graph.set_descriptors(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations);
-  if (const cudnnStatus_t status = graph.try_finalize(); status != CUDNN_STATUS_SUCCESS) {
-    if (!is_refusal(status)) VITRINE_CUDNN_CHECK(status);
-    return {nullptr, "cuDNN refuses the graph: " + cudnn_message(status)};
+std::string CudnnPlan::text() const {
+  const auto configurations = plan_.get_descriptors(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1);
+  std::vector<std::string> knobs;
+  for (const CudnnDescriptor& configuration : configurations) {
+    // cuDNN does not say how many there are.
+    for (const CudnnDescriptor& choice :
+         configuration.get_descriptors(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_KNOB_TYPE_COUNTS)) {
+      knobs.push_back(fmt::format("{}={}", static_cast<int>(choice.get<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE).at(0)),
+                                  choice.get<int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE).at(0)));
+    }
   }
+  return fmt::format("engine {} knobs {}", engine_, fmt::join(knobs, ","));
+}
+
+CudnnChoice choose_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target) {
+  CudnnChoices choices = find_cudnn_plans(operations, rules, target, 1);
+  if (choices.plans.empty()) return {nullptr, std::move(choices.refusal)};
+  return {std::move(choices.plans.front()), ""};
+}
+
+CudnnChoices find_cudnn_plans(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target, int most) {
+  CudnnChoices choices;
+  const std::optional<CudnnDescriptor> graph = make_graph(operations, target, choices.refusal);
+  if (!graph) return choices;
   Reasons reasons;
+  std::set<std::string> known;
   for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
-    for (CudnnDescriptor& configuration : propose(graph, mode, target, reasons)) {
+    for (CudnnDescriptor& configuration : propose(*graph, mode, target, reasons)) {
       ++reasons.proposed;
       const Candidate candidate(std::move(configuration));
       if (!candidate.allowed(rules, reasons)) continue;
-      if (auto plan = candidate.make_plan(rules, target, mode == CUDNN_HEUR_MODE_FALLBACK, reasons)) return {std::move(plan), ""};
+      auto plan = candidate.make_plan(rules, target, mode == CUDNN_HEUR_MODE_FALLBACK, reasons);
+      // The modes propose some plans both.
+      if (plan == nullptr || (most > 1 && !known.insert(plan->text()).second)) continue;
+      choices.plans.push_back(std::move(plan));
+      if (static_cast<int>(choices.plans.size()) == most) return choices;
     }
+  }
+  if (choices.plans.empty()) choices.refusal = reasons.text(rules);
+  return choices;
+}
+
+CudnnChoice restore_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target,
+                               const std::string& text) {
+  Reason refusal;
+  const std::optional<CudnnDescriptor> graph = make_graph(operations, target, refusal);
+  if (!graph) return {nullptr, refusal};
+  std::optional<CudnnDescriptor> configuration = configure_engine(*graph, text, target, refusal);
+  if (!configuration) return {nullptr, refusal};
+  Reasons reasons;
+  reasons.proposed = 1;
+  const Candidate candidate(std::move(*configuration));
+  if (candidate.allowed(rules, reasons)) {
+    if (auto plan = candidate.make_plan(rules, target, false, reasons)) return {std::move(plan), ""};
   }
   return {nullptr, reasons.text(rules)};
 }

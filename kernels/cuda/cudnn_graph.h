@@ -37,6 +37,7 @@ constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnDataType_t
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnConvolutionMode_t*) { return CUDNN_TYPE_CONVOLUTION_MODE; }
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnPointwiseMode_t*) { return CUDNN_TYPE_POINTWISE_MODE; }
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendHeurMode_t*) { return CUDNN_TYPE_HEUR_MODE; }
+constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendKnobType_t*) { return CUDNN_TYPE_KNOB_TYPE; }
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendNumericalNote_t*) { return CUDNN_TYPE_NUMERICAL_NOTE; }
 constexpr cudnnBackendAttributeType_t cudnn_attribute_type(const cudnnBackendBehaviorNote_t*) { return CUDNN_TYPE_BEHAVIOR_NOTE; }
 
@@ -122,6 +123,8 @@ class CudnnPlan {
   int64_t engine() const { return engine_; }
   /// True for a plan of the fallback heuristic, which cuDNN offers for graphs that no allowed engine of its own choice serves.
   bool fallback() const { return fallback_; }
+  /// The engine and its knobs, from which the same version of cuDNN makes the same plan again: "engine 38 knobs 2=1,3=0,18=9".
+  std::string text() const;
   /// cuDNN's notes on its arithmetic.
   std::vector<cudnnBackendNumericalNote_t> numerical_notes() const;
   /// Queues the graph on the handle's stream: pointers[i] is the tensor ids[i], with the same ids in every call. Descriptors of pointers are kept: a
@@ -145,5 +148,16 @@ struct CudnnChoice {
 /// The first allowed plan in the order of cuDNN's heuristics (mode A, then fallback).   throws  CudaError when cuDNN fails, except for graphs that it
 /// does not support
 CudnnChoice choose_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target);
+
+/// Up to `most` allowed plans in that order, each once, or why there is none.   throws  CudaError as above
+struct CudnnChoices {
+  std::vector<std::unique_ptr<CudnnPlan>> plans;
+  Reason refusal;
+};
+CudnnChoices find_cudnn_plans(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target, int most);
+
+/// The plan of CudnnPlan::text(), if cuDNN still makes it and the rules allow it; otherwise why not.   throws  CudaError as above
+CudnnChoice restore_cudnn_plan(std::span<const cudnnBackendDescriptor_t> operations, const CudnnRules& rules, const CudnnTarget& target,
+                               const std::string& text);
 
 }  // namespace vitrine::cuda

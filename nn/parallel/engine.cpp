@@ -177,6 +177,7 @@ Engine::Engine(const Model& model, DeviceGroup& devices, EngineConfig config, Wo
   s.config.workspace_bytes = s.plans.front().workspace.bytes;
   s.full_batch = plan_batch(s.config.scheme.split, s.config.batch_size, s.config.accumulate, s.devices.world_size());
   s.reserve();
+  s.tune_plans();
   s.make_replicas();
   s.load_resident_images();
   std::vector<float> start(static_cast<size_t>(s.layout.parameter_elements()), 0.0F);

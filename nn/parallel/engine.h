@@ -187,6 +187,10 @@ class Engine {
   ImageForm input_form() const;
   /// How many micro-batches were replayed so far, and how many were issued, by reason. All 0 where cuda_graphs() is "off" or empty.
   GraphCounts graph_counts() const;
+  /// The plans in use by EngineConfig::autotune, the same on all processes; null without it.
+  const std::shared_ptr<const TunedPlans>& tuned_plans() const;
+  /// Of rank 0's process; empty elsewhere, and without EngineConfig::autotune.
+  const AutotuneReport& autotune_report() const;
   /// Number of CUDA graphs launched so far.
   int64_t graph_launches() const;
   int64_t steps_issued() const;

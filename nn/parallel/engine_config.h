@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <vitrine/kernels/image.h>
+#include <vitrine/kernels/tuned_plans.h>
 #include <vitrine/nn/loss_scaler.h>
 #include <vitrine/nn/parallel/optimizer.h>
 #include <vitrine/nn/parallel/scheme.h>
@@ -58,6 +59,28 @@ struct ResidentImages {
   /// Writes the images [first, first + n) to `images`, (n, h, w, C) u8 in host memory. Called while the engine is constructed, once for each image;
   /// what it throws, the constructor throws. Not called by plans.
   std::function<void(int64_t first, View images)> read;
+};
+
+/// Timed choice among the plans that cuDNN and cuBLASLt have for the convolutions and products of the workload, while the engine is constructed. One
+/// GPU of rank 0 times them, in the memory that is planned for it, and the GPUs of all processes use its choice. The plans are those that are allowed
+/// without it, too: deterministic, and within the workspace. Two searches may end differently, and then results differ by rounding; with the plans of
+/// an earlier search they have the same bits.
+struct Autotune {
+  bool enabled = false;
+  /// Plans of an earlier search (Engine::tuned_plans(), rank 0's), which are used instead of being timed. Those for other GPUs, libraries or
+  /// workspaces are timed again, with a warning in AutotuneReport. Null: none.
+  std::shared_ptr<const TunedPlans> known;
+  /// No plan is timed after that; the operations that are left run by the libraries' choice, which is recorded like the others. The other processes
+  /// wait up to five times ProcessGroupOptions::timeout_ms.
+  double most_seconds = 20;
+};
+
+/// What an engine with Autotune did.
+struct AutotuneReport {
+  int timed = 0, reused = 0;          // kinds of operations whose plans were timed now, or known
+  int failed_candidates = 0;          // plans that the libraries proposed but could not run
+  double seconds = 0;                 // of the search
+  std::vector<std::string> warnings;  // known plans that are not used, and operations that were not timed
 };
 
 /// What an engine does, fixed for its lifetime.
@@ -116,6 +139,8 @@ struct EngineConfig {
   /// one launch instead of dozens. Steps are issued as before with several devices, where the order is checked or every operation traced, on the
   /// caller's streams, with a custom reducer, and when a layer does not allow it (Layer::can_be_replayed); Engine::cuda_graphs() says why.
   bool cuda_graph = true;
+  /// Only for GPUs.
+  Autotune autotune;
   /// Replaces Engine::default_step, for a custom loss or order. Planning calls it too, on meta devices with a batch whose memory must not be read, so
   /// that plans contain its allocations: it only issues work, and what it allocates depends on shapes alone.
   TrainingStep step;

@@ -99,6 +99,12 @@ void validate(const Model& model, const DeviceGroup& devices, const EngineConfig
     throw ConfigError(fmt::format("engine: label_smoothing is {}, expected a number from 0 to 1", config.label_smoothing));
   }
   validate_resident_images(config);
+  if (config.autotune.enabled && devices.target().backend != Backend::cuda) {
+    throw ConfigError("engine: EngineConfig::autotune times plans on GPUs, so it has nothing to time on CPU devices; leave it out");
+  }
+  if (config.autotune.enabled && !(config.autotune.most_seconds > 0.0)) {
+    throw ConfigError(fmt::format("engine: Autotune::most_seconds is {}, expected a number above 0", config.autotune.most_seconds));
+  }
   validate_precision(config.precision, devices);
 }
 

@@ -111,6 +111,12 @@ struct Engine::State {
   static std::vector<DevicePlan> plan_with_workspace(const Model& model, const DeviceGroup& devices, const EngineConfig& config,
                                                      const Workload& workload, PlanDetail detail);
 
+  // autotune.cpp
+  /// EngineConfig::autotune: gives the compute streams of all devices their tuned plans. The pools are reserved and empty.
+  void tune_plans();
+  /// Its search on one of rank 0's devices.
+  TunedPlans search_plans(const std::vector<std::string>& operations, const std::string& kind);
+
   // engine_processes.cpp
   /// throws ConfigError unless the configuration works with several processes and all of them plan the same.
   void agree_with_processes();
@@ -243,6 +249,8 @@ struct Engine::State {
   std::map<int64_t, ProcessPart> training_parts;   // by samples
   std::map<int64_t, MicroBatch> evaluation_parts;  // by samples
   std::vector<DevicePlan> plans;
+  std::shared_ptr<const TunedPlans> tuned;
+  AutotuneReport autotune_report;
   bool workspace_planned = false;  // config.workspace_bytes are the plan's
   HostBuffer readouts;
   std::deque<Issued> in_flight;  // outlives the replicas: until the destructor has waited, devices may still read these batches

@@ -80,6 +80,7 @@ AgreementFields plan_fields(const Model& model, const FlatLayout& layout, const 
   fields.emplace_back("input packing", config.input_packing == InputPacking::automatic ? "automatic"
                                        : config.input_packing == InputPacking::on      ? "on"
                                                                                        : "off");
+  fields.emplace_back("plans of convolutions and products", config.autotune.enabled ? "timed" : "the libraries' choice");
   fields.emplace_back("images on the devices", std::to_string(config.resident_images.count));
   fields.emplace_back("normalization",
                       fmt::format("mean {} std {}", fmt::join(config.normalization.mean, " "), fmt::join(config.normalization.std, " ")));

@@ -2,7 +2,10 @@
 // cuDNN chooses plans from a GPU's description alone: what runs on a real GPU later is checked here without one.
 #include <algorithm>
 #include <iterator>
+#include <set>
+#include <string>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -124,6 +127,100 @@ TEST_P(CudnnPlanTest, FindsTensorCorePlansIfTheyAreAllowed) {
   }
   // Chips before sm_80 have no TF32.
   EXPECT_EQ(tensor_cores_ > 0, kGpus[GetParam()].compute_capability >= 800);
+}
+
+/// What --autotune times: the passes of AlexNet at a batch of 512, of which training does not need the gradient of the images.
+class CudnnCandidates : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cudnnGetVersion() < 90800) GTEST_SKIP() << "this cuDNN needs a GPU to make plans";
+  }
+  static std::vector<CudnnConv2d> passes(DType dtype, bool tf32) {
+    std::vector<CudnnConv2d> all;
+    for (CudnnConv2d c : {convolution({512, 227, 227, 3}, {64, 11, 11, 3}, 4, 2), convolution({512, 27, 27, 64}, {192, 5, 5, 64}, 1, 2),
+                          convolution({512, 13, 13, 192}, {384, 3, 3, 192}, 1, 1), convolution({512, 13, 13, 384}, {256, 3, 3, 384}, 1, 1),
+                          convolution({512, 13, 13, 256}, {256, 3, 3, 256}, 1, 1)}) {
+      c.dtype = dtype;
+      c.dw_dtype = dtype;
+      c.tf32 = tf32;
+      c.bias = c.relu = true;
+      all.push_back(c);
+      c.bias = c.relu = false;
+      c.pass = Conv2dPass::backward_weight;
+      all.push_back(c);
+      if (c.x[3] == 3) continue;
+      c.pass = Conv2dPass::backward_data;
+      all.push_back(c);
+    }
+    return all;
+  }
+
+  CudnnDescriptor gpu_ = describe(kGpus[2]);
+  const cuda::CudnnTarget h100_{nullptr, &gpu_};
+};
+
+TEST_F(CudnnCandidates, ConvolutionsOfAlexNetOnAnH100HaveSeveralAllowedPlans) {
+  for (const auto& [dtype, tf32] : {std::pair(DType::bf16, false), {DType::f32, true}}) {
+    for (const CudnnConv2d& c : passes(dtype, tf32)) {
+      const cuda::CudnnChoices found = cuda::find_conv2d_plans(c, h100_, 32);
+      EXPECT_GT(found.plans.size(), 1U) << cuda::conv2d_signature(c) << found.refusal.str();
+      if (found.plans.empty()) continue;
+      const CudnnChoice first = cuda::choose_conv2d_plan(c, h100_);
+      ASSERT_NE(first.plan, nullptr);
+      EXPECT_EQ(found.plans.front()->text(), first.plan->text()) << "the first candidate is the library's choice";
+      std::set<std::string> texts;
+      for (const auto& plan : found.plans) {
+        EXPECT_TRUE(texts.insert(plan->text()).second) << "twice: " << plan->text();
+        EXPECT_LE(plan->workspace_bytes(), c.workspace_bytes);
+        for (const auto note : plan->numerical_notes()) {
+          EXPECT_TRUE(note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP || note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) << "note " << note;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudnnCandidates, APlanIsMadeAgainFromItsText) {
+  for (const CudnnConv2d& c : passes(DType::bf16, false)) {
+    for (const auto& plan : cuda::find_conv2d_plans(c, h100_, 32).plans) {
+      const CudnnChoice restored = cuda::restore_conv2d_plan(c, h100_, plan->text());
+      ASSERT_NE(restored.plan, nullptr) << plan->text() << ": " << restored.refusal.str();
+      EXPECT_EQ(restored.plan->text(), plan->text());
+      EXPECT_EQ(restored.plan->workspace_bytes(), plan->workspace_bytes());
+      EXPECT_EQ(restored.plan->engine(), plan->engine());
+    }
+  }
+}
+
+TEST_F(CudnnCandidates, PlansThatAreNotAllowedAreNotMadeFromTheirText) {
+  const CudnnConv2d c = passes(DType::bf16, false).front();
+  for (const char* text : {"", "engine", "engine x knobs 1=2", "engine 0 knobs 1", "engine 0 knobs 1:2", "algorithm 1"}) {
+    EXPECT_EQ(cuda::restore_conv2d_plan(c, h100_, text).plan, nullptr) << text;
+  }
+  const CudnnChoice unknown = cuda::restore_conv2d_plan(c, h100_, "engine 99999 knobs ");
+  EXPECT_EQ(unknown.plan, nullptr);
+  EXPECT_NE(unknown.refusal.str().find("engine 99999"), std::string::npos) << unknown.refusal.str();
+  // A plan that needs a workspace is none without one.
+  for (const CudnnConv2d& large : passes(DType::bf16, false)) {
+    for (const auto& plan : cuda::find_conv2d_plans(large, h100_, 32).plans) {
+      CudnnConv2d small = large;
+      small.workspace_bytes = plan->workspace_bytes() - 1;
+      if (small.workspace_bytes < 0) continue;
+      EXPECT_EQ(cuda::restore_conv2d_plan(small, h100_, plan->text()).plan, nullptr) << plan->text();
+    }
+  }
+  // Without TF32, plans that use it are refused.
+  int with_tf32 = 0;
+  for (CudnnConv2d c_tf32 : passes(DType::f32, true)) {
+    const auto found = cuda::find_conv2d_plans(c_tf32, h100_, 32);
+    c_tf32.tf32 = false;
+    for (const auto& plan : found.plans) {
+      const bool tensor_cores = std::ranges::count(plan->numerical_notes(), CUDNN_NUMERICAL_NOTE_TENSOR_CORE) > 0;
+      EXPECT_EQ(cuda::restore_conv2d_plan(c_tf32, h100_, plan->text()).plan == nullptr, tensor_cores) << plan->text();
+      with_tf32 += tensor_cores ? 1 : 0;
+    }
+  }
+  EXPECT_GT(with_tf32, 0);
 }
 
 /// Images of three channels, without padding.

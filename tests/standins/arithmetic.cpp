@@ -67,7 +67,7 @@ void multiply_block(const float* a, const float* b, int64_t k, float (&sums)[kCo
 }
 
 // In how many parts the terms are summed: the real library chooses by the sizes too.
-int64_t parts_of(const Product& p) { return p.a.columns < 16 ? 1 : 1 + (p.d.rows + p.d.columns + p.a.columns) % 4; }
+int64_t parts_of(const Product& p) { return p.a.columns < 16 ? 1 : 1 + (p.d.rows + p.d.columns + p.a.columns) % 4 + p.more_parts; }
 
 void multiply_in_parts(const float* a, const float* b, int64_t k, int64_t parts, float (&sums)[kColumns][kRows]) {
   multiply_block(a, b, k / parts, sums);

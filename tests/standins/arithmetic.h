@@ -30,6 +30,7 @@ struct Product {
   void* column_sums = nullptr;  // (n) of d's type: receives the sums of b's columns
   bool relu = false;
   bool tf32 = false;
+  int64_t more_parts = 0;  // in which the terms are summed, beyond those for the sizes
 };
 
 /// d = alpha * a b + beta * c, plus bias, then ReLU; sums in f32, for some sizes in up to four parts.

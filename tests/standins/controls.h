@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct Machine {
   int64_t capacity_bytes = int64_t{4} << 30;  // of each device, touched lazily; the first use of a device takes kContextBytes of it
   bool peer_access = true;
   int compute_major = 9, compute_minor = 0;
+  int other_kind = -1;  // a device with another name than the others
   Driver driver = Driver::present;
 };
 // What else takes memory of a device.
@@ -59,6 +61,17 @@ void fail_launch(int device, int64_t n);
 /// Whether cuBLASLt's heuristic refuses every epilogue, or finds no algorithm for any product, on all devices.
 void refuse_epilogues(bool refuse);
 void refuse_products(bool refuse);
+
+/// An algorithm that cuBLASLt's heuristic proposes.
+struct ProductAlgorithm {
+  double simulated_ms = 0;  // by which its products advance the time of their device's events; nothing waits for it
+  bool fails = false;       // every product by it is refused
+};
+/// The algorithms for every product from now on, in the heuristic's order, each of which sums in another order; until configure(), which leaves one
+/// that takes no simulated time.
+void set_product_algorithms(const std::vector<ProductAlgorithm>& algorithms);
+/// What cublasLtGetVersion() returns, until configure().
+void set_cublaslt_version(size_t version);
 
 /// Faults of NCCL, by rank in any group, until configure(). A call is a collective, or a group of transfers; n = 1: the next one of this rank.
 void hang_nccl_init(int rank);         // the rank's next communicator never joins its group

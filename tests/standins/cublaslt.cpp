@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stand-in for cuBLASLt: products of f32, f16 and bf16 matrices with sums in f32. Checks what the real one checks, and also cases in which that would
 // compute garbage.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <type_traits>
+#include <vector>
 
 #include <cublasLt.h>
 
@@ -29,6 +31,14 @@ namespace {
 constexpr size_t kScratchBytes = 512;  // the most that the only algorithm uses
 
 std::atomic<bool> epilogues_refused{false}, products_refused{false};
+std::atomic<size_t> version{CUBLAS_VERSION};
+
+std::mutex algorithms_mutex;
+std::vector<standins::ProductAlgorithm> algorithms{1};
+std::vector<standins::ProductAlgorithm> known_algorithms() {
+  const std::lock_guard lock(algorithms_mutex);
+  return algorithms;
+}
 
 struct Operation {
   cublasComputeType_t compute;
@@ -54,6 +64,7 @@ struct Algorithm {
   uint64_t m, n, k;
   uint64_t scratch_bytes;
   uint16_t alignments[4];
+  uint32_t index;  // among known_algorithms()
 };
 constexpr uint64_t kMark = 0x76697472696E6531;
 static_assert(sizeof(Operation) <= sizeof(cublasLtMatmulDescOpaque_t) && sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t));
@@ -151,10 +162,13 @@ bool is_aligned(const void* p, uint16_t alignment, const char* name) {
   return false;
 }
 
+bool is_for(const Algorithm& algorithm, const Product& product) {
+  return algorithm.mark == kMark && static_cast<int64_t>(algorithm.m) == product.d.rows && static_cast<int64_t>(algorithm.n) == product.d.columns &&
+         static_cast<int64_t>(algorithm.k) == product.a.columns;
+}
+
 cublasStatus_t check_algorithm(const Algorithm& algorithm, const Product& product, size_t scratch_bytes) {
-  const bool same = algorithm.mark == kMark && static_cast<int64_t>(algorithm.m) == product.d.rows &&
-                    static_cast<int64_t>(algorithm.n) == product.d.columns && static_cast<int64_t>(algorithm.k) == product.a.columns;
-  if (!same || scratch_bytes < algorithm.scratch_bytes) {
+  if (!is_for(algorithm, product) || scratch_bytes < algorithm.scratch_bytes) {
     explain("cublasLtMatmul: the algorithm was chosen for another product or for more workspace");
     return CUBLAS_STATUS_INVALID_VALUE;
   }
@@ -179,6 +193,15 @@ void run(const Product& p, void* scratch, size_t scratch_bytes) {
 
 void vitrine::standins::refuse_epilogues(bool refuse) { epilogues_refused = refuse; }
 void vitrine::standins::refuse_products(bool refuse) { products_refused = refuse; }
+void vitrine::standins::set_product_algorithms(const std::vector<ProductAlgorithm>& wanted) {
+  const std::lock_guard lock(algorithms_mutex);
+  algorithms = wanted;
+}
+void vitrine::standins::set_cublaslt_version(size_t wanted) { version = wanted; }
+void vitrine::standins::clear_product_algorithms() {
+  set_product_algorithms(std::vector<ProductAlgorithm>(1));
+  version = CUBLAS_VERSION;
+}
 int64_t vitrine::standins::live_descriptors() { return descriptors; }
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
@@ -200,7 +223,7 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
   }
 }
 const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
-size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+size_t cublasLtGetVersion() { return version; }
 size_t cublasLtGetCudartVersion() { return CUDART_VERSION; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
@@ -302,14 +325,46 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                       static_cast<uint64_t>(product.d.columns),
                       static_cast<uint64_t>(product.a.columns),
                       preference.scratch_bytes >= kScratchBytes ? kScratchBytes : 0,
-                      {}};
+                      {},
+                      0};
   for (int i = 0; i < 4; ++i) algorithm.alignments[i] = static_cast<uint16_t>(preference.alignments[i]);
-  results[0] = {};
-  put(&results[0].algo, algorithm);
-  results[0].workspaceSize = algorithm.scratch_bytes;
-  results[0].state = CUBLAS_STATUS_SUCCESS;
-  results[0].wavesCount = 1;
-  *returned = 1;
+  const int count = std::min(requested, static_cast<int>(known_algorithms().size()));
+  for (int i = 0; i < count; ++i) {
+    algorithm.index = static_cast<uint32_t>(i);
+    results[i] = {};
+    put(&results[i].algo, algorithm);
+    results[i].workspaceSize = algorithm.scratch_bytes;
+    results[i].state = CUBLAS_STATUS_SUCCESS;
+    results[i].wavesCount = 1;
+  }
+  *returned = count;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo, cublasLtMatmulAlgoConfigAttributes_t attribute, void* value,
+                                                    size_t bytes, size_t* written) {
+  const auto algorithm = get<Algorithm>(algo);
+  if (algorithm.mark != kMark) return CUBLAS_STATUS_INVALID_VALUE;
+  if (attribute != CUBLASLT_ALGO_CONFIG_ID) return CUBLAS_STATUS_NOT_SUPPORTED;  // it has no other
+  const auto id = static_cast<int32_t>(algorithm.index);
+  if (value == nullptr || bytes < sizeof id) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(value, &id, sizeof id);
+  *written = sizeof id;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algo,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  Product product;
+  const cublasStatus_t status = describe(get<Operation>(operation), get<Layout>(a), get<Layout>(b), get<Layout>(c), get<Layout>(d), product);
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  const auto algorithm = get<Algorithm>(algo);
+  if (!is_for(algorithm, product)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (algorithm.index >= known_algorithms().size()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  result->workspaceSize = algorithm.scratch_bytes;
+  result->state = CUBLAS_STATUS_SUCCESS;
+  result->wavesCount = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -341,10 +396,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if ((adds || sums) && !is_aligned(operation.bias, 16, "the bias")) return CUBLAS_STATUS_INVALID_VALUE;  // the real heuristic may assume it
   if (c_data == d_data && std::memcmp(c_layout, d_layout, sizeof *c_layout) != 0) return CUBLAS_STATUS_INVALID_VALUE;
   size_t used_scratch = 0;
+  int64_t simulated_ns = 0;
   if (algorithm != nullptr) {
     const auto chosen = get<Algorithm>(algorithm);
     if (const cublasStatus_t checked = check_algorithm(chosen, p, scratch_bytes); checked != CUBLAS_STATUS_SUCCESS) return checked;
     used_scratch = chosen.scratch_bytes;
+    const std::vector<standins::ProductAlgorithm> known = known_algorithms();
+    if (chosen.index >= known.size() || known[chosen.index].fails) return CUBLAS_STATUS_NOT_SUPPORTED;
+    simulated_ns = static_cast<int64_t>(known[chosen.index].simulated_ms * 1e6);
+    p.more_parts = static_cast<int64_t>(chosen.index);
   }
   if (scratch != nullptr && !is_aligned(scratch, 256, "the workspace")) return CUBLAS_STATUS_INVALID_VALUE;
   const standins::Device& device = stream->device;
@@ -360,7 +420,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     explain("cublasLtMatmul: the handle is of device %d, the stream of device %d", handle->device->index, device.index);
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  return standins::queue_work(stream, touches, [p, scratch, used_scratch] { run(p, scratch, used_scratch); }) == cudaSuccess
-             ? CUBLAS_STATUS_SUCCESS
-             : CUBLAS_STATUS_EXECUTION_FAILED;
+  const auto work = [p, scratch, used_scratch, simulated_ns, &on = stream->device] {
+    run(p, scratch, used_scratch);
+    on.simulated_ns.fetch_add(simulated_ns, std::memory_order_relaxed);
+  };
+  return standins::queue_work(stream, touches, work) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -179,7 +179,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int index) {
   const Device* const device = known_device(index, code);
   if (device == nullptr) return set_last_error(code);
   *p = cudaDeviceProp{};
-  std::snprintf(p->name, sizeof p->name, "Imitated GPU %d", device->physical);
+  std::snprintf(p->name, sizeof p->name, "%s", device->physical == standins::state().machine.other_kind ? "Other imitated GPU" : "Imitated GPU");
   p->uuid.bytes[15] = static_cast<char>(device->physical);
   p->totalGlobalMem = static_cast<size_t>(standins::state().machine.capacity_bytes);
   p->sharedMemPerBlock = p->sharedMemPerBlockOptin = size_t{48} << 10;

@@ -160,11 +160,11 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   for (const standins::GraphNode& node : *executable->nodes) {
     if (node.event != nullptr) records.push_back(&node.event->begin_record());
   }
-  stream->enqueue_always([nodes = executable->nodes, records = std::move(records)] {
+  stream->enqueue_always([nodes = executable->nodes, records = std::move(records), &device = stream->device] {
     auto record = records.begin();
     for (const standins::GraphNode& node : *nodes) {
       if (node.event != nullptr) {
-        (*record++)->finish();
+        (*record++)->finish(device);
       } else {
         node.work();
       }

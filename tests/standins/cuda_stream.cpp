@@ -90,8 +90,8 @@ CUevent_st::Record& CUevent_st::begin_record() {
   return record;
 }
 
-void CUevent_st::Record::finish() {
-  time_ns.store(vitrine::steady_now_ns(), std::memory_order_relaxed);
+void CUevent_st::Record::finish(const Device& device) {
+  time_ns.store(vitrine::steady_now_ns() + device.simulated_ns.load(std::memory_order_relaxed), std::memory_order_relaxed);
   reach();
   users.fetch_sub(1, std::memory_order_release);
 }
@@ -289,7 +289,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     return set_last_error(standins::capture_error(stream));
   }
   CUevent_st::Record& record = event->begin_record();
-  stream->enqueue_always([&record] { record.finish(); });
+  stream->enqueue_always([&record, &device = stream->device] { record.finish(device); });
   return cudaSuccess;
 }
 

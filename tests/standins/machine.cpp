@@ -213,6 +213,7 @@ void configure(const Machine& machine) {
   s.freed_bytes = 0;
   make_devices(s, machine);
   clear_nccl_faults();
+  clear_product_algorithms();
 }
 
 void reset() { configure(Machine{}); }

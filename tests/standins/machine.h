@@ -39,6 +39,7 @@ struct Device {
   std::atomic<int> error{cudaSuccess};  // a sticky error of CUDA
   std::atomic<int64_t> launches_to_failure{0};
   std::atomic<bool> has_context{false};
+  std::atomic<int64_t> simulated_ns{0};  // that its events are late
   // Guarded by State::mutex.
   int64_t used_bytes = 0;
   bool fail_next_malloc = false;
@@ -129,6 +130,7 @@ cudaError_t capture_error(cudaStream_t stream);
 int64_t live_descriptors();
 int64_t live_communicators();
 void clear_nccl_faults();
+void clear_product_algorithms();
 
 /// Prints the mistake of the code under test if CUDA's error code alone would not help.
 [[gnu::format(printf, 1, 2)]] void explain(const char* format, ...);
@@ -198,7 +200,7 @@ struct CUevent_st {
     void reach();
     void wait();
     /// What a stream does at the event: takes the time, reaches the record and ends begin_record()'s use.
-    void finish();
+    void finish(const vitrine::standins::Device& device);
   };
   CUevent_st(vitrine::standins::Device& owner, unsigned event_flags) : device(owner), flags(event_flags) {}
   /// A record that no queued work refers to.

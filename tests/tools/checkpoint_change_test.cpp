@@ -86,7 +86,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
             "lr=0.001; momentum=; nesterov=off; weight-decay=0.01; no-decay=; param-group=; label-smoothing=; ema=; lr-schedule=constant; "
             "lr-step-size=; lr-milestones=; lr-gamma=; lr-min=; lr-patience=; lr-factor=; lr-threshold=; lr-cooldown=; lr-metric=; "
             "warmup-steps=0; warmup-factor=; epochs=; steps=1; precision=fp32; loss-scale=none; loss-scale-growth-interval=; clip-norm=; "
-            "allow-non-finite=off; reduce-dtype=f32; broadcast=; tf32=off; nccl-defaults=; cuda-graph=; ");
+            "allow-non-finite=off; reduce-dtype=f32; broadcast=; tf32=off; autotune=; nccl-defaults=; cuda-graph=; ");
   EXPECT_EQ(recorded("changed",
                      "--devices cpu:0-1 --mode dp --accumulate 2 --recompute-segments 2 --drop-last --no-shuffle "
                      "--seed 9007199254740993 --optimizer sgd --lr 0.05 --momentum 0.9 --nesterov --weight-decay 1e-4 "
@@ -99,7 +99,7 @@ TEST_F(Checkpoints, RecordedSettingsKeepTheirNamesAndValues) {
             "ema=0.9; lr-schedule=step; lr-step-size=30; lr-milestones=; lr-gamma=0.5; lr-min=; lr-patience=; lr-factor=; lr-threshold=; "
             "lr-cooldown=; lr-metric=; warmup-steps=2; warmup-factor=0.3333333333333333; epochs=1; steps=; precision=fp16; "
             "loss-scale=dynamic; loss-scale-growth-interval=7; clip-norm=1.5; allow-non-finite=on; reduce-dtype=f16; broadcast=; "
-            "tf32=off; nccl-defaults=; cuda-graph=; ");
+            "tf32=off; autotune=; nccl-defaults=; cuda-graph=; ");
 }
 
 TEST_F(Checkpoints, EqualSettingsWithOtherTextContinue) {

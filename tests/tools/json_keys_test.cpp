@@ -103,7 +103,7 @@ TEST(JsonKeys, OfTrainAndEvalAreDocumented) {
                     {json_of(with(train, {"--epochs", "1", "--split", "auto", "--save", weights, "--confusion", "--checkpoint-dir",
                                           (folder.path() / "run").string()})),
                      json_of(with(half, {"--loss-scale-growth-interval", "1", "--clip-norm", "1"})), json_of(with(half, {"--loss-scale", "1e12"}))},
-                    {"convolutions[]"});
+                    {"convolutions[]", "tuned_plans"});
   expect_documented("eval", {json_of(with(with({"eval"}, kQuick), {"--confusion", "--weights", weights}))});
 }
 

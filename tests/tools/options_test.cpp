@@ -7,6 +7,7 @@
 
 #include "runtime/error.h"
 #include "tests/support/error_of.h"
+#include "tools/program/autotune.h"
 #include "tools/program/collective_options.h"
 #include "tools/program/warnings.h"
 
@@ -43,6 +44,27 @@ std::vector<DeviceId> cpu_devices(int count) {
 
 #define EXPECT_CONTAINS(text, part) \
   EXPECT_PRED2([](const std::string& t, const std::string& p) { return t.find(p) != std::string::npos; }, text, part)
+
+TEST(Options, AutotuneMayHaveAFile) {
+  EXPECT_EQ(parsed("train").autotune, std::nullopt);
+  EXPECT_EQ(parsed("train --autotune").autotune, "");
+  EXPECT_EQ(parsed("train --autotune --seed 3").autotune, "");
+  EXPECT_EQ(parsed("train --autotune plans.json --seed 3").autotune, "plans.json");
+  EXPECT_EQ(parsed("train --autotune=plans.json").autotune, "plans.json");
+  EXPECT_CONTAINS(usage_error("eval --weights w --autotune"), "--autotune");
+}
+
+TEST(Options, AutotuneHasNothingToTimeOnCpuDevices) {
+  const Options o = parsed("train --autotune");
+  EXPECT_NO_THROW(check_autotune(o, {{Backend::cuda, 0}}));
+  EXPECT_NO_THROW(check_autotune(parsed("train"), cpu_devices(1)));
+  try {
+    check_autotune(o, cpu_devices(2));
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_CONTAINS(error.what(), "--autotune has nothing to time on CPU devices");
+  }
+}
 
 TEST(Options, DefaultsMatchTheHelp) {
   const Options o = parsed("train");

@@ -43,6 +43,7 @@ TEST(RunState, EveryNumberSurvivesTheJson) {
   s.test_loss = 2.25, s.test_accuracy = 0.1;
   s.best = BestCheckpoint{36, 1.0 / 3.0};
   s.settings = {{"lr", "0.1"}, {"data", "a \"set\" \xFF"}};
+  s.plans = TunedPlans{"GPU", "cuBLASLt 13.0.2", 1 << 20, true, {{"matmul m 1 n 2 k 3", "algorithm 4: 00", 1.0 / 3.0, 0.5, 7}}};
   s.version = "1.2.3";
   s.run_id = "0123456789abcdef";
   s.parameters = "fedcba9876543210";
@@ -74,6 +75,7 @@ TEST(RunState, EveryNumberSurvivesTheJson) {
   EXPECT_EQ(read.best->accuracy, s.best->accuracy);
   EXPECT_EQ(read.settings[0], s.settings[0]);
   EXPECT_EQ(read.settings[1].first, "data");  // whose value was not UTF-8
+  EXPECT_EQ(read.plans, s.plans);
   EXPECT_EQ(read.version, s.version);
   EXPECT_EQ(read.run_id, s.run_id);
   EXPECT_EQ(read.parameters, s.parameters);

@@ -24,6 +24,7 @@ CommandLine usage_error(const CLI::App* command, const std::string& message) {
 /// An empty value is most often that of a shell variable that is not set.
 void check_values_given(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
+    if (option->get_items_expected_min() == 0) continue;  // may be left without a value
     const std::vector<std::string>& values = option->results();
     if (std::find(values.begin(), values.end(), "") == values.end()) continue;
     throw ConfigError(fmt::format("{}: the value is empty; give one, or leave the option out", option->get_name()));

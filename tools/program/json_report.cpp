@@ -159,6 +159,7 @@ Json config_json(const Options& o, const Job& job, const std::vector<DeviceId>& 
   json["workspace"] = value_or_null(parse_workspace(o));
   json["tf32"] = o.tf32;
   json["nccl_defaults"] = o.nccl_defaults;
+  if (o.command == Options::Command::train) json["autotune"] = o.autotune.has_value();
   json["batch_size"] = o.batch_size;
   if (o.command == Options::Command::eval) {
     json["precision"] = o.precision;
@@ -230,6 +231,7 @@ Json run_json(const Record& record) {
   json.update(measurements_json(run.devices));
   json["communicator"] = record.communicator;
   json["cuda_graphs"] = graphs_json(record.cuda_graphs, record.graph_counts);
+  json["tuned_plans"] = record.plans.empty() ? Json() : Json::parse(record.plans);
   json["convolutions"] = Json::array();
   for (const Conv2dChoice& choice : record.convolutions) {
     json["convolutions"].push_back(

@@ -77,6 +77,7 @@ struct Options {
   bool tf32 = false;
   bool nccl_defaults = false;
   bool cuda_graph = true;
+  std::optional<std::string> autotune;  // train: the file of the plans; empty: none
 #ifdef VITRINE_CHECK_ORDER
   bool check_order = true;
 #else

@@ -7,6 +7,7 @@
 #include "nn/model.h"
 #include "runtime/error.h"
 #include "runtime/text.h"
+#include "tools/program/autotune.h"
 #include "tools/program/flag_values.h"
 #include "tools/program/lab/experiment.h"
 #include "tools/program/lessons.h"
@@ -262,6 +263,7 @@ void add_train(CLI::App& parent, Options& o) {
   add_run_options(app, o);
   add_process_options(app, o);
   add_schedule_options(app, o.schedule);
+  add_autotune_option(app, o);
   app.add_option("--verify-replicas", o.verify_replicas, "Compare the parameters of all replicas every N steps, not only at the start")
       ->check(whole_number(1, 1 << 30))
       ->group("Processes");

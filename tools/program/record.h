@@ -227,6 +227,7 @@ struct Record {
   std::string cuda_graphs;  // of this process; empty without GPUs
   GraphCounts graph_counts;
   std::vector<Conv2dChoice> convolutions;                    // of this process's first device
+  std::string plans;                                         // of --autotune, a JSON object (nn/tuned_plans_file.h); empty without
   std::optional<std::vector<RecomputationRecord>> frontier;  // of plan --frontier: falling in bytes, rising in time
   std::string remedies;                                      // what would make a plan fit; empty if it fits
   // Of a run or plan with checkpoints, on rank 0:

@@ -81,8 +81,8 @@ std::vector<SettingDifference> compare_run_settings(const std::string& here, con
   };
   const auto value = [](const Json& all, const std::string& name) {
     if (all.contains(name)) return all.at(name);
-    if (name == "cuda_graph") return Json(true);            // older files do not say, and the flag was left out of most
-    return name == "nccl_defaults" ? Json(false) : Json();  // older files have it only if it is on
+    if (name == "cuda_graph") return Json(true);                                  // older files do not say, and the flag was left out of most
+    return name == "nccl_defaults" || name == "autotune" ? Json(false) : Json();  // older files have it only if it is on
   };
   const auto shown = [](const Json& json) {
     return json.is_string() ? json.get<std::string>() : json.is_null() ? std::string("not set") : json_text(json);

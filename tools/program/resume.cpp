@@ -149,6 +149,20 @@ std::string find_weights(const std::string& path) {
   return (fs::path(found->path) / "model.safetensors").string();
 }
 
+std::optional<TunedPlans> stored_plans(const Options& options) {
+  const CheckpointOptions& o = options.checkpoints;
+  if (o.resume.empty()) return std::nullopt;
+  const std::string path = without_slash(o.resumes_automatically() ? o.directory : o.resume);
+  try {
+    const auto silent = [](const std::string&) {};  // resume_run() reports what is wrong with the checkpoints
+    const std::optional<WholeCheckpoint> found =
+        is_checkpoint(path) ? WholeCheckpoint{path, read_checkpoint(path)} : newest_whole_checkpoint(path, silent);
+    return found ? parse_run_state(found->path, found->state_json).plans : std::nullopt;
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
+}
+
 std::optional<Resumed> resume_run(const Options& options, const Job& job, Run& run, const Processes& processes) {
   if (options.checkpoints.resume.empty()) return std::nullopt;
   const std::vector<RunSetting> settings = run_settings(options, job, run);

@@ -20,6 +20,9 @@ struct Resumed {
 /// checksums are checked; newer ones that are not whole are reported on stderr. throws DataError if there is none.
 std::string find_weights(const std::string& path);
 
+/// The tuned plans in the checkpoint that --resume will choose; nothing without --resume, or where no checkpoint or no plans are.
+std::optional<TunedPlans> stored_plans(const Options& options);
+
 /// Brings the engines of all processes to the state of the checkpoint that --resume names, as rank 0 reads it, and reports on stderr where the run
 /// continues and which settings differ. Nothing without --resume, or with `auto` where there is no checkpoint yet. Every process calls it.
 /// throws  DataError: no checkpoint is whole, or --checkpoint-dir has newer ones or those of another run; ConfigError: settings that change results

@@ -9,6 +9,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/cpu/affinity.h"
 #include "runtime/units.h"
+#include "tools/program/autotune.h"
 #include "tools/program/describe.h"
 #include "tools/program/findings.h"
 #include "tools/program/machine.h"
@@ -90,6 +91,7 @@ Facts run_facts(const Options& options, const Job& job, Run& run, const std::str
   if (const std::string communicator = run.engine->communicator(); !communicator.empty()) facts.emplace_back("communicator", communicator);
   if (const ImageForm form = run.engine->input_form()) facts.emplace_back("input", form.str());
   if (const std::string graphs = describe_graphs(options, run); !graphs.empty()) facts.emplace_back("CUDA graphs", graphs);
+  if (const std::string plans = describe_autotune(*run.engine); !plans.empty()) facts.emplace_back("plans", plans);
   const Facts machine = machine_facts(*run.devices);
   facts.insert(facts.end(), machine.begin(), machine.end());
   return facts;

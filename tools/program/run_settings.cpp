@@ -154,6 +154,7 @@ void add_precision(Settings& s, const Options& o, const EngineConfig& config) {
   s.add({"clip-norm", "allow-non-finite", "reduce-dtype"});
   s.add("broadcast", o.broadcast.value_or(""), SettingEffect::rounding);
   s.add({"tf32"});
+  s.add("autotune", config.autotune.enabled ? "on" : "", SettingEffect::rounding);
   s.add("nccl-defaults", o.nccl_defaults ? "on" : "", SettingEffect::rounding);
   s.add("cuda-graph", o.cuda_graph ? "" : "off", SettingEffect::none);
 }

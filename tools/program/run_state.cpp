@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nn/checkpoint.h"
+#include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
 #include "vitrine_version.h"
 
@@ -92,6 +93,7 @@ std::string run_state_json(const RunState& s) {
   json["run_so_far"] = epoch_json(s.run_so_far);
   json["test"] = s.test_accuracy ? Json{{"loss", exact(s.test_loss)}, {"accuracy", exact(s.test_accuracy)}} : Json();
   json["best"] = s.best ? Json{{"step", s.best->step}, {"accuracy", exact(s.best->accuracy)}} : Json();
+  if (s.plans) json["tuned_plans"] = Json::parse(tuned_plans_json(*s.plans));
   json["settings"] = Json::object();
   for (const auto& [name, value] : s.settings) json["settings"][name] = value;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -128,6 +130,8 @@ RunState parse_run_state(const std::string& path, const std::string& text) {
       s.test_accuracy = number(test.at("accuracy"));
     }
     if (const Json& best = json.at("best"); !best.is_null()) s.best = BestCheckpoint{best.at("step").get<int64_t>(), number(best.at("accuracy"))};
+    // Only runs with --autotune have them.
+    if (const auto plans = json.find("tuned_plans"); plans != json.end()) s.plans = parse_tuned_plans(path, plans->dump());
     for (const auto& [name, value] : json.at("settings").items()) s.settings.emplace_back(name, value.get<std::string>());
   } catch (const Json::exception& problem) {
     if (!s.version.empty() && s.version != VITRINE_VERSION) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/tuned_plans.h"
 #include "nn/lr_schedule.h"
 #include "nn/parallel/training_checkpoint.h"
 #include "tools/program/record.h"
@@ -39,6 +40,7 @@ struct RunState : TrainingScalars {
   std::optional<double> test_loss, test_accuracy;  // of the evaluation that this checkpoint follows
   std::optional<BestCheckpoint> best;
   std::vector<std::pair<std::string, std::string>> settings;  // run_settings()
+  std::optional<TunedPlans> plans;                            // in use by --autotune
   std::string version;                                        // of the program
 };
 

@@ -8,6 +8,7 @@
 
 #include "runtime/error.h"
 #include "tools/program/attempts.h"
+#include "tools/program/autotune.h"
 #include "tools/program/balance.h"
 #include "tools/program/choose.h"
 #include "tools/program/commands.h"
@@ -25,11 +26,13 @@ int run_train(const Options& asked, const Processes& processes) {
   // Usage errors before any work.
   check_train_schedule(asked);
   const std::vector<DeviceId> devices = resolve_devices(asked, cuda_device_count());
+  check_autotune(asked, devices);
   if (processes.leads()) {
     check_writable("--save", asked.save);
     if (asked.recipe.ema && !asked.save.empty()) check_writable("--save", averages_path(asked.save));
     check_writable("--report", asked.report);
     check_writable("--log", asked.log);
+    check_writable("--autotune", asked.autotune.value_or(""));
   }
   check_writable("--trace", path_of_rank(asked.trace, processes));
   check_writable("--memory-history", path_of_rank(asked.memory_history, processes));

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include "kernels/conv2d_choice.h"
+#include "nn/tuned_plans_file.h"
 #include "runtime/error.h"
+#include "tools/program/autotune.h"
 #include "tools/program/describe.h"
 #include "tools/program/findings.h"
 #include "tools/program/interrupt.h"
@@ -66,6 +68,7 @@ Record make_record(const Options& options, const std::string& name, const std::v
   record.communicator = run.engine->communicator();
   record.cuda_graphs = describe_graphs(options, run);
   record.graph_counts = run.engine->graph_counts();
+  if (run.engine->tuned_plans()) record.plans = tuned_plans_json(*run.engine->tuned_plans());
   record.convolutions = conv2d_choices((*run.devices)[0].compute());
   RunRecord& of = record.runs.emplace_back(configured_run(options, run.engine->config(), run.engine->batch_plan()));
   add_sample_bytes(of, job.model, run.engine->config());
@@ -90,12 +93,14 @@ Trained train_job(const Options& options, const Job& job, TrainSetup setup, cons
   const std::string name = setup.name.empty() ? options.mode_name() : setup.name;
   const Scheme scheme = resolve_scheme(options, devices, setup.group->world_size());
   if (processes.process_group()) agree_on_run(options, job, *processes.process_group());
-  Run run =
-      open_run(std::move(setup.group), job, engine_config(options, job, scheme, resolve_precision(options)),
-               train_workload(options, job, options.steps, options.evaluate), {options.init_weights, options.allow_non_finite, "--init-weights"},
-               RecordedSteps::all(options), !options.steps || *options.steps * options.batch_size >= job.data.train.size());
+  EngineConfig config = engine_config(options, job, scheme, resolve_precision(options));
+  config.autotune = resolve_autotune(options, processes);
+  Run run = open_run(std::move(setup.group), job, config, train_workload(options, job, options.steps, options.evaluate),
+                     {options.init_weights, options.allow_non_finite, "--init-weights"}, RecordedSteps::all(options),
+                     !options.steps || *options.steps * options.batch_size >= job.data.train.size());
   print_warnings(options, workspace_warnings(run.engine->device_plans().front()));
   const std::optional<Resumed> resumed = resume_run(options, job, run, processes);
+  conclude_autotune(options, *run.engine, resumed, processes);
   if (!options.json) fmt::print("{}\n", Style::of(STDOUT_FILENO).prose(describe_run(options, job, run, name)));
   std::fflush(stdout);
 

@@ -194,6 +194,7 @@ void Training::save() {
   }
   state.schedule = schedule_.state();
   state.settings = settings_;
+  if (engine_.tuned_plans()) state.plans = *engine_.tuned_plans();
   saved_ = {epoch_, batch_};
   checkpoints_.save(std::move(state));
 }
