@@ -13,6 +13,7 @@
 #include "kernels/cross_entropy.h"
 #include "kernels/run.h"
 #include "runtime/cpu/parallel.h"
+#include "runtime/cpu/sum_of_squares.h"
 #include "runtime/error.h"
 
 namespace vitrine {
@@ -22,52 +23,53 @@ namespace {
 // The number of parts does not depend on the number of threads, so that the order of the sum is fixed.
 constexpr int64_t kParts = 256;
 constexpr int64_t kGrainElements = 16384;
-constexpr int64_t kLanes = 16;
-
-/// Sum of squares in double, in kLanes partial sums.
-double sum_of_squares(const float* values, int64_t count) {
-  std::array<double, kLanes> lanes{};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-#pragma omp simd
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const auto v = static_cast<double>(values[i + lane]);
-      lanes[static_cast<size_t>(lane)] += v * v;
-    }
-  }
-  for (; i < count; ++i) lanes[static_cast<size_t>(i % kLanes)] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-  double sum = 0.0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
 
 float* at(const View& control, int64_t index) { return control.as<float>() + index; }
 
-void check_gradients(ExecContext&, ConstView grad, View control) {
-  const int64_t count = grad.numel();
+/// The first element at or after `first` that is not finite; one of them is not.
+int64_t find_non_finite(const float* values, int64_t first) {
+  while (std::isfinite(values[first])) ++first;
+  return first;
+}
+
+void check_rest(ConstView grad, const SquaredElements& squared, View control) {
   const float* g = grad.as<float>();
+  const int64_t begin = squared.elements, count = grad.numel() - begin;
   const int64_t part_elements = std::max<int64_t>(1, (count + kParts - 1) / kParts);
   const int64_t parts = (count + part_elements - 1) / part_elements;
   std::array<double, kParts> sums{};
-  parallel_for(parts, std::max<int64_t>(1, kGrainElements / part_elements), [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
+  parallel_for(parts, std::max<int64_t>(1, kGrainElements / part_elements), [&](int64_t first_part, int64_t end) {
+    for (int64_t part = first_part; part < end; ++part) {
       const int64_t first = part * part_elements;
-      sums[static_cast<size_t>(part)] = sum_of_squares(g + first, std::min(part_elements, count - first));
+      sums[static_cast<size_t>(part)] = sum_of_squares(g + begin + first, std::min(part_elements, count - first));
     }
   });
   double total = 0.0;
-  for (int64_t part = 0; part < parts; ++part) total += sums[static_cast<size_t>(part)];
-  // Squares of finite floats do not overflow a double: if a sum is not finite, neither is one of its elements.
   int64_t first = -1;
-  for (int64_t part = 0; first < 0 && part < parts; ++part) {
-    if (std::isfinite(sums[static_cast<size_t>(part)])) continue;
-    int64_t i = part * part_elements;
-    while (std::isfinite(g[i])) ++i;
-    first = i;
+  const auto* const tiles = static_cast<const double*>(squared.squares.data);
+  for (int64_t tile = 0; begin > 0 && tile < squared.squares.shape[0]; ++tile) total += tiles[tile];
+  // Squares of finite floats do not overflow a double: if a sum is not finite, neither is one of its elements.
+  if (!std::isfinite(total)) first = find_non_finite(g, 0);
+  for (int64_t part = 0; part < parts; ++part) {
+    const double sum = sums[static_cast<size_t>(part)];
+    total += sum;
+    if (first < 0 && !std::isfinite(sum)) first = find_non_finite(g, begin + part * part_elements);
   }
   *at(control, StepControl::kNorm) = static_cast<float>(std::sqrt(total));
   *at(control, StepControl::kFirstNonFinite) = std::bit_cast<float>(first < 0 ? -1 : static_cast<int32_t>(first % (int64_t{1} << 30)));
   *at(control, StepControl::kFirstNonFiniteHigh) = std::bit_cast<float>(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
+}
+
+void check_gradients(ExecContext&, ConstView grad, View control) { check_rest(grad, {}, control); }
+
+void sum_squares(ExecContext&, ConstView grad, View squares) {
+  const float* g = grad.as<float>();
+  auto* const sums = static_cast<double*>(squares.data);
+  parallel_for(square_tiles(grad.numel()), kGrainElements / kSquareTile, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      sums[tile] = sum_of_squares(g + tile * kSquareTile, std::min(kSquareTile, grad.numel() - tile * kSquareTile));
+    }
+  });
 }
 
 void begin_update(const UpdateCount& count, const View& control) {
@@ -108,8 +110,8 @@ void decide_step(ExecContext&, double nominal, NonFinite non_finite, ConstView t
 }
 
 void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
-                           const UpdateCount& count) {
-  cpu::check_gradients(ctx, grad, control);
+                           const UpdateCount& count, const SquaredElements& squared) {
+  check_rest(grad, squared, control);
   cpu::decide_step(ctx, nominal, non_finite, totals, state, control, count);
 }
 
@@ -139,9 +141,10 @@ void update_loss_scale(ExecContext&, const LossScaleConfig& config, ConstView co
 
 namespace cuda {  // step_control.cu
 void check_gradients(ExecContext& ctx, ConstView grad, View control);
+void sum_squares(ExecContext& ctx, ConstView grad, View squares);
 void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count);
 void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
-                           const UpdateCount& count);
+                           const UpdateCount& count, const SquaredElements& squared);
 void clip_gradients(ExecContext& ctx, double max_norm, View control);
 void update_loss_scale(ExecContext& ctx, const LossScaleConfig& config, ConstView control, View state);
 }  // namespace cuda
@@ -173,6 +176,16 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control) {
   run(ctx, {kName, {grad}, {control}}, cpu::check_gradients, VITRINE_IF_CUDA(cuda::check_gradients), grad, control);
 }
 
+void sum_squares(ExecContext& ctx, ConstView grad, View squares) {
+  constexpr const char* kName = "sum_squares";
+  check::rank(kName, "grad", grad, 1, "(n)");
+  check::tensor(kName, "grad", grad, DType::f32, ctx);
+  if (grad.numel() == 0) throw ShapeError(fmt::format("{}: grad has no elements, expected at least 1", kName));
+  check::tensor(kName, "squares", squares, {square_tiles(grad.numel()), 2}, DType::i32, ctx);
+  check::no_overlap(kName, {"squares", squares}, {{"grad", grad}});
+  run(ctx, {kName, {grad}, {squares}}, cpu::sum_squares, VITRINE_IF_CUDA(cuda::sum_squares), grad, squares);
+}
+
 void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count) {
   constexpr const char* kName = "decide_step";
   check_decision(kName, ctx, totals, state, control, count);
@@ -181,12 +194,21 @@ void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstVi
 }
 
 void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
-                           const UpdateCount& count) {
+                           const UpdateCount& count, const SquaredElements& squared) {
   constexpr const char* kName = "check_and_decide_step";
   check_gradient(kName, ctx, grad, control);
   check_decision(kName, ctx, totals, state, control, count);
-  run(ctx, {kName, {grad, totals, state, control}, {control, count.step}}, cpu::check_and_decide_step, VITRINE_IF_CUDA(cuda::check_and_decide_step),
-      nominal, non_finite, grad, totals, state, control, count);
+  if (squared.elements < 0 || squared.elements > grad.numel()) {
+    throw ShapeError(fmt::format("{}: {} of the gradient's {} elements are squared", kName, squared.elements, grad.numel()));
+  }
+  if (squared.elements > 0) {
+    check::rank(kName, "squares", squared.squares, 2, "(tiles, 2)");
+    check::tensor(kName, "squares", squared.squares, {squared.squares.shape[0], 2}, DType::i32, ctx);
+    check::no_overlap(kName, {"control", control}, {{"squares", squared.squares}});
+  }
+  const ConstView rest = grad.rows(squared.elements, grad.numel());
+  run(ctx, {kName, {rest, squared.squares, totals, state, control}, {control, count.step}}, cpu::check_and_decide_step,
+      VITRINE_IF_CUDA(cuda::check_and_decide_step), nominal, non_finite, grad, totals, state, control, count, squared);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {

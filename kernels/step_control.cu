@@ -18,9 +18,9 @@ constexpr int64_t kTileElements = int64_t{kBlockThreads} * kPack;
 constexpr int64_t kMostParts = 2048;
 static_assert(kMostParts * static_cast<int64_t>(sizeof(double)) <= kCheckGradientsWorkspaceBytes);
 
-__device__ inline double square(float value) { return static_cast<double>(value) * static_cast<double>(value); }
+__device__ inline double squared(float value) { return static_cast<double>(value) * static_cast<double>(value); }
 
-/// The sum of the squares of the block's part, in every thread.   kPacked: grad may be accessed in packs.
+/// The sum of the squares of the block's part of `count` elements, in every thread.   kPacked: grad may be accessed in packs.
 template <bool kPacked>
 __device__ inline double sum_squares(const float* grad, int64_t count, int64_t part_elements) {
   using P = Pack<float, kPack>;
@@ -37,10 +37,10 @@ __device__ inline double sum_squares(const float* grad, int64_t count, int64_t p
     } else {
       for (int e = 0; e < kPack; ++e) values.v[e] = from[p * kPack + e];
     }
-    for (int e = 0; e < kPack; ++e) sum += square(values.v[e]);
+    for (int e = 0; e < kPack; ++e) sum += squared(values.v[e]);
   }
   const int64_t tail = packs * kPack + threadIdx.x;
-  if (tail < end - begin) sum += square(from[tail]);
+  if (tail < end - begin) sum += squared(from[tail]);
   return block_sum(sum);
 }
 
@@ -65,24 +65,53 @@ __device__ inline int32_t first_not_finite(const T* values, int32_t count) {
   return block_min(first);
 }
 
-/// Adds the sums of all parts and writes the norm. Squares of finite floats do not overflow a double: if the sum of a part is not finite, neither is
-/// one of its elements.
-__device__ inline void add_parts(const volatile double* sums, int32_t parts, const float* grad, int64_t count, int64_t part_elements,
-                                 float* control) {
+/// A gradient whose first `squared` elements were squared before, in `tiles` tiles.
+struct Gradient {
+  const float* values;
+  int64_t count;
+  int64_t squared;
+  const double* squares;
+  int64_t tiles;
+};
+
+constexpr int64_t kScanElements = int64_t{1} << 20;
+
+/// The first element of [0, end) that is not finite, in every thread of the block; -1 if all are finite.
+__device__ inline int64_t scan(const float* values, int64_t end) {
+  for (int64_t begin = 0; begin < end; begin += kScanElements) {
+    const auto count = static_cast<int32_t>(end - begin < kScanElements ? end - begin : kScanElements);
+    const int32_t found = first_not_finite(values + begin, count);
+    if (found < count) return begin + found;
+  }
+  return -1;
+}
+
+/// Adds the sums of all tiles and parts and writes the norm. Squares of finite floats do not overflow a double: if the sum of a part is not finite,
+/// neither is one of its elements.
+__device__ inline void add_parts(const volatile double* sums, int32_t parts, const Gradient& grad, int64_t part_elements, float* control) {
   double total = 0.0;
+  for (int64_t i = threadIdx.x; i < grad.tiles; i += kBlockThreads) total += grad.squares[i];
+  int64_t first = -1;
+  if (grad.tiles > 0 && !isfinite(block_sum(total))) first = scan(grad.values, grad.squared);
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < parts; i += kBlockThreads) total += sums[i];
   total = block_sum(total);
   const int32_t part = first_not_finite(sums, parts);
-  int64_t first = -1;
-  if (part < parts) {
-    const int64_t begin = part * part_elements;
-    const int64_t rest = count - begin;
-    first = begin + first_not_finite(grad + begin, static_cast<int32_t>(part_elements < rest ? part_elements : rest));
+  if (first < 0 && part < parts) {
+    const int64_t begin = grad.squared + part * part_elements;
+    const int64_t rest = grad.count - begin;
+    first = begin + first_not_finite(grad.values + begin, static_cast<int32_t>(part_elements < rest ? part_elements : rest));
   }
   if (threadIdx.x != 0) return;
   control[StepControl::kNorm] = static_cast<float>(sqrt(total));
   control[StepControl::kFirstNonFinite] = __int_as_float(first < 0 ? -1 : static_cast<int32_t>(first % (int64_t{1} << 30)));
   control[StepControl::kFirstNonFiniteHigh] = __int_as_float(first < 0 ? 0 : static_cast<int32_t>(first >> 30));
+}
+
+/// A block sums a tile.
+template <bool kPacked>
+__global__ void __launch_bounds__(kBlockThreads) square(const float* grad, int64_t count, double* squares) {
+  const double sum = sum_squares<kPacked>(grad, count, kSquareTile);
+  if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
 
 struct Decision {
@@ -125,13 +154,14 @@ __global__ void decide_alone(Decision decision, CountedUpdate count, float* cont
   count.begin(control);
 }
 
-/// A block sums its part. The last block to finish adds all parts, in their order, decides the step and begins the update.
+/// A block sums its part of the elements that were not squared before. The last block to finish adds all parts, in their order, decides the step and
+/// begins the update.
 template <bool kPacked>
 __global__ void __launch_bounds__(kBlockThreads)
-    check(const float* grad, int64_t count, int64_t part_elements, double* sums, Decision decision, CountedUpdate update, float* control) {
+    check(Gradient grad, int64_t part_elements, double* sums, Decision decision, CountedUpdate update, float* control) {
   wait_for_earlier_work();
   __shared__ bool is_last[1];
-  const double sum = sum_squares<kPacked>(grad, count, part_elements);
+  const double sum = sum_squares<kPacked>(grad.values + grad.squared, grad.count - grad.squared, part_elements);
   if (threadIdx.x == 0) {
     sums[blockIdx.x] = sum;
     __threadfence();
@@ -140,7 +170,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
   __syncthreads();
   if (!is_last[0]) return;
-  add_parts(sums, static_cast<int32_t>(gridDim.x), grad, count, part_elements, control);
+  add_parts(sums, static_cast<int32_t>(gridDim.x), grad, part_elements, control);
   if (threadIdx.x != 0) return;
   control[StepControl::kArrived] = 0.0F;
   if (decision.totals == nullptr) return;
@@ -149,14 +179,17 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 void queue_check(ExecContext& ctx, const char* operation, const ConstView& grad, const Decision& decision, const UpdateCount& update,
-                 const View& control) {
+                 const View& control, const SquaredElements& squared) {
   auto* const sums = scratch<double>(ctx, operation, kMostParts);
-  const int64_t count = grad.numel();
+  const int64_t count = grad.numel() - squared.elements;
   const int64_t tiles = std::max<int64_t>(1, ceil_div(count, kTileElements));
   const int64_t part_elements = ceil_div(tiles, kMostParts) * kTileElements;
   const int64_t parts = std::max<int64_t>(1, ceil_div(count, part_elements));
-  launch_cooperating(native_stream(ctx), is_pack_aligned(grad.data) ? &check<true> : &check<false>, dim3(static_cast<unsigned>(parts)),
-                     dim3(kBlockThreads), grad.as<float>(), count, part_elements, sums, decision, CountedUpdate(update), control.as<float>());
+  const Gradient gradient{grad.as<float>(), grad.numel(), squared.elements, static_cast<const double*>(squared.squares.data),
+                          squared.elements > 0 ? squared.squares.shape[0] : 0};
+  launch_cooperating(native_stream(ctx), is_pack_aligned(gradient.values + gradient.squared) ? &check<true> : &check<false>,
+                     dim3(static_cast<unsigned>(parts)), dim3(kBlockThreads), gradient, part_elements, sums, decision, CountedUpdate(update),
+                     control.as<float>());
 }
 
 __global__ void clip(double max_norm, float* control) {
@@ -184,7 +217,12 @@ __global__ void update_scale(float growth_factor, float backoff_factor, float gr
 
 }  // namespace
 
-void check_gradients(ExecContext& ctx, ConstView grad, View control) { queue_check(ctx, "check_gradients", grad, {}, {}, control); }
+void check_gradients(ExecContext& ctx, ConstView grad, View control) { queue_check(ctx, "check_gradients", grad, {}, {}, control, {}); }
+
+void sum_squares(ExecContext& ctx, ConstView grad, View squares) {
+  launch_cooperating(native_stream(ctx), is_pack_aligned(grad.data) ? &square<true> : &square<false>, dim3(static_cast<unsigned>(squares.shape[0])),
+                     dim3(kBlockThreads), grad.as<float>(), grad.numel(), static_cast<double*>(squares.data));
+}
 
 void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control, const UpdateCount& count) {
   launch(native_stream(ctx), decide_alone, dim3(1), dim3(1), Decision{nominal, non_finite, totals.as<float>(), state.as<float>()},
@@ -192,8 +230,8 @@ void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstVi
 }
 
 void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
-                           const UpdateCount& count) {
-  queue_check(ctx, "check_and_decide_step", grad, {nominal, non_finite, totals.as<float>(), state.as<float>()}, count, control);
+                           const UpdateCount& count, const SquaredElements& squared) {
+  queue_check(ctx, "check_and_decide_step", grad, {nominal, non_finite, totals.as<float>(), state.as<float>()}, count, control, squared);
 }
 
 void clip_gradients(ExecContext& ctx, double max_norm, View control) {

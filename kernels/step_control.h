@@ -7,6 +7,7 @@
 
 #include <vitrine/kernels/step_values.h>
 #include <vitrine/runtime/exec_context.h>
+#include <vitrine/runtime/square_sums.h>
 
 /// Operations between the reduction of the gradients and the update of the parameters. They decide on the device whether the optimizer step is taken
 /// and by which factor the update multiplies the summed gradient, so that no step waits for the host:
@@ -53,6 +54,12 @@ struct UpdateCount {
   double lr = 0.0, beta1 = 0.0, beta2 = 0.0;  // those of AdamConfig; for SGD they have no effect
   ConstView values = {};                      // empty, or (StepValues::kCount) i32: lr and beta1
 };
+/// The first elements of a gradient, whose squares have been summed before, by sum_squares() or Communicator::all_reduce_and_square().
+struct SquaredElements {
+  int64_t elements = 0;    // 0: none
+  ConstView squares = {};  // (tiles, 2) i32, as runtime/square_sums.h says; the elements may have been summed in several ranges, each with tiles of
+                           // its own
+};
 /// Index of the first infinity or NaN in the gradient; -1 if all elements are finite.
 inline int64_t first_non_finite(std::span<const float> control) {
   const auto low = std::bit_cast<int32_t>(control[StepControl::kFirstNonFinite]);
@@ -81,6 +88,11 @@ inline constexpr int64_t kCheckGradientsWorkspaceBytes = int64_t{64} << 10;
 /// throws  ShapeError, DtypeError, DeviceError, OutOfMemory (workspace)
 void check_gradients(ExecContext& ctx, ConstView grad, View control);
 
+/// Sums the squares of grad by tiles, in double; in which order depends only on n.
+///   grad (n) f32, n above 0      squares (square_tiles(n), 2) i32
+/// workspace  none      determinism  yes      throws  ShapeError, DtypeError, DeviceError
+void sum_squares(ExecContext& ctx, ConstView grad, View squares);
+
 /// Decides whether the step is taken, and writes
 ///   kFactor   nominal / valid targets / loss scale, which turns the sum of scaled gradients into the mean over valid targets
 ///   kActive   1 if there is a valid target, training has not stopped, and the gradient is finite (with NonFinite::stop, the sum of losses too;
@@ -95,9 +107,10 @@ void check_gradients(ExecContext& ctx, ConstView grad, View control);
 void decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView totals, ConstView state, View control,
                  const UpdateCount& count = {});
 
-/// check_gradients() and then decide_step(), with the same results: one launch on CUDA.   workspace, throws  as both
+/// check_gradients() and then decide_step(), with the same results: one launch on CUDA. Elements that have been squared are read again only to find
+/// the first one that is not finite, if there is one; the norm may then differ in its last bit.   workspace, throws  as both
 void check_and_decide_step(ExecContext& ctx, double nominal, NonFinite non_finite, ConstView grad, ConstView totals, ConstView state, View control,
-                           const UpdateCount& count = {});
+                           const UpdateCount& count = {}, const SquaredElements& squared = {});
 
 /// kFactor *= min(1, max_norm / (kNorm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. Call it after check_gradients and decide_step.
 /// throws  as above; ConfigError unless max_norm is above 0

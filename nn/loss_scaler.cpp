@@ -52,14 +52,14 @@ void LossScaler::set_state(ExecContext& ctx, float scale, int32_t growth_tracker
   if (ctx.backend() != Backend::meta) ctx.stream().synchronize();
 }
 
-void LossScaler::decide_step(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite,
-                             const UpdateCount& count) {
+void LossScaler::decide_step(ExecContext& ctx, double nominal, ConstView gradients, ConstView totals, NonFinite non_finite, const UpdateCount& count,
+                             const SquaredElements& squared) {
   if (stage_ != Stage::summed) throw OrderError("LossScaler: decide_step was called twice in one step; call step and update_loss_scale first");
   if (non_finite == NonFinite::accept && scaling_.active()) non_finite = NonFinite::skip;
   checked_ = non_finite != NonFinite::accept;
   const PhaseScope phase(ctx, Phase::unscale);
   if (checked_) {
-    check_and_decide_step(ctx, nominal, non_finite, gradients, totals, state_, control_, count);
+    check_and_decide_step(ctx, nominal, non_finite, gradients, totals, state_, control_, count, squared);
   } else {
     vitrine::decide_step(ctx, nominal, non_finite, totals, state_, control_, count);
   }

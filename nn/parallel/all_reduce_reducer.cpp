@@ -6,6 +6,7 @@ namespace vitrine {
 AllReduceReducer::AllReduceReducer(const ReducerContext& replica)
     : replica_(replica),
       wire_(replica),
+      squares_(replica),
       buckets_(replica.world_size > 1 ? make_buckets(replica.layout, replica.config.first_bucket_bytes, replica.config.bucket_bytes)
                                       : std::vector<Bucket>{}) {}
 
@@ -16,6 +17,7 @@ void AllReduceReducer::reset() {
 void AllReduceReducer::begin_step(int64_t step) {
   next_ = 0;
   wire_.begin_step(step);
+  squares_.begin_step();
 }
 
 void AllReduceReducer::add(int64_t finished_elements) {
@@ -29,7 +31,9 @@ void AllReduceReducer::reduce(const Bucket& bucket) {
   compute.record(*ready_);
   const PhaseScope phase(communication, Phase::reduce, bucket.name.c_str());
   communication.wait(*ready_, "backward");
+  if (squares_.all_reduce(bucket)) return;
   wire_.for_each_view(bucket.begin, bucket.end, [&](const View& view) { replica_.communicator->all_reduce(communication, view); });
+  squares_.add(bucket.parameters_end);
 }
 
 void AllReduceReducer::finish() {

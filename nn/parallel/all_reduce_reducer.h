@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "nn/parallel/buckets.h"
+#include "nn/parallel/gradient_squares.h"
 #include "nn/parallel/wire_gradients.h"
 
 /// Private to nn/parallel.
@@ -21,6 +22,7 @@ class AllReduceReducer final : public Reducer {
   void finish() override;
   void distribute() override {}  // every replica has made the same update
   void reset() override;
+  SquaredElements squared() const override { return squares_.squared(); }
   View error() const override { return wire_.error(); }
 
  private:
@@ -28,6 +30,7 @@ class AllReduceReducer final : public Reducer {
 
   const ReducerContext& replica_;
   WireGradients wire_;
+  GradientSquares squares_;
   const std::vector<Bucket> buckets_;  // spans that have not been taken point to their names
   size_t next_ = 0;                    // the first bucket of the step that has not been reduced
   std::unique_ptr<Event> ready_;       // compute: the gradients of a bucket are final

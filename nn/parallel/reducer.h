@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include <vitrine/kernels/step_control.h>
 #include <vitrine/nn/parallel/engine_config.h>
 #include <vitrine/nn/parameter_store.h>
 #include <vitrine/runtime/comm/communicator.h>
@@ -72,6 +73,9 @@ class Reducer {
   /// Makes the events. Called before the first step and after a failure, while all streams are idle: events of a failed stream would fail their
   /// waiters.
   virtual void reset() = 0;
+  /// The first of updated_elements() whose squares this step's reduction has summed: work queued on the compute stream after finish() may read the
+  /// sums. decide_step() does not read these elements again.
+  virtual SquaredElements squared() const { return {}; }
   /// (2) f32 of this step: ||reduced gradient - f32 reduced gradient|| and ||f32 reduced gradient||; empty where that is not measured.
   virtual View error() const { return {}; }
 };

@@ -32,6 +32,8 @@ class CheckedCommunicator : public Communicator {
   void reduce_unrounded(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op);
 
  protected:
+  /// Checks the arguments of all_reduce_and_square(), and queues it.
+  void issue_all_reduce_and_square(ExecContext& ctx, View inout, int64_t squared, View squares);
   /// ordinal: of its device in this process's group, if there are other processes; books_bytes: moved bytes count towards the context's open span
   CheckedCommunicator(int rank, int size, int ordinal, bool books_bytes = true)
       : rank_(rank), size_(size), ordinal_(ordinal), books_bytes_(books_bytes) {}
@@ -41,7 +43,7 @@ class CheckedCommunicator : public Communicator {
  private:
   comm::Reduction reduction(ReduceOp op) const { return {op, op == ReduceOp::average ? size_ : 1}; }
   void issue_reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op, std::optional<DType> sum_dtype);
-  void issue(ExecContext& ctx, comm::Call call, ConstView read, View write, int64_t bytes_moved);
+  void issue(ExecContext& ctx, comm::Call call, ConstView read, View write, int64_t bytes_moved, View also_written = {});
 
   int rank_;
   int size_;

@@ -21,6 +21,10 @@ class LocalCommunicator final : public CheckedCommunicator {
   LocalCommunicator& operator=(const LocalCommunicator&) = delete;
 
   std::string description() const override;
+  bool all_reduce_and_square(ExecContext& ctx, View inout, int64_t squared, View squares) override {
+    issue_all_reduce_and_square(ctx, inout, squared, squares);
+    return true;
+  }
   void abort(const Reason& reason) override;
 
  private:

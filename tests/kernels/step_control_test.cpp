@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/cross_entropy.h"
+#include "runtime/copy.h"
 #include "runtime/error.h"
 #include "tests/kernels/expect_error.h"
 #include "tests/support/device_fixture.h"
@@ -198,6 +199,50 @@ TEST_F(StepControlTest, CheckingAndDecidingInOneOperationGivesTheSameBits) {
   }
 }
 
+/// They were squared in two ranges, each with tiles of its own.
+TEST_F(StepControlTest, ElementsSquaredBeforeGiveTheSameDecision) {
+  constexpr int64_t kCount = 3 * kSquareTile + 77;
+  const Tensor totals = device.tensor({LossTotals::kCount}, [] {
+    std::vector<float> sums(LossTotals::kCount, 1.0F);
+    sums[LossTotals::kValid] = 96.0F;
+    return sums;
+  }());
+  for (const auto& [first, second] : {std::pair<int64_t, int64_t>{1, 2}, {kSquareTile + 5, 2 * kSquareTile + 9}, {77, kCount}}) {
+    for (const int64_t bad : {int64_t{-1}, int64_t{0}, kSquareTile + 7, 2 * kSquareTile + 8, kCount - 1}) {
+      std::vector<float> gradient = random_floats(kCount, static_cast<uint64_t>(first), -3.0F, 3.0F);
+      if (bad >= 0) gradient[static_cast<size_t>(bad)] = kInfinity;
+      if (bad >= 0) gradient[kCount - 1] = kNaN;
+      const Tensor grad = device.tensor({kCount}, gradient);
+      const int64_t tiles = square_tiles(first);
+      const Tensor squares = device.empty({tiles + square_tiles(second - first), 2}, DType::i32);
+      sum_squares(ctx(), grad.view().rows(0, first), squares.view().rows(0, tiles));
+      sum_squares(ctx(), grad.view().rows(first, second), squares.view().rows(tiles, squares.shape()[0]));
+      const Tensor whole = device.tensor({StepControl::kCount}, zeros()), rest = device.tensor({StepControl::kCount}, zeros());
+      check_and_decide_step(ctx(), 128.0, NonFinite::stop, grad, totals, {}, whole);
+      check_and_decide_step(ctx(), 128.0, NonFinite::stop, grad, totals, {}, rest, {}, {second, squares});
+      std::vector<float> expected = device.values(whole), control = device.values(rest);
+      EXPECT_EQ(first_non_finite(control), bad);
+      if (bad < 0)
+        expect_close(std::vector<float>{control[StepControl::kNorm]}, std::vector<double>{double{expected[StepControl::kNorm]}}, 1e-6, 0.0);
+      control[StepControl::kNorm] = expected[StepControl::kNorm] = 0.0F;
+      expect_same_bits(control, expected, std::to_string(second) + " squared, first not finite " + std::to_string(bad));
+    }
+  }
+}
+
+TEST_F(StepControlTest, ElementsSquaredBeforeAreNotReadAgain) {
+  constexpr int64_t kCount = kSquareTile + 9, kSquared = kSquareTile + 2;
+  const std::vector<float> gradient = random_floats(kCount, 5, -3.0F, 3.0F);
+  const Tensor grad = device.tensor({kCount}, gradient), squares = device.empty({2, 2}, DType::i32);
+  sum_squares(ctx(), grad.view().rows(0, kSquared), squares);
+  zero(ctx(), grad.view().rows(0, kSquared));
+  std::vector<float> sums(LossTotals::kCount, 0.0F);
+  sums[LossTotals::kValid] = 8.0F;
+  const Tensor control = device.tensor({StepControl::kCount}, zeros());
+  check_and_decide_step(ctx(), 8.0, NonFinite::skip, grad, device.tensor({LossTotals::kCount}, sums), {}, control, {}, {kSquared, squares});
+  expect_close(std::vector<float>{device.values(control)[StepControl::kNorm]}, std::vector<double>{norm_of(gradient)}, 1e-6, 0.0);
+}
+
 TEST_F(StepControlTest, UnscalingDividesByAllDigitsOfTheCount) {
   // Three devices with 20,000,001 valid targets each, summed.
   std::vector<float> totals(LossTotals::kCount, 0.0F);
@@ -273,6 +318,12 @@ TEST_F(StepControlTest, RefusesWrongArguments) {
   EXPECT_THROW(decide_step(ctx(), 1.0, NonFinite::skip, totals, state, device.empty({3})), ShapeError);
   EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, device.empty({2, 4}), totals, state, control), ShapeError);
   EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, device.empty({3}), state, control), ShapeError);
+  EXPECT_THROW(sum_squares(ctx(), grad, device.empty({2, 2}, DType::i32)), ShapeError);
+  EXPECT_THROW(sum_squares(ctx(), grad, device.empty({1, 2})), DtypeError);
+  EXPECT_THROW(sum_squares(ctx(), grad.view().rows(0, 0), device.empty({1, 2}, DType::i32)), ShapeError);
+  EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, totals, state, control, {}, {17, device.empty({1, 2}, DType::i32)}),
+               ShapeError);
+  EXPECT_THROW(check_and_decide_step(ctx(), 1.0, NonFinite::skip, grad, totals, state, control, {}, {16, device.empty({1, 2})}), DtypeError);
   EXPECT_THROW(clip_gradients(ctx(), 0.0, control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), static_cast<double>(kNaN), control), ConfigError);
   EXPECT_THROW(clip_gradients(ctx(), 1.0, device.empty({3})), ShapeError);

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/parallel/gradient_squares.h"
+
+#include "runtime/square_sums.h"
+
+namespace vitrine {
+
+GradientSquares::GradientSquares(const ReducerContext& replica) : replica_(replica) {
+  const EngineConfig& config = replica.config;
+  const int64_t elements = replica.layout.parameter_elements();
+  const bool checks = config.non_finite() != NonFinite::accept || config.precision.loss_scaling.active();
+  const bool rounds = config.precision.reduce_dtype != DType::f32;  // the sums are rounded when all are there
+  if (!checks || rounds || replica.world_size < 2 || elements < kLeastElements) return;
+  // Each range that is squared may end with a tile that is not full, and holds a parameter or more.
+  sums_ =
+      replica.device.compute().allocate({elements / kSquareTile + replica.layout.size(), 2}, DType::i32, Category::communication, "sums of squares");
+}
+
+View GradientSquares::take(int64_t end) {
+  const int64_t first = tiles_;
+  tiles_ += square_tiles(end - elements_);
+  elements_ = end;
+  return sums_.view().rows(first, tiles_);
+}
+
+bool GradientSquares::all_reduce(const Bucket& bucket) {
+  if (!sums_) return false;
+  const int64_t elements = elements_, tiles = tiles_;
+  const View sums = take(bucket.parameters_end);
+  const View gradients = replica_.gradients.rows(bucket.begin, bucket.end);
+  if (replica_.communicator->all_reduce_and_square(replica_.device.communication(), gradients, bucket.parameters_end - bucket.begin, sums))
+    return true;
+  elements_ = elements;
+  tiles_ = tiles;
+  return false;
+}
+
+void GradientSquares::add(int64_t finished_elements) {
+  const bool at_the_end = finished_elements == replica_.layout.parameter_elements();
+  if (!sums_ || at_the_end || finished_elements - elements_ < kLeastElements) return;
+  const View gradients = replica_.gradients.rows(elements_, finished_elements);
+  sum_squares(replica_.device.communication(), gradients, take(finished_elements));
+}
+
+}  // namespace vitrine
