@@ -110,6 +110,7 @@ __device__ inline void add_parts(const volatile double* sums, int32_t parts, con
 /// A block sums a tile.
 template <bool kPacked>
 __global__ void __launch_bounds__(kBlockThreads) square(const float* grad, int64_t count, double* squares) {
+  wait_for_earlier_work();
   const double sum = sum_squares<kPacked>(grad, count, kSquareTile);
   if (threadIdx.x == 0) squares[blockIdx.x] = sum;
 }
