@@ -140,8 +140,9 @@ TEST(OneDnnDtypes, ConvolutionsOfBf16NeedAmx) {
   EXPECT_FALSE(onednn::convolves(DType::f16));
   std::ifstream file("/proc/cpuinfo");
   const std::string processor(std::istreambuf_iterator<char>(file), {});
-  if (processor.find(" amx_bf16") == std::string::npos) EXPECT_FALSE(onednn::convolves(DType::bf16));
-  if (processor.find(" avx512_bf16") == std::string::npos) EXPECT_FALSE(onednn::multiplies(DType::bf16));
+  const auto has = [&](const char* instructions) { return processor.find(instructions) != std::string::npos; };
+  EXPECT_TRUE(has(" amx_bf16") || !onednn::convolves(DType::bf16));
+  EXPECT_TRUE(has(" avx512_bf16") || !onednn::multiplies(DType::bf16));
 }
 
 TEST(OneDnnVersion, IsReported) {
