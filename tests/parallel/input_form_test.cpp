@@ -27,8 +27,8 @@ enum class First {
 Model model_with(First first) {
   Model model;
   model.name = "first-convolution";
-  model.height = 35;
-  model.width = 31;
+  model.height = 23;
+  model.width = 19;
   model.channels = 3;
   model.classes = 5;
   std::vector<Sequential::Part> parts;
@@ -68,7 +68,7 @@ Result train(const Model& model, int devices, const EngineConfig& config) {
   Engine engine(model, group, config, {{kBatch}, {kBatch}});
   EXPECT_EQ(static_cast<bool>(engine.input_form()), config.input_packing == InputPacking::on);
   Result result;
-  for (uint32_t step = 0; step < 4; ++step) {
+  for (uint32_t step = 0; step < 3; ++step) {
     engine.train_step(random_batch(model, kBatch, step + 1, 0.0).view());
     for (const StepResult& t : engine.take_step_results(true)) result.losses.push_back(t.mean_loss());
     if (step == 0) result.gradients = engine.gradients(0);
