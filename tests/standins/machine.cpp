@@ -202,17 +202,19 @@ void explain(const char* format, ...) {
 void configure(const Machine& machine) {
   State& s = state();
   const int64_t communicators = live_communicators();
-  const std::unique_lock lock(s.mutex);
-  std::string left = leftovers(s);
-  if (live_descriptors() > 0) left += " " + std::to_string(live_descriptors()) + " descriptors of cuBLASLt";
-  if (communicators > 0) left += " " + std::to_string(communicators) + " NCCL communicators";
-  if (!left.empty()) throw std::logic_error("standins::configure: still alive:" + left);
-  for (const auto& [begin, a] : s.allocations) munmap(reinterpret_cast<void*>(begin), a.mapped_bytes);
-  s.allocations.clear();
-  s.freed.clear();
-  s.freed_bytes = 0;
-  make_devices(s, machine);
-  clear_nccl_faults();
+  {
+    const std::unique_lock lock(s.mutex);
+    std::string left = leftovers(s);
+    if (live_descriptors() > 0) left += " " + std::to_string(live_descriptors()) + " descriptors of cuBLASLt";
+    if (communicators > 0) left += " " + std::to_string(communicators) + " NCCL communicators";
+    if (!left.empty()) throw std::logic_error("standins::configure: still alive:" + left);
+    for (const auto& [begin, a] : s.allocations) munmap(reinterpret_cast<void*>(begin), a.mapped_bytes);
+    s.allocations.clear();
+    s.freed.clear();
+    s.freed_bytes = 0;
+    make_devices(s, machine);
+  }
+  clear_nccl_faults();  // NCCL's calls lock their library first
   clear_product_algorithms();
 }
 
