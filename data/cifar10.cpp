@@ -35,10 +35,10 @@ constexpr const char* kSubfolder = "cifar-10-batches-bin";
   if (hint.empty() && (fs::exists(folder / "data_batch_1") || fs::exists(folder / "cifar-10-batches-py"))) {
     hint = "; the folder seems to contain the Python version, but the binary version is needed";
   }
-  throw DataError(
-      fmt::format("cifar10: no {}; tried {}{}. Needed are data_batch_1.bin to data_batch_5.bin and test_batch.bin, which the CIFAR-10 binary version "
-                  "(cifar-10-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html) holds in its folder {}",
-                  tried.front().filename().string(), fmt::join(names, ", "), hint, kSubfolder));
+  throw DataError(fmt::format(
+      "cifar10: no {}; tried {}{}. Expected are data_batch_1.bin to data_batch_5.bin and test_batch.bin, which the CIFAR-10 binary version "
+      "(cifar-10-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html) holds in its folder {}",
+      tried.front().filename().string(), fmt::join(names, ", "), hint, kSubfolder));
 }
 
 fs::path find_folder(const fs::path& folder) {

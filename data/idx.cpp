@@ -32,7 +32,7 @@ OpenedFile open_file(const fs::path& folder, const std::string& name, IdxKind ki
   if (fs::exists(plain)) return {plain, {plain, InputFile::Packing::none}};
   if (fs::exists(packed)) return {packed, {packed, InputFile::Packing::gzip}};
   throw DataError(
-      fmt::format("{}: no {}; tried {} and {}. Needed are {{train,t10k}}-images-idx3-ubyte and {{train,t10k}}-labels-idx1-ubyte, plain or .gz{}",
+      fmt::format("{}: no {}; tried {} and {}. Expected are {{train,t10k}}-images-idx3-ubyte and {{train,t10k}}-labels-idx1-ubyte, plain or .gz{}",
                   kind_name(kind), name, plain.string(), packed.string(),
                   kind == IdxKind::fashion_mnist ? "; they are in data/fashion of https://github.com/zalandoresearch/fashion-mnist" : ""));
 }

@@ -114,7 +114,7 @@ Dataset open_part(const fs::path& part, const char* name, const std::vector<std:
   set.channels = 3;
   set.classes = static_cast<int64_t>(classes.size());
   set.samples = std::move(samples);
-  // Of ImageNet, as torchvision's models expect.
+  // Mean and deviation of ImageNet, which torchvision's models expect.
   set.mean = {0.485F, 0.456F, 0.406F};
   set.std = {0.229F, 0.224F, 0.225F};
   set.class_names = classes;

@@ -8,7 +8,7 @@ namespace vitrine {
 
 /// When the input of a model's first convolution is arranged in an ImageForm.
 enum class InputPacking {
-  automatic,  // where it pays: a rule that knows the shapes, the dtype and the backend only, so that every run decides alike
+  automatic,  // where it pays: a rule that knows the shapes, the dtype and the backend only, so that every run makes the same choice
   off,
   on,  // wherever there is a form, on every backend: for comparisons and tests
 };

@@ -42,7 +42,7 @@ struct AugmentationKey {
 struct AugmentationDraw {
   bool flip = false;                  // probability 1/2
   int64_t top = 0, left = 0;          // the crop's corner in the stored image, each uniform in -crop_padding..crop_padding
-  int64_t cut_top = 0, cut_left = 0;  // the square's corner in y: centre - cutout / 2, the centre uniform over the pixels
+  int64_t cut_top = 0, cut_left = 0;  // the square's corner in y: center - cutout / 2, the center uniform over the pixels
 };
 /// Draws from Philox4x32-10 with key = seed and the stream `epoch` of RandomPurpose::augmentation, blocks 2 * sample and 2 * sample + 1. A word w
 /// gives floor(w * bound / 2^32) for a bound.

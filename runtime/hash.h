@@ -21,7 +21,7 @@ class StreamingHash {
   StreamingHash& operator=(const StreamingHash&) = delete;
 
   void add(std::span<const std::byte> bytes);
-  /// Of all bytes so far.
+  /// The hash of all bytes so far.
   uint64_t value() const;
 
  private:

@@ -26,7 +26,7 @@ class TeamScope {
   int previous_;
 };
 
-/// Of one operation: with `best` bytes it runs at full speed; if these are too many it uses up to `other`, and at least `least`.
+/// Bytes of one operation: with `best` it runs at full speed; if these are too many it uses up to `other`, and at least `least`.
 struct Bytes {
   int64_t best, other, least;
 };

@@ -70,7 +70,7 @@ struct Key {
     return std::tie(m, n, k, transpose_a, transpose_b, accumulate, dtype, c_dtype, epilogue, align_a, align_b, align_c, scratch_bytes);
   }
   bool operator<(const Key& other) const { return tie() < other.tie(); }
-  /// Of the algorithms that may be tuned; those of the library's choice may use more.
+  /// Whether tuned algorithms may be used; the library's choice may assume more.
   bool is_aligned() const { return std::min({align_a, align_b, align_c}) >= kTunedAlignment; }
 
   static constexpr uint32_t kTunedAlignment = 16;
@@ -119,7 +119,7 @@ void make_layout(cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t ro
   VITRINE_CUBLAS_CHECK(cublaslt().MatrixLayoutCreate(layout, type, static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), columns));
 }
 
-// Of one product, in a search for the fastest.
+// The most algorithms that are timed for one product.
 constexpr int kMostCandidates = 16;
 
 /// Up to `most` algorithms in the order of cuBLASLt's heuristic; none if it has none.
@@ -272,7 +272,7 @@ void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* 
     if (!product.accumulate) VITRINE_CUDA_CHECK(cudaMemsetAsync(c, 0, bytes, stream));
     return;
   }
-  // The heuristic cannot be told how a bias is aligned, and may choose an algorithm that reads it in 16 bytes: the scratch gets a copy.
+  // The heuristic has no parameter for the alignment of the bias, and may choose an algorithm that reads it in 16 bytes: the scratch gets a copy.
   if (has_bias(product.epilogue) && alignment_of(bias) < 16) {
     constexpr int64_t kAlignment = 256;
     const int64_t bytes = product.n * size_of(product.c_dtype), copied = (bytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -25,7 +25,7 @@ using Ids = CudnnConv2dIds;
 
 // A plan that is tuned serves all tensors with this alignment.
 constexpr int64_t kTunedAlignment = 16;
-// Of one convolution, in a search for the fastest.
+// The most plans that are timed for one convolution.
 constexpr int kMostCandidates = 32;
 
 /// Queues the convolution by a plan.

@@ -7,7 +7,7 @@
 namespace vitrine {
 
 /// Maximum over windows of images (N, H, W, C), then ReLU if merged, in one pass. Keeps one byte per output: the position of the maximum in its
-/// window, which also says where the ReLU has cut it off. A window of 16 leaves no index for that: ReLU is a pass of its own then, and y is kept. A
+/// window, which also marks outputs that the ReLU zeroed. A 16x16 window uses all 256 indices, so that the ReLU is a separate pass, and y is kept. A
 /// ReLU gives the same bits before and after the maximum; after it, the larger tensor need not be kept for its sign.
 class MaxPool2d final : public Layer {
  public:

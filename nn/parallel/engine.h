@@ -31,7 +31,7 @@ struct Workload {
   /// of a micro-batch if there are any.
   std::function<Workload(const EngineConfig&)> under = nullptr;
   /// Asked before each plan of a search (nn/parallel/plan_search.h), also of the one for advice when memory is short: true ends the search with
-  /// SearchStopped. Null: searches go on to their end.
+  /// SearchStopped. Null: searches run to completion.
   std::function<bool()> stop = nullptr;
 };
 
@@ -75,7 +75,7 @@ enum class PlanDetail { peaks, layers };
 /// the capacity of the device that has least room, and not below kLeastCpuWorkspace or kLeastGpuWorkspace.
 struct WorkspacePlan {
   int64_t bytes = 0;
-  int64_t least_bytes = 0;                   // to which it shrinks on devices with less memory: `bytes` if it was given, or does not shrink
+  int64_t least_bytes = 0;                   // its size on devices with less memory at least; `bytes` if that was given or cannot shrink
   std::vector<WorkspaceShortage> shortages;  // what runs by another algorithm than the best, because the arena shrank
   Reason unknown;                            // why cuDNN could not be asked
 };
@@ -189,7 +189,7 @@ class Engine {
   GraphCounts graph_counts() const;
   /// The plans in use by EngineConfig::autotune, the same on all processes; null without it.
   const std::shared_ptr<const TunedPlans>& tuned_plans() const;
-  /// Of rank 0's process; empty elsewhere, and without EngineConfig::autotune.
+  /// What the search of rank 0's process did; empty on other ranks, and without EngineConfig::autotune.
   const AutotuneReport& autotune_report() const;
   /// Number of CUDA graphs launched so far.
   int64_t graph_launches() const;

@@ -120,8 +120,8 @@ struct EngineConfig {
   DType image_dtype = DType::u8;
   int64_t image_height = 0, image_width = 0;
   /// Whether u8 images become the form that the model's first layer wants, such as blocks of pixels with more channels (conv2d_input_form).
-  /// Parameters and their gradients keep their shapes, and sums may be rounded in another order. Engine::input_form() tells the form. f32 inputs are
-  /// used unchanged.
+  /// Parameters and their gradients keep their shapes, and sums may be rounded in another order. Engine::input_form() returns the form. f32 inputs
+  /// are used unchanged.
   InputPacking input_packing = InputPacking::automatic;
   Normalization normalization;
   /// Images that stay on the devices, in memory that plans count: a training batch without images (HostBatch::images) names its own by
@@ -136,7 +136,7 @@ struct EngineConfig {
   int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: size of a bucket of the flat gradients ...
   int64_t first_bucket_bytes = int64_t{1} << 20;  // ... and of the first one
   /// A single GPU captures the work of each micro-batch as a CUDA graph after two steps of its shape and replays it from then on, with the same bits:
-  /// one launch instead of dozens. Steps are issued as before with several devices, where the order is checked or every operation traced, on the
+  /// one launch instead of dozens. Steps are not replayed with several devices, where the order is checked or every operation traced, on the
   /// caller's streams, with a custom reducer, and when a layer does not allow it (Layer::can_be_replayed); Engine::cuda_graphs() says why.
   bool cuda_graph = true;
   /// Only for GPUs.

@@ -148,7 +148,7 @@ std::vector<HeldBytes> held_for_backward(const std::vector<MemoryEvent>& history
 
 using PlacedRecords = std::vector<std::pair<PoolRecord, std::shared_ptr<const PoolPlacement>>>;
 
-/// Places the blocks of a pool, or finds a pool with the same blocks among those placed before: most devices have a twin.
+/// Places the blocks of a pool, or finds a pool with the same blocks among those placed before: most devices have the same blocks as another.
 std::shared_ptr<const PoolPlacement> placement_of(PoolRecord record, PlacedRecords& placed) {
   const auto known = std::find_if(placed.begin(), placed.end(), [&](const auto& other) { return other.first == record; });
   if (known != placed.end()) return known->second;

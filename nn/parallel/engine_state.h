@@ -62,7 +62,7 @@ struct Engine::State {
   void make_replicas();
   /// Copies EngineConfig::resident_images to the devices that hold them; waits.
   void load_resident_images();
-  /// Waits for all steps in flight and books their results. throws what has failed.
+  /// Waits for all steps in flight and records their results. throws what has failed.
   State& drain();
   /// The same for the oldest one.
   void finish_oldest();
@@ -120,7 +120,7 @@ struct Engine::State {
   // engine_processes.cpp
   /// throws ConfigError unless the configuration works with several processes and all of them plan the same.
   void agree_with_processes();
-  /// Of all parameters, then of all saved buffers.
+  /// Returns a hash of each parameter, then of each saved buffer.
   std::vector<uint64_t> hashes(Replica& r);
 
   // evaluation.cpp

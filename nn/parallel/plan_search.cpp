@@ -347,29 +347,25 @@ std::vector<Remedy> find_remedies(const PlanSearch& search) {
   return remedies;
 }
 
+namespace {
+
+/// When no search finds a fit: what is left to change.
+Reason last_resorts(const PlanSearch& search) {
+  Reason text = search.trains() ? Reason("No batch size, split, number of micro-batches, recomputation or scheme makes it fit. Raise ")
+                                : Reason("No batch size makes it fit. Raise ");
+  text += Reason({Setting::memory_bytes, ", or choose a smaller model or a smaller ", Setting::image_size});
+  if (search.config().workspace_bytes) text += Reason({" or ", Setting::workspace_bytes});
+  if (search.trains() && search.config().optimizer.kind != OptimizerConfig::Kind::sgd) {
+    text += Reason({", or an optimizer with less state (", propose(Setting::optimizer, "sgd"), ")"});
+  }
+  return text;
+}
+
+}  // namespace
+
 Reason describe_remedies(const PlanSearch& search) {
   const std::vector<Remedy> remedies = find_remedies(search);
-  if (remedies.empty() && !search.trains()) {
-    return {"No batch size makes it fit: what does not depend on the batch is too large by itself. Raise ",
-            Setting::memory_bytes,
-            ", or lower ",
-            Setting::workspace_bytes,
-            " or ",
-            Setting::image_size};
-  }
-  if (remedies.empty()) {
-    return {
-        "No batch size, split, number of micro-batches, recomputation or scheme makes it fit: what does not depend on the batch is too large by "
-        "itself. Raise ",
-        Setting::memory_bytes,
-        ", or choose a smaller model, a smaller ",
-        Setting::image_size,
-        " or ",
-        Setting::workspace_bytes,
-        ", or an optimizer with less state (",
-        propose(Setting::optimizer, "sgd"),
-        ")"};
-  }
+  if (remedies.empty()) return last_resorts(search);
   const bool had_share = search.config().scheme.split.kind == Split::Kind::gpu0;
   Reason text = kFirstRemedy;
   const char* separator = "";

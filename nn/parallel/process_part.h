@@ -22,7 +22,7 @@ struct MicroBatch {
 /// What one process needs to know about a step; its size does not depend on the number of processes.
 struct ProcessPart {
   std::vector<MicroBatch> micro_batches;  // up to the last one in which any process has a sample
-  /// Of the global batch, in the order in which the devices take them: at most one range per micro-batch, because a process's devices are
+  /// Ranges of the global batch, in the order in which the devices take them: at most one range per micro-batch, because a process's devices are
   /// consecutive.
   std::vector<RowRange> rows;
 };

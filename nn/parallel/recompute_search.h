@@ -17,7 +17,7 @@ struct RecomputePoint {
   /// Time of recomputation as a share of the time of the forward and backward pass, both as estimated by units_of() (segments.h); backward counts as
   /// two forward passes.
   double added_time = 0.0;
-  int64_t modeled_bytes = 0;  // what the model of the device says
+  int64_t modeled_bytes = 0;  // peak predicted by the model of the device
   Fit fit;
 };
 

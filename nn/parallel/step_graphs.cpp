@@ -93,7 +93,7 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
   Graph graph{capture(issue), in_use};
   stream().launch(*graph.work, values.step);
   ++counts_.launched;
-  // The blocks of this use are where the graph expects them; whether they will be there again, the use before tells.
+  // The blocks of this use are where the graph expects them; the previous use shows whether they will be there again.
   if (std::exchange(section.blocks, pool().section_hash()) == pool().section_hash()) {
     graphs_.emplace(key, std::move(graph));
   } else {

@@ -24,7 +24,7 @@ struct ElementRange {
   int64_t size() const { return end - begin; }
 };
 /// Ranges of the blocks first, first + 1, ... (modulo their number): at most two; the second is empty unless the blocks wrap around.
-///   offsets  the begin of each block, and the end of the last
+///   offsets  the start of each block, and the end of the last
 std::array<ElementRange, 2> block_ranges(std::span<const int64_t> offsets, int first, int blocks);
 
 /// The most elements that a process receives in one round.

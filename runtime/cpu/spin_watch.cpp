@@ -96,7 +96,7 @@ void SpinWatch::run() {
     if (!before || !now) continue;
     const double running = now->running_s - before->running_s, waiting = now->waiting_s - before->waiting_s;
     before = now;
-    // Threads that have ended take their times along; an idle process says nothing about its cores.
+    // The times of threads that have ended are lost; an idle process gives no information about its cores.
     if (running < 0 || waiting < 0 || running + waiting < 0.1e-3 * kPeriodMs) continue;
     const bool sleeps_soon = rule.sample(waiting / (running + waiting));
     if (sleeps_soon && !team) team = std::make_unique<SleepingTeam>();

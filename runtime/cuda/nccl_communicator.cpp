@@ -59,7 +59,7 @@ class NcclCommunicator final : public CheckedCommunicator {
                        fixed ? "" : " (sums may have other last bits in the next run)");
   }
   void abort(const Reason& reason) override {
-    // NCCL also reports a lost peer, but the process group knows better which one.
+    // NCCL also reports a lost peer, but the process group identifies the rank more reliably.
     ProcessGroup* const process_group = group_->process_group();
     if (process_group == nullptr) return group_->abort(reason);
     const Reason broken = group_->failure();

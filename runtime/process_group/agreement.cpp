@@ -76,7 +76,7 @@ void require_agreement(ProcessGroup& process_group, const std::string& what, con
     return std::vector<std::string>{describe_disagreement(all)};
   });
   if (difference.empty()) return;
-  // All processes know the difference, so all end regularly.
+  // All processes know the difference, so all end normally.
   process_group.close();
   throw ConfigError(fmt::format("the processes disagree in {}: {}; start all of them with the same options", what, difference));
 }

@@ -92,7 +92,7 @@ TEST(ShardedLoader, ShardsMakeUpTheEpochs) {
 
 TEST(ShardedLoader, ShardsMayBeEmpty) {
   const Dataset set = make_set(9);
-  // Of four rows the last two; of the last row nothing.
+  // The last two of four rows; nothing of the last row.
   const ShardFunction tail = [](int64_t rows) { return rows == 4 ? std::vector<RowRange>{{2, 4}} : std::vector<RowRange>{}; };
   Loader loader(set, {.batch_size = 4, .shuffle = false, .shard = tail});
   EXPECT_EQ(labels_of(*loader.next()), (std::vector<int32_t>{2, 3}));

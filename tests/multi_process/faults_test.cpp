@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of four processes one dies, hangs, fails or issues a different collective: the culprit is named, all end in time, and nothing is left behind.
+// One of four processes dies, hangs, fails or issues a different collective: the culprit is named, all end in time, and nothing is left behind.
 // VITRINE_FAULT_REPEATS: number of repetitions of each fault [3].
 #include <algorithm>
 #include <chrono>

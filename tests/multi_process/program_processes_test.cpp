@@ -65,6 +65,13 @@ TEST_F(Processes, TrainLikeOneProcess) {
   }
 }
 
+/// The collective that a sum over 65 buffers needs, through all layers of communication.
+TEST_F(Processes, SixtyFiveReduceTogether) {
+  const ChildResult result = mpirun(65, vitrine_command({"collectives", "all_reduce", "-b", "8", "-e", "8", "--iters", "2", "--warmup_iters", "1"}));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_NE(result.output.find("Every result was right"), std::string::npos) << result.output << result.error;
+}
+
 /// Each process holds all training images on its device, and gathers its own rows of each batch.
 TEST_F(Processes, TrainOnImagesOfTheirDevicesWithTheSameBits) {
   const Command training = {"--epochs", "2", "--augment", "flip,crop:3", "--devices", "cpu:0"};

@@ -29,7 +29,7 @@ TEST(SpinRule, SpinsAgainAfterTwoSecondsOfFreeCores) {
   rule.sample(0.9);
   ASSERT_TRUE(rule.sample(0.9));
   for (int i = 1; i < SpinRule::kFreeSamples; ++i) EXPECT_TRUE(rule.sample(0.01)) << i;
-  EXPECT_TRUE(rule.sample(0.1));  // neither shared nor free: the count begins anew
+  EXPECT_TRUE(rule.sample(0.1));  // neither shared nor free: the count begins again
   for (int i = 1; i < SpinRule::kFreeSamples; ++i) EXPECT_TRUE(rule.sample(0.01)) << i;
   EXPECT_FALSE(rule.sample(0.01));
   EXPECT_FALSE(rule.sample(0.9));

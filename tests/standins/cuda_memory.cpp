@@ -64,7 +64,7 @@ void forget_oldest() {
   }
 }
 
-// requires the lock. False: p is not the begin of a live allocation of that kind.
+// requires the lock. False: p is not the start of a live allocation of that kind.
 bool unmap(void* p, bool pinned) {
   const auto at = state().allocations.find(reinterpret_cast<uintptr_t>(p));
   if (at == state().allocations.end() || at->second.freed || (at->second.device == kHost) != pinned) return false;

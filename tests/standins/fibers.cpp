@@ -100,7 +100,7 @@ void switch_stacks(void** from, void* to) { vitrine_standins_switch(from, to); }
 
 namespace {
 
-// The portable way, with two system calls for each switch: a stack pointer is the address of an ucontext_t, which is at the begin of the stack or,
+// The portable way, with two system calls for each switch: a stack pointer is the address of an ucontext_t, which is at the start of the stack or,
 // for a thread's own stack, on it.
 void begin(unsigned high, unsigned low) {
   vitrine::standins::enter_fiber(reinterpret_cast<vitrine::standins::Fiber*>((uintptr_t{high} << 32) | low));

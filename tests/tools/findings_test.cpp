@@ -116,7 +116,7 @@ TEST(Findings, ReportWaitsForDataAndForTheHost) {
   in.devices[1].phases.rows.insert(in.devices[1].phases.rows.begin(), {Phase::data, 1, 0.46, 0.46, 0, 10, 0});
   in.workers = 2;
   EXPECT_TELLS(waits_for_data(in), "46 % of the step waits for data");
-  EXPECT_TELLS(waits_for_data(in), "raise `--workers`, which is 2, say to 4");
+  EXPECT_TELLS(waits_for_data(in), "raise `--workers` from 2, for example to 4");
   EXPECT_EQ(text_of(waits_for_data(in)).find("--preprocess"), std::string::npos);
   in.host_preprocess = true;
   EXPECT_TELLS(waits_for_data(in), "`--preprocess device`");

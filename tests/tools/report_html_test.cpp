@@ -459,7 +459,7 @@ TEST(FindingsSection, ClaimsNoMoreThanWasJudged) {
     return page_data(record).dump();
   };
   record.runs[0].devices[0].phases.steps = 20;
-  EXPECT_HAS(said(1), "Nothing stands out in 1 step after the first; waits of devices for each other are judged from 8 steps on.");
+  EXPECT_HAS(said(1), "Nothing stands out in 1 step after the first; waits of devices for each other need at least 8 measured steps.");
   EXPECT_HAS(said(7), "Nothing stands out in 7 steps after the first;");
   EXPECT_HAS(said(8), "no device waits for long");
 }

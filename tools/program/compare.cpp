@@ -23,6 +23,7 @@
 #include "tools/program/progress.h"
 #include "tools/program/report/page.h"
 #include "tools/program/run_facts.h"
+#include "tools/program/tables.h"
 #include "tools/program/terminal_report.h"
 #include "tools/program/warnings.h"
 
@@ -34,7 +35,7 @@ constexpr int64_t kDefaultSteps = 6;
 
 /// "5 rounds of 1 step after the first".
 std::string describe_rounds(int rounds, int64_t steps) {
-  return fmt::format("{} round{} of {} step{} after the first", rounds, rounds == 1 ? "" : "s", steps, steps == 1 ? "" : "s");
+  return fmt::format("{} of {} after the first", counted(rounds, "round"), counted(steps, "step"));
 }
 
 /// || gradients / loss_scale - reference || / || reference ||

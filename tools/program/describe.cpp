@@ -14,7 +14,7 @@ namespace vitrine::tools {
 
 namespace {
 
-// Of more micro-batches than this, only the first ones are described.
+// If there are more micro-batches, only the first ones are described.
 constexpr size_t kMicroBatchesShown = 4;
 // Slices of more devices than this are described as runs of equal ones.
 constexpr size_t kSlicesShown = 8;

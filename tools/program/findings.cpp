@@ -159,7 +159,7 @@ std::optional<Finding> waits_for_data(const RunRecord& run) {
   double share = 0;
   for (const DeviceRecord& d : run.devices) share = std::max(share, share_of(d.phases, seconds_in(d, Phase::data)));
   if (share < kDataWait) return std::nullopt;
-  const std::string workers = fmt::format("raise `--workers`, which is {}, say to {}", run.workers, run.workers * 2);
+  const std::string workers = fmt::format("raise `--workers` from {}, for example to {}", run.workers, run.workers * 2);
   return Finding{fmt::format("{} of the step waits for data.", percent(share)),
                  (run.host_preprocess ? "`--preprocess device` takes the work from the loader; or " : "") + workers + ".", share, kTheStep};
 }

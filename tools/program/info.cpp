@@ -174,7 +174,7 @@ void print_info(const std::vector<int>& cores) {
   built.add_rule();
   for (const LibraryInfo& library : libraries()) built.add_row({library.name, library.version, library.use});
   built.set_hint(fmt::format("CPU devices are virtual: name as many as you like; up to cpu:0-{} each has a core of its own.", cores.size() - 1));
-  fmt::print("{}{}", built.str(style), missing.str(style));
+  fmt::print("{}{}", built.str(style), missing.is_empty() ? std::string() : missing.str(style));
   print_gpus(query_gpus(true), style);
 }
 

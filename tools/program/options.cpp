@@ -76,7 +76,9 @@ void check_training(const Options& o) {
   resolve_optimizer(o);
   check_recipe(o.recipe, o.host_preprocess());
   if (o.images_on_device() && o.host_preprocess()) {
-    throw ConfigError("--data-on-device on keeps stored images on the devices, but --preprocess host prepares them before; leave one of them out");
+    throw ConfigError(
+        "--data-on-device on keeps stored images on the devices, but --preprocess host converts them before they get there; leave one of the two "
+        "out");
   }
   if (o.command == Options::Command::compare || o.command == Options::Command::reproduce) {
     resolve_compare_precisions(o);

@@ -185,7 +185,7 @@ Precision resolve_precision(const Options& options);
 TraceLevel resolve_trace_level(const Options& options);
 /// "512MiB" or "512MiB,1GiB" to bytes; "2" or "2,1" to counts. throws ConfigError naming the option.
 std::vector<int64_t> parse_memory_list(const std::string& text);
-/// Of each device's compute stream: "64MiB"; none where it depends on backend and model. throws ConfigError.
+/// Workspace of each device's compute stream: "64MiB"; none where it depends on backend and model. throws ConfigError.
 std::optional<int64_t> parse_workspace(const Options& options);
 /// "2-4" or "3", counted from 1, to a range counted from 0. throws ConfigError.
 StepRange parse_step_range(const std::string& text);

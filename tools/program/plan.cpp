@@ -24,6 +24,7 @@
 #include "tools/program/output_file.h"
 #include "tools/program/report/page.h"
 #include "tools/program/run_facts.h"
+#include "tools/program/tables.h"
 #include "tools/program/terminal_report.h"
 #include "tools/program/warnings.h"
 
@@ -96,7 +97,7 @@ int run_plan(const Options& asked) {
                   scheme.split.str(), loss_at_name(scheme.loss_at), reduce_name(scheme.reduce), describe_memory(config),
                   options.processes > 1 ? fmt::format("; the first of {} processes", options.processes) : std::string());
   record.kind = Record::Kind::plan;
-  record.title = fmt::format("The plan of {} on {} device{}, {}", job.model.name, group->size(), group->size() == 1 ? "" : "s", options.mode_name());
+  record.title = fmt::format("The plan of {} on {}, {}", job.model.name, counted(group->size(), "device"), options.mode_name());
   record.command_line = command_line(options);
   record.facts = {{"model and data", model}, {"scheme", step}};
   for (const std::string& note : chosen.notes) record.facts.emplace_back("chosen", note);

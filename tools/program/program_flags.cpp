@@ -273,7 +273,7 @@ void add_train(CLI::App& parent, Options& o) {
   add_report_option(app, o);
   app.add_option("--tensorboard", o.tensorboard,
                  "Write loss, learning rate, accuracy, confusion matrix, speed and memory to a new event file in the folder DIR");
-  app.add_option("--log", o.log, "Write steps and epochs to FILE.jsonl (an object per line) or FILE.csv while they are done");
+  app.add_option("--log", o.log, "Write steps and epochs to FILE.jsonl (an object per line) or FILE.csv as they finish");
   add_confusion_option(app, o);
   app.add_option("--trace", o.trace, "Write a Chrome trace to FILE.json (open it in Perfetto)");
   app.add_option("--memory-history", o.memory_history, "Write what the devices held to FILE.pickle (open it at pytorch.org/memory_viz)");
@@ -395,7 +395,7 @@ void add_lesson(CLI::App& parent, Options& o) {
 
 ProgramFlags::ProgramFlags()
     : reproduction(reproduction_defaults()),
-      app("Vitrine: the same training step under every data-parallel scheme, with its time and memory on view.", "vitrine") {
+      app("Vitrine: the same training step under every data-parallel scheme, showing where time and memory go.", "vitrine") {
   app.footer(kExamples);
   app.set_version_flag("--version", "vitrine " VITRINE_VERSION);
   app.require_subcommand(1);

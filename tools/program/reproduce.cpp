@@ -34,6 +34,7 @@
 #include "tools/program/reproduction_files.h"
 #include "tools/program/run_facts.h"
 #include "tools/program/run_state.h"
+#include "tools/program/tables.h"
 #include "tools/program/terminal_report.h"
 #include "tools/program/time_left.h"
 #include "tools/program/train_job.h"
@@ -323,7 +324,7 @@ class Reproduction {
     const Facts machine = machine_facts(group);
     record_.kind = Record::Kind::reproduction;
     const size_t count = planned_.size() / static_cast<size_t>(asked_.reproduce.seeds);
-    record_.title = fmt::format("{} in {} configuration{}", job_.model.name, count, count == 1 ? "" : "s");
+    record_.title = fmt::format("{} in {}", job_.model.name, counted(count, "configuration"));
     record_.command_line = command_line(asked_);
     record_.facts = {{"model and data", describe_job(job_, FlatLayout(job_.model.net->parameters(), 0))},
                      {"runs", fmt::format("{} in {}, {} seed{}; single runs on {}", asked_.reproduce.modes, asked_.precisions, asked_.reproduce.seeds,

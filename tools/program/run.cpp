@@ -107,7 +107,7 @@ void limit_samples(int64_t count, const std::string& description, DatasetPair& d
   data.train = first_samples(data.train, count);
 }
 
-/// Of all labels, and of the pixels of some samples.
+/// A hash of all labels, and of the pixels of some samples.
 uint64_t hash_data(const DatasetPair& data) {
   uint64_t hash = 0;
   std::vector<int32_t> labels;

@@ -65,7 +65,7 @@ class RunLog {
   /// Calls `write` unless an earlier call has failed.
   template <class Write>
   void attempt(const Write& write);
-  /// Of the run up to now. A run that continues a log counts on from its last row.
+  /// The run up to now. A run that continues a log counts on from its last row.
   double seconds() const;
 
   const Processes* processes_;

@@ -83,12 +83,13 @@ void add_schedule_options(CLI::App& app, ScheduleOptions& o) {
   app.add_option("--lr-patience", o.patience, "Epochs without improvement before a decay, for plateau [10]")->check(whole_number(0, kMost));
   app.add_option("--lr-factor", o.factor, "Factor of each decay, for plateau [0.1]")->check(fraction(false, false));
   app.add_option("--lr-threshold", o.threshold, "Relative change that counts as an improvement, for plateau [0.0001]")->check(number_of_at_least_0());
-  app.add_option("--lr-cooldown", o.cooldown, "Epochs after a decay in which none is counted, for plateau [0]")->check(whole_number(0, kMost));
+  app.add_option("--lr-cooldown", o.cooldown, "Epochs after a decay that do not count towards --lr-patience, for plateau [0]")
+      ->check(whole_number(0, kMost));
   app.add_option("--lr-metric", o.metric,
                  "What plateau watches after each epoch: loss or accuracy on the test set, or last-batch (training loss of the epoch's last batch)")
       ->check(one_of({"loss", "accuracy", "last-batch"}))
       ->capture_default_str();
-  app.add_option("--warmup-steps", o.warmup_steps, "Optimizer steps of linear warm-up before the schedule, whichever it is")
+  app.add_option("--warmup-steps", o.warmup_steps, "Optimizer steps of linear warm-up before any schedule")
       ->check(whole_number(0, kMost))
       ->capture_default_str();
   app.add_option("--warmup-factor", o.warmup_factor, "Share of the schedule's first learning rate at the first step of the warm-up [1/3]")

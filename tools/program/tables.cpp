@@ -173,6 +173,8 @@ std::string format_count(int64_t count) {
   return text;
 }
 
+std::string counted(int64_t count, const std::string& unit) { return fmt::format("{} {}{}", format_count(count), unit, count == 1 ? "" : "s"); }
+
 std::string format_loss(double loss) { return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss); }
 
 }  // namespace vitrine::tools

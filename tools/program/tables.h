@@ -32,6 +32,7 @@ class Table {
   void set_hint(std::string hint) { hint_ = std::move(hint); }
   /// The first `count` columns name a row, and are repeated in every block; 1 by default.
   void set_key_columns(size_t count) { key_columns_ = count; }
+  bool is_empty() const { return rows_.empty(); }
   /// The table as text for the terminal.
   std::string str(const Style& style) const;
   /// The table for a page: {"kind": "table", "title", "columns": [{"title", "left"}], "rows": [{"cells", "rule", "total"}], "hint"}; "rule": a line
@@ -57,6 +58,8 @@ std::string format_share(double share);
 std::string format_ms(double seconds);
 /// "12,345".
 std::string format_count(int64_t count);
+/// "1 step", "12,345 steps".
+std::string counted(int64_t count, const std::string& unit);
 /// "2.3026"; "nan" without a sign.
 std::string format_loss(double loss);
 

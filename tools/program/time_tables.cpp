@@ -134,7 +134,7 @@ bool same_phases(const PhaseTable& a, const PhaseTable& b) {
 
 std::vector<Table> time_tables(const std::vector<DeviceRecord>& devices, size_t apart) {
   if (devices.empty() || devices.front().phases.steps == 0) return {};
-  const std::string title = fmt::format("Where the time went ({} steps after the first)", devices.front().phases.steps);
+  const std::string title = fmt::format("Where the time went ({} after the first)", counted(devices.front().phases.steps, "step"));
   if (devices.size() <= apart) {
     std::vector<const DeviceRecord*> all;
     for (const DeviceRecord& d : devices) all.push_back(&d);

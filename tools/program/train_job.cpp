@@ -22,6 +22,7 @@
 #include "tools/program/run_facts.h"
 #include "tools/program/run_log.h"
 #include "tools/program/save.h"
+#include "tools/program/tables.h"
 #include "tools/program/terminal.h"
 #include "tools/program/trace_file.h"
 #include "tools/program/warnings.h"
@@ -49,7 +50,7 @@ Record make_record(const Options& options, const std::string& name, const std::v
                    const std::vector<DeviceId>& devices, const Processes& processes, Run& run, const Training& training,
                    const Checkpoints& checkpoints, const std::optional<Resumed>& resumed) {
   Record record;
-  record.title = fmt::format("{} on {} device{}, {}", job.model.name, run.devices->world_size(), run.devices->world_size() == 1 ? "" : "s", name);
+  record.title = fmt::format("{} on {}, {}", job.model.name, counted(run.devices->world_size(), "device"), name);
   record.command_line = command_line(options);
   record.facts = run_facts(options, job, run, name);
   for (const std::string& note : notes) record.facts.emplace_back("chosen", note);

@@ -94,7 +94,7 @@ class Training {
   /// requires that the results of all steps have been taken
   void save();
 
-  /// Of the averages of the weights, if there are any.
+  /// The evaluation of the averages of the weights, if there are any.
   std::optional<Evaluation> evaluate();
   void add_step(const StepResult& totals);
   void train_epoch(EpochRecord& result);

@@ -20,7 +20,7 @@ struct Experiment {
   std::function<double(size_t setting, bool planted)> wrongness;
   double harm;         // under the last setting the planted bug is wrong by more than this
   double noise;        // without the bug the result is wrong by at most this, under every setting
-  const char* notice;  // how to notice it in one's own PyTorch code
+  const char* notice;  // how to notice it in PyTorch code
   const char* link;    // where it happened, or where it is documented
 };
 

@@ -161,21 +161,22 @@ Experiment batch_norm_per_shard() {
 }
 
 Experiment repeated_dropout() {
-  return {.name = "repeated-dropout",
-          .question = "Do two devices drop the same elements?",
-          .bug =
-              "Every rank seeds its generator alike, so the first sample of each rank gets the same dropout mask, and so do the second "
-              "ones. The masks of a step are fewer than its samples, and their noise does not average out over ranks.",
-          .measures = "samples with the mask of an earlier sample / samples of the step",
-          .axis = "devices",
-          .settings = {"2", "3", "4"},
-          .wrongness = measure_repeated_dropout,
-          .harm = 0.7,
-          .noise = 0.0,
-          .notice =
-              "Print F.dropout(torch.ones(8)) on every rank: the lines must differ. Build the model with one seed on all ranks, then call "
-              "torch.manual_seed(seed + rank) before training. The same holds for random augmentation.",
-          .link = "https://github.com/huggingface/transformers/issues/31412"};
+  return {
+      .name = "repeated-dropout",
+      .question = "Do two devices drop the same elements?",
+      .bug =
+          "Every rank seeds its generator with the same number, so the first sample of each rank gets the same dropout mask, and so do the second "
+          "ones. The masks of a step are fewer than its samples, and their noise does not average out over ranks.",
+      .measures = "samples with the mask of an earlier sample / samples of the step",
+      .axis = "devices",
+      .settings = {"2", "3", "4"},
+      .wrongness = measure_repeated_dropout,
+      .harm = 0.7,
+      .noise = 0.0,
+      .notice =
+          "Print F.dropout(torch.ones(8)) on every rank: the lines must differ. Build the model with one seed on all ranks, then call "
+          "torch.manual_seed(seed + rank) before training. The same holds for random augmentation.",
+      .link = "https://github.com/huggingface/transformers/issues/31412"};
 }
 
 }  // namespace vitrine::tools::lab

@@ -51,7 +51,7 @@ double measure_same_epoch_seed(size_t setting, bool planted) {
   const Dataset dataset = tiny_dataset();
   std::vector<Batch> batches;
   if (planted) {
-    // A sampler that is not told the epoch draws the order of epoch 0 each time.
+    // Without set_epoch(), a sampler draws the order of epoch 0 each time.
     for (int64_t epoch = 0; epoch < kEpochs[setting]; ++epoch) add_batches(dataset, 0, 1, batches);
   } else {
     add_batches(dataset, 0, kEpochs[setting], batches);
@@ -127,7 +127,7 @@ Experiment same_epoch_seed() {
   return {.name = "same-epoch-seed",
           .question = "Is the data shuffled again in every epoch?",
           .bug =
-              "The sampler is not told the epoch, so it draws the order of epoch 0 in every epoch. All epochs consist of the same batches, "
+              "set_epoch() of the sampler is never called, so it draws the order of epoch 0 in every epoch. All epochs consist of the same batches, "
               "and each rank sees the same share of the data again and again.",
           .measures = "batches with the samples of an earlier batch / batches",
           .axis = "epochs",
@@ -147,7 +147,7 @@ Experiment padded_evaluation() {
           .bug =
               "The sampler repeats images until all devices have equally many, or equally many full batches, and the repeated ones are "
               "counted: 10,002 images on three devices, and more with larger batches. The first images are of the first class, so the "
-              "accuracy leans towards it, and it changes with the number of devices.",
+              "accuracy is biased towards it, and it changes with the number of devices.",
           .measures = "|accuracy - accuracy with each image counted once|",
           .axis = "images counted (devices x batch of each)",
           .settings = {"10,002 (3 x 1)", "10,752 (3 x 256)", "12,288 (3 x 1024)"},

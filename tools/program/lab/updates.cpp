@@ -76,7 +76,7 @@ using Values = std::array<float, kParameters>;
 
 ConstView view_of(const Values& values) { return {values.data(), {kParameters}, DType::f32, DeviceId::host()}; }
 
-/// A rank with scaled gradients that were f16 once, as backward leaves them in mixed precision.
+/// A rank with scaled gradients that have been rounded to f16, as backward leaves them in mixed precision.
 Rank make_rank(ExecContext& ctx, const Values& parameters, const Values& scaled_gradients) {
   const auto allocate = [&](int64_t elements, DType dtype, Category category, const char* name) {
     return ctx.allocate({elements}, dtype, category, name);

@@ -18,7 +18,7 @@ constexpr size_t kMostPoints = 600;
 // A span shorter than this share of the step would be thinner than a hair on any screen.
 constexpr double kThinnest = 0.0003;
 
-/// Of each stretch of a long curve its smallest and its largest value.
+/// The smallest and the largest value of each stretch of a long curve.
 std::vector<CurvePoint> thinned(const std::vector<CurvePoint>& points) {
   if (points.size() <= kMostPoints) return points;
   std::vector<CurvePoint> few;

@@ -46,7 +46,7 @@ Json tables(const std::vector<Table>& all) {
 }
 Json table(const std::optional<Table>& t) { return t ? t->json() : Json(); }
 
-/// "large" from a fourth of the step or of the memory on, "moderate" from a tenth on, else "small"; "result" for what costs nothing.
+/// "large": at least a quarter of the step or of the memory; "moderate": at least a tenth; else "small"; "result" for what costs nothing.
 const char* severity_of(const Finding& finding) {
   if (!finding.cost) return "result";
   return *finding.cost >= 0.25 ? "large" : *finding.cost >= 0.1 ? "moderate" : "small";
@@ -78,8 +78,8 @@ std::string no_finding(const std::vector<RunRecord>& runs) {
     for (const DeviceRecord& d : run.devices) steps = std::min(steps, d.phases.steps);
   }
   if (steps == kFewestSteps) return "Nothing stands out: no device waits for long, and none holds much more than the others.";
-  return fmt::format("Nothing stands out in {} step{} after the first; waits of devices for each other are judged from {} steps on.", steps,
-                     steps == 1 ? "" : "s", kFewestSteps);
+  return fmt::format("Nothing stands out in {} after the first; waits of devices for each other need at least {} measured steps.",
+                     counted(steps, "step"), kFewestSteps);
 }
 constexpr const char* kNoPlanFinding = "Nothing stands out: no device is nearly full, and none holds much more than the others.";
 
@@ -116,7 +116,7 @@ Json memory_section(const Record& record) {
 
 /// Charts over time show this process's devices only.
 std::string which_devices(const Record& record) {
-  return record.processes == 1 ? std::string() : " Shown are the devices of rank 0; the tables have those of all processes.";
+  return record.processes == 1 ? std::string() : " The chart shows the devices of rank 0; the tables have those of all processes.";
 }
 
 Json memory_over_time(const std::vector<DeviceRecord>& devices, const std::string& introduction) {
@@ -139,9 +139,9 @@ Json times_section(const RunRecord& run) {
     bars.push_back(time_bar(d));
     named = std::min(named, d.phases.named_share);
   }
-  return blocks_of({text(fmt::format("Mean of {} steps after the first. Each moment belongs to one phase, so a device's phases add up to its step's "
+  return blocks_of({text(fmt::format("Mean of {} after the first. Each moment belongs to one phase, so a device's phases add up to its step's "
                                      "wall time; {:.2f} % of it is named. Hatched: waits, by what they waited for.",
-                                     format_count(run.devices.front().phases.steps), 100 * named)),
+                                     counted(run.devices.front().phases.steps, "step"), 100 * named)),
                     bar_chart("Time of a step by phase, for each device", {{"", bars}}), tables(time_tables(run.devices, kDevicesApartOnPage))});
 }
 
