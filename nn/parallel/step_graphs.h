@@ -35,7 +35,7 @@ class StepGraphs {
   struct Key {
     SectionKey section{};
     int64_t slot = 0, odd_step = 0;
-    auto operator<=>(const Key&) const = default;
+    auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
   };
 
   /// micro_batches: the most of a step
