@@ -101,7 +101,7 @@ RecomputeSearch::RecomputeSearch(const Model& model, DeviceGroup& devices, Engin
   config_.recompute.clear();
   const std::vector<DevicePlan> plans = plan_or_explain(model, devices, config_, workload, PlanDetail::layers);
   const BatchPlan batch = plan_batch(config_.scheme.split, config_.batch_size, config_.accumulate, devices.world_size());
-  const auto samples = [&](int d) { return batch.sizes[0][static_cast<size_t>(devices.first_rank() + d)]; };
+  const auto samples = [&](int d) { return batch.sizes[0][static_cast<size_t>(devices.first_rank()) + static_cast<size_t>(d)]; };
   const auto headroom = [&](int d) { return devices[d].pool().capacity_bytes() - plans[static_cast<size_t>(d)].peak_bytes; };
   for (int d = 0; d < devices.size(); ++d) {
     if (samples(d) > 0 && (samples(device_) == 0 || headroom(d) < headroom(device_))) device_ = d;

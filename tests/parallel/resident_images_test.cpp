@@ -147,7 +147,7 @@ TEST(ResidentImages, ThatDoNotFitAreNamedWithARemedyBeforeTraining) {
   config.resident_images.read = [](int64_t, const View&) { FAIL() << "images were read although they do not fit"; };
   DeviceGroup group(options);
   try {
-    Engine(model, group, config, two_sizes());
+    const Engine engine(model, group, config, two_sizes());
     FAIL() << "the images fit";
   } catch (const OutOfMemory& error) {
     const std::string text = error.what();
