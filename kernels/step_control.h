@@ -57,8 +57,7 @@ struct UpdateCount {
 /// The first elements of a gradient, whose squares have been summed before, by sum_squares() or Communicator::all_reduce_and_square().
 struct SquaredElements {
   int64_t elements = 0;    // 0: none
-  ConstView squares = {};  // (tiles, 2) i32, as runtime/square_sums.h says; the elements may have been summed in several ranges, each with tiles of
-                           // its own
+  ConstView squares = {};  // (tiles, 2) i32, as runtime/square_sums.h says: of one range after another, each of which begins a new tile
 };
 /// Index of the first infinity or NaN in the gradient; -1 if all elements are finite.
 inline int64_t first_non_finite(std::span<const float> control) {

@@ -32,7 +32,7 @@ Tensor scratch(ExecContext& ctx, const Shape& shape, DType dtype) {
 void run(ExecContext& ctx, const RecordedConv2d& c) {
   const Tensor x = scratch(ctx, c.x, c.dtype), y = scratch(ctx, c.y, c.dtype);
   if (c.pass == Conv2dPass::backward_weight) {
-    // The gradient of the bias is a kernel of its own, which has no plans.
+    // A separate kernel computes the gradient of the bias; it has no plans.
     const Tensor w = scratch(ctx, c.w, DType::f32);
     return conv2d_backward_weight(ctx, c.config, x, y, w, {}, c.accumulate ? GradMode::accumulate : GradMode::overwrite);
   }

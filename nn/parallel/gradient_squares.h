@@ -21,9 +21,9 @@ class GradientSquares {
   explicit GradientSquares(const ReducerContext& replica);
 
   void begin_step() { elements_ = tiles_ = 0; }
-  /// Queues the all-reduce of a bucket that follows those before, and squares it. Returns false, without work, where that takes a pass of its own.
+  /// Queues the all-reduce of a bucket that follows those before, and squares it. Returns false, without work, where that takes a separate pass.
   bool all_reduce(const Bucket& bucket);
-  /// The gradients of [0, finished_elements) are final on the communication stream: queues what is worth a pass of its own.
+  /// The gradients of [0, finished_elements) are final on the communication stream: queues a pass over them where they are many enough.
   void add(int64_t finished_elements);
   SquaredElements squared() const { return elements_ > 0 ? SquaredElements{elements_, sums_.view().rows(0, tiles_)} : SquaredElements{}; }
 

@@ -35,7 +35,7 @@ class Communicator {
   /// all_reduce(inout) of f32 that also sums the squares of the first `squared` elements of the result by tiles (runtime/square_sums.h), while they
   /// are in the cache.
   ///   squares (square_tiles(squared), 2) i32
-  /// Returns false, and does nothing, where that would take a pass of its own: all ranks then call all_reduce(). throws  as above
+  /// Returns false, and does nothing, where that would take a separate pass: all ranks then call all_reduce(). throws  as above
   virtual bool all_reduce_and_square(ExecContext& /*ctx*/, View /*inout*/, int64_t /*squared*/, View /*squares*/) { return false; }
   /// On the root, output becomes the sum (or another `op`) of input over all ranks; output may be input. Elsewhere output is ignored.
   virtual void reduce(ExecContext& ctx, ConstView input, View output, int root, ReduceOp op) = 0;

@@ -199,7 +199,7 @@ TEST_F(StepControlTest, CheckingAndDecidingInOneOperationGivesTheSameBits) {
   }
 }
 
-/// They were squared in two ranges, each with tiles of its own.
+/// They were squared in two ranges, each of which begins a new tile.
 TEST_F(StepControlTest, ElementsSquaredBeforeGiveTheSameDecision) {
   constexpr int64_t kCount = 3 * kSquareTile + 77;
   const Tensor totals = device.tensor({LossTotals::kCount}, [] {

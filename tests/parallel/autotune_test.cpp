@@ -327,7 +327,7 @@ TEST_F(AutotuneTest, AStoredChoiceOfAnotherFormatIsRefused) {
   }
 }
 
-/// Each process has GPUs of its own, and is a thread.
+/// Each process is a thread with its own GPUs.
 class AutotuneProcesses : public AutotuneTest {
  protected:
   /// `known` of each rank, or null. Every process sees the same fastest algorithm.

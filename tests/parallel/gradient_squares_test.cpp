@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kBatch = 6, kSteps = 3;
 
-/// 16 to 70,000 to 16 to 5: both wide layers are worth a pass of their own.
+/// 16 to 70,000 to 16 to 5: both wide layers are large enough to be squared on their own.
 Model wide_model(const ReturnsInfinity::Trigger& trigger) {
   Model model;
   model.name = "wide";

@@ -46,7 +46,7 @@ TEST_P(SquaredReductions, EveryRankGetsTheSumAndTheSquaresOfItsTiles) {
       done[r] = group.comm(rank).all_reduce_and_square(group.ctx(rank), inouts[r], squared, squares[r]) ? 1 : 0;
       group.comm(rank).all_reduce(group.ctx(rank), plain[r]);
     });
-    // On GPUs that would take a pass of its own.
+    // On GPUs that would take a separate pass.
     EXPECT_EQ(std::count(done.begin(), done.end(), 1), test_backend() == Backend::cpu ? group.size() : 0);
     if (test_backend() != Backend::cpu) return;
     for (int rank = 0; rank < group.size(); ++rank) {
@@ -64,7 +64,7 @@ TEST_P(SquaredReductions, EveryRankGetsTheSumAndTheSquaresOfItsTiles) {
 
 TEST_P(SquaredReductions, ATileWithAnInfinityIsNotFinite) {
   CommunicatorGroup group(GetParam());
-  if (test_backend() != Backend::cpu) GTEST_SKIP() << "GPUs square in a pass of its own";
+  if (test_backend() != Backend::cpu) GTEST_SKIP() << "the all-reduce of GPUs squares nothing";
   constexpr int64_t kCount = 3 * kSquareTile;
   std::vector<Tensor> inouts, squares;
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -84,7 +84,7 @@ TEST_P(SquaredReductions, ATileWithAnInfinityIsNotFinite) {
 
 TEST(SquaredReduction, RefusesWrongArguments) {
   CommunicatorGroup group(2);
-  if (test_backend() != Backend::cpu) GTEST_SKIP() << "GPUs do nothing";
+  if (test_backend() != Backend::cpu) GTEST_SKIP() << "the all-reduce of GPUs squares nothing";
   const Tensor inout = group.filled(0, 8, 1.0F), squares = squares_of(group, 0, 8);
   EXPECT_THROW(group.comm(0).all_reduce_and_square(group.ctx(0), inout, 9, squares), ShapeError);
   EXPECT_THROW(group.comm(0).all_reduce_and_square(group.ctx(0), inout, 0, squares), ShapeError);
@@ -93,7 +93,7 @@ TEST(SquaredReduction, RefusesWrongArguments) {
 
 TEST(SquaredReduction, RanksThatSquareDifferentElementsFail) {
   CommunicatorGroup group(2);
-  if (test_backend() != Backend::cpu) GTEST_SKIP() << "GPUs do nothing";
+  if (test_backend() != Backend::cpu) GTEST_SKIP() << "the all-reduce of GPUs squares nothing";
   const Tensor first = group.filled(0, 8, 1.0F), second = group.filled(1, 8, 1.0F), squares = squares_of(group, 0, 8);
   group.comm(0).all_reduce_and_square(group.ctx(0), first, 8, squares);
   group.comm(1).all_reduce(group.ctx(1), second);
