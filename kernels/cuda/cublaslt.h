@@ -28,8 +28,9 @@ struct Matmul {
 /// Queues the product. cuBLASLt's heuristic chooses among deterministic algorithms that fit into `scratch`, with TF32 only if ctx.tf32(), unless the
 /// context has a tuned plan for the product (kernels/tuned_plans.h); the choice is kept in ctx.plans(). A bias that is not aligned to 16 bytes is
 /// copied to `scratch`; an epilogue that cuBLASLt refuses, or without room for that copy, runs as a separate kernel, which rounds 16-bit results once
-/// more. So do row sums that are not aligned to 16 bytes. requires  m >= 1, n >= 1; with k = 0 the product is zero; row sums need a transposed a and
-/// c in f32 throws    CudaError; UnsupportedError with the sizes when cuBLASLt has no algorithm
+/// more. So do row sums that are not aligned to 16 bytes.
+///   requires  m >= 1, n >= 1; with k = 0 the product is zero; row sums need a transposed a and c in f32
+///   throws    CudaError; UnsupportedError with the sizes when cuBLASLt has no algorithm
 void matmul(ExecContext& ctx, const Matmul& product, const void* a, const void* b, void* c, const void* bias, View scratch);
 
 }  // namespace vitrine::cuda

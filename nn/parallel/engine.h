@@ -75,7 +75,7 @@ enum class PlanDetail { peaks, layers };
 /// the capacity of the device that has least room, and not below kLeastCpuWorkspace or kLeastGpuWorkspace.
 struct WorkspacePlan {
   int64_t bytes = 0;
-  int64_t least_bytes = 0;                   // its size on devices with less memory at least; `bytes` if that was given or cannot shrink
+  int64_t least_bytes = 0;                   // the least size, on devices with less memory; `bytes` if that was given or cannot shrink
   std::vector<WorkspaceShortage> shortages;  // what runs by another algorithm than the best, because the arena shrank
   Reason unknown;                            // why cuDNN could not be asked
 };
