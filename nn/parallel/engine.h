@@ -191,8 +191,6 @@ class Engine {
   const std::shared_ptr<const TunedPlans>& tuned_plans() const;
   /// What the search of rank 0's process did; empty on other ranks, and without EngineConfig::autotune.
   const AutotuneReport& autotune_report() const;
-  /// Number of CUDA graphs launched so far.
-  int64_t graph_launches() const;
   int64_t steps_issued() const;
   void set_learning_rate(double lr);
   /// Sets the momentum of sgd, or beta1 of adam and adamw, from the next step on. throws ConfigError for sgd that was configured without momentum.

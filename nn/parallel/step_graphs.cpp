@@ -147,6 +147,5 @@ std::string Engine::cuda_graphs() const {
 }
 
 GraphCounts Engine::graph_counts() const { return state_->graphs ? state_->graphs->counts() : GraphCounts(); }
-int64_t Engine::graph_launches() const { return graph_counts().launched; }
 
 }  // namespace vitrine

@@ -10,6 +10,7 @@
 #include "runtime/cuda/nccl_join.h"
 #include "runtime/error.h"
 #include "runtime/process_group/process_group.h"
+#include "runtime/text.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -46,7 +47,7 @@ std::string exchange_nccl_ids(const DeviceGroup& devices) {
   const bool leads = process_group.rank() == 0;
   const std::string announced = process_group.broadcast("NCCL's unique id", leads ? new_id() + std::to_string(count) : std::string());
   std::string ids = announced.substr(0, kIdBytes);
-  count = announced.size() > kIdBytes ? std::stoi(announced.substr(kIdBytes)) : 0;
+  count = announced.size() > kIdBytes ? parse_number<int>(announced.substr(kIdBytes)).value_or(0) : 0;
   if (count < 1 || count > world_size)
     throw CommError(fmt::format("NCCL's unique id: rank 0's answer has {} bytes and {} ids", announced.size(), count));
   if (count == 1) return ids;

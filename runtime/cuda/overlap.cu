@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "runtime/cuda/launch.cuh"
 #include "runtime/cuda/overlap.h"
+#include "runtime/error.h"
 
 namespace vitrine::cuda {
 namespace {
@@ -18,7 +20,11 @@ __global__ void any_kernel() { wait_for_earlier_work(); }
 bool is_turned_off() {
   static const bool off = [] {
     const char* const value = std::getenv("VITRINE_OVERLAP_LAUNCHES");
-    return value != nullptr && std::string_view(value) == "off";
+    const std::string_view text = value == nullptr ? "" : value;
+    if (text != "" && text != "on" && text != "off") {
+      throw ConfigError("VITRINE_OVERLAP_LAUNCHES is '" + std::string(text) + "'; expected on or off");
+    }
+    return text == "off";
   }();
   return off;
 }

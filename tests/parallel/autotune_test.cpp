@@ -68,7 +68,7 @@ Outcome train_on(DeviceGroup& group, const Model& model, const EngineConfig& con
     for (std::string& operation : untuned_operations(group[d].compute())) run.untuned.push_back(std::move(operation));
   }
   run.parameters = engine.parameters();
-  run.graph_launches = engine.graph_launches();
+  run.graph_launches = engine.graph_counts().launched;
   if (engine.tuned_plans()) run.plans = *engine.tuned_plans();
   run.report = engine.autotune_report();
   return run;

@@ -44,7 +44,7 @@ Training train(const Model& model, EngineConfig config, bool cuda_graph, int dev
   }
   engine.finish();
   result.parameters = engine.parameters();
-  result.launches = engine.graph_launches();
+  result.launches = engine.graph_counts().launched;
   return result;
 }
 
@@ -179,7 +179,7 @@ TEST_F(CudaGraph, KeepsTheSpansOfPhases) {
   const OwnedBatch batch = random_batch(model, 4, 1, 0);
   for (int step = 0; step < 9; ++step) engine.train_step(batch.view());
   engine.take_step_results(true);
-  EXPECT_GT(engine.graph_launches(), 10);
+  EXPECT_GT(engine.graph_counts().launched, 10);
   std::vector<std::vector<std::string>> phases(9);
   int64_t end_of_last = 0;
   group.synchronize();
@@ -205,11 +205,11 @@ TEST_F(CudaGraph, IsNotLaunchedWhereOtherMemoryIsInUse) {
     const OwnedBatch batch = random_batch(model, 4, 1, 0);
     for (int step = 0; step < 8; ++step) {
       Tensor other;
-      const int64_t before = engine.graph_launches();
+      const int64_t before = engine.graph_counts().launched;
       if (occupies && step == 6) other = group[0].compute().allocate({1}, DType::f32, Category::activations, "of the caller");
       engine.train_step(batch.view());
       if (step < 4) continue;
-      EXPECT_EQ(engine.graph_launches() - before, other ? 0 : 1) << step;
+      EXPECT_EQ(engine.graph_counts().launched - before, other ? 0 : 1) << step;
     }
     engine.take_step_results(true);
     parameters.push_back(engine.parameters());
@@ -235,7 +235,7 @@ TEST_F(CudaGraph, CountsWhatIsReplayedAndWhatIsIssued) {
   EXPECT_EQ(counts.recorded, 3);
   EXPECT_EQ(counts.moved, 1);
   EXPECT_EQ(counts.launched, 6);
-  EXPECT_EQ(engine.graph_launches(), 6);
+  EXPECT_EQ(engine.graph_counts().launched, 6);
   EXPECT_EQ(counts.str(), "6 micro-batches as graphs, 6 issued: 2 first of their shape, 3 while the memory was recorded, 1 because memory had moved");
 }
 

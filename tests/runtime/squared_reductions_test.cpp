@@ -30,9 +30,13 @@ std::vector<double> read(CommunicatorGroup& group, int rank, const Tensor& squar
 /// Elements behind `squared` are summed only: totals of the loss follow the gradients.
 TEST_P(SquaredReductions, EveryRankGetsTheSumAndTheSquaresOfItsTiles) {
   CommunicatorGroup group(GetParam());
-  const int64_t counts[][2] = {
+  struct Counts {
+    int64_t all, squared;
+  };
+  const Counts cases[] = {
       {5, 5}, {kSquareTile, kSquareTile - 1}, {4 * kSquareTile + 7, 4 * kSquareTile}, {6 * kSquareTile + 19, 6 * kSquareTile + 6}};
-  for (const auto& [count, squared] : counts) {
+  for (const Counts& counts : cases) {
+    const int64_t count = counts.all, squared = counts.squared;
     std::vector<Tensor> inouts, plain, squares;
     for (int rank = 0; rank < group.size(); ++rank) {
       const std::vector<float> values = random_floats(count, static_cast<uint64_t>(rank) + 1, -2.0F, 2.0F);

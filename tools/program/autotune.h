@@ -29,7 +29,7 @@ Autotune resolve_autotune(const Options& options, const Processes& processes);
 /// not those in use. Only rank 0 does. throws  DataError: the file cannot be written
 void conclude_autotune(const Options& options, const Engine& engine, const std::optional<Resumed>& resumed, const Processes& processes);
 
-/// "19 kinds of operations timed in 2.13 s, 7 of them by another plan than the library's choice"; empty without --autotune.
+/// "19 kinds of operations timed in 2.13 s; 7 of 19 run by a faster plan than the library's choice"; empty without --autotune.
 std::string describe_autotune(const Engine& engine);
 
 }  // namespace vitrine::tools

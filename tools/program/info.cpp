@@ -97,7 +97,7 @@ Json gpus_json(const GpuReport& report) {
 
 void print_gpus(const GpuReport& report, const Style& style) {
   if (report.gpus.empty()) {
-    fmt::print("\n{}\n{}\n", style.prose("No GPU: " + report.problem), style.prose("CUDA graphs: not available without a GPU"));
+    fmt::print("\n{}\n", style.prose("No GPU: " + report.problem));
     return;
   }
   Table table({{"device", Table::Align::left},
