@@ -79,7 +79,9 @@ void Stream::wait(Event& event) {
   do_wait(event);
 }
 
-void Stream::begin_capture() { throw UnsupportedError(name() + ": this stream cannot capture work; only streams that a group created on GPUs can"); }
+void Stream::begin_capture(std::span<Stream* const> /*joined*/) {
+  throw UnsupportedError(name() + ": this stream cannot capture work; only streams that a group created on GPUs can");
+}
 std::unique_ptr<CapturedWork> Stream::end_capture() { throw UnsupportedError(name() + ": this stream captures no work"); }
 void Stream::launch(CapturedWork& /*work*/, int64_t /*step*/) { throw UnsupportedError(name() + ": this stream captures no work"); }
 

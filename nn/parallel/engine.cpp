@@ -102,12 +102,12 @@ Engine::State::~State() {
     } catch (...) {  // finish() would have reported it
     }
   }
+  graphs.reset();  // NCCL waits for the end of graphs that contain its collectives
   close_communicators();
   try {
     devices.synchronize();
   } catch (...) {
   }
-  graphs.reset();
   for (int i = 0; i < devices.size(); ++i) devices[i].compute().release_workspace();
 }
 
@@ -141,9 +141,10 @@ void Engine::State::make_replicas() {
   }
   if (devices.size() > 1 && on_gpus()) threads = std::make_unique<ReplicaThreads>(devices.size(), [this](int i) { stay_on_gpu(devices[i]); });
   open_communicators();
-  why_no_graphs = vitrine::why_no_graphs(model, devices, config);
+  why_no_graphs = vitrine::why_no_graphs(model, devices, config, replica(0).reduction.communicator);
   if (on_gpus() && !config.forward_only && why_no_graphs.empty()) {
-    graphs = std::make_unique<StepGraphs>(replica(0), devices.host_memory(), config.accumulate);
+    ProcessGroup* const process_group = devices.process_count() > 1 ? devices.process_group() : nullptr;
+    graphs = std::make_unique<StepGraphs>(replica(0), devices.host_memory(), config.accumulate, process_group);
   }
 }
 

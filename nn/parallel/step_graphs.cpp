@@ -2,23 +2,29 @@
 // Training steps as CUDA graphs: what is captured, when it is replayed, and why not.
 #include "nn/parallel/step_graphs.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "nn/parallel/engine_state.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/copy.h"
+#include "runtime/process_group/process_group.h"
 
 namespace vitrine {
 
-std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config) {
-  if (devices[0].id().backend != Backend::cuda || config.forward_only) return {};
+namespace {
+
+/// Why this process captures nothing; empty if it can.
+std::string own_reason(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Communicator* communicator) {
   if (!config.cuda_graph) return "EngineConfig::cuda_graph is off";
-  if (devices.world_size() > 1) return "several devices train together";
+  if (devices.size() > 1) return "several GPUs of one process train together; with one process for each GPU steps can be replayed";
   if (devices.checker() != nullptr) return "the order of operations is checked";
   if (devices.options().trace == TraceLevel::operation) return "every operation is traced";
   if (!devices[0].compute().stream().can_capture()) return "the caller has created the compute stream";
+  if (communicator != nullptr && !communicator->can_capture()) return "the caller has created the communicators";
   if (config.reducer) return "the reducer is custom";
   for (const Sequential::Part& part : model.net->parts()) {
     if (!part.layer->can_be_replayed()) return fmt::format("layer '{}' cannot be replayed (Layer::can_be_replayed)", part.name);
@@ -26,8 +32,30 @@ std::string why_no_graphs(const Model& model, DeviceGroup& devices, const Engine
   return {};
 }
 
-StepGraphs::StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches)
-    : replica_(replica), most_micro_batches_(micro_batches), values_(kStepSlots * micro_batches * static_cast<int64_t>(sizeof(StepValues)), memory) {}
+/// The first of the ranks' reasons, for each rank: its own as it is, another's with its number.
+std::vector<std::string> first_reason(const std::vector<std::string>& reasons) {
+  const auto first = std::find_if(reasons.begin(), reasons.end(), [](const std::string& reason) { return !reason.empty(); });
+  if (first == reasons.end()) return {{}};
+  std::vector<std::string> answers(reasons.size(), fmt::format("on rank {}, {}", first - reasons.begin(), *first));
+  for (size_t rank = 0; rank < reasons.size(); ++rank) {
+    if (!reasons[rank].empty()) answers[rank] = reasons[rank];
+  }
+  return answers;
+}
+
+}  // namespace
+
+std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Communicator* communicator) {
+  if (devices[0].id().backend != Backend::cuda || config.forward_only) return {};
+  const std::string mine = own_reason(model, devices, config, communicator);
+  return devices.process_count() > 1 ? devices.process_group()->exchange("why steps are not replayed", mine, first_reason) : mine;
+}
+
+StepGraphs::StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches, ProcessGroup* process_group)
+    : replica_(replica),
+      most_micro_batches_(micro_batches),
+      values_(kStepSlots * micro_batches * static_cast<int64_t>(sizeof(StepValues)), memory),
+      process_group_(process_group) {}
 
 void StepGraphs::send_values(int64_t position, const StepValues& values) {
   const int64_t entry = values.step % kStepSlots * most_micro_batches_ + position;
@@ -55,7 +83,7 @@ std::string GraphCounts::str() const {
 
 int64_t* StepGraphs::reason_to_issue(const Section& section, int64_t position) {
   // A history of the memory contains what is allocated, so nothing is replayed meanwhile.
-  if (pool().records_history()) return &counts_.recorded;
+  if (records_history_) return &counts_.recorded;
   if (position >= most_micro_batches_) return &counts_.beyond;
   if (section.uses < kIssuedUses) return &counts_.first_uses;
   return section.moves == kMostMoves ? &counts_.moved : nullptr;
@@ -68,9 +96,32 @@ void StepGraphs::issue_section(Section& section, int64_t& reason, const std::fun
   section.blocks = pool().section_hash();
 }
 
+bool StepGraphs::all_agree(const std::string& what, bool mine) {
+  if (process_group_ == nullptr) return mine;
+  const auto all = [](const std::vector<std::string>& parts) {
+    return std::vector<std::string>{std::count(parts.begin(), parts.end(), "yes") == std::ssize(parts) ? "yes" : "no"};
+  };
+  return process_group_->exchange(what, mine ? "yes" : "no", all) == "yes";
+}
+
+void StepGraphs::agree_on_history() {
+  if (pool().records_history() == records_history_) return;
+  records_history_ = !records_history_;
+  all_agree(records_history_ ? "the beginning of the memory's history" : "the end of the memory's history", true);
+}
+
+bool StepGraphs::blocks_repeat(const Key& key, Section& section) {
+  const bool mine = std::exchange(section.blocks, pool().section_hash()) == pool().section_hash();
+  // A rank that captures while another launches waits here and is found.
+  return all_agree(fmt::format("a CUDA graph (part {} of steps of {} samples, slot {}, {} steps)", key.section[2], key.section[1], key.slot,
+                               key.odd_step == 1 ? "odd" : "even"),
+                   mine);
+}
+
 bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values, const std::function<void()>& issue) {
   Section& section = sections_[key.section];
   const uint64_t in_use = pool().in_use_hash();
+  agree_on_history();
   if (int64_t* const reason = reason_to_issue(section, position)) {
     issue_section(section, *reason, issue);
     return true;
@@ -78,23 +129,27 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
   const auto found = graphs_.find(key);
   if (found != graphs_.end() && found->second.in_use == in_use) {
     send_values(position, values);
-    stream().launch(*found->second.work, values.step);
-    ++counts_.launched;
+    launch(found->second, values.step);
     return false;
   }
   if (found != graphs_.end()) {
     // Something else lies where the graph would write, or what it reads has moved.
+    if (process_group_ != nullptr) {
+      throw OrderError(
+          fmt::format("memory of {} has moved since this micro-batch was captured as a CUDA graph, which all ranks launch together: allocate what "
+                      "lives longer than a step before the first step, or turn EngineConfig::cuda_graph off",
+                      replica_.device.name()));
+    }
     stream().synchronize();
     graphs_.erase(found);
     issue_section(section, counts_.moved, issue);
     return true;
   }
   send_values(position, values);
-  Graph graph{capture(issue), in_use};
-  stream().launch(*graph.work, values.step);
-  ++counts_.launched;
+  Graph graph = capture(issue, in_use);
+  launch(graph, values.step);
   // The blocks of this use are where the graph expects them; the previous use shows whether they will be there again.
-  if (std::exchange(section.blocks, pool().section_hash()) == pool().section_hash()) {
+  if (blocks_repeat(key, section)) {
     graphs_.emplace(key, std::move(graph));
   } else {
     ++section.moves;
@@ -103,22 +158,39 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
   return true;
 }
 
-std::unique_ptr<CapturedWork> StepGraphs::capture(const std::function<void()>& issue) {
-  stream().begin_capture();
+std::vector<Stream*> StepGraphs::joined_streams() {
+  if (communicator() == nullptr) return {};
+  return {&replica_.communication().stream()};
+}
+
+void StepGraphs::launch(Graph& graph, int64_t step) {
+  if (graph.collectives) communicator()->begin_launch(*graph.collectives, step);
+  stream().launch(*graph.work, step);
+  ++counts_.launched;
+}
+
+StepGraphs::Graph StepGraphs::capture(const std::function<void()>& issue, uint64_t in_use) {
+  Graph graph;
+  graph.in_use = in_use;
+  stream().begin_capture(joined_streams());
   captures_ = true;
   try {
+    if (communicator() != nullptr) communicator()->begin_capture();
     issue();
   } catch (...) {
     captures_ = false;
+    if (communicator() != nullptr) communicator()->end_capture();
     stream().abandon_capture();
     throw;
   }
   captures_ = false;
+  if (communicator() != nullptr) graph.collectives = communicator()->end_capture();
   try {
-    return stream().end_capture();
+    graph.work = stream().end_capture();
   } catch (...) {
     rethrow_with_prefix(std::current_exception(), "a step as a CUDA graph (EngineConfig::cuda_graph off issues steps without one): ");
   }
+  return graph;
 }
 
 void Engine::replay_or_issue(const std::function<void()>& work) {

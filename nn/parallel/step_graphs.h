@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/step_values.h"
 #include "nn/parallel/graph_counts.h"
@@ -20,14 +21,21 @@ namespace vitrine {
 
 struct EngineConfig;
 
-/// Why the engine's steps are not replayed as CUDA graphs; empty if they are, or on devices that are no GPUs.
-std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config);
+/// Why the engine's steps are not replayed as CUDA graphs; empty if they are, or on devices that are no GPUs. With several processes all of them call
+/// it, and all replay or none.
+///   communicator  of the first device; null if it is alone
+std::string why_no_graphs(const Model& model, DeviceGroup& devices, const EngineConfig& config, const Communicator* communicator);
 
 /// The work of micro-batches on one GPU, captured as CUDA graphs and replayed.
 ///
 /// A graph contains addresses. The pool's placement repeats them: every use of a section key beyond the second lies as the second does. The first
 /// kIssuedUses of a key are issued, and a hash of the blocks of the last of them must be that of the captured work. A replay allocates nothing, so a
 /// graph is launched only while the ranges in use at its beginning are those of the capture: then the ranges that it writes are free.
+///
+/// With several processes, each with one GPU, the collectives of a micro-batch are captured too, and NCCL requires that all ranks issue them, or
+/// launch graphs of one capture. What this depends on is the same on all ranks: the uses of a key, and the position. What could differ is agreed on
+/// by an exchange of the process group, which no rank passes alone: whether the history of the memory is recorded, when that changes, and whether a
+/// graph is kept, when it was captured. From then on a rank whose memory has moved throws, because the others launch the graph.
 class StepGraphs {
  public:
   /// samples and section: shape and branch (the first micro-batch of a step overwrites gradients, the last one updates). Each staging slot has a
@@ -38,12 +46,12 @@ class StepGraphs {
     auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr): a false positive of clang-tidy 14
   };
 
-  /// micro_batches: the most of a step
-  StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches);
+  ///   micro_batches  the most of a step        process_group  of the ranks with which collectives are captured; null: there are none
+  StepGraphs(Replica& replica, HostMemory memory, int64_t micro_batches, ProcessGroup* process_group);
 
   /// Calls `issue`, which issues work to the replica's compute stream alone, or launches the graph of its key instead.
   ///   position  of the micro-batch in the step; beyond the most that were announced it is issued      values  of this micro-batch
-  /// Returns false if it has not called `issue`.
+  /// Returns false if it has not called `issue`. throws OrderError where ranks replay together and this one's memory has moved; CommError
   bool run(const Key& key, int64_t position, const StepValues& values, const std::function<void()>& issue);
 
   /// Destroys the graphs. requires an idle stream
@@ -65,7 +73,8 @@ class StepGraphs {
   };
   struct Graph {
     std::unique_ptr<CapturedWork> work;
-    uint64_t in_use = 0;  // Pool::in_use_hash() at its beginning
+    std::unique_ptr<CapturedCollectives> collectives;  // null: the rank is alone
+    uint64_t in_use = 0;                               // Pool::in_use_hash() at its beginning
   };
   /// Issues the work, and counts it under its reason.
   void issue_section(Section& section, int64_t& reason, const std::function<void()>& issue);
@@ -73,14 +82,26 @@ class StepGraphs {
   int64_t* reason_to_issue(const Section& section, int64_t position);
   Pool& pool() { return replica_.device.pool(); }
   Stream& stream() { return replica_.compute().stream(); }
+  Communicator* communicator() { return process_group_ != nullptr ? replica_.reduction.communicator : nullptr; }
   void send_values(int64_t position, const StepValues& values);
-  std::unique_ptr<CapturedWork> capture(const std::function<void()>& issue);
+  Graph capture(const std::function<void()>& issue, uint64_t in_use);
+  void launch(Graph& graph, int64_t step);
+  /// The streams that are captured with the compute stream.
+  std::vector<Stream*> joined_streams();
+  /// Whether all ranks say yes.
+  bool all_agree(const std::string& what, bool mine);
+  /// Notes whether the memory's history is recorded; waits for the other ranks when that has changed, because it must change on all of them.
+  void agree_on_history();
+  /// Whether the blocks of the captured section lie as those of its previous use, on all ranks.
+  bool blocks_repeat(const Key& key, Section& section);
 
   Replica& replica_;
   int64_t most_micro_batches_;
   HostBuffer values_;  // of the steps in flight
   std::map<SectionKey, Section> sections_;
   std::map<Key, Graph> graphs_;
+  ProcessGroup* process_group_;
+  bool records_history_ = false;  // on all ranks
   bool captures_ = false;
   GraphCounts counts_;
 };

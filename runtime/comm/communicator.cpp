@@ -31,7 +31,15 @@ std::vector<std::unique_ptr<Communicator>> make_local_communicators(DeviceGroup&
   return {std::make_move_iterator(locals.begin()), std::make_move_iterator(locals.end())};
 }
 
+[[noreturn]] void throw_no_capture(const Communicator& communicator) {
+  throw UnsupportedError(fmt::format("{}: these collectives cannot be captured", communicator.description()));
+}
+
 }  // namespace
+
+void Communicator::begin_capture() { throw_no_capture(*this); }
+std::unique_ptr<CapturedCollectives> Communicator::end_capture() { throw_no_capture(*this); }
+void Communicator::begin_launch(const CapturedCollectives& /*collectives*/, int64_t /*step*/) { throw_no_capture(*this); }
 
 std::vector<std::unique_ptr<Communicator>> make_communicators(DeviceGroup& devices) {
   return devices[0].id().backend == Backend::cuda ? cuda::make_communicators(devices) : make_local_communicators(devices);

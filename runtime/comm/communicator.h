@@ -13,6 +13,15 @@
 
 namespace vitrine {
 
+/// Collectives that a rank issued to streams that were capturing work: every launch of that work issues them again.
+class CapturedCollectives {
+ public:
+  CapturedCollectives() = default;
+  CapturedCollectives(const CapturedCollectives&) = delete;
+  CapturedCollectives& operator=(const CapturedCollectives&) = delete;
+  virtual ~CapturedCollectives() = default;
+};
+
 /// One rank's end of a group of ranks, as in NCCL: every rank calls the same collectives in the same order, each with its own views on its own stream
 /// (`ctx`, the device's communication or compute context). Work is asynchronous. Sums are added in rank order, so results have the same bits on every
 /// rank and in every run. Reductions support f32, f16, bf16 (in one process combined in f32 and rounded once; NCCL rounds at each hop) and i32;
@@ -61,6 +70,16 @@ class Communicator {
   /// collective, all ranks call it; with several processes each passes at least one of the views.
   virtual void send_receive(ExecContext& ctx, ConstView input, int to, View output, int from) = 0;
   virtual void barrier(ExecContext& ctx) = 0;
+
+  /// Whether collectives can be captured (Stream::begin_capture). The same on all ranks.
+  virtual bool can_capture() const { return false; }
+  /// Collectives from here to end_capture() go to streams that capture. All ranks of the group capture the same ones, and launch them together: NCCL
+  /// does not let a rank issue what another rank launches, nor launch another capture's. The captured work is destroyed before the communicators.
+  /// throws UnsupportedError unless can_capture()
+  virtual void begin_capture();
+  virtual std::unique_ptr<CapturedCollectives> end_capture();
+  /// Call before each launch of the captured work: its collectives are issued again, in `step`. throws CommError if the group is broken
+  virtual void begin_launch(const CapturedCollectives& collectives, int64_t step);
 
   /// Aborts pending and later collectives on all ranks of the group with CommError(reason). Thread-safe.
   virtual void abort(const Reason& reason) = 0;

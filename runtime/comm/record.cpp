@@ -33,4 +33,13 @@ CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t se
   return record;
 }
 
+CollectiveRecord record_of_launch(const CollectiveRecord& captured, uint64_t sequence, int64_t step) {
+  CollectiveRecord record = captured;
+  record.in_graph = true;
+  record.sequence = sequence;
+  record.step = step;
+  record.signature = mix(mix(captured.signature, 1), static_cast<uint64_t>(step));
+  return record;
+}
+
 }  // namespace vitrine::comm

@@ -14,5 +14,8 @@ namespace comm {
 /// label.
 CollectiveRecord record_of(const ExecContext& ctx, const Call& call, uint64_t sequence);
 
+/// The record of a collective that was captured as `captured`, as the `sequence`-th of its rank, when its graph is launched in `step`.
+CollectiveRecord record_of_launch(const CollectiveRecord& captured, uint64_t sequence, int64_t step);
+
 }  // namespace comm
 }  // namespace vitrine

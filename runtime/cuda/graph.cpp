@@ -18,21 +18,60 @@ CudaStream::Graph::~Graph() {
   }
 }
 
-void CudaStream::begin_capture() {
-  if (!owned_) return Stream::begin_capture();
+void CudaStream::begin_capture(std::span<Stream* const> joined) {
+  if (!owned_) return Stream::begin_capture(joined);
   VITRINE_ASSERT(capture_ == nullptr, "one capture at a time");
+  auto graph = std::make_unique<Graph>(*this);
+  for (Stream* other : joined) {
+    auto& stream = static_cast<CudaStream&>(*other);
+    if (!stream.owned_) return other->begin_capture({});
+    VITRINE_ASSERT(stream.capture_ == nullptr && stream.identity().device.index == identity().device.index, "a stream of the same GPU, in no capture");
+    graph->joined.push_back(std::make_unique<Graph>(stream));
+    graph->joined.back()->done = stream.make_event();
+  }
+  if (!joined.empty()) graph->forked = make_event();
   cuda::avoid_unused_gpu(identity().device.index);
-  // Other threads may allocate meanwhile: a loader, for example.
+  // Other threads may allocate meanwhile: a loader, for example; and NCCL, whose threads issue what it is asked for.
   VITRINE_CUDA_CHECK_ON(identity().device.index, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-  capture_ = std::make_unique<Graph>(*this);
+  own_capture_ = std::move(graph);
+  capture_ = own_capture_.get();
   queued_ = true;
+  if (joined.empty()) return;
+  try {
+    do_record(*capture_->forked);
+    for (const auto& part : capture_->joined) {
+      part->stream.do_wait(*capture_->forked);
+      part->stream.capture_ = part.get();
+    }
+  } catch (...) {
+    abandon_capture();
+    throw;
+  }
+}
+
+std::unique_ptr<CudaStream::Graph> CudaStream::leave_capture() noexcept {
+  for (const auto& part : own_capture_->joined) {
+    part->stream.capture_ = nullptr;
+    part->stream.queued_ = true;
+  }
+  capture_ = nullptr;
+  queued_ = true;
+  return std::move(own_capture_);
 }
 
 std::unique_ptr<CapturedWork> CudaStream::end_capture() {
-  VITRINE_ASSERT(capture_ != nullptr, "a capture was begun");
+  VITRINE_ASSERT(own_capture_ != nullptr, "a capture was begun");
   const cuda::DeviceScope scope(identity().device.index);
-  std::unique_ptr<Graph> work = std::move(capture_);
-  queued_ = true;
+  try {
+    for (const auto& part : capture_->joined) {
+      part->stream.do_record(*part->done);
+      do_wait(*part->done);
+    }
+  } catch (...) {
+    abandon_capture();
+    throw;
+  }
+  std::unique_ptr<Graph> work = leave_capture();
   cudaGraph_t graph = nullptr;
   VITRINE_CUDA_CHECK_ON(identity().device.index, cudaStreamEndCapture(stream_, &graph));
   const cudaError_t code = cudaGraphInstantiate(&work->executable, graph, 0);
@@ -42,13 +81,12 @@ std::unique_ptr<CapturedWork> CudaStream::end_capture() {
 }
 
 void CudaStream::abandon_capture() noexcept {
-  if (capture_ == nullptr) return;
+  if (own_capture_ == nullptr) return;
   cuda::avoid_unused_gpu(identity().device.index);
+  const std::unique_ptr<Graph> work = leave_capture();
   cudaGraph_t graph = nullptr;
   if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) cudaGraphDestroy(graph);
   cudaGetLastError();
-  capture_.reset();
-  queued_ = true;
 }
 
 CudaStream::TimePoint* CudaStream::captured_time_point() noexcept {
@@ -85,14 +123,8 @@ void CudaStream::settle_spans_of(Graph& graph) {
   settle_spans();
 }
 
-void CudaStream::launch(CapturedWork& work, int64_t step) {
-  auto& graph = static_cast<Graph&>(work);
-  VITRINE_ASSERT(&graph.stream == this, "a stream launches what it has captured");
-  cuda::avoid_unused_gpu(identity().device.index);
+void CudaStream::add_spans_of(Graph& graph, int64_t step) {
   const std::lock_guard lock(spans_mutex_);
-  settle_spans_of(graph);
-  VITRINE_CUDA_CHECK_ON(identity().device.index, cudaGraphLaunch(graph.executable, stream_));
-  queued_ = true;
   for (TimePoint* point : graph.points) point->known = false;
   for (TimedSpan span : graph.spans) {
     span.record.info.step = step;
@@ -101,6 +133,21 @@ void CudaStream::launch(CapturedWork& work, int64_t step) {
     }
     closed_.push_back(span);
   }
+}
+
+void CudaStream::launch(CapturedWork& work, int64_t step) {
+  auto& graph = static_cast<Graph&>(work);
+  VITRINE_ASSERT(&graph.stream == this, "a stream launches what it has captured");
+  cuda::avoid_unused_gpu(identity().device.index);
+  std::vector<Graph*> parts = {&graph};
+  for (const auto& part : graph.joined) parts.push_back(part.get());
+  for (Graph* part : parts) {
+    const std::lock_guard lock(part->stream.spans_mutex_);
+    part->stream.settle_spans_of(*part);
+  }
+  VITRINE_CUDA_CHECK_ON(identity().device.index, cudaGraphLaunch(graph.executable, stream_));
+  queued_ = true;
+  for (Graph* part : parts) part->stream.add_spans_of(*part, step);
 }
 
 }  // namespace vitrine

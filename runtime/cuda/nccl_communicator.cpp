@@ -44,6 +44,10 @@ ncclRedOp_t nccl_op(ReduceOp op) {
   return ncclSum;
 }
 
+struct Captured final : CapturedCollectives {
+  std::vector<CollectiveRecord> records;  // in the order of the calls
+};
+
 class NcclCommunicator final : public CheckedCommunicator {
  public:
   NcclCommunicator(std::shared_ptr<NcclGroup> group, int device)
@@ -69,21 +73,27 @@ class NcclCommunicator final : public CheckedCommunicator {
   }
   Reason failure() override { return group_->failure(); }
 
+  // A launch of a graph may wait for the launch on another GPU, so a process has one; and a caller's communicators may end before the graph.
+  bool can_capture() const override { return group_->size() == 1 && group_->owned(); }
+  void begin_capture() override {
+    if (!can_capture()) return CheckedCommunicator::begin_capture();
+    capture_ = std::make_unique<Captured>();
+  }
+  std::unique_ptr<CapturedCollectives> end_capture() override { return std::move(capture_); }
+  void begin_launch(const CapturedCollectives& collectives, int64_t step) override;
+
  private:
   void queue(ExecContext& ctx, const OpInfo& info, Call call) override {
     ctx.dispatch(
         info, [] {},
         [&] {
           copy_own_part(ctx, call);
-          if (ProcessGroup* process_group = group_->process_group()) {
-            CollectiveRecord record = comm::record_of(ctx, call, issued_++);
-            record.group = group_->number();
-            record.end_is_reported = false;  // only the GPU knows
-            process_group->begin_collective(device_, record);
-          }
+          note(ctx, call);
           group_->call(device_, info.name, [&](ncclComm_t comm) { issue(ctx, call, comm); });
         });
   }
+  /// Tells the process group that this rank begins a collective; one that is captured begins when it is launched.
+  void note(ExecContext& ctx, const Call& call);
   void issue(ExecContext& ctx, const Call& call, ncclComm_t comm);
   void issue_scattered(ExecContext& ctx, const Call& call, ncclComm_t comm);
   /// Copies the part that an operation that sends keeps on this rank.
@@ -92,7 +102,30 @@ class NcclCommunicator final : public CheckedCommunicator {
   std::shared_ptr<NcclGroup> group_;
   int device_;  // of this process
   uint64_t issued_ = 0;
+  std::unique_ptr<Captured> capture_;  // null: collectives run
 };
+
+void NcclCommunicator::note(ExecContext& ctx, const Call& call) {
+  ProcessGroup* const process_group = group_->process_group();
+  if (process_group == nullptr) return;
+  CollectiveRecord record = comm::record_of(ctx, call, capture_ ? capture_->records.size() : issued_++);
+  record.group = group_->number();
+  record.end_is_reported = false;  // only the GPU knows
+  if (capture_) {
+    capture_->records.push_back(record);
+  } else {
+    process_group->begin_collective(device_, record);
+  }
+}
+
+void NcclCommunicator::begin_launch(const CapturedCollectives& collectives, int64_t step) {
+  group_->throw_if_broken();
+  ProcessGroup* const process_group = group_->process_group();
+  if (process_group == nullptr) return;
+  for (const CollectiveRecord& record : static_cast<const Captured&>(collectives).records) {
+    process_group->begin_collective(device_, comm::record_of_launch(record, issued_++, step));
+  }
+}
 
 void NcclCommunicator::copy_own_part(ExecContext& ctx, const Call& call) {
   const auto* from = static_cast<const std::byte*>(call.input);

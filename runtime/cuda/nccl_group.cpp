@@ -96,8 +96,6 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
   {
     const std::lock_guard lock(rank.mutex);
     throw_if_broken();
-    // The process group aborts this group shortly after it has failed.
-    if (const Reason verdict = process_group_ ? process_group_->failure() : Reason(); !verdict.empty()) throw CommError(verdict);
     comm = rank.comm;
     rank.in_call = true;
   }
@@ -113,7 +111,7 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
     leave_call();
   } catch (const CommError&) {
     leave_call();
-    throw_if_broken();  // the reason of the abort that ended the call
+    throw_if_aborted();  // the reason of the abort that ended the call
     rethrow_with_prefix(std::current_exception(), rank.name + ": ");
   } catch (...) {
     leave_call();
@@ -142,7 +140,7 @@ void NcclGroup::call(int index, const char* operation, const std::function<void(
 
 bool NcclGroup::in_progress(Rank& rank) {
   const std::lock_guard lock(rank.mutex);
-  throw_if_broken();
+  throw_if_aborted();
   ncclResult_t state = ncclSuccess;
   VITRINE_NCCL_CHECK(rank.comm, ncclCommGetAsyncError(rank.comm, &state));
   if (state == ncclInProgress) return true;
@@ -151,6 +149,12 @@ bool NcclGroup::in_progress(Rank& rank) {
 }
 
 void NcclGroup::throw_if_broken() {
+  throw_if_aborted();
+  // The process group aborts this group shortly after it has failed.
+  if (const Reason verdict = process_group_ ? process_group_->failure() : Reason(); !verdict.empty()) throw CommError(verdict);
+}
+
+void NcclGroup::throw_if_aborted() {
   const std::lock_guard lock(mutex_);
   if (!reason_.empty()) throw CommError(reason_);
 }
@@ -178,7 +182,7 @@ void NcclGroup::start_joining(DeviceGroup& devices, const std::string& ids) {
   // The process group may fail meanwhile and would abort the communicators under construction.
   std::vector<std::unique_lock<std::mutex>> locks;
   for (Rank& rank : ranks_) locks.emplace_back(rank.mutex);
-  throw_if_broken();
+  throw_if_aborted();
   GroupCalls calls;
   for (int i = 0; i < devices.size(); ++i) {
     const DeviceScope scope(devices[i].id().index);
@@ -211,6 +215,7 @@ void NcclGroup::create(DeviceGroup& devices) {
     const std::lock_guard lock(environment);
     setenv("NCCL_ALGO", "Ring", 0);
     setenv("NCCL_PROTO", "Simple", 0);
+    setenv("NCCL_GRAPH_REGISTER", "0", 0);
   }
   allocate_words(devices);
   const std::string ids = exchange_nccl_ids(devices);

@@ -35,12 +35,19 @@ class NcclGroup {
   void adopt(DeviceGroup& devices);
   /// Calls NCCL for a rank and waits until the call has been accepted; only then may an event be recorded after it.
   void call(int index, const char* operation, const std::function<void(ncclComm_t)>& work);
-  /// Aborts the communicators, and with them calls that wait for their peers, from any thread.
+  /// throws CommError if the group or the process group is broken.
+  void throw_if_broken();
+  /// Aborts the communicators, and with them calls that wait for their peers, from any thread. NCCL frees them when the graphs that contain their
+  /// collectives are destroyed.
   void abort(const Reason& reason);
   /// Why the group is broken, or empty.
   Reason failure();
 
   void* word(int rank) { return at(rank).word; }
+  /// Whether the group creates its communicators and ends them.
+  bool owned() const { return owned_; }
+  /// Ranks of this process.
+  int size() const { return static_cast<int>(ranks_.size()); }
   int first_rank() const { return first_rank_; }
   int world_size() const { return world_size_; }
   ProcessGroup* process_group() const { return process_group_.get(); }
@@ -65,7 +72,7 @@ class NcclGroup {
   void leave_peers() noexcept;
   /// throws the reason if the group is aborted, or an asynchronous error.
   bool in_progress(Rank& rank);
-  void throw_if_broken();
+  void throw_if_aborted();
   std::string late_peers(int index);
   void allocate_words(DeviceGroup& devices);
 

@@ -38,7 +38,8 @@ class CudaStream final : public Stream {
 
   void check_owner(const void* data) override;
   bool can_capture() const override { return owned_; }
-  void begin_capture() override;
+  using Stream::begin_capture;
+  void begin_capture(std::span<Stream* const> joined) override;
   std::unique_ptr<CapturedWork> end_capture() override;
   void abandon_capture() noexcept override;
   void launch(CapturedWork& work, int64_t step) override;
@@ -72,8 +73,11 @@ class CudaStream final : public Stream {
 
     CudaStream& stream;
     cudaGraphExec_t executable = nullptr;
-    std::vector<TimePoint*> points;  // that each launch records, in order
-    std::vector<TimedSpan> spans;    // of each launch
+    std::vector<TimePoint*> points;              // that each launch records on this stream, in order
+    std::vector<TimedSpan> spans;                // of this stream, of each launch
+    std::vector<std::unique_ptr<Graph>> joined;  // points and spans of the streams that were captured with it
+    std::unique_ptr<Event> forked;               // where a joined stream begins
+    std::unique_ptr<Event> done;                 // and ends
   };
   struct FaultSlot {
     cuda::FaultMessage message;
@@ -95,8 +99,12 @@ class CudaStream final : public Stream {
   TimePoint* captured_time_point() noexcept;
   /// Keeps a closed span for the launches of the work that is being captured; false if none is.
   bool add_to_capture(const TimedSpan& span);
-  /// Waits for the spans of the latest launch of the graph and settles them. requires the lock of the spans
+  /// Takes this stream and those that were joined to it out of the capture, and returns its graph.
+  std::unique_ptr<Graph> leave_capture() noexcept;
+  /// Waits for the spans of this stream of the latest launch of the graph and settles them. requires the lock of the spans
   void settle_spans_of(Graph& graph);
+  /// Closes this stream's spans of a launch.
+  void add_spans_of(Graph& graph, int64_t step);
   /// Ends one use. requires the lock of the spans
   void release(TimePoint* point) noexcept;
   void set_anchor();
@@ -123,7 +131,8 @@ class CudaStream final : public Stream {
   size_t taken_ = 0, most_taken_ = 0;  // points of this step, and the most of an earlier one
   TimePoint* latest_ = nullptr;        // the last one recorded
   SpanLog records_;
-  std::unique_ptr<Graph> capture_;  // null: work runs
+  std::unique_ptr<Graph> own_capture_;  // that this stream has begun
+  Graph* capture_ = nullptr;            // it, or this stream's part of another's; null: work runs
 };
 
 }  // namespace vitrine

@@ -9,9 +9,9 @@
 namespace vitrine {
 
 std::string CollectiveRecord::str() const {
-  return fmt::format("collective {}{} ({}{}{}, {} bytes, phase {}, step {})", sequence,
+  return fmt::format("collective {}{} ({}{}{}, {} bytes, phase {}, step {}{})", sequence,
                      group == 0 ? std::string() : fmt::format(" of group {}", group), operation, label.empty() ? "" : " of ", label, bytes, phase,
-                     step);
+                     step, in_graph ? ", in a CUDA graph" : "");
 }
 
 namespace process_group {
@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kLengthBytes = sizeof(uint64_t);
 // A record without texts.
-constexpr size_t kLeastRecordBytes = 2 * sizeof(uint64_t) + 3 * kLengthBytes + 2 * sizeof(int64_t) + sizeof(int) + 1;
+constexpr size_t kLeastRecordBytes = 2 * sizeof(uint64_t) + 3 * kLengthBytes + 2 * sizeof(int64_t) + sizeof(int) + 2;
 // A part of a reason: its kind, its setting, and an empty text.
 constexpr size_t kLeastPartBytes = 2 + kLengthBytes;
 
@@ -133,7 +133,8 @@ Writer& Writer::record(const CollectiveRecord& value) {
       .number(value.step)
       .number(value.bytes)
       .number(value.group)
-      .number(static_cast<uint8_t>(value.end_is_reported));
+      .number(static_cast<uint8_t>(value.end_is_reported))
+      .number(static_cast<uint8_t>(value.in_graph));
 }
 
 Writer& Writer::reason(const Reason& value) {
@@ -181,6 +182,7 @@ CollectiveRecord Reader::record() {
   record.bytes = amount<int64_t>();
   record.group = amount<int>();
   record.end_is_reported = flag();
+  record.in_graph = flag();
   return record;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for the CUDA runtime: graphs. A stream that is captured keeps its work instead of running it; a launch of the graph runs all of it in
-// order.
+// Stand-in for the CUDA runtime: graphs. Streams that are captured keep their work instead of running it; a launch of the graph runs all of it in
+// order, on the stream to which it is launched.
 #include <algorithm>
 #include <utility>
 
@@ -49,6 +49,57 @@ cudaError_t capture_error(cudaStream_t stream) {
   return stream->capture != nullptr && stream->capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
 }
 
+void add_node(cudaStream_t stream, GraphNode node) {
+  Capture& capture = *stream->capture;
+  capture.nodes.push_back(std::move(node));
+  stream->captured_before[stream] = ++capture.added[stream];
+}
+
+cudaError_t join_capture(cudaStream_t stream, cudaEvent_t event) {
+  const std::shared_ptr<Capture> capture = event->captured;
+  if (capture->ended) {
+    explain("cudaStreamWaitEvent: the event was recorded in a capture that has ended");
+    if (stream->capture != nullptr) stream->capture->invalid = true;
+    return cudaErrorCapturedEvent;
+  }
+  if (stream->capture != nullptr && stream->capture != capture) {
+    explain("cudaStreamWaitEvent: the event was recorded in another capture than that of the stream; both are invalid");
+    stream->capture->invalid = capture->invalid = true;
+    return cudaErrorStreamCaptureMerge;
+  }
+  if (stream->capture == nullptr) {
+    stream->capture = capture;
+    stream->captured_before.clear();
+    capture->streams.push_back(stream);
+  }
+  for (const auto& [other, count] : event->captured_before) {
+    size_t& before = stream->captured_before[other];
+    before = std::max(before, count);
+  }
+  return cudaSuccess;
+}
+
+namespace {
+
+/// Takes the streams out of the capture. Returns false, with an explanation, if the origin does not come after all nodes.
+bool leave_capture(Capture& capture) {
+  capture.ended = true;
+  const CapturedBefore joined = capture.origin->captured_before;
+  for (cudaStream_t stream : capture.streams) {
+    stream->capture.reset();
+    stream->captured_before.clear();
+  }
+  for (const auto& [stream, count] : capture.added) {
+    const auto at = joined.find(stream);
+    if (at != joined.end() && at->second == count) continue;
+    explain("cudaStreamEndCapture: a stream that took part has work after the last event for which the stream of the capture waited");
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 }  // namespace vitrine::standins
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -66,6 +117,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   stream->capture = std::make_shared<Capture>();
   stream->capture->mode = mode;
   stream->capture->thread = std::this_thread::get_id();
+  stream->capture->origin = stream;
+  stream->capture->streams = {stream};
+  stream->captured_before.clear();
   const std::lock_guard lock(standins::captures_mutex);
   standins::captures.push_back(stream->capture.get());
   standins::active_captures.fetch_add(1, std::memory_order_relaxed);
@@ -77,17 +131,26 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   if (!standins::is_live(stream, "cudaStreamEndCapture")) return set_last_error(cudaErrorInvalidResourceHandle);
   *graph = nullptr;
   if (stream->capture == nullptr) return set_last_error(cudaErrorIllegalState);
+  if (stream->capture->origin != stream) {
+    explain("cudaStreamEndCapture: the capture began on another stream");
+    stream->capture->invalid = true;
+    return set_last_error(cudaErrorStreamCaptureUnmatched);
+  }
   if (stream->capture->mode != cudaStreamCaptureModeRelaxed && stream->capture->thread != std::this_thread::get_id()) {
     explain("cudaStreamEndCapture: another thread began the capture");
     return set_last_error(cudaErrorStreamCaptureWrongThread);
   }
-  const std::shared_ptr<Capture> capture = std::exchange(stream->capture, nullptr);
+  const std::shared_ptr<Capture> capture = stream->capture;
+  const bool all_joined = standins::leave_capture(*capture);
   {
     const std::lock_guard lock(standins::captures_mutex);
     std::erase(standins::captures, capture.get());
     standins::active_captures.fetch_sub(1, std::memory_order_relaxed);
   }
-  if (capture->invalid) return set_last_error(cudaErrorStreamCaptureInvalidated);
+  if (capture->invalid || !all_joined) {
+    capture->nodes.clear();
+    return set_last_error(capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaErrorStreamCaptureUnjoined);
+  }
   *graph = new CUgraph_st{stream->device, std::make_shared<const std::vector<standins::GraphNode>>(std::move(capture->nodes))};
   const std::unique_lock lock(state().mutex);
   state().graphs.insert(*graph);
@@ -148,7 +211,6 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   }
   if (const int code = stream->device.error.load(std::memory_order_relaxed); code != cudaSuccess)
     return set_last_error(static_cast<cudaError_t>(code));
-  std::vector<CUevent_st::Record*> records;
   for (const standins::GraphNode& node : *executable->nodes) {
     if (node.event == nullptr) continue;
     const std::shared_lock lock(state().mutex);
@@ -157,14 +219,24 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
       return set_last_error(cudaErrorInvalidValue);
     }
   }
+  std::vector<std::function<void()>> of_launch;
+  for (const standins::GraphNode& node : *executable->nodes) {
+    if (!node.at_launch) continue;
+    of_launch.push_back(node.at_launch());
+    if (of_launch.back() == nullptr) return set_last_error(cudaErrorLaunchFailure);
+  }
+  std::vector<CUevent_st::Record*> records;
   for (const standins::GraphNode& node : *executable->nodes) {
     if (node.event != nullptr) records.push_back(&node.event->begin_record());
   }
-  stream->enqueue_always([nodes = executable->nodes, records = std::move(records), &device = stream->device] {
+  stream->enqueue_always([nodes = executable->nodes, records = std::move(records), of_launch = std::move(of_launch), &device = stream->device] {
     auto record = records.begin();
+    auto made = of_launch.begin();
     for (const standins::GraphNode& node : *nodes) {
       if (node.event != nullptr) {
         (*record++)->finish(device);
+      } else if (node.at_launch) {
+        (*made++)();
       } else {
         node.work();
       }

@@ -139,9 +139,69 @@ TEST_F(CudaGraphs, AnEventOfACaptureIsOfNoUseOutside) {
   EXPECT_EQ(end(), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(event_), cudaErrorCapturedEvent);
   EXPECT_EQ(cudaEventSynchronize(event_), cudaErrorCapturedEvent);
-  EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaErrorCapturedEvent);
   EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
   EXPECT_EQ(cudaEventSynchronize(event_), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+}
+
+TEST_F(CudaGraphs, AStreamThatWaitsForACapturedEventTakesPart) {
+  cudaStream_t other = nullptr;
+  cudaEvent_t joined = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming), cudaSuccess);
+  begin();
+  EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaSuccess);
+  cuda::launch(other, add_one, dim3(1), dim3(1), numbers_);
+  EXPECT_EQ(cudaEventRecord(joined, other), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(stream_, joined, 0), cudaSuccess);
+  cuda::launch(stream_, copy_to, dim3(1), dim3(1), static_cast<const int*>(numbers_), numbers_ + 1);
+  const cudaGraphExec_t graph = instantiate();
+  cudaStreamCaptureStatus status{};
+  EXPECT_EQ(cudaStreamIsCapturing(other, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusNone);
+  EXPECT_EQ(numbers(), (std::vector<int>{0, 0}));
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(cudaGraphLaunch(graph, stream_), cudaSuccess);
+  EXPECT_EQ(numbers(), (std::vector<int>{2, 2}));
+  EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(joined), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+}
+
+TEST_F(CudaGraphs, AStreamThatTakesPartMustBeJoined) {
+  cudaStream_t other = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+  for (const bool early : {false, true}) {
+    begin();
+    EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
+    EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaSuccess);
+    if (early) EXPECT_EQ(cudaEventRecord(event_, other), cudaSuccess);  // before its work
+    cuda::launch(other, add_one, dim3(1), dim3(1), numbers_);
+    if (early) EXPECT_EQ(cudaStreamWaitEvent(stream_, event_, 0), cudaSuccess);
+    EXPECT_EQ(end(), cudaErrorStreamCaptureUnjoined);
+  }
+  cuda::launch(other, add_one, dim3(1), dim3(1), numbers_);
+  EXPECT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+  EXPECT_EQ(numbers(), (std::vector<int>{1, 0})) << "it runs again what it is given";
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+}
+
+TEST_F(CudaGraphs, CapturesDoNotMergeAndEndWhereTheyBegan) {
+  cudaStream_t other = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+  begin();
+  ASSERT_EQ(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaErrorStreamCaptureMerge);
+  EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(other, &graph), cudaErrorStreamCaptureInvalidated);
+  begin();
+  EXPECT_EQ(cudaEventRecord(event_, stream_), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(other, event_, 0), cudaSuccess);
+  EXPECT_EQ(cudaStreamEndCapture(other, &graph), cudaErrorStreamCaptureUnmatched);
+  EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
   EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 

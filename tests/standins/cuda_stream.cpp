@@ -156,7 +156,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (stream->capture != nullptr) {
     stream->capture->invalid = true;
     cudaGraph_t none = nullptr;
-    cudaStreamEndCapture(stream, &none);
+    cudaStreamEndCapture(stream->capture->origin, &none);
   }
   std::shared_ptr<CUstream_st> last;
   {
@@ -188,12 +188,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (!standins::is_live(stream, "cudaStreamWaitEvent") || !is_live(event, "cudaStreamWaitEvent"))
     return set_last_error(cudaErrorInvalidResourceHandle);
   if (const cudaError_t code = device_error(stream->device); code != cudaSuccess) return set_last_error(code);
-  if (event->captured != nullptr) {
-    if (event->captured == stream->capture) return cudaSuccess;  // recorded before on the only stream of the capture
-    explain("cudaStreamWaitEvent: the event was recorded in a capture that this stream is not part of");
-    event->captured->invalid = true;
-    return set_last_error(cudaErrorStreamCaptureUnsupported);
-  }
+  if (event->captured != nullptr) return set_last_error(standins::join_capture(stream, event));
   CUevent_st::Record* const record = event->latest;
   if (record == nullptr) return cudaSuccess;
   if (stream->capture != nullptr) {
@@ -282,9 +277,10 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   if (stream->capture != nullptr) {
     // An external record is a node that each launch runs; the event keeps its state until then.
     if ((flags & cudaEventRecordExternal) != 0) {
-      stream->capture->nodes.push_back({{}, event});
+      standins::add_node(stream, {{}, event, {}});
     } else {
       event->captured = stream->capture;
+      event->captured_before = stream->captured_before;
     }
     return set_last_error(standins::capture_error(stream));
   }

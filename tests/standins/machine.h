@@ -106,19 +106,32 @@ void drain_all();
 /// Prints what is wrong. With 0 bytes, the end of an allocation counts as inside.
 bool may_touch(const Device& device, const void* p, int64_t bytes, const char* what);
 
-/// A piece of a graph: work, or a record of an event.
+/// A piece of a graph: work, a record of an event, or work that is made anew by each launch.
 struct GraphNode {
   std::function<void()> work;
   cudaEvent_t event = nullptr;
+  std::function<std::function<void()>()> at_launch;  // empty work: this launch is refused
 };
 
-/// A capture in progress. Only one stream takes part: a stream outside it cannot wait for its events.
+/// For each stream of a capture, how many of its nodes come before a point.
+using CapturedBefore = std::map<cudaStream_t, size_t>;
+
+/// A capture in progress. A stream that waits for an event recorded in it takes part until its end; all of them must then have been joined to the
+/// stream on which it began. A launch runs the nodes in the order in which they were captured.
 struct Capture {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id thread;  // that began it
-  bool invalid = false;    // a call that is not allowed during a capture was made
+  cudaStream_t origin = nullptr;
+  bool invalid = false;  // a call that is not allowed during a capture was made
+  bool ended = false;
   std::vector<GraphNode> nodes;
+  std::vector<cudaStream_t> streams;  // that take part
+  CapturedBefore added;               // nodes of each
 };
+/// Adds a node to the stream's capture.
+void add_node(cudaStream_t stream, GraphNode node);
+/// Makes the stream's capture, or a stream outside any, continue after an event that was recorded in a capture. Returns CUDA's error.
+cudaError_t join_capture(cudaStream_t stream, cudaEvent_t event);
 /// Whether a capture forbids this thread a call that is unsafe meanwhile, such as an allocation; then that capture becomes invalid.
 bool capture_forbids(const char* call);
 /// The error of a call that waits for or queries the stream, if it is being captured; then the capture becomes invalid.
@@ -162,13 +175,14 @@ struct CUstream_st {
   const unsigned flags;
   const int priority;
   std::shared_ptr<vitrine::standins::Capture> capture;  // null: work runs. Used by the threads that issue to the stream
+  vitrine::standins::CapturedBefore captured_before;    // what the next node of the capture comes after
 
  private:
   template <class F>
   void push(F f) {
     if (capture != nullptr) {
       if constexpr (std::is_copy_constructible_v<F>) {
-        capture->nodes.push_back({std::function<void()>(std::move(f)), nullptr});
+        vitrine::standins::add_node(this, {std::function<void()>(std::move(f)), nullptr, {}});
       } else {
         vitrine::standins::explain("a captured stream: the stand-in cannot repeat this work; the capture is invalid");
         capture->invalid = true;
@@ -213,6 +227,7 @@ struct CUevent_st {
   std::deque<Record> records;
   Record* latest = nullptr;                              // null: never recorded, which counts as reached
   std::shared_ptr<vitrine::standins::Capture> captured;  // the capture in which it was recorded last; null: recorded outside
+  vitrine::standins::CapturedBefore captured_before;     // what lies before it there
 };
 
 struct CUgraph_st {

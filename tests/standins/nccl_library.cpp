@@ -49,6 +49,48 @@ bool may_touch_buffers(const ncclComm& comm, const NcclCall& q) {
          (!writes || check(q.call.output, output_count(q.call, comm.size) * bytes));
 }
 
+/// A collective in a graph.
+class InGraph {
+ public:
+  explicit InGraph(ncclComm& comm) : comm_(comm) { comm_.in_graphs.fetch_add(1, std::memory_order_relaxed); }
+  ~InGraph() { comm_.in_graphs.fetch_sub(1, std::memory_order_relaxed); }
+  InGraph(const InGraph&) = delete;
+  InGraph& operator=(const InGraph&) = delete;
+
+ private:
+  ncclComm& comm_;
+};
+
+/// The work of one launch of a captured collective: it takes its place among the rank's collectives when the graph is launched.
+std::function<void()> launch_captured(ncclComm* comm, const CollectiveCall& call) {
+  const std::lock_guard lock(comm->mutex);
+  const uint64_t sequence = comm->collectives++;
+  const bool stays_away = counts_down(&NcclFaults::hang_call, comm->rank);
+  comm->under_way.fetch_add(1, std::memory_order_relaxed);
+  return [comm, call, sequence, stays_away] {
+    if (comm->device->error.load(std::memory_order_relaxed) != cudaSuccess) return;
+    if (stays_away) return comm->group->rendezvous.stay_away(comm->aborted);
+    comm->group->rendezvous.collective(comm->rank, sequence, call, comm->aborted);
+    comm->under_way.fetch_sub(1, std::memory_order_relaxed);
+  };
+}
+
+/// Keeps a collective for the launches of the graph that its stream captures, once the call is accepted.
+void capture(ncclComm* comm, const NcclCall& q) {
+  CollectiveCall call = q.call;
+  call.captured = comm->captured++;
+  comm->pending.push_back([comm, call, stream = q.stream, touches = may_touch_buffers(*comm, q), into = q.stream->capture,
+                           in_graph = std::make_shared<InGraph>(*comm)] {
+    if (stream->capture != into || !touches) {
+      explain("NCCL: rank %d: %s", comm->rank, touches ? "a capture ended before a call to its stream was accepted" : "a captured buffer is not its own");
+      into->invalid = true;
+      comm->error = ncclInvalidUsage;
+      return;
+    }
+    add_node(stream, {{}, nullptr, [comm, call, in_graph] { return launch_captured(comm, call); }});
+  });
+}
+
 /// What the calls of one communicator in a group queue on its streams, and when.
 ncclResult_t issue(ncclComm* comm, const std::vector<NcclCall>& calls) {
   const std::lock_guard lock(comm->mutex);
@@ -57,15 +99,27 @@ ncclResult_t issue(ncclComm* comm, const std::vector<NcclCall>& calls) {
     explain("NCCL: rank %d is called before its last call returned ncclSuccess", comm->rank);
     return ncclInvalidArgument;
   }
-  const bool hangs = counts_down(&NcclFaults::hang_call, comm->rank), fails = counts_down(&NcclFaults::fail_call, comm->rank);
+  for (const NcclCall& q : calls) {
+    if (!is_live(q.stream, "an NCCL call")) return ncclInvalidArgument;
+  }
+  const bool captures = std::any_of(calls.begin(), calls.end(), [](const NcclCall& q) { return q.stream->capture != nullptr; });
+  const bool hangs = !captures && counts_down(&NcclFaults::hang_call, comm->rank);
+  const bool fails = !captures && counts_down(&NcclFaults::fail_call, comm->rank);
   std::vector<Transfer> transfers;
   cudaStream_t transfer_stream = nullptr;
   bool touches = true;
   for (const NcclCall& q : calls) {
-    if (!is_live(q.stream, "an NCCL call")) return ncclInvalidArgument;
     if (&q.stream->device != comm->device) {
       explain("NCCL: rank %d is on device %d, its stream on device %d", comm->rank, comm->device->index, q.stream->device.index);
       return ncclUnhandledCudaError;
+    }
+    if (captures && (q.is_transfer || q.stream->capture == nullptr)) {
+      explain("NCCL: the stand-in captures collectives, and only all of a group");
+      return ncclInvalidUsage;
+    }
+    if (captures) {
+      capture(comm, q);
+      continue;
     }
     if (q.is_transfer) {
       transfers.push_back(q.transfer);
@@ -92,7 +146,7 @@ ncclResult_t issue(ncclComm* comm, const std::vector<NcclCall>& calls) {
       });
     });
   }
-  if (!comm->connects && comm->collectives > 0) {
+  if (!comm->connects && (comm->collectives > 0 || comm->captured > 0)) {
     comm->connects = true;
     comm->group->connecting.fetch_add(1, std::memory_order_relaxed);
   }
@@ -135,7 +189,7 @@ NcclLibrary& nccl_library() {
 
 ncclComm* find_communicator(ncclComm_t comm, const char* call) {
   const std::shared_lock lock(nccl_library().mutex);
-  if (nccl_library().communicators.contains(comm)) return comm;
+  if (nccl_library().communicators.contains(comm) && !comm->released.load(std::memory_order_relaxed)) return comm;
   explain("%s: %p is no communicator, or a destroyed one", call, static_cast<void*>(comm));
   return nullptr;
 }
@@ -161,7 +215,9 @@ ncclResult_t poll_communicator(ncclComm& comm) {
   if (comm.connects && !is_connected(comm)) return ncclInProgress;
   if (comm.polls_to_go > 0 && --comm.polls_to_go > 0) return ncclInProgress;
   take_in(comm);
-  return comm.finalizing && comm.under_way.load(std::memory_order_relaxed) > 0 ? ncclInProgress : ncclSuccess;
+  if (comm.error != ncclSuccess) return comm.error;
+  const bool is_used = comm.under_way.load(std::memory_order_relaxed) > 0 || comm.in_graphs.load(std::memory_order_relaxed) > 0;
+  return comm.finalizing && is_used ? ncclInProgress : ncclSuccess;
 }
 
 ncclResult_t end_nccl_group() {
@@ -214,7 +270,8 @@ ncclResult_t add_call(ncclComm_t handle, cudaStream_t stream, const char* name, 
 void release_communicator(ncclComm* comm) {
   {
     const std::unique_lock lock(nccl_library().mutex);
-    nccl_library().retired.insert(nccl_library().communicators.extract(comm));
+    if (comm->in_graphs.load(std::memory_order_relaxed) == 0) nccl_library().retired.insert(nccl_library().communicators.extract(comm));
+    comm->released.store(true, std::memory_order_relaxed);
     for (ncclComm*& member : comm->group->members) {
       if (member == comm) member = nullptr;
     }
@@ -259,8 +316,14 @@ void clear_nccl_faults() {
 }
 
 int64_t live_communicators() {
-  const std::shared_lock lock(nccl_library().mutex);
-  return static_cast<int64_t>(nccl_library().communicators.size());
+  const std::unique_lock lock(nccl_library().mutex);
+  auto& communicators = nccl_library().communicators;
+  for (auto at = communicators.begin(); at != communicators.end();) {
+    const auto comm = at++;
+    if (!comm->second->released.load(std::memory_order_relaxed) || comm->second->in_graphs.load(std::memory_order_relaxed) > 0) continue;
+    nccl_library().retired.insert(communicators.extract(comm));
+  }
+  return static_cast<int64_t>(communicators.size());
 }
 
 }  // namespace vitrine::standins

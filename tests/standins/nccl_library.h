@@ -39,11 +39,14 @@ struct ncclComm {
   bool blocking = true;
   std::atomic<bool> aborted{false};
   std::atomic<int> under_way{0};  // calls that have not been executed yet
+  std::atomic<int> in_graphs{0};  // collectives in graphs that exist: an abort frees the communicator when there are none
+  std::atomic<bool> released{false};
 
   std::mutex mutex;  // guards the following members
   ncclResult_t error = ncclSuccess;
   std::string last_error;
   uint64_t collectives = 0;
+  int64_t captured = 0;  // collectives
   int polls_to_go = 0;
   bool finalizing = false;
   bool connects = false;                       // it has issued its first collective, which waits for those of all ranks

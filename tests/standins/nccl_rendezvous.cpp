@@ -99,13 +99,16 @@ size_t type_bytes(ncclDataType_t type) {
 }
 
 bool CollectiveCall::agrees_with(const CollectiveCall& other) const {
-  return collective == other.collective && count == other.count && type == other.type && operation == other.operation && root == other.root;
+  return collective == other.collective && count == other.count && type == other.type && operation == other.operation && root == other.root &&
+         captured == other.captured;
 }
 
 bool Rendezvous::all_agree(const Slot& slot, uint64_t sequence) const {
   for (size_t rank = 1; rank < slot.calls.size(); ++rank) {
     if (slot.calls[0]->agrees_with(*slot.calls[rank])) continue;
-    explain("NCCL: ranks 0 and %zu disagree on collective %lu: it never completes", rank, sequence);
+    const bool same_capture = slot.calls[0]->captured == slot.calls[rank]->captured;
+    explain("NCCL: ranks 0 and %zu disagree on collective %lu%s: it never completes", rank, sequence,
+            same_capture ? "" : " (one issues it and the other launches a graph, or the graphs are of different captures)");
     return false;
   }
   return true;

@@ -27,6 +27,7 @@ struct CollectiveCall {
   ncclDataType_t type = ncclFloat32;
   ncclRedOp_t operation = ncclSum;
   int root = 0;
+  int64_t captured = -1;  // number among those that its rank captured in graphs; -1: it was not captured
 
   bool agrees_with(const CollectiveCall& other) const;
 };

@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <cuda_bf16.h>
@@ -187,6 +188,22 @@ TEST_F(Nccl, NonBlockingCommunicatorsProgressWhilePolled) {
   EXPECT_EQ(read(1, 1)[0], 600.0F);
 }
 
+TEST_F(Nccl, ACallMustBeAcceptedBeforeACaptureEnds) {
+  init(false);
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclSuccess);
+  for (int r = 0; r < kRanks; ++r) {
+    EXPECT_EQ(ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]), ncclInProgress);
+  }
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(poll_to_end(r), ncclSuccess);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  EXPECT_EQ(ncclAllReduce(buffers_[0], buffers_[0], 1, ncclFloat32, ncclSum, comms_[0], streams_[0]), ncclInProgress);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(streams_[0], &graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(poll_to_end(0), ncclInvalidUsage);
+}
+
 TEST_F(Nccl, RanksCanBeIssuedFromSeparateThreads) {
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
@@ -292,6 +309,86 @@ TEST_F(Nccl, AFailureIsReportedByTheRanksCommunicator) {
   break_nccl(3);
   EXPECT_EQ(poll(3), ncclSystemError);
   EXPECT_STRNE(ncclGetLastError(comms_[3]), "");
+}
+
+/// The sum over all ranks of one value, in a graph of each.
+class NcclInGraphs : public Nccl {
+ protected:
+  void SetUp() override {
+    Nccl::SetUp();
+    init(true);
+    fill_all(1);
+    all([&](int r) { return all_reduce(r); });  // ranks connect
+    for (int r = 0; r < kRanks; ++r) EXPECT_EQ(cudaStreamSynchronize(streams_[r]), cudaSuccess);
+  }
+  void TearDown() override {
+    for (cudaGraphExec_t graph : graphs_) {
+      if (graph != nullptr) EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess);
+    }
+    Nccl::TearDown();
+  }
+  ncclResult_t all_reduce(int r) { return ncclAllReduce(buffers_[r], buffers_[r], 1, ncclFloat32, ncclSum, comms_[r], streams_[r]); }
+  cudaGraphExec_t capture(int r) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    EXPECT_EQ(cudaSetDevice(r), cudaSuccess);
+    EXPECT_EQ(cudaStreamBeginCapture(streams_[r], cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EXPECT_EQ(all_reduce(r), ncclSuccess);
+    EXPECT_EQ(cudaStreamEndCapture(streams_[r], &graph), cudaSuccess);
+    EXPECT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    return executable;
+  }
+  void capture_all() {
+    for (int r = 0; r < kRanks; ++r) graphs_[r] = capture(r);
+  }
+
+  cudaGraphExec_t graphs_[kRanks] = {};
+};
+
+TEST_F(NcclInGraphs, AreCarriedOutByEachLaunch) {
+  capture_all();
+  EXPECT_EQ(read(2, 1)[0], 600.0F) << "nothing runs while it is captured";
+  for (int i = 0; i < 2; ++i) {
+    for (int r = 0; r < kRanks; ++r) EXPECT_EQ(cudaGraphLaunch(graphs_[r], streams_[r]), cudaSuccess);
+  }
+  all([&](int r) { return all_reduce(r); });
+  for (int r = 0; r < kRanks; ++r) EXPECT_EQ(read(r, 1)[0], 600.0F * 4 * 4 * 4);
+}
+
+TEST_F(NcclInGraphs, AreLaunchedByAllRanksOrIssuedByAll) {
+  capture_all();
+  for (int r = 0; r + 1 < kRanks; ++r) EXPECT_EQ(cudaGraphLaunch(graphs_[r], streams_[r]), cudaSuccess);
+  EXPECT_EQ(all_reduce(kRanks - 1), ncclSuccess);
+  for (int r = 0; r < kRanks; ++r) expect_stuck(streams_[r]);
+}
+
+TEST_F(NcclInGraphs, AreOfOneCaptureInAllRanks) {
+  capture_all();
+  const cudaGraphExec_t second = capture(0);
+  EXPECT_EQ(cudaGraphLaunch(second, streams_[0]), cudaSuccess);
+  for (int r = 1; r < kRanks; ++r) EXPECT_EQ(cudaGraphLaunch(graphs_[r], streams_[r]), cudaSuccess);
+  for (int r = 0; r < kRanks; ++r) expect_stuck(streams_[r]);
+  EXPECT_EQ(cudaGraphExecDestroy(second), cudaSuccess);
+}
+
+TEST_F(NcclInGraphs, KeepTheirCommunicator) {
+  capture_all();
+  EXPECT_EQ(ncclCommDestroy(comms_[0]), ncclInvalidUsage) << "it would wait for the graph";
+  EXPECT_EQ(cudaGraphExecDestroy(std::exchange(graphs_[0], nullptr)), cudaSuccess);
+  EXPECT_EQ(ncclCommDestroy(std::exchange(comms_[0], nullptr)), ncclSuccess);
+}
+
+TEST_F(NcclInGraphs, EndWithAnAbortAndItsCommunicatorEndsWithThem) {
+  capture_all();
+  EXPECT_EQ(cudaGraphLaunch(graphs_[0], streams_[0]), cudaSuccess);
+  expect_stuck(streams_[0]);
+  const int64_t before = live_objects();
+  EXPECT_EQ(ncclCommAbort(std::exchange(comms_[0], nullptr)), ncclSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaSuccess);
+  EXPECT_EQ(live_objects(), before) << "its graph exists";
+  EXPECT_EQ(cudaGraphExecDestroy(std::exchange(graphs_[0], nullptr)), cudaSuccess);
+  EXPECT_EQ(live_objects(), before - 2);
 }
 
 TEST_F(Nccl, WrongBuffersFailAsOnAGpu) {
