@@ -69,7 +69,6 @@ HostBatch part_of(const OwnedBatch& whole, const EngineConfig& config, const Dev
   mine.image_shape = all.images.rows(0, count).shape;
   mine.label_shape = all.labels.rows(0, count).shape;
   HostBatch batch = mine.view();
-  batch.samples = {};
   batch.global_samples = samples;
   return batch;
 }
