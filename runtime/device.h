@@ -55,8 +55,9 @@ struct DeviceGroupOptions {
   /// An ncclComm_t for each device, where rank i is device i of this group, owned by the caller; empty: the group creates
   /// communicators. On blocking communicators comm_timeout_ms does not bound a call that waits for its peers; abort() ends it.
   std::vector<void*> nccl_communicators = {};
-  /// Lets NCCL choose its algorithm and protocol. Otherwise they are Ring and Simple, unless the environment sets NCCL_ALGO or NCCL_PROTO, so that
-  /// sums have the same bits in every run. NCCL reads them once, so what the first group of a process chooses holds for all.
+  /// Lets NCCL choose its algorithm and protocol, and register the buffers of collectives in CUDA graphs. Otherwise they are Ring, Simple and not
+  /// registered, unless the environment sets NCCL_ALGO, NCCL_PROTO or NCCL_GRAPH_REGISTER, so that sums have the same bits in every run. NCCL reads
+  /// them once, so what the first group of a process chooses holds for all.
   bool nccl_defaults = false;
   /// Ranks that find each other through one of NCCL's unique ids, at least 1; a larger group joins through several ids, with NCCL 2.23 or newer. One
   /// process receives all ranks of an id in turn, which takes long for thousands; PyTorch and XLA have the same default. Rank 0's value counts.

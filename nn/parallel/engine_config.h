@@ -135,9 +135,10 @@ struct EngineConfig {
   std::optional<int64_t> workspace_bytes = int64_t{32} << 20;
   int64_t bucket_bytes = int64_t{25} << 20;       // all-reduce: size of a bucket of the flat gradients ...
   int64_t first_bucket_bytes = int64_t{1} << 20;  // ... and of the first one
-  /// A single GPU captures the work of each micro-batch as a CUDA graph after two steps of its shape and replays it from then on, with the same bits:
-  /// one launch instead of dozens. Steps are not replayed with several devices, where the order is checked or every operation traced, on the
-  /// caller's streams, with a custom reducer, and when a layer does not allow it (Layer::can_be_replayed); Engine::cuda_graphs() says why.
+  /// A process with one GPU captures the work of each micro-batch, with its collectives, as a CUDA graph after two steps of its shape and replays it
+  /// from then on, with the same bits: one launch instead of dozens. Steps are not replayed where a process has several GPUs, the order is checked or
+  /// every operation traced, on the caller's streams or communicators, with a custom reducer, and when a layer does not allow it
+  /// (Layer::can_be_replayed); Engine::cuda_graphs() says why. With several processes all replay or none.
   bool cuda_graph = true;
   /// Only for GPUs.
   Autotune autotune;

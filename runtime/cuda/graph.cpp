@@ -25,7 +25,8 @@ void CudaStream::begin_capture(std::span<Stream* const> joined) {
   for (Stream* other : joined) {
     auto& stream = static_cast<CudaStream&>(*other);
     if (!stream.owned_) return other->begin_capture({});
-    VITRINE_ASSERT(stream.capture_ == nullptr && stream.identity().device.index == identity().device.index, "a stream of the same GPU, in no capture");
+    VITRINE_ASSERT(stream.identity().device.index == identity().device.index, "a capture has streams of one GPU");
+    VITRINE_ASSERT(stream.capture_ == nullptr, "one capture at a time");
     graph->joined.push_back(std::make_unique<Graph>(stream));
     graph->joined.back()->done = stream.make_event();
   }

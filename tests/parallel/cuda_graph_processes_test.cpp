@@ -110,6 +110,7 @@ class CudaGraphProcesses : public ::testing::Test {
   ~CudaGraphProcesses() override {
     check_.reset();
     EXPECT_EQ(standins::live_objects(), 0);
+    EXPECT_EQ(standins::communicators_ended_before_graphs(), 0);
     standins::reset();
   }
 
@@ -534,9 +535,10 @@ TEST_F(CudaGraphProcesses, ARankThatIssuesWhatAnotherLaunchesIsNamed) {
     verdicts[static_cast<size_t>(rank)] = process.process_group->failure();
     work.reset();
   });
-  expect_contains(verdicts[0],
-                  "began collective 1 (all_reduce of bucket 0, 32 bytes, phase reduce, step 5), where rank 0 began collective 1 (all_reduce of bucket "
-                  "0, 32 bytes, phase reduce, step 5, in a CUDA graph)");
+  expect_contains(
+      verdicts[0],
+      "began collective 1 (all_reduce of bucket 0, 32 bytes, phase reduce, step 5), where rank 0 began collective 1 (all_reduce of bucket "
+      "0, 32 bytes, phase reduce, step 5, in a CUDA graph)");
   EXPECT_EQ(verdicts[0], verdicts[1]);
 }
 

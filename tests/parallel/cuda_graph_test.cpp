@@ -283,7 +283,7 @@ TEST_F(CudaGraph, IsOffForAReason) {
   traced.trace = TraceLevel::operation;
   EXPECT_EQ(reason(model, test_group(1, false), nothing), "after two steps of a shape");
   EXPECT_EQ(reason(model, test_group(1, true), nothing), "off: the order of operations is checked");
-  EXPECT_EQ(reason(model, test_group(2, false), nothing), 
+  EXPECT_EQ(reason(model, test_group(2, false), nothing),
             "off: several GPUs of one process train together; with one process for each GPU steps can be replayed");
   EXPECT_EQ(reason(model, traced, nothing), "off: every operation is traced");
   EXPECT_EQ(reason(model, test_group(1, false), [](EngineConfig& config) { config.cuda_graph = false; }), "off: EngineConfig::cuda_graph is off");

@@ -74,18 +74,20 @@ TEST_F(CudaCommunicator, DescribesHowItCommunicates) {
 
 TEST_F(CudaCommunicator, NcclChoosesOnlyOnRequest) {
   if (!uses_nccl()) GTEST_SKIP() << "NCCL only";
-  for (const char* name : {"NCCL_ALGO", "NCCL_PROTO"}) unsetenv(name);
+  for (const char* name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_GRAPH_REGISTER"}) unsetenv(name);
   DeviceGroupOptions options = quick(2);
   options.nccl_defaults = true;
   {
     DeviceGroup devices(options);
     EXPECT_CONTAINS(make_communicators(devices)[0]->description(),
                     "algorithm its own choice, protocol its own choice (sums may have other last bits in the next run)");
+    EXPECT_EQ(std::getenv("NCCL_GRAPH_REGISTER"), nullptr);
   }
   options.nccl_defaults = false;
   DeviceGroup devices(options);
   const std::string text = make_communicators(devices)[0]->description();
   EXPECT_EQ(text.substr(text.find("algorithm")), "algorithm Ring, protocol Simple");
+  EXPECT_STREQ(std::getenv("NCCL_GRAPH_REGISTER"), "0") << "a graph's sums have the bits of issued ones";
 }
 
 TEST_F(CudaCommunicator, AMissingRankIsNamedWithinTheDeadline) {

@@ -86,6 +86,9 @@ struct NcclJoin {
 };
 /// The communicators created since configure(), by rank.
 std::vector<NcclJoin> nccl_joins();
+/// Communicators that were finalized or destroyed since configure() while graphs with their collectives existed, for whose end NCCL waits. An abort
+/// does not count: it ends the collectives first.
+int64_t communicators_ended_before_graphs();
 /// The first device of the process (see be_process_of) that created the unique id.
 int creator_of_nccl_id(uint64_t id);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stand-in for NCCL: ranks of one process, on any threads. Non-blocking communicators accept a call only while they are polled, so that an event
-// recorded too early is detected. A collective on a stream that is captured becomes part of the graph, and every launch takes part in it again; as with
-// NCCL, all ranks must launch graphs of the same capture, and a communicator exists until the graphs with its collectives are destroyed.
+// recorded too early is detected. A collective on a stream that is captured becomes part of the graph, and every launch takes part in it again; as
+// with NCCL, all ranks must launch graphs of the same capture, and a communicator exists until the graphs with its collectives are destroyed.
 #include <cstring>
 #include <utility>
 
@@ -154,6 +154,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   note_call(Call::other);
   ncclComm* const comm = find_communicator(handle, "ncclCommFinalize");
   if (comm == nullptr) return ncclInvalidArgument;
+  ends_before_graphs(*comm, "ncclCommFinalize");
   const std::lock_guard lock(comm->mutex);
   comm->finalizing = true;
   return comm->blocking ? ncclSuccess : ncclInProgress;
@@ -163,10 +164,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   note_call(Call::other);
   ncclComm* const comm = find_communicator(handle, "ncclCommDestroy");
   if (comm == nullptr) return ncclInvalidArgument;
-  if (const int graphs = comm->in_graphs.load(std::memory_order_relaxed); graphs > 0) {
-    explain("ncclCommDestroy: rank %d: %d of its collectives are in graphs that exist; it would wait for their end", comm->rank, graphs);
-    return ncclInvalidUsage;
-  }
+  if (ends_before_graphs(*comm, "ncclCommDestroy")) return ncclInvalidUsage;
   release_communicator(comm);
   return ncclSuccess;
 }

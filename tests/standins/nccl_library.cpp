@@ -79,10 +79,11 @@ std::function<void()> launch_captured(ncclComm* comm, const CollectiveCall& call
 void capture(ncclComm* comm, const NcclCall& q) {
   CollectiveCall call = q.call;
   call.captured = comm->captured++;
-  comm->pending.push_back([comm, call, stream = q.stream, touches = may_touch_buffers(*comm, q), into = q.stream->capture,
-                           in_graph = std::make_shared<InGraph>(*comm)] {
+  const auto in_graph = std::make_shared<InGraph>(*comm);
+  comm->pending.push_back([comm, call, in_graph, stream = q.stream, into = q.stream->capture, touches = may_touch_buffers(*comm, q)] {
     if (stream->capture != into || !touches) {
-      explain("NCCL: rank %d: %s", comm->rank, touches ? "a capture ended before a call to its stream was accepted" : "a captured buffer is not its own");
+      explain("NCCL: rank %d: %s", comm->rank,
+              touches ? "the capture ended before the call was accepted" : "it captures a buffer that is not its own");
       into->invalid = true;
       comm->error = ncclInvalidUsage;
       return;
@@ -282,6 +283,15 @@ void release_communicator(ncclComm* comm) {
   comm->device->used_bytes -= kCommunicatorBytes;
 }
 
+bool ends_before_graphs(ncclComm& comm, const char* call) {
+  const int graphs = comm.in_graphs.load(std::memory_order_relaxed);
+  if (graphs == 0) return false;
+  explain("%s: rank %d: %d of its collectives are in graphs that exist; it waits for their end", call, comm.rank, graphs);
+  const std::unique_lock lock(nccl_library().mutex);
+  ++nccl_library().ended_before_graphs;
+  return true;
+}
+
 void hang_nccl_init(int rank) { add_fault(&NcclFaults::hang_init, rank, 1); }
 void hang_nccl_call(int rank, int n) { add_fault(&NcclFaults::hang_call, rank, n); }
 void fail_nccl_call(int rank, int n) { add_fault(&NcclFaults::fail_call, rank, n); }
@@ -300,6 +310,11 @@ std::vector<NcclJoin> nccl_joins() {
   return joins;
 }
 
+int64_t communicators_ended_before_graphs() {
+  const std::shared_lock lock(nccl_library().mutex);
+  return nccl_library().ended_before_graphs;
+}
+
 int creator_of_nccl_id(uint64_t id) {
   const std::shared_lock lock(nccl_library().mutex);
   return nccl_library().id_creators.at(id);
@@ -309,6 +324,7 @@ void clear_nccl_faults() {
   {
     const std::unique_lock lock(nccl_library().mutex);
     nccl_library().joins.clear();
+    nccl_library().ended_before_graphs = 0;
   }
   const std::lock_guard lock(nccl_library().faults_mutex);
   nccl_library().faults = {};

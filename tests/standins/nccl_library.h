@@ -70,6 +70,7 @@ struct NcclLibrary {
   uint64_t next_id = 1;
   std::map<uint64_t, int> id_creators;  // see creator_of_nccl_id()
   std::vector<NcclJoin> joins;
+  int64_t ended_before_graphs = 0;
   std::mutex faults_mutex;
   std::atomic<bool> has_faults{false};
   NcclFaults faults;
@@ -99,5 +100,7 @@ ncclResult_t poll_communicator(ncclComm& comm);
 ncclResult_t add_call(ncclComm_t handle, cudaStream_t stream, const char* name, NcclCall call);
 ncclResult_t end_nccl_group();
 void release_communicator(ncclComm* comm);
+/// Whether graphs with its collectives exist; then explains that `call` waits for their end, and counts it.
+bool ends_before_graphs(ncclComm& comm, const char* call);
 
 }  // namespace vitrine::standins

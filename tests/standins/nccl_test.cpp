@@ -374,7 +374,9 @@ TEST_F(NcclInGraphs, AreOfOneCaptureInAllRanks) {
 
 TEST_F(NcclInGraphs, KeepTheirCommunicator) {
   capture_all();
-  EXPECT_EQ(ncclCommDestroy(comms_[0]), ncclInvalidUsage) << "it would wait for the graph";
+  EXPECT_EQ(communicators_ended_before_graphs(), 0);
+  EXPECT_EQ(ncclCommDestroy(comms_[0]), ncclInvalidUsage) << "NCCL would wait for the graph";
+  EXPECT_EQ(communicators_ended_before_graphs(), 1);
   EXPECT_EQ(cudaGraphExecDestroy(std::exchange(graphs_[0], nullptr)), cudaSuccess);
   EXPECT_EQ(ncclCommDestroy(std::exchange(comms_[0], nullptr)), ncclSuccess);
 }

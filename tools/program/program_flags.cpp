@@ -166,7 +166,7 @@ void add_training_options(CLI::App& app, Options& o, bool may_choose) {
     app.add_option("--accumulate,--acc-grad", o.accumulate, "Micro-batches of each step")->check(whole_number(1, 1 << 20))->capture_default_str();
   }
   app.add_flag_callback(
-      "--no-cuda-graph", [&o] { o.cuda_graph = false; }, "Issue every operation of each step; a single GPU replays CUDA graphs otherwise");
+      "--no-cuda-graph", [&o] { o.cuda_graph = false; }, "Issue every operation of each step; a process with one GPU replays CUDA graphs otherwise");
   add_recompute_options(app, o, may_choose);
   add_deprecated_recompute(app, o, may_choose);
   app.add_option("--loss-gradient", o.loss_gradient, "Where the gradient of the outputs is written: in-place (over them) or apart")
