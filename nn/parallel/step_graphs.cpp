@@ -110,11 +110,11 @@ void StepGraphs::agree_on_history() {
   all_agree(records_history_ ? "the beginning of the memory's history" : "the end of the memory's history", true);
 }
 
-bool StepGraphs::blocks_repeat(const Key& key, Section& section) {
+bool StepGraphs::blocks_repeat(const Key& key, int64_t position, Section& section) {
   const bool mine = std::exchange(section.blocks, pool().section_hash()) == pool().section_hash();
   // A rank that captures while another launches waits here and is found.
-  return all_agree(fmt::format("a CUDA graph (part {} of steps of {} samples, slot {}, {} steps)", key.section[2], key.section[1], key.slot,
-                               key.odd_step == 1 ? "odd" : "even"),
+  return all_agree(fmt::format("a CUDA graph for micro-batch {} of {} steps of {} samples, staged in slot {}", position + 1,
+                               key.odd_step == 1 ? "odd" : "even", key.section[1], key.slot),
                    mine);
 }
 
@@ -149,7 +149,7 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
   Graph graph = capture(issue, in_use);
   launch(graph, values.step);
   // The blocks of this use are where the graph expects them; the previous use shows whether they will be there again.
-  if (blocks_repeat(key, section)) {
+  if (blocks_repeat(key, position, section)) {
     graphs_.emplace(key, std::move(graph));
   } else {
     ++section.moves;

@@ -93,7 +93,7 @@ class StepGraphs {
   /// Notes whether the memory's history is recorded; waits for the other ranks when that has changed, because it must change on all of them.
   void agree_on_history();
   /// Whether the blocks of the captured section lie as those of its previous use, on all ranks.
-  bool blocks_repeat(const Key& key, Section& section);
+  bool blocks_repeat(const Key& key, int64_t position, Section& section);
 
   Replica& replica_;
   int64_t most_micro_batches_;

@@ -376,9 +376,11 @@ class CudaGraphFault : public CudaGraphProcesses {
       const HostBatch batch = part_of(random_batch(model, 6, 1, 0), config, process.devices);
       const auto train = [&] {
         for (int step = 0; step < 100000; ++step) {
-          if (step == 7) engine.take_step_results(true);
-          if (step == 7) EXPECT_EQ(engine.graph_counts().launched, 5);
-          if (step == 7 && rank == culprit && !misbehave(process)) return false;
+          if (step == 7) {
+            engine.take_step_results(true);
+            EXPECT_EQ(engine.graph_counts().launched, 5);
+            if (rank == culprit && !misbehave(process)) return false;
+          }
           engine.train_step(batch);
         }
         return true;

@@ -323,7 +323,7 @@ class NcclInGraphs : public Nccl {
   }
   void TearDown() override {
     for (cudaGraphExec_t graph : graphs_) {
-      if (graph != nullptr) EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess);
+      if (graph != nullptr) cudaGraphExecDestroy(graph);
     }
     Nccl::TearDown();
   }
