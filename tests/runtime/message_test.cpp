@@ -30,6 +30,7 @@ TEST(Message, ValuesSurviveARoundTrip) {
   record.bytes = int64_t{1} << 40;
   record.group = 3;
   record.end_is_reported = false;
+  record.in_graph = true;
   const std::string bytes = Writer(MessageKind::progress).number(42).text(std::string("a\0b", 3)).record(record).number(uint8_t{255}).bytes();
   Reader reader(bytes);
   EXPECT_EQ(reader.number<MessageKind>(), MessageKind::progress);
@@ -40,6 +41,7 @@ TEST(Message, ValuesSurviveARoundTrip) {
   EXPECT_EQ(read.signature, record.signature);
   EXPECT_EQ(read.group, 3);
   EXPECT_FALSE(read.end_is_reported);
+  EXPECT_TRUE(read.in_graph);
   EXPECT_EQ(reader.number<uint8_t>(), 255);
   EXPECT_THROW(reader.number<uint8_t>(), CommError);
 }
