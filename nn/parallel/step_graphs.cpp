@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -153,6 +154,8 @@ bool StepGraphs::run(const Key& key, int64_t position, const StepValues& values,
     graphs_.emplace(key, std::move(graph));
   } else {
     ++section.moves;
+    std::optional<ProcessGroup::Waiting> waiting;
+    if (process_group_ != nullptr) waiting.emplace(*process_group_, "the first launch of a CUDA graph");
     stream().synchronize();
   }
   return true;
