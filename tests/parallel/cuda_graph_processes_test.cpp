@@ -1,77 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps with collectives that are replayed as CUDA graphs, over the stand-ins: each process is a thread with its own process group, one GPU and an
-// engine. Replayed steps have the bits of issued ones, and a process that dies, is late or would do something else than the others is named.
-#include <atomic>
-#include <chrono>
+// Steps with collectives that are replayed as CUDA graphs, with one GPU in each process, have the bits of issued ones.
 #include <cstring>
 #include <map>
-#include <optional>
-#include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "nn/parallel/process_part.h"
-#include "runtime/comm/communicator.h"
-#include "runtime/copy.h"
-#include "runtime/error.h"
-#include "tests/parallel/random_model.h"
-#include "tests/runtime/processes.h"
-#include "tests/standins/controls.h"
-#include "tests/support/expect_contains.h"
+#include "tests/parallel/graph_processes.h"
 
 namespace vitrine::test {
 namespace {
 
 constexpr int kSteps = 10;
-constexpr int64_t kImpatientMs = 3000;
-
-/// One of the processes, from its rendezvous to its end.
-struct Process {
-  using Change = std::function<void(DeviceGroupOptions&)>;
-  Process(int rank, int size, const RendezvousPlace& place, int64_t timeout_ms = kPatientMs, const Change& change = {})
-      : process_group(std::make_shared<ProcessGroup>(process_options(rank, size, place.init(), timeout_ms))), devices(options(rank, change)) {
-    standins::be_process_of({rank});
-  }
-  DeviceGroupOptions options(int rank, const Change& change) const {
-    DeviceGroupOptions options;
-    options.devices = {{Backend::cuda, rank}};
-    options.memory_bytes = {int64_t{256} << 20};
-    options.process_group = process_group;
-    if (change) change(options);
-    return options;
-  }
-
-  std::shared_ptr<ProcessGroup> process_group;
-  DeviceGroup devices;
-  Tensor kept;  // of the caller
-};
-
-/// Rows of `whole` in the ranges.
-template <class T>
-void take_rows(const T* from, int64_t row, const std::vector<RowRange>& rows, std::vector<T>& to) {
-  for (const RowRange& r : rows) to.insert(to.end(), from + r.begin * row, from + r.end * row);
-}
-
-/// This process's rows of a batch of u8 images that all processes know.
-HostBatch part_of(const OwnedBatch& whole, const EngineConfig& config, const DeviceGroup& devices) {
-  const HostBatch all = whole.view();
-  const int64_t samples = all.labels.shape[0];
-  const BatchPlan plan = plan_batch(config.scheme.split, samples, config.accumulate, devices.world_size());
-  const ProcessPart part = part_of_process(plan, devices.first_rank(), devices.size());
-  OwnedBatch mine;
-  int64_t count = 0;
-  for (const RowRange& r : part.rows) count += r.size();
-  take_rows(all.images.as<uint8_t>(), all.images.shape.numel() / samples, part.rows, mine.memory->bytes);
-  take_rows(all.labels.as<int32_t>(), all.labels.shape.numel() / samples, part.rows, mine.memory->labels);
-  mine.image_shape = all.images.rows(0, count).shape;
-  mine.label_shape = all.labels.rows(0, count).shape;
-  HostBatch batch = mine.view();
-  batch.global_samples = samples;
-  return batch;
-}
 
 /// What one rank finds.
 struct Training {
@@ -95,25 +36,8 @@ EngineConfig with(EngineConfig config, DType dtype, const std::string& optimizer
   return config;
 }
 
-class CudaGraphProcesses : public ::testing::Test {
+class CudaGraphProcesses : public GraphProcesses {
  protected:
-  CudaGraphProcesses() {
-    {
-      DeviceGroupOptions options;
-      options.devices = {{Backend::cuda, 0}};
-      options.memory_bytes = {int64_t{1} << 20};
-      const DeviceGroup warm_up(options);
-    }
-    standins::reset();
-    check_.emplace();
-  }
-  ~CudaGraphProcesses() override {
-    check_.reset();
-    EXPECT_EQ(standins::live_objects(), 0);
-    EXPECT_EQ(standins::communicators_ended_before_graphs(), 0);
-    standins::reset();
-  }
-
   /// Trains with another learning rate and other data in each step, one step with fewer samples, and evaluates in between.
   static std::vector<Training> train(const Model& model, EngineConfig config, bool cuda_graph, int processes) {
     config.cuda_graph = cuda_graph;
@@ -158,9 +82,6 @@ class CudaGraphProcesses : public ::testing::Test {
     }
     return issued[0].skipped;
   }
-
- private:
-  std::optional<LeavesNothingBehind> check_;
 };
 
 TEST_F(CudaGraphProcesses, ReplayTheBitsOfEveryModelAndPrecision) {
@@ -357,191 +278,6 @@ TEST_F(CudaGraphProcesses, ReplayOnAllRanksOrOnNone) {
               if (rank == 0) standins::be_process_of({0, 2});
             }),
             (Texts{"off: " + several, "off: on rank 0, " + several}));
-}
-
-/// Three processes that replay steps until one of them misbehaves.
-class CudaGraphFault : public CudaGraphProcesses {
- protected:
-  static constexpr int kProcesses = 3;
-
-  /// `culprit` calls misbehave before the eighth step; it returns false to leave without close(). Returns the error of the others, which must be one.
-  std::string verdict_when(int culprit, const std::function<bool(Process&)>& misbehave, int64_t timeout_ms = kPatientMs) {
-    const RendezvousPlace place;
-    std::vector<std::string> verdicts(kProcesses);
-    const Model model = random_model(1);
-    run_ranks(kProcesses, [&](int rank) {
-      Process process(rank, kProcesses, place, timeout_ms);
-      const EngineConfig config = small_config(model, 6);
-      Engine engine(model, process.devices, config, {{6}, {64}});
-      const HostBatch batch = part_of(random_batch(model, 6, 1, 0), config, process.devices);
-      const auto train = [&] {
-        for (int step = 0; step < 100000; ++step) {
-          if (step == 7) {
-            engine.take_step_results(true);
-            EXPECT_EQ(engine.graph_counts().launched, 5);
-            if (rank == culprit && !misbehave(process)) return false;
-          }
-          engine.train_step(batch);
-        }
-        return true;
-      };
-      try {
-        if (train()) ADD_FAILURE() << "rank " << rank << " was not stopped";
-      } catch (const CommError& error) {
-        verdicts[static_cast<size_t>(rank)] = error.what();
-        EXPECT_EQ(process.process_group->failure(), error.what());
-        EXPECT_THROW(engine.train_step(batch), CommError);
-      } catch (const Error& error) {
-        EXPECT_EQ(rank, culprit) << error.what();
-        own_error_ = error.what();
-      }
-    });
-    std::set<std::string> reported(verdicts.begin(), verdicts.end());
-    reported.erase("");
-    EXPECT_EQ(reported.size(), 1U) << (reported.empty() ? "no rank reported the failure" : *reported.begin() + "\n" + *reported.rbegin());
-    for (int rank = 0; rank < kProcesses; ++rank) EXPECT_TRUE(rank == culprit || !verdicts[static_cast<size_t>(rank)].empty()) << rank;
-    return reported.empty() ? std::string() : *reported.begin();
-  }
-
-  std::string own_error_;  // of the culprit
-};
-
-TEST_F(CudaGraphFault, ADeadProcessIsNamed) {
-  const std::string verdict = verdict_when(2, [](Process&) { return false; });
-  expect_contains(verdict, "rank 2 (pid ");
-  expect_contains(verdict, ") died: its connection closed unexpectedly; its last known was collective ");
-  expect_contains(verdict, "all_reduce of bucket ");
-  expect_contains(verdict, "phase reduce, step 6, in a CUDA graph)");
-  expect_contains(verdict, "; others have reached collective ");
-}
-
-TEST_F(CudaGraphFault, ALateProcessIsNamed) {
-  const std::string verdict = verdict_when(
-      1,
-      [](Process& process) {
-        while (process.process_group->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        return true;
-      },
-      kImpatientMs);
-  expect_contains(verdict, "rank 1 (pid ");
-  expect_contains(verdict, ") is late: others have begun collective ");
-  expect_contains(verdict, "and it has not; its last known was collective ");
-  expect_contains(verdict, "step 6, in a CUDA graph)");
-}
-
-TEST_F(CudaGraphFault, AnErrorInNcclIsReported) {
-  const std::string verdict = verdict_when(1, [](Process&) {
-    standins::break_nccl(1);
-    return true;
-  });
-  expect_contains(verdict, "rank 1 (pid ");
-  expect_contains(verdict, "rank 1 (cuda:1): NCCL reports ");
-}
-
-TEST_F(CudaGraphFault, ACollectiveThatHangsInAReplayIsFound) {
-  const std::string verdict = verdict_when(
-      1,
-      [](Process&) {
-        standins::hang_nccl_call(1, 2);
-        return true;
-      },
-      kImpatientMs);
-  expect_contains(verdict, "which every rank has begun and no rank is known to have finished");
-}
-
-TEST_F(CudaGraphFault, ARankWhoseMemoryMovedDoesNotGoOnAlone) {
-  const std::string verdict = verdict_when(1, [&](Process& process) {
-    process.kept = process.devices[0].compute().allocate({1}, DType::f32, Category::activations, "of the caller");
-    return true;
-  });
-  expect_contains(verdict, "rank 1 (pid ");
-  expect_contains(verdict, "failed: ");
-  expect_contains(verdict, "memory of cuda:1 has moved since this micro-batch was captured as a CUDA graph, which all ranks launch together");
-  expect_contains(own_error_, "memory of cuda:1 has moved");
-}
-
-TEST_F(CudaGraphFault, ARankThatRecordsItsMemoryAloneIsNamed) {
-  const std::string verdict = verdict_when(
-      1,
-      [](Process& process) {
-        process.devices[0].pool().record_history(true);
-        return true;
-      },
-      kImpatientMs);
-  expect_contains(verdict, "rank 1 (pid ");
-  expect_contains(verdict, ") is late: others have begun collective ");
-}
-
-TEST_F(CudaGraphFault, AnEngineEndsWithAReplayInFlight) {
-  const RendezvousPlace place;
-  std::vector<std::string> verdicts(2);
-  const Model model = random_model(1);
-  run_ranks(2, [&](int rank) {
-    Process process(rank, 2, place);
-    try {
-      const EngineConfig config = small_config(model, 6);
-      Engine engine(model, process.devices, config, {{6}, {}});
-      const HostBatch batch = part_of(random_batch(model, 6, 1, 0), config, process.devices);
-      for (int step = 0;; ++step) {
-        engine.train_step(batch);
-        if (rank == 1 && step == 8) throw DataError("image 7 cannot be read");
-      }
-    } catch (const DataError& error) {
-      process.process_group->fail(error.what());
-    } catch (const CommError&) {
-    }
-    verdicts[static_cast<size_t>(rank)] = process.process_group->failure();
-  });
-  EXPECT_EQ(verdicts[0], verdicts[1]);
-  expect_contains(verdicts[0], "failed: image 7 cannot be read; its last known was collective ");
-}
-
-TEST_F(CudaGraphProcesses, ARankThatIssuesWhatAnotherLaunchesIsNamed) {
-  const RendezvousPlace place;
-  std::vector<std::string> verdicts(2);
-  run_ranks(2, [&](int rank) {
-    Process process(rank, 2, place);
-    auto communicators = make_communicators(process.devices);
-    Communicator& communicator = *communicators[0];
-    ASSERT_TRUE(communicator.can_capture());
-    ExecContext& ctx = process.devices[0].communication();
-    Stream& compute = process.devices[0].compute().stream();
-    const Tensor values = ctx.allocate({8}, DType::f32, Category::communication, "values");
-    zero(ctx, values);
-    const auto all_reduce = [&] {
-      const PhaseScope phase(ctx, Phase::reduce, "bucket 0");
-      communicator.all_reduce(ctx, values.view());
-    };
-    all_reduce();
-    ctx.stream().synchronize();
-    Stream* const joined[] = {&ctx.stream()};
-    compute.begin_capture(joined);
-    communicator.begin_capture();
-    all_reduce();
-    const std::unique_ptr<CapturedCollectives> collectives = communicator.end_capture();
-    std::unique_ptr<CapturedWork> work = compute.end_capture();
-    EXPECT_THROW(
-        {
-          if (rank == 0) {
-            communicator.begin_launch(*collectives, 5);
-            compute.launch(*work, 5);
-          } else {
-            ctx.set_step(5);
-            all_reduce();
-          }
-          while (process.process_group->failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          process.devices.synchronize();
-          communicator.begin_launch(*collectives, 6);
-        },
-        CommError);
-    verdicts[static_cast<size_t>(rank)] = process.process_group->failure();
-    work.reset();
-  });
-  expect_contains(
-      verdicts[0],
-      "began collective 1 (all_reduce of bucket 0, 32 bytes, phase reduce, step 5), where rank 0 began collective 1 (all_reduce of bucket "
-      "0, 32 bytes, phase reduce, step 5, in a CUDA graph)");
-  EXPECT_EQ(verdicts[0], verdicts[1]);
 }
 
 }  // namespace
