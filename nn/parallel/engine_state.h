@@ -281,7 +281,8 @@ struct Engine::State {
   bool reduction_on = true;
 
   // The current micro-batch.
-  int64_t micro_batch = 0;                 // micro-batches so far
+  int64_t micro_batch = 0;                 // its number, which decides its staging slot
+  int64_t trained_micro_batches = 0;       // without those of evaluation
   int64_t replayed_micro_batch = 0;        // the last one for which replay_or_issue() was called
   std::optional<int64_t> augmented_epoch;  // its epoch, if its images are augmented
   int64_t micro_batch_samples = 0;         // of all devices and processes

@@ -223,6 +223,42 @@ TEST_F(CudaGraphProcesses, IssueWhileAllRecordTheMemory) {
   });
 }
 
+TEST_F(CudaGraphProcesses, ReplayTheSameGraphsWhenOneEvaluatesAlone) {
+  const Model model = random_model(1);
+  std::vector<std::vector<float>> parameters;
+  for (const bool cuda_graph : {false, true}) {
+    const RendezvousPlace place;
+    std::vector<std::vector<float>> of_ranks(2);
+    run_ranks(2, [&](int rank) {
+      Process process(rank, 2, place);
+      EngineConfig config = with(small_config(model, 6), DType::f32, "adamw");
+      config.ema_decay = 0.9;
+      config.cuda_graph = cuda_graph;
+      Engine engine(model, process.devices, config, {{6}, {4}});
+      const HostBatch held_out = part_of(random_batch(model, 4, 77, 0), config, process.devices);
+      for (int step = 0; step < 16; ++step) {
+        // The number of evaluations decides whether they leave the slots as they were.
+        const int evaluations = step < 5 ? 0 : step % 4;
+        for (int i = 0; rank == 1 && i < evaluations; ++i) engine.evaluate(held_out);
+        if (step == 9) {
+          const Engine::AverageScope averages(engine);
+          engine.evaluate(held_out);
+        }
+        if (step == 11) engine.state();
+        engine.train_step(part_of(random_batch(model, 6, static_cast<uint32_t>(step), 0), config, process.devices));
+      }
+      engine.take_step_results(true);
+      EXPECT_EQ(engine.graph_counts().launched, cuda_graph ? 14 : 0) << engine.graph_counts().str();
+      of_ranks[static_cast<size_t>(rank)] = engine.parameters();
+      engine.finish();
+      process.process_group->close();
+    });
+    EXPECT_EQ(of_ranks[0], of_ranks[1]);
+    parameters.push_back(of_ranks[0]);
+  }
+  EXPECT_TRUE(same_bits(parameters[0], parameters[1]));
+}
+
 TEST_F(CudaGraphProcesses, KeepNoGraphWhereTheBlocksOfOneRankMoved) {
   const Model model = random_model(1);
   const RendezvousPlace place;
