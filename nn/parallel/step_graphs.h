@@ -34,8 +34,8 @@ std::string why_no_graphs(const Model& model, DeviceGroup& devices, const Engine
 ///
 /// With several processes, each with one GPU, the collectives of a micro-batch are captured too, and NCCL requires that all ranks issue them, or
 /// launch graphs of one capture. What this depends on is the same on all ranks: keys, their uses, and positions. What could differ is agreed on by an
-/// exchange of the process group, which no rank passes alone: whether the history of the memory is recorded, when that changes, and whether a graph is
-/// kept, when it was captured. From then on a rank whose memory has moved throws, because the others launch the graph.
+/// exchange of the process group, which no rank passes alone: whether the history of the memory is recorded, when that changes, and whether a graph
+/// is kept, when it was captured. From then on a rank whose memory has moved throws, because the others launch the graph.
 class StepGraphs {
  public:
   /// samples and section: shape and branch (the first micro-batch of a step overwrites gradients, the last one updates). Each staging slot has a
