@@ -86,7 +86,7 @@ bool takes(ExecContext& ctx, const View& workspace, const Product& product) {
 }
 
 int64_t product_bytes(ExecContext& ctx, const RecordedProduct& p, int64_t allowed_bytes) {
-  if (!multiplies(p.dtype) || (!p.bias && !p.relu && eigen_is_faster(p.transpose_a, p.transpose_b))) return -1;
+  if (!computes(p.dtype) || (!p.bias && !p.relu && eigen_is_faster(p.transpose_a, p.transpose_b))) return -1;
   const Product product{p.m, p.n, p.k, p.n, p.dtype, p.c_dtype, p.transpose_a, p.transpose_b, p.bias, p.relu, p.accumulate};
   const Plan plan = make_plan(ctx.plans().get<OneDnnPlans>(), product, allowed_bytes - Arena::kAlignment);
   return plan ? Arena::kAlignment + Arena::aligned(plan.scratch_bytes) : -1;
