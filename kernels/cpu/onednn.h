@@ -24,6 +24,7 @@ struct Product {
   int64_t m = 0, n = 0, k = 0, c_stride = 0;
   DType dtype = DType::f32, c_dtype = DType::f32;
   bool transpose_a = false, transpose_b = false, bias = false, relu = false, accumulate = false;
+  int64_t a_stride = 0;  // elements between rows of a, if it is not transposed; 0: k
 };
 
 /// True when oneDNN has a fast implementation of the product that fits into the workspace. Only with oneDNN.
