@@ -84,6 +84,25 @@ TEST_P(Pool2dTest, MaxBackwardAlsoSumsTheChannelsOfTheGradient) {
   }
 }
 
+TEST_P(Pool2dTest, SumsOfChannelsHaveTheSameBitsForAnyNumberOfThreads) {
+  if (on_gpu()) GTEST_SKIP() << "a GPU has no threads to choose";
+  for (const Pool2dConfig& config : {Pool2dConfig{2, 2, 0}, Pool2dConfig{3, 2, 1}}) {
+    for (const int64_t channels : {5, 40, 70}) {
+      const Shape shape{6, 33, 20, channels}, y_shape = pool2d_output_shape(config, shape);
+      std::vector<float> first;
+      for (const int threads : {1, 2, 3}) {
+        TestDevice on(threads);
+        const Tensor indices = on.empty(y_shape, DType::u8), grad_x = on.empty(shape, dtype()), sums = on.empty({channels});
+        max_pool2d_forward(on.ctx(), config, stored_tensor(on, dtype(), shape, random(shape.numel(), 51)), on.empty(y_shape, dtype()), indices);
+        max_pool2d_backward(on.ctx(), config, stored_tensor(on, dtype(), y_shape, random(y_shape.numel(), 52)), indices, grad_x, sums);
+        const std::vector<float> values = on.values(ConstView(sums));
+        if (threads == 1) first = values;
+        expect_same_bits(values, first, shape.str());
+      }
+    }
+  }
+}
+
 TEST_P(Pool2dTest, MaxForwardReturnsTheFirstMaximumAndNanWins) {
   uint64_t seed = 0;
   for (const auto& [config, shape] : cases()) {
