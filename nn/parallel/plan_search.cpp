@@ -82,7 +82,7 @@ Fit PlanSearch::plan(const EngineConfig& config) const {
     if (!sized.workspace_bytes) {
       // cuDNN would need seconds for the convolutions of all batches that a search tries.
       const bool on_gpus = devices_.target().backend == Backend::cuda;
-      sized.workspace_bytes = on_gpus ? kLeastGpuWorkspace : Engine::full_workspace_bytes(model_, devices_, config, fit.workload);
+      sized.workspace_bytes = on_gpus ? kUnaskedGpuWorkspace : Engine::full_workspace_bytes(model_, devices_, config, fit.workload);
     }
     fit.plans = Engine::plan(model_, devices_, sized, fit.workload);
   } catch (const OutOfMemory&) {
