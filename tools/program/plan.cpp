@@ -55,7 +55,10 @@ std::vector<RecomputationRecord> recomputations(const RecomputeSearch& search, c
   const bool known = std::any_of(devices.begin(), devices.end(), [](const DeviceRecord& d) { return d.pool.capacity_bytes > 0; });
   std::vector<RecomputationRecord> rows;
   for (const RecomputePoint& point : search.frontier(kChoices)) {
-    rows.push_back({point.recompute, point.peak_bytes, point.added_time, known ? std::optional(point.fit.fits()) : std::nullopt});
+    RecomputationRecord& row = rows.emplace_back(
+        RecomputationRecord{point.recompute, point.peak_bytes, point.added_time, known ? std::optional(point.fit.fits()) : std::nullopt});
+    row.saved = 1.0 - static_cast<double>(row.peak_bytes) / static_cast<double>(rows.front().peak_bytes);
+    row.fastest = row.fits == true && std::none_of(rows.begin(), rows.end(), [](const RecomputationRecord& faster) { return faster.fastest; });
   }
   return rows;
 }
@@ -84,10 +87,7 @@ int run_plan(const Options& asked) {
   for (int d = 0; d < group->size(); ++d) {
     run.devices.push_back(planned_device((*group)[d], batch.device_samples(d), plans[static_cast<size_t>(d)]));
   }
-  const bool fits = std::all_of(run.devices.begin(), run.devices.end(), [](const DeviceRecord& d) { return d.fits(); });
-  if (!fits) {
-    record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, *group, config, workload)));
-  }
+  if (!all_fit(run.devices)) record.remedies = in_program_words(describe_remedies(PlanSearch(job.model, *group, config, workload)));
   std::optional<std::vector<RecomputationRecord>> frontier;
   if (options.frontier) frontier = recomputations(RecomputeSearch(job.model, *group, config, workload), run.devices);
   if (interrupted()) throw SearchStopped();
@@ -124,7 +124,7 @@ int run_plan(const Options& asked) {
     if (reported) fmt::print("\n{}\n", style.prose("The report is in " + options.report));
   }
   attempts.rethrow();
-  return fits ? kExitOk : kExitFailure;
+  return all_fit(record.run().devices) ? kExitOk : kExitFailure;
 }
 
 }  // namespace vitrine::tools

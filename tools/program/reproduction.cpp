@@ -9,6 +9,7 @@
 
 #include "runtime/units.h"
 #include "tools/program/device_sets.h"
+#include "tools/program/record_tables.h"
 
 namespace vitrine::tools {
 
@@ -46,7 +47,6 @@ std::string time_cell(const ConfigurationSummary& summary) {
 }
 
 std::string peak_text(const DeviceRecord& d) { return format_bytes(d.pool.peak_bytes); }
-std::string planned_text(const DeviceRecord& d) { return d.as_planned() ? "to the byte" : format_bytes(d.plan.peak_bytes); }
 
 }  // namespace
 
@@ -173,7 +173,7 @@ Table reproduction_table(const Record& record) {
     const std::vector<DeviceRecord>& devices = shown.devices;
     const bool measured = has_measurements(shown);
     const auto peak = [&](size_t d) { return measured ? peak_text(devices[d]) : kNotMeasured; };
-    const auto planned = [&](size_t d) { return measured ? planned_text(devices[d]) : format_bytes(devices[d].plan.peak_bytes); };
+    const auto planned = [&](size_t d) { return measured ? planned_peak(devices[d]) : format_bytes(devices[d].plan.peak_bytes); };
     const auto agree = [&](size_t a, size_t b) { return peak(a) == peak(b) && planned(a) == planned(b); };
     for (const DeviceSet& set : group_devices(devices.size(), agree)) {
       if (set.first() > 0) cells.assign(cells.size(), "");
@@ -251,12 +251,12 @@ Table peaks_table(const Record& record) {
     const std::vector<DeviceRecord>& devices = run.devices;
     const auto agree = [&](size_t a, size_t b) {
       return devices[a].samples_per_step == devices[b].samples_per_step && peak_text(devices[a]) == peak_text(devices[b]) &&
-             planned_text(devices[a]) == planned_text(devices[b]);
+             planned_peak(devices[a]) == planned_peak(devices[b]);
     };
     if (&run != &record.runs.front()) table.add_rule();
     for (const DeviceSet& set : group_devices(devices.size(), agree)) {
       const DeviceRecord& d = devices[set.first()];
-      table.add_row({set.first() == 0 ? run.name : "", set.name(names_of(devices)), format_count(d.samples_per_step), peak_text(d), planned_text(d)});
+      table.add_row({set.first() == 0 ? run.name : "", set.name(names_of(devices)), format_count(d.samples_per_step), peak_text(d), planned_peak(d)});
     }
   }
   return table;
@@ -275,7 +275,7 @@ std::vector<std::string> run_problems(const Record& record) {
 Record measured_runs(const Record& record) {
   Record measured = record;
   measured.summaries.clear();  // they refer to the runs of the whole record
-  std::erase_if(measured.runs, [](const RunRecord& run) { return run.devices.empty() || run.devices.front().phases.steps == 0; });
+  std::erase_if(measured.runs, [](const RunRecord& run) { return measured_steps(run.devices) == 0; });
   return measured;
 }
 

@@ -24,7 +24,7 @@ BytesByTensor held_at_peak(const DeviceRecord& device, Category category) {
   BytesByTensor bytes;
   if (!device.memory) return bytes;
   for (const HeldBlock& block : device.memory->blocks) {
-    if (block.category == category && block.first <= device.memory->peak && device.memory->peak < block.end) bytes[block.tensor] += block.bytes;
+    if (block.category == category && device.memory->holds_at_peak(block)) bytes[block.tensor] += block.bytes;
   }
   return bytes;
 }
@@ -51,9 +51,7 @@ std::string reason_of(const DeviceRecord& fuller, const DeviceRecord& emptier, C
 
 Json difference_chart(const std::vector<DeviceRecord>& devices) {
   if (devices.size() < 2) return {};
-  const auto by_peak = [](const DeviceRecord& a, const DeviceRecord& b) { return a.pool.peak_bytes < b.pool.peak_bytes; };
-  const DeviceRecord& emptiest = *std::min_element(devices.begin(), devices.end(), by_peak);
-  const DeviceRecord& fullest = *std::max_element(devices.begin(), devices.end(), by_peak);
+  const DeviceRecord &emptiest = devices[tools::emptiest(devices)], &fullest = devices[tools::fullest(devices)];
   if (emptiest.pool.peak_bytes == fullest.pool.peak_bytes) return {};
 
   std::vector<std::pair<Category, int64_t>> differences;
