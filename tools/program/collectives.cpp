@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // vitrine collectives: the cost of collectives, measured as nccl-tests measures it.
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <iterator>
 #include <optional>
@@ -23,6 +22,7 @@
 #include "tools/program/interrupt.h"
 #include "tools/program/json_report.h"
 #include "tools/program/json_text.h"
+#include "tools/program/machine.h"
 #include "tools/program/run.h"
 #include "tools/program/tables.h"
 #include "vitrine_version.h"
@@ -206,11 +206,6 @@ void require_sizes(const CollectiveBench& bench, const CollectiveOptions& o, con
   if (std::any_of(collectives.begin(), collectives.end(), [&](Collective c) { return bench.least_bytes(c) <= largest; })) return;
   throw ConfigError(fmt::format("-e {}: no size can be measured: {}; raise -e{}", o.max_bytes, why_too_small(bench, collectives.front()),
                                 o.counts.empty() ? "" : ", or lower --counts"));
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
 Json threads_json(DeviceGroup& devices) {

@@ -49,20 +49,12 @@ int64_t most_of_others(const std::vector<DeviceRecord>& devices, size_t device, 
   return most;
 }
 
-/// Bytes of the blocks of that name at the peak.
-int64_t held_by(const MemoryTimeline& timeline, std::string_view tensor) {
-  int64_t bytes = 0;
-  for (const HeldBlock& block : timeline.blocks) {
-    if (block.tensor == tensor && timeline.holds_at_peak(block)) bytes += block.bytes;
-  }
-  return bytes;
-}
-
 /// Why `device` holds more of a category than the others, and what would change it.
 Finding reason_of_excess(const RunRecord& run, size_t device, Category category) {
   const DeviceRecord& figures = run.devices[device];
+  const auto gathered = [&](const HeldBlock& block) { return block.tensor == "gathered outputs" && figures.memory->holds_at_peak(block); };
   if (category == Category::activations && run.scheme.loss_at == LossAt::gathered && static_cast<int>(device) == run.scheme.output_device &&
-      (!figures.memory || held_by(*figures.memory, "gathered outputs") > 0)) {
+      (!figures.memory || std::ranges::any_of(figures.memory->blocks, gathered))) {
     return {"outputs gathered for the loss", "`--mode criterion` would leave them where they are"};
   }
   if (category == Category::staging && run.scheme.staging == Staging::device0 && device == 0) {

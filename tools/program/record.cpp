@@ -76,6 +76,35 @@ size_t fullest(const std::vector<DeviceRecord>& devices) { return index_in(devic
 size_t emptiest(const std::vector<DeviceRecord>& devices) { return index_in(devices, std::ranges::min_element(devices, {}, peak_of)); }
 int64_t measured_steps(const std::vector<DeviceRecord>& devices) { return devices.empty() ? 0 : devices.front().phases.steps; }
 
+double named_share(const std::vector<DeviceRecord>& devices) {
+  double least = 1;
+  for (const DeviceRecord& d : devices) least = std::min(least, d.phases.named_share);
+  return least;
+}
+
+std::vector<MemoryDifference> memory_differences(const DeviceRecord& fuller, const DeviceRecord& emptier) {
+  std::vector<MemoryDifference> all;
+  for (size_t c = 0; c < static_cast<size_t>(kCategoryCount); ++c) {
+    MemoryDifference difference{static_cast<Category>(c), fuller.pool.peak_by_category[c] - emptier.pool.peak_by_category[c], {}};
+    if (difference.bytes == 0) continue;
+    const int64_t sign = difference.bytes > 0 ? 1 : -1;
+    std::map<std::string, int64_t> more;
+    for (const auto& [device, factor] : {std::pair{&fuller, sign}, {&emptier, -sign}}) {
+      if (!device->memory) continue;
+      for (const HeldBlock& block : device->memory->blocks) {
+        if (block.category == difference.category && device->memory->holds_at_peak(block)) more[block.tensor] += factor * block.bytes;
+      }
+    }
+    for (const auto& [tensor, bytes] : more) {
+      if (bytes > 0) difference.tensors.emplace_back(bytes, tensor);
+    }
+    std::sort(difference.tensors.rbegin(), difference.tensors.rend());
+    all.push_back(std::move(difference));
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  return all;
+}
+
 std::string place_name(Phase phase, const std::string& layer) {
   return layer.empty() ? phase_name(phase) : fmt::format("{} {}", phase_name(phase), layer);
 }

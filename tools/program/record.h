@@ -58,6 +58,17 @@ size_t fullest(const std::vector<DeviceRecord>& devices);
 size_t emptiest(const std::vector<DeviceRecord>& devices);
 /// The steps whose phases were measured; 0 without devices.
 int64_t measured_steps(const std::vector<DeviceRecord>& devices);
+/// PhaseTable::named_share of the device on which least of the step is named.
+double named_share(const std::vector<DeviceRecord>& devices);
+
+/// What a device holds more of a category than another one, each at its peak.
+struct MemoryDifference {
+  Category category;
+  int64_t bytes;                                         // negative: less
+  std::vector<std::pair<int64_t, std::string>> tensors;  // which account for it, largest first; empty if the recorded step does not show them
+};
+/// The categories that differ, the largest difference first.
+std::vector<MemoryDifference> memory_differences(const DeviceRecord& fuller, const DeviceRecord& emptier);
 
 // Lookups that every report shares.
 /// "backward features.3", or "update" without a layer.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/units.h"
 #include "tools/program/device_sets.h"
@@ -36,9 +37,7 @@ std::string accuracy_cell(const ConfigurationSummary& summary) {
   std::vector<std::string> texts;
   if (summary.accuracy.count > 0) texts.push_back(spread_text(summary.accuracy, accuracy_text));
   texts.insert(texts.end(), summary.unfinished.begin(), summary.unfinished.end());
-  std::string all;
-  for (const std::string& text : texts) all += (all.empty() ? "" : ", ") + text;
-  return all;
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 /// The time of training: "-" before a run is complete.

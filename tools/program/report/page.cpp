@@ -108,14 +108,10 @@ Json memory_over_time(const std::vector<DeviceRecord>& devices, const std::strin
 Json times_section(const RunRecord& run) {
   if (measured_steps(run.devices) == 0) return {};
   std::vector<Bar> bars;
-  double named = 1;
-  for (const DeviceRecord& d : run.devices) {
-    bars.push_back(time_bar(d));
-    named = std::min(named, d.phases.named_share);
-  }
+  for (const DeviceRecord& d : run.devices) bars.push_back(time_bar(d));
   return blocks_of({text(fmt::format("Mean of {} after the first. Each moment belongs to one phase, so a device's phases add up to its step's "
                                      "wall time; {:.2f} % of it is named. Hatched: waits, by what they waited for.",
-                                     counted(measured_steps(run.devices), "step"), 100 * named)),
+                                     counted(measured_steps(run.devices), "step"), 100 * named_share(run.devices))),
                     bar_chart("Time of a step by phase, for each device", {{"", bars}}), tables(time_tables(run.devices, kDevicesApartOnPage))});
 }
 
