@@ -111,6 +111,27 @@ TEST(PhaseTables, AddUp) {
   EXPECT_DOUBLE_EQ(sum.named_share, 1.0);
 }
 
+TEST(Record, HasFiguresOfSeveralDevices) {
+  std::vector<DeviceRecord> devices(4);
+  for (size_t d = 0; d < devices.size(); ++d) devices[d].pool.peak_bytes = d == 1 || d == 2 ? 9 : 5;
+  EXPECT_EQ(fullest(devices), 1U) << "the first of those that hold most";
+  EXPECT_EQ(emptiest(devices), 0U) << "the first of those that hold least";
+  EXPECT_TRUE(all_fit(devices)) << "no capacity is known";
+  EXPECT_EQ(devices[1].share_of_capacity(9), 0.0);
+  devices[1].pool.capacity_bytes = 18;
+  EXPECT_EQ(devices[1].share_of_capacity(9), 0.5);
+  devices[1].plan.peak_bytes = 19;
+  EXPECT_FALSE(all_fit(devices));
+  EXPECT_EQ(measured_steps({}), 0);
+  devices[0].phases.steps = 4;
+  devices[3].phases.named_share = 0.75;
+  EXPECT_EQ(measured_steps(devices), 4);
+  EXPECT_EQ(named_share(devices), 0.75);
+  EXPECT_EQ(per_step(int64_t{11}, devices[0].phases), 2) << "whole bytes";
+  EXPECT_EQ(per_step(11.0, devices[0].phases), 2.75);
+  EXPECT_EQ(per_step(11.0, CommunicationTable{}), 0.0);
+}
+
 std::vector<DeviceRecord> example_devices() {
   DeviceRecord device;
   device.device = "cpu:0";

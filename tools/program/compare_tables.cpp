@@ -28,11 +28,11 @@ struct PhaseGroup {
   double seconds(const PhaseTable& table) const { return per_step(seconds_in(table, phases), table); }
 };
 
-}  // namespace
-
 std::string describe_difference(const RunRecord& run) {
   return std::isfinite(run.gradient_difference) ? fmt::format("{:.1e}", run.gradient_difference) : "overflow";
 }
+
+}  // namespace
 
 std::string rounding_hint(const std::vector<RunRecord>& runs) {
   std::string text = "Gradient difference: relative to one device's f32 gradient of the first step; rounding alone gives about 1e-6";

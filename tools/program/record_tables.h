@@ -49,7 +49,5 @@ Table speeds_table(const Record& record);
 Table scheme_times_table(const Record& record);
 /// How much rounding alone changes gradients in the precisions of these runs.
 std::string rounding_hint(const std::vector<RunRecord>& runs);
-/// "1.2e-07", or "overflow".
-std::string describe_difference(const RunRecord& run);
 
 }  // namespace vitrine::tools

@@ -45,6 +45,13 @@ std::string time_cell(const ConfigurationSummary& summary) {
   return summary.complete > 0 && summary.seconds.count == 0 ? kNotMeasured : spread_text(summary.seconds, format_duration);
 }
 
+/// The saved epoch with the highest accuracy; null without one.
+const SavedEpoch* best_epoch(const RunRecord& run) {
+  const std::vector<SavedEpoch>& saved = run.reproduced->saved;
+  const auto best = std::max_element(saved.begin(), saved.end(), [](const auto& a, const auto& b) { return a.test_accuracy < b.test_accuracy; });
+  return best == saved.end() ? nullptr : &*best;
+}
+
 std::string peak_text(const DeviceRecord& d) { return format_bytes(d.pool.peak_bytes); }
 
 }  // namespace
@@ -52,9 +59,8 @@ std::string peak_text(const DeviceRecord& d) { return format_bytes(d.pool.peak_b
 SeedSpread spread_over(const std::vector<double>& values) {
   SeedSpread spread;
   spread.count = values.size();
-  if (values.empty()) return spread;
-  spread.least = *std::min_element(values.begin(), values.end());
-  spread.most = *std::max_element(values.begin(), values.end());
+  const Spread ends = spread_of(values);
+  spread.least = ends.least, spread.most = ends.most;
   for (const double value : values) spread.mean += value / static_cast<double>(values.size());
   if (values.size() < 2) return spread;
   double squares = 0.0;
@@ -94,12 +100,6 @@ std::optional<double> training_rate(const RunRecord& run) {
 std::optional<double> final_accuracy(const RunRecord& run) {
   const std::vector<SavedEpoch>& saved = run.reproduced->saved;
   return saved.empty() ? std::nullopt : std::optional(saved.back().test_accuracy);
-}
-
-const SavedEpoch* best_epoch(const RunRecord& run) {
-  const std::vector<SavedEpoch>& saved = run.reproduced->saved;
-  const auto best = std::max_element(saved.begin(), saved.end(), [](const auto& a, const auto& b) { return a.test_accuracy < b.test_accuracy; });
-  return best == saved.end() ? nullptr : &*best;
 }
 
 std::vector<ConfigurationSummary> summarize(const std::vector<RunRecord>& runs) {
