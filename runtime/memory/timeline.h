@@ -38,6 +38,7 @@ struct MemoryTimeline {
   size_t peak = 0;                    // the first moment with the largest sum of blocks (of equal sums the one with the larger categories)
   int64_t peak_bytes = 0;             // the largest extent
 
+  /// Whether a block of `blocks` was allocated at the peak.
   bool holds_at_peak(const HeldBlock& block) const { return block.first <= peak && peak < block.end; }
 };
 

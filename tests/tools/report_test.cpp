@@ -130,6 +130,7 @@ TEST(Record, HasFiguresOfSeveralDevices) {
   EXPECT_EQ(per_step(int64_t{11}, devices[0].phases), 2) << "whole bytes";
   EXPECT_EQ(per_step(11.0, devices[0].phases), 2.75);
   EXPECT_EQ(per_step(11.0, CommunicationTable{}), 0.0);
+  EXPECT_EQ(CommunicationRow{}.hidden_share(), 0.0);
 }
 
 std::vector<DeviceRecord> example_devices() {

@@ -196,10 +196,10 @@ std::optional<Finding> single_bucket(const RunRecord& run) {
   const auto buckets = std::count_if(table.rows.begin(), table.rows.end(), [](const CommunicationRow& row) { return row.phase == Phase::reduce; });
   if (buckets != 1) return std::nullopt;
   const CommunicationRow& row = table.rows.front();
-  if (row.exposed_seconds < kExposed * row.seconds() || row.buffer_bytes == 0) return std::nullopt;
+  if (row.exposed_share() < kExposed || row.buffer_bytes == 0) return std::nullopt;
   const int64_t bytes = per_step(row.buffer_bytes, table);
   return Finding{fmt::format("All gradients ({}) are in one bucket, which starts only when backward is done: {} of its time is exposed.",
-                             short_bytes(bytes), percent(row.exposed_seconds / row.seconds())),
+                             short_bytes(bytes), percent(row.exposed_share())),
                  fmt::format("`--bucket-mb {0:.2g} --first-bucket-mb {0:.2g}` would make four of them, the first of which overlap with backward.",
                              std::max(1e-3, static_cast<double>(bytes) / 4 / (1 << 20))),
                  share_of(slowest->phases, row.exposed_seconds), kTheStep};

@@ -160,9 +160,8 @@ std::optional<Table> communication_table(const std::vector<DeviceRecord>& device
   const auto add = [&](const std::string& name, const CommunicationRow& row) {
     const auto bandwidth = [](double value) { return value > 0 ? fmt::format("{:.2f}", value * 1e-9) : "-"; };
     const auto ms = [&](double seconds) { return format_ms(per_step(seconds, communication)); };
-    table.add_row({name, format_bytes(per_step(row.buffer_bytes, communication)), ms(row.seconds()),
-                   row.seconds() > 0 ? format_share(row.hidden_seconds / row.seconds()) : "", ms(row.exposed_seconds), ms(row.late_seconds()),
-                   ms(row.late_exposed_seconds), bandwidth(row.algbw()), bandwidth(row.busbw())});
+    table.add_row({name, format_bytes(per_step(row.buffer_bytes, communication)), ms(row.seconds()), format_share(row.hidden_share()),
+                   ms(row.exposed_seconds), ms(row.late_seconds()), ms(row.late_exposed_seconds), bandwidth(row.algbw()), bandwidth(row.busbw())});
   };
   for (const CommunicationRow& row : communication.rows) add(row.name(), row);
   table.add_rule_above_total();
