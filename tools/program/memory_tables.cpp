@@ -75,10 +75,8 @@ std::vector<Category> held_categories(const std::vector<DeviceRecord>& devices) 
 
 /// Whether the peak of any device exceeds its lower bound, as measured or as planned.
 bool has_fragmentation(const std::vector<DeviceRecord>& devices) {
-  constexpr auto kFragmentation = static_cast<size_t>(Category::fragmentation);
-  return std::any_of(devices.begin(), devices.end(), [](const DeviceRecord& d) {
-    return d.pool.peak_by_category[kFragmentation] != 0 || d.plan.peak_by_category[kFragmentation] != 0;
-  });
+  const std::vector<Category> held = held_categories(devices);
+  return !held.empty() && held.back() == Category::fragmentation;
 }
 
 /// Two columns for each group: measured and planned.

@@ -135,8 +135,7 @@ double seconds_in(const PhaseTable& table, std::span<const Phase> phases) {
 
 namespace {
 
-/// From the host in `stage`, from the first device in `scatter`. They follow from the batch: the copies of a short run may lie outside the steps that
-/// were measured, and a last batch may be smaller.
+/// From the host in `stage`, from the first device in `scatter`. Copies of a short run may lie outside its measured steps.
 int64_t sample_bytes(const RunRecord& run, size_t device, Phase phase) {
   const bool through_first = run.scheme.staging == Staging::device0;
   if ((phase == Phase::scatter) != (through_first && device != 0)) return 0;

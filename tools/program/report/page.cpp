@@ -122,9 +122,8 @@ Json communication_section(const RunRecord& run) {
   std::vector<Bar> bars;
   for (const CommunicationRow& row : communication.rows) {
     Bar bar{row.name(), {}, short_bytes(per_step(row.buffer_bytes, communication)) + ", " + short_seconds(per_step(row.seconds(), communication))};
-    const auto add = [&](const char* name, double sum) {
-      const double seconds = per_step(sum, communication);
-      bar.parts.push_back({name, name, seconds, short_seconds(seconds)});
+    const auto add = [&](const char* name, double seconds) {
+      bar.parts.push_back({name, name, per_step(seconds, communication), short_seconds(per_step(seconds, communication))});
     };
     add("hidden", row.hidden_seconds);
     add("exposed", row.exposed_seconds);
