@@ -219,6 +219,18 @@ TEST_F(Train, ARunContinuesAndReportsNonFiniteValuesIfTheyAreAllowed) {
   EXPECT_EQ(page.find("Nothing stands out"), std::string::npos);
 }
 
+// 7 steps of an epoch, the last with 8 of 32 samples.
+TEST_F(Train, ThePageCountsStepsFromTheStartOfTheRun) {
+  const auto page_of = [&](const Arguments& arguments) {
+    run_json("train", with(arguments, {"--no-eval", "--report", path("r.html"), "--checkpoint-dir", path("c")}));
+    std::ifstream report(path("r.html"));
+    return std::string{std::istreambuf_iterator<char>(report), {}};
+  };
+  EXPECT_NE(page_of({"--steps", "16"}).find("[\"epoch 1\",\"16\","), std::string::npos) << "steps of three epochs";
+  const std::string continued = page_of({"--epochs", "4", "--resume", path("c")});
+  for (const char* cells : {"[\"epoch 3\",\"21\",", "[\"epoch 4\",\"28\","}) EXPECT_NE(continued.find(cells), std::string::npos) << cells;
+}
+
 TEST_F(Train, EveryPrecisionRunsUnderEveryScheme) {
   for (const char* mode : {"dp", "criterion", "ddp"}) {
     for (const Arguments& precision :

@@ -108,15 +108,12 @@ Json bar_chart(const std::string& label, const std::vector<BarGroup>& groups) {
 
 const char* phase_paint(Phase phase) { return phase == Phase::optimizer ? "update" : phase_name(phase); }
 
-Bar memory_bar(const std::string& label, const BytesByCategory& bytes) {
-  Bar bar{label, {}, {}};
-  int64_t total = 0;
+Bar memory_bar(const std::string& label, int64_t peak_bytes, const BytesByCategory& bytes) {
+  Bar bar{label, {}, short_bytes(peak_bytes)};
   for (size_t c = 0; c < bytes.size(); ++c) {
     const char* name = category_name(static_cast<Category>(c));
     bar.parts.push_back({name, name, static_cast<double>(bytes[c]), short_bytes(bytes[c])});
-    total += bytes[c];
   }
-  bar.total = short_bytes(total);
   return bar;
 }
 

@@ -37,7 +37,7 @@ Json bar_chart(const std::string& label, const std::vector<BarGroup>& groups);
 const char* phase_paint(Phase phase);
 
 /// A device's memory by category, and the time of its step by phase.
-Bar memory_bar(const std::string& label, const BytesByCategory& bytes);
+Bar memory_bar(const std::string& label, int64_t peak_bytes, const BytesByCategory& bytes);
 Bar time_bar(const DeviceRecord& device);
 
 /// {"kind": "memory", ...}: bytes by category over the changes of a step, with phases, capacity, plan and every large block. Devices that hold the
