@@ -81,11 +81,12 @@ void same_or_apart(const char* operation, const Argument& a, std::initializer_li
   }
 }
 
-void throw_small_workspace(const char* operation, const std::string& what, int64_t needed, int64_t proposed, const View& workspace) {
+void throw_small_workspace(const ExecContext& ctx, const char* operation, const std::string& what, int64_t needed, int64_t proposed) {
+  const View workspace = ctx.workspace();
   const int64_t bytes = workspace ? workspace.bytes() : 0;
   throw OutOfMemory({fmt::format("{}: {}needs a workspace of at least {} bytes, but {} bytes are reserved; reserve more with ", operation,
                                  what.empty() ? "" : what + " ", needed, bytes),
-                     propose(Setting::workspace_bytes, size_argument(proposed))},
+                     propose(ctx.workspace_setting(), size_argument(proposed))},
                     {.memory = MemoryShortage::Memory::workspace,
                      .device = workspace ? workspace.device.str() : "",
                      .user = operation,

@@ -54,8 +54,7 @@ struct Convolution {
 
 /// Images per chunk: as many as leave the f32 convolution the workspace to run at full speed, or at all; chunks have about equal sizes.
 int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
-  const View workspace = ctx.workspace();
-  const int64_t room = Arena(workspace).left_bytes() - c.weight_bytes();
+  const int64_t room = Arena(ctx.workspace()).left_bytes() - c.weight_bytes();
   const auto most_beside = [&](int64_t bytes) { return room > bytes ? (room - bytes) / c.image_bytes() : 0; };
   const auto even = [&](int64_t most) {
     const int64_t chunks = (c.images() + most - 1) / most;
@@ -72,7 +71,7 @@ int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
   most = std::min(c.images(), most_beside(least));
   if (most > 0) return even(most);
   const int64_t needed = c.weight_bytes() + c.image_bytes() + least;
-  check::throw_small_workspace(c.name(), fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()), needed, 4 * needed, workspace);
+  check::throw_small_workspace(ctx, c.name(), fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()), needed, 4 * needed);
 }
 
 /// Calls body(first, end) for each chunk of images [first, end).
