@@ -174,7 +174,7 @@ TEST(ImageFile, EveryKindOfJpegBecomesRgb) {
   write_jpeg(path, 20, 10, filled(20, 10, {90}), JCS_GRAYSCALE);
   expect({90, 90, 90}, "grey");
   write_jpeg(path, 20, 10, filled(20, 10, {10, 120, 240}));
-  expect({10, 120, 240}, "colour");
+  expect({10, 120, 240}, "color");
   // Adobe's CMYK is stored inverted: 255 is no ink.
   write_jpeg(path, 20, 10, filled(20, 10, {255, 128, 0, 128}), JCS_CMYK);
   expect({128, 64, 0}, "CMYK");
