@@ -11,16 +11,6 @@
 namespace vitrine::check {
 namespace {
 
-void device(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx) {
-  if (!v && v.numel() > 0) {
-    throw DeviceError(fmt::format("{}: {} has no memory, expected a tensor on {}; allocate it with ExecContext::allocate", operation, argument,
-                                  ctx.device().str()));
-  }
-  if (v.device == ctx.device()) return;
-  throw DeviceError(
-      fmt::format("{}: {} is on {}, expected {}; copy() moves tensors between devices", operation, argument, v.device.str(), ctx.device().str()));
-}
-
 bool overlap(const ConstView& a, const ConstView& b) {
   if (!a || !b || a.bytes() == 0 || b.bytes() == 0) return false;
   const auto* const a_begin = a.as<char>();
@@ -45,6 +35,16 @@ void rank(const char* operation, const char* argument, const ConstView& v, int r
 void shape(const char* operation, const char* argument, const ConstView& v, const Shape& shape) {
   if (v.shape == shape) return;
   throw ShapeError(fmt::format("{}: {} has shape {}, expected {}", operation, argument, v.shape.str(), shape.str()));
+}
+
+void device(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx) {
+  if (!v && v.numel() > 0) {
+    throw DeviceError(fmt::format("{}: {} has no memory, expected a tensor on {}; allocate it with ExecContext::allocate", operation, argument,
+                                  ctx.device().str()));
+  }
+  if (v.device == ctx.device()) return;
+  throw DeviceError(
+      fmt::format("{}: {} is on {}, expected {}; copy() moves tensors between devices", operation, argument, v.device.str(), ctx.device().str()));
 }
 
 void tensor(const char* operation, const char* argument, const ConstView& v, const ExecContext& ctx) {
