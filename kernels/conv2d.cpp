@@ -21,18 +21,18 @@ namespace f32 {
 
 void conv2d_forward(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView w, ConstView bias, View y) {
   if (onednn::conv2d_forward(ctx, workspace, config, x, w, bias, y)) return;
-  portable::conv2d_forward(workspace, config, x, w, bias, y);
+  portable::conv2d_forward(ctx, workspace, config, x, w, bias, y);
 }
 
 void conv2d_backward_data(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView grad_y, ConstView w, View grad_x) {
   if (onednn::conv2d_backward_data(ctx, workspace, config, grad_y, w, grad_x)) return;
-  portable::conv2d_backward_data(workspace, config, grad_y, w, grad_x);
+  portable::conv2d_backward_data(ctx, workspace, config, grad_y, w, grad_x);
 }
 
 void conv2d_backward_weight(ExecContext& ctx, const View& workspace, const Conv2dConfig& config, ConstView x, ConstView grad_y, View grad_w,
                             View grad_bias, GradMode mode) {
   if (onednn::conv2d_backward_weight(ctx, workspace, config, x, grad_y, grad_w, grad_bias, mode)) return;
-  portable::conv2d_backward_weight(workspace, config, x, grad_y, grad_w, grad_bias, mode);
+  portable::conv2d_backward_weight(ctx, workspace, config, x, grad_y, grad_w, grad_bias, mode);
 }
 
 int64_t conv2d_bytes(ExecContext& ctx, Conv2dPass pass, const Conv2dConfig& config, const Shape& x, const Shape& w, bool with_bias) {

@@ -66,8 +66,7 @@ int64_t useful_images(const Convolution& c) {
 
 /// Images per chunk: as many as are useful and leave the f32 convolution the workspace to run at full speed, or at all.
 int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
-  const View workspace = ctx.workspace();
-  const int64_t room = Arena(workspace).left_bytes() - c.weight_bytes();
+  const int64_t room = Arena(ctx.workspace()).left_bytes() - c.weight_bytes();
   const auto most_beside = [&](int64_t bytes) { return room > bytes ? (room - bytes) / c.image_bytes() : 0; };
   int64_t most = std::min(useful_images(c), most_beside(0));
   while (most > 0) {
@@ -80,7 +79,7 @@ int64_t images_at_once(ExecContext& ctx, const Convolution& c) {
   most = std::min(useful_images(c), most_beside(least));
   if (most > 0) return even(c, most);
   const int64_t needed = c.weight_bytes() + c.image_bytes() + least;
-  check::throw_small_workspace(c.name(), fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()), needed, 4 * needed, workspace);
+  check::throw_small_workspace(ctx, c.name(), fmt::format("an image of x {} with w {}", c.x.str(), c.w.str()), needed, 4 * needed);
 }
 
 /// Calls body(first, end) for each chunk of images [first, end).

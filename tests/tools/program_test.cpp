@@ -354,9 +354,9 @@ TEST_F(Train, PrintsTablesOfTimeAndMemory) {
 
 TEST_F(Train, ProgressBarsAppearOnlyOnTerminalsAndNoColorIsHonored) {
   const Arguments arguments = with(with({"train"}, kQuick), {"--steps", "4"});
-  const ChildResult colours = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm"}).wait();
-  EXPECT_NE(colours.output.find("[#"), std::string::npos) << colours.output;
-  EXPECT_NE(colours.output.find("\033[1mWhere the time went"), std::string::npos) << colours.output;
+  const ChildResult colors = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm"}).wait();
+  EXPECT_NE(colors.output.find("[#"), std::string::npos) << colors.output;
+  EXPECT_NE(colors.output.find("\033[1mWhere the time went"), std::string::npos) << colors.output;
   const ChildResult plain = ChildProcess(vitrine_command(arguments), ChildProcess::Streams::terminal, {"TERM=xterm", "NO_COLOR=1"}).wait();
   EXPECT_EQ(plain.output.find("\033[1m"), std::string::npos) << plain.output;
 }

@@ -92,7 +92,7 @@ Table scheme_times_table(const Record& record) {
                                     {"loss", {Phase::gather, Phase::loss, Phase::scatter_grad}},
                                     {"backward", {Phase::backward}},
                                     {"recompute", {Phase::recompute}},
-                                    {"reduce", {Phase::reduce, Phase::unscale}},
+                                    {"reduce", {Phase::reduce, Phase::decide}},
                                     {"update", {Phase::optimizer, Phase::cast}},
                                     {"wait", {Phase::wait}}};
   const bool recomputes = std::any_of(record.runs.begin(), record.runs.end(), [](const RunRecord& run) {

@@ -165,9 +165,9 @@ Json step_chart(const std::vector<DeviceRecord>& devices) {
   return {{"kind", "lanes"}, {"label", "One step by device and stream"}, {"length", length}, {"ticks", axis}, {"groups", groups}};
 }
 
-LineStyles::Style LineStyles::of(const std::string& coloured, const std::string& dashed) {
+LineStyles::Style LineStyles::of(const std::string& colored, const std::string& dashed) {
   constexpr size_t kPaints = 4, kLines = 4;  // in template.html, solid lines included
-  return {fmt::format("series{}", position_of(coloured, coloured_) % kPaints + 1), static_cast<int>(position_of(dashed, dashed_) % kLines)};
+  return {fmt::format("series{}", position_of(colored, colored_) % kPaints + 1), static_cast<int>(position_of(dashed, dashed_) % kLines)};
 }
 
 Json curve_chart(const CurveChart& chart) {

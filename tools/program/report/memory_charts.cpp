@@ -19,7 +19,7 @@ constexpr double kShareDrawn = 0.01;
 constexpr size_t kBlocksDrawn = 400, kHoldersShown = 8;
 // A capacity beyond this many times the peak has no line: it would flatten the chart.
 constexpr int64_t kCapacityDrawn = 3;
-// What precedes forward: its name, and the phase whose colour it has.
+// What precedes forward: its name, and the phase whose color it has.
 constexpr const char* kStart = "start";
 constexpr Phase kStartPaint = Phase::stage;
 
@@ -256,7 +256,7 @@ std::vector<Json> memory_overlays(const std::vector<RunRecord>& runs) {
     if (devices.empty()) continue;
     const DeviceRecord& most = **std::max_element(devices.begin(), devices.end(), holds_less);
     const DeviceRecord& least = **std::min_element(devices.begin(), devices.end(), holds_less);
-    // "ddp fp16": a scheme has a colour, a precision a kind of line.
+    // "ddp fp16": a scheme has a color, a precision a kind of line.
     const size_t space = std::min(run.name.find(' '), run.name.size());
     const LineStyles::Style style = styles.of(run.name.substr(0, space), run.name.substr(space));
     const auto add = [&](CurveChart& chart, const DeviceRecord& d) {

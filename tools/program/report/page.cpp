@@ -262,7 +262,7 @@ Sections comparison_sections(const Record& record) {
   return sections;
 }
 
-/// Losses and accuracies of all runs on the same axes. A mode has a colour and a precision a kind of line, which are those of all seeds.
+/// Losses and accuracies of all runs on the same axes. A mode has a color and a precision a kind of line, which are those of all seeds.
 Json reproduction_curves(const Record& record) {
   CurveChart losses{"Training loss over the steps, all runs", {}}, accuracies{"Test accuracy over the steps, all runs", {}};
   LineStyles styles;
